@@ -12,7 +12,7 @@ DEMO_MODEL := build/models/smollm2-135m-instruct
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .PHONY: serve test check bench bench-gateway bench-balance bench-adapters bench-kernels bench-gpu long-kernels long-numerics long-scheduler \
-	long-grammar long-schemathesis long-tenancy long-limits long-conservation long-adapter-kills long-usage long-exports long-hostile long-idempotency \
+	long-grammar long-schemathesis long-tenancy long-limits long-conservation long-pools long-adapter-kills long-usage long-exports long-hostile long-idempotency \
 	long-malformed long-signatures long-tools \
 	long-streams bench-streams conformance screenshots install clean
 
@@ -102,6 +102,10 @@ long-conservation: $(VENV)/.installed-dev
 long-streams: $(VENV)/.installed-dev
 	$(BIN)/pytest --full -s tests/faults/test_leaving_clients.py tests/faults/test_room_after_leaving.py \
 	    tests/gateway/openai/test_stream_fidelity.py
+
+# 10,000 requests to both bases of two gateways, 300 deaths and pauses of replicas under load, 30 of gateways: an hour.
+long-pools: $(VENV)/.installed-dev
+	$(BIN)/pytest --full -s tests/faults/pools
 
 # A gateway killed at 200 moments of uploads, promotions and removals of adapters. FIRST_SEED goes on from one.
 long-adapter-kills: $(VENV)/.installed-dev

@@ -16,7 +16,7 @@ from typing import NamedTuple, Protocol
 from engine.compilations import Compilations
 from engine.faults import is_device_lost
 from engine.lora.pool import AdapterPool, Arrival
-from engine.mailbox import Drain, Drained, Mailbox, Wake
+from engine.mailbox import Drain, Drained, Mailbox, ServedElsewhere, Wake
 from engine.probes import Probes
 from engine.protocol import (
     Abort,
@@ -157,6 +157,8 @@ class EngineCore:
                 else:
                     self._adapters.unpin(key)
                     self._mailbox.post(AdapterStatus(key, self._adapters.is_resident(key)))
+            case ServedElsewhere(services):
+                self._scheduler.count_elsewhere(services)
             case Drain():
                 self._draining = True
             case Wake():

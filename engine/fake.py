@@ -136,8 +136,11 @@ class FakeCore:
 
     def run(self) -> None:
         while not (self._draining and not self._running):
-            for command in self._mailbox.take_commands(0.0 if self._running else 0.5):
+            commands = self._mailbox.take_commands(0.0 if self._running else 0.5)
+            for command in commands:
                 self._obey(command)
+            if commands and not self._running:
+                self._mailbox.post(self._stats())  # what an abort ended runs no more
             if self._running:
                 time.sleep(self._step_s)
                 outputs = self._step()
@@ -310,6 +313,7 @@ def main() -> None:
     parser.add_argument("--produced", type=Path, help="file that gets a line for each token, as FakeCore says")
     parser.add_argument("--max-num-seqs", type=int, default=64)
     parser.add_argument("--max-waiting", type=int, default=512)
+    parser.add_argument("--unattended-s", type=float, default=0.0, help="as in EngineConfig")
     args = parser.parse_args()
     model = load_model_config(args.model_dir)
     limits = EngineLimits(
@@ -317,7 +321,9 @@ def main() -> None:
     )
     mailbox = Mailbox()
     digest = model_digest(args.model_dir)
-    server = EngineServer(args.endpoint, digest, limits, mailbox, fingerprint=digest, device="fake")
+    server = EngineServer(
+        args.endpoint, digest, limits, mailbox, fingerprint=digest, device="fake", unattended_s=args.unattended_s
+    )
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: server.drain())
     core = FakeCore(

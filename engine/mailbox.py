@@ -12,11 +12,26 @@ import socket
 
 import msgspec
 
-from engine.protocol import Abort, AdapterStatus, EngineStats, GenerateRequest, LoadAdapter, StepOutputs, UnloadAdapter
+from engine.protocol import (
+    Abort,
+    AdapterStatus,
+    EngineStats,
+    GenerateRequest,
+    LoadAdapter,
+    Service,
+    StepOutputs,
+    UnloadAdapter,
+)
 
 
 class Drain(msgspec.Struct, frozen=True):
     """Finish what runs, take nothing new, then end."""
+
+
+class ServedElsewhere(msgspec.Struct, frozen=True):
+    """Count for these tenants what other replicas of the pool did for them."""
+
+    services: dict[str, Service]
 
 
 class Wake(msgspec.Struct, frozen=True):
@@ -27,7 +42,7 @@ class Drained(msgspec.Struct, frozen=True):
     """The stepping thread has ended; nothing follows."""
 
 
-Command = GenerateRequest | Abort | LoadAdapter | UnloadAdapter | Drain | Wake
+Command = GenerateRequest | Abort | LoadAdapter | UnloadAdapter | ServedElsewhere | Drain | Wake
 Event = StepOutputs | AdapterStatus | EngineStats | Drained
 
 

@@ -305,13 +305,30 @@ class EngineStats(msgspec.Struct, frozen=True, omit_defaults=True):
     tenants: dict[str, TenantStats] = {}
     """The busiest tenants, by opaque id."""
     resident_adapters: list[str] = []
+    """Content keys of the adapters on the device."""
+    waiting_adapters: list[str] = []
+    """Content keys of the first of `adapters_waiting`, those that load before those in line."""
 
 
 # gateway -> engine
 
 
+class Service(msgspec.Struct, frozen=True, array_like=True):
+    """What a tenant's requests used, each divided by its weight."""
+
+    prompt_tokens: float = 0.0
+    """Those that were not cached."""
+    completion_tokens: float = 0.0
+    """Those after a stop included."""
+    adapter_bytes: float = 0.0
+    """Bytes of the adapters that were loaded for them."""
+
+
 class Hello(msgspec.Struct, frozen=True, tag="hello"):
-    """First message. Gateways that share a database_id may take over each other's unacknowledged usage."""
+    """First message. Gateways that share a database_id may take over each other's unacknowledged usage.
+
+    database_id: "" for an agent, whose requests are probes: their usage is neither kept nor counted.
+    """
 
     version: int
     gateway_id: str
@@ -429,6 +446,8 @@ class Heartbeat(msgspec.Struct, frozen=True, tag="heartbeat", omit_defaults=True
 
     sequence: int
     stats: EngineStats | None = None
+    elsewhere: dict[str, Service] = {}
+    """From the gateway: by tenant, what its own requests used on the pool's other replicas since its last heartbeat."""
 
 
 GatewayMessage = Hello | Submit | Abort | AckUsage | LoadAdapter | UnloadAdapter | Heartbeat | Goodbye

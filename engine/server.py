@@ -15,7 +15,7 @@ from collections import deque
 import msgspec
 import zmq
 
-from engine.mailbox import Drain, Drained, Event, Mailbox
+from engine.mailbox import Drain, Drained, Event, Mailbox, ServedElsewhere
 from engine.protocol import (
     HEARTBEAT_INTERVAL_S,
     HEARTBEATS_MISSED,
@@ -78,7 +78,10 @@ class InFlight(msgspec.Struct, frozen=True):
 
 
 class EngineServer:
-    """Speaks for one engine on one endpoint. `run` blocks until the stepping thread posts `Drained`."""
+    """Speaks for one engine on one endpoint. `run` blocks until the stepping thread posts `Drained`.
+
+    unattended_s: seconds without any session after which the engine drains by itself; 0: never.
+    """
 
     def __init__(
         self,
@@ -90,7 +93,10 @@ class EngineServer:
         fingerprint: str = "",
         device: str = "",
         dtype: str = "",
+        unattended_s: float = 0.0,
     ) -> None:
+        self._unattended_s = unattended_s
+        self._attended_at_s = time.monotonic()
         self._model_digest = model_digest
         self._limits = limits
         self._fingerprint = fingerprint
@@ -146,7 +152,8 @@ class EngineServer:
 
     def _has_usage_to_hand_over(self, waited_s: float) -> bool:
         """After the last step: whether a connected gateway may still acknowledge something."""
-        return bool(len(self._usage) and self._sessions) and waited_s < ACKNOWLEDGE_ON_CLOSE_S
+        takes_usage = any(session.database_id for session in self._sessions.values())
+        return bool(len(self._usage) and takes_usage) and waited_s < ACKNOWLEDGE_ON_CLOSE_S
 
     # what gateways say
 
@@ -187,8 +194,9 @@ class EngineServer:
                 self._mailbox.command(message)
             case Goodbye():
                 self._forget(gateway, "said goodbye")
-            case Heartbeat():
-                pass
+            case Heartbeat(elsewhere=services):
+                if services:
+                    self._mailbox.command(ServedElsewhere(services))
         return None
 
     def _welcome(self, gateway: bytes, hello: Hello) -> None:
@@ -263,6 +271,8 @@ class EngineServer:
         session = self._sessions.get(flight.gateway)
         if session is not None:
             session.num_in_flight -= 1
+        if not flight.database_id:
+            return  # a probe, which nobody bills
         record = UsageRecord(final.request_id, flight.attempt, final.finish_reason, final.usage, flight.meter)
         holder = flight.gateway if session is not None else b""
         self._usage.keep(record, flight.database_id, holder, time.monotonic())
@@ -319,6 +329,11 @@ class EngineServer:
             self._send(gateway, Heartbeat(session.heartbeats_sent, stats))
             session.heartbeats_sent += 1
         self._hand_over_usage()
+        if self._sessions:
+            self._attended_at_s = now_s
+        elif self._unattended_s and now_s - self._attended_at_s > self._unattended_s and not self._drain_requested:
+            log.warning("nobody has been connected for %g s: ending", self._unattended_s)
+            self._drain_requested = True
 
     def _forget(self, gateway: bytes, why: str) -> None:
         """End a session: abort what it runs and let other gateways take its usage."""

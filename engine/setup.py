@@ -53,6 +53,7 @@ def build_engine(config: EngineConfig) -> tuple[EngineCore, EngineServer]:
         fingerprint=_fingerprint(digest, name, dtype),
         device=name,
         dtype=dtype.removeprefix("torch."),
+        unattended_s=config.unattended_s,
     )
     return core, server
 

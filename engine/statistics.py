@@ -16,6 +16,7 @@ from engine.scheduling.block_manager import BlockManager
 from engine.scheduling.scheduler import Scheduler
 
 NUM_TENANT_STATS = 32
+NUM_WAITING_STATS = 64
 
 
 class Statistics:
@@ -77,6 +78,7 @@ class Statistics:
             accepted_draft_tokens_total=totals.accepted_draft_tokens,
             tenants=self._tenants(),
             resident_adapters=adapters.resident,
+            waiting_adapters=adapters.waiting[:NUM_WAITING_STATS],
         )
 
     def _tenants(self) -> dict[str, TenantStats]:

@@ -140,6 +140,27 @@ def log_apart(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         structlog.reset_defaults()
 
 
+LONGEST = (
+    "tests/e2e/",
+    "tests/browser/",
+    "tests/gateway/test_schemathesis.py",
+    "tests/gateway/limits/test_simulation.py",
+    "tests/faults/",
+    "tests/engine/models/test_demo_numerics.py",
+    "tests/gateway/billing/test_query_plans.py",
+)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Begin with what takes longest in one process, so that no processor waits for it in the end."""
+
+    def place(item: pytest.Item) -> int:
+        path = item.path.relative_to(config.rootpath).as_posix()
+        return next((place for place, start in enumerate(LONGEST) if path.startswith(start)), len(LONGEST))
+
+    items.sort(key=place)
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     """Two for each processor: most tests wait for servers, deadlines and browsers more than they compute."""

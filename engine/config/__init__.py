@@ -165,6 +165,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     ] = 0
     # Tokens in one block of the KV cache. Without a description, as it is no setting: tests alone vary it.
     block_size: int = 16
+    # Seconds without any connection after which the engine ends by itself (0: never). An agent says it for its engines.
+    unattended_s: float = 0.0
 
 
 def load_model_config(model_dir: str | Path) -> ModelConfig:

@@ -91,6 +91,11 @@ class AdapterPool:
         return len(self._wanted) + self.slots.num_loading
 
     @property
+    def waiting(self) -> list[str]:
+        """The adapters of `num_waiting`: those that load, then those in line."""
+        return [*(slot.key for slot in self.slots if slot.adapter is None), *self._wanted]
+
+    @property
     def resident(self) -> list[str]:
         return sorted(slot.key for slot in self.slots if slot.adapter is not None)
 

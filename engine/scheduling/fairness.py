@@ -17,11 +17,23 @@ Bound. Admission takes a tenant whose counter is at most `QUANTUM_TOKENS` above 
 receive service that differs by at most 2 * (max(L, DECODE_COST * M) + A + QUANTUM_TOKENS) in it, L being the longest
 prompt, M the most tokens (prompts and completions) of the sequences that run at once, A the largest adapter in token
 units.
+
+A pool. Gateways tell each of N replicas what tenants got on the others, and it counts as if it were got here, so the
+counters are those of the pool. Two tenants that have admissible requests on all replicas throughout an interval then
+receive from the pool service that differs by at most
+
+    2 * (max(L, DECODE_COST * M) + (N - 1) * DECODE_COST * M + A + QUANTUM_TOKENS + D)
+
+beyond what their counters differed by at its beginning. D is the most that a tenant got elsewhere and a replica was not
+told of yet: what N - 1 replicas do between two heartbeats, and prompts and loads of the requests that run there, which
+are told of at their end. For a tenant whose counter is more than QUANTUM_TOKENS + D above another's on the whole pool
+is admitted nowhere where that one waits; until its own sequences end, they take what the first terms say.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from math import inf
 
 DECODE_COST = 2.0
 QUANTUM_TOKENS = 512.0
@@ -71,6 +83,14 @@ class ServiceCounters:
     def charge(self, tenant: str, cost: float) -> None:
         """cost: token units divided by the request's weight."""
         self._counters[tenant] += cost
+
+    def charge_elsewhere(self, tenant: str, cost: float) -> None:
+        """Count service of another replica: of tenants that are remembered here, the others are lifted when they come.
+
+        cost: as in `charge`. What is no positive number is not counted.
+        """
+        if tenant in self._counters and 0.0 < cost < inf:
+            self._counters[tenant] += cost
 
     def _forget_idle(self) -> None:
         """Those that the lift would override, and, to stay bounded come what may, the lower half of the others."""

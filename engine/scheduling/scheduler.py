@@ -20,10 +20,10 @@ on a guess, and a sequence whose next token depends on the text of the last one 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Many
 
-from engine.protocol import EngineError, Final, GenerateRequest, StepOutputs, TenantStats
+from engine.protocol import EngineError, Final, GenerateRequest, Service, StepOutputs, TenantStats
 from engine.scheduling.admission import Admission
 from engine.scheduling.block_manager import BlockManager
 from engine.scheduling.completion import NOT_A_NUMBER, Progress, take_launch, take_result
@@ -113,6 +113,12 @@ class Scheduler:
             return None
         message = f"{num_mine} completions of this tenant and {num_alive - num_mine} others run or wait"
         return EngineError("queue_full", message, self._requests.retry_after_s())
+
+    def count_elsewhere(self, services: Mapping[str, Service]) -> None:
+        """Count what tenants got on other replicas of the pool (see `engine.scheduling.fairness`)."""
+        for tenant, used in services.items():
+            moved = used.adapter_bytes / self._limits.token_bytes
+            self._counters.charge_elsewhere(tenant, used.prompt_tokens + DECODE_COST * used.completion_tokens + moved)
 
     def find(self, request_id: str) -> RequestGroup | None:
         return self._requests.find(request_id)

@@ -39,6 +39,8 @@ class Capabilities(msgspec.Struct, frozen=True):
     """As in `engine.protocol.Welcome`."""
     max_running: int = 1
     """The most choices that the backend runs at once."""
+    block_size: int = 16
+    """Tokens in a block of the KV cache."""
 
 
 class PreparedPrompt(msgspec.Struct, frozen=True):

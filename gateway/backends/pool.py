@@ -14,12 +14,14 @@ from typing import Protocol
 
 import msgspec
 
-from engine.protocol import GenerateRequest
+from engine.protocol import GenerateRequest, Service
 from gateway.backends.base import Backend, Capabilities, Fit, Message, Model, PreparedPrompt, as_it_is
 from gateway.backends.engine.snapshot import EngineSnapshot
+from gateway.backends.engine.used import Used
 from gateway.domain.balancing.balancer import Balancer
 from gateway.domain.balancing.prefixes import prefix_keys
 from gateway.domain.balancing.replica import Asked, ReplicaLoad
+from gateway.domain.balancing.service import PoolService
 from gateway.domain.errors import ENGINE_UNAVAILABLE, Overloaded
 from gateway.text.options import USUAL, Rendering
 from gateway.text.tokenizer import Tokenizer
@@ -45,6 +47,12 @@ class ManagedBackend(Backend, Protocol):
 
     def watch(self, changed: Callable[[], None]) -> None:
         """Call `changed` from now on whenever `health` has changed or says something newer."""
+
+    def take_used(self) -> list[Used]:
+        """Return what this gateway's requests used there since the last call."""
+
+    def tell_used(self, elsewhere: dict[str, Service]) -> None:
+        """Tell the backend what this gateway's requests used on the pool's other backends, by tenant."""
 
     def snapshot(self, model: str) -> EngineSnapshot:
         """Return what an operator sees of the backend now; `model` is the name of its pool."""
@@ -100,6 +108,26 @@ class PoolRevision:
     def share_among(self, num_gateways: int) -> None:
         """Know that so many gateways send requests to the same replicas."""
         self._balancer.share_among(num_gateways)
+
+    def tell_used(self) -> None:
+        """Tell each replica what tenants used on the others, so that a tenant's weight holds over all of them. To be
+        called once in a heartbeat."""
+        ready = {each.id: each.backend for each in self._replicas.values() if each.backend.health().ready}
+        if len(ready) < 2:
+            return
+        service = PoolService()
+        for replica_id, backend in ready.items():
+            for used in backend.take_used():
+                service.used(
+                    replica_id,
+                    used.tenant,
+                    used.weight,
+                    prompt_tokens=used.prompt_tokens,
+                    completion_tokens=used.completion_tokens,
+                    adapter_bytes=used.adapter_bytes,
+                )
+        for replica_id, elsewhere in service.elsewhere(ready).items():
+            ready[replica_id].tell_used(elsewhere)
 
     # what depends on the base model alone: see `gateway.backends.base.Model`
 
@@ -203,8 +231,11 @@ def _picture(replica: Replica, now_s: float) -> ReplicaLoad:
         running=stats.num_running,
         waiting=stats.num_waiting,
         capacity=capabilities.max_running,
+        free_blocks=stats.kv_blocks_total - stats.kv_blocks_used if stats.kv_blocks_total else None,
+        block_size=capabilities.block_size,
         adapter_slots=stats.adapter_slots_total,
         resident=frozenset(stats.resident_adapters),
+        waiting_adapters=frozenset(stats.waiting_adapters),
         tenants={tenant: each.num_running + each.num_waiting for tenant, each in stats.tenants.items()},
         draining=replica.is_draining,
     )

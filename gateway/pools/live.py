@@ -14,6 +14,7 @@ import structlog
 
 from adapters.inspection import BaseShape
 from engine.config import UnsupportedModel
+from engine.protocol import HEARTBEAT_INTERVAL_S
 from gateway.backends.engine.model import EngineModel
 from gateway.backends.pool import ManagedBackend, Pool, PoolRevision, Replica
 from gateway.db.adapters.bases import base_names
@@ -61,7 +62,7 @@ class LivePools(Mapping[str, Pool]):
         self._num_wanted = 0
         self._leaving: set[asyncio.Task[None]] = set()
         self._wake = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
 
     def __getitem__(self, name: str) -> Pool:
         return self._pools[name]
@@ -95,13 +96,16 @@ class LivePools(Mapping[str, Pool]):
     async def start(self) -> None:
         """Read the rows once, and follow them from then on. Raises what the database raises."""
         await self._step()
-        self._task = asyncio.create_task(forever(self._step, REREAD_S, name="pools", wake=self._wake))
+        self._tasks = [
+            asyncio.create_task(forever(self._step, REREAD_S, name="pools", wake=self._wake)),
+            asyncio.create_task(forever(self._tell_used, HEARTBEAT_INTERVAL_S, name="service of tenants")),
+        ]
 
     async def stop(self) -> None:
         """Follow no more rows. Connections stay, for requests that run: `disconnect` ends them."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def disconnect(self) -> None:
         """End all connections."""
@@ -124,6 +128,10 @@ class LivePools(Mapping[str, Pool]):
         self._take(served, former_names)
         for revision in self._revisions.values():
             revision.share_among(max(1, num_gateways))
+
+    async def _tell_used(self) -> None:
+        for revision in self._revisions.values():
+            revision.tell_used()
 
     async def _read_models(self, folders: set[Path]) -> None:
         """Read the models of new folders; one that cannot be read is left out, and tried again at the next step."""

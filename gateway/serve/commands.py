@@ -8,18 +8,24 @@ from pathlib import Path
 
 import msgspec
 
-from engine.config.text import whole_flag
+from gateway.agent import commands
+from gateway.agent.commands import engine_environ
 from gateway.observability.metrics import SHARED_METRICS_DIR
-from gateway.settings import PREFIX, Settings, variables
+from gateway.settings import Settings, variables
 
 # A child finds the model prepared and the database running; the operator's secrets are no business of theirs.
 _NOT_INHERITED = frozenset({"LORIKEET_ADMIN_KEY", "LORIKEET_ADMIN_PASSWORD"})
 
 
 def engine_command(settings: Settings, model_dir: Path) -> list[str]:
-    """Return the command of this machine's engine process, which gets its settings as one argument."""
-    config = msgspec.structs.replace(settings.engine, model_dir=str(model_dir))
-    return [sys.executable, "-m", "engine", *whole_flag(config)]
+    """Return the command of an engine at LORIKEET_ENGINE_ENDPOINT."""
+    return commands.engine_command(msgspec.structs.replace(settings.engine, model_dir=str(model_dir)))
+
+
+def agent_command(*, starting: bool) -> list[str]:
+    """Return the command of this machine's agent, whose engines end with it. starting: it ends with the reason where no
+    engine can be started."""
+    return [sys.executable, "-m", "gateway.cli", "agent", "--stop-engines", *(["--give-up"] if starting else [])]
 
 
 def gateway_command(listener_fd: int, metrics_fd: int | None = None) -> list[str]:
@@ -37,8 +43,3 @@ def gateway_environ(environ: Mapping[str, str], settings: Settings, model_dir: P
     effective = msgspec.structs.replace(settings, model=str(model_dir), database_url=dsn)
     values = {name: value for name, value in variables(effective).items() if name not in _NOT_INHERITED}
     return engine_environ(environ) | values | {SHARED_METRICS_DIR: str(settings.metrics_dir)}
-
-
-def engine_environ(environ: Mapping[str, str]) -> dict[str, str]:
-    """The engine is told everything by its command: no setting, and no secret among them, reaches it this way."""
-    return {name: value for name, value in environ.items() if name != "DATABASE_URL" and not name.startswith(PREFIX)}

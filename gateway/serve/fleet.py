@@ -1,4 +1,4 @@
-"""The processes of one machine in their order: database, engine, gateways. Started upwards, drained downwards."""
+"""The processes of one machine in their order: database, agent, gateways. Started upwards, drained downwards."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from gateway.serve.stop import StopRequested, StopSignals
 from gateway.serve.supervisor import Child, Exited, stop_children
 from gateway.serve.terminal import Terminal
 
-ENGINE_STOP_S = 15.0
+AGENT_STOP_S = 25.0
+"""The seconds that the agent gets to stop its engines, each of which gets less."""
+
 GATEWAY_MARGIN_S = 20.0
 """The seconds that gateways get on top of the requests' own bound, to write down usage and close."""
 
@@ -19,6 +21,8 @@ FAILURES_SHOWN = 2
 """The failure in a row at which the child's last log lines are shown: once may be chance, twice is a reason."""
 
 FAILURES_TO_GIVE_UP = 5
+REASON_LINES = 20
+"""How many of its last lines are searched for a child's own words."""
 
 
 class StartFailed(RuntimeError):
@@ -28,29 +32,37 @@ class StartFailed(RuntimeError):
 
 
 class Fleet:
-    """postgres: None where the database is somebody else's. The caller started it; the fleet keeps it running."""
+    """The children of one `serve`.
+
+    postgres: None where the database is somebody else's. The caller started it; the fleet keeps it running. agent: runs
+    the engines, which live on when the agent is killed, and are adopted by the next one.
+    """
 
     def __init__(
         self,
         postgres: EmbeddedPostgres | None,
-        engine: Child,
+        agent: Child,
         gateways: Sequence[Child],
         listener: Listener,
         terminal: Terminal,
     ) -> None:
         self._postgres = postgres
-        self._engine = engine
+        self._agent = agent
         self._gateways = list(gateways)
         self._listener = listener
         self._terminal = terminal
 
     def start(self, stop: StopSignals) -> None:
-        """Start the engine and the gateways without waiting for them. Raises PortUnavailable and StopRequested."""
+        """Start the agent and the gateways without waiting for them. Raises PortUnavailable and StopRequested."""
         self._listener.listen()
-        for child in (self._engine, *self._gateways):
+        for child in (self._agent, *self._gateways):
             if stop.requested:
                 raise StopRequested
             child.start()
+
+    def began(self, agent_command: Sequence[str]) -> None:
+        """Note that all is ready. agent_command: of the agent, should it have to be started again."""
+        self._agent.run_next(agent_command)
 
     def tend(self, stop: StopSignals, *, starting: bool = False) -> None:
         """Restart what ended and is due; to be called a few times a second.
@@ -62,7 +74,7 @@ class Fleet:
             self._terminal.say("PostgreSQL ended; restarting it")
             with stop.interrupts():
                 self._postgres.start()
-        for child in (self._engine, *self._gateways):
+        for child in (self._agent, *self._gateways):
             if stop.requested:
                 return
             event = child.poll()
@@ -74,9 +86,9 @@ class Fleet:
                 self._terminal.show(child.log_tail())
 
     def drain(self, drain_s: float, hurried: Callable[[], bool]) -> None:
-        """No new requests; running ones get drain_s; then the engine stops. hurried: see `stop_children`."""
+        """No new requests; running ones get drain_s; then the agent stops its engines. hurried: see `stop_children`."""
         self._listener.close()
-        for children, grace_s in ((self._gateways, drain_s + GATEWAY_MARGIN_S), ([self._engine], ENGINE_STOP_S)):
+        for children, grace_s in ((self._gateways, drain_s + GATEWAY_MARGIN_S), ([self._agent], AGENT_STOP_S)):
             for name in stop_children(children, grace_s, hurried):
                 self._terminal.say(f"{name} did not stop in time and was killed")
 
@@ -88,8 +100,8 @@ def _check_start(child: Child, exited: Exited) -> None:
     """
     if exited.returncode == os.EX_CONFIG:
         prefix = f"{child.name}: "
-        lines = child.log_tail().splitlines()
-        said = [line.removeprefix(prefix) for line in lines if line.startswith(prefix)] or lines
-        raise StartFailed(said[-1] if said else f"{child.name} cannot run with these settings")
+        lines = child.log_tail(REASON_LINES).splitlines()
+        said = [line.removeprefix(prefix) for line in lines if line.startswith(prefix)] or lines[-1:]
+        raise StartFailed("\n".join(said) if said else f"{child.name} cannot run with these settings")
     if exited.failures >= FAILURES_TO_GIVE_UP:
         raise StartFailed(f"{child.name} failed {exited.failures} times in a row; its last lines:\n{child.log_tail()}")

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from adapters.errors import AdapterRejected, StoreFailure
 from engine.config import model_digest
+from gateway.agent.model import ModelNotPrepared, prepare_model
 from gateway.db.migrate import MigrationRefused
 from gateway.db.pool import UNAVAILABLE, UNUSABLE, Database, in_words
 from gateway.observability.metrics import empty_shared_metrics
@@ -18,11 +19,11 @@ from gateway.postgres.embedded import EmbeddedPostgres, EmbeddedPostgresError
 from gateway.postgres.placement import PlacementError
 from gateway.serve.banner import banner
 from gateway.serve.bootstrap import Access, BadOperatorKey, bootstrap
-from gateway.serve.commands import engine_command, engine_environ, gateway_command, gateway_environ
+from gateway.serve.commands import agent_command, gateway_command, gateway_environ
+from gateway.serve.first_pool import settle_first_pool
 from gateway.serve.fleet import Fleet, StartFailed
 from gateway.serve.listener import Listener, PortUnavailable, is_ready
 from gateway.serve.lock import DataFolderInUse, DataFolderUnusable, data_folder_lock, refuse_half_restored
-from gateway.serve.model import ModelNotPrepared, prepare_model
 from gateway.serve.stop import StopRequested, StopSignals
 from gateway.serve.supervisor import Child
 from gateway.serve.terminal import Terminal
@@ -88,7 +89,11 @@ def _run(settings: Settings, gateways: int, terminal: Terminal, stop: StopSignal
             model_dir = prepare_model(settings, terminal.say)
         postgres, dsn = _start_database(settings, terminal, stop, stack)
         with stop.interrupts(), terminal.step("database schema and keys"):
-            access = asyncio.run(bootstrap(dsn, settings, model_digest(model_dir)))
+            digest = model_digest(model_dir)
+            access = asyncio.run(bootstrap(dsn, settings, digest))
+            notes = asyncio.run(settle_first_pool(dsn, settings, model_dir, digest))
+        for note in notes:
+            terminal.say(note)
         metrics_fd = _metrics_fd(settings, terminal, stack)
         fleet = _build_fleet(settings, gateways, model_dir, dsn, postgres, listener, metrics_fd, terminal)
         stack.callback(fleet.drain, settings.drain_seconds, lambda: stop.hurried)
@@ -151,16 +156,14 @@ def _build_fleet(
 ) -> Fleet:
     private_folder(settings.run_dir, os.geteuid(), os.getegid())
     empty_shared_metrics(settings.metrics_dir)
-    engine = Child(
-        "engine", engine_command(settings, model_dir), engine_environ(os.environ), settings.log_dir / "engine.log"
-    )
     environ = gateway_environ(os.environ, settings, model_dir, dsn)
+    agent = Child("agent", agent_command(starting=True), environ, settings.log_dir / "agent.log")
     log = settings.log_dir / "gateway.log"
     names = ["gateway"] if gateways == 1 else [f"gateway {number}" for number in range(1, gateways + 1)]
     command = gateway_command(listener.fd, metrics_fd)
     fds = [listener.fd] if metrics_fd is None else [listener.fd, metrics_fd]
     children = [Child(name, command, environ, log, pass_fds=fds) for name in names]
-    return Fleet(postgres, engine, children, listener, terminal)
+    return Fleet(postgres, agent, children, listener, terminal)
 
 
 def _wait_until_ready(settings: Settings, fleet: Fleet, terminal: Terminal, stop: StopSignals) -> None:
@@ -175,6 +178,7 @@ def _wait_until_ready(settings: Settings, fleet: Fleet, terminal: Terminal, stop
             time.sleep(PROBE_INTERVAL_S)
         if stop.requested:
             raise StopRequested
+    fleet.began(agent_command(starting=False))
 
 
 def _supervise(settings: Settings, access: Access, fleet: Fleet, terminal: Terminal, stop: StopSignals) -> None:

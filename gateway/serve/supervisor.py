@@ -94,6 +94,10 @@ class Child:
     def pid(self) -> int | None:
         return self._process.pid if self._process is not None else None
 
+    def run_next(self, command: Sequence[str]) -> None:
+        """Start the process with another command from the next time on."""
+        self._command = list(command)
+
     def start(self) -> int:
         """Start the process; returns its pid. The supervisor's main thread must call it: children die with the thread
         that started them."""

@@ -187,6 +187,15 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     drain_seconds: Annotated[
         float, Meta(ge=0, le=86400, description="Seconds that running requests get to finish at shutdown.")
     ] = 30.0
+    unattended_minutes: Annotated[
+        float,
+        Meta(
+            ge=0,
+            le=60 * 24 * 365,
+            description="Minutes after which an engine of a pool ends by itself while neither an agent nor a gateway "
+            "is connected to it (0: never).",
+        ),
+    ] = 10.0
     admin_key: Annotated[
         str | None, Meta(description="Admin key of the operator (unset: read from `operator.key` in the data folder).")
     ] = None

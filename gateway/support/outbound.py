@@ -8,7 +8,9 @@ sent there.
 from __future__ import annotations
 
 import asyncio
+import functools
 import ipaddress
+import os
 import socket
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
@@ -88,6 +90,12 @@ def trusted_authorities() -> ssl.SSLContext:
 
     A small container has no others; a company's own are nowhere else.
     """
+    return _authorities_of(os.environ.get("SSL_CERT_FILE"))
+
+
+@functools.cache
+def _authorities_of(_cert_file: str | None) -> ssl.SSLContext:
+    """Read all of them, which takes tens of milliseconds, once for each value of SSL_CERT_FILE."""
     context = ssl.create_default_context()
     context.load_verify_locations(certifi.where())
     return context

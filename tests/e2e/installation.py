@@ -56,6 +56,10 @@ class Installation:
         """SIGTERM, and the exit code once it has drained."""
         return self._serve.terminate()
 
+    def kill(self) -> None:
+        """End `serve` as nothing can be ended in order."""
+        self._serve.kill()
+
     def cli(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "gateway.cli", *arguments]
         return subprocess.run(command, env=self.env, capture_output=True, text=True, timeout=PATIENCE_S, check=False)

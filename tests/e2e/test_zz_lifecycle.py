@@ -53,6 +53,16 @@ def test_a_killed_engine_ends_its_streams_with_an_error_and_comes_back(installat
     wait_until(answers, pause_s=0.2)
 
 
+def test_a_killed_serve_leaves_its_engine_and_the_next_one_takes_it_over(installation: Installation) -> None:
+    pid = installation.engine_pid()
+    installation.kill()
+    started_s = installation.start()
+    assert installation.engine_pid() == pid, f"after {started_s:.1f} s"
+    with lines_of_a_stream(installation, max_tokens=2) as response:
+        assert response.status_code == 200
+        response.read()
+
+
 def test_a_client_that_leaves_frees_its_slot(installation: Installation) -> None:
     with lines_of_a_stream(installation, max_tokens=4000) as response:
         next(response.iter_lines())

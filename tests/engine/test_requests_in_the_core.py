@@ -7,8 +7,8 @@ import time
 import numpy as np
 import pytest
 
-from engine.mailbox import Wake
-from engine.protocol import Abort, UnloadAdapter
+from engine.mailbox import ServedElsewhere, Wake
+from engine.protocol import Abort, Service, StepOutputs, UnloadAdapter
 from tests.engine.harness import collect
 from tests.engine.scheduling.scheduler_model import (
     VOCAB,
@@ -42,6 +42,16 @@ def test_the_next_turn_of_a_conversation_is_found_in_the_cache() -> None:
     assert text(events, "s") == expected_choice(second, seed=5).shown
     last = stats(events)
     assert (last.prefix_query_tokens_total, last.prefix_hit_tokens_total) == (1 + 20 + 28 + 28, 24)
+
+
+def test_a_tenant_that_was_served_elsewhere_comes_after_one_that_was_not() -> None:
+    first, second, other = request("first"), request("second"), request("other", tenant="u")
+    told = ServedElsewhere({"t": Service(completion_tokens=1e6)})
+    for elsewhere, last in (([], "other"), ([told], "second")):  # of equal ones the prompt that is cached goes first
+        events, _ = run_core(first, second, other, later={2: elsewhere}, max_num_seqs=1)
+        finals = [final.request_id for event in events if isinstance(event, StepOutputs) for final in event.finals]
+        assert finals[0] == "first"
+        assert finals[-1] == last
 
 
 def test_one_choice_can_be_aborted_and_its_kept_tokens_count() -> None:

@@ -12,7 +12,7 @@ import pytest
 import zmq
 
 from engine.fake import FakeCore, fake_token
-from engine.mailbox import Mailbox
+from engine.mailbox import Drained, Mailbox, ServedElsewhere
 from engine.protocol import (
     PROTOCOL_VERSION,
     Abort,
@@ -26,10 +26,12 @@ from engine.protocol import (
     LoadAdapter,
     Refused,
     SamplingParams,
+    Service,
     StepOutputs,
     Submit,
     UnackedUsage,
     Welcome,
+    decode_from_gateway,
     encode,
 )
 from engine.server import EngineServer
@@ -196,6 +198,39 @@ def test_acknowledged_usage_is_forgotten_and_foreign_databases_get_nothing(engin
     successor = engine.gateway()
     successor.hello()
     assert [record.request_id for record in successor.hear(UnackedUsage).records] == ["b"]
+
+
+def test_what_a_gateway_did_elsewhere_reaches_the_stepping_thread(tmp_path: Path) -> None:
+    mailbox = Mailbox()
+    endpoint = f"ipc://{tmp_path}/e.sock"
+    server = EngineServer(endpoint, "model-digest", LIMITS, mailbox)
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
+    with zmq.Context() as context:
+        gateway = Gateway(context, endpoint)
+        gateway.say(Heartbeat(0, elsewhere={"stranger": Service(1.0, 2.0, 3.0)}))
+        gateway.hello()
+        gateway.hear(Welcome)
+        gateway.say(Heartbeat(1))
+        gateway.say(Heartbeat(2, elsewhere={"t": Service(1.0, 2.0, 3.0)}))
+        commands = mailbox.take_commands(PATIENCE_S)
+        mailbox.post(Drained())
+        thread.join(PATIENCE_S)
+        gateway.socket.close()
+    mailbox.close()
+    assert commands == [ServedElsewhere({"t": Service(1.0, 2.0, 3.0)})]
+
+
+def test_heartbeats_of_neighboring_versions_understand_each_other() -> None:
+    """An engine that does not know of service elsewhere reads the heartbeat without it, and the other way around."""
+
+    class Before(msgspec.Struct, tag="heartbeat"):
+        sequence: int
+
+    new, old = Heartbeat(1, elsewhere={"t": Service(1.0)}), Before(1)
+    assert msgspec.msgpack.decode(encode(new), type=Before) == old
+    assert decode_from_gateway(msgspec.msgpack.encode(old)) == Heartbeat(1)
+    assert decode_from_gateway(encode(new)) == new
 
 
 def test_every_gateway_hears_of_a_probe_and_nobody_of_its_usage(engine: Engine) -> None:

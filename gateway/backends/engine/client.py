@@ -28,6 +28,7 @@ from engine.protocol import (
     GenerateRequest,
     Heartbeat,
     LoadAdapter,
+    Service,
     StepOutputs,
     Submit,
     UnackedUsage,
@@ -44,6 +45,7 @@ from gateway.backends.engine.model import MAX_CHOICES, EngineModel
 from gateway.backends.engine.snapshot import EngineSnapshot, State, Trend
 from gateway.backends.engine.stream import EngineStream
 from gateway.backends.engine.text import items_of
+from gateway.backends.engine.used import UseCounter, Used
 from gateway.backends.engine.window import Window
 from gateway.backends.generation import Generation, Item
 from gateway.backends.usage import Count, UsageSink
@@ -104,11 +106,21 @@ class EngineBackend:
         self._window = Window()
         self._adapter_calls = AdapterCalls(self._link.send)
         self._lost_ids: list[str] = []
+        self._used = UseCounter()
         self._changed: Callable[[], None] = _nobody
 
     def watch(self, changed: Callable[[], None]) -> None:
         """Call `changed` whenever `health` has changed or says something newer."""
         self._changed = changed
+
+    def take_used(self) -> list[Used]:
+        """Return what this gateway's requests used there since the last call."""
+        return self._used.take(self._streams.values())
+
+    def tell_used(self, elsewhere: dict[str, Service]) -> None:
+        """Tell the engine what this gateway's requests used on other engines of the pool, by tenant."""
+        with contextlib.suppress(EngineGone):  # then nobody is served there
+            self._link.send(Heartbeat(0, elsewhere=elsewhere))
 
     def start(self) -> None:
         """Begin to connect; the engine may come later."""
@@ -254,6 +266,7 @@ class EngineBackend:
             max_in_flight=limits.max_num_seqs + limits.max_waiting,
             fingerprint=welcome.fingerprint,
             max_running=limits.max_num_seqs,
+            block_size=limits.block_size,
         )
         self._connected = True
         self._since = int(time.time())
@@ -341,6 +354,7 @@ class EngineBackend:
             return
         stream.final_s = asyncio.get_running_loop().time()
         self._window.give()
+        self._used.ended(stream, final.usage)
         if stream.abandoned:
             self._settle(stream, final)
         else:

@@ -37,6 +37,8 @@ class EngineStream(msgspec.Struct, eq=False):
     backlog: Backlog = msgspec.field(default_factory=Backlog)
     final: Final | None = None
     waiter: asyncio.Future[None] | None = None
+    num_used: int = 0
+    """Completion tokens that other engines of the pool were told of."""
 
     def add(self, delta: Delta, now_s: float, *, full_for_s: float) -> None:
         """Take what is new of a choice. full_for_s: how long too much may wait for the reader."""

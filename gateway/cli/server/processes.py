@@ -54,6 +54,17 @@ def register(verbs: Verbs) -> None:
         help="file descriptor of an inherited listening socket for metrics (with --fd)",
     )
     gateway.set_defaults(run=_gateway)
+    agent = verbs.add_parser(
+        "agent",
+        help="run the engines of this machine",
+        description="Run this machine's engines as the pools of the database say. Engines serve on when the agent "
+        "ends, and the next agent takes them over.",
+    )
+    agent.add_argument("--stop-engines", action="store_true", help="stop the engines too when the agent is stopped")
+    agent.add_argument(
+        "--give-up", action="store_true", help="end with the reason where no engine can be started, instead of retrying"
+    )
+    agent.set_defaults(run=_agent)
     engine = verbs.add_parser(
         "engine",
         help="run one engine process",
@@ -120,10 +131,32 @@ def _gateway(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
     return 0
 
 
+def _agent(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
+    settings = load_settings(environ)
+    from gateway.agent.run import run_agent
+    from gateway.db.pool import UNAVAILABLE, UNUSABLE, in_words
+    from gateway.observability.metrics import configure_logging
+    from gateway.serve.lock import DataFolderUnusable, make_data_folder
+
+    _refuse_half_restored(settings)
+    try:
+        make_data_folder(settings.data_dir)
+        configure_logging(settings.log_level)
+        dsn = database_dsn(settings)
+        return run_agent(settings, dsn, stops_engines=arguments.stop_engines, gives_up=arguments.give_up)
+    except DataFolderUnusable as error:
+        raise CommandFailed(str(error)) from None
+    except UNUSABLE as error:
+        raise CommandFailed(in_words(error)) from None
+    except UNAVAILABLE as error:
+        raise ServerUnreachable(in_words(error)) from None
+
+
 def _engine(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
     settings = load_settings(environ)
     model_dir = _prepared(settings)
-    from gateway.serve.commands import engine_command, engine_environ
+    from gateway.agent.commands import engine_environ
+    from gateway.serve.commands import engine_command
     from gateway.support.process import private_folder
 
     if settings.engine.endpoint.startswith(f"ipc://{settings.run_dir}/"):
@@ -177,8 +210,8 @@ def _settings(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
 
 def _prepared(settings: Settings) -> Path:
     """The base model's folder; progress goes to stderr."""
+    from gateway.agent.model import ModelNotPrepared, prepare_model
     from gateway.serve.lock import DataFolderUnusable, make_data_folder
-    from gateway.serve.model import ModelNotPrepared, prepare_model
 
     try:
         make_data_folder(settings.data_dir)

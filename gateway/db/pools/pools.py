@@ -151,6 +151,14 @@ async def want_revision(conn: Connection, pool_id: str, revision: int) -> None:
     await conn.execute(_WANT, pool_id, revision)
 
 
+_TAKE_BACK = "UPDATE pools SET wanted_revision = $3 WHERE id = $1 AND wanted_revision = $2"
+
+
+async def take_back(conn: Connection, pool_id: str, failed: int, back_to: int) -> None:
+    """Want another revision in place of one that failed, unless yet another one is wanted by now."""
+    await conn.execute(_TAKE_BACK, pool_id, failed, back_to)
+
+
 _SET_ACCESS = "UPDATE pools SET access = $2 WHERE id = $1 AND access <> $2"
 _CLEAR_GRANTS = "DELETE FROM pool_grants WHERE pool_id = $1"
 _GRANT = """

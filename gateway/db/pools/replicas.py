@@ -163,6 +163,21 @@ async def move_replica(
     return done == "UPDATE 1"
 
 
+_AWAIT_START = """
+    UPDATE replicas r SET state = 'starting', why = $4, retry_at = NULL
+    FROM hosts h WHERE r.id = $1 AND h.id = r.host_id AND h.generation = $2 AND r.generation = $3
+        AND r.state IN ('loading', 'ready', 'failed')
+"""
+
+
+async def await_start(conn: Connection, replica_id: str, host_generation: int, generation: int, why: str) -> bool:
+    """Note that a replica's process was ended, and that the host's next agent has to start it; return whether it is so.
+
+    That is no failure of the replica.
+    """
+    return await conn.execute(_AWAIT_START, replica_id, host_generation, generation, why) == "UPDATE 1"
+
+
 _DRAIN = """
     UPDATE replicas SET state = CASE WHEN generation = 0 OR host_id IS NULL THEN 'stopped' ELSE 'draining' END, why = $2
     WHERE id = ANY ($1::text[]) AND state NOT IN ('draining', 'stopped')

@@ -103,6 +103,29 @@ async def set_revision_state(
     await conn.execute(_SET_STATE, pool_id, revision, state, why)
 
 
+_SET_BYTES = """
+    UPDATE pool_revisions SET num_bytes = $3
+    WHERE pool_id = $1 AND revision = $2 AND folder IS NOT NULL AND num_bytes IS DISTINCT FROM $3
+"""
+
+
+async def set_num_bytes(conn: Connection, pool_id: str, revision: int, num_bytes: int) -> None:
+    """Note the estimated memory of a replica of a prepared revision."""
+    await conn.execute(_SET_BYTES, pool_id, revision, num_bytes)
+
+
+_PREPARE_AGAIN = """
+    UPDATE pool_revisions v SET state = 'preparing', why = '' FROM pools p
+    WHERE p.id = v.pool_id AND v.revision = p.wanted_revision AND v.state = 'failed'
+        AND p.revision IS NULL AND p.removed_at IS NULL
+"""
+
+
+async def prepare_again(conn: Connection) -> None:
+    """Give another try to failed revisions of pools that have no other one to serve."""
+    await conn.execute(_PREPARE_AGAIN)
+
+
 def revision_of(row: Record) -> RevisionRow:
     """Return the revision of a database row with all its columns."""
     found = RevisionRow(*_fields(row))

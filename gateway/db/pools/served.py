@@ -44,16 +44,21 @@ _GRANTS = "SELECT pool_id, organization_id, project_id FROM pool_grants"
 async def list_served(conn: Connection) -> list[ServedPool]:
     """Return all pools of the installation as of one instant, oldest first."""
     async with conn.transaction(isolation="repeatable_read", readonly=True):
-        pools = await conn.fetch(_POOLS)
-        revisions: dict[str, dict[int, RevisionRow]] = {}
-        for each in map(revision_of, await conn.fetch(_REVISIONS)):
-            revisions.setdefault(each.pool_id, {})[each.revision] = each
-        grants: dict[str, list[Grant]] = {}
-        for row in await conn.fetch(_GRANTS):
-            grants.setdefault(row["pool_id"], []).append(Grant(row["organization_id"], row["project_id"]))
-        replicas: dict[str, list[ReplicaRow]] = {}
-        for replica in await list_all_replicas(conn):
-            replicas.setdefault(replica.pool_id, []).append(replica)
+        return await read_served(conn)
+
+
+async def read_served(conn: Connection) -> list[ServedPool]:
+    """Return what `list_served` does, in the caller's transaction."""
+    pools = await conn.fetch(_POOLS)
+    revisions: dict[str, dict[int, RevisionRow]] = {}
+    for each in map(revision_of, await conn.fetch(_REVISIONS)):
+        revisions.setdefault(each.pool_id, {})[each.revision] = each
+    grants: dict[str, list[Grant]] = {}
+    for row in await conn.fetch(_GRANTS):
+        grants.setdefault(row["pool_id"], []).append(Grant(row["organization_id"], row["project_id"]))
+    replicas: dict[str, list[ReplicaRow]] = {}
+    for replica in await list_all_replicas(conn):
+        replicas.setdefault(replica.pool_id, []).append(replica)
     served = []
     for row in pools:
         id, is_removed = row["id"], row["removed_at"] is not None

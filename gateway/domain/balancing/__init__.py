@@ -5,6 +5,7 @@
     state       one replica as one gateway knows it
     orders      each adapter's order of preference (rendezvous hashing)
     prefixes    beginnings of prompts: their keys, and where they were sent
+    service     what tenants used where, for the engines' counters: why a weight holds over the pool, and its bound
 
 One balancer for each pool of a gateway. It is fed with heartbeats and told what was sent and what has ended:
 
@@ -23,4 +24,7 @@ One balancer for each pool of a gateway. It is fed with heartbeats and told what
         finally:
             balancer.given(replica_id, asked)
         tried.add(replica_id)                                          # where it failed before its first token
+
+Beside it one `PoolService` for each pool of a gateway: what streams used goes in before each heartbeat and at their
+ends; what it returns goes out with the heartbeat to each replica (`gateway.domain.balancing.service` has the lines).
 """

@@ -185,10 +185,8 @@ class Balancer:
         if not homes:
             return None
         roomy = [replica for replica in homes if self._has_room(replica, asked, exclude)]
-        if not roomy:
-            return None
-        least = roomy[0] if len(roomy) == 1 else min(roomy, key=_by_fullness)
-        if self._is_level(least) or not self._is_hot(asked.adapter, homes):
+        least = self._least(roomy, asked.tenant)
+        if least is None or self._is_level(least) or not self._is_hot(asked.adapter, homes):
             return least
         share = self._load / self._capacity
         for replica in self._orders.of(bucket_of(asked.adapter)):
@@ -222,7 +220,16 @@ class Balancer:
     def _pick_least(self, asked: Asked, exclude: Set[str]) -> ReplicaState | None:
         allowed = [replica for replica in self._available if replica.id not in exclude]
         roomy = [replica for replica in allowed if replica.has_room_for(asked.prompt_tokens)]
-        return min(roomy or allowed, key=_by_fullness, default=None)
+        return self._least(roomy or allowed, asked.tenant)
+
+    def _least(self, replicas: list[ReplicaState], tenant: str) -> ReplicaState | None:
+        """Return the replica where a tenant's request is served first: the one with the least load, or, while requests
+        wait everywhere, with the least of the tenant's own, as engines take turns between tenants."""
+        if tenant and self._load >= self._capacity:
+            return min(
+                replicas, key=lambda each: (each.of_tenant(tenant) / each.capacity, *_by_fullness(each)), default=None
+            )
+        return min(replicas, key=_by_fullness, default=None)
 
     def _has_room(self, replica: ReplicaState, asked: Asked, exclude: Set[str]) -> bool:
         load, capacity = replica.load, replica.capacity

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from engine.config.openmp import BRIEF_SPIN, SPIN_COUNT, WAIT_POLICY, sleep_while_waiting, spin_briefly
-from gateway.serve.commands import engine_command, engine_environ
+from gateway.agent.commands import engine_environ
+from gateway.serve.commands import engine_command
 from gateway.settings import Settings
 from tests.engine.models.tiny import save_tiny
 from tests.patience import PATIENCE_S

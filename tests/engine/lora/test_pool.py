@@ -82,6 +82,15 @@ def test_a_cold_adapter_gets_a_slot_although_a_hot_one_never_rests(
     assert clock.now_s <= PATIENCE_S + 1
 
 
+def test_waiting_adapters_are_those_that_load_and_then_those_in_line(make: Callable[[int], AdapterPool]) -> None:
+    pool = make(1)
+    for key in ("z", "b", "a"):
+        pool.request(key)
+    assert pool.waiting == ["z", "b", "a"] and pool.num_waiting == 3
+    pool.arrivals()
+    assert pool.waiting == ["b", "a"] and pool.resident == ["z"]
+
+
 def test_no_more_adapters_are_held_than_there_are_slots(make: Callable[[int], AdapterPool]) -> None:
     pool = make(3)
     for i in range(10):

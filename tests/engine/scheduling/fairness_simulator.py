@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from engine.protocol import GenerateRequest, SamplingParams
+from engine.protocol import GenerateRequest, SamplingParams, StepOutputs
 from engine.scheduling.block_manager import BlockManager
 from engine.scheduling.limits import Limits
 from engine.scheduling.scheduler import Scheduler
@@ -21,6 +21,10 @@ class InstantSlots:
         self.load_bytes = load_bytes
         self._resident: set[str] = set()
         self._loading: set[str] = set()
+
+    @property
+    def resident(self) -> frozenset[str]:
+        return frozenset(self._resident)
 
     def is_resident(self, digest: str) -> bool:
         return digest in self._resident
@@ -45,7 +49,7 @@ class InstantSlots:
 class Simulator:
     """service: by tenant, what `fairness` says a tenant is charged, before weights. most_running: the largest
     sum of prompt and max_tokens over the sequences that ran at once. ahead: a step's results are taken after the next
-    one was launched."""
+    one was launched. landed: what the last results brought."""
 
     def __init__(
         self, num_blocks: int, max_num_seqs: int, max_batched_tokens: int, load_bytes: int = 0, *, ahead: bool = False
@@ -70,12 +74,13 @@ class Simulator:
         self.outstanding: dict[str, int] = defaultdict(int)
         self.ttfts: dict[str, list[int]] = defaultdict(list)
         self.most_running = 0
+        self.landed = StepOutputs()
         self._sent: dict[str, int] = {}
         self._started: set[str] = set()
         self._num_sent = 0
 
-    def send(self, tenant: str, prompt: int, output: int, adapter: str = "", weight: float = 1.0) -> None:
-        """Prompts of these many tokens; no two begin alike."""
+    def send(self, tenant: str, prompt: int, output: int, adapter: str = "", weight: float = 1.0) -> str:
+        """Prompts of these many tokens; no two begin alike. Returns the id of the request."""
         self._num_sent += 1
         name = f"{tenant}/{self._num_sent}"
         sampling = SamplingParams(output)
@@ -84,6 +89,11 @@ class Simulator:
         assert self.scheduler.add(request, seed=0) is None
         self.outstanding[tenant] += 1
         self._sent[name] = self.now
+        return name
+
+    @property
+    def resident(self) -> frozenset[str]:
+        return self._slots.resident
 
     def step(self) -> None:
         self.now += 1
@@ -101,6 +111,7 @@ class Simulator:
 
     def _land(self, plan: Plan) -> None:
         outputs = self.scheduler.commit(plan, [ChunkResult([Sampled(1)] if c.samples else []) for c in plan.chunks])
+        self.landed = outputs
         for delta in outputs.deltas:
             tenant = delta.request_id.partition("/")[0]
             self.service[tenant] += 2.0

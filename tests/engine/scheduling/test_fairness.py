@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import itertools
+import math
 import random
 
 import pytest
 
+from engine.protocol import Service
 from engine.scheduling.fairness import MAX_REMEMBERED, QUANTUM_TOKENS, ServiceCounters
 from tests.engine.scheduling.fairness_simulator import TOKEN_BYTES, Simulator, percentile
 
@@ -97,6 +99,30 @@ def test_a_tenant_that_returns_from_idle_has_no_credit_and_keeps_its_debt() -> N
     counters.arrive("newcomer")
     counters.lift("newcomer", ["steady", "greedy"])
     assert counters.of("newcomer") == 100.0
+
+
+def test_service_of_other_replicas_counts_for_tenants_that_are_known_here() -> None:
+    counters = ServiceCounters()
+    counters.arrive("known")
+    for cost in (100.0, 0.0, -50.0, math.nan, math.inf):
+        counters.charge_elsewhere("known", cost)
+        counters.charge_elsewhere("stranger", cost)
+    assert counters.of("known") == 100.0
+    assert len(counters) == 1
+
+
+def test_a_tenant_that_is_served_elsewhere_comes_after_one_that_is_not() -> None:
+    simulator = Simulator(num_blocks=400, max_num_seqs=8, max_batched_tokens=128)
+    for step in range(1_000):
+        for tenant in ("here", "everywhere"):
+            while simulator.outstanding[tenant] < 16:
+                simulator.send(tenant, 60, 20)
+        if step % 20 == 0:
+            used = Service(prompt_tokens=10.0, completion_tokens=20.0, adapter_bytes=10.0 * TOKEN_BYTES)
+            simulator.scheduler.count_elsewhere({"everywhere": used, "unknown": used})
+        simulator.step()
+    told = 50 * (10 + 2 * 20 + 10)
+    assert simulator.service["here"] - simulator.service["everywhere"] == pytest.approx(told, abs=1_500)
 
 
 def test_idle_tenants_are_forgotten() -> None:

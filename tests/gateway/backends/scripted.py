@@ -44,7 +44,7 @@ class ScriptedEngine:
             while True:
                 self._gateway, frame = await self._socket.recv_multipart()
                 message: GatewayMessage = decode_from_gateway(frame)
-                if not isinstance(message, Heartbeat):
+                if kind is Heartbeat or not isinstance(message, Heartbeat):
                     assert isinstance(message, kind), message
                     return message
 

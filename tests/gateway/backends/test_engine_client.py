@@ -25,6 +25,7 @@ from engine.protocol import (
     LoadAdapter,
     Refused,
     SamplingParams,
+    Service,
     StepOutputs,
     Submit,
     UnackedUsage,
@@ -36,6 +37,7 @@ from gateway.backends.base import Unanswered
 from gateway.backends.engine.backlog import MAX_APART, MAX_UNREAD_BYTES
 from gateway.backends.engine.client import EngineBackend
 from gateway.backends.engine.model import EngineModel
+from gateway.backends.engine.used import Used
 from gateway.backends.usage import Count
 from gateway.domain.errors import BackendFailed, GatewayError, InvalidRequest, Overloaded, ReadTooSlowly
 from gateway.text.tokenizer import Tokenizer
@@ -484,3 +486,23 @@ async def test_a_probe_ends_with_its_engine_and_another_may_follow(engine, backe
 async def test_a_probe_without_an_engine_may_be_asked_for_again(backend):
     with pytest.raises(Overloaded):
         await backend.probe("d1")
+
+
+async def test_what_was_used_is_counted_once_and_other_engines_hear_of_it(engine, backend):
+    await ready(backend, engine)
+    assert backend.take_used() == []
+    reading = asyncio.create_task(read(backend, msgspec.structs.replace(request(), weight=2.0)))
+    await engine.expect(Submit)
+    await engine.send(StepOutputs([Delta("req_1", [7, 8], 2)], []))
+    await until(lambda: any(stream.counts == [2] for stream in backend._streams.values()))
+    assert backend.take_used() == [Used("t", 2.0, 0, 2, 0)]
+    usage = Usage(prompt_tokens=3, completion_tokens=3, cached_tokens=1, discarded_tokens=2, adapter_load_bytes=9)
+    await engine.send(StepOutputs([Delta("req_1", [9], 3)], [Final("req_1", "length", usage)]))
+    await reading
+    assert backend.take_used() == [Used("t", 2.0, 2, 3, 9)], "of five generated tokens two were told before"
+    assert backend.take_used() == []
+    backend.tell_used({"t": Service(1.0, 2.0, 3.0)})
+    async with asyncio.timeout(PATIENCE_S):
+        while not (heard := await engine.expect(Heartbeat)).elsewhere:
+            pass
+    assert heard.elsewhere == {"t": Service(1.0, 2.0, 3.0)}

@@ -10,6 +10,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from tests.gateway.conftest import House
+from tests.installation.waiting import wait_until
 from tests.patience import PATIENCE_S
 
 ANN, BOB = "ann@example.com", "bob"
@@ -25,9 +26,11 @@ def line(house: House, path: str, body: dict[str, Any]) -> dict[str, Any]:
             house.url + path, json=body, headers={"authorization": f"Bearer {house.acme.key}"}, timeout=PATIENCE_S
         )
         assert reply.status_code == 200, reply.text
-        (found,) = [each for each in logs if each.get("request_id") == reply.headers["x-request-id"]]
+        request_id = reply.headers["x-request-id"]
+        found = wait_until(lambda: [each for each in logs if each.get("request_id") == request_id], "it left no line")
     assert ANN not in repr(logs)
-    return dict(found)
+    (only,) = found
+    return dict(only)
 
 
 @pytest.mark.parametrize(

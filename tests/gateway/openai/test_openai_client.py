@@ -37,7 +37,8 @@ async def async_client(house: House):
 
 
 def test_chat_returns_text_usage_and_finish_reason(client):
-    reply = client.chat.completions.create(model="tiny", messages=MESSAGES, max_tokens=8)
+    unheard = [{"role": "user", "content": "hello once"}]  # so that no other test has left it in the cache
+    reply = client.chat.completions.create(model="tiny", messages=unheard, max_tokens=8)
     assert reply.object == "chat.completion"
     assert reply.choices[0].message.role == "assistant"
     assert reply.choices[0].message.content.startswith("user\nhello")

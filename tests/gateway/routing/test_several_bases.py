@@ -23,25 +23,27 @@ from tests.patience import PATIENCE_S
 SMALL, LARGE = "small", "large"
 
 
-@pytest.fixture
-def folders(tmp_path: Path) -> dict[str, Path]:
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """The two models; the large one has another shape, so another digest."""
-    made = {name: make_model_folder(tmp_path / name) for name in (SMALL, LARGE)}
+    made = {name: make_model_folder(tmp_path_factory.mktemp("models") / name) for name in (SMALL, LARGE)}
     config = json.loads((made[LARGE] / "config.json").read_text())
     (made[LARGE] / "config.json").write_text(json.dumps(config | {"num_hidden_layers": 2, "hidden_size": 64}))
     return made
 
 
-@pytest.fixture
-def gateway(dsn: str, tmp_path: Path, folders: dict[str, Path]) -> Iterator[LiveGateway]:
-    settings = Settings(data_dir=tmp_path, model=str(folders[SMALL]), model_name=SMALL)
+@pytest.fixture(scope="module")
+def gateway(
+    module_dsn: str, tmp_path_factory: pytest.TempPathFactory, folders: dict[str, Path]
+) -> Iterator[LiveGateway]:
+    settings = Settings(data_dir=tmp_path_factory.mktemp("data"), model=str(folders[SMALL]), model_name=SMALL)
     settings.run_dir.mkdir()
     endpoint = f"ipc://{settings.run_dir}/large.sock"
     engines = [FakeEngine(settings.engine.endpoint, folders[SMALL]), FakeEngine(endpoint, folders[LARGE])]
-    gateway = LiveGateway(settings, folders[SMALL], dsn)
+    gateway = LiveGateway(settings, folders[SMALL], module_dsn)
     try:
         gateway.start()
-        asyncio.run(add_pool(dsn, LARGE, folders[LARGE], endpoint))
+        asyncio.run(add_pool(module_dsn, LARGE, folders[LARGE], endpoint))
         yield gateway
     finally:
         gateway.stop()
@@ -60,13 +62,13 @@ async def add_pool(dsn: str, name: str, folder: Path, address: str) -> None:
         await conn.close()
 
 
-@pytest.fixture
-def tenant(dsn: str, gateway: LiveGateway, folders: dict[str, Path]) -> Tenant:
+@pytest.fixture(scope="module")
+def tenant(module_dsn: str, gateway: LiveGateway, folders: dict[str, Path]) -> Tenant:
     """A project with the adapter `pirate` of the small base, `poet` of the large one, and an alias for the latter."""
-    tenant = asyncio.run(make_tenant(dsn, "acme", "pirate", "1"))
+    tenant = asyncio.run(make_tenant(module_dsn, "acme", "pirate", "1"))
 
     async def add_poet() -> None:
-        conn = await asyncpg.connect(dsn)
+        conn = await asyncpg.connect(module_dsn)
         try:
             base, digest = model_digest(folders[LARGE]), "2" * 64
             adapter, _ = await adapter_versions.put_adapter(
@@ -80,7 +82,7 @@ def tenant(dsn: str, gateway: LiveGateway, folders: dict[str, Path]) -> Tenant:
     return tenant
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def client(gateway: LiveGateway, tenant: Tenant) -> Iterator[httpx.Client]:
     headers = {"authorization": f"Bearer {tenant.key}"}
     with httpx.Client(base_url=gateway.url, headers=headers, timeout=PATIENCE_S) as client:

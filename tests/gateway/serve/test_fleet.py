@@ -34,23 +34,23 @@ class SlowPostgres(EmbeddedPostgres):
 
 def test_a_stop_does_not_wait_for_a_database_that_starts_again(tmp_path: Path) -> None:
     listener = Listener("127.0.0.1", 0)
-    engine = Child("engine", [sys.executable, "-c", "pass"], {}, tmp_path / "log")
-    fleet = Fleet(SlowPostgres(tmp_path), engine, [], listener, Terminal())
+    agent = Child("agent", [sys.executable, "-c", "pass"], {}, tmp_path / "log")
+    fleet = Fleet(SlowPostgres(tmp_path), agent, [], listener, Terminal())
     try:
         with StopSignals() as stop, pytest.raises(StopRequested):
             fleet.tend(stop)
     finally:
         listener.close()
-    assert engine.pid is None
+    assert agent.pid is None
 
 
 def test_a_child_that_cannot_run_as_configured_ends_the_start_at_once_in_its_own_words(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    script = "import sys; print('engine: no such device', file=sys.stderr); print('bye'); sys.exit(78)"
-    engine = Child("engine", [sys.executable, "-c", script], {}, tmp_path / "log")
+    script = "import sys; print('agent: no such device', file=sys.stderr); print('bye'); sys.exit(78)"
+    agent = Child("agent", [sys.executable, "-c", script], {}, tmp_path / "log")
     listener = Listener("127.0.0.1", 0)
-    fleet = Fleet(None, engine, [], listener, Terminal())
+    fleet = Fleet(None, agent, [], listener, Terminal())
     try:
         with StopSignals() as stop, pytest.raises(StartFailed) as failed:
             fleet.start(stop)
@@ -60,32 +60,32 @@ def test_a_child_that_cannot_run_as_configured_ends_the_start_at_once_in_its_own
                 time.sleep(0.01)
     finally:
         listener.close()
-        engine.kill()
-    assert str(failed.value) == "no such device" and engine.failures == 1
+        agent.kill()
+    assert str(failed.value) == "no such device" and agent.failures == 1
     assert capsys.readouterr().err == "", "the caller says it, once"
 
 
 def test_a_child_that_ran_before_is_restarted_whatever_its_exit_code(tmp_path: Path) -> None:
-    engine = Child("engine", [sys.executable, "-c", "raise SystemExit(78)"], {}, tmp_path / "log")
+    agent = Child("agent", [sys.executable, "-c", "raise SystemExit(78)"], {}, tmp_path / "log")
     listener = Listener("127.0.0.1", 0)
-    fleet = Fleet(None, engine, [], listener, Terminal())
+    fleet = Fleet(None, agent, [], listener, Terminal())
     try:
         with StopSignals() as stop:
             fleet.start(stop)
             deadline = time.monotonic() + PATIENCE_S
-            while engine.failures < 2 and time.monotonic() < deadline:
+            while agent.failures < 2 and time.monotonic() < deadline:
                 fleet.tend(stop)
                 time.sleep(0.01)
     finally:
         listener.close()
-        engine.kill()
-    assert engine.failures == 2
+        agent.kill()
+    assert agent.failures == 2
 
 
 def test_a_stop_between_two_children_starts_no_further_one(tmp_path: Path) -> None:
-    engine = Child("engine", [sys.executable, "-c", "import time; time.sleep(60)"], {}, tmp_path / "log")
+    agent = Child("agent", [sys.executable, "-c", "import time; time.sleep(60)"], {}, tmp_path / "log")
     listener = Listener("127.0.0.1", 0)
-    fleet = Fleet(None, engine, [], listener, Terminal())
+    fleet = Fleet(None, agent, [], listener, Terminal())
     try:
         with StopSignals() as stop:
             os.kill(os.getpid(), signal.SIGTERM)
@@ -93,5 +93,5 @@ def test_a_stop_between_two_children_starts_no_further_one(tmp_path: Path) -> No
                 fleet.start(stop)
     finally:
         listener.close()
-        engine.kill()
-    assert engine.pid is None
+        agent.kill()
+    assert agent.pid is None

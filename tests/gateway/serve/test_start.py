@@ -17,6 +17,7 @@ import msgspec
 import pytest
 
 from engine.prepare.folder import NOTE_NAME, SourceNote, make_folder
+from gateway.agent.model import ModelNotPrepared, prepare_model
 from gateway.cli import main
 from gateway.db.adapters.adapters import list_adapters, remove_adapter
 from gateway.db.billing.prices import list_versions
@@ -41,7 +42,6 @@ from gateway.serve.bootstrap import (
 from gateway.serve.commands import gateway_environ
 from gateway.serve.listener import Listener, PortUnavailable, is_ready
 from gateway.serve.lock import DataFolderInUse, data_folder_lock
-from gateway.serve.model import ModelNotPrepared, prepare_model
 from gateway.serve.run import serve
 from gateway.serve.stop import StopRequested, StopSignals
 from gateway.settings import ENGINE_DEFAULTS, Settings, load_settings

@@ -23,9 +23,8 @@ def prepare_model(settings: Settings, say: Callable[[str], None] = lambda line: 
 
     say gets the progress, line by line. Raises ModelNotPrepared.
     """
-    command = [sys.executable, "-m", "engine.prepare", settings.model, "--out", str(prepared_folder(settings))]
     process = subprocess.Popen(
-        command,
+        preparation(settings),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -49,9 +48,18 @@ def prepare_model(settings: Settings, say: Callable[[str], None] = lambda line: 
         process.stdout.close()
         process.stderr.close()
     if returncode != 0:
-        why = last.removeprefix("error: ") or f"the preparation ended with exit code {returncode}"
-        raise ModelNotPrepared(f"LORIKEET_MODEL={settings.model}: {why}")
+        raise ModelNotPrepared(f"LORIKEET_MODEL={settings.model}: {why_not(last, returncode)}")
     return Path(folder)
+
+
+def preparation(settings: Settings) -> list[str]:
+    """Return the command that prepares settings.model and prints its folder; progress and reasons go to its stderr."""
+    return [sys.executable, "-m", "engine.prepare", settings.model, "--out", str(prepared_folder(settings))]
+
+
+def why_not(last_line: str, returncode: int) -> str:
+    """Return why a preparation failed. last_line: of its stderr."""
+    return last_line.removeprefix("error: ") or f"the preparation ended with exit code {returncode}"
 
 
 def prepared_folder(settings: Settings) -> Path:

@@ -1,0 +1,168 @@
+"""The agent of one host: holds its lease, plans all pools with the other agents, and tends the replicas of the host."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import datetime
+import os
+from collections.abc import Awaitable, Callable, Sequence
+
+import structlog
+
+from gateway.agent.commands import Command
+from gateway.agent.hardware import Hardware
+from gateway.agent.launcher import Launcher
+from gateway.agent.lease import Lease
+from gateway.agent.models import Models
+from gateway.agent.steps import Site, in_words
+from gateway.agent.tending import Replicas
+from gateway.db.changes import Change, ChangeFeed
+from gateway.db.pool import FAILURES, Database
+from gateway.db.pools.planning import plan_pools
+from gateway.db.pools.replicas import forget_stopped
+from gateway.db.pools.revisions import prepare_again
+from gateway.db.pools.served import ServedPool, list_served
+from gateway.domain.pools.plan import Action
+from gateway.settings import Settings
+
+LOOK_S = 1.0
+"""How long after the last look the next one comes, where no change is heard of before."""
+
+AWAY_PAUSE_S = 0.5
+FORGET_EVERY_S = 3600.0
+KEPT_STOPPED = datetime.timedelta(days=1)
+FAILURES_TO_GIVE_UP = 5
+
+log = structlog.get_logger(__name__)
+
+
+class CannotRun(Exception):
+    """No replica could be started, and waiting does not help; the message says why."""
+
+
+class Agent:
+    """Runs from `run` until it is canceled or superseded.
+
+    gives_up: end with CannotRun where nothing can be started, rather than to try for ever.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        settings: Settings,
+        hardware: Hardware,
+        launcher: Launcher,
+        command: Command,
+        *,
+        gives_up: bool = False,
+    ) -> None:
+        self._database = database
+        self._lease = Lease(database, settings.data_dir, hardware)
+        self._wake = asyncio.Event()
+        site = Site(database, settings, hardware, launcher, command, self._lease)
+        self._replicas = Replicas(site, changed=self._wake.set)
+        self._models = Models(database, settings, hardware, changed=self._wake.set)
+        self._forget_at_s = 0.0
+        self._gives_up = gives_up
+
+    async def run(self) -> None:
+        """Raises Superseded, or CannotRun."""
+        feed = ChangeFeed(self._database)
+        feed.subscribe(self._heard)
+        await self._lease.claim()
+        await feed.start()
+        keeping = asyncio.create_task(self._lease.keep())
+        working = asyncio.create_task(self._work())
+        try:
+            done, _ = await asyncio.wait([keeping, working], return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+        finally:
+            for task in (keeping, working):
+                task.cancel()
+            await asyncio.gather(keeping, working, return_exceptions=True)
+            await self._models.stop()
+            await feed.stop()
+
+    async def end(self, *, stops_engines: bool, hurried: asyncio.Event, is_superseded: bool = False) -> None:
+        """Let go of the host. stops_engines: end the engines as well, which live on otherwise; hurried: at once."""
+        if stops_engines and not is_superseded:
+            await self._replicas.stop_all(hurried)
+        await self._replicas.leave()
+        if not is_superseded:
+            await self._lease.release()
+        self._lease.close()
+
+    def _heard(self, change: Change | None) -> None:
+        if change is None or change.table == "pools":
+            self._wake.set()
+
+    async def _work(self) -> None:
+        await self._whenever_there(self._begin)
+        while True:
+            self._wake.clear()
+            await self._whenever_there(self._look)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(LOOK_S):
+                    await self._wake.wait()
+
+    async def _whenever_there(self, do: Callable[[], Awaitable[None]]) -> None:
+        """Do something with the database; while that is away, engines run on and nothing is done."""
+        try:
+            await do()
+        except FAILURES as error:
+            log.warning("database_away", error=str(error) or type(error).__name__)
+            await asyncio.sleep(AWAY_PAUSE_S)
+
+    async def _begin(self) -> None:
+        async with self._database.acquire() as conn:
+            await prepare_again(conn)
+
+    async def _look(self) -> None:
+        busy = self._replicas.busy
+        async with self._database.acquire() as conn:
+            await self._models.measure(await list_served(conn))
+            for action in await plan_pools(conn, self._lease.host_id, self._lease.generation):
+                log.info("planned", **_fields(action))
+            pools = await list_served(conn)
+            if _now_s() >= self._forget_at_s:
+                self._forget_at_s = _now_s() + FORGET_EVERY_S
+                await forget_stopped(conn, KEPT_STOPPED)
+                self._replicas.forget(pools)
+        self._models.prepare(pools)
+        await self._replicas.look(pools, busy)
+        if self._gives_up:
+            self._check(pools)
+
+    # where nothing can be started
+
+    def _check(self, pools: Sequence[ServedPool]) -> None:
+        """Raises CannotRun: where no replica has ever been ready, and one cannot be."""
+        replicas = [row for pool in pools for row in pool.replicas]
+        if any(row.state == "ready" for row in replicas):
+            self._gives_up = False
+            return
+        for pool in pools:
+            wanted = pool.revisions.get(pool.row.wanted_revision)
+            if wanted is not None and wanted.state == "failed":
+                raise CannotRun(wanted.why)
+        for row in replicas:
+            ended = self._replicas.endings.get(row.id)
+            if row.state != "failed" or ended is None or ended.generation != row.generation:
+                continue
+            if ended.returncode == os.EX_CONFIG:
+                raise CannotRun(in_words(ended))
+            if row.num_failures >= FAILURES_TO_GIVE_UP:
+                raise CannotRun(
+                    f"the engine failed {row.num_failures} times in a row; its last lines:\n{ended.last_lines}"
+                )
+
+
+def _fields(action: Action) -> dict[str, str]:
+    values = {name: str(getattr(action, name)) for name in action.__struct_fields__}
+    return {"action": type(action).__name__, **values}
+
+
+def _now_s() -> float:
+    return asyncio.get_running_loop().time()

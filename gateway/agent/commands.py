@@ -1,0 +1,44 @@
+"""The command and the environment of an engine's process."""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from engine.config import EngineConfig
+from engine.config.text import whole_flag
+from gateway.agent.hardware import VISIBLE
+from gateway.settings import MAX_SOCKET_PATH_BYTES, PREFIX
+
+Command = Callable[[EngineConfig], Sequence[str]]
+"""Returns the command that starts an engine of a configuration."""
+
+_ORDER = "CUDA_DEVICE_ORDER"
+_NAME_DIGITS = 10
+
+
+def engine_command(config: EngineConfig) -> list[str]:
+    """Return the command of an engine, which gets its settings as one argument."""
+    return [sys.executable, "-m", "engine", *whole_flag(config)]
+
+
+def engine_environ(environ: Mapping[str, str], gpu: str | None = None) -> dict[str, str]:
+    """Return the environment of an engine: it is told everything by its command, and gets no setting and no secret.
+
+    gpu: what CUDA calls the only accelerator that the engine may see.
+    """
+    kept = {name: value for name, value in environ.items() if name != "DATABASE_URL" and not name.startswith(PREFIX)}
+    return kept if gpu is None else kept | {VISIBLE: gpu, _ORDER: "PCI_BUS_ID"}
+
+
+def address(run_dir: Path, replica_id: str, generation: int) -> str:
+    """Return the ZeroMQ endpoint of one start of a replica.
+
+    The name is short, for the path of a socket is: where run_dir holds the socket of PostgreSQL it holds these too.
+    """
+    name = hashlib.sha256(replica_id.encode()).hexdigest()[:_NAME_DIGITS]
+    path = run_dir / f"{name}-{generation:x}"
+    assert len(str(path).encode()) <= MAX_SOCKET_PATH_BYTES, path
+    return f"ipc://{path}"

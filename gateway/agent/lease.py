@@ -1,0 +1,108 @@
+"""The lease of a host: which agent may change its replicas.
+
+The database's clock decides when it runs out. An agent is present as long as it holds `agent.lock` in the data folder:
+where nobody does, the agent before is dead, and its lease need not run out first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import fcntl
+import os
+from pathlib import Path
+
+import structlog
+
+from gateway.agent.hardware import Hardware, host_id
+from gateway.db.pool import FAILURES, Database
+from gateway.db.pools.hosts import claim_host, release_host, renew_host
+
+LEASE_S = 5.0
+RENEW_S = 1.0
+CLAIM_PAUSE_S = 0.5
+LOCK_NAME = "agent.lock"
+
+log = structlog.get_logger(__name__)
+
+
+class Superseded(Exception):
+    """Another agent has the host: this one must not touch anything any more."""
+
+
+class Lease:
+    """The right to change the replicas of a host, until another agent takes it."""
+
+    def __init__(self, database: Database, data_dir: Path, hardware: Hardware) -> None:
+        self.host_id = host_id(data_dir)
+        self.generation = 0
+        self._database = database
+        self._hardware = hardware
+        self._presence = os.open(data_dir / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+
+    async def claim(self) -> None:
+        """Wait until the host has no other agent, and take it.
+
+        An agent is present as long as it holds its lock file: where nobody does, the lease need not run out first.
+        """
+        while True:
+            try:
+                async with self._database.acquire() as conn:
+                    generation = await claim_host(
+                        conn,
+                        self.host_id,
+                        self._hardware.name,
+                        lease=datetime.timedelta(seconds=LEASE_S),
+                        num_processors=self._hardware.num_processors,
+                        memory_bytes=self._hardware.memory_bytes,
+                        gpu_bytes=self._hardware.gpu_bytes,
+                        force=self._is_present(),
+                    )
+            except FAILURES as error:
+                log.warning("host_not_claimed", error=str(error) or type(error).__name__)
+                generation = None
+            if generation is not None:
+                self.generation = generation
+                log.info("host_claimed", host=self.host_id, generation=generation)
+                return
+            await asyncio.sleep(CLAIM_PAUSE_S)
+
+    async def keep(self) -> None:
+        """Renew the lease for ever. Raises Superseded."""
+        while True:
+            try:
+                await self.confirm()
+            except FAILURES as error:
+                log.warning("lease_not_renewed", error=str(error) or type(error).__name__)
+            self._is_present()
+            await asyncio.sleep(RENEW_S)
+
+    async def confirm(self) -> None:
+        """Renew the lease. Raises Superseded, or one of FAILURES."""
+        begun_s = asyncio.get_running_loop().time()
+        async with asyncio.timeout(LEASE_S), self._database.acquire() as conn:
+            renewed = await renew_host(conn, self.host_id, self.generation, datetime.timedelta(seconds=LEASE_S))
+        if not renewed:
+            raise Superseded(f"another agent has host {self.host_id}")
+        if asyncio.get_running_loop().time() - begun_s > LEASE_S:
+            raise TimeoutError("the lease ran out while it was renewed")
+
+    async def release(self) -> None:
+        """Give the host to the next agent at once."""
+        try:
+            async with asyncio.timeout(LEASE_S), self._database.acquire() as conn:
+                await release_host(conn, self.host_id, self.generation)
+        except FAILURES as error:
+            log.warning("lease_not_released", error=str(error) or type(error).__name__)
+
+    def close(self) -> None:
+        """Be present no more."""
+        os.close(self._presence)
+
+    def _is_present(self) -> bool:
+        """Hold the lock file, if no other agent of the data folder does; return whether this one holds it."""
+        try:
+            fcntl.flock(self._presence, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True

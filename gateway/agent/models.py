@@ -1,0 +1,133 @@
+"""The models of all pools: those that are wanted are prepared, one task for each revision, and measured."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+import structlog
+
+from gateway.agent.hardware import Hardware
+from gateway.agent.model import ModelNotPrepared
+from gateway.agent.preparation import measure, prepare
+from gateway.db.adapters.bases import register_base
+from gateway.db.pool import FAILURES, Database
+from gateway.db.pools import revisions
+from gateway.db.pools.hosts import list_hosts
+from gateway.db.pools.planning import host_of, needs_of
+from gateway.db.pools.revisions import RevisionRow
+from gateway.db.pools.served import ServedPool
+from gateway.domain.pools.capacity import Estimate, Room
+from gateway.settings import Settings
+
+if TYPE_CHECKING:
+    from gateway.db.pool import Connection
+
+log = structlog.get_logger(__name__)
+
+
+class Models:
+    """Prepares for one host. changed: called when a look is due."""
+
+    def __init__(self, database: Database, settings: Settings, hardware: Hardware, changed: Callable[[], None]) -> None:
+        self._database = database
+        self._settings = settings
+        self._hardware = hardware
+        self._changed = changed
+        self._preparing: dict[tuple[str, int], asyncio.Task[None]] = {}
+        self._measured: set[tuple[str, int]] = set()
+
+    async def measure(self, pools: Sequence[ServedPool]) -> None:
+        """Note what replicas of prepared revisions take, each once: this host's settings may have changed since.
+
+        Raises one of FAILURES.
+        """
+        for pool in pools:
+            for each in pool.revisions.values():
+                key = each.pool_id, each.revision
+                if each.folder is not None and key not in self._measured:
+                    await self._measure(each, is_served=pool.row.revision == each.revision)
+                    self._measured.add(key)
+
+    def prepare(self, pools: Sequence[ServedPool]) -> None:
+        """Begin to prepare what is wanted and is not prepared."""
+        for pool in pools:
+            wanted = pool.revisions.get(pool.row.wanted_revision)
+            if wanted is None or wanted.state != "preparing" or pool.is_removed:
+                continue
+            key = wanted.pool_id, wanted.revision
+            if key not in self._preparing:
+                self._preparing[key] = asyncio.create_task(self._prepare(pool.row.name, wanted))
+
+    async def stop(self) -> None:
+        """End what is under way; the next agent goes on with it."""
+        for task in self._preparing.values():
+            task.cancel()
+        await asyncio.gather(*self._preparing.values(), return_exceptions=True)
+
+    async def _measure(self, revision: RevisionRow, *, is_served: bool) -> None:
+        try:
+            found = await asyncio.to_thread(
+                measure, Path(str(revision.folder)), self._settings.engine, revision.settings, self._hardware
+            )
+        except (OSError, ValueError) as error:
+            log.warning("revision_not_measured", pool=revision.pool_id, revision=revision.revision, error=str(error))
+            return
+        async with self._database.acquire() as conn:
+            await revisions.set_num_bytes(conn, revision.pool_id, revision.revision, found.num_bytes)
+            refusal = await _refusal(conn, revision, found)
+            if refusal is not None and not is_served:
+                await revisions.set_revision_state(conn, revision.pool_id, revision.revision, "failed", refusal)
+
+    async def _prepare(self, name: str, revision: RevisionRow) -> None:
+        """Prepare a revision. Where the database goes away meanwhile, the next look begins anew, which is fast then."""
+        try:
+            await self._try(name, revision)
+        except ModelNotPrepared as error:
+            log.warning("revision_not_prepared", pool=name, revision=revision.revision, error=str(error))
+            await self._fail(revision, str(error))
+        except FAILURES as error:
+            log.warning("database_away", error=str(error) or type(error).__name__)
+        finally:
+            del self._preparing[revision.pool_id, revision.revision]
+            self._changed()
+
+    async def _try(self, name: str, revision: RevisionRow) -> None:
+        """Raises ModelNotPrepared, or one of FAILURES."""
+
+        async def say(line: str) -> None:
+            with contextlib.suppress(*FAILURES):
+                async with self._database.acquire() as conn:
+                    await revisions.set_progress(conn, revision.pool_id, revision.revision, line)
+
+        made = await prepare(self._settings, self._hardware, revision.model, revision.settings, say)
+        async with self._database.transaction() as conn:
+            refusal = await _refusal(conn, revision, made.estimate)
+            if refusal is not None:
+                raise ModelNotPrepared(refusal)
+            await register_base(conn, made.base_digest, name)
+            await revisions.set_prepared(
+                conn,
+                revision.pool_id,
+                revision.revision,
+                folder=str(made.folder),
+                base_digest=made.base_digest,
+                num_bytes=made.estimate.num_bytes,
+            )
+        log.info("revision_prepared", pool=name, revision=revision.revision, needs=str(made.estimate))
+
+    async def _fail(self, revision: RevisionRow, why: str) -> None:
+        with contextlib.suppress(*FAILURES):
+            async with self._database.acquire() as conn:
+                await revisions.set_revision_state(conn, revision.pool_id, revision.revision, "failed", why)
+
+
+async def _refusal(conn: Connection, revision: RevisionRow, found: Estimate) -> str | None:
+    """Return why no host could hold a replica even if nothing else ran there; None where one could."""
+    room = Room([host_of(row) for row in await list_hosts(conn)])
+    needs = msgspec.structs.replace(needs_of(revision), num_bytes=found.num_bytes)
+    return room.refusal(needs, str(found)) if room.find(needs) is None else None

@@ -1,0 +1,122 @@
+"""The models of revisions: fetched and converted in a process of its own, checked, and measured."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import signal
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+
+import msgspec
+
+from engine.config import EngineConfig, UnsupportedModel, load_model_config, model_digest
+from gateway.agent.hardware import Hardware, has_bf16
+from gateway.agent.model import ModelNotPrepared, preparation, why_not
+from gateway.domain.pools.capacity import Estimate, estimate
+from gateway.domain.pools.settings import engine_config
+from gateway.settings import Settings
+from gateway.support.process import die_with_parent
+
+MAX_HEADER_BYTES = 100 << 20
+PROGRESS_INTERVAL_S = 1.0
+
+Say = Callable[[str], Awaitable[None]]
+
+
+class Prepared(msgspec.Struct, frozen=True):
+    """A model that engines can be started with."""
+
+    folder: Path
+    base_digest: str
+    estimate: Estimate
+    """What a replica takes on this host."""
+
+
+async def prepare(
+    settings: Settings, hardware: Hardware, model: str, revision: Mapping[str, str], say: Say
+) -> Prepared:
+    """Return the model of a revision, fetched and converted first if need be.
+
+    settings: of the host. revision: the revision's own settings. say: gets the progress, at most once a second.
+    Raises ModelNotPrepared: with the reason, where no engine of this host could serve it.
+    """
+    folder = await _fetch(msgspec.structs.replace(settings, model=model, model_name=""), say)
+    try:
+        measured = await asyncio.to_thread(measure, folder, settings.engine, revision, hardware)
+        return Prepared(folder, await asyncio.to_thread(model_digest, folder), measured)
+    except (OSError, UnsupportedModel, ValueError) as error:
+        raise ModelNotPrepared(str(error)) from None
+
+
+def measure(folder: Path, host: EngineConfig, revision: Mapping[str, str], hardware: Hardware) -> Estimate:
+    """Return what a replica of the model in a folder takes on a host.
+
+    Raises UnsupportedModel, OSError, or ValueError: for settings that do not fit, or half a download.
+    """
+    return estimate(
+        num_parameters(folder),
+        load_model_config(folder),
+        engine_config(host, revision),
+        gpu_bytes=hardware.gpu_bytes,
+        has_bf16=has_bf16(),
+    )
+
+
+def num_parameters(folder: Path) -> int:
+    """Return how many elements all weights in a folder have, by the headers of its safetensors files.
+
+    Raises ValueError: for a file that is shorter than its header says, or that has none.
+    """
+    return sum(_num_elements(path) for path in sorted(folder.glob("*.safetensors")))
+
+
+def _num_elements(path: Path) -> int:
+    with path.open("rb") as file:
+        num_header_bytes = int.from_bytes(file.read(8), "little")
+        if not 0 < num_header_bytes <= MAX_HEADER_BYTES:
+            raise ValueError(f"{path} is no file of safetensors")
+        try:
+            header = msgspec.json.decode(file.read(num_header_bytes), type=dict[str, dict[str, object]])
+            tensors = {name: msgspec.convert(each, _Tensor) for name, each in header.items() if name != "__metadata__"}
+        except msgspec.MsgspecError:
+            raise ValueError(f"{path} is no file of safetensors, or only a part of one") from None
+    num_bytes = 8 + num_header_bytes + max((each.data_offsets[1] for each in tensors.values()), default=0)
+    if path.stat().st_size < num_bytes:
+        raise ValueError(f"{path} has {path.stat().st_size} of {num_bytes} bytes: it is only a part of the download")
+    return sum(math.prod(each.shape) for each in tensors.values())
+
+
+class _Tensor(msgspec.Struct, frozen=True):
+    shape: list[int]
+    data_offsets: tuple[int, int]
+
+
+async def _fetch(settings: Settings, say: Say) -> Path:
+    """Run the preparation; return the folder that it prints. Raises ModelNotPrepared."""
+    process = await asyncio.create_subprocess_exec(
+        *preparation(settings),
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        start_new_session=True,
+        preexec_fn=die_with_parent(signal.SIGKILL),
+    )
+    assert process.stdout is not None and process.stderr is not None
+    last, said_s = "", 0.0
+    try:
+        async for line in process.stderr:
+            last = line.decode(errors="replace").rstrip()
+            now_s = asyncio.get_running_loop().time()
+            if last and not last.startswith("error: ") and now_s - said_s >= PROGRESS_INTERVAL_S:
+                said_s = now_s
+                await say(last)
+        folder = (await process.stdout.read()).decode().strip()
+        returncode = await process.wait()
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    if returncode != 0:
+        raise ModelNotPrepared(why_not(last, returncode))
+    return Path(folder)

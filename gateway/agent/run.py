@@ -1,0 +1,66 @@
+"""The process of an agent: from its settings to its end. SIGTERM and SIGINT end it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+
+from gateway.agent.agent import Agent, CannotRun
+from gateway.agent.commands import Command, engine_command
+from gateway.agent.hardware import this_host
+from gateway.agent.lease import Superseded
+from gateway.agent.local import LocalLauncher
+from gateway.db.pool import Database
+from gateway.settings import Settings
+from gateway.support.process import private_folder
+
+NUM_CONNECTIONS = 6
+
+
+def run_agent(
+    settings: Settings,
+    dsn: str,
+    *,
+    command: Command = engine_command,
+    stops_engines: bool = False,
+    gives_up: bool = False,
+) -> int:
+    """Run the agent of this host until a signal ends it; return the exit code.
+
+    command: starts an engine. stops_engines: at a signal end the engines as well, which serve on otherwise. gives_up:
+    end with EX_CONFIG and the reason where no engine can be started.
+    Raises one of `gateway.db.pool.UNUSABLE` or `UNAVAILABLE`.
+    """
+    return asyncio.run(_run(settings, dsn, command, stops_engines=stops_engines, gives_up=gives_up))
+
+
+async def _run(settings: Settings, dsn: str, command: Command, *, stops_engines: bool, gives_up: bool) -> int:
+    settings.run_dir.parent.mkdir(parents=True, exist_ok=True)
+    private_folder(settings.run_dir, os.geteuid(), os.getegid())
+    launcher = LocalLauncher(settings.data_dir / "replicas", settings.log_dir)
+    hardware = await asyncio.to_thread(this_host, settings.engine.device)
+    async with await Database.connect(dsn, max_size=NUM_CONNECTIONS) as database:
+        agent = Agent(database, settings, hardware, launcher, command, gives_up=gives_up)
+        running = asyncio.create_task(agent.run())
+        loop, hurried = asyncio.get_running_loop(), asyncio.Event()
+
+        def stop() -> None:
+            if not running.cancel():
+                hurried.set()
+
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, stop)
+        code, is_superseded, why = os.EX_OK, False, ""
+        try:
+            await running
+        except asyncio.CancelledError:
+            pass
+        except Superseded as error:
+            code, is_superseded, why = os.EX_TEMPFAIL, True, str(error)
+        except CannotRun as error:
+            code, stops_engines, why = os.EX_CONFIG, True, str(error)
+        await agent.end(stops_engines=stops_engines, hurried=hurried, is_superseded=is_superseded)
+        sys.stderr.writelines(f"agent: {line}\n" for line in why.splitlines())
+        return code

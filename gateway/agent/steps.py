@@ -1,0 +1,285 @@
+"""What is done for one replica: it is started, tried, drained, ended, and its row moved.
+
+Each step ends with the row, so that rows say how far it came. A step touches an engine only while its agent holds the
+host's lease. Knows nothing of when a step is due.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import os
+import signal
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+import structlog
+
+from engine.config import UnsupportedModel, load_model_config, model_digest
+from gateway.agent.commands import Command, address, engine_environ
+from gateway.agent.follower import Follower, ProbeFailed
+from gateway.agent.hardware import Hardware
+from gateway.agent.launcher import Ended, Engine, Launcher, Spec
+from gateway.db.pool import Database
+from gateway.db.pools.replicas import ReplicaRow, begin_start, move_replica
+from gateway.db.pools.revisions import RevisionRow, set_revision_state
+from gateway.db.pools.served import ServedPool
+from gateway.domain.pools.capacity import thread_share
+from gateway.domain.pools.settings import engine_config
+from gateway.domain.pools.states import ReplicaState
+from gateway.settings import Settings
+
+FIRST_RETRY_S, MAX_RETRY_S = 0.5, 30.0
+HEALTHY_S = 30.0
+"""A replica that served for so long has proven itself: its next failure counts as the first one."""
+
+GRACE_S = 2.0
+"""How long a draining replica must have nothing to do before it is stopped: gateways hear of it meanwhile."""
+
+CONNECT_S = 1.0
+"""How long a replica beside which others serve waits before it is ready: gateways connect to it meanwhile."""
+
+STOP_S = 15.0
+"""What an engine gets to end by itself."""
+
+OVERDUE_STOP_S = 2.0
+"""What an engine gets whose requests have had their time."""
+
+POLL_S = 0.1
+WHY_CHARS = 400
+
+Step = Coroutine[None, None, None]
+
+log = structlog.get_logger(__name__)
+
+
+class Lease(Protocol):
+    """The agent's right to change the replicas of its host."""
+
+    @property
+    def host_id(self) -> str: ...
+
+    @property
+    def generation(self) -> int: ...
+
+    async def confirm(self) -> None:
+        """Return only while nobody else has the host. Raises Superseded, or one of FAILURES."""
+
+
+class Site(msgspec.Struct, frozen=True):
+    """What all replicas of this host share."""
+
+    database: Database
+    settings: Settings
+    hardware: Hardware
+    launcher: Launcher
+    command: Command
+    lease: Lease
+
+
+class Served(msgspec.Struct, frozen=True):
+    """A replica of this host, with its pool and revision."""
+
+    row: ReplicaRow
+    pool: ServedPool
+    revision: RevisionRow
+
+
+class Steps:
+    """The steps of all replicas of this host. changed: called when a look is due."""
+
+    def __init__(self, site: Site, changed: Callable[[], None]) -> None:
+        self.endings: dict[str, Ended] = {}
+        """How the engine of each replica ended last, by replica."""
+        self._site = site
+        self._changed = changed
+        self._followers: dict[tuple[str, int], Follower] = {}
+        self._num_failures: dict[str, int] = {}
+        self._ready_since_s: dict[str, float] = {}
+        site.launcher.watch(self._ended)
+
+    async def start(self, served: Served, num_engines: int) -> None:
+        site, row, revision = self._site, served.row, served.revision
+        if revision.folder is None:
+            return
+
+        async def begin() -> Spec | None:
+            where = address(site.settings.run_dir, row.id, row.generation + 1)
+            async with site.database.acquire() as conn:
+                generation = await begin_start(conn, row.id, site.lease.generation, address=where)
+            if generation is None:
+                return None
+            assert generation == row.generation + 1, "only the holder of the lock starts a replica"
+            config = engine_config(site.settings.engine, revision.settings)
+            num_threads = config.num_threads
+            if row.gpu is None:
+                num_threads = thread_share(num_threads, site.hardware.num_processors, num_engines)
+            config = msgspec.structs.replace(
+                config,
+                model_dir=str(revision.folder),
+                endpoint=where,
+                num_threads=num_threads,
+                unattended_s=site.settings.unattended_minutes * 60,
+            )
+            gpu = None if row.gpu is None else site.hardware.gpu_names[row.gpu]
+            return Spec(generation, where, site.command(config), engine_environ(os.environ, gpu))
+
+        why = await asyncio.to_thread(_unfit, Path(revision.folder), revision.base_digest)
+        if why is not None:
+            await self._fail(row, why, MAX_RETRY_S)
+            return
+        engine = await site.launcher.start(row.id, begin)
+        if engine is not None:
+            self.endings.pop(row.id, None)
+            self._follow_engine(engine, revision)
+            log.info("engine_started", replica=row.id, generation=engine.generation, pid=engine.pid)
+
+    async def probe(self, served: Served, follower: Follower) -> None:
+        """Try a loaded engine, and let it serve. The adapters that the replicas before it have must work too."""
+        row = served.row
+        try:
+            model = load_model_config(str(served.revision.folder))
+            await follower.probe(model.vocab_size)
+            try:
+                for key in self._residents(served):
+                    await follower.probe_adapter(key)
+            except ProbeFailed as failed:
+                if not follower.is_connected:
+                    raise
+                await self._refuse(served, str(failed))
+                raise
+        except (ProbeFailed, UnsupportedModel) as failed:
+            engine = self._site.launcher.running().get(row.id)
+            if engine is not None and engine.generation == row.generation:
+                await self.kill(row, engine, str(failed))
+            return
+        if any(other.state == "ready" for other in served.pool.replicas):
+            await asyncio.sleep(CONNECT_S)
+        self._ready_since_s[row.id] = _now_s()
+        await self._move(row, "ready")
+        log.info("replica_ready", replica=row.id, generation=row.generation)
+
+    def _residents(self, served: Served) -> list[str]:
+        """Return the adapters that other replicas of the pool have on this host, where these have the same base."""
+        keys: dict[str, None] = {}
+        for other in served.pool.replicas:
+            revision = served.pool.revisions.get(other.revision)
+            follower = self._followers.get((other.id, other.generation))
+            if other.revision == served.revision.revision or revision is None or follower is None:
+                continue
+            if revision.base_digest == served.revision.base_digest:
+                keys.update(dict.fromkeys(follower.resident))
+        return sorted(keys)
+
+    async def lost(self, served: Served) -> None:
+        """Note that the engine of a replica ended by itself."""
+        row = served.row
+        ended = self.endings.get(row.id)
+        if ended is None or ended.generation != row.generation:
+            await self._fail(row, "its process is gone")
+            return
+        why, can_never_run = in_words(ended), ended.returncode == os.EX_CONFIG
+        if can_never_run:
+            await self._refuse(served, why)
+        await self._fail(row, why, MAX_RETRY_S if can_never_run else 0.0)
+
+    async def _refuse(self, served: Served, why: str) -> None:
+        """Give up a wanted revision at once: trying again would not help."""
+        pool = served.pool.row
+        if pool.revision is not None and pool.revision != served.row.revision:
+            async with self._site.database.acquire() as conn:
+                await set_revision_state(conn, pool.id, served.row.revision, "failed", why)
+
+    async def drain(self, row: ReplicaRow, engine: Engine | None, revision: RevisionRow) -> None:
+        """Stop a replica once it has nothing to do, or its time is over."""
+        if engine is not None:
+            follower = self.follow(row, revision)
+            end_s = _now_s() + self._site.settings.drain_seconds
+            idle_since_s = _now_s()
+            while _now_s() < end_s and _now_s() - idle_since_s < GRACE_S:
+                await asyncio.sleep(POLL_S)
+                if follower.is_connected and not follower.is_idle:
+                    idle_since_s = _now_s()
+            await self.end(engine, STOP_S if _now_s() < end_s else OVERDUE_STOP_S)
+        await self._move(row, "stopped", row.why)
+        log.info("replica_stopped", replica=row.id, why=row.why)
+
+    async def kill(self, row: ReplicaRow, engine: Engine, why: str) -> None:
+        await self.end(engine, 0.0)
+        await self._fail(row, why)
+
+    async def end(self, engine: Engine, grace_s: float) -> None:
+        """End an engine, as long as this agent has the right to."""
+        await self._site.lease.confirm()
+        await self._site.launcher.stop(engine, grace_s)
+
+    async def _fail(self, row: ReplicaRow, why: str, least_retry_s: float = 0.0) -> None:
+        """Note why a replica does not serve, and when it is tried again."""
+        served_s = _now_s() - self._ready_since_s.pop(row.id, _now_s())
+        count = 1 if served_s >= HEALTHY_S else self._num_failures.get(row.id, row.num_failures) + 1
+        self._num_failures[row.id] = count
+        retry_s = max(least_retry_s, min(FIRST_RETRY_S * 2 ** min(count - 1, 30), MAX_RETRY_S))
+        await self._move(row, "failed", why, retry_s)
+        log.warning("replica_failed", replica=row.id, generation=row.generation, why=why, retry_s=retry_s)
+        asyncio.get_running_loop().call_later(retry_s, self._changed)
+
+    async def _move(self, row: ReplicaRow, state: ReplicaState, why: str = "", retry_s: float = 0.0) -> None:
+        async with self._site.database.acquire() as conn:
+            await move_replica(
+                conn,
+                row.id,
+                self._site.lease.generation,
+                row.generation,
+                state,
+                why,
+                retry_after=datetime.timedelta(seconds=retry_s),
+            )
+
+    def follow(self, row: ReplicaRow, revision: RevisionRow) -> Follower:
+        assert row.address is not None
+        return self._follow_engine(Engine(row.id, row.generation, row.address, None), revision)
+
+    def _follow_engine(self, engine: Engine, revision: RevisionRow) -> Follower:
+        key = engine.replica_id, engine.generation
+        if key not in self._followers:
+            assert revision.base_digest is not None
+            self._followers[key] = Follower(engine.address, revision.base_digest, self._changed)
+        return self._followers[key]
+
+    async def unfollow(self, alive: set[tuple[str, int]], busy: set[str]) -> None:
+        """End the connections to engines that are gone. alive: by replica and generation. busy: replicas that may have
+        been started since."""
+        kept = {key for key in self._followers if key in alive or key[0] in busy}
+        gone = [self._followers.pop(key) for key in set(self._followers) - kept]
+        await asyncio.gather(*(follower.stop() for follower in gone))
+
+    def _ended(self, ended: Ended) -> None:
+        self.endings[ended.replica_id] = ended
+        self._changed()
+
+
+def in_words(ended: Ended) -> str:
+    """Say how an engine ended: in its own words, where it had any."""
+    how, code = "its process ended", ended.returncode
+    if code is not None:
+        how += f" (code {code})" if code >= 0 else f" ({signal.Signals(-code).name})"
+    lines = ended.last_lines.splitlines()
+    own = [line.removeprefix("engine: ") for line in lines if line.startswith("engine: ")]
+    if code == os.EX_CONFIG and own:
+        return "\n".join(own)
+    return f"{how}: {' | '.join(own or lines)[-WHY_CHARS:]}" if lines else how
+
+
+def _unfit(folder: Path, base_digest: str | None) -> str | None:
+    """Return why an engine cannot be started with a folder: it is gone, or holds another model than it did."""
+    try:
+        found = model_digest(folder)
+    except OSError as error:
+        return f"the model's folder cannot be read: {error}"
+    return None if found == base_digest else f"{folder} holds another model than when the revision was prepared"
+
+
+def _now_s() -> float:
+    return asyncio.get_running_loop().time()

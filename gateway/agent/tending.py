@@ -1,0 +1,165 @@
+"""The replicas of this host: which step is due for each, by the state of its row and whether its engine lives.
+
+Each look compares rows with engines that live, and begins what is due; what takes time goes on beside it, one step at a
+time for each replica. Nothing is kept that the rows and the engines do not say, so that another agent can go on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import structlog
+
+from gateway.agent.launcher import Ended, Engine
+from gateway.agent.steps import STOP_S, Served, Site, Step, Steps
+from gateway.db.pool import FAILURES
+from gateway.db.pools.replicas import ReplicaRow, await_start
+from gateway.db.pools.served import ServedPool
+
+SILENT_S = 30.0
+"""A replica that has not answered for so long is ended, so that another process can serve in its place."""
+
+log = structlog.get_logger(__name__)
+
+
+class Replicas:
+    """All replicas of this host. changed: called when a look is due."""
+
+    def __init__(self, site: Site, changed: Callable[[], None]) -> None:
+        self._site = site
+        self._changed = changed
+        self._steps = Steps(site, changed)
+        self._busy: dict[str, asyncio.Task[None]] = {}
+        self._is_first_look = True
+        self._fault: BaseException | None = None
+
+    @property
+    def endings(self) -> Mapping[str, Ended]:
+        """How the engine of each replica ended last, by replica."""
+        return self._steps.endings
+
+    @property
+    def busy(self) -> set[str]:
+        """Replicas for which something goes on: rows that were read meanwhile may be older than what it did."""
+        return set(self._busy)
+
+    async def look(self, pools: Sequence[ServedPool], busy: set[str]) -> None:
+        """Begin what is due. busy: as it was before the rows were read.
+
+        Raises what made a step fail that was begun before: Superseded, or a fault of ours.
+        """
+        if self._fault is not None:
+            raise self._fault
+        engines = self._site.launcher.running()
+        mine = {
+            row.id: Served(row, pool, pool.revisions[row.revision])
+            for pool in pools
+            for row in pool.replicas
+            if row.host_id == self._site.lease.host_id and row.revision in pool.revisions
+        }
+        num_engines = self._num_on_processors(pools)
+        for replica_id, engine in engines.items():
+            if replica_id not in mine and replica_id not in busy | self.busy and engine.pid is not None:
+                self._do(replica_id, self._steps.end(engine, STOP_S))
+        for replica_id, served in mine.items():
+            if replica_id not in busy | self.busy:
+                step = self._step(served, engines.get(replica_id), num_engines)
+                if step is not None:
+                    self._do(replica_id, step)
+        self._is_first_look = False
+        await self._steps.unfollow({(each.replica_id, each.generation) for each in engines.values()}, self.busy)
+
+    def forget(self, pools: Sequence[ServedPool]) -> None:
+        """Remove what is kept of replicas that are no more."""
+        self._site.launcher.forget({row.id for pool in pools for row in pool.replicas} | self.busy)
+
+    async def leave(self) -> None:
+        """Let go of all engines, which live on."""
+        for task in self._busy.values():
+            task.cancel()
+        await asyncio.gather(*self._busy.values(), return_exceptions=True)
+        await self._steps.unfollow(set(), set())
+        self._site.launcher.close()
+
+    async def stop_all(self, hurried: asyncio.Event) -> None:
+        """End all engines of this host, for the agent ends and is to leave nothing behind. hurried: kills them."""
+        for task in self._busy.values():
+            task.cancel()
+        await asyncio.gather(*self._busy.values(), return_exceptions=True)
+        engines = [each for each in self._site.launcher.running().values() if each.pid is not None]
+        stopping = [asyncio.create_task(self._site.launcher.stop(each, STOP_S)) for each in engines]
+        hurry = asyncio.create_task(hurried.wait())
+        pending: set[asyncio.Task[Any]] = {*stopping}
+        while pending and not hurry.done():
+            _, pending = await asyncio.wait({*pending, hurry}, return_when=asyncio.FIRST_COMPLETED)
+            pending.discard(hurry)
+        await asyncio.gather(*(self._site.launcher.stop(each, 0.0) for each in engines if pending), *stopping)
+        hurry.cancel()
+        try:
+            async with self._site.database.acquire() as conn:
+                for each in engines:
+                    lease = self._site.lease
+                    why = "its agent was stopped"
+                    await await_start(conn, each.replica_id, lease.generation, each.generation, why)
+        except FAILURES as error:
+            log.warning("rows_not_told", error=str(error))
+
+    # what is due for one replica
+
+    def _step(self, served: Served, engine: Engine | None, num_engines: int) -> Step | None:
+        row = served.row
+        if engine is not None and engine.pid is None:
+            return None  # another agent was about to start it, and may still do so
+        if engine is not None and (engine.generation != row.generation or row.state in ("starting", "failed")):
+            return self._steps.end(engine, STOP_S)
+        match row.state:
+            case "starting" | "failed":
+                return self._steps.start(served, num_engines) if self._is_due(row) else None
+            case "draining":
+                return self._steps.drain(row, engine, served.revision)
+            case "loading" | "ready" if engine is None:
+                return self._steps.lost(served)
+            case "loading":
+                follower = self._steps.follow(row, served.revision)
+                return self._steps.probe(served, follower) if follower.is_connected else None
+            case "ready":
+                silent_since_s = self._steps.follow(row, served.revision).silent_since_s
+                if silent_since_s is not None and asyncio.get_running_loop().time() - silent_since_s > SILENT_S:
+                    assert engine is not None
+                    return self._steps.kill(row, engine, f"it did not answer for {SILENT_S:g} s")
+        return None
+
+    def _is_due(self, row: ReplicaRow) -> bool:
+        """A new agent does not wait for what the one before it put off."""
+        if self._is_first_look or row.retry_at is None:
+            return True
+        return row.retry_at <= datetime.datetime.now(datetime.UTC)
+
+    def _num_on_processors(self, pools: Sequence[ServedPool]) -> int:
+        """Return how many engines shall compute on this host's processors when nothing changes any more."""
+        if self._site.hardware.gpu_bytes:
+            return sum(row.host_id == self._site.lease.host_id and row.gpu is None for p in pools for row in p.replicas)
+        return sum(pool.row.num_replicas for pool in pools if not pool.is_removed)
+
+    def _do(self, replica_id: str, step: Step) -> None:
+        task = asyncio.create_task(_unless_away(replica_id, step))
+        self._busy[replica_id] = task
+        task.add_done_callback(lambda task: self._done(replica_id, step, task))
+
+    def _done(self, replica_id: str, step: Step, task: asyncio.Task[None]) -> None:
+        step.close()
+        del self._busy[replica_id]
+        if not task.cancelled() and task.exception() is not None:
+            self._fault = task.exception()
+        self._changed()
+
+
+async def _unless_away(replica_id: str, step: Step) -> None:
+    """Do a step, as far as the database is there for it; rows and engines say later how far it came."""
+    try:
+        await step
+    except FAILURES as error:
+        log.warning("replica_waits", replica=replica_id, error=str(error) or type(error).__name__)

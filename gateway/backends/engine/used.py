@@ -1,0 +1,60 @@
+"""What the requests of one gateway used on one engine, to be told to the other engines of the pool.
+
+Knows neither the link nor other engines; `gateway.domain.balancing.service` says what the amounts are for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from engine.protocol import Usage
+from gateway.backends.engine.stream import EngineStream
+
+
+class Used(msgspec.Struct, frozen=True):
+    """Amounts of one request."""
+
+    tenant: str
+    weight: float
+    prompt_tokens: int
+    """Computed prompt tokens, the cached ones left aside."""
+    completion_tokens: int
+    adapter_bytes: int
+    """Bytes of its adapter that were loaded for it."""
+
+
+class UseCounter:
+    """Counts each token of each request once. Counts nothing before the first `take`."""
+
+    def __init__(self) -> None:
+        self._is_asked = False
+        self._ended: list[Used] = []
+
+    def ended(self, stream: EngineStream, usage: Usage) -> None:
+        """Count what a request used beyond what was taken already; usage: as the engine says, or what was seen."""
+        if self._is_asked:
+            request = stream.request
+            generated = usage.completion_tokens + usage.discarded_tokens
+            self._ended.append(
+                Used(
+                    request.tenant,
+                    request.weight,
+                    usage.prompt_tokens - usage.cached_tokens,
+                    max(0, generated - stream.num_used),
+                    usage.adapter_load_bytes,
+                )
+            )
+            stream.num_used = max(generated, sum(stream.counts))
+
+    def take(self, running: Iterable[EngineStream]) -> list[Used]:
+        """Return what was used since the last call, by running requests and by those that have ended."""
+        used, self._ended, self._is_asked = self._ended, [], True
+        for stream in running:
+            count = sum(stream.counts)
+            if count > stream.num_used:
+                request = stream.request
+                used.append(Used(request.tenant, request.weight, 0, count - stream.num_used, 0))
+                stream.num_used = count
+        return used

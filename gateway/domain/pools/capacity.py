@@ -1,0 +1,205 @@
+"""The memory that a replica needs, the memory that hosts have, and where a replica still finds room. Pure arithmetic.
+
+The need is an estimate of the most that an engine with these settings takes: an engine fills the memory for adapters
+only as adapters are used. A replica on processors takes memory of its host; a replica on an accelerator takes memory of
+one accelerator, and beside it some of the host.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Literal
+
+import msgspec
+
+from engine.config import EngineConfig, ModelConfig
+
+Device = Literal["auto", "cpu", "cuda"]
+
+PROCESS_BYTES = 512 << 20
+"""The interpreter, PyTorch and the memory of steps, on processors."""
+GPU_STEP_BYTES = 1 << 30
+"""The context of CUDA, graphs and the memory of steps, on an accelerator."""
+GPU_HOST_BYTES = 3 << 30
+"""Memory of the host that an engine on an accelerator takes beside it."""
+DEFAULT_KV_CACHE_BYTES = DEFAULT_ADAPTER_BYTES = 1 << 30
+"""What an engine on processors chooses where the settings leave it open."""
+
+_ITEM_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
+
+
+class Estimate(msgspec.Struct, frozen=True):
+    """The memory of one replica in bytes, by what it is for."""
+
+    weights: int
+    kv_cache: int
+    adapters: int
+    process: int
+    on_gpu: bool
+
+    @property
+    def num_bytes(self) -> int:
+        """All of it."""
+        return self.weights + self.kv_cache + self.adapters + self.process
+
+    def __str__(self) -> str:
+        parts = {"weights": self.weights, "KV cache": self.kv_cache, "adapters": self.adapters}
+        shown = [f"{name} {gib(num_bytes)}" for name, num_bytes in parts.items()]
+        return f"{gib(self.num_bytes)} ({', '.join(shown)}, the process itself {gib(self.process)})"
+
+
+def estimate(
+    num_parameters: int, model: ModelConfig, config: EngineConfig, *, gpu_bytes: Sequence[int], has_bf16: bool
+) -> Estimate:
+    """Return what a replica of a model takes.
+
+    num_parameters: elements of all weights. gpu_bytes: the memory of each accelerator of the host, () where the engine
+    computes on processors. has_bf16: whether the processors multiply bfloat16. The settings decide the rest as they do
+    in the engine: on an accelerator whose KV cache is left open, the engine takes the fraction of it that they say.
+    """
+    on_gpu = bool(gpu_bytes) and config.device != "cpu"
+    item_bytes = _ITEM_BYTES.get(config.dtype) or (2 if on_gpu or has_bf16 else 4)
+    weights = num_parameters * item_bytes
+    if not on_gpu:
+        kv_cache = DEFAULT_KV_CACHE_BYTES if config.kv_cache_bytes is None else config.kv_cache_bytes
+        device = DEFAULT_ADAPTER_BYTES if config.adapter_device_bytes is None else config.adapter_device_bytes
+        return Estimate(weights, kv_cache, device + config.adapter_host_bytes, PROCESS_BYTES, on_gpu=False)
+    least = 2 * config.block_size * _token_bytes(model, item_bytes) + weights + GPU_STEP_BYTES
+    shares = sorted(int(each * config.gpu_memory_fraction) for each in gpu_bytes)
+    share = next((each for each in shares if each >= least), least)  # of the smallest accelerator that is large enough
+    left = share - weights - GPU_STEP_BYTES
+    adapters = left // 10 if config.adapter_device_bytes is None else config.adapter_device_bytes
+    kv_cache = max(left - adapters, 0) if config.kv_cache_bytes is None else config.kv_cache_bytes
+    return Estimate(weights, kv_cache, adapters, GPU_STEP_BYTES, on_gpu=True)
+
+
+def _token_bytes(model: ModelConfig, item_bytes: int) -> int:
+    """Return the bytes of one token's keys and values in all layers."""
+    return 2 * model.num_layers * model.num_kv_heads * model.head_dim * item_bytes
+
+
+class Needs(msgspec.Struct, frozen=True):
+    """What a replica of a revision asks of a host."""
+
+    num_bytes: int
+    """Memory, of an accelerator where it computes on one."""
+    device: Device = "auto"
+
+
+class Host(msgspec.Struct, frozen=True):
+    """A machine with an agent."""
+
+    id: str
+    name: str
+    is_alive: bool
+    """Whether its agent holds the lease. Nothing is started on another one."""
+    memory_bytes: int
+    gpu_bytes: Sequence[int] = ()
+    """The memory of each accelerator, in the order of their indices."""
+
+
+class Place(msgspec.Struct, frozen=True):
+    """Where a replica computes."""
+
+    host_id: str
+    gpu: int | None = None
+    """The index of its accelerator; None: on processors."""
+
+
+class Room:
+    """The memory that is free on each host, less what is taken step by step."""
+
+    def __init__(self, hosts: Iterable[Host]) -> None:
+        self._hosts = {host.id: host for host in hosts}
+        self._free = {host.id: host.memory_bytes for host in self._hosts.values()}
+        self._free_gpus = {host.id: list(host.gpu_bytes) for host in self._hosts.values()}
+
+    @property
+    def has_hosts(self) -> bool:
+        """Whether anything could be started at all: some host has an agent."""
+        return any(host.is_alive for host in self._hosts.values())
+
+    def copy(self) -> Room:
+        """Return the same room, to try something in."""
+        other = Room(self._hosts.values())
+        other._free = dict(self._free)
+        other._free_gpus = {host_id: list(free) for host_id, free in self._free_gpus.items()}
+        return other
+
+    def occupy(self, place: Place, needs: Needs) -> None:
+        """Take the memory of a replica that is there, whether or not it fits."""
+        self._change(place, -needs.num_bytes, -GPU_HOST_BYTES)
+
+    def leave(self, place: Place, needs: Needs) -> None:
+        """Give back the memory of a replica."""
+        self._change(place, needs.num_bytes, GPU_HOST_BYTES)
+
+    def find(self, needs: Needs) -> Place | None:
+        """Return the place with the most free memory that has room for a replica; None where none has."""
+        found: list[tuple[int, Place]] = []
+        for host in self._hosts.values():
+            if not host.is_alive:
+                continue
+            if uses_gpu(needs, host):
+                has_memory = self._free[host.id] >= GPU_HOST_BYTES
+                gpus = enumerate(self._free_gpus[host.id])
+                found += [(free, Place(host.id, gpu)) for gpu, free in gpus if has_memory and free >= needs.num_bytes]
+            elif needs.device != "cuda" and self._free[host.id] >= needs.num_bytes:
+                found.append((self._free[host.id], Place(host.id)))
+        return max(found, key=lambda each: each[0])[1] if found else None
+
+    def take(self, needs: Needs) -> Place | None:
+        """Occupy the place that `find` finds, and return it."""
+        place = self.find(needs)
+        if place is not None:
+            self.occupy(place, needs)
+        return place
+
+    def refusal(self, needs: Needs, need: str = "") -> str:
+        """Return a sentence that says why a replica finds no place, with the sums. need: its memory in words."""
+        alive = [host for host in self._hosts.values() if host.is_alive]
+        sums = [self._sum(host, needs) for host in alive] or ["no host has an agent"]
+        return f"A replica needs {need or gib(needs.num_bytes)} of memory; {'; '.join(sums)}."
+
+    def _sum(self, host: Host, needs: Needs) -> str:
+        if uses_gpu(needs, host):
+            gpus = [
+                f"GPU {gpu} has {gib(total)}, of which {gib(max(free, 0))} are free"
+                for gpu, (total, free) in enumerate(zip(host.gpu_bytes, self._free_gpus[host.id], strict=True))
+            ]
+            return f"on {host.name} {', '.join(gpus)}"
+        if needs.device == "cuda":
+            return f"{host.name} has no GPU"
+        free = max(self._free[host.id], 0)
+        return f"{host.name} has {gib(host.memory_bytes)}, of which {gib(free)} are free"
+
+    def _change(self, place: Place, num_bytes: int, host_bytes: int) -> None:
+        if place.host_id not in self._hosts:
+            return
+        gpus = self._free_gpus[place.host_id]
+        if place.gpu is None:
+            self._free[place.host_id] += num_bytes
+            return
+        self._free[place.host_id] += host_bytes
+        if place.gpu < len(gpus):
+            gpus[place.gpu] += num_bytes
+
+
+def uses_gpu(needs: Needs, host: Host) -> bool:
+    """Tell whether a replica computes on an accelerator of this host."""
+    return bool(host.gpu_bytes) and needs.device != "cpu"
+
+
+def gib(num_bytes: int) -> str:
+    """Return a number of bytes in GiB, as people read it."""
+    return f"{num_bytes / (1 << 30):.1f} GiB"
+
+
+def thread_share(asked: int, num_processors: int, num_engines: int) -> int:
+    """Return the threads of one of several engines on a host's processors; 0: it adapts to what others leave.
+
+    asked: what the settings say, which counts. num_engines: how many engines shall compute on these processors.
+    """
+    if asked or num_engines <= 1:
+        return asked
+    return max(1, num_processors // num_engines)

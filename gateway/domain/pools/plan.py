@@ -1,0 +1,325 @@
+"""What is to be done next so that pools run as their rows say: replicas started and drained, revisions switched.
+
+A planner that looks at everything, and keeps nothing in mind: it may be called again at any time, by anybody, and goes
+on where the rows are. Agents do what it says; it knows neither them nor engines.
+
+A pool keeps its number of replicas of the revision that serves. While another revision is wanted, replicas of that are
+started beside the old ones, and the pool is switched when they are ready; then the old ones drain. Where both do not
+fit, an old one makes room first. A revision that fails is given up, and the old one is wanted again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Literal
+
+import msgspec
+
+from gateway.domain.pools.capacity import Host, Needs, Place, Room
+from gateway.domain.pools.states import ReplicaState, RevisionState
+
+MAX_FAILURES = 3
+"""Failures in a row of one replica after which its revision is given up, where another one serves."""
+
+LIVE: frozenset[ReplicaState] = frozenset({"starting", "loading", "ready", "failed"})
+"""States of replicas that serve, or are going to."""
+
+How = Literal["side by side", "one after the other"]
+"""How a pool changes its revision: new replicas beside the old ones, or an outage of some of them in between."""
+
+
+class Replica(msgspec.Struct, frozen=True):
+    id: str
+    revision: int
+    state: ReplicaState
+    place: Place | None
+    """Where it runs; None for an engine that somebody else runs, which is only ever drained."""
+    num_failures: int = 0
+    """Failures in a row."""
+    replace: bool = False
+    why: str = ""
+
+
+class Revision(msgspec.Struct, frozen=True):
+    revision: int
+    state: RevisionState
+    needs: Needs = Needs(0)
+    why: str = ""
+
+
+class Pool(msgspec.Struct, frozen=True):
+    id: str
+    num_replicas: int
+    revision: int | None
+    """The revision that serves."""
+    wanted_revision: int
+    revisions: Mapping[int, Revision]
+    replicas: Sequence[Replica]
+    """Those that have not been stopped, oldest first."""
+    is_removed: bool = False
+
+
+class Create(msgspec.Struct, frozen=True):
+    """Have a host's agent start a new replica."""
+
+    pool_id: str
+    revision: int
+    place: Place
+
+
+class Drain(msgspec.Struct, frozen=True):
+    """Let a replica take no new requests, and stop it then."""
+
+    replica_id: str
+    why: str
+
+
+class Switch(msgspec.Struct, frozen=True):
+    """Let a pool serve its wanted revision; former: the one that served, which is retired."""
+
+    pool_id: str
+    revision: int
+    former: int | None
+
+
+class GiveUp(msgspec.Struct, frozen=True):
+    """Note that a revision failed, and why; back_to: the revision that is wanted again, if there is one."""
+
+    pool_id: str
+    revision: int
+    back_to: int | None
+    why: str
+
+
+Action = Create | Drain | Switch | GiveUp
+
+
+class Unfit(ValueError):
+    """A replica has no place, whatever its own pool gives up; the message has the sum."""
+
+
+def plan(pools: Sequence[Pool], hosts: Iterable[Host]) -> list[Action]:
+    """Return what is to be done now; nothing where all is as wanted or has to be waited for.
+
+    Of two pools that want the same room, the first one gets it.
+    """
+    room = room_of(pools, hosts)
+    draining = [
+        (each.place, _needs(pool, each))
+        for pool in pools
+        for each in pool.replicas
+        if each.place is not None and each.state == "draining"
+    ]
+    actions: list[Action] = []
+    for pool in pools:
+        actions += _Plan(pool, room, draining).actions()
+    return actions
+
+
+def how(pools: Sequence[Pool], hosts: Iterable[Host], pool_id: str, needs: Needs) -> How:
+    """Say how a pool would change to a revision with these needs.
+
+    Raises Unfit: where no replica of it would find a place.
+    """
+    room = room_of(pools, hosts)
+    pool = next(pool for pool in pools if pool.id == pool_id)
+    serving = [each for each in pool.replicas if each.state in LIVE and each.place is not None]
+    if room.find(needs) is not None:
+        return "side by side"
+    if _fewest_to_leave(pool, serving, needs, room) is None:
+        raise Unfit(room.refusal(needs))
+    return "one after the other"
+
+
+def room_of(pools: Sequence[Pool], hosts: Iterable[Host]) -> Room:
+    """Return the room that all replicas leave which have not been stopped."""
+    room = Room(hosts)
+    for pool in pools:
+        for replica in pool.replicas:
+            if replica.place is not None:
+                room.occupy(replica.place, _needs(pool, replica))
+    return room
+
+
+class _Plan:
+    """The plan of one pool.
+
+    room: what is free now, shared with the other pools: what is created takes of it. draining: the replicas of all
+    pools that will give back their room.
+    """
+
+    def __init__(self, pool: Pool, room: Room, draining: Sequence[tuple[Place, Needs]]) -> None:
+        self._pool = pool
+        self._room = room
+        self._draining = draining
+        self._drained: set[str] = set()
+        self._actions: list[Action] = []
+
+    def actions(self) -> list[Action]:
+        pool = self._pool
+        kept = set() if pool.is_removed else {pool.revision, pool.wanted_revision}
+        for replica in self._live():
+            if replica.revision not in kept:
+                why = "the pool was removed" if pool.is_removed else "another revision serves"
+                self._drain(replica, why)
+        if pool.is_removed:
+            return self._actions
+        if pool.wanted_revision != pool.revision:
+            self._change()
+        elif pool.revision is not None:
+            self._keep(pool.revision)
+        return self._actions
+
+    # the revision that serves
+
+    def _keep(self, number: int) -> None:
+        """Keep the number of replicas of a revision, and have others take the place of those to be replaced."""
+        self._drain_excess(number)
+        managed = self._managed(number)
+        staying = [each for each in managed if not each.replace]
+        leaving = sorted((each for each in managed if each.replace), key=lambda each: each.state != "ready")
+        num_ready = sum(each.state == "ready" for each in staying)
+        bridging = [each for each in leaving if each.state == "ready"][: max(0, self._pool.num_replicas - num_ready)]
+        for each in leaving:
+            if each not in bridging:
+                self._drain(each, "another replica takes its place")
+        revision = self._pool.revisions.get(number)
+        if revision is None or revision.state not in ("prepared", "retired"):
+            return
+        missing = self._pool.num_replicas - len(staying)
+        missing -= self._create(revision, missing)
+        is_under_way = any(each.state in ("starting", "loading") for each in staying)
+        is_changing = number != self._pool.wanted_revision  # which replaces all of them anyway
+        if missing > 0 and bridging and not (is_under_way or is_changing or self._will_fit(revision.needs)):
+            self._make_room(bridging, revision.needs)
+
+    def _drain_excess(self, number: int) -> None:
+        """Drain the replicas beyond the number that shall run: first those that do not serve, then the youngest."""
+        staying = [each for each in self._managed(number) if not each.replace]
+        excess = len(staying) - self._pool.num_replicas
+        for each in _worst_first(staying)[: max(excess, 0)]:
+            self._drain(each, "fewer replicas are wanted")
+
+    # a change of the revision
+
+    def _change(self) -> None:
+        pool = self._pool
+        wanted = pool.revisions.get(pool.wanted_revision)
+        if wanted is None or wanted.state == "preparing":
+            if pool.revision is not None:
+                self._keep(pool.revision)
+            return
+        broken = next((each for each in self._live(wanted.revision) if each.num_failures >= MAX_FAILURES), None)
+        if wanted.state == "failed":
+            self._give_up(wanted, wanted.why)
+        elif broken is not None and pool.revision is not None:
+            self._give_up(wanted, f"{broken.num_failures} starts in a row failed: {broken.why}")
+        else:
+            self._roll_out(wanted)
+
+    def _give_up(self, wanted: Revision, why: str) -> None:
+        back_to = self._pool.revision
+        if wanted.state != "failed" or back_to is not None:
+            self._actions.append(GiveUp(self._pool.id, wanted.revision, back_to, why))
+        for replica in self._live(wanted.revision):
+            self._drain(replica, "its revision failed")
+
+    def _roll_out(self, wanted: Revision) -> None:
+        """Start replicas of a prepared revision, and switch to it once they are ready."""
+        pool = self._pool
+        if pool.revision is not None:
+            self._drain_excess(pool.revision)
+        self._drain_excess(wanted.revision)
+        live = self._live(wanted.revision)
+        missing = pool.num_replicas - len(self._managed(wanted.revision))
+        num_created = self._create(wanted, missing)
+        num_ready = sum(each.state == "ready" for each in live)
+        is_full = missing > num_created == 0 and not self._will_fit(wanted.needs)
+        is_ready = bool(live) and num_ready == len(live)
+        if num_ready >= self._num_required() or (is_ready and is_full):
+            self._actions.append(Switch(pool.id, wanted.revision, pool.revision))
+        elif not live and is_full:
+            old = [] if pool.revision is None else self._managed(pool.revision)
+            if not self._make_room(old, wanted.needs) and self._room.has_hosts:
+                self._give_up(wanted, self._room.refusal(wanted.needs))
+
+    def _num_required(self) -> int:
+        """Return how many replicas of the wanted revision must be ready before the pool is switched."""
+        pool = self._pool
+        if pool.revision is None:
+            return min(1, pool.num_replicas)
+        serves = any(each.state == "ready" for each in self._live(pool.revision))
+        return max(pool.num_replicas, 1 if serves else 0)
+
+    # room
+
+    def _create(self, revision: Revision, count: int) -> int:
+        """Create at most this many replicas of a revision, as far as there is room; return how many."""
+        for number in range(count):
+            place = self._room.take(revision.needs)
+            if place is None:
+                return number
+            self._actions.append(Create(self._pool.id, revision.revision, place))
+        return max(count, 0)
+
+    def _will_fit(self, needs: Needs) -> bool:
+        """Tell whether there will be room when the replicas that drain are gone."""
+        return self._soon().find(needs) is not None
+
+    def _soon(self) -> Room:
+        """Return the room that there will be."""
+        room = self._room.copy()
+        for place, freed in self._draining:
+            room.leave(place, freed)
+        for replica in self._pool.replicas:
+            if replica.place is not None and replica.id in self._drained:
+                room.leave(replica.place, _needs(self._pool, replica))
+        return room
+
+    def _make_room(self, candidates: Sequence[Replica], needs: Needs) -> bool:
+        """Drain as few of these replicas as make room for a new one; return False where all are not enough."""
+        leaving = _fewest_to_leave(self._pool, candidates, needs, self._soon())
+        for replica in leaving or ():
+            self._drain(replica, "it makes room for a new replica")
+        return bool(leaving)
+
+    # replicas
+
+    def _live(self, number: int | None = None) -> list[Replica]:
+        return [
+            each
+            for each in self._pool.replicas
+            if each.state in LIVE and number in (None, each.revision) and each.id not in self._drained
+        ]
+
+    def _managed(self, number: int) -> list[Replica]:
+        return [each for each in self._live(number) if each.place is not None]
+
+    def _drain(self, replica: Replica, why: str) -> None:
+        self._drained.add(replica.id)
+        self._actions.append(Drain(replica.id, why))
+
+
+def _fewest_to_leave(pool: Pool, candidates: Sequence[Replica], needs: Needs, room: Room) -> list[Replica] | None:
+    """Return the first candidates, worst first, without which there is room; None where all are not enough."""
+    room = room.copy()
+    leaving: list[Replica] = []
+    for replica in _worst_first(candidates):
+        if room.find(needs) is not None:
+            break
+        assert replica.place is not None
+        room.leave(replica.place, _needs(pool, replica))
+        leaving.append(replica)
+    return leaving if room.find(needs) is not None else None
+
+
+def _worst_first(replicas: Sequence[Replica]) -> list[Replica]:
+    """Return replicas in the order in which they go: the failed, those that are not ready, the youngest."""
+    rank = {"failed": 0, "starting": 1, "loading": 2, "ready": 3}
+    youngest_first = list(replicas)[::-1]
+    return sorted(youngest_first, key=lambda each: rank[each.state])
+
+
+def _needs(pool: Pool, replica: Replica) -> Needs:
+    revision = pool.revisions.get(replica.revision)
+    return revision.needs if revision is not None else Needs(0)

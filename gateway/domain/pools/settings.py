@@ -1,0 +1,71 @@
+"""The settings of a pool's engines: what a revision says, and for all the rest what the host's environment says.
+
+A revision has its settings as texts, by the names of `EngineConfig`, as variables and flags have them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from engine.config import EngineConfig
+from engine.config.text import Field, fields_of
+
+_OF_THE_HOST = frozenset({"model_dir", "endpoint", "adapter_store", "adapter_cache_dir", "adapter_cache_bytes"})
+"""Fields of `EngineConfig` that follow from the host and the model, and that no revision may set."""
+
+POOL_SETTINGS: Mapping[str, Field] = {
+    field.name: field for field in fields_of(EngineConfig) if field.name not in _OF_THE_HOST
+}
+"""The settings that a revision may have, by name, with their documentation."""
+
+
+def parse_settings(settings: Mapping[str, str]) -> dict[str, Any]:
+    """Return the values of a revision's settings.
+
+    Raises ValueError: for a name that is no setting of a pool, or a value that does not fit; the message names it.
+    """
+    values: dict[str, Any] = {}
+    for name, text in settings.items():
+        field = POOL_SETTINGS.get(name)
+        if field is None:
+            raise ValueError(f"{name!r} is no setting of a pool; these are: {', '.join(POOL_SETTINGS)}")
+        try:
+            values[name] = field.parse(text)
+        except ValueError as error:
+            raise ValueError(f"{name}={text!r}: {error}") from None
+    return values
+
+
+def engine_config(host: EngineConfig, settings: Mapping[str, str]) -> EngineConfig:
+    """Return the configuration of a host's engines with what a revision says. Raises as `parse_settings` does."""
+    return msgspec.structs.replace(host, **parse_settings(settings))
+
+
+def differences(
+    host: EngineConfig,
+    settings: Mapping[str, str],
+    *,
+    name: str,
+    model: str,
+    wanted_name: str,
+    wanted_model: str,
+) -> dict[str, str]:
+    """Return what the environment says otherwise than a pool's row, which rules.
+
+    The keys are the fields `model_name` and `model`, and the names of settings; the values are those of the row. name,
+    model, settings: of the row. host, wanted_name, wanted_model: of the environment. A setting that the environment
+    leaves at its default says nothing.
+    """
+    found = {}
+    if wanted_name != name:
+        found["model_name"] = name
+    if wanted_model != model:
+        found["model"] = model
+    for each, value in parse_settings(settings).items():
+        field = POOL_SETTINGS[each]
+        if getattr(host, each) not in (field.default, value):
+            found[each] = settings[each]
+    return found

@@ -1,0 +1,217 @@
+"""Two base models with replicas each and two gateways, all in processes of their own, with adapters whose answers tell
+which adapter made them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import asyncpg
+import httpx
+import msgspec
+
+from engine.config import model_digest
+from engine.fake import fake_token
+from engine.protocol import GenerateRequest, SamplingParams
+from gateway.db.adapters import adapter_versions
+from gateway.db.pools.replicas import add_running_replica
+from gateway.db.pools.served import list_served
+from gateway.pools.first_pool import make_pool
+from gateway.settings import Settings
+from tests.gateway.model_folder import make_model_folder
+from tests.installation.engines import FakeEngine
+from tests.installation.gateway_process import GatewayProcess
+from tests.installation.tenants import Key, make_key
+from tests.patience import PATIENCE_S
+
+BASES = ("small", "large")
+NUM_ADAPTERS = 8
+"""Of each base."""
+
+
+class Asked(msgspec.Struct, frozen=True):
+    """A request, and what its answer must be."""
+
+    model: str
+    rotation: int
+    prompt: list[int]
+    max_tokens: int
+    stream: bool
+
+    @property
+    def expected(self) -> list[int]:
+        """The token ids that the model, and no other, answers with."""
+        adapter = f"{self.rotation:08x}" if self.rotation else ""
+        request = GenerateRequest("", self.prompt, SamplingParams(max_tokens=self.max_tokens), "", adapter)
+        return [fake_token(request, position) for position in range(self.max_tokens)]
+
+
+class Engines:
+    """The replicas of both bases, each of which can be killed, frozen and started again."""
+
+    def __init__(self, run_dir: Path, folders: dict[str, Path], num_replicas: int, flags: tuple[str, ...]) -> None:
+        self.of_base = {
+            base: [
+                FakeEngine(f"ipc://{run_dir}/{base}{number}.sock", folders[base], *flags)
+                for number in range(num_replicas)
+            ]
+            for base in BASES
+        }
+        self.addresses = {
+            base: [f"ipc://{run_dir}/{base}{number}.sock" for number in range(num_replicas)] for base in BASES
+        }
+
+    def kill(self) -> None:
+        for engines in self.of_base.values():
+            for engine in engines:
+                engine.kill()
+
+
+class World:
+    """Everything that runs, and one tenant's key."""
+
+    def __init__(self, dsn: str, key: Key, gateways: list[GatewayProcess], engines: Engines) -> None:
+        self.dsn = dsn
+        self.key = key
+        self.gateways = gateways
+        self.engines = engines
+        self.outcomes: Counter[str] = Counter()
+        self.answered: dict[str, int] = {}
+        """Completion tokens of each whole answer, by request id."""
+
+    def some(self, rng: random.Random) -> Asked:
+        """Return a request to one of the bases or to one of their adapters."""
+        base, number = rng.choice(BASES), rng.randrange(NUM_ADAPTERS + 1)
+        model = f"{base}:{name_of(base, number)}" if number else base
+        prompt = [rng.randrange(3, 250) for _ in range(rng.choice((11, 23, 61)))]
+        return Asked(model, rotation(base, number), prompt, rng.randrange(4, 24), rng.random() < 0.3)
+
+    async def ask(self, http: httpx.AsyncClient, asked: Asked, gateway: GatewayProcess) -> None:
+        """Send a request, and note what became of it.
+
+        Raises AssertionError: for an answer that is not the model's own.
+        """
+        body = {
+            "model": asked.model,
+            "prompt": asked.prompt,
+            "max_tokens": asked.max_tokens,
+            "return_token_ids": True,
+            "ignore_eos": True,
+            "stream": asked.stream,
+        }
+        try:
+            reply = await http.post(f"{gateway.url}/v1/completions", json=body, headers=self.key.headers)
+        except httpx.TransportError:
+            self.outcomes["cut off"] += 1
+            return
+        if reply.status_code != 200:
+            self.outcomes[f"{reply.status_code} {reply.json()['error']['code']}"] += 1
+            return
+        if asked.stream:
+            ids, error = _streamed(reply.text)
+            if error:
+                assert ids == asked.expected[: len(ids)], asked
+                self.outcomes["ended after its text had begun" if ids else f"stream {error}"] += 1
+                return
+        else:
+            ids = reply.json()["choices"][0]["token_ids"]
+        assert ids == asked.expected, (asked, ids)
+        self.outcomes["answered"] += 1
+        self.answered[reply.headers["x-request-id"]] = len(ids)
+
+
+def rotation(base: str, number: int) -> int:
+    """Return what tells adapter `number` of a base from all others; 0 is the base itself."""
+    return 0 if not number else 100 * (BASES.index(base) + 1) + number
+
+
+def name_of(base: str, number: int) -> str:
+    """Return the name of adapter `number` of a base: a project's names are unique over its bases."""
+    return f"{base}-{number}"
+
+
+def _streamed(text: str) -> tuple[list[int], str]:
+    """Return the token ids of a stream, and the code of the error that ended it, if one did."""
+    ids: list[int] = []
+    for line in text.splitlines():
+        if line.startswith("data: {"):
+            event = json.loads(line.removeprefix("data: "))
+            if "error" in event:
+                return ids, event["error"]["code"]
+            for choice in event["choices"]:
+                ids += choice.get("token_ids") or []
+    return ids, "" if text.rstrip().endswith("[DONE]") else "cut"
+
+
+@contextmanager
+def running_world(
+    dsn: str, folder: Path, *, num_replicas: int = 2, engine_flags: tuple[str, ...] = ()
+) -> Iterator[World]:
+    """Give a world over a migrated database, which is gone when the context is left."""
+    folders = {base: make_model_folder(folder / base) for base in BASES}
+    config = json.loads((folders["large"] / "config.json").read_text())
+    (folders["large"] / "config.json").write_text(json.dumps(config | {"num_hidden_layers": 2, "hidden_size": 64}))
+    settings = Settings(data_dir=folder, model=str(folders["small"]), model_name="small", drain_seconds=5.0)
+    settings.run_dir.mkdir(parents=True, exist_ok=True)
+    with ExitStack() as stack:
+        engines = Engines(settings.run_dir, folders, num_replicas, engine_flags)
+        stack.callback(engines.kill)
+        key = asyncio.run(_rows(dsn, folders, engines))
+        gateways = []
+        for number in range(2):
+            gateway = GatewayProcess(settings, dsn, number)
+            stack.callback(gateway.close)
+            gateway.start()
+            gateways.append(gateway)
+        for gateway in gateways:
+            gateway.wait_ready()
+        world = World(dsn, key, gateways, engines)
+        asyncio.run(_all_connected(world))
+        yield world
+
+
+async def _rows(dsn: str, folders: dict[str, Path], engines: Engines) -> Key:
+    key = await make_key(dsn, "acme")
+    conn = await asyncpg.connect(dsn)
+    try:
+        for base, folder in folders.items():
+            first, *others = engines.addresses[base]
+            digest = model_digest(folder)
+            async with conn.transaction():
+                assert await make_pool(conn, base, model=base, folder=folder, base_digest=digest, address=first)
+            pool = next(each for each in await list_served(conn) if each.row.name == base)
+            for address in others:
+                await add_running_replica(conn, pool.row.id, 1, address)
+            for number in range(1, NUM_ADAPTERS + 1):
+                await adapter_versions.put_adapter(
+                    conn,
+                    key.project_id,
+                    name_of(base, number),
+                    base_digest=digest,
+                    digest=f"{rotation(base, number):08x}".ljust(64, "a"),
+                    rank=8,
+                    size_bytes=1,
+                )
+    finally:
+        await conn.close()
+    return key
+
+
+async def _all_connected(world: World) -> None:
+    """Return once each gateway has answered for each base."""
+    async with httpx.AsyncClient(timeout=PATIENCE_S, trust_env=False) as http, asyncio.timeout(PATIENCE_S):
+        for gateway in world.gateways:
+            for base in BASES:
+                asked = Asked(base, 0, [5, 6, 7], 1, False)
+                before = world.outcomes["answered"]
+                while world.outcomes["answered"] == before:
+                    await world.ask(http, asked, gateway)
+                    await asyncio.sleep(0.05)
+    world.outcomes.clear()
+    world.answered.clear()

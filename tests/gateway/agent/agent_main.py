@@ -1,0 +1,43 @@
+"""An agent in a process of its own whose engines are fake ones: `python -m tests.gateway.agent.agent_main`.
+
+Settings come from the environment, as those of `lorikeet agent`. A model folder with a file `broken` has engines that
+end at once with its text; one with a file `crash` has engines that end without saying that it is useless to try again.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from pathlib import Path
+
+from engine.config import EngineConfig
+from gateway.agent.run import run_agent
+from gateway.settings import load_settings
+
+
+def fake_engine(config: EngineConfig) -> list[str]:
+    """Return the command of a fake engine, or of a program that fails as the model's folder says."""
+    for name, code in (("broken", os.EX_CONFIG), ("crash", 3)):
+        file = Path(config.model_dir) / name
+        if file.exists():
+            script = f"import sys; sys.stderr.write('engine: ' + {file.read_text()!r} + '\\n'); sys.exit({code})"
+            return [sys.executable, "-c", script]
+    flags = ["--endpoint", config.endpoint, "--model-dir", config.model_dir]
+    flags += ["--unattended-s", str(config.unattended_s), "--tokens-per-s", "200"]
+    return [sys.executable, "-m", "engine.fake", *flags]
+
+
+if __name__ == "__main__":
+    logging.basicConfig(level=logging.INFO)
+    settings = load_settings({name: value for name, value in os.environ.items() if name.startswith("LORIKEET_")})
+    flags = set(sys.argv[1:])
+    sys.exit(
+        run_agent(
+            settings,
+            os.environ["DATABASE_URL"],
+            command=fake_engine,
+            stops_engines="--stop-engines" in flags,
+            gives_up="--give-up" in flags,
+        )
+    )

@@ -1,0 +1,227 @@
+"""A host for tests: a data folder, models, agents in processes of their own, and the rows that they work on."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+import uuid
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from engine.config import model_digest
+from engine.protocol import EngineMessage, Final, GenerateRequest, SamplingParams, StepOutputs, Submit, Welcome
+from gateway.backends.engine.link import EngineLink
+from gateway.db.organization.organizations import ensure_organization
+from gateway.db.pool import Database
+from gateway.db.pools import pools, revisions
+from gateway.db.pools.replicas import ReplicaRow
+from gateway.db.pools.served import ServedPool, list_served
+from gateway.pools.first_pool import make_pool
+from tests.gateway.model_folder import make_model_folder
+from tests.installation.processes import ChildProcess
+from tests.installation.waiting import until
+
+
+class Host:
+    """One host. Every agent of it is `ChildProcess`; all that it started is ended with `close`."""
+
+    def __init__(self, folder: Path, dsn: str, database: Database, **variables: str) -> None:
+        self.data_dir = folder / "data"
+        self.data_dir.mkdir(parents=True)
+        self.database = database
+        self._folder = folder
+        self._agents: list[ChildProcess] = []
+        self.variables = {name: value for name, value in os.environ.items() if not name.startswith("LORIKEET_")}
+        self.variables |= {"LORIKEET_DATA_DIR": str(self.data_dir), "DATABASE_URL": dsn, "LORIKEET_DEVICE": "cpu"}
+        self.variables |= variables
+
+    def agent(self, *flags: str) -> ChildProcess:
+        """Start an agent."""
+        command = [sys.executable, "-m", "tests.gateway.agent.agent_main", *flags]
+        made = ChildProcess(command, log=self._folder / "agent.log", env=self.variables)
+        made.start()
+        self._agents.append(made)
+        return made
+
+    def model(self, name: str = "tiny", **files: str) -> Path:
+        """Return a prepared model; files: more of them in its folder."""
+        folder = make_model_folder(self._folder / name)
+        config = (folder / "config.json").read_text()
+        (folder / "config.json").write_text(config.replace("1e-05", f"1.{len(name)}e-05"))
+        (folder / "model.safetensors").write_bytes((2).to_bytes(8, "little") + b"{}")  # no weights at all
+        for file, text in files.items():
+            (folder / file).write_text(text)
+        return folder
+
+    async def pool(self, folder: Path, num_replicas: int = 1, name: str = "tiny", num_bytes: int = 1) -> pools.PoolRow:
+        async with self.database.acquire() as conn:
+            async with conn.transaction():
+                assert await make_pool(
+                    conn,
+                    name,
+                    model=str(folder),
+                    folder=folder,
+                    base_digest=model_digest(folder),
+                    num_bytes=num_bytes,
+                    num_replicas=num_replicas,
+                )
+            organization = await ensure_organization(conn, "default")
+            row = await pools.find_pool(conn, organization.id, name)
+        assert row is not None
+        return row
+
+    async def want(self, pool: pools.PoolRow, model: str, **settings: str) -> int:
+        """Want a new revision of a pool; return its number."""
+        async with self.database.transaction() as conn:
+            assert await pools.lock_pool(conn, pool.organization_id, pool.name) is not None
+            made = await revisions.add_revision(conn, pool.id, model, settings)
+            await pools.want_revision(conn, pool.id, made.revision)
+        return made.revision
+
+    async def scale(self, pool: pools.PoolRow, num_replicas: int) -> None:
+        async with self.database.acquire() as conn:
+            await pools.scale_pool(conn, pool.id, num_replicas)
+
+    async def served(self, name: str = "tiny") -> ServedPool | None:
+        async with self.database.acquire() as conn:
+            return next((each for each in await list_served(conn) if each.row.name == name), None)
+
+    async def replicas(self, *states: str, name: str = "tiny") -> list[ReplicaRow]:
+        """Return the replicas of a pool that are in one of these states; in any, where none is named."""
+        pool = await self.served(name)
+        return [each for each in (pool.replicas if pool else ()) if not states or each.state in states]
+
+    async def ready(self, count: int = 1, revision: int | None = None, name: str = "tiny") -> list[ReplicaRow]:
+        """Wait until a pool has exactly so many replicas, all ready, of the revision that serves; return them."""
+
+        async def ask() -> list[ReplicaRow] | None:
+            pool = await self.served(name)
+            rows = pool.replicas if pool is not None else []
+            fits = len(rows) == count and all(
+                each.state == "ready" and revision in (None, each.revision) for each in rows
+            )
+            fits = fits and (pool is None or count == 0 or pool.row.revision == rows[0].revision)
+            return (rows or [None]) if fits else None  # type: ignore[list-item]
+
+        found = await until(ask, lambda: f"never {count} ready: {self.log()}")
+        return [each for each in found if each is not None]
+
+    def pids(self) -> list[int]:
+        """Return the processes of this host's engines that live."""
+        found = []
+        for entry in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):
+                command = (entry / "cmdline").read_bytes()
+                state = (entry / "stat").read_text().rpartition(")")[2].split()[0]
+                if b"engine.fake" in command and str(self.data_dir).encode() in command and state != "Z":
+                    found.append(int(entry.name))
+        return sorted(found)
+
+    async def has_generation(self, number: int) -> bool:
+        """Tell whether the host's agent is the one that took it so many times."""
+        async with self.database.acquire() as conn:
+            return bool(await conn.fetchval("SELECT generation FROM hosts") == number)
+
+    def watched_addresses(self) -> Watch:
+        """Watch from now on which engines of this host live."""
+        return Watch(self)
+
+    def addresses(self) -> list[str]:
+        """Return the file names of the sockets of all engines that live, such as `replica-generation`."""
+        found = []
+        for pid in self.pids():
+            with contextlib.suppress(OSError, ValueError):
+                words = Path(f"/proc/{pid}/cmdline").read_text().split("\0")
+                found.append(words[words.index("--endpoint") + 1].rpartition("/")[2])
+        return found
+
+    @staticmethod
+    def go_on(pid: int) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGCONT)
+
+    def log(self) -> str:
+        return (self._folder / "agent.log").read_text()[-3000:]
+
+    def close(self) -> None:
+        for agent in self._agents:
+            if agent.popen is not None:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(agent.popen.pid, signal.SIGCONT)
+            agent.kill()
+        for pid in self.pids():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+
+class Watch:
+    """Looks at the engines of a host all the time."""
+
+    def __init__(self, host: Host) -> None:
+        self.generations: set[str] = set()
+        self.most_at_once = 0
+        """The most engines of one replica that lived at one moment."""
+        self._host = host
+        self._task = asyncio.create_task(self._look())
+
+    async def _look(self) -> None:
+        while True:
+            addresses = await asyncio.to_thread(self._host.addresses)
+            counts = Counter(address.partition("-")[0] for address in addresses)
+            self.most_at_once = max([self.most_at_once, *counts.values()])
+            self.generations.update(addresses)
+            await asyncio.sleep(0.02)
+
+    async def stop(self) -> None:
+        self._task.cancel()
+        await asyncio.wait([self._task])
+
+
+class _Caller:
+    """A gateway's side of a conversation with one engine, as far as it takes to wait for the end of a request."""
+
+    def __init__(self) -> None:
+        self.is_there = asyncio.Event()
+        self.finals: dict[str, asyncio.Future[Final | None]] = {}
+
+    def connected(self, welcome: Welcome) -> None:
+        self.is_there.set()
+
+    def received(self, message: EngineMessage) -> None:
+        for final in message.finals if isinstance(message, StepOutputs) else ():
+            self.finals[final.request_id].set_result(final)
+
+    def disconnected(self, reason: str) -> None:
+        for answer in self.finals.values():
+            if not answer.done():
+                answer.set_result(None)
+
+
+@asynccontextmanager
+async def calling(host: Host, replica: ReplicaRow) -> AsyncIterator[Callable[..., asyncio.Future[Final | None]]]:
+    """Be connected to the engine of a replica; the function asks it for a number of tokens."""
+    caller = _Caller()
+    served = await host.served()
+    assert served is not None and replica.address is not None
+    digest = served.revisions[replica.revision].base_digest
+    assert digest is not None
+    link = EngineLink(replica.address, database_id="", model_digest=digest, listener=caller)
+    link.start()
+    await caller.is_there.wait()
+
+    def call(num_tokens: int) -> asyncio.Future[Final | None]:
+        request = GenerateRequest(uuid.uuid4().hex, [1, 2, 3], SamplingParams(num_tokens, ignore_eos=True), tenant="t")
+        answer: asyncio.Future[Final | None] = asyncio.get_running_loop().create_future()
+        caller.finals[request.request_id] = answer
+        link.send(Submit(request))
+        return answer
+
+    try:
+        yield call
+    finally:
+        await link.stop()

@@ -1,0 +1,201 @@
+"""One agent: replicas are started, probed, replaced and stopped as the rows say."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import pytest
+
+from gateway.db.pools import pools
+from gateway.db.pools.replicas import drain_replicas, replace_replicas
+from tests.gateway.agent.site import Host, calling
+from tests.installation.waiting import until
+from tests.patience import PATIENCE_S
+
+
+async def test_a_pool_gets_its_replicas_and_an_end_on_request_leaves_no_engine(host: Host) -> None:
+    await host.pool(host.model(), num_replicas=2)
+    agent = host.agent("--stop-engines")
+    rows = await host.ready(2)
+    assert len({each.address for each in rows}) == 2 and [each.generation for each in rows] == [1, 1]
+    served = await host.served()
+    assert served is not None and served.row.revision == 1
+    assert len(host.pids()) == 2
+    assert agent.terminate() == 0
+    assert host.pids() == []
+    assert {each.state for each in await host.replicas()} == {"starting"}
+    host.agent()
+    assert {each.generation for each in await host.ready(2)} == {2}
+
+
+async def test_more_and_fewer_replicas_leave_the_oldest_one_untouched(host: Host) -> None:
+    pool = await host.pool(host.model())
+    host.agent()
+    [first] = await host.ready()
+    await host.scale(pool, 3)
+    assert first.id in {each.id for each in await host.ready(3)}
+    await host.scale(pool, 1)
+    [left] = await host.ready()
+    assert (left.id, left.generation) == (first.id, 1)
+    await until(lambda: as_answer(len(host.pids()) == 1))
+
+
+async def test_a_killed_engine_is_started_again_as_the_next_generation(host: Host) -> None:
+    await host.pool(host.model())
+    host.agent()
+    [before] = await host.ready()
+    os.kill(host.pids()[0], signal.SIGKILL)
+
+    async def restarted() -> bool:
+        return [(each.id, each.generation) for each in await host.replicas("ready")] == [(before.id, 2)]
+
+    await until(restarted, host.log)
+
+
+async def test_a_crash_loop_backs_off_and_says_why(host: Host) -> None:
+    await host.pool(host.model(crash="no such device"))
+    host.agent()
+
+    async def twice() -> bool:
+        return any(each.num_failures >= 2 and each.state == "failed" for each in await host.replicas())
+
+    await until(twice, host.log)
+    [row] = await host.replicas()
+    assert row.why == "its process ended (code 3): no such device"
+    assert row.retry_at is not None and (row.retry_at - row.since).total_seconds() >= 1
+    assert row.generation == row.num_failures, "each start is a generation"
+
+
+@pytest.mark.parametrize("flags", [("--give-up",), ("--give-up", "--stop-engines")])
+async def test_an_engine_that_can_never_run_ends_a_start_that_waits_for_it(host: Host, flags: tuple[str, ...]) -> None:
+    await host.pool(host.model(broken="LORIKEET_DEVICE is cuda, but there is none"))
+    agent = host.agent(*flags)
+    assert agent.popen is not None and agent.popen.wait(PATIENCE_S) == os.EX_CONFIG
+    assert "agent: LORIKEET_DEVICE is cuda, but there is none" in host.log().splitlines()
+
+
+async def test_a_change_of_revision_is_switched_to_when_it_is_ready_and_the_old_one_goes(host: Host) -> None:
+    old = host.model()
+    pool = await host.pool(old, num_replicas=2)
+    host.agent()
+    before = await host.ready(2)
+    new = host.model("another")
+    number = await host.want(pool, str(new), max_waiting="99")
+    after = await host.ready(2, revision=number)
+    assert not {each.id for each in before} & {each.id for each in after}
+    served = await host.served()
+    assert served is not None and served.row.revision == number
+    assert served.revisions[number].num_bytes and served.revisions[number].folder == str(new)
+    async with host.database.acquire() as conn:
+        states = await conn.fetch("SELECT state FROM pool_revisions ORDER BY revision")
+    assert [row["state"] for row in states] == ["retired", "prepared"]
+    assert len(host.pids()) == 2
+
+
+@pytest.mark.parametrize(
+    ("files", "why"),
+    [
+        ({"broken": "the model is wrong"}, "the model is wrong"),
+        ({"crash": "it is unlucky"}, "3 starts in a row failed: its process ended (code 3): it is unlucky"),
+        ({"config.json": "{}"}, "config.json: model_type is None; supported: llama, mistral, qwen2, qwen3"),
+        ({"model.safetensors": "\0" * 8}, "model.safetensors is no file of safetensors"),
+    ],
+)
+async def test_a_revision_that_fails_goes_back_to_the_one_that_serves(
+    host: Host, files: dict[str, str], why: str
+) -> None:
+    pool = await host.pool(host.model())
+    host.agent()
+    [before] = await host.ready()
+    number = await host.want(pool, str(host.model("another", **files)))
+
+    async def back() -> bool:
+        served = await host.served()
+        return served is not None and served.row.wanted_revision == 1
+
+    await until(back, host.log)
+    async with host.database.acquire() as conn:
+        row = await conn.fetchrow("SELECT state, why FROM pool_revisions WHERE revision = $1", number)
+    assert row is not None and row["state"] == "failed" and row["why"].endswith(why), row
+    [after] = await host.ready()
+    assert (after.id, after.generation, after.revision) == (before.id, before.generation, 1)
+
+
+async def test_a_model_that_does_not_fit_is_refused_with_the_sum_before_it_starts(host: Host) -> None:
+    pool = await host.pool(host.model())
+    host.agent()
+    await host.ready()
+    number = await host.want(pool, str(host.model("another")), kv_cache_bytes="900000GiB")
+
+    async def why() -> str:
+        async with host.database.acquire() as conn:
+            found: str = await conn.fetchval("SELECT why FROM pool_revisions WHERE revision = $1", number)
+        return found
+
+    refusal = await until(why, host.log)
+    assert refusal.startswith("A replica needs 900002.5 GiB (weights 0.0 GiB, KV cache 900000.0 GiB, adapters 2.0 GiB")
+    assert len(await host.ready()) == 1 and "GiB are free" in refusal
+
+
+async def test_a_replica_is_replaced_by_another_one_on_request(host: Host) -> None:
+    await host.pool(host.model())
+    host.agent()
+    [before] = await host.ready()
+    async with host.database.acquire() as conn:
+        await replace_replicas(conn, [before.id])
+
+    async def replaced() -> bool:
+        rows = await host.replicas()
+        assert any(each.state == "ready" for each in rows), "the old one serves until the new one does"
+        return len(rows) == 1 and rows[0].id != before.id
+
+    await until(replaced, host.log)
+
+
+async def test_a_draining_replica_ends_what_it_runs_before_it_is_stopped(host: Host) -> None:
+    await host.pool(host.model(), num_replicas=1)
+    host.agent()
+    [row] = await host.ready()
+    async with calling(host, row) as call:
+        answer = call(num_tokens=400)  # two seconds
+        async with host.database.acquire() as conn:
+            await drain_replicas(conn, [row.id], "for the test")
+        final = await answer
+    assert final.error is None and final.usage.completion_tokens == 400
+    [other] = await host.ready()
+    assert other.id != row.id, "the pool's number is kept"
+
+
+async def test_a_replica_that_never_ends_what_it_runs_is_stopped_when_its_time_is_over(host: Host) -> None:
+    pool = await host.pool(host.model())
+    host.variables["LORIKEET_DRAIN_SECONDS"] = "1"
+    host.agent()
+    [row] = await host.ready()
+    async with calling(host, row) as call:
+        answer = call(num_tokens=10**6)
+        await host.scale(pool, 0)
+        await host.ready(0)
+        assert (await answer) is None, "it was cut off"
+
+
+async def test_a_removed_pool_leaves_nothing(host: Host) -> None:
+    pool = await host.pool(host.model())
+    host.agent()
+    await host.ready()
+    async with host.database.acquire() as conn:
+        await pools.remove_pool(conn, pool.id)
+    await until(lambda: as_answer(host.pids() == []))
+    await host.ready(0)
+
+
+async def test_a_revision_that_could_not_be_prepared_is_tried_again_by_the_next_agent(host: Host) -> None:
+    await host.pool(host.model())
+    async with host.database.acquire() as conn:
+        await conn.execute("UPDATE pool_revisions SET state = 'failed', why = 'no hub'")
+    host.agent()
+    await host.ready()
+
+
+async def as_answer(answer: bool) -> bool:
+    return answer

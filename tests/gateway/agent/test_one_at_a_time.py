@@ -1,0 +1,97 @@
+"""An agent's death leaves its engines serving, and two agents never run one replica, whatever freezes when."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import signal
+import time
+
+from tests.gateway.agent.site import Host
+from tests.installation.processes import frozen
+from tests.installation.waiting import until
+from tests.patience import PATIENCE_S
+
+NUM_FAULTS = 12
+
+
+async def test_engines_serve_on_when_their_agent_is_killed_and_the_next_one_adopts_them(host: Host) -> None:
+    await host.pool(host.model())
+    agent = host.agent()
+    [before] = await host.ready()
+    pids = host.pids()
+    agent.kill()
+    second = host.agent()
+    await until(lambda: host.has_generation(2))
+    [after] = await host.ready()
+    assert (after.id, after.generation, host.pids()) == (before.id, before.generation, pids)
+    os.kill(pids[0], signal.SIGKILL)
+
+    async def restarted() -> bool:
+        return [each.generation for each in await host.replicas("ready")] == [2]
+
+    await until(restarted, host.log)
+    assert second.terminate() == 0
+    assert len(host.pids()) == 1, "an agent that ends by itself leaves its engines"
+
+
+async def test_an_agent_that_wakes_up_too_late_ends_and_touches_nothing(host: Host) -> None:
+    await host.pool(host.model())
+    first = host.agent()
+    await host.ready()
+    with frozen(first.pid):
+        host.agent()
+        await until(lambda: host.has_generation(2), host.log)
+        os.kill(host.pids()[0], signal.SIGKILL)  # the second agent starts it anew: the first one knows nothing of it
+
+        async def restarted() -> bool:
+            return [each.generation for each in await host.replicas("ready")] == [2]
+
+        await until(restarted, host.log)
+        pids = host.pids()
+    assert first.popen is not None
+    assert await asyncio.to_thread(first.popen.wait, PATIENCE_S) == os.EX_TEMPFAIL
+    assert "agent: another agent has host" in host.log()
+    assert host.pids() == pids
+    assert [each.generation for each in await host.ready()] == [2]
+
+
+async def test_a_second_agent_waits_while_the_first_one_lives(host: Host) -> None:
+    await host.pool(host.model())
+    first = host.agent()
+    await host.ready()
+    host.agent()
+    await asyncio.sleep(1.0)
+    assert await host.has_generation(1)
+    first.terminate()
+    started_s = time.monotonic()
+    await until(lambda: host.has_generation(2), host.log)
+    assert time.monotonic() - started_s < PATIENCE_S
+    assert [each.generation for each in await host.ready()] == [1]
+
+
+async def test_two_agents_never_run_one_replica_twice(host: Host) -> None:
+    """Agents are killed and frozen at random moments, also while they start engines; the kernel's list is watched."""
+    pool = await host.pool(host.model(), num_replicas=2)
+    rng = random.Random(22)
+    seen = host.watched_addresses()
+    agents = [host.agent(), host.agent()]
+    for number in range(NUM_FAULTS):
+        await asyncio.sleep(rng.uniform(0.05, 1.0))
+        if pids := host.pids():
+            os.kill(rng.choice(pids), signal.SIGKILL)
+        victim = rng.randrange(2)
+        if number % 3 == 0:
+            pid = agents[victim].pid
+            os.kill(pid, signal.SIGSTOP)
+            asyncio.get_running_loop().call_later(rng.uniform(0.1, 7.0), host.go_on, pid)
+        else:
+            agents[victim].kill()
+            agents[victim] = host.agent()
+    await host.ready(2)
+    assert seen.most_at_once == 1, f"{seen.most_at_once} engines of one replica lived at once"
+    await seen.stop()
+    assert len(seen.generations) >= NUM_FAULTS // 2, "the test must have started engines anew"
+    await host.scale(pool, 0)
+    await host.ready(0)

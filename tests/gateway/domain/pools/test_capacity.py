@@ -1,0 +1,72 @@
+"""What a replica needs by its model and settings, where it finds room, and how many threads it gets."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from engine.config import EngineConfig, ModelConfig, RopeParameters
+from gateway.domain.pools.capacity import Needs, Place, Room, estimate, thread_share
+from tests.gateway.domain.pools.world import GIB, host
+
+MODEL = ModelConfig("llama", 32000, 4096, 11008, 32, 32, 8, 128, 1e-5, RopeParameters(1e4), 4096, False)
+CONFIG = EngineConfig(model_dir="", endpoint="", adapter_store="")
+PARAMETERS = 8 * 10**9
+
+
+def test_on_processors_the_number_format_decides_about_the_weights() -> None:
+    wide = estimate(PARAMETERS, MODEL, CONFIG, gpu_bytes=[], has_bf16=False)
+    narrow = estimate(PARAMETERS, MODEL, CONFIG, gpu_bytes=[], has_bf16=True)
+    assert (wide.weights, narrow.weights, wide.on_gpu) == (4 * PARAMETERS, 2 * PARAMETERS, False)
+    assert wide.num_bytes == wide.weights + wide.kv_cache + wide.adapters + wide.process
+    asked = msgspec.structs.replace(CONFIG, dtype="float32", kv_cache_bytes=GIB // 2, adapter_device_bytes=GIB)
+    chosen = estimate(PARAMETERS, MODEL, asked, gpu_bytes=[], has_bf16=True)
+    assert (chosen.weights, chosen.kv_cache, chosen.adapters) == (4 * PARAMETERS, GIB // 2, 2 * GIB)
+
+
+def test_an_open_kv_cache_takes_the_fraction_of_the_smallest_accelerator_that_is_large_enough() -> None:
+    gpus = [80 * GIB, 24 * GIB, 8 * GIB]
+    found = estimate(PARAMETERS, MODEL, CONFIG, gpu_bytes=gpus, has_bf16=False)
+    assert found.on_gpu and found.num_bytes == int(24 * GIB * CONFIG.gpu_memory_fraction)
+    sized = msgspec.structs.replace(CONFIG, kv_cache_bytes=2 * GIB, adapter_device_bytes=GIB)
+    small = estimate(PARAMETERS, MODEL, sized, gpu_bytes=gpus, has_bf16=False)
+    assert small.num_bytes == 2 * PARAMETERS + 4 * GIB
+    on_cpu = msgspec.structs.replace(CONFIG, device="cpu")
+    assert not estimate(PARAMETERS, MODEL, on_cpu, gpu_bytes=gpus, has_bf16=False).on_gpu
+
+
+def test_an_estimate_says_what_it_is_made_of() -> None:
+    found = estimate(GIB // 4, MODEL, CONFIG, gpu_bytes=[], has_bf16=False)
+    assert str(found) == "4.5 GiB (weights 1.0 GiB, KV cache 1.0 GiB, adapters 2.0 GiB, the process itself 0.5 GiB)"
+
+
+def test_room_is_taken_and_given_back() -> None:
+    room = Room([host(5)])
+    place = room.take(Needs(3 * GIB))
+    assert place == Place("host_one") and room.take(Needs(3 * GIB)) is None
+    room.leave(place, Needs(3 * GIB))
+    assert room.find(Needs(5 * GIB)) == place
+    assert room.copy().take(Needs(5 * GIB)) == place and room.find(Needs(5 * GIB)) == place, "a copy is apart"
+
+
+def test_an_accelerator_holds_several_small_engines_and_its_host_some_memory_for_each() -> None:
+    room = Room([host(7, gpus=1)])
+    assert [room.take(Needs(20 * GIB)) for _ in range(3)] == [Place("host_one", 0), Place("host_one", 0), None]
+    assert room.find(Needs(GIB, "cpu")) == Place("host_one")
+
+
+def test_a_refusal_says_the_sum_of_each_host() -> None:
+    room = Room([host(5), host(64, gpus=1, name="two"), host(64, name="gone", is_alive=False)])
+    room.occupy(Place("host_two", 0), Needs(70 * GIB))
+    assert room.refusal(Needs(20 * GIB)) == (
+        "A replica needs 20.0 GiB of memory; one has 5.0 GiB, of which 5.0 GiB are free; "
+        "on two GPU 0 has 80.0 GiB, of which 10.0 GiB are free."
+    )
+
+
+@pytest.mark.parametrize(
+    ("asked", "num_processors", "num_engines", "share"),
+    [(0, 2, 1, 0), (0, 2, 2, 1), (0, 8, 3, 2), (0, 2, 5, 1), (4, 8, 3, 4)],
+)
+def test_engines_share_the_processors_of_a_host(asked: int, num_processors: int, num_engines: int, share: int) -> None:
+    assert thread_share(asked, num_processors, num_engines) == share

@@ -1,0 +1,153 @@
+"""What is done next for a pool in one situation each: replicas, revisions, and hosts that are too small."""
+
+from __future__ import annotations
+
+import pytest
+
+from gateway.domain.pools.capacity import Needs
+from gateway.domain.pools.plan import Create, Drain, GiveUp, Pool, Switch, Unfit, how, plan
+from tests.gateway.domain.pools.world import GIB, World, host, pool, replica, revision
+
+
+def drained(pools: Pool, *hosts: object) -> list[str]:
+    return [each.replica_id for each in plan([pools], [host()]) if isinstance(each, Drain)]
+
+
+def test_replicas_are_made_until_there_are_as_many_as_wanted() -> None:
+    actions = plan([pool(3, replicas=[replica("a"), replica("b", "draining")])], [host()])
+    assert [type(each) for each in actions] == [Create, Create]
+
+
+def test_fewer_replicas_leave_the_oldest_that_serve() -> None:
+    replicas = [replica("a", "failed"), replica("b"), replica("c"), replica("d", "loading"), replica("e")]
+    assert drained(pool(2, replicas=replicas)) == ["a", "d", "e"]
+    assert set(drained(pool(0, replicas=replicas))) == {"a", "b", "c", "d", "e"}
+
+
+def test_a_removed_pool_drains_all_even_an_engine_that_somebody_else_runs() -> None:
+    replicas = [replica("a"), replica("b", place=None), replica("c", "draining")]
+    assert drained(pool(0, replicas=replicas, is_removed=True)) == ["a", "b"]
+
+
+def test_an_engine_that_somebody_else_runs_is_no_part_of_the_number() -> None:
+    replicas = [replica("foreign", place=None)]
+    assert plan([pool(0, replicas=replicas)], [host()]) == []
+    assert len(plan([pool(1, replicas=replicas)], [host()])) == 1
+
+
+def test_a_replica_that_is_to_be_replaced_serves_until_the_other_one_does() -> None:
+    old = replica("a", replace=True)
+    [made] = plan([pool(1, replicas=[old])], [host()])
+    assert isinstance(made, Create)
+    assert plan([pool(1, replicas=[old, replica("b", "loading")])], [host()]) == []
+    assert drained(pool(1, replicas=[old, replica("b")])) == ["a"]
+
+
+def test_where_two_do_not_fit_a_replica_is_replaced_one_after_the_other() -> None:
+    replicas = [replica("a"), replica("b", replace=True)]
+    [drain] = plan([pool(2, replicas=replicas)], [host(5)])
+    assert isinstance(drain, Drain) and drain.replica_id == "b"
+    draining = [replica("a"), replica("b", "draining")]
+    assert plan([pool(2, replicas=draining)], [host(5)]) == [], "its memory is not free yet"
+
+
+def test_a_wanted_revision_is_started_beside_the_old_one_and_switched_to_when_ready() -> None:
+    old = [replica("a"), replica("b")]
+    actions = plan([pool(2, wants=2, replicas=old)], [host()])
+    assert [(type(each), each.revision) for each in actions if isinstance(each, Create)] == [(Create, 2)] * 2
+    half = [*old, replica("c", number=2), replica("d", "loading", number=2)]
+    assert plan([pool(2, wants=2, replicas=half)], [host()]) == []
+    both = [*old, replica("c", number=2), replica("d", number=2)]
+    assert plan([pool(2, wants=2, replicas=both)], [host()]) == [Switch("p", 2, 1)]
+    assert drained(pool(2, serves=2, replicas=both)) == ["a", "b"]
+
+
+def test_the_first_revision_serves_as_soon_as_one_replica_is_ready() -> None:
+    first = pool(2, serves=None, wants=1, replicas=[replica("a"), replica("b", "loading")])
+    assert plan([first], [host()]) == [Switch("p", 1, None)]
+
+
+def test_a_revision_that_is_being_prepared_leaves_the_old_one_as_it_is() -> None:
+    revisions = {1: revision(1), 2: revision(2, state="preparing")}
+    waiting = pool(2, wants=2, revisions=revisions, replicas=[replica("a")])
+    [made] = plan([waiting], [host()])
+    assert isinstance(made, Create) and made.revision == 1
+
+
+def test_a_revision_whose_engine_fails_again_and_again_is_given_up_with_its_reason() -> None:
+    bad = replica("b", "failed", number=2, num_failures=3, why="no such device")
+    actions = plan([pool(1, wants=2, replicas=[replica("a"), bad])], [host()])
+    assert actions == [
+        GiveUp("p", 2, 1, "3 starts in a row failed: no such device"),
+        Drain("b", "its revision failed"),
+    ]
+
+
+def test_the_only_revision_of_a_pool_is_tried_for_ever() -> None:
+    bad = replica("b", "failed", num_failures=30)
+    assert plan([pool(1, serves=None, wants=1, replicas=[bad])], [host()]) == []
+
+
+def test_a_revision_that_could_not_be_prepared_is_not_wanted_any_more() -> None:
+    revisions = {1: revision(1), 2: revision(2, state="failed", why="the hub cannot be reached")}
+    actions = plan([pool(1, wants=2, revisions=revisions, replicas=[replica("a")])], [host()])
+    assert actions == [GiveUp("p", 2, 1, "the hub cannot be reached")]
+    assert plan([pool(1, serves=None, wants=2, revisions=revisions)], [host()]) == [], "nothing to go back to"
+
+
+def test_a_model_that_no_host_can_hold_is_refused_with_the_sum() -> None:
+    revisions = {1: revision(1), 2: revision(2, gib=70)}
+    [refusal] = plan([pool(1, wants=2, revisions=revisions, replicas=[replica("a")])], [host(64)])
+    assert isinstance(refusal, GiveUp) and refusal.back_to == 1
+    assert refusal.why == "A replica needs 70.0 GiB of memory; one has 64.0 GiB, of which 62.0 GiB are free."
+
+
+def test_nothing_is_given_up_while_no_agent_is_there() -> None:
+    gone = host(64, is_alive=False)
+    assert plan([pool(1, wants=2, replicas=[replica("a")])], [gone]) == []
+
+
+def test_where_both_do_not_fit_an_old_replica_makes_room() -> None:
+    old = [replica("a"), replica("b")]
+    small = [host(5)]
+    assert plan([pool(2, wants=2, replicas=old)], small) == [Drain("b", "it makes room for a new replica")]
+    leaving = [replica("a"), replica("b", "draining")]
+    assert plan([pool(2, wants=2, replicas=leaving)], small) == []
+    [made] = plan([pool(2, wants=2, replicas=[replica("a")])], small)
+    assert isinstance(made, Create) and made.revision == 2
+    ready = [replica("a"), replica("c", number=2)]
+    assert plan([pool(2, wants=2, replicas=ready)], small) == [Switch("p", 2, 1)], "all that fits beside it"
+
+
+def test_how_a_change_goes_is_known_before_it_starts() -> None:
+    one = pool(1, replicas=[replica("a")])
+    assert how([one], [host(4)], "p", Needs(2 * GIB)) == "side by side"
+    assert how([one], [host(4)], "p", Needs(3 * GIB)) == "one after the other"
+    with pytest.raises(Unfit, match=r"A replica needs 5\.0 GiB of memory; one has 4\.0 GiB"):
+        how([one], [host(4)], "p", Needs(5 * GIB))
+
+
+def test_room_that_another_pool_takes_is_not_counted_on() -> None:
+    other = pool(1, id="q", replicas=[replica("x", number=1)], revisions={1: revision(1, gib=3)})
+    one = pool(1, replicas=[replica("a")])
+    with pytest.raises(Unfit):
+        how([one, other], [host(5)], "p", Needs(3 * GIB))
+
+
+def test_accelerators_are_one_engines_each() -> None:
+    world = World([host(64, gpus=2)])
+    world.pools["p"] = pool(3, serves=None, wants=1, revisions={1: revision(1, gib=70)})
+    world.settle()
+    assert sorted(each.place.gpu for each in world.live("p") if each.place) == [0, 1]
+
+
+def test_a_revision_for_gpus_is_refused_where_there_is_none() -> None:
+    revisions = {1: revision(1, needs=Needs(GIB, "cuda"))}
+    [refusal] = plan([pool(1, serves=None, wants=1, revisions=revisions)], [host()])
+    assert isinstance(refusal, GiveUp) and refusal.why.endswith("one has no GPU.")
+
+
+def test_new_replicas_go_where_most_memory_is_free() -> None:
+    hosts = [host(8, name="one"), host(16, name="two")]
+    made = [each for each in plan([pool(3)], hosts) if isinstance(each, Create)]
+    assert {each.place.host_id for each in made} == {"host_two"}
