@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import httpx
@@ -342,6 +343,23 @@ async def test_replicas_are_listed_by_pool_and_in_pages(operator: httpx.AsyncCli
     page = (await operator.get("/replicas", params=of_one | {"limit": 1})).json()
     assert ([each["id"] for each in page["data"]], page["has_more"]) == (ids[:1], True)
     assert error(await operator.get("/replicas", params={"pool_id": "pool_none"})) == (404, "pool_id")
+
+
+async def test_pools_are_shown_as_of_one_instant_while_they_change(operator: httpx.AsyncClient) -> None:
+    path = f"/pools/{(await make(operator))['id']}"
+
+    async def change() -> None:
+        for number in range(30):
+            reply = await operator.post(path, json={"settings": {"max_num_seqs": number + 1}})
+            assert reply.status_code == 200, reply.text
+
+    async def look() -> None:
+        for _ in range(30):
+            replies = [await operator.get(each) for each in (path, "/pools", "/replicas")]
+            assert {reply.status_code for reply in replies} == {200}
+
+    await asyncio.gather(change(), look(), look(), look())
+    assert (await operator.get(path)).json()["wanted_revision"] == 31
 
 
 async def test_the_last_pool_that_there_can_be(operator: httpx.AsyncClient, database: Database) -> None:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
+from gateway.cli.client import AdminClient
+from gateway.cli.errors import CommandFailed
+from gateway.cli.pools.waiting import settle
 from gateway.db.pool import Database
 from gateway.db.pools import pools, replicas, revisions
 from gateway.db.pools.served import ServedPool, list_served
@@ -143,6 +147,19 @@ async def test_waiting_gives_up_with_another_exit_code_when_its_time_is_over(lor
     await start(agent, made["id"])
     code, out, _ = await lorikeet("pool", "scale", "qwen", "2", "--wait", "--timeout", "0")
     assert (code, out) == (4, "pool qwen is scaling: 1 of 2 replicas is ready.\n")
+
+
+def test_an_interrupted_wait_says_that_the_change_goes_on() -> None:
+    class Interrupted:
+        """A server at whose first answer Ctrl-C is pressed."""
+
+        def get(self, path: str) -> dict[str, Any]:
+            raise KeyboardInterrupt
+
+    pool = {"id": "pool_x", "name": "qwen", "state": "starting", "why": "", "revision": None, "wanted_revision": 1}
+    arguments = argparse.Namespace(wait=True, json=True, timeout=60)
+    with pytest.raises(CommandFailed, match="the change of pool qwen goes on; `lorikeet pool show qwen` tells how far"):
+        settle(cast("AdminClient", Interrupted()), arguments, pool | {"revisions": []}, "pool qwen is created")
 
 
 async def test_replicas_and_hosts_are_listed_drained_and_restarted(
