@@ -12,8 +12,8 @@ from gateway.admin.paging import wrong_value
 from gateway.db.pools.managed import has_alias, unknown_grants
 from gateway.db.pools.pools import Grant
 from gateway.domain.errors import Conflict
-from gateway.domain.pools.engine_settings import BadEngineSetting, check_engine_settings
 from gateway.domain.pools.model_source import check_model_source
+from gateway.domain.pools.settings import BadSetting, parse_settings
 from gateway.domain.pools.states import Access, check_pool_name
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ def check_name(name: str) -> None:
     try:
         check_pool_name(name)
     except ValueError as error:
-        raise wrong_value("name", _as_reason(error)) from None
+        raise wrong_value("name", _as_reason(str(error))) from None
 
 
 def check_model(model: str) -> None:
@@ -86,16 +86,16 @@ def check_model(model: str) -> None:
     try:
         check_model_source(model)
     except ValueError as error:
-        raise wrong_value("model", _as_reason(error)) from None
+        raise wrong_value("model", _as_reason(str(error))) from None
 
 
 def read_settings(settings: dict[str, str | int | float]) -> dict[str, str]:
     """Return engine settings as texts. Raises InvalidRequest naming the one that is wrong."""
     texts = {name: f"{value:g}" if isinstance(value, float) else str(value) for name, value in settings.items()}
     try:
-        check_engine_settings(texts)
-    except BadEngineSetting as error:
-        raise wrong_value(f"settings.{error.name}", str(error)) from None
+        parse_settings(texts)
+    except BadSetting as error:
+        raise wrong_value(f"settings.{error.name}", _as_reason(error.reason)) from None
     return texts
 
 
@@ -126,7 +126,7 @@ async def check_aliases(conn: Connection, name: str, access: Access, grants: Seq
         raise Conflict(f"A tenant that may use the pool has an alias named '{name}'.", param="name")
 
 
-def _as_reason(error: ValueError) -> str:
-    """Return the error's sentence as it goes on after a colon."""
-    message = str(error).removesuffix(".")
+def _as_reason(sentence: str) -> str:
+    """Return a sentence as it goes on after a colon."""
+    message = sentence.removesuffix(".")
     return message[:1].lower() + message[1:]

@@ -13,6 +13,7 @@ from gateway.db.pools.replicas import ReplicaRow
 from gateway.db.pools.revisions import RevisionRow
 from gateway.db.pools.served import ServedPool
 from gateway.domain.pools.condition import PoolState, ReplicaStanding, condition_of
+from gateway.domain.pools.plan import How
 from gateway.domain.pools.states import Access, ReplicaState, RevisionState
 
 
@@ -109,6 +110,9 @@ class Replica(msgspec.Struct, frozen=True, kw_only=True):
 class PoolDetail(Pool, frozen=True, kw_only=True):
     """A pool with the revisions and replicas of the pool."""
 
+    rollout: How | None
+    """The way in which the change under way replaces replicas: `side by side`, or `one after the other` where both
+    revisions do not fit on the hosts. Null where no change is under way, and until the model is prepared."""
     num_adapters: int
     """Adapters of all tenants that belong to the base that serves."""
     revisions: list[PoolRevision]
@@ -128,11 +132,12 @@ def pool_wire(pool: ServedPool) -> Pool:
 
 
 def detail_wire(
-    pool: ServedPool, revisions: list[RevisionRow], num_adapters: int, hosts: Mapping[str, str]
+    pool: ServedPool, revisions: list[RevisionRow], rollout: How | None, num_adapters: int, hosts: Mapping[str, str]
 ) -> PoolDetail:
     """hosts: their names by id."""
     return PoolDetail(
         **_fields(pool),
+        rollout=rollout,
         num_adapters=num_adapters,
         revisions=[_revision_wire(each) for each in revisions],
         replicas=[replica_wire(each, pool.row.name, hosts) for each in pool.replicas],

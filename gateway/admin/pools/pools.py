@@ -28,8 +28,10 @@ from gateway.db.organization import audit
 from gateway.db.organization.organizations import lock_organization
 from gateway.db.pools import managed, pools, replicas, revisions
 from gateway.db.pools.hosts import list_hosts
+from gateway.db.pools.planning import read_world
 from gateway.db.pools.served import ServedPool
 from gateway.domain.errors import Conflict, InvalidRequest, NotFound
+from gateway.domain.pools.rollout import rollout_of
 from gateway.domain.tenancy.actor import Actor
 
 if TYPE_CHECKING:
@@ -162,7 +164,7 @@ def only_pool(found: Sequence[ServedPool], pool_id: str) -> ServedPool:
 
 
 async def _locked_pool(conn: Connection, organization_id: str, pool_id: str) -> ServedPool:
-    await pools.lock_pool_by_id(conn, organization_id, pool_id)
+    await managed.lock_whole_pool(conn, organization_id, pool_id)
     return await _fresh(conn, organization_id, pool_id)
 
 
@@ -175,7 +177,10 @@ async def _detail(conn: Connection, pool: ServedPool) -> PoolDetail:
     hosts = {each.id: each.name for each in await list_hosts(conn)}
     serving = pool.revisions[pool.row.revision or pool.row.wanted_revision]
     num_adapters = await managed.count_adapters(conn, serving.base_digest) if serving.base_digest else 0
-    return detail_wire(pool, await revisions.list_revisions(conn, pool.row.id), num_adapters, hosts)
+    rollout = None
+    if pool.row.revision not in (None, pool.row.wanted_revision):
+        rollout = rollout_of(*await read_world(conn), pool.row.id)
+    return detail_wire(pool, await revisions.list_revisions(conn, pool.row.id), rollout, num_adapters, hosts)
 
 
 async def _change_access(conn: Connection, caller: Actor, before: ServedPool, wanted: UpdatePool) -> None:

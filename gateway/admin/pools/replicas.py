@@ -81,7 +81,7 @@ class ReplicaController(Controller):
 async def _existing(conn: Connection, organization_id: str, replica_id: str) -> tuple[pools.PoolRow, Replica]:
     """Return a replica and its pool, which is locked. Raises NotFound."""
     row = await replicas.find_replica(conn, organization_id, replica_id)
-    pool = await pools.lock_pool_by_id(conn, organization_id, row.pool_id) if row else None
+    pool = await managed.lock_whole_pool(conn, organization_id, row.pool_id) if row else None
     if row is None or pool is None:
         raise NotFound(f"There is no replica with the id '{replica_id}'.", param="replica_id")
     hosts = {each.id: each.name for each in await list_hosts(conn)}

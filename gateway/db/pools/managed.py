@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from gateway.db.pools.pools import Grant, pool_of
+from gateway.db.pools.pools import Grant, PoolRow, lock_pool_by_id, pool_of
 from gateway.db.pools.replicas import ReplicaRow, replica_of
 from gateway.db.pools.revisions import RevisionRow, revision_of
 from gateway.db.pools.served import ServedPool
@@ -59,6 +59,24 @@ async def list_managed(conn: Connection, organization_id: str, pool_id: str | No
         for row in pools
         for id in [row["id"]]
     ]
+
+
+_LOCK_REVISIONS = "SELECT FROM pool_revisions WHERE pool_id = $1 ORDER BY revision FOR NO KEY UPDATE"
+_LOCK_REPLICAS = "SELECT FROM replicas WHERE pool_id = $1 AND state <> 'stopped' ORDER BY id FOR NO KEY UPDATE"
+
+
+async def lock_whole_pool(conn: Connection, organization_id: str, pool_id: str) -> PoolRow | None:
+    """Return the organization's pool with this id, which nobody else changes until the transaction ends, nor any of its
+    revisions and replicas.
+
+    All are locked before the first change, in the order of `planning`: a change locks the counter of changes, for which
+    somebody who has one of the rows may wait.
+    """
+    row = await lock_pool_by_id(conn, organization_id, pool_id)
+    if row is not None:
+        await conn.execute(_LOCK_REVISIONS, pool_id)
+        await conn.execute(_LOCK_REPLICAS, pool_id)
+    return row
 
 
 async def list_at_once(conn: Connection, organization_id: str, pool_id: str | None = None) -> list[ServedPool]:

@@ -33,10 +33,12 @@ async def make(operator: httpx.AsyncClient, **changes: Any) -> dict[str, Any]:
     return made
 
 
-async def serving(operator: httpx.AsyncClient, agent: Agent, **changes: Any) -> tuple[str, list[str]]:
+async def serving(
+    operator: httpx.AsyncClient, agent: Agent, *, num_bytes: int = 2 * GIB, **changes: Any
+) -> tuple[str, list[str]]:
     """Path of a pool whose two replicas are ready, and their ids."""
     pool_id = (await make(operator, **changes))["id"]
-    await agent.prepare(pool_id)
+    await agent.prepare(pool_id, num_bytes=num_bytes)
     ids = [await agent.start(pool_id) for _ in range(2)]
     return f"/pools/{pool_id}", ids
 
@@ -177,6 +179,18 @@ async def test_another_model_is_a_new_revision_that_is_wanted_until_it_serves(
     await agent.start(pool_id, 3)
     assert (await operator.get(path)).json()["revision"] == 3
     assert await events(operator) == ["pool.created", "pool.updated", "pool.updated"]
+
+
+@pytest.mark.parametrize(("replica_gib", "rollout"), [(2, "side by side"), (30, "one after the other"), (70, None)])
+async def test_how_replicas_are_replaced_is_said_before_they_are(
+    operator: httpx.AsyncClient, agent: Agent, replica_gib: int, rollout: str | None
+) -> None:
+    path, _ = await serving(operator, agent, num_bytes=20 * GIB)
+    changed = (await operator.post(path, json={"model": "demo"})).json()
+    assert changed["rollout"] is None, "nobody knows what it needs"
+    await agent.prepare(path.removeprefix("/pools/"), 2, num_bytes=replica_gib * GIB)
+    assert (await operator.get(path)).json()["rollout"] == rollout
+    assert (await operator.post(f"{path}/cancel")).json()["rollout"] is None
 
 
 async def test_a_change_is_cancelled_while_it_is_under_way(operator: httpx.AsyncClient, agent: Agent) -> None:
@@ -345,8 +359,11 @@ async def test_replicas_are_listed_by_pool_and_in_pages(operator: httpx.AsyncCli
     assert error(await operator.get("/replicas", params={"pool_id": "pool_none"})) == (404, "pool_id")
 
 
-async def test_pools_are_shown_as_of_one_instant_while_they_change(operator: httpx.AsyncClient) -> None:
-    path = f"/pools/{(await make(operator))['id']}"
+async def test_pools_are_shown_as_of_one_instant_while_they_change(
+    operator: httpx.AsyncClient, database: Database
+) -> None:
+    pool_id = (await make(operator))["id"]
+    path, is_over = f"/pools/{pool_id}", False
 
     async def change() -> None:
         for number in range(30):
@@ -358,7 +375,18 @@ async def test_pools_are_shown_as_of_one_instant_while_they_change(operator: htt
             replies = [await operator.get(each) for each in (path, "/pools", "/replicas")]
             assert {reply.status_code for reply in replies} == {200}
 
+    async def prepare() -> None:
+        number = 0
+        async with database.acquire() as conn:
+            while not is_over:
+                number += 1
+                for revision in range(1, 32):
+                    await revisions.set_progress(conn, pool_id, revision, f"{number} bytes")
+
+    preparing = asyncio.create_task(prepare())
     await asyncio.gather(change(), look(), look(), look())
+    is_over = True
+    await preparing
     assert (await operator.get(path)).json()["wanted_revision"] == 31
 
 
