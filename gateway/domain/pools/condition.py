@@ -7,6 +7,7 @@ from typing import Literal
 
 import msgspec
 
+from gateway.domain.pools.plan import MAX_FAILURES
 from gateway.domain.pools.states import ReplicaState, RevisionState
 
 PoolState = Literal["starting", "ready", "changing", "scaling", "draining", "stopped", "failed"]
@@ -14,9 +15,6 @@ PoolState = Literal["starting", "ready", "changing", "scaling", "draining", "sto
 to take the place of the one that serves. scaling: fewer or more replicas run than are wanted. draining: none is wanted
 any more, and the last ones end their requests. stopped: none runs, and none is wanted. failed: nothing serves, and
 nothing will without a change."""
-
-MANY_FAILURES = 3
-"""Failures in a row after which a replica that nothing else can stand in for makes its pool count as failed."""
 
 
 class ReplicaStanding(msgspec.Struct, frozen=True):
@@ -55,7 +53,7 @@ def condition_of(
         return Condition(state, why, len(ready))
 
     failing = next((each for each in replicas if each.state == "failed"), None)
-    is_hopeless = failing is not None and failing.num_failures >= MANY_FAILURES
+    is_hopeless = failing is not None and failing.num_failures >= MAX_FAILURES
     if not ready and wanted_state == "failed":
         return found("failed", wanted_why)
     if num_replicas + external == 0:
