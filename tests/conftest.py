@@ -21,7 +21,7 @@ if not Path("/dev/nvidiactl").exists():
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
 # Each HTTP client parses all authorities of the machine otherwise, which takes longer than most of what it asks.
-os.environ.setdefault("SSL_CERT_FILE", str(Path(__file__).parent / "installation" / "authority.pem"))
+os.environ["SSL_CERT_FILE"] = str(Path(__file__).parent / "installation" / "authority.pem")
 
 NUM_BROWSER_HOUSES = 2
 _BROWSER_FILES = sorted(path.name for path in (Path(__file__).parent / "browser").glob("test_*.py"))

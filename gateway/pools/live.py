@@ -27,8 +27,11 @@ from gateway.db.pools.served import ServedPool, list_served
 from gateway.domain.routing.bases import Base, Bases
 from gateway.support.worker import forever
 
-REREAD_S = 5.0
-"""How often rows are read without an announced change."""
+LOOK_S = 5.0
+"""How often the number of gateways is read."""
+
+REREAD_S = 60.0
+"""How often all rows are read without an announced change."""
 
 LEAVE_S = 60.0
 """How long running requests may keep the connection to a replica that is gone from the rows."""
@@ -60,6 +63,9 @@ class LivePools(Mapping[str, Pool]):
         self._unusable: dict[Path, str] = {}  # why each model that cannot be read cannot
         self._keys: dict[str, Key] = {}  # of the connected replicas, by id
         self._num_wanted = 0
+        self._served: dict[str, ServedPool] = {}  # what the rows said last, by pool id
+        self._stale: set[str] | None = None  # pools that have changed since; None: any may have
+        self._reread_at_s = 0.0
         self._leaving: set[asyncio.Task[None]] = set()
         self._wake = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
@@ -97,7 +103,7 @@ class LivePools(Mapping[str, Pool]):
         """Read the rows once, and follow them from then on. Raises what the database raises."""
         await self._step()
         self._tasks = [
-            asyncio.create_task(forever(self._step, REREAD_S, name="pools", wake=self._wake)),
+            asyncio.create_task(forever(self._step, LOOK_S, name="pools", wake=self._wake)),
             asyncio.create_task(forever(self._tell_used, HEARTBEAT_INTERVAL_S, name="service of tenants")),
         ]
 
@@ -114,18 +120,37 @@ class LivePools(Mapping[str, Pool]):
         await asyncio.gather(*self._leaving, *(backend.stop() for backend in self.connected), return_exceptions=True)
 
     def changed(self, change: Change | None) -> None:
-        """Read the rows again where a change may be about pools."""
-        if change is None or change.table == "pools":
-            self._wake.set()
+        """Read the rows again that a change may be about."""
+        if change is None:
+            self._stale = None
+        elif change.table != "pools":
+            return
+        elif self._stale is not None:
+            self._stale.add(change.id)
+        self._wake.set()
 
     async def _step(self) -> None:
-        async with self._database.acquire() as conn:
-            served = await list_served(conn)
-            former_names = await base_names(conn)
-            num_gateways = len(await living_gateways(conn))
-        folders = {Path(each.folder) for pool in served for each in pool.revisions.values() if each.folder is not None}
-        await self._read_models(folders)
-        self._take(served, former_names)
+        """Read what has changed, and make the pools as the rows say."""
+        now_s = asyncio.get_running_loop().time()
+        stale, self._stale = self._stale if now_s < self._reread_at_s else None, set()
+        try:
+            async with self._database.acquire() as conn:
+                num_gateways = len(await living_gateways(conn))
+                if stale is None or stale:
+                    served = {each.row.id: each for each in await list_served(conn, stale)}
+                    former_names = await base_names(conn)
+        except BaseException:
+            self._stale = None
+            raise
+        if stale is None:
+            self._served = served
+            self._reread_at_s = now_s + REREAD_S
+        elif stale:
+            self._served = {id: each for id, each in self._served.items() if id not in stale} | served
+        if stale is None or stale:
+            in_order = sorted(self._served.values(), key=lambda each: (each.row.created_at, each.row.id))
+            await self._read_models(in_order)
+            self._take(in_order, former_names)
         for revision in self._revisions.values():
             revision.share_among(max(1, num_gateways))
 
@@ -133,8 +158,9 @@ class LivePools(Mapping[str, Pool]):
         for revision in self._revisions.values():
             revision.tell_used()
 
-    async def _read_models(self, folders: set[Path]) -> None:
+    async def _read_models(self, served: Sequence[ServedPool]) -> None:
         """Read the models of new folders; one that cannot be read is left out, and tried again at the next step."""
+        folders = {Path(each.folder) for pool in served for each in pool.revisions.values() if each.folder is not None}
         for folder in folders - self._models.keys():
             try:
                 self._models[folder] = await asyncio.to_thread(EngineModel.load, folder)

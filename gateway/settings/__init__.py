@@ -52,7 +52,10 @@ _OF_THE_ENGINE = {"endpoint": "LORIKEET_ENGINE_ENDPOINT"}
 _NO_VARIABLE = frozenset({"model_dir", "adapter_cache_dir"})
 """Fields of the engine that follow from LORIKEET_MODEL and LORIKEET_DATA_DIR."""
 
-_WHERE_UNSET = {"adapter_store": "`adapters` in the data folder", "endpoint": "a socket under the data folder"}
+_WHERE_UNSET = {
+    "adapter_store": "`adapters` in the data folder",
+    "endpoint": "a socket under the data folder; pools have theirs",
+}
 """Fields of the engine that it must be given, and what they are derived as where their variable is unset."""
 
 

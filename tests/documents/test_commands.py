@@ -52,6 +52,7 @@ def unknown_word(mention: str) -> str | None:
 def test_the_documents_show_commands_for_most_tasks() -> None:
     assert {words[0] for words in SHOWN} >= set(choices_of(PARSER)) - {
         "gateway",
+        "agent",
         "engine",
         "migrate",
         "model",

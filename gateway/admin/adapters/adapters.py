@@ -385,7 +385,11 @@ def digest_of_base(services: AdminServices, caller: Caller, project_id: str, nam
     base = visible.get(name)
     if base is None:
         known = ", ".join(f"'{each}'" for each in visible)
-        raise InvalidRequest(f"Invalid value for 'base': expected {known}.", param="base", code="invalid_value")
+        raise InvalidRequest(
+            f"Invalid value for 'base': expected the name of a base model that is served: {known}.",
+            param="base",
+            code="invalid_value",
+        )
     return base.digest
 
 

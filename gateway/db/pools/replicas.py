@@ -99,12 +99,15 @@ async def replicas_on_host(conn: Connection, host_id: str) -> list[ReplicaRow]:
     return [replica_of(row) for row in await conn.fetch(_ON_HOST, host_id)]
 
 
-_ALL = "SELECT * FROM replicas WHERE state <> 'stopped' ORDER BY created_at, id"
+_ALL = """
+    SELECT * FROM replicas WHERE state <> 'stopped' AND (pool_id = ANY ($1::text[]) OR $1 IS NULL)
+    ORDER BY created_at, id
+"""
 
 
-async def list_all_replicas(conn: Connection) -> list[ReplicaRow]:
-    """Return all replicas of the installation that have not been stopped, oldest first."""
-    return [replica_of(row) for row in await conn.fetch(_ALL)]
+async def list_all_replicas(conn: Connection, pool_ids: Sequence[str] | None = None) -> list[ReplicaRow]:
+    """Return all replicas that have not been stopped, oldest first; with pool_ids, those of these pools alone."""
+    return [replica_of(row) for row in await conn.fetch(_ALL, pool_ids)]
 
 
 _BEGIN = """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -28,36 +29,40 @@ class ServedPool(msgspec.Struct, frozen=True):
     """A removed pool is listed while it has replicas."""
 
 
+# Each takes the ids of the pools to read; NULL is all.
 _POOLS = """
     SELECT * FROM pools p
-    WHERE removed_at IS NULL OR EXISTS (SELECT FROM replicas r WHERE r.pool_id = p.id AND r.state <> 'stopped')
+    WHERE (p.id = ANY ($1::text[]) OR $1 IS NULL)
+      AND (removed_at IS NULL OR EXISTS (SELECT FROM replicas r WHERE r.pool_id = p.id AND r.state <> 'stopped'))
     ORDER BY created_at, id
 """
 _REVISIONS = """
     SELECT v.* FROM pool_revisions v JOIN pools p ON p.id = v.pool_id
-    WHERE v.revision IN (p.revision, p.wanted_revision) AND p.removed_at IS NULL OR EXISTS
-        (SELECT FROM replicas r WHERE (r.pool_id, r.revision) = (v.pool_id, v.revision) AND r.state <> 'stopped')
+    WHERE (p.id = ANY ($1::text[]) OR $1 IS NULL)
+      AND (v.revision IN (p.revision, p.wanted_revision) AND p.removed_at IS NULL OR EXISTS
+           (SELECT FROM replicas r WHERE (r.pool_id, r.revision) = (v.pool_id, v.revision) AND r.state <> 'stopped'))
 """
-_GRANTS = "SELECT pool_id, organization_id, project_id FROM pool_grants"
+_GRANTS = "SELECT pool_id, organization_id, project_id FROM pool_grants WHERE pool_id = ANY ($1::text[]) OR $1 IS NULL"
 
 
-async def list_served(conn: Connection) -> list[ServedPool]:
-    """Return all pools of the installation as of one instant, oldest first."""
+async def list_served(conn: Connection, pool_ids: Collection[str] | None = None) -> list[ServedPool]:
+    """Return all pools of the installation as of one instant, oldest first; with pool_ids, those alone."""
     async with conn.transaction(isolation="repeatable_read", readonly=True):
-        return await read_served(conn)
+        return await read_served(conn, pool_ids)
 
 
-async def read_served(conn: Connection) -> list[ServedPool]:
+async def read_served(conn: Connection, pool_ids: Collection[str] | None = None) -> list[ServedPool]:
     """Return what `list_served` does, in the caller's transaction."""
-    pools = await conn.fetch(_POOLS)
+    ids = None if pool_ids is None else list(pool_ids)
+    pools = await conn.fetch(_POOLS, ids)
     revisions: dict[str, dict[int, RevisionRow]] = {}
-    for each in map(revision_of, await conn.fetch(_REVISIONS)):
+    for each in map(revision_of, await conn.fetch(_REVISIONS, ids)):
         revisions.setdefault(each.pool_id, {})[each.revision] = each
     grants: dict[str, list[Grant]] = {}
-    for row in await conn.fetch(_GRANTS):
+    for row in await conn.fetch(_GRANTS, ids):
         grants.setdefault(row["pool_id"], []).append(Grant(row["organization_id"], row["project_id"]))
     replicas: dict[str, list[ReplicaRow]] = {}
-    for replica in await list_all_replicas(conn):
+    for replica in await list_all_replicas(conn, ids):
         replicas.setdefault(replica.pool_id, []).append(replica)
     served = []
     for row in pools:

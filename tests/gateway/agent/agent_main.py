@@ -11,13 +11,20 @@ import os
 import sys
 from pathlib import Path
 
+import msgspec
+
 from engine.config import EngineConfig
 from gateway.agent.run import run_agent
 from gateway.settings import load_settings
 
 
 def fake_engine(config: EngineConfig) -> list[str]:
-    """Return the command of a fake engine, or of a program that fails as the model's folder says."""
+    """Return the command of a fake engine, or of a program that fails as the model's folder says.
+
+    The configuration that a real one would get is left in the model's folder, as `<socket>.json`.
+    """
+    name = config.endpoint.rpartition("/")[2]
+    (Path(config.model_dir) / f"{name}.json").write_bytes(msgspec.json.encode(config))
     for name, code in (("broken", os.EX_CONFIG), ("crash", 3)):
         file = Path(config.model_dir) / name
         if file.exists():

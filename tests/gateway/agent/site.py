@@ -9,12 +9,23 @@ import signal
 import sys
 import uuid
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from engine.config import model_digest
-from engine.protocol import EngineMessage, Final, GenerateRequest, SamplingParams, StepOutputs, Submit, Welcome
+import msgspec
+
+from engine.config import EngineConfig, model_digest
+from engine.protocol import (
+    EngineMessage,
+    Final,
+    GenerateRequest,
+    Heartbeat,
+    SamplingParams,
+    StepOutputs,
+    Submit,
+    Welcome,
+)
 from gateway.backends.engine.link import EngineLink
 from gateway.db.organization.organizations import ensure_organization
 from gateway.db.pool import Database
@@ -30,7 +41,7 @@ from tests.installation.waiting import until
 class Host:
     """One host. Every agent of it is `ChildProcess`; all that it started is ended with `close`."""
 
-    def __init__(self, folder: Path, dsn: str, database: Database, **variables: str) -> None:
+    def __init__(self, folder: Path, dsn: str, database: Database) -> None:
         self.data_dir = folder / "data"
         self.data_dir.mkdir(parents=True)
         self.database = database
@@ -38,7 +49,9 @@ class Host:
         self._agents: list[ChildProcess] = []
         self.variables = {name: value for name, value in os.environ.items() if not name.startswith("LORIKEET_")}
         self.variables |= {"LORIKEET_DATA_DIR": str(self.data_dir), "DATABASE_URL": dsn, "LORIKEET_DEVICE": "cpu"}
-        self.variables |= variables
+        # Estimates of half a GiB, so that a small machine has room for the replicas of a test.
+        small = {"KV_CACHE_BYTES": "1MiB", "ADAPTER_DEVICE_BYTES": "1MiB", "ADAPTER_HOST_BYTES": "1MiB"}
+        self.variables |= {f"LORIKEET_{name}": value for name, value in small.items()}
 
     def agent(self, *flags: str) -> ChildProcess:
         """Start an agent."""
@@ -58,7 +71,7 @@ class Host:
             (folder / file).write_text(text)
         return folder
 
-    async def pool(self, folder: Path, num_replicas: int = 1, name: str = "tiny", num_bytes: int = 1) -> pools.PoolRow:
+    async def pool(self, folder: Path, num_replicas: int = 1, name: str = "tiny") -> pools.PoolRow:
         async with self.database.acquire() as conn:
             async with conn.transaction():
                 assert await make_pool(
@@ -67,7 +80,6 @@ class Host:
                     model=str(folder),
                     folder=folder,
                     base_digest=model_digest(folder),
-                    num_bytes=num_bytes,
                     num_replicas=num_replicas,
                 )
             organization = await ensure_organization(conn, "default")
@@ -110,6 +122,10 @@ class Host:
 
         found = await until(ask, lambda: f"never {count} ready: {self.log()}")
         return [each for each in found if each is not None]
+
+    def configurations(self, folder: Path) -> list[EngineConfig]:
+        """Return what the engines of a model were started with."""
+        return [msgspec.json.decode(path.read_bytes(), type=EngineConfig) for path in sorted(folder.glob("*-*.json"))]
 
     def pids(self) -> list[int]:
         """Return the processes of this host's engines that live."""
@@ -188,6 +204,8 @@ class _Caller:
     def __init__(self) -> None:
         self.is_there = asyncio.Event()
         self.finals: dict[str, asyncio.Future[Final | None]] = {}
+        self.resident: set[str] = set()
+        """The adapters on its device, by its last heartbeat, which all who are connected get."""
 
     def connected(self, welcome: Welcome) -> None:
         self.is_there.set()
@@ -195,6 +213,8 @@ class _Caller:
     def received(self, message: EngineMessage) -> None:
         for final in message.finals if isinstance(message, StepOutputs) else ():
             self.finals[final.request_id].set_result(final)
+        if isinstance(message, Heartbeat) and message.stats is not None:
+            self.resident = set(message.stats.resident_adapters)
 
     def disconnected(self, reason: str) -> None:
         for answer in self.finals.values():
@@ -202,9 +222,36 @@ class _Caller:
                 answer.set_result(None)
 
 
+class Conversation:
+    """A connection to one engine."""
+
+    def __init__(self, link: EngineLink, caller: _Caller) -> None:
+        self._link = link
+        self._caller = caller
+
+    def call(self, num_tokens: int, adapter: str = "") -> asyncio.Future[Final | None]:
+        """Ask for a number of tokens; None where the engine goes away meanwhile."""
+        request = GenerateRequest(
+            uuid.uuid4().hex, [1, 2, 3], SamplingParams(num_tokens, ignore_eos=True), "t", adapter
+        )
+        answer: asyncio.Future[Final | None] = asyncio.get_running_loop().create_future()
+        self._caller.finals[request.request_id] = answer
+        self._link.send(Submit(request))
+        return answer
+
+    async def use(self, adapter: str) -> None:
+        """Use an adapter, and wait until a heartbeat says that it is there."""
+        await self.call(1, adapter)
+
+        async def is_there() -> bool:
+            return adapter in self._caller.resident
+
+        await until(is_there)
+
+
 @asynccontextmanager
-async def calling(host: Host, replica: ReplicaRow) -> AsyncIterator[Callable[..., asyncio.Future[Final | None]]]:
-    """Be connected to the engine of a replica; the function asks it for a number of tokens."""
+async def calling(host: Host, replica: ReplicaRow) -> AsyncIterator[Conversation]:
+    """Be connected to the engine of a replica."""
     caller = _Caller()
     served = await host.served()
     assert served is not None and replica.address is not None
@@ -212,16 +259,8 @@ async def calling(host: Host, replica: ReplicaRow) -> AsyncIterator[Callable[...
     assert digest is not None
     link = EngineLink(replica.address, database_id="", model_digest=digest, listener=caller)
     link.start()
-    await caller.is_there.wait()
-
-    def call(num_tokens: int) -> asyncio.Future[Final | None]:
-        request = GenerateRequest(uuid.uuid4().hex, [1, 2, 3], SamplingParams(num_tokens, ignore_eos=True), tenant="t")
-        answer: asyncio.Future[Final | None] = asyncio.get_running_loop().create_future()
-        caller.finals[request.request_id] = answer
-        link.send(Submit(request))
-        return answer
-
     try:
-        yield call
+        await caller.is_there.wait()
+        yield Conversation(link, caller)
     finally:
         await link.stop()

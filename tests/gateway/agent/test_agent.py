@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 
 import pytest
 
+from gateway.agent.hardware import this_host
 from gateway.db.pools import pools
 from gateway.db.pools.replicas import drain_replicas, replace_replicas
 from tests.gateway.agent.site import Host, calling
@@ -134,8 +136,87 @@ async def test_a_model_that_does_not_fit_is_refused_with_the_sum_before_it_start
         return found
 
     refusal = await until(why, host.log)
-    assert refusal.startswith("A replica needs 900002.5 GiB (weights 0.0 GiB, KV cache 900000.0 GiB, adapters 2.0 GiB")
+    assert refusal.startswith("A replica needs 900000.5 GiB (weights 0.0 GiB, KV cache 900000.0 GiB, adapters 0.0 GiB")
     assert len(await host.ready()) == 1 and "GiB are free" in refusal
+
+
+async def test_where_two_do_not_fit_one_goes_before_the_other_comes(host: Host) -> None:
+    folder = host.model()
+    pool = await host.pool(folder)
+    host.agent()
+    await host.ready()
+    most = f"{this_host('cpu').memory_bytes * 6 // 10 >> 20}MiB"
+    large = await host.want(pool, str(folder), kv_cache_bytes=most)
+    await host.ready(revision=large)
+    other = await host.want(pool, str(folder), kv_cache_bytes=most, max_waiting="99")
+    seen = set()
+
+    async def changed() -> bool:
+        rows = await host.replicas("loading", "ready", "draining")
+        seen.add(tuple(sorted(each.revision for each in rows)))
+        served = await host.served()
+        return served is not None and served.row.revision == other
+
+    await until(changed, host.log)
+    assert seen >= {(large,), (other,)} and (large, other) not in seen
+
+
+async def test_the_adapters_of_the_old_replicas_must_work_on_the_new_ones(host: Host) -> None:
+    folder = host.model()
+    pool = await host.pool(folder)
+    host.agent()
+    [row] = await host.ready()
+    async with calling(host, row) as engine:
+        await engine.use("1" * 64)
+        good = await host.want(pool, str(folder), max_waiting="99")
+        [row] = await host.ready(revision=good)
+    async with calling(host, row) as engine:
+        await engine.use("0" * 64)  # one that changes nothing, which a probe refuses
+        bad = await host.want(pool, str(folder), max_waiting="98")
+
+        async def why() -> str:
+            async with host.database.acquire() as conn:
+                found: str = await conn.fetchval("SELECT why FROM pool_revisions WHERE revision = $1", bad)
+            return found
+
+        refusal = await until(why, host.log)
+        assert refusal.startswith("adapter 000000000000 does not work with it: it changes nothing")
+        [after] = await host.ready(revision=good)
+        assert after.id == row.id
+
+
+async def test_engines_of_one_host_share_its_processors_and_its_defaults(host: Host) -> None:
+    folder = host.model()
+    host.variables["LORIKEET_MAX_WAITING"] = "7"
+    pool = await host.pool(folder)
+    host.agent()
+    await host.ready()
+    assert [each.num_threads for each in host.configurations(folder)] == [0], "alone, it adapts to what others leave"
+    await host.scale(pool, 2)
+    await host.ready(2)
+    share = max(1, len(os.sched_getaffinity(0)) // 2)
+    assert sorted(each.num_threads for each in host.configurations(folder)) == [0, share]
+    number = await host.want(pool, str(folder), max_num_seqs="3", num_threads="1")
+    await host.ready(2, revision=number)
+    newest = [each for each in host.configurations(folder) if each.max_num_seqs == 3]
+    assert [(each.max_waiting, each.num_threads, each.unattended_s) for each in newest] == [(7, 1, 600.0)] * 2
+
+
+async def test_an_engine_that_nobody_is_connected_to_ends_by_itself(host: Host) -> None:
+    await host.pool(host.model())
+    host.variables["LORIKEET_UNATTENDED_MINUTES"] = "0.02"
+    agent = host.agent()
+    await host.ready()
+    await asyncio.sleep(2.0)
+    assert len(host.pids()) == 1, "its agent is connected"
+    agent.kill()
+    await until(lambda: as_answer(host.pids() == []))
+    host.agent()
+
+    async def restarted() -> bool:
+        return [each.generation for each in await host.replicas("ready")] == [2]
+
+    await until(restarted, host.log)
 
 
 async def test_a_replica_is_replaced_by_another_one_on_request(host: Host) -> None:
@@ -157,8 +238,8 @@ async def test_a_draining_replica_ends_what_it_runs_before_it_is_stopped(host: H
     await host.pool(host.model(), num_replicas=1)
     host.agent()
     [row] = await host.ready()
-    async with calling(host, row) as call:
-        answer = call(num_tokens=400)  # two seconds
+    async with calling(host, row) as engine:
+        answer = engine.call(num_tokens=400)  # two seconds
         async with host.database.acquire() as conn:
             await drain_replicas(conn, [row.id], "for the test")
         final = await answer
@@ -172,8 +253,8 @@ async def test_a_replica_that_never_ends_what_it_runs_is_stopped_when_its_time_i
     host.variables["LORIKEET_DRAIN_SECONDS"] = "1"
     host.agent()
     [row] = await host.ready()
-    async with calling(host, row) as call:
-        answer = call(num_tokens=10**6)
+    async with calling(host, row) as engine:
+        answer = engine.call(num_tokens=10**6)
         await host.scale(pool, 0)
         await host.ready(0)
         assert (await answer) is None, "it was cut off"

@@ -12,14 +12,16 @@ from gateway.bench.__main__ import main
 from tests.gateway.conftest import House
 from tests.gateway.live import BASE
 
+pytestmark = pytest.mark.usefixtures("log_apart")  # the gateway, which logs, runs in this process
+
 
 def bench(house: House, *argv: str, model: str = BASE, key: str = "") -> int:
     return main(["--url", house.url, "--key", key or house.acme.key, "--model", model, *argv])
 
 
 def output(capsys: pytest.CaptureFixture[str]) -> list[str]:
-    """Lines of standard output, less the log of the gateway, which runs in this process."""
-    return [line for line in capsys.readouterr().out.splitlines() if "request_id=" not in line]
+    """Lines of standard output."""
+    return capsys.readouterr().out.splitlines()
 
 
 def test_every_row_counts_all_tokens_and_times_them(house: House, capsys: pytest.CaptureFixture[str]) -> None:

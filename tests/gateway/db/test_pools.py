@@ -11,10 +11,13 @@ import asyncpg
 import pytest
 
 from gateway.db.organization.organizations import ensure_organization
-from gateway.db.pool import Database
-from gateway.db.pools import hosts, pools, replicas, revisions
+from gateway.db.pool import FAILURES, Database
+from gateway.db.pools import hosts, planning, pools, replicas, revisions
+from gateway.db.pools.planning import plan_pools
 from gateway.db.pools.served import list_served, switch_revision
+from gateway.domain.pools.plan import Create
 from gateway.pools.first_pool import ensure_first_pool, make_pool
+from tests.installation.waiting import until
 
 if TYPE_CHECKING:
     from gateway.db.pool import Connection
@@ -169,3 +172,72 @@ async def test_changes_of_pools_and_replicas_are_announced_and_leases_are_not(co
     await replicas.replace_replicas(conn, [replica.id])
     await pools.scale_pool(conn, pool.id, 2)
     assert await version() == before + 4
+
+
+async def test_a_replica_whose_agent_was_stopped_waits_for_the_next_one_without_a_failure(conn: Connection) -> None:
+    pool, host = await a_pool(conn), await a_host(conn)
+    replica = await replicas.create_replica(conn, pool.id, 1, host_id="host_1")
+    assert await replicas.begin_start(conn, replica.id, host, address="ipc:///a") == 1
+    assert not await replicas.await_start(conn, replica.id, host - 1, 1, "of an agent before")
+    assert await replicas.await_start(conn, replica.id, host, 1, "its agent was stopped")
+    [found] = await replicas.list_replicas(conn, pool.id)
+    assert (found.state, found.num_failures, found.why) == ("starting", 0, "its agent was stopped")
+    assert await replicas.begin_start(conn, replica.id, host, address="ipc:///b") == 2
+
+
+async def test_only_an_agent_that_has_its_host_plans_and_one_at_a_time(conn: Connection, database: Database) -> None:
+    pool, host = await a_pool(conn, num_replicas=2), await a_host(conn)
+    assert await plan_pools(conn, "host_1", host - 1) == []
+    async with database.transaction() as other:
+        await other.execute("SELECT pg_advisory_xact_lock($1)", planning._LOCK_KEY)
+        assert await plan_pools(conn, "host_1", host) == []
+    assert [type(each) for each in await plan_pools(conn, "host_1", host)] == [Create, Create]
+    assert len(await replicas.list_replicas(conn, pool.id)) == 2
+    assert await plan_pools(conn, "host_1", host) == []
+
+
+async def test_a_planner_that_stops_in_the_midst_is_ended_with_all_that_it_decided(
+    conn: Connection, database: Database
+) -> None:
+    pool, host = await a_pool(conn), await a_host(conn)
+    async with database.acquire() as frozen:
+        transaction = frozen.transaction()
+        await transaction.start()
+        await frozen.execute(planning._END_WITH_ITS_AGENT)
+        await frozen.execute("SELECT pg_advisory_xact_lock($1)", planning._LOCK_KEY)
+        await replicas.create_replica(frozen, pool.id, 1, host_id="host_1")
+
+        async def planned() -> bool:
+            return bool(await plan_pools(conn, "host_1", host))
+
+        await until(planned)
+        with pytest.raises(FAILURES):
+            await frozen.execute("SELECT 1")
+    assert len(await replicas.list_replicas(conn, pool.id)) == 1
+
+
+async def test_a_pool_is_switched_and_led_back_by_the_planner(conn: Connection) -> None:
+    pool, host = await a_pool(conn), await a_host(conn)
+    await plan_pools(conn, "host_1", host)
+    [replica] = await replicas.list_replicas(conn, pool.id)
+    assert await replicas.begin_start(conn, replica.id, host, address="ipc:///a") == 1
+    await replicas.move_replica(conn, replica.id, host, 1, "ready")
+    await plan_pools(conn, "host_1", host)
+    await revisions.add_revision(conn, pool.id, "hub/model", {})
+    await pools.want_revision(conn, pool.id, 2)
+    await revisions.set_revision_state(conn, pool.id, 2, "failed", "no hub")
+    await plan_pools(conn, "host_1", host)
+    [served] = await list_served(conn)
+    assert (served.row.revision, served.row.wanted_revision) == (1, 1)
+
+
+async def test_a_failed_revision_is_tried_again_only_where_nothing_else_serves(conn: Connection) -> None:
+    first, other = await a_pool(conn), await a_pool(conn, "other")
+    await switch_revision(conn, other.id, 1)
+    for pool in (first, other):
+        await revisions.set_revision_state(conn, pool.id, 1, "failed", "no hub")
+    await revisions.prepare_again(conn)
+    assert [(await revisions.get_revision(conn, pool.id, 1)).state for pool in (first, other)] == [
+        "preparing",
+        "failed",
+    ]

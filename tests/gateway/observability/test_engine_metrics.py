@@ -10,7 +10,7 @@ from engine.protocol import STEP_BUCKETS_S, EngineStats, TenantStats
 from gateway.backends.base import Health
 from gateway.observability.engine_metrics import EngineCollector
 
-WITHOUT_A_METRIC = {"resident_adapters"}  # digests, which are too many for a label
+WITHOUT_A_METRIC = {"resident_adapters", "waiting_adapters"}  # digests, which are too many for a label
 
 
 class OneEngine:

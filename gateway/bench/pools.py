@@ -1,0 +1,136 @@
+"""What many pools cost a gateway: reading their rows, and finding where a request goes.
+
+`python -m gateway.bench.pools --model-dir DIR`: a database with 1,000 pools and 10,000 replicas, no engine behind any.
+Prints the seconds of reading all rows, and the microseconds of resolving model strings while changes come.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import random
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from engine.config import model_digest
+from gateway.backends.engine.client import EngineBackend
+from gateway.backends.engine.link import engine_context
+from gateway.bench.streams import NoBooks
+from gateway.db.changes import Change
+from gateway.db.migrate import migrate
+from gateway.db.pool import Database
+from gateway.db.pools.pools import scale_pool
+from gateway.db.pools.served import list_served
+from gateway.domain.errors import ModelNotFound
+from gateway.domain.routing.bases import Bases
+from gateway.domain.tenancy.principal import Principal
+from gateway.pools.first_pool import make_pool
+from gateway.pools.live import LivePools
+from gateway.postgres.embedded import EmbeddedPostgres
+from gateway.routing.resolve import Resolver
+
+_REPLICAS = """
+    INSERT INTO replicas (id, pool_id, revision)
+    SELECT 'replica_' || p.id || n, p.id, 1 FROM pools p CROSS JOIN generate_series(1, $1) n
+"""
+CHANGE_EVERY_S = 1.0
+
+
+async def measure(dsn: str, model_dir: Path, *, num_pools: int, num_replicas: int, seconds: float) -> dict[str, float]:
+    """Return seconds of a read of all rows, and quantiles of resolving in microseconds."""
+    digest = model_digest(model_dir)
+    async with await Database.connect(dsn) as database:
+        async with database.transaction() as conn:
+            for number in range(num_pools):
+                await make_pool(conn, f"pool-{number}", model="m", folder=model_dir, base_digest=digest)
+            await conn.execute(_REPLICAS, num_replicas // num_pools)
+        bases, context = Bases(), engine_context()
+        resolver = Resolver(database, bases)
+        pools = LivePools(
+            database,
+            bases,
+            lambda address, model: EngineBackend(
+                address, database_id="none", model=model, sink=NoBooks(), context=context
+            ),
+            forget_routes=lambda: resolver.changed(None),
+        )
+        started_s = time.perf_counter()
+        await pools.start()
+        read_s = time.perf_counter() - started_s
+        changing = asyncio.create_task(_keep_changing(database, pools))
+        try:
+            times_s = await _resolve(resolver, num_pools, seconds)
+        finally:
+            changing.cancel()
+            await asyncio.gather(changing, return_exceptions=True)
+            await pools.stop()
+            await pools.disconnect()
+            await asyncio.to_thread(context.term)
+    times_s.sort()
+    return {
+        "pools": num_pools,
+        "replicas": num_replicas,
+        "read_s": round(read_s, 3),
+        "resolved": len(times_s),
+        "resolve_us_p50": round(times_s[len(times_s) // 2] * 1e6, 1),
+        "resolve_us_p99": round(times_s[len(times_s) * 99 // 100] * 1e6, 1),
+    }
+
+
+async def _keep_changing(database: Database, pools: LivePools) -> None:
+    """Change a pool once a second, as agents do whose replicas come and go."""
+    async with database.acquire() as conn:
+        served = await list_served(conn)
+    rng = random.Random(0)  # noqa: S311 - no secret
+    while True:
+        await asyncio.sleep(CHANGE_EVERY_S)
+        pool_id = rng.choice(served).row.id
+        async with database.acquire() as conn:
+            await scale_pool(conn, pool_id, rng.randrange(2, 9))
+        pools.changed(Change(0, "pools", pool_id, None))
+
+
+async def _resolve(resolver: Resolver, num_pools: int, seconds: float) -> list[float]:
+    """Resolve pools and names that no pool has, a thousand times a second; return the seconds that each took."""
+    principal = Principal("org", "proj", "key", frozenset({"inference"}))
+    rng, times_s = random.Random(1), []  # noqa: S311 - no secret
+    until_s = time.perf_counter() + seconds
+    while time.perf_counter() < until_s:
+        model = f"pool-{rng.randrange(num_pools)}" if rng.random() < 0.9 else f"none-{rng.randrange(9)}:x"
+        started_s = time.perf_counter()
+        with contextlib.suppress(ModelNotFound):
+            await resolver.resolve(principal, model)
+        times_s.append(time.perf_counter() - started_s)
+        await asyncio.sleep(0.001)
+    return times_s
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m gateway.bench.pools", description=__doc__)
+    parser.add_argument("--model-dir", type=Path, required=True, help="folder of a prepared model")
+    parser.add_argument("--pools", type=int, default=1_000)
+    parser.add_argument("--replicas", type=int, default=10_000, help="replicas of all pools together")
+    parser.add_argument("--seconds", type=float, default=10.0)
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)
+        server = EmbeddedPostgres(Path(folder) / "postgres")
+        dsn = server.start()
+        try:
+            asyncio.run(migrate(dsn))
+            found = asyncio.run(
+                measure(dsn, args.model_dir, num_pools=args.pools, num_replicas=args.replicas, seconds=args.seconds)
+            )
+        finally:
+            server.stop()
+    sys.stdout.write(json.dumps(found) + "\n" if args.json else "".join(f"{k:>16}  {v}\n" for k, v in found.items()))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
