@@ -213,7 +213,8 @@ async def _check_free(conn: Connection, pool: ServedPool) -> None:
     running = [
         each for each in pool.replicas if each.state != "failed" and (each.host_id is None or each.host_id in alive)
     ]
-    if pool.row.num_replicas > 0:
+    has_failed = pool.revisions[pool.row.wanted_revision].state == "failed" and not running
+    if pool.row.num_replicas > 0 and not has_failed:
         number = f"{pool.row.num_replicas} replica{'s' * (pool.row.num_replicas != 1)}"
         raise Conflict(f"The pool is to run {number}: drain it first.", code="pool_in_use")
     if running:

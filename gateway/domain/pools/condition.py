@@ -71,7 +71,7 @@ def condition_of(
         )
     num_wanted, num_good = num_replicas + external, len(ready)
     if num_good < num_wanted:
-        return found("scaling", f"{num_good} of {_replicas(num_wanted)} {_are(num_good)} ready.{trouble}")
+        return found("scaling", f"{num_good} of {num_wanted} replicas {_are(num_good)} ready.{trouble}")
     if len(replicas) > num_wanted:
         return found("scaling", f"{len(replicas)} replicas run, {num_wanted} {_are(num_wanted)} wanted.{trouble}")
     return found("ready", trouble.strip())
@@ -89,7 +89,7 @@ def _progress(
     num_ready = sum(each.state == "ready" for each in mine)
     loading = next((each.why for each in mine if each.state == "loading" and each.why), "")
     return _ended(
-        f"{num_ready} of {_replicas(num_replicas)} of revision {wanted} {_are(num_ready)} ready"
+        f"{num_ready} of {num_replicas} replicas of revision {wanted} {_are(num_ready)} ready"
         f"{f'; one loads: {loading}' if loading else ''}"
     )
 

@@ -214,6 +214,10 @@ async def test_the_same_model_is_tried_again_after_it_failed(operator: httpx.Asy
     again = (await operator.post(f"/pools/{pool['id']}", json={"model": POOL["model"]})).json()
     assert (again["wanted_revision"], again["state"]) == (2, "starting")
     assert [each["state"] for each in again["revisions"]] == ["preparing", "failed"]
+    assert (await operator.delete(f"/pools/{pool['id']}")).status_code == 409, "replicas are wanted"
+    async with database.acquire() as conn:
+        await revisions.set_revision_state(conn, pool["id"], 2, "failed", "The hub cannot be reached.")
+    assert (await operator.delete(f"/pools/{pool['id']}")).status_code == 200, "nothing runs, and nothing will"
 
 
 async def test_scaling_and_draining_say_how_many_shall_run(operator: httpx.AsyncClient, agent: Agent) -> None:
