@@ -16,9 +16,10 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 	long-malformed long-signatures long-tools \
 	long-streams bench-streams conformance screenshots install clean
 
+# DEMO=two serves a second, small base model with random weights beside the demo's.
 # `exec`: Ctrl-C reaches Lorikeet itself rather than a shell around it. Make only waits for it to drain.
 serve: $(VENV)/.installed
-	@exec $(BIN)/lorikeet serve
+	@exec $(BIN)/lorikeet serve $(if $(DEMO),--demo $(DEMO))
 
 # Two processes for each processor, which compute in one thread each and wait most of the time. The kernels' tests have
 # their own, with whatever time the others leave: they count how many cases ran. The few that fail beside others are told

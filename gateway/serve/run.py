@@ -17,6 +17,7 @@ from gateway.db.pool import UNAVAILABLE, UNUSABLE, Database, in_words
 from gateway.observability.metrics import empty_shared_metrics
 from gateway.postgres.embedded import EmbeddedPostgres, EmbeddedPostgresError
 from gateway.postgres.placement import PlacementError
+from gateway.serve import second_pool
 from gateway.serve.banner import banner
 from gateway.serve.bootstrap import Access, BadOperatorKey, bootstrap
 from gateway.serve.commands import agent_command, gateway_command, gateway_environ
@@ -58,16 +59,16 @@ START_ERRORS: tuple[type[Exception], ...] = (
 )
 
 
-def serve(settings: Settings, gateways: int = 1) -> int:
+def serve(settings: Settings, gateways: int = 1, num_demo_pools: int = 1) -> int:
     """Run everything on this machine until a stop signal, from the main thread. Returns the exit code.
 
-    gateways: number of gateway processes that share the port. 0: stopped as asked; 1: the start failed, said in one
-    line on standard error.
+    gateways: number of gateway processes that share the port. num_demo_pools: 2 adds the demo's second pool.
+    0: stopped as asked; 1: the start failed, said in one line on standard error.
     """
     terminal = Terminal()
     with StopSignals() as stop:
         try:
-            _run(settings, gateways, terminal, stop)
+            _run(settings, gateways, num_demo_pools, terminal, stop)
         except StopRequested:
             terminal.say("stopped while starting")
         except UNUSABLE as error:
@@ -79,7 +80,7 @@ def serve(settings: Settings, gateways: int = 1) -> int:
     return 0
 
 
-def _run(settings: Settings, gateways: int, terminal: Terminal, stop: StopSignals) -> None:
+def _run(settings: Settings, gateways: int, num_demo_pools: int, terminal: Terminal, stop: StopSignals) -> None:
     with ExitStack() as stack:
         stack.enter_context(data_folder_lock(settings.data_dir, settings.base_url))
         refuse_half_restored(settings.data_dir)
@@ -94,6 +95,9 @@ def _run(settings: Settings, gateways: int, terminal: Terminal, stop: StopSignal
             notes = asyncio.run(settle_first_pool(dsn, settings, model_dir, digest))
         for note in notes:
             terminal.say(note)
+        if num_demo_pools > 1:
+            with stop.interrupts(), terminal.step(f"second base model {second_pool.NAME}"):
+                second_pool.add_second_pool(dsn, settings, terminal.say)
         metrics_fd = _metrics_fd(settings, terminal, stack)
         fleet = _build_fleet(settings, gateways, model_dir, dsn, postgres, listener, metrics_fd, terminal)
         stack.callback(fleet.drain, settings.drain_seconds, lambda: stop.hurried)

@@ -7,6 +7,11 @@ import { count } from "../../lib/format/format.js";
 import { html } from "../../lib/html.js";
 import { settingsOf } from "./words.js";
 
+const ROLLOUTS = {
+  "side by side": "Both revisions fit on the hosts: the new replicas start beside the present ones, and no request is refused.",
+  "one after the other": "Both revisions do not fit on the hosts at once: a present replica makes room first. While none is ready, requests are refused.",
+};
+
 /** onCancel: false where the reader may not, or where nothing served before. */
 export function InMotion({ pool, onCancel }) {
   const before = pool.revisions.find(({ revision }) => revision === pool.revision);
@@ -24,6 +29,7 @@ export function InMotion({ pool, onCancel }) {
         <${Gauge} label=${`Revision ${pool.wanted_revision} ready`} used=${readyOf(pool.wanted_revision)} max=${max} shown=${count} hint="replicas" warn=${1.01} bad=${1.01} />
         ${before && html`<${Gauge} label=${`Revision ${pool.revision} still serving`} used=${readyOf(pool.revision)} max=${max} shown=${count} hint="replicas" warn=${1.01} bad=${1.01} />`}
       </div>
+      ${pool.rollout && html`<p>${ROLLOUTS[pool.rollout]}</p>`}
       ${before && after && html`<${Differences} before=${before} after=${after} />`}
     </div>
   <//>`;

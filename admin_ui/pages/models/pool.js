@@ -47,7 +47,7 @@ function Lead({ pool: { state, why, num_ready: ready, revision, wanted_revision:
 }
 
 function Actions({ pool, ask }) {
-  const isStill = pool.num_replicas === 0 && pool.replicas.length === 0;
+  const isStill = (pool.num_replicas === 0 || pool.state === "failed") && pool.replicas.length === 0;
   const items = [
     { title: "Change model or settings", icon: "refresh", onClick: () => ask("update") },
     { title: "Change who may use it", icon: "tenants", onClick: () => ask("access") },

@@ -14,9 +14,10 @@ from gateway.admin.access import LIST_QUERY, needs, read_body
 from gateway.admin.common import author, seconds
 from gateway.admin.organization.projects import active_project, existing_project
 from gateway.admin.paging import Page, page_of_all, read_list_query, wrong_value
-from gateway.admin.services import Caller, Services
+from gateway.admin.services import AdminServices, Caller, Services
 from gateway.db.adapters import aliases
 from gateway.db.organization import audit
+from gateway.db.pools.managed import is_usable
 from gateway.domain.errors import Conflict, InvalidRequest, NotFound
 
 if TYPE_CHECKING:
@@ -82,10 +83,10 @@ class AliasController(Controller):
         wanted = await read_body(request, CreateAlias)
         _check_name("name", wanted.name, "alias")
         _check_name("adapter", wanted.adapter)
-        if services.bases.named(wanted.name) is not None:
-            raise wrong_value("name", "a base model has this name")
         async with services.database.transaction() as conn:
             await active_project(conn, caller.organization_id, project_id)
+            if await _is_base(conn, services, wanted.name, caller.organization_id, project_id):
+                raise wrong_value("name", "a base model has this name")
             adapter_id = await _target(conn, project_id, wanted)
             if len(await aliases.list_aliases(conn, project_id)) >= MAX_ALIASES:
                 raise InvalidRequest(
@@ -133,6 +134,13 @@ class AliasController(Controller):
             await aliases.remove_alias(conn, project_id, name)
             await audit.record(conn, author(caller), "alias.deleted", before.id, project_id=project_id, before=before)
         return DeletedAlias(name)
+
+
+async def _is_base(conn: Connection, services: AdminServices, name: str, organization_id: str, project_id: str) -> bool:
+    """Tell whether a base model that the project may use has this name; of others nobody is told."""
+    if name in services.bases.visible(project_id, organization_id):
+        return True
+    return await is_usable(conn, name, organization_id, project_id)
 
 
 def _check_name(field: str, name: str, what: str = "adapter name") -> None:

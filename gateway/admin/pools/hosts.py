@@ -15,31 +15,36 @@ from gateway.db.pools.managed import TakenMemory, list_taken
 
 
 class HostGpu(msgspec.Struct, frozen=True):
-    """taken_bytes: what the replicas there take by the estimates."""
+    """An accelerator of a host."""
 
     memory_bytes: int
     taken_bytes: int
+    """Memory that the replicas there take by the estimates."""
     num_replicas: int
 
 
 class Host(msgspec.Struct, frozen=True, kw_only=True):
-    """is_alive: whether an agent runs there now. memory_bytes, taken_bytes: of the host's own memory, as opposed to
-    that of its gpus. num_replicas: of all organizations, on processors and gpus."""
+    """A machine on which an agent starts engines."""
 
     id: str
     name: str
     is_alive: bool
+    """True if an agent runs there now."""
     num_processors: int
     memory_bytes: int
+    """Memory of the host itself, without the memory of the accelerators."""
     taken_bytes: int
+    """Part of the host's own memory that replicas take by the estimates."""
     gpus: list[HostGpu]
+    """The accelerators, in the order of their indices."""
     num_replicas: int
+    """Number of replicas of all organizations, on processors and accelerators."""
     object: Literal["organization.host"] = "organization.host"
 
 
 @get("/hosts", opt=needs("pools.read", query=LIST_QUERY))
 async def list_all_hosts(request: Request[Any, Any, Any], services: Services, caller: Caller) -> Page[Host]:
-    """The hosts of the installation, oldest first."""
+    """List the hosts of the installation, oldest first."""
     query = read_list_query(request.query_params)
     async with services.database.acquire() as conn:
         hosts, taken = await list_hosts(conn), await list_taken(conn)

@@ -9,10 +9,11 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from gateway.admin.paging import wrong_value
-from gateway.db.pools.managed import unknown_grants
+from gateway.db.pools.managed import has_alias, unknown_grants
 from gateway.db.pools.pools import Grant
-from gateway.domain.pools.engine_settings import BadEngineSetting, check_engine_settings
+from gateway.domain.errors import Conflict
 from gateway.domain.pools.model_source import check_model_source
+from gateway.domain.pools.settings import BadSetting, parse_settings
 from gateway.domain.pools.states import Access, check_pool_name
 
 if TYPE_CHECKING:
@@ -28,37 +29,48 @@ Settings = Annotated[dict[Annotated[str, Meta(max_length=64)], SettingValue], Me
 
 
 class PoolGrantIn(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """organization_id: the caller's own, if it is left out. project_id: one of its projects; all, if it is left out."""
+    """An organization, or one project of it, that may use a pool whose access is "listed"."""
 
     organization_id: Id | None = None
+    """Id of the organization; the organization of the caller if left out."""
     project_id: Id | None = None
+    """Id of a project of the organization; all projects of the organization if left out."""
 
 
 Grants = Annotated[tuple[PoolGrantIn, ...], Meta(max_length=MAX_GRANTS)]
 
 
 class CreatePool(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """name: by which requests ask for the base model. model: `demo`, the absolute path of a folder or of a `.gguf` file
-    on the hosts, or a repository id of the Hugging Face hub. settings: engine settings that differ from the hosts' own,
-    by name. grants: who may use a pool whose access is "listed"."""
+    """A new pool: a base model under a name, and how many engines serve it for whom."""
 
     name: str
+    """The name by which requests ask for the base model. No two pools of the installation have the same name."""
     model: str
+    """The base model: `demo`, the absolute path of a folder or of a `.gguf` file on the hosts, or a repository id of
+    the Hugging Face hub."""
     settings: Settings = {}
+    """Engine settings that differ from the hosts' own, by name, such as `max_model_len`."""
     num_replicas: NumReplicas = 1
+    """Number of engines that shall run."""
     access: Access = "all"
+    """Projects that may use the pool: `all` projects of the installation, or the ones that are `listed` in `grants`."""
     grants: Grants = ()
+    """Organizations and projects that may use a pool whose access is `listed`."""
 
 
 class UpdatePool(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What is left out stays as it is. model, settings: together the next revision of the pool, whose replicas take the
-    place of the present ones; settings replace all those before."""
+    """A change of a pool. What is left out stays as it is."""
 
     model: str | UnsetType = UNSET
+    """Another base model, which becomes a new revision of the pool."""
     settings: Settings | UnsetType = UNSET
+    """Engine settings in place of all former ones, which become a new revision of the pool."""
     num_replicas: NumReplicas | UnsetType = UNSET
+    """Number of engines that shall run."""
     access: Access | UnsetType = UNSET
+    """Projects that may use the pool: `all` projects of the installation, or the ones that are `listed` in `grants`."""
     grants: Grants | UnsetType = UNSET
+    """Organizations and projects that may use a pool whose access is `listed`, in place of all former grants."""
 
 
 def check_name(name: str) -> None:
@@ -66,7 +78,7 @@ def check_name(name: str) -> None:
     try:
         check_pool_name(name)
     except ValueError as error:
-        raise wrong_value("name", _as_reason(error)) from None
+        raise wrong_value("name", _as_reason(str(error))) from None
 
 
 def check_model(model: str) -> None:
@@ -74,16 +86,16 @@ def check_model(model: str) -> None:
     try:
         check_model_source(model)
     except ValueError as error:
-        raise wrong_value("model", _as_reason(error)) from None
+        raise wrong_value("model", _as_reason(str(error))) from None
 
 
 def read_settings(settings: dict[str, str | int | float]) -> dict[str, str]:
     """Return engine settings as texts. Raises InvalidRequest naming the one that is wrong."""
     texts = {name: f"{value:g}" if isinstance(value, float) else str(value) for name, value in settings.items()}
     try:
-        check_engine_settings(texts)
-    except BadEngineSetting as error:
-        raise wrong_value(f"settings.{error.name}", str(error)) from None
+        parse_settings(texts)
+    except BadSetting as error:
+        raise wrong_value(f"settings.{error.name}", _as_reason(error.reason)) from None
     return texts
 
 
@@ -107,7 +119,14 @@ def check_access(access: Access, grants: Sequence[PoolGrantIn | Grant]) -> None:
         raise wrong_value("grants", "they belong to the access 'listed', and the access is 'all'")
 
 
-def _as_reason(error: ValueError) -> str:
-    """Return the error's sentence as it goes on after a colon."""
-    message = str(error).removesuffix(".")
+async def check_aliases(conn: Connection, name: str, access: Access, grants: Sequence[Grant]) -> None:
+    """Raise Conflict where a project that may use a pool of this name has an alias of the same name: requests of that
+    project would get the pool instead."""
+    if await has_alias(conn, name, access, grants):
+        raise Conflict(f"A tenant that may use the pool has an alias named '{name}'.", param="name")
+
+
+def _as_reason(sentence: str) -> str:
+    """Return a sentence as it goes on after a colon."""
+    message = sentence.removesuffix(".")
     return message[:1].lower() + message[1:]

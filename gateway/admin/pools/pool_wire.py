@@ -13,88 +13,112 @@ from gateway.db.pools.replicas import ReplicaRow
 from gateway.db.pools.revisions import RevisionRow
 from gateway.db.pools.served import ServedPool
 from gateway.domain.pools.condition import PoolState, ReplicaStanding, condition_of
+from gateway.domain.pools.plan import How
 from gateway.domain.pools.states import Access, ReplicaState, RevisionState
 
 
 class PoolGrant(msgspec.Struct, frozen=True):
-    """project_id None: all projects of the organization."""
+    """An organization, or one project of it, that may use a pool whose access is "listed"."""
 
     organization_id: str
     project_id: str | None
+    """Id of one project; null stands for all projects of the organization."""
 
 
 class Pool(msgspec.Struct, frozen=True, kw_only=True):
-    """model, settings, replica_bytes: of the wanted revision; replica_bytes: the memory that one replica takes by the
-    estimate, None until the model is prepared. revision: the one that serves, None before the first is ready. why: a
-    sentence about the state. num_replicas: how many shall run; num_ready: how many take requests, with those that
-    somebody else runs. created_at: Unix seconds.
-    """
+    """A base model under a name, with the engines that serve it."""
 
     id: str
     name: str
+    """The name by which requests ask for the base model."""
     model: str
+    """The base model of the wanted revision, as the operator named it."""
     settings: dict[str, str]
+    """Engine settings of the wanted revision that differ from the hosts' own."""
     num_replicas: int
+    """Number of engines that shall run, without engines that somebody else runs."""
     num_ready: int
+    """Number of replicas that take requests, including engines that somebody else runs."""
     access: Access
+    """Projects that may use the pool: `all` projects of the installation, or the ones that are `listed` in `grants`."""
     grants: list[PoolGrant]
     revision: int | None
+    """The number of the revision that serves; null before the first one is ready."""
     wanted_revision: int
+    """The number of the revision that is to serve; another one than `revision` while a change is under way."""
     state: PoolState
     why: str
+    """A sentence about the state: how far a change is, or what is wrong."""
     replica_bytes: int | None
+    """The memory that one replica of the wanted revision takes by the estimate; null until its model is prepared."""
     created_at: int
+    """Unix seconds."""
     object: Literal["organization.pool"] = "organization.pool"
 
 
 class PoolRevision(msgspec.Struct, frozen=True, kw_only=True):
-    """base_digest, replica_bytes: None until the model is prepared. why: why it failed, or how far it is. Times in Unix
-    seconds; changed_at: when its state began."""
+    """A base model with engine settings that a pool serves or served. Model and settings of a revision never change."""
 
     revision: int
     model: str
     settings: dict[str, str]
     base_digest: str | None
+    """The digest of the base model, to which adapters belong; null until the model is prepared."""
     replica_bytes: int | None
+    """The memory that one replica takes by the estimate; null until the model is prepared."""
     state: RevisionState
     why: str
+    """Reason of the failure, or how far the preparation is."""
     created_at: int
+    """Unix seconds."""
     changed_at: int
+    """Unix seconds at which the state began."""
 
 
 class Replica(msgspec.Struct, frozen=True, kw_only=True):
-    """host_id, host: where an agent runs it; None where somebody else does. address: where gateways connect to, None
-    before its first start. gpu: the index of its accelerator, None where it computes on processors. generation: the
-    number of its latest start. why: why it is in this state, or how far it is. Times in Unix seconds; since: when the
-    state began, retry_at: when it is started again after a failure. num_failures: in a row. replace: whether another
-    one shall take its place.
-    """
+    """An engine process of a pool's revision."""
 
     id: str
     pool_id: str
     pool: str
+    """The name of the pool."""
     revision: int
     host_id: str | None
+    """The host whose agent runs the engine; null for an engine that somebody else runs."""
     host: str | None
+    """The name of the host."""
     address: str | None
+    """The endpoint that gateways connect to; null before the first start."""
     gpu: int | None
+    """The index of the accelerator on the host; null for an engine that computes on processors."""
     state: ReplicaState
     generation: int
+    """The number of the latest start; 0 before the first."""
     why: str
+    """Reason for the state, or how far the start is."""
     since: int
+    """Unix seconds at which the state began."""
     num_failures: int
+    """Number of failures in a row."""
     retry_at: int | None
+    """Unix seconds of the next start after a failure."""
     replace: bool
+    """True if another replica shall take the place of this one."""
     object: Literal["organization.replica"] = "organization.replica"
 
 
 class PoolDetail(Pool, frozen=True, kw_only=True):
-    """num_adapters: adapters of all tenants that belong to the base that serves. revisions: the latest, newest first.
-    replicas: those that have not been stopped."""
+    """A pool with the revisions and replicas of the pool."""
 
+    rollout: How | None
+    """The way in which the change under way replaces replicas: `side by side`, or `one after the other` where both
+    revisions do not fit on the hosts. Null where no change is under way, and until the model is prepared."""
     num_adapters: int
+    """Adapters of all tenants that belong to the base that serves."""
     revisions: list[PoolRevision]
+    """The latest revisions, newest first."""
     replicas: list[Replica]
+    """Replicas that have not been stopped, oldest first."""
 
 
 class DeletedPool(msgspec.Struct, frozen=True):
@@ -108,11 +132,12 @@ def pool_wire(pool: ServedPool) -> Pool:
 
 
 def detail_wire(
-    pool: ServedPool, revisions: list[RevisionRow], num_adapters: int, hosts: Mapping[str, str]
+    pool: ServedPool, revisions: list[RevisionRow], rollout: How | None, num_adapters: int, hosts: Mapping[str, str]
 ) -> PoolDetail:
     """hosts: their names by id."""
     return PoolDetail(
         **_fields(pool),
+        rollout=rollout,
         num_adapters=num_adapters,
         revisions=[_revision_wire(each) for each in revisions],
         replicas=[replica_wire(each, pool.row.name, hosts) for each in pool.replicas],

@@ -16,6 +16,7 @@ from gateway.admin.pools.pool_bodies import (
     CreatePool,
     UpdatePool,
     check_access,
+    check_aliases,
     check_model,
     check_name,
     read_grants,
@@ -27,8 +28,10 @@ from gateway.db.organization import audit
 from gateway.db.organization.organizations import lock_organization
 from gateway.db.pools import managed, pools, replicas, revisions
 from gateway.db.pools.hosts import list_hosts
+from gateway.db.pools.planning import read_world
 from gateway.db.pools.served import ServedPool
 from gateway.domain.errors import Conflict, InvalidRequest, NotFound
+from gateway.domain.pools.rollout import rollout_of
 from gateway.domain.tenancy.actor import Actor
 
 if TYPE_CHECKING:
@@ -43,7 +46,7 @@ class PoolController(Controller):
 
     @get(opt=needs("pools.read", query=LIST_QUERY))
     async def list_pools(self, request: Request[Any, Any, Any], services: Services, caller: Caller) -> Page[Pool]:
-        """The organization's pools, oldest first."""
+        """List the organization's pools, oldest first."""
         query = read_list_query(request.query_params)
         async with services.database.acquire() as conn:
             rows = await managed.list_at_once(conn, caller.organization_id)
@@ -51,7 +54,7 @@ class PoolController(Controller):
 
     @post(status_code=200, opt=needs("pools.write", body=CreatePool))
     async def create_pool(self, request: Request[Any, Any, Any], services: Services, caller: Caller) -> PoolDetail:
-        """Make a pool. Its model is prepared and its replicas are started by the agents of hosts."""
+        """Make a pool. The agents of hosts prepare the model and start the replicas."""
         wanted = await read_body(request, CreatePool)
         check_name(wanted.name)
         check_model(wanted.model)
@@ -62,19 +65,12 @@ class PoolController(Controller):
             if await pools.count_pools(conn, caller.organization_id) >= MAX_POOLS:
                 raise InvalidRequest(f"There are {MAX_POOLS} pools already, the most there can be.")
             grants = await read_grants(conn, caller.organization_id, wanted.grants)
-            taken = await managed.is_alias(conn, wanted.name)
-            made = (
-                None
-                if taken
-                else await pools.create_pool(
-                    conn, caller.organization_id, wanted.name, num_replicas=wanted.num_replicas, access=wanted.access
-                )
+            await check_aliases(conn, wanted.name, wanted.access, grants)
+            made = await pools.create_pool(
+                conn, caller.organization_id, wanted.name, num_replicas=wanted.num_replicas, access=wanted.access
             )
             if made is None:
-                raise Conflict(
-                    f"The name '{wanted.name}' is taken, by a pool of the installation or an alias of a tenant.",
-                    param="name",
-                )
+                raise Conflict(f"A pool of the installation has the name '{wanted.name}' already.", param="name")
             await revisions.add_revision(conn, made.id, wanted.model, settings)
             if grants:
                 await pools.set_access(conn, made.id, wanted.access, grants)
@@ -84,7 +80,7 @@ class PoolController(Controller):
 
     @get("/{pool_id:str}", opt=needs("pools.read"))
     async def get_pool(self, pool_id: FromPath[str], services: Services, caller: Caller) -> PoolDetail:
-        """A pool with its revisions and replicas."""
+        """Show a pool with its revisions and replicas."""
         async with services.database.acquire() as conn:
             found = await managed.list_at_once(conn, caller.organization_id, pool_id)
             return await _detail(conn, only_pool(found, pool_id))
@@ -168,7 +164,7 @@ def only_pool(found: Sequence[ServedPool], pool_id: str) -> ServedPool:
 
 
 async def _locked_pool(conn: Connection, organization_id: str, pool_id: str) -> ServedPool:
-    await pools.lock_pool_by_id(conn, organization_id, pool_id)
+    await managed.lock_whole_pool(conn, organization_id, pool_id)
     return await _fresh(conn, organization_id, pool_id)
 
 
@@ -181,7 +177,10 @@ async def _detail(conn: Connection, pool: ServedPool) -> PoolDetail:
     hosts = {each.id: each.name for each in await list_hosts(conn)}
     serving = pool.revisions[pool.row.revision or pool.row.wanted_revision]
     num_adapters = await managed.count_adapters(conn, serving.base_digest) if serving.base_digest else 0
-    return detail_wire(pool, await revisions.list_revisions(conn, pool.row.id), num_adapters, hosts)
+    rollout = None
+    if pool.row.revision not in (None, pool.row.wanted_revision):
+        rollout = rollout_of(*await read_world(conn), pool.row.id)
+    return detail_wire(pool, await revisions.list_revisions(conn, pool.row.id), rollout, num_adapters, hosts)
 
 
 async def _change_access(conn: Connection, caller: Actor, before: ServedPool, wanted: UpdatePool) -> None:
@@ -195,6 +194,7 @@ async def _change_access(conn: Connection, caller: Actor, before: ServedPool, wa
         grants = await read_grants(conn, caller.organization_id, wanted.grants)
     check_access(access, grants)
     same = {(each.organization_id, each.project_id) for each in grants}
+    await check_aliases(conn, before.row.name, access, grants)
     if access != before.row.access or same != {(each.organization_id, each.project_id) for each in before.grants}:
         await pools.set_access(conn, before.row.id, access, grants)
 
@@ -213,7 +213,8 @@ async def _check_free(conn: Connection, pool: ServedPool) -> None:
     running = [
         each for each in pool.replicas if each.state != "failed" and (each.host_id is None or each.host_id in alive)
     ]
-    if pool.row.num_replicas > 0:
+    has_failed = pool.revisions[pool.row.wanted_revision].state == "failed" and not running
+    if pool.row.num_replicas > 0 and not has_failed:
         number = f"{pool.row.num_replicas} replica{'s' * (pool.row.num_replicas != 1)}"
         raise Conflict(f"The pool is to run {number}: drain it first.", code="pool_in_use")
     if running:

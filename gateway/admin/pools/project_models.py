@@ -23,25 +23,30 @@ SERVICE_TIER = "default"
 
 
 class ModelPrice(msgspec.Struct, frozen=True):
-    """Nanos of the currency per million tokens, less the project's discount."""
+    """The prices that a project pays for tokens, less the discount of the project."""
 
     currency: str
     input_nanos_per_million: int
+    """Nanos of the currency per million tokens."""
     cached_input_nanos_per_million: int
     output_nanos_per_million: int
 
 
 class ProjectModel(msgspec.Struct, frozen=True, kw_only=True):
-    """id: of the pool; name: by which requests ask for the base model. context_length: tokens of prompt and completion
-    together, None while no engine says. num_ready: replicas that take requests. price: of the base itself;
-    adapter_price: of its adapters that have no price class of their own. Both are None while there are no prices."""
+    """A base model that a project may use."""
 
     id: str
+    """The id of the pool."""
     name: str
+    """The name by which requests ask for the base model."""
     context_length: int | None
+    """Tokens of prompt and completion together; null while no engine says so."""
     num_ready: int
+    """Number of replicas that take requests."""
     price: ModelPrice | None
+    """The price of the base model itself; null while there are no prices."""
     adapter_price: ModelPrice | None
+    """The price of adapters that have no price class of their own; null while there are no prices."""
     object: Literal["organization.project.model"] = "organization.project.model"
 
 
@@ -49,7 +54,7 @@ class ProjectModel(msgspec.Struct, frozen=True, kw_only=True):
 async def list_project_models(
     project_id: FromPath[str], request: Request[Any, Any, Any], services: Services, caller: Caller
 ) -> Page[ProjectModel]:
-    """The base models that the project may use, with what it pays for each."""
+    """List the base models that a project may use, with the prices of each."""
     query = read_list_query(request.query_params)
     async with services.database.acquire() as conn:
         await existing_project(conn, caller.organization_id, project_id)

@@ -28,7 +28,7 @@ class ReplicaController(Controller):
 
     @get(opt=needs("pools.read", query=(*LIST_QUERY, "pool_id")))
     async def list_replicas(self, request: Request[Any, Any, Any], services: Services, caller: Caller) -> Page[Replica]:
-        """Replicas of the organization's pools that have not been stopped, by pool. pool_id: of this one alone."""
+        """List replicas that have not been stopped, by pool: of one pool, or of all pools of the organization."""
         query, pool_id = read_list_query(request.query_params), request.query_params.get("pool_id")
         async with services.database.acquire() as conn:
             found = await managed.list_at_once(conn, caller.organization_id, pool_id)
@@ -81,7 +81,7 @@ class ReplicaController(Controller):
 async def _existing(conn: Connection, organization_id: str, replica_id: str) -> tuple[pools.PoolRow, Replica]:
     """Return a replica and its pool, which is locked. Raises NotFound."""
     row = await replicas.find_replica(conn, organization_id, replica_id)
-    pool = await pools.lock_pool_by_id(conn, organization_id, row.pool_id) if row else None
+    pool = await managed.lock_whole_pool(conn, organization_id, row.pool_id) if row else None
     if row is None or pool is None:
         raise NotFound(f"There is no replica with the id '{replica_id}'.", param="replica_id")
     hosts = {each.id: each.name for each in await list_hosts(conn)}

@@ -88,4 +88,5 @@ def _revision(pool: dict[str, Any]) -> str:
     serving, wanted = pool["revision"], pool["wanted_revision"]
     if serving == wanted:
         return str(serving)
-    return f"{wanted} is on its way, {'none serves yet' if serving is None else f'{serving} serves'}"
+    how = f" ({pool['rollout']})" if pool["rollout"] else ""
+    return f"{wanted} is on its way{how}, {'none serves yet' if serving is None else f'{serving} serves'}"

@@ -54,9 +54,12 @@ def settle(client: AdminClient, arguments: argparse.Namespace, pool: dict[str, A
 
 def _watch(client: AdminClient, pool: dict[str, Any], progress: Progress, timeout_s: int) -> dict[str, Any]:
     """Return the pool as it is once it is as wanted, or when the time is over. Raises CommandFailed."""
-    wanted, deadline_s, last = pool["wanted_revision"], time.monotonic() + timeout_s, None
+    wanted, deadline_s, last, rollout = pool["wanted_revision"], time.monotonic() + timeout_s, None, None
     while True:
         _check(pool, wanted)
+        if pool["rollout"] not in (None, rollout):
+            rollout = pool["rollout"]
+            progress.say(f"{pool['name']}: replicas are replaced {rollout}")
         if (said := (pool["state"], pool["why"])) != last:
             last = said
             progress.say(f"{pool['name']}: {': '.join(filter(None, said))}")

@@ -35,6 +35,12 @@ def register(verbs: Verbs) -> None:
         metavar="N",
         help=f"number of gateway processes that share the port, 1 to {MAX_GATEWAYS} (default: 1)",
     )
+    serve.add_argument(
+        "--demo",
+        choices=("one", "two"),
+        default="one",
+        help="number of the demo's base models: `two` adds a small one with random weights (default: one)",
+    )
     serve.set_defaults(run=_serve)
     gateway = verbs.add_parser(
         "gateway",
@@ -101,7 +107,9 @@ def _serve(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
     settings = load_settings(environ)
     from gateway.serve import serve
 
-    return serve(settings, gateways=arguments.gateways)
+    if arguments.demo == "two" and settings.model != "demo":
+        raise CommandFailed(f"--demo two needs LORIKEET_MODEL=demo, not {settings.model}")
+    return serve(settings, gateways=arguments.gateways, num_demo_pools=2 if arguments.demo == "two" else 1)
 
 
 def _gateway(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:

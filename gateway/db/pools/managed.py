@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from gateway.db.pools.pools import Grant, pool_of
+from gateway.db.pools.pools import Grant, PoolRow, lock_pool_by_id, pool_of
 from gateway.db.pools.replicas import ReplicaRow, replica_of
 from gateway.db.pools.revisions import RevisionRow, revision_of
 from gateway.db.pools.served import ServedPool
+from gateway.domain.pools.states import Access
 
 if TYPE_CHECKING:
     from gateway.db.pool import Connection
@@ -60,6 +61,24 @@ async def list_managed(conn: Connection, organization_id: str, pool_id: str | No
     ]
 
 
+_LOCK_REVISIONS = "SELECT FROM pool_revisions WHERE pool_id = $1 ORDER BY revision FOR NO KEY UPDATE"
+_LOCK_REPLICAS = "SELECT FROM replicas WHERE pool_id = $1 AND state <> 'stopped' ORDER BY id FOR NO KEY UPDATE"
+
+
+async def lock_whole_pool(conn: Connection, organization_id: str, pool_id: str) -> PoolRow | None:
+    """Return the organization's pool with this id, which nobody else changes until the transaction ends, nor any of its
+    revisions and replicas.
+
+    All are locked before the first change, in the order of `planning`: a change locks the counter of changes, for which
+    somebody who has one of the rows may wait.
+    """
+    row = await lock_pool_by_id(conn, organization_id, pool_id)
+    if row is not None:
+        await conn.execute(_LOCK_REVISIONS, pool_id)
+        await conn.execute(_LOCK_REPLICAS, pool_id)
+    return row
+
+
 async def list_at_once(conn: Connection, organization_id: str, pool_id: str | None = None) -> list[ServedPool]:
     """Return what `list_managed` does, as of one instant. conn: without a transaction."""
     async with conn.transaction(isolation="repeatable_read", readonly=True):
@@ -105,15 +124,19 @@ async def unknown_grants(conn: Connection, grants: Sequence[Grant]) -> list[int]
     return [row["place"] for row in await conn.fetch(_UNKNOWN_GRANTS, organizations, projects)]
 
 
-_IS_ALIAS = """
-    SELECT EXISTS (SELECT FROM model_aliases a JOIN projects p ON p.id = a.project_id
-                   WHERE a.name = $1 AND p.archived_at IS NULL)
+_HAS_ALIAS = """
+    SELECT EXISTS (
+        SELECT FROM model_aliases a JOIN projects p ON p.id = a.project_id
+        WHERE a.name = $1 AND p.archived_at IS NULL AND ($2 OR EXISTS
+            (SELECT FROM unnest($3::text[], $4::text[]) AS g (organization_id, project_id)
+             WHERE g.organization_id = p.organization_id AND coalesce(g.project_id, p.id) = p.id)))
 """
 
 
-async def is_alias(conn: Connection, name: str) -> bool:
-    """Tell whether some project of the installation has an alias of this name."""
-    return bool(await conn.fetchval(_IS_ALIAS, name))
+async def has_alias(conn: Connection, name: str, access: Access, grants: Sequence[Grant]) -> bool:
+    """Tell whether a project that may use a pool with this access has an alias of this name."""
+    organizations, projects = [each.organization_id for each in grants], [each.project_id for each in grants]
+    return bool(await conn.fetchval(_HAS_ALIAS, name, access == "all", organizations, projects))
 
 
 _NUM_ADAPTERS = """
@@ -168,3 +191,15 @@ async def list_usable(conn: Connection, organization_id: str, project_id: str) -
         UsableBase(row["id"], row["name"], _SETTINGS.decode(row["settings"]), row["num_ready"])
         for row in await conn.fetch(_USABLE, organization_id, project_id)
     ]
+
+
+_IS_USABLE = """
+    SELECT EXISTS (SELECT FROM pools p WHERE p.name = $1 AND p.removed_at IS NULL AND (p.access = 'all' OR EXISTS
+        (SELECT FROM pool_grants g WHERE g.pool_id = p.id AND g.organization_id = $2
+                                         AND coalesce(g.project_id, $3) = $3)))
+"""
+
+
+async def is_usable(conn: Connection, name: str, organization_id: str, project_id: str) -> bool:
+    """Tell whether there is a pool of this name that the project may use, whether it serves already or not."""
+    return bool(await conn.fetchval(_IS_USABLE, name, organization_id, project_id))

@@ -135,6 +135,14 @@ async def had_pools(conn: Connection) -> bool:
     return bool(await conn.fetchval(_HAS_ANY))
 
 
+_HAD = "SELECT EXISTS (SELECT FROM pools WHERE name = $1)"
+
+
+async def had_pool(conn: Connection, name: str) -> bool:
+    """Tell whether the installation has, or ever had, a pool of this name."""
+    return bool(await conn.fetchval(_HAD, name))
+
+
 _SCALE = "UPDATE pools SET num_replicas = $2 WHERE id = $1 AND num_replicas <> $2"
 
 

@@ -7,6 +7,7 @@ from typing import Literal
 
 import msgspec
 
+from gateway.domain.pools.plan import MAX_FAILURES
 from gateway.domain.pools.states import ReplicaState, RevisionState
 
 PoolState = Literal["starting", "ready", "changing", "scaling", "draining", "stopped", "failed"]
@@ -14,9 +15,6 @@ PoolState = Literal["starting", "ready", "changing", "scaling", "draining", "sto
 to take the place of the one that serves. scaling: fewer or more replicas run than are wanted. draining: none is wanted
 any more, and the last ones end their requests. stopped: none runs, and none is wanted. failed: nothing serves, and
 nothing will without a change."""
-
-MANY_FAILURES = 3
-"""Failures in a row after which a replica that nothing else can stand in for makes its pool count as failed."""
 
 
 class ReplicaStanding(msgspec.Struct, frozen=True):
@@ -55,7 +53,7 @@ def condition_of(
         return Condition(state, why, len(ready))
 
     failing = next((each for each in replicas if each.state == "failed"), None)
-    is_hopeless = failing is not None and failing.num_failures >= MANY_FAILURES
+    is_hopeless = failing is not None and failing.num_failures >= MAX_FAILURES
     if not ready and wanted_state == "failed":
         return found("failed", wanted_why)
     if num_replicas + external == 0:
@@ -73,7 +71,7 @@ def condition_of(
         )
     num_wanted, num_good = num_replicas + external, len(ready)
     if num_good < num_wanted:
-        return found("scaling", f"{num_good} of {_replicas(num_wanted)} {_are(num_good)} ready.{trouble}")
+        return found("scaling", f"{num_good} of {num_wanted} replicas {_are(num_good)} ready.{trouble}")
     if len(replicas) > num_wanted:
         return found("scaling", f"{len(replicas)} replicas run, {num_wanted} {_are(num_wanted)} wanted.{trouble}")
     return found("ready", trouble.strip())
@@ -91,7 +89,7 @@ def _progress(
     num_ready = sum(each.state == "ready" for each in mine)
     loading = next((each.why for each in mine if each.state == "loading" and each.why), "")
     return _ended(
-        f"{num_ready} of {_replicas(num_replicas)} of revision {wanted} {_are(num_ready)} ready"
+        f"{num_ready} of {num_replicas} replicas of revision {wanted} {_are(num_ready)} ready"
         f"{f'; one loads: {loading}' if loading else ''}"
     )
 

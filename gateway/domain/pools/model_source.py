@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 
 MAX_SOURCE_CHARS = 1024
-DEMO = "demo"
+DEMO = frozenset({"demo", "demo-random"})
+"""Models that need no download: a trained one, and one with random weights."""
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*")
 
@@ -20,7 +21,7 @@ def check_model_source(source: str) -> None:
     if not source.isprintable():
         raise ValueError("it holds control characters")
     is_path = source.startswith("/") and source.strip("/ ") != ""
-    if not (source == DEMO or is_path or _HUB_ID.fullmatch(source)):
+    if not (source in DEMO or is_path or _HUB_ID.fullmatch(source)):
         raise ValueError(
             "expected 'demo', the absolute path of a folder or of a .gguf file, or a repository id of the Hugging Face "
             "hub such as 'Qwen/Qwen3-0.6B'"

@@ -22,20 +22,32 @@ POOL_SETTINGS: Mapping[str, Field] = {
 """The settings that a revision may have, by name, with their documentation."""
 
 
+class BadSetting(ValueError):
+    """A setting that no pool can have, or not with this value; the message names it."""
+
+    def __init__(self, name: str, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.name = name
+        self.reason = reason
+        """What is wrong, without the name."""
+
+
 def parse_settings(settings: Mapping[str, str]) -> dict[str, Any]:
     """Return the values of a revision's settings.
 
-    Raises ValueError: for a name that is no setting of a pool, or a value that does not fit; the message names it.
+    Raises BadSetting: for a name that is no setting of a pool, or a value that does not fit.
     """
     values: dict[str, Any] = {}
     for name, text in settings.items():
         field = POOL_SETTINGS.get(name)
         if field is None:
-            raise ValueError(f"{name!r} is no setting of a pool; these are: {', '.join(POOL_SETTINGS)}")
+            known = f"these are: {', '.join(POOL_SETTINGS)}"
+            reason = "the host decides this one" if name in _OF_THE_HOST else "it is no setting of a pool"
+            raise BadSetting(name, f"{reason}; {known}", f"{name!r} is no setting of a pool; {known}")
         try:
             values[name] = field.parse(text)
         except ValueError as error:
-            raise ValueError(f"{name}={text!r}: {error}") from None
+            raise BadSetting(name, str(error), f"{name}={text!r}: {error}") from None
     return values
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import httpx
@@ -32,10 +33,12 @@ async def make(operator: httpx.AsyncClient, **changes: Any) -> dict[str, Any]:
     return made
 
 
-async def serving(operator: httpx.AsyncClient, agent: Agent, **changes: Any) -> tuple[str, list[str]]:
+async def serving(
+    operator: httpx.AsyncClient, agent: Agent, *, num_bytes: int = 2 * GIB, **changes: Any
+) -> tuple[str, list[str]]:
     """Path of a pool whose two replicas are ready, and their ids."""
     pool_id = (await make(operator, **changes))["id"]
-    await agent.prepare(pool_id)
+    await agent.prepare(pool_id, num_bytes=num_bytes)
     ids = [await agent.start(pool_id) for _ in range(2)]
     return f"/pools/{pool_id}", ids
 
@@ -125,19 +128,37 @@ async def test_a_wrong_field_is_refused_by_its_name(operator: httpx.AsyncClient,
     assert await events(operator) == ["pool.created"]
 
 
-async def test_a_name_is_taken_once_in_the_installation(
-    server: AdminServer, operator: httpx.AsyncClient, acme: str, database: Database
-) -> None:
+async def test_a_name_is_taken_once_in_the_installation(server: AdminServer, operator: httpx.AsyncClient) -> None:
     made = await make(operator)
     assert error(await operator.post("/pools", json=POOL)) == (409, "name")
     async with server.client(await server.admin_key("admin_read", "admin_write", organization="other")) as other:
         assert error(await other.post("/pools", json=POOL)) == (409, "name")
         assert (await other.get(f"/pools/{made['id']}")).status_code == 404
         assert (await other.get("/pools")).json()["data"] == []
+
+
+async def test_a_pool_and_an_alias_of_a_tenant_that_may_use_it_never_have_one_name(
+    operator: httpx.AsyncClient, acme: str, database: Database
+) -> None:
+    globex = (await operator.post("/projects", json={"name": "globex"})).json()["id"]
+    mine, theirs = [{"project_id": acme.removeprefix("/projects/")}], [{"project_id": globex}]
     async with database.acquire() as conn:
         await put_adapter(conn, acme.removeprefix("/projects/"), "pirate", digest="a" * 64, rank=8, size_bytes=1)
-    await operator.post(f"{acme}/aliases", json={"name": "support-bot", "adapter": "pirate", "version": 1})
-    assert error(await operator.post("/pools", json=POOL | {"name": "support-bot"})) == (409, "name")
+    alias = {"name": "bot", "adapter": "pirate", "version": 1}
+    hidden = await make(operator, name="bot", access="listed", grants=theirs)
+    assert (await operator.post(f"{acme}/aliases", json=alias)).status_code == 200, "as if there were no such pool"
+    path = f"/pools/{hidden['id']}"
+    assert error(await operator.post(path, json={"access": "all"})) == (409, "name")
+    assert error(await operator.post(path, json={"grants": theirs + mine})) == (409, "name")
+    assert error(await operator.post(path, json={"grants": [{}]})) == (409, "name")
+    await operator.delete(f"{acme}/aliases/bot")
+    assert (await operator.post(path, json={"grants": theirs + mine})).status_code == 200
+    assert error(await operator.post(f"{acme}/aliases", json=alias)) == (400, "name")
+    await operator.post(f"{acme}/aliases", json=alias | {"name": "other"})
+    assert error(await operator.post("/pools", json=POOL | {"name": "other"})) == (409, "name")
+    assert (
+        await operator.post("/pools", json=POOL | {"name": "other", "access": "listed", "grants": theirs})
+    ).is_success
 
 
 async def test_another_model_is_a_new_revision_that_is_wanted_until_it_serves(
@@ -158,6 +179,18 @@ async def test_another_model_is_a_new_revision_that_is_wanted_until_it_serves(
     await agent.start(pool_id, 3)
     assert (await operator.get(path)).json()["revision"] == 3
     assert await events(operator) == ["pool.created", "pool.updated", "pool.updated"]
+
+
+@pytest.mark.parametrize(("replica_gib", "rollout"), [(2, "side by side"), (30, "one after the other"), (70, None)])
+async def test_how_replicas_are_replaced_is_said_before_they_are(
+    operator: httpx.AsyncClient, agent: Agent, replica_gib: int, rollout: str | None
+) -> None:
+    path, _ = await serving(operator, agent, num_bytes=20 * GIB)
+    changed = (await operator.post(path, json={"model": "demo"})).json()
+    assert changed["rollout"] is None, "nobody knows what it needs"
+    await agent.prepare(path.removeprefix("/pools/"), 2, num_bytes=replica_gib * GIB)
+    assert (await operator.get(path)).json()["rollout"] == rollout
+    assert (await operator.post(f"{path}/cancel")).json()["rollout"] is None
 
 
 async def test_a_change_is_cancelled_while_it_is_under_way(operator: httpx.AsyncClient, agent: Agent) -> None:
@@ -181,6 +214,10 @@ async def test_the_same_model_is_tried_again_after_it_failed(operator: httpx.Asy
     again = (await operator.post(f"/pools/{pool['id']}", json={"model": POOL["model"]})).json()
     assert (again["wanted_revision"], again["state"]) == (2, "starting")
     assert [each["state"] for each in again["revisions"]] == ["preparing", "failed"]
+    assert (await operator.delete(f"/pools/{pool['id']}")).status_code == 409, "replicas are wanted"
+    async with database.acquire() as conn:
+        await revisions.set_revision_state(conn, pool["id"], 2, "failed", "The hub cannot be reached.")
+    assert (await operator.delete(f"/pools/{pool['id']}")).status_code == 200, "nothing runs, and nothing will"
 
 
 async def test_scaling_and_draining_say_how_many_shall_run(operator: httpx.AsyncClient, agent: Agent) -> None:
@@ -324,6 +361,37 @@ async def test_replicas_are_listed_by_pool_and_in_pages(operator: httpx.AsyncCli
     page = (await operator.get("/replicas", params=of_one | {"limit": 1})).json()
     assert ([each["id"] for each in page["data"]], page["has_more"]) == (ids[:1], True)
     assert error(await operator.get("/replicas", params={"pool_id": "pool_none"})) == (404, "pool_id")
+
+
+async def test_pools_are_shown_as_of_one_instant_while_they_change(
+    operator: httpx.AsyncClient, database: Database
+) -> None:
+    pool_id = (await make(operator))["id"]
+    path, is_over = f"/pools/{pool_id}", False
+
+    async def change() -> None:
+        for number in range(30):
+            reply = await operator.post(path, json={"settings": {"max_num_seqs": number + 1}})
+            assert reply.status_code == 200, reply.text
+
+    async def look() -> None:
+        for _ in range(30):
+            replies = [await operator.get(each) for each in (path, "/pools", "/replicas")]
+            assert {reply.status_code for reply in replies} == {200}
+
+    async def prepare() -> None:
+        number = 0
+        async with database.acquire() as conn:
+            while not is_over:
+                number += 1
+                for revision in range(1, 32):
+                    await revisions.set_progress(conn, pool_id, revision, f"{number} bytes")
+
+    preparing = asyncio.create_task(prepare())
+    await asyncio.gather(change(), look(), look(), look())
+    is_over = True
+    await preparing
+    assert (await operator.get(path)).json()["wanted_revision"] == 31
 
 
 async def test_the_last_pool_that_there_can_be(operator: httpx.AsyncClient, database: Database) -> None:

@@ -22,13 +22,21 @@ class Cli:
     def __init__(self, environ: dict[str, str], capsys: pytest.CaptureFixture[str]) -> None:
         self.environ = environ
         self._capsys = capsys
+        self._out = self._err = ""
 
     async def __call__(self, *argv: str, **environ: str) -> tuple[int, str, str]:
         """(exit code, standard output, standard error) of `lorikeet <argv>`."""
         self._capsys.readouterr()
+        self._out = self._err = ""
         code = await asyncio.to_thread(main, argv, self.environ | environ)
+        self.heard()
+        return code, self._out, self._err
+
+    def heard(self) -> str:
+        """What the command that runs, or the last one, has said on standard error until now."""
         out, err = self._capsys.readouterr()
-        return code, out, err
+        self._out, self._err = self._out + out, self._err + err
+        return self._err
 
     async def json(self, *argv: str) -> Any:
         """What the command prints with --json; it must succeed."""

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
+from gateway.cli.client import AdminClient
+from gateway.cli.errors import CommandFailed
+from gateway.cli.pools.waiting import settle
 from gateway.db.pool import Database
 from gateway.db.pools import pools, replicas, revisions
-from gateway.db.pools.served import ServedPool, list_served
+from gateway.db.pools.served import ServedPool, list_served, switch_revision
 from tests.gateway.cli.conftest import Cli
 from tests.gateway.pools.acting_agent import Agent
 from tests.patience import PATIENCE_S
@@ -30,6 +34,14 @@ async def agent(database: Database) -> Agent:
 async def start(agent: Agent, pool_id: str, num: int = 1, revision: int = 1) -> list[str]:
     await agent.prepare(pool_id, revision)
     return [await agent.start(pool_id, revision) for _ in range(num)]
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(PATIENCE_S):
+        while True:
+            if condition():
+                return
+            await asyncio.sleep(0.02)
 
 
 async def while_waiting(
@@ -94,7 +106,7 @@ async def test_settings_and_access_are_changed_one_by_one(lorikeet: Cli, agent: 
     ]:
         assert (await lorikeet("pool", "update", "qwen", *words))[0] == code, words
     code, _, err = await lorikeet("pool", "update", "qwen", "--set", "bananas=1")
-    assert "Invalid value for 'settings.bananas': no engine setting is called so" in err
+    assert "Invalid value for 'settings.bananas': it is no setting of a pool" in err
 
 
 async def test_a_path_of_this_folder_is_told_as_an_absolute_one(lorikeet: Cli) -> None:
@@ -138,11 +150,49 @@ async def test_waiting_tells_that_a_revision_failed_and_that_the_other_goes_on(
     assert err.splitlines()[-1] == ("lorikeet: revision 2 of pool qwen failed: It does not fit; revision 1 goes on")
 
 
+async def test_waiting_tells_how_replicas_are_replaced(lorikeet: Cli, agent: Agent, database: Database) -> None:
+    made = await lorikeet.json("pool", "create", "qwen", *MODEL)
+    (first,) = await start(agent, made["id"])
+
+    async def replace(pool_id: str) -> None:
+        await agent.prepare(pool_id, 2)
+        replica_id = await agent.begin(pool_id, 2)
+        await until(lambda: "side by side" in lorikeet.heard())
+        await agent.move(replica_id, "ready")
+        async with database.acquire() as conn:
+            await switch_revision(conn, pool_id, 2)
+            await replicas.drain_replicas(conn, [first], "another revision serves")
+        await agent.stop(first)
+
+    code, out, _ = await while_waiting(
+        database,
+        lorikeet("pool", "update", "qwen", "--model", "demo", "--wait"),
+        lambda pool: pool.row.wanted_revision == 2,
+        replace,
+    )
+    assert (code, out) == (0, "pool qwen is ready: 1 replica of revision 2\n")
+    assert "qwen: replicas are replaced side by side" in lorikeet.heard()
+
+
 async def test_waiting_gives_up_with_another_exit_code_when_its_time_is_over(lorikeet: Cli, agent: Agent) -> None:
     made = await lorikeet.json("pool", "create", "qwen", *MODEL)
     await start(agent, made["id"])
     code, out, _ = await lorikeet("pool", "scale", "qwen", "2", "--wait", "--timeout", "0")
     assert (code, out) == (4, "pool qwen is scaling: 1 of 2 replicas is ready.\n")
+
+
+def test_an_interrupted_wait_says_that_the_change_goes_on() -> None:
+    class Interrupted:
+        """A server at whose first answer Ctrl-C is pressed."""
+
+        def get(self, path: str) -> dict[str, Any]:
+            raise KeyboardInterrupt
+
+    pool = {"id": "pool_x", "name": "qwen", "state": "starting", "why": "", "revision": None, "wanted_revision": 1}
+    pool |= {"rollout": None}
+    arguments = argparse.Namespace(wait=True, json=True, timeout=60)
+    with pytest.raises(CommandFailed, match="the change of pool qwen goes on; `lorikeet pool show qwen` tells how far"):
+        settle(cast("AdminClient", Interrupted()), arguments, pool | {"revisions": []}, "pool qwen is created")
 
 
 async def test_replicas_and_hosts_are_listed_drained_and_restarted(

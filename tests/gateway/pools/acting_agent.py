@@ -40,12 +40,12 @@ class Agent:
         async with self._database.acquire() as conn:
             await hosts.release_host(conn, self._host_id, self._generation)
 
-    async def prepare(self, pool_id: str, revision: int = 1, digest: str = DIGEST) -> None:
-        """Prepare the model of a revision, whose replicas take 2 GiB each."""
+    async def prepare(self, pool_id: str, revision: int = 1, digest: str = DIGEST, *, num_bytes: int = 2 * GIB) -> None:
+        """Prepare the model of a revision. num_bytes: what each replica takes."""
         async with self._database.acquire() as conn:
             await register_base(conn, digest, "base")
             await revisions.set_prepared(
-                conn, pool_id, revision, folder="/models/x", base_digest=digest, num_bytes=2 * GIB
+                conn, pool_id, revision, folder="/models/x", base_digest=digest, num_bytes=num_bytes
             )
 
     async def begin(self, pool_id: str, revision: int = 1, gpu: int | None = None, why: str = "") -> str:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.domain.pools.condition import MANY_FAILURES, ReplicaStanding, condition_of
-from gateway.domain.pools.engine_settings import OF_A_POOL, BadEngineSetting, check_engine_settings
+from gateway.domain.pools.condition import ReplicaStanding, condition_of
 from gateway.domain.pools.model_source import check_model_source
+from gateway.domain.pools.plan import MAX_FAILURES
 from gateway.domain.pools.states import ReplicaState, RevisionState
 
 
@@ -75,7 +75,7 @@ def test_a_change_of_revision_is_told_with_its_progress_and_what_is_wrong() -> N
 
 
 def test_replicas_that_fail_again_and_again_make_the_pool_fail_unless_another_serves() -> None:
-    crashing = standing("failed", why="out of memory", num_failures=MANY_FAILURES)
+    crashing = standing("failed", why="out of memory", num_failures=MAX_FAILURES)
     assert told(crashing) == ("failed", "Replicas fail again and again: out of memory.")
     assert told(FAILED)[0] == "scaling"
     assert told(crashing, READY, num_replicas=2)[0] == "scaling"
@@ -94,27 +94,3 @@ def test_a_model_is_named_in_one_of_four_ways(source: str) -> None:
 def test_another_text_names_no_model(source: str) -> None:
     with pytest.raises(ValueError, match=r"expected 'demo'|control characters|more than"):
         check_model_source(source)
-
-
-@pytest.mark.parametrize(
-    ("name", "text", "reason"),
-    [
-        ("endpoint", "ipc:///x", "the host decides it"),
-        ("adapter_store", "/x", "the host decides it"),
-        ("model_dir", "/x", "the host decides it"),
-        ("block_size", "32", "no engine setting is called so"),
-        ("max_num_seqs", "many", "expected `int`"),
-        ("max_num_seqs", "0", "expected `int` >= 1"),
-        ("dtype", "int8", "expected one of auto, float32, bfloat16, float16"),
-        ("kv_cache_bytes", "1 apple", "expected a number of bytes"),
-    ],
-)
-def test_an_engine_setting_that_no_pool_can_have_is_named(name: str, text: str, reason: str) -> None:
-    with pytest.raises(BadEngineSetting, match=reason) as refused:
-        check_engine_settings({"max_model_len": "2048", name: text})
-    assert refused.value.name == name
-
-
-def test_engine_settings_are_written_as_variables_of_the_environment_are() -> None:
-    check_engine_settings({"max_model_len": "4096", "kv_cache_bytes": "2GiB", "dtype": "bfloat16"})
-    assert "gpu_memory_fraction" in OF_A_POOL

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from engine.config import EngineConfig
-from gateway.domain.pools.settings import POOL_SETTINGS, differences, engine_config, parse_settings
+from gateway.domain.pools.settings import POOL_SETTINGS, BadSetting, differences, engine_config, parse_settings
 
 HOST = EngineConfig(model_dir="", endpoint="ipc:///x", adapter_store="/adapters", max_num_seqs=8)
 
@@ -26,8 +26,9 @@ def test_a_revision_overrides_the_host_and_leaves_the_rest() -> None:
     ],
 )
 def test_a_wrong_setting_is_named(settings: dict[str, str], why: str) -> None:
-    with pytest.raises(ValueError, match="^" + why.replace("(", r"\(")):
+    with pytest.raises(BadSetting, match="^" + why.replace("(", r"\(")) as refused:
         parse_settings(settings)
+    assert [refused.value.name] == list(settings)
 
 
 def test_places_belong_to_hosts() -> None:
