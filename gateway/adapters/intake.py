@@ -180,8 +180,9 @@ class Intake:
             async with self._database.acquire() as conn:
                 adapter = await find_adapter(conn, imported.project_id, imported.name)
             base = adapter.base_digest if adapter is not None else None
-        if base is None and self._bases.default is not None:
-            base = self._bases.default.digest
+        if base is None:
+            default = self._bases.default_for(imported.project_id, imported.author.organization_id)
+            base = default.digest if default is not None else None
         shape = self._bases.shape_of(base) if base is not None else None
         if base is None or shape is None:
             raise Conflict(OTHER_BASE, param="name", code="adapter_of_other_base")

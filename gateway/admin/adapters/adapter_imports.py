@@ -169,7 +169,7 @@ class AdapterImportController(Controller):
             services.lifecycle.uploads.discard(mine)
             raise
         services.lifecycle.uploads.discard(mine)
-        return await put_answer(services, project_id, mine.name, taken)
+        return await put_answer(services, caller.organization_id, project_id, mine.name, taken)
 
     @delete("/{import_id:str}", status_code=200, opt=needs("adapters.write"))
     async def cancel_adapter_import(
@@ -208,7 +208,7 @@ async def _answer_again(services: AdminServices, row: ImportRow) -> PutAdapter:
     if version.state == "rejected":
         raise InvalidRequest(version.reason or "", param="file", code="adapter_rejected")
     taken = Taken(row.adapter_id, row.version, version.state, changed=False)
-    return await put_answer(services, row.project_id, row.name, taken)
+    return await put_answer(services, row.author.organization_id, row.project_id, row.name, taken)
 
 
 async def _existing(conn: Connection, project_id: str, import_id: str) -> ImportRow:

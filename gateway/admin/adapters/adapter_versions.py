@@ -52,7 +52,10 @@ class AdapterVersionController(Controller):
             if adapter is None:
                 raise no_such_adapter(name)
             rows = await adapter_versions.list_versions(conn, adapter.id, before=before, limit=query.limit + 1)
-        return page([AdapterVersion(**version_fields(row, services.bases)) for row in rows], query.limit)
+        return page(
+            [AdapterVersion(**version_fields(row, services.bases, project_id, caller.organization_id)) for row in rows],
+            query.limit,
+        )
 
     @get("/{version:str}", opt=needs("adapters.read"))
     async def get_adapter_version(
@@ -70,7 +73,11 @@ class AdapterVersionController(Controller):
             if adapter is None:
                 raise no_such_adapter(name)
             row = await _existing(conn, adapter, version)
-        return AdapterVersionDetail(**version_fields(row, services.bases), report=row.report, probe=row.probe)
+        return AdapterVersionDetail(
+            **version_fields(row, services.bases, project_id, caller.organization_id),
+            report=row.report,
+            probe=row.probe,
+        )
 
     @post("/{version:str}/promote", status_code=200, opt=needs("adapters.write", body=Nothing))
     async def promote_adapter_version(
@@ -106,7 +113,7 @@ class AdapterVersionController(Controller):
             await active_project(conn, caller.organization_id, project_id)
             adapter = await locked_adapter(conn, project_id, name)
             before = await _existing(conn, adapter, version)
-            shown = AdapterVersion(**version_fields(before, services.bases))
+            shown = AdapterVersion(**version_fields(before, services.bases, project_id, caller.organization_id))
             if before.state == "retired":
                 return shown
             if before.current:
@@ -120,7 +127,11 @@ class AdapterVersionController(Controller):
                     f"Version {before.version} of '{name}' is '{before.state}'; only a version that is 'ready' can be "
                     "retired."
                 )
-            after = AdapterVersion(**version_fields(await _existing(conn, adapter, version), services.bases))
+            after = AdapterVersion(
+                **version_fields(
+                    await _existing(conn, adapter, version), services.bases, project_id, caller.organization_id
+                )
+            )
             event = "adapter_version.retired"
             await audit.record(
                 conn, author(caller), event, adapter.id, project_id=project_id, before=shown, after=after
@@ -144,7 +155,7 @@ class AdapterVersionController(Controller):
             if before.state not in ("retired", "rejected"):
                 raise Conflict(f"Version {before.version} of '{name}' is '{before.state}'. Retire the version first.")
             await adapter_versions.move_version(conn, adapter.id, before.version, before.state, "deleted")
-            shown = AdapterVersion(**version_fields(before, services.bases))
+            shown = AdapterVersion(**version_fields(before, services.bases, project_id, caller.organization_id))
             event = "adapter_version.deleted"
             await audit.record(conn, author(caller), event, adapter.id, project_id=project_id, before=shown)
         return DeletedAdapterVersion(shown.id)

@@ -135,12 +135,12 @@ class DeletedAdapterVersion(msgspec.Struct, frozen=True):
     object: Literal["organization.project.adapter.version.deleted"] = "organization.project.adapter.version.deleted"
 
 
-def adapter_fields(row: AdapterRow, bases: Bases) -> dict[str, Any]:
+def adapter_fields(row: AdapterRow, bases: Bases, organization_id: str) -> dict[str, Any]:
     """Return the fields of `Adapter`, whose model string begins with the name of the adapter's base."""
     return {
         "id": row.id,
         "name": row.name,
-        "model": f"{bases.name_of(row.base_digest)}:{row.name}",
+        "model": f"{bases.name_of(row.base_digest, row.project_id, organization_id)}:{row.name}",
         "version": row.version,
         "digest": row.digest,
         "rank": row.rank,
@@ -152,12 +152,13 @@ def adapter_fields(row: AdapterRow, bases: Bases) -> dict[str, Any]:
     }
 
 
-def version_fields(row: VersionRow, bases: Bases) -> dict[str, Any]:
+def version_fields(row: VersionRow, bases: Bases, project_id: str, organization_id: str) -> dict[str, Any]:
+    base = bases.name_of(row.base_digest, project_id, organization_id)
     return {
         "id": f"{row.name}@{row.version}",
         "adapter": row.name,
         "version": row.version,
-        "model": f"{bases.name_of(row.base_digest)}:{row.name}@{row.version}",
+        "model": f"{base}:{row.name}@{row.version}",
         "state": row.state,
         "reason": row.reason,
         "current": row.current,

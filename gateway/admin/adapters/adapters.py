@@ -77,7 +77,9 @@ class AdapterController(Controller):
             if query.after and not await adapters.adapter_existed(conn, project_id, query.after):
                 raise unknown_cursor(query.after)
             rows = await adapters.list_adapters(conn, project_id, after=query.after, limit=query.limit + 1)
-        return page([Adapter(**adapter_fields(row, services.bases)) for row in rows], query.limit)
+        return page(
+            [Adapter(**adapter_fields(row, services.bases, caller.organization_id)) for row in rows], query.limit
+        )
 
     # The handler counts the bytes itself: an adapter is larger than any other body may be.
     @post(
@@ -100,7 +102,7 @@ class AdapterController(Controller):
         async with workspace(services.store) as folder:
             row, content = await _receive(request, services, caller, begun, folder)
             taken = await services.lifecycle.intake.take_in(row, content)
-        return Response(await put_answer(services, project_id, row.name, taken))
+        return Response(await put_answer(services, caller.organization_id, project_id, row.name, taken))
 
     @get("/{name:str}", opt=needs("adapters.read"))
     async def get_adapter(
@@ -112,7 +114,7 @@ class AdapterController(Controller):
             row = await adapters.find_adapter(conn, project_id, name)
         if row is None:
             raise no_such_adapter(name)
-        return Adapter(**adapter_fields(row, services.bases))
+        return Adapter(**adapter_fields(row, services.bases, caller.organization_id))
 
     @post("/{name:str}/rollback", status_code=200, opt=needs("adapters.write", body=Nothing))
     async def roll_back_adapter(
@@ -168,7 +170,7 @@ async def list_all_adapters(
         )
     shown = [
         TenantsAdapter(
-            **adapter_fields(row.adapter, services.bases),
+            **adapter_fields(row.adapter, services.bases, caller.organization_id),
             project_id=row.adapter.project_id,
             project_name=row.project_name,
         )
@@ -295,7 +297,9 @@ async def check_storage(
         )
 
 
-async def put_answer(services: AdminServices, project_id: str, name: str, taken: Taken) -> PutAdapter:
+async def put_answer(
+    services: AdminServices, organization_id: str, project_id: str, name: str, taken: Taken
+) -> PutAdapter:
     """Return the answer to an upload.
 
     Raises NotFound for an adapter that was removed meanwhile.
@@ -305,7 +309,7 @@ async def put_answer(services: AdminServices, project_id: str, name: str, taken:
     if row is None:
         raise no_such_adapter(name)
     return PutAdapter(
-        **adapter_fields(row, services.bases),
+        **adapter_fields(row, services.bases, organization_id),
         uploaded_version=taken.version,
         version_state=taken.state,
         changed=taken.changed,
@@ -327,7 +331,7 @@ async def make_current(
         )
     if found.current:
         await adapters.confirm_current(conn, before.id)
-        return Adapter(**adapter_fields(before, services.bases))
+        return Adapter(**adapter_fields(before, services.bases, caller.organization_id))
     promotion = await adapters.next_promotion(conn, before.id)
     await wish(conn, before.id, version, promotion)
     await adapters.promote(conn, before.id, version, promotion)
@@ -341,7 +345,7 @@ async def make_current(
         before=audited(before),
         after=audited(after),
     )
-    return Adapter(**adapter_fields(after, services.bases))
+    return Adapter(**adapter_fields(after, services.bases, caller.organization_id))
 
 
 def audited(row: adapters.AdapterRow) -> dict[str, Any]:

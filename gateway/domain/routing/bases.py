@@ -90,7 +90,16 @@ class Bases:
         """Return the shape of a base that is served here."""
         return next((base.shape for base in self._by_name.values() if base.digest == digest), None)
 
-    def name_of(self, digest: str | None) -> str:
-        """Return the name that people know a base by, also where it is not served any more."""
+    def default_for(self, project_id: str, organization_id: str) -> Base | None:
+        """Return the base of an adapter of a project that names none; None where the project may use none."""
+        return next(iter(self.visible(project_id, organization_id).values()), None)
+
+    def name_of(self, digest: str | None, project_id: str, organization_id: str) -> str:
+        """Return the name that the people of a project know a base by, also where it is not served any more.
+
+        A base that only others may use has no name for them, but the beginning of its digest.
+        """
         pools = self.pools_of(digest)
-        return pools[0] if pools else self._former_names.get(digest or "", (digest or "")[:12])
+        known = [pool for pool in pools if self.is_visible(pool, project_id, organization_id)]
+        anonymous = (digest or "")[:12]
+        return known[0] if known else anonymous if pools else self._former_names.get(digest or "", anonymous)
