@@ -65,7 +65,7 @@ class LivePools(Mapping[str, Pool]):
         self._served: dict[str, ServedPool] = {}  # what the rows said last, by pool id
         self._stale: set[str] | None = None  # pools that have changed since; None: any may have
         self._reread_at_s = 0.0
-        self._leaving: set[asyncio.Task[None]] = set()
+        self._leaving: dict[asyncio.Task[None], ManagedBackend] = {}
         self._wake = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -95,8 +95,9 @@ class LivePools(Mapping[str, Pool]):
 
     @property
     def connected(self) -> list[ManagedBackend]:
-        """The backends of all replicas, those of pools that were removed included."""
-        return [replica.backend for revision in self._revisions.values() for replica in revision]
+        """The backends of all replicas, and of those that are gone from the rows and end their last requests."""
+        followed = [replica.backend for revision in self._revisions.values() for replica in revision]
+        return [*followed, *self._leaving.values()]
 
     async def start(self) -> None:
         """Read the rows once, and follow them from then on. Raises what the database raises."""
@@ -254,8 +255,8 @@ class LivePools(Mapping[str, Pool]):
         if replica is None:
             return
         task = asyncio.create_task(_disconnected(replica.backend))
-        self._leaving.add(task)
-        task.add_done_callback(self._leaving.discard)
+        self._leaving[task] = replica.backend
+        task.add_done_callback(self._leaving.pop)
 
 
 async def _disconnected(backend: ManagedBackend) -> None:

@@ -311,3 +311,27 @@ async def test_a_removed_pool_is_gone_at_once_and_what_runs_there_ends(world: Wo
     with pytest.raises(ModelNotFound):
         await world.ask("req_2")
     assert (await asked).usage.completion_tokens == 20
+
+
+async def test_a_gateway_that_ends_waits_for_replicas_that_are_gone_from_the_rows_too(world: World) -> None:
+    replica = await world.add(*SLOW)
+    asked = asyncio.create_task(world.ask("req_1", max_tokens=20))
+    backend = world.find(replica).backend
+
+    async def runs() -> bool:
+        return bool(backend.num_in_flight == 1)
+
+    await until(runs)
+    await world.drain(replica)
+
+    async def is_gone() -> bool:
+        return world.find(replica) is None
+
+    await until(is_gone)
+    assert backend in world.services.pools.connected
+    assert (await asked).usage.completion_tokens == 20
+
+    async def is_left() -> bool:
+        return backend not in world.services.pools.connected
+
+    await until(is_left)
