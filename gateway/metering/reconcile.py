@@ -6,6 +6,7 @@ Knows neither journals nor how usage travels: it is there to find out when that 
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Mapping
 
 import msgspec
@@ -57,6 +58,7 @@ class Reconciler:
         self._database = database
         self._pools = pools
         self._metrics = metrics
+        self._exported: set[tuple[str, str]] = set()  # labels of the metric
         self._task: asyncio.Task[None] | None = None
 
     async def reconcile(self) -> Reconciliation:
@@ -104,14 +106,21 @@ class Reconciler:
         while True:
             try:
                 found = await self.reconcile()
-                self._export(found)
+                self.export(found)
                 async with asyncio.timeout(TIMEOUT_S), self._database.acquire() as conn:
                     await forget_old_engines(conn, {balance.engine_id for balance in found.engines})
             except FAILURES as error:
                 log.warning("not_reconciled", error=repr(error))
             await asyncio.sleep(EVERY_S)
 
-    def _export(self, found: Reconciliation) -> None:
+    def export(self, found: Reconciliation) -> None:
+        """Set the metrics of lost journals and of engines whose counts differ from those of the ledger."""
         self._metrics.unbilled.set(sum(journal.open_requests for journal in found.lost_journals))
-        for index, balance in enumerate(found.engines):
-            self._metrics.difference.labels(balance.model, str(index)).set(balance.difference_tokens)
+        places: Counter[str] = Counter()
+        differences = dict.fromkeys(self._exported, 0)  # of an engine that is gone nothing more is to come
+        for balance in found.engines:
+            differences[balance.model, str(places[balance.model])] = balance.difference_tokens
+            places[balance.model] += 1
+        for labels, difference in differences.items():
+            self._metrics.difference.labels(*labels).set(difference)
+        self._exported = set(differences)

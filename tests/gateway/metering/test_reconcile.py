@@ -80,6 +80,17 @@ async def test_both_are_metrics(database: Database) -> None:
     await reconciler.stop()
 
 
+async def test_an_engine_that_is_gone_leaves_no_difference(database: Database) -> None:
+    registry, served = CollectorRegistry(), pools()
+    reconciler = Reconciler(database, served, JournalMetrics(registry))
+    reconciler.export(await reconciler.reconcile())
+    difference = ("lorikeet_reconciliation_difference_tokens", {"model_name": "tiny", "engine": "0"})
+    assert registry.get_sample_value(*difference) == 100
+    served["tiny"].serving.remove("replica_1")
+    reconciler.export(await reconciler.reconcile())
+    assert registry.get_sample_value(*difference) == 0
+
+
 async def test_an_engine_that_is_not_there_has_no_balance(database: Database) -> None:
     assert (await reconciled(database, None)).engines == []
 
