@@ -307,7 +307,7 @@ class EngineStats(msgspec.Struct, frozen=True, omit_defaults=True):
     resident_adapters: list[str] = []
     """Content keys of the adapters on the device."""
     waiting_adapters: list[str] = []
-    """Content keys of adapters that are waited for: at first those being loaded, then the next in line, up to a bound."""
+    """Content keys of adapters that are waited for, up to a bound: those being loaded, then the next in line."""
 
 
 # gateway -> engine

@@ -41,10 +41,11 @@ def add_second_pool(dsn: str, settings: Settings, say: Callable[[str], None]) ->
     """
     second = msgspec.structs.replace(settings, model=SOURCE, model_name=NAME)
     folder = prepare_model(second, say)
-    asyncio.run(_add(dsn, settings, folder))
+    asyncio.run(make_second_pool(dsn, settings, folder))
 
 
-async def _add(dsn: str, settings: Settings, folder: Path) -> None:
+async def make_second_pool(dsn: str, settings: Settings, folder: Path) -> None:
+    """Make the pool of a prepared folder, and the adapter in it, where there never was such a pool."""
     digest = await asyncio.to_thread(model_digest, folder)
     async with await Database.connect(dsn, max_size=1) as database, database.acquire() as conn:
         if await had_pool(conn, NAME):

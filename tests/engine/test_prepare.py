@@ -10,8 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from engine.config import UnsupportedModel
+from adapters.peft_format import read_adapter
+from engine.config import UnsupportedModel, load_model_config, model_digest
 from engine.prepare.folder import SourceNote, make_folder, prepare
+from engine.prepare.random_model import ADAPTER_FOLDER, RANK
 from engine.prepare.sources import PreparationFailed
 
 CONFIG = {
@@ -109,3 +111,13 @@ def test_the_hub_out_of_reach_is_one_clear_line_and_leaves_nothing_that_counts(t
     assert answer.returncode == 1 and answer.stdout == ""
     assert "error: downloading owner/name failed" in answer.stderr.splitlines()[-1]
     assert not out.exists()
+
+
+def test_the_random_demo_model_is_the_same_everywhere_and_brings_its_adapter(tmp_path: Path) -> None:
+    folder = prepare("demo-random", tmp_path / "random")
+    config = load_model_config(folder)
+    assert (config.family, config.num_layers) == ("llama", 2)
+    assert model_digest(folder) == "683f7f97f731" + model_digest(folder)[12:]
+    adapter = read_adapter(folder / ADAPTER_FOLDER)
+    assert adapter.rank_max == RANK
+    assert prepare("demo-random", tmp_path / "random") == folder
