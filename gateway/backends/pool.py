@@ -77,6 +77,7 @@ class PoolRevision:
         self.name = name
         self.model = model
         self._base_digest = base_digest
+        self._successor: PoolRevision | None = None
         self._replicas: dict[str, Replica] = {}
         self._balancer = Balancer(seed=secrets.randbits(32))
         for replica in replicas:
@@ -105,6 +106,11 @@ class PoolRevision:
         if self._replicas.get(replica.id) is replica:
             now_s = time.monotonic()
             self._balancer.update(_picture(replica, now_s), now_s)
+
+    def succeeded_by(self, other: PoolRevision | None) -> None:
+        """Let another revision take the requests that were prepared for this one and find no replica of it any more,
+        where it has the same base model."""
+        self._successor = other if other is not None and self.serves_base_of(other) else None
 
     def serves_base_of(self, other: PoolRevision) -> bool:
         """Tell whether another revision has the same base model."""
@@ -205,8 +211,10 @@ class PoolRevision:
 
     def any_ready(self, tried: Set[str] = frozenset()) -> Replica | None:
         """Return the ready replica with the fewest requests of this gateway, none of those that were tried; one that
-        drains only where there is no other."""
+        drains only where there is no other, and one of the succeeding revision where this one has none."""
         left = [each for each in self._replicas.values() if each.id not in tried and each.backend.health().ready]
+        if not left and self._successor is not None:
+            return self._successor.any_ready(tried)
         return min(left, key=lambda each: (each.is_draining, each.backend.num_in_flight), default=None)
 
     def _ready(self) -> list[Replica]:
@@ -266,6 +274,9 @@ class Pool:
             self._former = self._current
         self._current = current
         self.others = [each for each in others if each is not current]
+        for former in (*self.revisions[1:], *([self._former] if self._former is not None else [])):
+            former.succeeded_by(current)
+        current.succeeded_by(None)
         if self._former is not None and self._former not in self.others:
             self._former = None  # its replicas are gone
 

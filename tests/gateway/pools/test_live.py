@@ -11,6 +11,7 @@ import pytest
 
 from engine.protocol import SamplingParams
 from gateway.assembly.services import Services, running_services
+from gateway.backends.pool import PoolRevision
 from gateway.db.pool import Database
 from gateway.db.pools import pools, replicas, revisions
 from gateway.db.pools.served import list_served, switch_revision
@@ -238,6 +239,20 @@ async def test_a_pool_moves_to_its_next_revision_without_a_refusal(world: World)
     await until(old_is_gone)
     stop.set()
     assert await asking > 0
+
+
+async def test_a_request_whose_revision_is_gone_goes_to_the_next_one(world: World) -> None:
+    await world.add()
+    pool = world.services.pools[BASE]
+    old = pool.serving
+    new = PoolRevision(BASE, old.model, list(old), base_digest=old.model.digest)
+    pool.serve(new, [old, new])
+    for replica in list(old):
+        old.remove(replica.id)
+    assert old.any_ready() is next(iter(new))
+    other_base = PoolRevision(BASE, old.model, list(new), base_digest="e" * 64)
+    pool.serve(other_base, [old, other_base])
+    assert old.any_ready() is None
 
 
 async def test_until_a_gateway_is_connected_to_the_next_revision_the_one_before_serves(world: World) -> None:
