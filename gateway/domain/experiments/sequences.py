@@ -2,7 +2,7 @@
 
 u is the information so far over that of the mixture's prior: u = n * rho**2, with n units of both arms, and rho**2 set
 so that intervals are tightest at a chosen n. z = effect / SE. An effect is significant at a level alpha once its
-E-value reaches 1 / alpha, when 0 leaves its interval; without an effect that ever happens with probability alpha at most.
+E-value reaches 1 / alpha, when 0 leaves its interval; without an effect that ever happens with probability alpha.
 
 Sources: Waudby-Smith et al., Annals of Statistics 52(6), 2024, arXiv 2103.06476 (normal mixture, one-sided); Johari et
 al., Operations Research 70(3), 2022 (p values); Lindon et al., arXiv 2210.08589 (t form).
