@@ -188,7 +188,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = False
     drain_seconds: Annotated[
-        float, Meta(ge=0, le=86400, description="Seconds that running requests get to finish at shutdown.")
+        float,
+        Meta(
+            ge=0,
+            le=86400,
+            description="Seconds that running requests get to finish before their gateway, or the replica that they "
+            "run on, is stopped.",
+        ),
     ] = 30.0
     unattended_minutes: Annotated[
         float,
