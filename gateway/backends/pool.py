@@ -123,20 +123,18 @@ class PoolRevision:
     def tell_used(self) -> None:
         """Tell each replica what tenants used on the others, so that a tenant's weight holds over all of them. To be
         called once in a heartbeat."""
-        ready = {each.id: each.backend for each in self._replicas.values() if each.backend.health().ready}
-        if len(ready) < 2:
-            return
         service = PoolService()
-        for replica_id, backend in ready.items():
-            for used in backend.take_used():
+        for replica in self._replicas.values():
+            for used in replica.backend.take_used():
                 service.used(
-                    replica_id,
+                    replica.id,
                     used.tenant,
                     used.weight,
                     prompt_tokens=used.prompt_tokens,
                     completion_tokens=used.completion_tokens,
                     adapter_bytes=used.adapter_bytes,
                 )
+        ready = {each.id: each.backend for each in self._replicas.values() if each.backend.health().ready}
         for replica_id, elsewhere in service.elsewhere(ready).items():
             ready[replica_id].tell_used(elsewhere)
 
@@ -144,7 +142,10 @@ class PoolRevision:
 
     @property
     def capabilities(self) -> Capabilities:
-        """The bounds of one replica, whichever: all of a revision have the same settings."""
+        """The bounds of one replica that is ready, whichever: all of a revision have the same settings."""
+        for replica in self._replicas.values():
+            if replica.backend.health().ready:
+                return replica.backend.capabilities
         any_replica = next(iter(self._replicas.values()), None)
         return any_replica.backend.capabilities if any_replica is not None else self.model.capabilities
 
@@ -206,8 +207,10 @@ class PoolRevision:
         return replica
 
     def give(self, replica: Replica, asked: Asked) -> None:
-        """Know that a request which a replica had taken has ended there."""
-        self._balancer.given(replica.id, asked)
+        """Know that a request which a replica had taken has ended there. One that was started anew since never had
+        it."""
+        if self._replicas.get(replica.id) is replica:
+            self._balancer.given(replica.id, asked)
 
     def any_ready(self, tried: Set[str] = frozenset()) -> Replica | None:
         """Return the ready replica with the fewest requests of this gateway, none of those that were tried; one that

@@ -156,6 +156,11 @@ class Limiter:
         """Note that the engine has a part, so that `ended` will come."""
         self._keeper.holdings.dispatched(request_id)
 
+    def superseded(self, request_id: str) -> None:
+        """Note that no engine has a part any more: it is sent again, or free again once its request is closed."""
+        self._keeper.holdings.superseded(request_id)
+        self._keeper.wake_for_spare()
+
     def ended(self, request_id: str, usage: Usage) -> None:
         """Note that a part used this much, which has yet to be written."""
         self._keeper.holdings.ended(request_id, usage)

@@ -94,6 +94,7 @@ class Meter:
         self._superseded[usage.request_id, usage.attempt] = None
         if len(self._superseded) > MAX_SUPERSEDED:
             self._superseded.pop(next(iter(self._superseded)))
+        self._limiter.superseded(usage.request_id)
         self.record(usage, engine_id=engine_id, source=source, ttft_ms=None, latency_ms=None)
 
     def _has_tag(self, usage: UsageRecord) -> bool:

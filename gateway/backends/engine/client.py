@@ -106,6 +106,7 @@ class EngineBackend:
         self._window = Window()
         self._adapter_calls = AdapterCalls(self._link.send)
         self._lost_ids: list[str] = []
+        self._has_stopped = False
         self._used = UseCounter()
         self._changed: Callable[[], None] = _nobody
 
@@ -129,6 +130,8 @@ class EngineBackend:
     async def stop(self) -> None:
         """End the conversation; what still runs fails."""
         await self._link.stop()
+        self._has_stopped = True
+        self._give_up_later()
 
     # what the pipeline asks
 
@@ -271,9 +274,7 @@ class EngineBackend:
         self._connected = True
         self._since = int(time.time())
         self._window.set_limit(welcome.credits)
-        if self._lost_ids:
-            lost_ids, self._lost_ids = self._lost_ids, []
-            asyncio.get_running_loop().call_later(self._give_up_s, self._sink.given_up, lost_ids)
+        self._give_up_later()
         self._changed()
 
     def received(self, message: EngineMessage) -> None:
@@ -367,6 +368,8 @@ class EngineBackend:
         self._streams.pop(stream.request.request_id, None)
         if stream.lost:
             self._lost_ids.append(stream.request.request_id)
+            if self._has_stopped:
+                self._give_up_later()
         request = stream.request
         record = UsageRecord(final.request_id, request.attempt, final.finish_reason, final.usage, request.meter)
         self._sink.record(
@@ -377,6 +380,13 @@ class EngineBackend:
             latency_ms=stream.elapsed_ms(stream.final_s),
         )
         return final
+
+    def _give_up_later(self) -> None:
+        """Wait no more, after a while, for the usage of requests whose engine was lost: it is there again and would
+        have said, or this backend has nothing more to do with it."""
+        if self._lost_ids:
+            lost_ids, self._lost_ids = self._lost_ids, []
+            asyncio.get_running_loop().call_later(self._give_up_s, self._sink.given_up, lost_ids)
 
     def _leave(self, stream: EngineStream) -> None:
         """The reader is gone. A request that still runs is aborted; its final settles it, whenever that comes."""

@@ -110,6 +110,13 @@ class Holdings:
         if (part := self._parts.get(request_id)) is not None:
             part.reservation.dispatched.add(part.index)
 
+    def superseded(self, request_id: str) -> None:
+        """Note that no engine has this part any more, and that it has used nothing: another attempt may follow."""
+        if (part := self._parts.get(request_id)) is not None:
+            part.reservation.dispatched.discard(part.index)
+            if part.reservation.closed:
+                self.give_up(request_id)
+
     def seen(self, request_id: str, usage: Usage) -> None:
         """Note that a part has used at least this much, for which there will be a row. The part's engine is lost and
         may report more, up to all that is reserved."""

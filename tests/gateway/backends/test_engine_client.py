@@ -506,3 +506,21 @@ async def test_what_was_used_is_counted_once_and_other_engines_hear_of_it(engine
         while not (heard := await engine.expect(Heartbeat)).elsewhere:
             pass
     assert heard.elsewhere == {"t": Service(1.0, 2.0, 3.0)}
+
+
+async def test_what_a_backend_that_is_stopped_has_lost_is_given_up_too(engine, backend, sink):
+    await ready(backend, engine)
+    lost = asyncio.create_task(read(backend, request("req_1")))
+    late = asyncio.create_task(anext(unread := backend.deltas(request("req_2"))))
+    await engine.expect(Submit)
+    await engine.expect(Submit)
+    await engine.send(StepOutputs([Delta("req_2", [7], 1)], []))
+    await late
+    engine.close()
+    with pytest.raises(Overloaded):
+        await lost
+    assert sink.given_up_ids == []
+    await backend.stop()  # as for a replica that is started anew, elsewhere
+    await until(lambda: sink.given_up_ids == ["req_1"])
+    await unread.aclose()
+    await until(lambda: sink.given_up_ids == ["req_1", "req_2"])

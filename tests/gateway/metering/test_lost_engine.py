@@ -135,3 +135,17 @@ async def test_a_request_that_is_tried_again_keeps_its_reservation_and_pays_for_
     async with house.database.acquire() as conn:
         rows = await conn.fetch("SELECT attempt, finish_reason, discarded_tokens FROM usage_attempts ORDER BY attempt")
     assert [tuple(row) for row in rows] == [(0, "superseded", 2), (1, "stop", 0)]
+
+
+@pytest.mark.parametrize("closes_first", [False, True])
+async def test_a_request_that_found_no_other_engine_leaves_nothing_reserved(house: House, closes_first: bool) -> None:
+    admission = await house.admit("req_1")
+    sampling = SamplingParams(max_tokens=admission.cap)
+    request = GenerateRequest("req_1", [1, 2, 3], sampling, tenant="t", meter=house.tag(admission))
+    house.metering.meter.dispatched(request, "engine")
+    if closes_first:
+        admission.close()
+    seen = UsageRecord("req_1", 0, "error", Usage(0, 0), request.meter)
+    house.metering.meter.superseded(seen, engine_id="", source=None)
+    admission.close()
+    assert (await house.admit("req_2")).cap == MOST - 3

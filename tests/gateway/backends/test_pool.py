@@ -1,0 +1,88 @@
+"""A pool's revision counts what its replicas do, and forgets it with them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import cast
+
+from engine.protocol import EngineStats, Service
+from gateway.backends.base import Capabilities, Health, Model
+from gateway.backends.engine.used import Used
+from gateway.backends.pool import ManagedBackend, PoolRevision, Replica
+from gateway.domain.balancing.replica import Asked
+
+
+class Counting:
+    """A backend that has used something, and that notes what it is told."""
+
+    num_in_flight = 0
+
+    def __init__(self, *, is_ready: bool = True, max_model_len: int = 8) -> None:
+        self.used: list[Used] = []
+        self.told: list[dict[str, Service]] = []
+        self.is_ready = is_ready
+        self.capabilities = Capabilities(
+            max_model_len=max_model_len,
+            vocab_size=8,
+            max_choices=1,
+            max_in_flight=8,
+            embedding_size=1,
+            longest_token_bytes=1,
+            max_running=4,
+        )
+
+    def health(self) -> Health:
+        return Health(self.is_ready, "", EngineStats())
+
+    def watch(self, changed: Callable[[], None]) -> None:
+        """Nothing changes."""
+
+    def take_used(self) -> list[Used]:
+        used, self.used = self.used, []
+        return used
+
+    def tell_used(self, elsewhere: dict[str, Service]) -> None:
+        self.told.append(elsewhere)
+
+
+def replica(id: str, backend: Counting) -> Replica:
+    return Replica(id, cast("ManagedBackend", backend))
+
+
+def revision(*backends: Counting) -> PoolRevision:
+    replicas = [replica(f"r{number}", each) for number, each in enumerate(backends)]
+    return PoolRevision("tiny", cast("Model", None), replicas)
+
+
+def test_what_a_replica_used_alone_is_not_kept_for_the_next_one() -> None:
+    alone, other = Counting(), Counting()
+    pool = revision(alone)
+    alone.used.append(Used("t", 1.0, 3, 4, 0))
+    pool.tell_used()
+    assert (alone.used, alone.told) == ([], [])
+    pool.add(replica("r1", other))
+    alone.used.append(Used("t", 1.0, 1, 2, 0))
+    pool.tell_used()
+    assert (alone.told, other.told) == ([], [{"t": Service(1.0, 2.0, 0.0)}])
+
+
+def test_bounds_are_those_of_a_replica_that_is_there() -> None:
+    assert revision(Counting(is_ready=False, max_model_len=99), Counting()).capabilities.max_model_len == 8
+    assert revision(Counting(is_ready=False, max_model_len=99)).capabilities.max_model_len == 99
+
+
+def test_a_replica_that_was_started_anew_keeps_its_own_counts() -> None:
+    pool = revision(Counting(), Counting())
+    former = pool.find("r0")
+    assert former is not None
+    old, new = Asked("old", tenant="t"), Asked("new", tenant="t")
+    pool._balancer.taken("r0", old)
+    pool.remove("r0")
+    pool.add(replica("r0", Counting()))
+    pool._balancer.taken("r0", new)
+    pool.give(former, old)
+    assert pool._balancer.loads()["r0"] == 1.0
+    again = pool.find("r0")
+    assert again is not None
+    pool.give(again, new)
+    assert pool._balancer.loads()["r0"] == 0.0
