@@ -209,7 +209,7 @@ class Steps:
         """Stop a replica once it has nothing to do, or its time is over."""
         if engine is not None:
             follower = self.follow(row, revision)
-            end_s = _now_s() + self._site.settings.drain_seconds
+            end_s = _now_s() + self._site.settings.replica_drain_seconds
             idle_since_s = _now_s()
             while _now_s() < end_s and _now_s() - idle_since_s < GRACE_S:
                 await asyncio.sleep(POLL_S)
