@@ -117,7 +117,7 @@ class Results(msgspec.Struct, frozen=True):
 
 def results_of(experiment: Experiment, tally: Tally, own: Mapping[str, Kind] | None = None) -> Results:
     """Return what a look shows. own: how each metric of the project's own is made of sums."""
-    own = own or {}
+    own, tally = own or {}, collapsed(tally)
     num_arms = len(experiment.arms)
     epochs = _unit_counts(tally, num_arms)
     srm = counts.srm_log_e(list(epochs.values()))
@@ -166,17 +166,40 @@ def results_of(experiment: Experiment, tally: Tally, own: Mapping[str, Kind] | N
 
 def timeline(experiment: Experiment, tally: Tally, own: Mapping[str, Kind] | None = None) -> list[tuple[int, Results]]:
     """Return what looks at the end of each day showed, oldest first; counts of requests are those of now."""
-    days = sorted({row.day for row in (*tally.units, *tally.sums, *tally.times)})
-    return [(day, results_of(experiment, until(tally, day), own)) for day in days]
+    days = {row.day for row in tally.units} | {row.day for row in tally.sums} | {row.day for row in tally.times}
+    running, looks = msgspec.structs.replace(tally, units=(), sums=(), times=()), []
+    for day in sorted(days):
+        running = collapsed(
+            msgspec.structs.replace(
+                running,
+                units=[*running.units, *(row for row in tally.units if row.day == day)],
+                sums=[*running.sums, *(row for row in tally.sums if row.day == day)],
+                times=[*running.times, *(row for row in tally.times if row.day == day)],
+            )
+        )
+        looks.append((day, results_of(experiment, running, own)))
+    return looks
 
 
-def until(tally: Tally, day: int) -> Tally:
-    """Return the tally of what came by the end of a day."""
+def collapsed(tally: Tally) -> Tally:
+    """Return the same tally with all days' rows added up, as of the last day."""
+    day = max((row.day for row in tally.units), default=0)
+    units: dict[tuple[int, int], tuple[int, int]] = {}
+    for row in tally.units:
+        known = units.get((row.epoch, row.arm), (0, 0))
+        units[row.epoch, row.arm] = known[0] + row.units, known[1] + row.delivered
+    sums: dict[tuple[int, int, str], Sums] = {}
+    for each in tally.sums:
+        key = each.epoch, each.arm, each.metric
+        sums[key] = sums.get(key, NO_UNITS) + each.sums
+    times: dict[tuple[int, int, str], list[tuple[int, ...]]] = {}
+    for timed in tally.times:
+        times.setdefault((timed.epoch, timed.arm, timed.metric), []).append(timed.counts)
     return msgspec.structs.replace(
         tally,
-        units=[row for row in tally.units if row.day <= day],
-        sums=[row for row in tally.sums if row.day <= day],
-        times=[row for row in tally.times if row.day <= day],
+        units=[UnitsRow(day, *key, *both) for key, both in units.items()],
+        sums=[SumsRow(day, *key, total) for key, total in sums.items()],
+        times=[TimesRow(day, *key, tuple(map(sum, zip(*listed, strict=True)))) for key, listed in times.items()],
     )
 
 
