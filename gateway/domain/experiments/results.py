@@ -31,7 +31,11 @@ class UnitsRow(msgspec.Struct, frozen=True):
 
 
 class SumsRow(msgspec.Struct, frozen=True):
-    """Sums of one metric over what came on one day."""
+    """Sums of one metric over the units whose outcome windows closed on one day.
+
+    Outcomes that still grow do not count: looks at them are bounded by nothing. For guardrails on errors and refusals
+    a unit counts at once, at its first.
+    """
 
     day: int
     epoch: int
@@ -275,13 +279,12 @@ def _comparison(
 def _quantiles_of(
     experiment: Experiment, tally: Tally, what: tuple[str, Read, Role], arm: int, alpha: float
 ) -> QuantileComparison:
-    """Compare a quantile over the epochs that have the newest one's shares of both arms: pooling others would show a
-    ramp as an effect."""
+    """Compare a quantile over the epochs that have the same shares of both arms as the newest one with both:
+    pooling others would show a ramp as an effect."""
     metric, read, role = what
-    newest = tally.shares[max(tally.shares)] if tally.shares else ()
-    alike = {
-        epoch for epoch, each in tally.shares.items() if math.isclose(each[0] * newest[arm], each[arm] * newest[0])
-    }
+    both = {epoch: each for epoch, each in tally.shares.items() if each[0] and each[arm]}
+    newest = both[max(both)] if both else ()
+    alike = {epoch for epoch, each in both.items() if math.isclose(each[0] * newest[arm], each[arm] * newest[0])}
     intervals = []
     for one in (0, arm):
         total = [0] * (len(quantiles.EDGES_MS) + 1)

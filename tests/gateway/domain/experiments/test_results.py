@@ -133,6 +133,8 @@ def test_quantiles_are_compared_over_epochs_of_equal_shares() -> None:
     shown = look(given)
     (found,) = shown.quantiles
     assert (found.metric, found.role) == ("ttft_ms.p95", "guardrail")
+    ended = look(msgspec.structs.replace(given, shares={**given.shares, 3: (1.0, 0.0)}))
+    assert ended.quantiles == shown.quantiles
     assert found.control.high < 103 and 45 < found.difference.low <= 50 <= found.difference.high < 55
     assert [each.verdict for each in shown.guardrails if each.metric == "ttft_ms.p95"] == ["harmed"]
 
