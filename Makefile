@@ -13,7 +13,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .PHONY: serve test check bench bench-gateway bench-balance bench-adapters bench-kernels bench-gpu long-kernels long-numerics long-scheduler \
 	long-grammar long-schemathesis long-tenancy long-limits long-conservation long-pools long-adapter-kills long-usage long-exports long-hostile long-idempotency \
-	long-malformed long-signatures long-tools \
+	long-malformed long-signatures long-tools long-experiments \
 	long-streams bench-streams conformance screenshots install clean
 
 # DEMO=two serves a second, small base model with random weights beside the demo's.
@@ -107,6 +107,11 @@ long-streams: $(VENV)/.installed-dev
 # 10,000 requests to both bases of two gateways, 300 deaths and pauses of replicas under load, 30 of gateways: an hour.
 long-pools: $(VENV)/.installed-dev
 	$(BIN)/pytest --full -s tests/faults/pools
+
+# 2,000 experiments without an effect for each of five shapes of outcomes, looked at 1,000 times each; with effects, faults
+# and errors as many; a million units under 200 changes of weights. A minute.
+long-experiments: $(VENV)/.installed-dev
+	$(BIN)/pytest --full -s tests/gateway/domain/experiments
 
 # A gateway killed at 200 moments of uploads, promotions and removals of adapters. FIRST_SEED goes on from one.
 long-adapter-kills: $(VENV)/.installed-dev

@@ -138,7 +138,7 @@ def shares(split: Split, epoch: int, num_arms: int) -> tuple[float, ...]:
 def exposed_units(epochs: Mapping[bytes, int]) -> Exposed:
     """Return the index of exposed units. epochs: of each unit's digest, the epoch of its first exposure."""
     pairs = sorted((int.from_bytes(digest[:8], "little"), epoch) for digest, epoch in epochs.items())
-    return Exposed(memoryview(array("Q", [key for key, _ in pairs])), bytes(epoch for _, epoch in pairs))
+    return Exposed(array("Q", [key for key, _ in pairs]), bytes(epoch for _, epoch in pairs))
 
 
 def _check_ended(split: Split, weights: Sequence[int]) -> None:

@@ -30,13 +30,13 @@ def log_e(counts: Sequence[int], shares: Sequence[float], concentration: float) 
     lnB is the logarithm of the multivariate beta function.
 
     concentration: about n / u(alpha) for the best power at n things (`sequences.tightest_u`).
-    Raises ValueError: when an arm without a share was counted.
+    Infinite where something fell to an arm without a share.
     """
     total, log = 0, 0.0
     for count, share in zip(counts, shares, strict=True):
         if share <= 0:
             if count:
-                raise ValueError("an arm that gets nothing was counted")
+                return math.inf
             continue
         log += math.lgamma(concentration * share + count) - math.lgamma(concentration * share)
         log -= count * math.log(share)
@@ -54,6 +54,8 @@ def srm_log_e(epochs: Sequence[EpochCounts]) -> float:
     well and finds small faults late and large ones early."""
     logs = [log_e_of_epochs(epochs, concentration) for concentration in SRM_CONCENTRATIONS]
     highest = max(logs)
+    if math.isinf(highest):
+        return highest
     return highest + math.log(math.fsum(math.exp(each - highest) for each in logs) / len(logs))
 
 

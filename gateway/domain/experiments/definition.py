@@ -8,6 +8,7 @@ from typing import Literal, NoReturn
 
 import msgspec
 
+from adapters.ref import check_adapter_name
 from gateway.domain.adapters.defaults import NO_DEFAULTS, Defaults
 from gateway.domain.errors import InvalidRequest, shortened
 from gateway.domain.experiments.assignment import NUM_BUCKETS
@@ -100,7 +101,7 @@ class Experiment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     name: str
     model: str
-    """The model string by which requests name the experiment."""
+    """The model string by which requests name the experiment, as an alias is named."""
     unit: UnitSource
     arms: tuple[Arm, ...]
     metrics: Metrics
@@ -119,8 +120,12 @@ def check_definition(experiment: Experiment, own_metrics: Collection[str] = ()) 
     own_metrics: names of the project's metrics that come as feedback.
     Raises InvalidRequest: for the first field that is wrong, by its name.
     """
-    for param, name in (("name", experiment.name), ("model", experiment.model), ("layer", experiment.layer)):
+    for param, name in (("name", experiment.name), ("layer", experiment.layer)):
         _check_name(name, param)
+    try:
+        check_adapter_name(experiment.model)
+    except ValueError as error:
+        _refuse("model", str(error))
     if experiment.holdout is not None:
         _check_name(experiment.holdout, "holdout")
     source = experiment.unit.source

@@ -130,12 +130,12 @@ def effect_of(control: Mean, treatment: Mean, alpha: float, tightest_at: int) ->
 
 def relative_interval(control: Mean, treatment: Mean, radius: float) -> Interval | None:
     """Return all r for which |m_B - (1+r) m_A| <= radius sqrt(v_B + (1+r)**2 v_A); None where that is not an interval,
-    since the control's mean is not told from 0: m_A**2 <= radius**2 v_A.
+    since the control's mean is not told from 0 (m_A**2 <= radius**2 v_A), or says nothing, since it is negative.
 
     radius: in standard errors, of a fixed test or of `sequences`.
     """
     a = control.mean**2 - radius**2 * control.variance
-    if not math.isfinite(radius) or a <= 0:
+    if not math.isfinite(radius) or a <= 0 or control.mean < 0:
         return None
     middle = control.mean * treatment.mean
     root = math.sqrt(max(0.0, middle**2 - a * (treatment.mean**2 - radius**2 * treatment.variance)))

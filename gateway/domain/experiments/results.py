@@ -31,7 +31,11 @@ class UnitsRow(msgspec.Struct, frozen=True):
 
 
 class SumsRow(msgspec.Struct, frozen=True):
-    """Sums of one metric over what came on one day."""
+    """Sums of one metric over the units whose outcome windows closed on one day.
+
+    Outcomes that still grow do not count: looks at them are bounded by nothing. For guardrails on errors and refusals
+    a unit counts at once, at its first.
+    """
 
     day: int
     epoch: int
@@ -117,7 +121,7 @@ class Results(msgspec.Struct, frozen=True):
 
 def results_of(experiment: Experiment, tally: Tally, own: Mapping[str, Kind] | None = None) -> Results:
     """Return what a look shows. own: how each metric of the project's own is made of sums."""
-    own = own or {}
+    own, tally = own or {}, collapsed(tally)
     num_arms = len(experiment.arms)
     epochs = _unit_counts(tally, num_arms)
     srm = counts.srm_log_e(list(epochs.values()))
@@ -166,17 +170,40 @@ def results_of(experiment: Experiment, tally: Tally, own: Mapping[str, Kind] | N
 
 def timeline(experiment: Experiment, tally: Tally, own: Mapping[str, Kind] | None = None) -> list[tuple[int, Results]]:
     """Return what looks at the end of each day showed, oldest first; counts of requests are those of now."""
-    days = sorted({row.day for row in (*tally.units, *tally.sums, *tally.times)})
-    return [(day, results_of(experiment, until(tally, day), own)) for day in days]
+    days = {row.day for row in tally.units} | {row.day for row in tally.sums} | {row.day for row in tally.times}
+    running, looks = msgspec.structs.replace(tally, units=(), sums=(), times=()), []
+    for day in sorted(days):
+        running = collapsed(
+            msgspec.structs.replace(
+                running,
+                units=[*running.units, *(row for row in tally.units if row.day == day)],
+                sums=[*running.sums, *(row for row in tally.sums if row.day == day)],
+                times=[*running.times, *(row for row in tally.times if row.day == day)],
+            )
+        )
+        looks.append((day, results_of(experiment, running, own)))
+    return looks
 
 
-def until(tally: Tally, day: int) -> Tally:
-    """Return the tally of what came by the end of a day."""
+def collapsed(tally: Tally) -> Tally:
+    """Return the same tally with all days' rows added up, as of the last day."""
+    day = max((row.day for row in tally.units), default=0)
+    units: dict[tuple[int, int], tuple[int, int]] = {}
+    for row in tally.units:
+        known = units.get((row.epoch, row.arm), (0, 0))
+        units[row.epoch, row.arm] = known[0] + row.units, known[1] + row.delivered
+    sums: dict[tuple[int, int, str], Sums] = {}
+    for each in tally.sums:
+        key = each.epoch, each.arm, each.metric
+        sums[key] = sums.get(key, NO_UNITS) + each.sums
+    times: dict[tuple[int, int, str], list[tuple[int, ...]]] = {}
+    for timed in tally.times:
+        times.setdefault((timed.epoch, timed.arm, timed.metric), []).append(timed.counts)
     return msgspec.structs.replace(
         tally,
-        units=[row for row in tally.units if row.day <= day],
-        sums=[row for row in tally.sums if row.day <= day],
-        times=[row for row in tally.times if row.day <= day],
+        units=[UnitsRow(day, *key, *both) for key, both in units.items()],
+        sums=[SumsRow(day, *key, total) for key, total in sums.items()],
+        times=[TimesRow(day, *key, tuple(map(sum, zip(*listed, strict=True)))) for key, listed in times.items()],
     )
 
 
@@ -252,13 +279,12 @@ def _comparison(
 def _quantiles_of(
     experiment: Experiment, tally: Tally, what: tuple[str, Read, Role], arm: int, alpha: float
 ) -> QuantileComparison:
-    """Compare a quantile over the epochs that have the newest one's shares of both arms: pooling others would show a
-    ramp as an effect."""
+    """Compare a quantile over the epochs that have the same shares of both arms as the newest one with both:
+    pooling others would show a ramp as an effect."""
     metric, read, role = what
-    newest = tally.shares[max(tally.shares)] if tally.shares else ()
-    alike = {
-        epoch for epoch, each in tally.shares.items() if math.isclose(each[0] * newest[arm], each[arm] * newest[0])
-    }
+    both = {epoch: each for epoch, each in tally.shares.items() if each[0] and each[arm]}
+    newest = both[max(both)] if both else ()
+    alike = {epoch for epoch, each in both.items() if math.isclose(each[0] * newest[arm], each[arm] * newest[0])}
     intervals = []
     for one in (0, arm):
         total = [0] * (len(quantiles.EDGES_MS) + 1)

@@ -35,7 +35,7 @@ def after(state: State, verb: Verb) -> State:
     if following is None:
         allowed = sorted({each for origin, each in NEXT if origin == state})
         hint = f" Possible now: {', '.join(allowed)}." if allowed else ""
-        raise Conflict(f"The experiment is {state}: it cannot be the object of `{verb}`.{hint}", param="state")
+        raise Conflict(f"`{verb}` is not possible: the experiment is {state}.{hint}", param="state")
     return following
 
 

@@ -42,11 +42,31 @@ class Sums(msgspec.Struct, frozen=True):
 
     def __add__(self, other: Sums) -> Sums:
         """Return the sums over the units of both."""
-        return Sums(*(a + b for a, b in zip(_values(self), _values(other), strict=True)))
+        return Sums(
+            self.n + other.n,
+            self.y + other.y,
+            self.yy + other.yy,
+            self.x + other.x,
+            self.xx + other.xx,
+            self.xy + other.xy,
+            self.d + other.d,
+            self.dd + other.dd,
+            self.yd + other.yd,
+        )
 
     def __sub__(self, other: Sums) -> Sums:
         """Return the sums without the units, or the former values, of another."""
-        return Sums(*(a - b for a, b in zip(_values(self), _values(other), strict=True)))
+        return self + Sums(
+            -other.n,
+            -other.y,
+            -other.yy,
+            -other.x,
+            -other.xx,
+            -other.xy,
+            -other.d,
+            -other.dd,
+            -other.yd,
+        )
 
     @property
     def mean(self) -> float:
@@ -91,7 +111,3 @@ def change(before: Unit | None, after: Unit | None) -> Sums:
 def _of(unit: Unit) -> Sums:
     y, x, d = unit.y, unit.x, unit.d
     return Sums(1, y, y * y, x, x * x, x * y, d, d * d, y * d)
-
-
-def _values(sums: Sums) -> tuple[int | float, ...]:
-    return (sums.n, sums.y, sums.yy, sums.x, sums.xx, sums.xy, sums.d, sums.dd, sums.yd)

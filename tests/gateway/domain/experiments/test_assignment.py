@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import math
 import random
+import re
+from array import array
 from hashlib import blake2b
+from pathlib import Path
 
 import msgspec
 import numpy as np
 import pytest
 
+from gateway.domain import experiments
 from gateway.domain.errors import Conflict, InvalidRequest
 from gateway.domain.experiments.allocation import (
     arm_ended,
@@ -24,8 +28,9 @@ from gateway.domain.experiments.allocation import (
     shares,
     table,
 )
-from gateway.domain.experiments.assignment import NUM_BUCKETS, Holdout, Split, assign, bucket, unit_digest
+from gateway.domain.experiments.assignment import NUM_BUCKETS, Exposed, Holdout, Split, assign, bucket, unit_digest
 
+PAGE = Path(experiments.__file__).with_name("README.md")
 SEED, LAYER, PROJECT = bytes(range(32)), bytes(32), b"p" * 32
 ALL = range(NUM_BUCKETS)
 
@@ -50,6 +55,14 @@ def exposed_by(split: Split, units: list[str]) -> dict[bytes, int]:
 )
 def test_buckets_are_those_of_every_release(unit: str, expected: int) -> None:
     assert bucket(SEED, unit) == expected
+
+
+def test_the_page_has_vectors_that_hold() -> None:
+    rows = re.findall(r"^\| `(.+)` \| `([0-9a-f]{32})` \| (\d+) \|$", PAGE.read_text(), re.MULTILINE)
+    assert len(rows) >= 4
+    for unit, digest, expected in rows:
+        assert blake2b(unit.encode(), key=SEED, digest_size=16).hexdigest() == digest
+        assert bucket(SEED, unit) == int(expected)
 
 
 def test_the_hash_is_keyed_blake2b() -> None:
@@ -191,8 +204,7 @@ def test_no_exposed_unit_ever_moves(full: bool) -> None:
             covered += more
         else:
             known = order[epoch_of[order] > 0]
-            index = exposed_units({})
-            index = type(index)(memoryview(keys[known].tobytes()).cast("Q"), epoch_of[known].tobytes())
+            index = Exposed(array("Q", keys[known].tobytes()), epoch_of[known].tobytes())
             split = reweighted(split, weights, index)
         assert moved(before, split.tables[-1]) == sum(
             max(0, split.tables[-1].count(arm) - before.count(arm)) for arm in range(3)

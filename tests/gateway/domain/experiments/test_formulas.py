@@ -121,8 +121,8 @@ def test_errors_by_arm(k: float, log_e: float) -> None:
 
 def test_arms_that_get_nothing_count_nothing() -> None:
     assert counts.log_e((10, 0, 30), (0.5, 0, 0.5), 10) == near(3.377912)
-    with pytest.raises(ValueError):
-        counts.log_e((10, 1), (1, 0), 10)
+    assert counts.srm_log_e([EpochCounts((10, 1), (1, 0))]) == math.inf
+    assert sequences.p_value(math.inf) == 0
 
 
 @pytest.mark.parametrize("num_units", [1, 1_000, 100_000, 1_000_000])
@@ -206,6 +206,7 @@ def test_relative_effects(radius: float, low: float, high: float) -> None:
 def test_there_is_no_relative_effect_on_a_control_near_0() -> None:
     assert effects.relative_interval(proportion(200, 0.02), proportion(200, 0.03), 3.035122) is None
     assert effects.relative_interval(proportion(200, 0.2), proportion(200, 0.3), math.inf) is None
+    assert effects.relative_interval(Mean(200, -5, 0.01), Mean(200, -4, 0.01), 3.0) is None
 
 
 def successes(n: int, y: int) -> Sums:

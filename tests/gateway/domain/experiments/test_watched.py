@@ -242,3 +242,20 @@ def test_a_biased_judge_biases_nothing(full: bool) -> None:
         held += abs(own.mean - 0.6) <= 1.96 * math.sqrt(own.variance)
     tell("a judge 20 points off", coverage=held / num_runs)
     assert abs(held / num_runs - 0.95) <= (0.015 if full else 0.04)
+
+
+def test_outcomes_count_once_their_window_has_closed(full: bool) -> None:
+    """Units that all came on day one and whose outcomes go on: looks while they grow are bounded by nothing. The same
+    units, each counted when its window closes, make no false alarms."""
+    num_runs, num_looks = (2_000, 10_000) if full else (1_000, 10_000)
+    rng = np.random.default_rng(14)
+    growing, closed = 0, 0
+    at = np.arange(1.0, num_looks + 1)
+    for _ in range(num_runs // CHUNK):
+        z = rng.standard_normal((CHUNK, num_looks)).cumsum(axis=1) / np.sqrt(at)
+        growing += int((first_beyond(normal_log_e(z, np.full(num_looks, 5_000.0), 5_000), 0.05) < num_looks).sum())
+        log_e = normal_log_e(z[:, 59:], 2 * at[59:], 5_000)
+        closed += int((first_beyond(log_e, 0.05) < log_e.shape[1]).sum())
+    tell("outcomes without, with windows", without=growing / num_runs, closed=closed / num_runs)
+    assert closed <= 0.05 * num_runs
+    assert growing >= 0.06 * num_runs
