@@ -37,11 +37,16 @@ class NativeLibrary:
         self.paths: tuple[str, ...] = tuple(self.functions.lorikeet_path_name(i).decode() for i in range(count))
 
 
+def load(path: Path) -> NativeLibrary | None:
+    """Return the library at a path; None, and one line in the log, where it does not load."""
+    try:
+        return NativeLibrary(path)
+    except (OSError, AttributeError) as error:
+        log.warning("no native kernels, so PyTorch's operations compute: %s", error)
+        return None
+
+
 @functools.cache
 def installed() -> NativeLibrary | None:
-    """Return the library that was built with this package; None, and one line in the log, where it does not load."""
-    try:
-        return NativeLibrary(LIBRARY)
-    except (OSError, AttributeError) as error:
-        log.info("no native kernels, PyTorch's operations compute instead: %s", error)
-        return None
+    """Return the library that was built with this package, or None."""
+    return load(LIBRARY)
