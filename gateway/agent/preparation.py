@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from engine.config import EngineConfig, UnsupportedModel, load_model_config, model_digest
+from engine.config import EngineConfig, UnsupportedModel, load_model_config
 from gateway.agent.hardware import Hardware, has_bf16
 from gateway.agent.model import ModelNotPrepared, preparation, why_not
 from gateway.domain.pools.capacity import Estimate, estimate
@@ -44,9 +44,19 @@ async def prepare(
     folder = await _fetch(msgspec.structs.replace(settings, model=model, model_name=""), say)
     try:
         measured = await asyncio.to_thread(measure, folder, settings.engine, revision, hardware)
-        return Prepared(folder, await asyncio.to_thread(model_digest, folder), measured)
     except (OSError, UnsupportedModel, ValueError) as error:
         raise ModelNotPrepared(str(error)) from None
+    return Prepared(folder, await asyncio.to_thread(_digest_of_readable, folder), measured)
+
+
+def _digest_of_readable(folder: Path) -> str:
+    """Return the digest of a model that gateways can read, too. Raises ModelNotPrepared."""
+    from gateway.backends.engine.model import EngineModel  # heavy, and a start of the agent does without
+
+    try:
+        return EngineModel.load(folder).digest
+    except Exception as error:  # whatever the libraries raise that read an operator's tokenizer and template
+        raise ModelNotPrepared(f"the tokenizer or chat template in {folder} cannot be read: {error}") from None
 
 
 def measure(folder: Path, host: EngineConfig, revision: Mapping[str, str], hardware: Hardware) -> Estimate:

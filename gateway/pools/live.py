@@ -13,7 +13,6 @@ from pathlib import Path
 import structlog
 
 from adapters.inspection import BaseShape
-from engine.config import UnsupportedModel
 from engine.protocol import HEARTBEAT_INTERVAL_S
 from gateway.backends.engine.model import EngineModel
 from gateway.backends.pool import ManagedBackend, Pool, PoolRevision, Replica
@@ -139,18 +138,18 @@ class LivePools(Mapping[str, Pool]):
                 if stale is None or stale:
                     served = {each.row.id: each for each in await list_served(conn, stale)}
                     former_names = await base_names(conn)
+            if stale is None:
+                self._served = served
+                self._reread_at_s = now_s + REREAD_S
+            elif stale:
+                self._served = {id: each for id, each in self._served.items() if id not in stale} | served
+            if stale is None or stale:
+                in_order = sorted(self._served.values(), key=lambda each: (each.row.created_at, each.row.id))
+                await self._read_models(in_order)
+                self._take(in_order, former_names)
         except BaseException:
             self._stale = None
             raise
-        if stale is None:
-            self._served = served
-            self._reread_at_s = now_s + REREAD_S
-        elif stale:
-            self._served = {id: each for id, each in self._served.items() if id not in stale} | served
-        if stale is None or stale:
-            in_order = sorted(self._served.values(), key=lambda each: (each.row.created_at, each.row.id))
-            await self._read_models(in_order)
-            self._take(in_order, former_names)
         for revision in self._revisions.values():
             revision.share_among(max(1, num_gateways))
 
@@ -165,7 +164,7 @@ class LivePools(Mapping[str, Pool]):
             try:
                 self._models[folder] = await asyncio.to_thread(EngineModel.load, folder)
                 self._unusable.pop(folder, None)
-            except (UnsupportedModel, OSError, ValueError) as error:
+            except Exception as error:  # whatever the libraries raise that read an operator's tokenizer and template
                 if self._unusable.get(folder) != str(error):
                     self._unusable[folder] = str(error)
                     log.error("model_unusable", folder=str(folder), error=str(error))

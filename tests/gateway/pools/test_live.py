@@ -305,12 +305,16 @@ async def test_a_pool_is_there_for_those_whom_it_lists_alone(world: World) -> No
         await until(refused)
 
 
-async def test_a_model_that_cannot_be_read_leaves_the_others_alone(world: World, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", [None, "tokenizer.json", "chat_template.jinja", "config.json"])
+async def test_a_model_that_cannot_be_read_leaves_the_others_alone(
+    world: World, tmp_path: Path, name: str | None
+) -> None:
     await world.add()
+    folder = tmp_path / "broken"
+    if name is not None:
+        (make_model_folder(folder) / name).write_text("{% if")
     async with world.database.acquire() as conn, conn.transaction():
-        assert await make_pool(
-            conn, "broken", model="x", folder=tmp_path / "none", base_digest="e" * 64, address="ipc:///nowhere"
-        )
+        assert await make_pool(conn, "broken", model="x", folder=folder, base_digest="e" * 64, address="ipc:///nowhere")
     async with world.database.acquire() as conn, conn.transaction():
         assert await make_pool(
             conn, "good", model="x", folder=world.folder, base_digest="d" * 64, address="ipc:///nowhere"
