@@ -8,12 +8,13 @@ PYTHON ?= python3
 PIP_ARGS ?=
 VENV := .venv
 BIN := $(VENV)/bin
+NATIVE := hatch_build.py kernels/cpu/build.py $(wildcard kernels/cpu/native/*)
 DEMO_MODEL := build/models/smollm2-135m-instruct
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: serve test check bench bench-gateway bench-balance bench-adapters bench-kernels bench-gpu long-kernels long-numerics long-scheduler \
+.PHONY: serve test check bench bench-gateway bench-balance bench-adapters bench-kernels bench-cpu-kernels bench-gpu long-kernels long-numerics long-scheduler \
 	long-grammar long-schemathesis long-tenancy long-limits long-conservation long-pools long-adapter-kills long-usage long-exports long-hostile long-idempotency \
-	long-malformed long-signatures long-tools \
+	long-malformed long-signatures long-tools long-experiments \
 	long-streams bench-streams conformance screenshots install clean
 
 # DEMO=two serves a second, small base model with random weights beside the demo's.
@@ -108,6 +109,11 @@ long-streams: $(VENV)/.installed-dev
 long-pools: $(VENV)/.installed-dev
 	$(BIN)/pytest --full -s tests/faults/pools
 
+# 2,000 experiments without an effect for each of five shapes of outcomes, looked at 1,000 times each; with effects, faults
+# and errors as many; a million units under 200 changes of weights. A minute.
+long-experiments: $(VENV)/.installed-dev
+	$(BIN)/pytest --full -s tests/gateway/domain/experiments
+
 # A gateway killed at 200 moments of uploads, promotions and removals of adapters. FIRST_SEED goes on from one.
 long-adapter-kills: $(VENV)/.installed-dev
 	$(BIN)/pytest --full -s tests/faults/test_adapter_kills.py
@@ -163,6 +169,11 @@ long-kernels: $(VENV)/.installed-dev
 bench-adapters: $(VENV)/.installed-dev $(DEMO_MODEL)
 	$(BIN)/python -m gateway.bench.adapters --serve build/bench-adapters --model-dir $(DEMO_MODEL) $(ARGS)
 
+# Products with frozen matrices on this machine's CPU: PyTorch's and our own, alone and beside a busy process.
+#     make bench-cpu-kernels ARGS="--rows 1 32 --busy 2"
+bench-cpu-kernels: $(VENV)/.installed-dev
+	$(BIN)/python -m kernels.bench.cpu_linear $(ARGS)
+
 # Each kernel beside the least that its bytes and operations can take on this machine's GPU.
 bench-kernels: $(VENV)/.installed-dev
 	$(BIN)/python -m kernels.bench
@@ -177,13 +188,14 @@ install: $(VENV)/.installed
 clean:
 	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
 
-# What a package needs changes only with pyproject.toml: the stamps keep every later start free of pip.
-$(VENV)/.installed: pyproject.toml | $(BIN)/python
+# What a package needs changes only with pyproject.toml, and the native kernels, which an installation compiles, with
+# their sources: the stamps keep every later start free of pip.
+$(VENV)/.installed: pyproject.toml $(NATIVE) | $(BIN)/python
 	@echo "installing Lorikeet into $(VENV) (the first time takes minutes: PyTorch is large)"
 	$(BIN)/python -m pip install $(PIP_ARGS) --editable .
 	@touch $@
 
-$(VENV)/.installed-dev: pyproject.toml | $(BIN)/python
+$(VENV)/.installed-dev: pyproject.toml $(NATIVE) | $(BIN)/python
 	@echo "installing Lorikeet and its development tools into $(VENV)"
 	$(BIN)/python -m pip install $(PIP_ARGS) --editable '.[dev]'
 	@touch $@ $(VENV)/.installed

@@ -15,6 +15,7 @@ from adapters.stores import open_store
 from engine.compilations import Compilations
 from engine.config import EngineConfig, ModelConfig, load_model_config, model_digest
 from engine.core import EngineCore
+from engine.cpu.quantization import quantization
 from engine.cpu.setup import build_cpu
 from engine.device import BuildDevice, Device, kv_token_bytes
 from engine.grammar.compiler import GrammarCompiler
@@ -45,12 +46,13 @@ def build_engine(config: EngineConfig) -> tuple[EngineCore, EngineServer]:
     where = resolve_device(config.device)
     name = torch.cuda.get_device_name(where) if where.type == "cuda" else "cpu"
     dtype = str(resolve_dtype(config.dtype, where))
+    quantized = quantization(config.quantization, where)
     server = EngineServer(
         config.endpoint,
         digest,
         limits,
         mailbox,
-        fingerprint=_fingerprint(digest, name, dtype),
+        fingerprint=_fingerprint(digest, name, dtype, quantized),
         device=name,
         dtype=dtype.removeprefix("torch."),
         unattended_s=config.unattended_s,
@@ -58,9 +60,9 @@ def build_engine(config: EngineConfig) -> tuple[EngineCore, EngineServer]:
     return core, server
 
 
-def _fingerprint(digest: str, device: str, dtype: str) -> str:
+def _fingerprint(digest: str, device: str, dtype: str, quantized: str) -> str:
     """See `protocol.Welcome`. Threads are left out: they change no more than neighbors do."""
-    parts = (digest, version("lorikeet"), torch.__version__, device, dtype)
+    parts = (digest, version("lorikeet"), torch.__version__, device, dtype, quantized)
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
 
@@ -72,6 +74,7 @@ def build_core(
     Raises SetupError, StoreFailure or UnsupportedModel.
     """
     where = resolve_device(config.device)
+    quantization(config.quantization, where)  # before anything is loaded
     config = msgspec.structs.replace(config, max_batched_tokens=batched_tokens(config.max_batched_tokens, where))
     dtype = resolve_dtype(config.dtype, where)
     model = load_model_config(config.model_dir)

@@ -1,7 +1,8 @@
 """The operations of a decoder step, each beside its fp32 reference. They know tensors and nothing of requests.
 
 On a CPU the modules of this package itself compute, with PyTorch's operations. On a GPU those of `kernels.gpu` do, in
-Triton; they are the only ones that import it, so this package loads where Triton does not exist.
+Triton; they are the only ones that import it, so this package loads where Triton does not exist. `kernels.cpu` has
+kernels for CPUs in C++, for engines that are asked for quantized products.
 
 | operation | CPU | GPU |
 |---|---|---|
@@ -14,4 +15,5 @@ Triton; they are the only ones that import it, so this package loads where Trito
 | choosing tokens | `sampling.most_likely`, `sample` | `gpu.sampling.sample` |
 | penalties, logit_bias | `penalties.penalize_repetition_` | `gpu.penalties.penalize_` |
 | frozen matrices | `linear.Linear` | the same: cuBLAS |
+| frozen matrices of 8-bit integers | `cpu.linear.Int8Linear` | none |
 """

@@ -106,6 +106,13 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         Literal["auto", "float32", "bfloat16", "float16"],
         Meta(description="Number format of the weights: `auto`, `float32`, `bfloat16` or `float16`."),
     ] = "auto"
+    quantization: Annotated[
+        Literal["auto", "none", "int8"],
+        Meta(
+            description="Quantization of the base model's matrices on a CPU: `none`, `int8` (8-bit integers, made of "
+            "the weights at start; adapters stay as they are) or `auto`, which is `none`."
+        ),
+    ] = "auto"
     kv_cache_bytes: Annotated[
         Bytes | None, Meta(description="Memory for the KV cache, e.g. `512MiB` (unset: chosen at start).")
     ] = None

@@ -4,6 +4,7 @@
     attention   the paged cache, and one step's attention over it
     tables      adapters side by side, as batched products want them
     lora        the adapters of one step
+    quantization   the number format of products with frozen matrices
     path        the three together: a plan to hidden states
 
 - Cache. Per layer `[2, kv_heads, slots, head_dim]`, slot = block * 16 + offset. Decode gathers whole blocks and

@@ -9,6 +9,7 @@ import torch
 from engine.config import EngineConfig, ModelConfig
 from engine.cpu.attention import PagedCache
 from engine.cpu.path import CpuPath
+from engine.cpu.quantization import make_linear, quantization
 from engine.cpu.tables import AdapterTables
 from engine.cpu.threads import AdaptedThreads, linux_usage
 from engine.device import AdapterIn, Device, blocks_within, context_length, kv_token_bytes
@@ -26,7 +27,9 @@ def build_cpu(config: EngineConfig, model: ModelConfig, dtype: torch.dtype) -> D
     """Raises SetupError or UnsupportedModel."""
     most = num_threads(config.num_threads)
     torch.set_num_threads(most)
-    weights = load_weights(config.model_dir, model, dtype, torch.device("cpu"))
+    cpu = torch.device("cpu")
+    products = make_linear(quantization(config.quantization, cpu))
+    weights = load_weights(config.model_dir, model, dtype, cpu, make_linear=products)
     budget = KV_CACHE_BYTES if config.kv_cache_bytes is None else config.kv_cache_bytes
     num_blocks = blocks_within(budget, kv_token_bytes(model, dtype) * config.block_size, free_host_bytes())
     max_model_len = context_length(config.max_model_len, model, num_blocks, config.block_size)

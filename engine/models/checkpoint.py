@@ -11,7 +11,8 @@ from safetensors import safe_open
 from torch import Tensor
 
 from engine.config import ModelConfig, UnsupportedModel
-from engine.models.weights import MakeNorm, ModelWeights, assemble
+from engine.models.weights import MakeLinear, MakeNorm, ModelWeights, assemble
+from kernels.linear import Linear
 from kernels.norm import RmsNorm
 
 
@@ -50,11 +51,12 @@ def load_weights(
     dtype: torch.dtype,
     device: torch.device,
     make_norm: MakeNorm = RmsNorm,
+    make_linear: MakeLinear = Linear,
 ) -> ModelWeights:
     """Read and fuse all weights. Raises UnsupportedModel on a missing, misshapen or unknown tensor."""
     with ExitStack() as stack:
         checkpoint = _Checkpoint(Path(model_dir), dtype, device, stack)
-        weights = assemble(checkpoint.take, config, make_norm)
+        weights = assemble(checkpoint.take, config, make_norm, make_linear)
         tied = config.tie_word_embeddings
         unknown = [name for name in checkpoint.unread() if not (tied and name == "lm_head.weight")]
         if unknown:

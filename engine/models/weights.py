@@ -22,6 +22,15 @@ class Norm(Protocol):
     def __call__(self, x: Tensor) -> Tensor: ...
 
 
+class Product(Protocol):
+    """A product with a frozen matrix, as `kernels.linear.Linear`."""
+
+    def __call__(self, x: Tensor) -> Tensor: ...
+
+    def add(self, x: Tensor, y: Tensor) -> Tensor: ...
+
+
+MakeLinear = Callable[[Tensor, Tensor | None], Product]  # of a weight and its bias
 MakeNorm = Callable[[Tensor, float], Norm]  # of a weight and its epsilon
 Take = Callable[[str, tuple[int, ...]], Tensor]  # a tensor of this shape by its name in Hugging Face's checkpoints
 
@@ -30,33 +39,33 @@ class LayerWeights(msgspec.Struct, frozen=True):
     """One decoder layer. H hidden, Q = heads * D, K = kv_heads * D, I intermediate."""
 
     input_norm: Norm  # [H]
-    qkv: Linear  # H -> Q + 2K
+    qkv: Product  # H -> Q + 2K
     q_norm: Norm | None  # [D]
     k_norm: Norm | None  # [D]
-    o: Linear  # Q -> H
+    o: Product  # Q -> H
     post_norm: Norm  # [H]
-    gate_up: Linear  # H -> 2I
-    down: Linear  # I -> H
+    gate_up: Product  # H -> 2I
+    down: Product  # I -> H
 
 
 class ModelWeights(msgspec.Struct, frozen=True):
     embed: Tensor  # [V, H]
     layers: list[LayerWeights]
     norm: Norm  # [H]
-    lm_head: Linear  # H -> V; of the embedding where they are tied
+    lm_head: Product  # H -> V; of the embedding where they are tied
 
 
-def assemble(take: Take, config: ModelConfig, make_norm: MakeNorm) -> ModelWeights:
+def assemble(take: Take, config: ModelConfig, make_norm: MakeNorm, make_linear: MakeLinear = Linear) -> ModelWeights:
     """Every tensor of a model, fused."""
     hidden = config.hidden_size
     embed = take("model.embed_tokens.weight", (config.vocab_size, hidden))
-    layers = [_layer(take, config, index, make_norm) for index in range(config.num_layers)]
+    layers = [_layer(take, config, index, make_norm, make_linear) for index in range(config.num_layers)]
     norm = make_norm(take("model.norm.weight", (hidden,)), config.rms_norm_eps)
     lm_head = embed if config.tie_word_embeddings else take("lm_head.weight", (config.vocab_size, hidden))
-    return ModelWeights(embed, layers, norm, Linear(lm_head))
+    return ModelWeights(embed, layers, norm, make_linear(lm_head, None))
 
 
-def _layer(take: Take, config: ModelConfig, index: int, make_norm: MakeNorm) -> LayerWeights:
+def _layer(take: Take, config: ModelConfig, index: int, make_norm: MakeNorm, make_linear: MakeLinear) -> LayerWeights:
     prefix, hidden = f"model.layers.{index}", config.hidden_size
 
     def matrix(block: str, projection: str) -> Tensor:
@@ -72,14 +81,14 @@ def _layer(take: Take, config: ModelConfig, index: int, make_norm: MakeNorm) -> 
     qkv = ("q_proj", "k_proj", "v_proj")
     return LayerWeights(
         input_norm=norm("input_layernorm", hidden),
-        qkv=Linear(
+        qkv=make_linear(
             torch.cat([matrix("self_attn", name) for name in qkv]),
             torch.cat([bias(name) for name in qkv]) if config.qkv_bias else None,
         ),
         q_norm=norm("self_attn.q_norm", config.head_dim) if config.qk_norm else None,
         k_norm=norm("self_attn.k_norm", config.head_dim) if config.qk_norm else None,
-        o=Linear(matrix("self_attn", "o_proj"), bias("o_proj") if config.o_bias else None),
+        o=make_linear(matrix("self_attn", "o_proj"), bias("o_proj") if config.o_bias else None),
         post_norm=norm("post_attention_layernorm", hidden),
-        gate_up=Linear(torch.cat([matrix("mlp", "gate_proj"), matrix("mlp", "up_proj")])),
-        down=Linear(matrix("mlp", "down_proj")),
+        gate_up=make_linear(torch.cat([matrix("mlp", "gate_proj"), matrix("mlp", "up_proj")]), None),
+        down=make_linear(matrix("mlp", "down_proj"), None),
     )

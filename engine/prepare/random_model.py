@@ -27,6 +27,9 @@ def make_random_model(out: Path) -> None:
     import torch
     from safetensors.torch import save_file
     from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
+    from transformers.utils.logging import disable_progress_bar
+
+    disable_progress_bar()
 
     file = demo_file()
     tokenizer = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)

@@ -17,7 +17,7 @@ from typing import Protocol
 import msgspec
 import structlog
 
-from engine.config import UnsupportedModel, load_model_config, model_digest
+from engine.config import EngineConfig, UnsupportedModel, load_model_config, model_digest
 from gateway.agent.commands import Command, address, engine_environ
 from gateway.agent.follower import Follower, ProbeFailed
 from gateway.agent.hardware import Hardware
@@ -101,8 +101,12 @@ class Steps:
         site.launcher.watch(self._ended)
 
     async def start(self, served: Served, num_engines: int) -> None:
+        """Start the engine of a replica. num_engines: how many shall compute on this host's processors."""
         site, row, revision = self._site, served.row, served.revision
-        if revision.folder is None:
+        try:
+            config, gpu = await asyncio.to_thread(self._fitting, served, num_engines)
+        except (OSError, ValueError) as error:
+            await self._fail(row, str(error), MAX_RETRY_S)
             return
 
         async def begin() -> Spec | None:
@@ -112,29 +116,38 @@ class Steps:
             if generation is None:
                 return None
             assert generation == row.generation + 1, "only the holder of the lock starts a replica"
-            config = engine_config(site.settings.engine, revision.settings)
-            num_threads = config.num_threads
-            if row.gpu is None:
-                num_threads = thread_share(num_threads, site.hardware.num_processors, num_engines)
-            config = msgspec.structs.replace(
-                config,
-                model_dir=str(revision.folder),
-                endpoint=where,
-                num_threads=num_threads,
-                unattended_s=site.settings.unattended_minutes * 60,
-            )
-            gpu = None if row.gpu is None else site.hardware.gpu_names[row.gpu]
-            return Spec(generation, where, site.command(config), engine_environ(os.environ, gpu))
+            command = site.command(msgspec.structs.replace(config, endpoint=where))
+            return Spec(generation, where, command, engine_environ(os.environ, gpu))
 
-        why = await asyncio.to_thread(_unfit, Path(revision.folder), revision.base_digest)
-        if why is not None:
-            await self._fail(row, why, MAX_RETRY_S)
-            return
         engine = await site.launcher.start(row.id, begin)
         if engine is not None:
             self.endings.pop(row.id, None)
             self._follow_engine(engine, revision)
             log.info("engine_started", replica=row.id, generation=engine.generation, pid=engine.pid)
+
+    def _fitting(self, served: Served, num_engines: int) -> tuple[EngineConfig, str | None]:
+        """Return the configuration of a replica's engine, and what CUDA calls its accelerator.
+
+        Raises OSError or ValueError: where the folder cannot be read or holds another model than it did, the settings
+        do not fit, or the accelerator is not there.
+        """
+        site, row, revision = self._site, served.row, served.revision
+        folder = Path(str(revision.folder))
+        if model_digest(folder) != revision.base_digest:
+            raise ValueError(f"{folder} holds another model than when the revision was prepared")
+        config = engine_config(site.settings.engine, revision.settings)
+        num_threads, gpu = config.num_threads, None
+        if row.gpu is None:
+            num_threads = thread_share(num_threads, site.hardware.num_processors, num_engines)
+        elif row.gpu < len(site.hardware.gpu_names):
+            gpu = site.hardware.gpu_names[row.gpu]
+        else:
+            raise ValueError(f"GPU {row.gpu} is not there: this host has {len(site.hardware.gpu_names)}")
+        unattended_s = site.settings.unattended_minutes * 60
+        config = msgspec.structs.replace(
+            config, model_dir=str(folder), num_threads=num_threads, unattended_s=unattended_s
+        )
+        return config, gpu
 
     async def probe(self, served: Served, follower: Follower) -> None:
         """Try a loaded engine, and let it serve. The adapters that the replicas before it have must work too."""
@@ -196,7 +209,7 @@ class Steps:
         """Stop a replica once it has nothing to do, or its time is over."""
         if engine is not None:
             follower = self.follow(row, revision)
-            end_s = _now_s() + self._site.settings.drain_seconds
+            end_s = _now_s() + self._site.settings.replica_drain_seconds
             idle_since_s = _now_s()
             while _now_s() < end_s and _now_s() - idle_since_s < GRACE_S:
                 await asyncio.sleep(POLL_S)
@@ -270,15 +283,6 @@ def in_words(ended: Ended) -> str:
     if code == os.EX_CONFIG and own:
         return "\n".join(own)
     return f"{how}: {' | '.join(own or lines)[-WHY_CHARS:]}" if lines else how
-
-
-def _unfit(folder: Path, base_digest: str | None) -> str | None:
-    """Return why an engine cannot be started with a folder: it is gone, or holds another model than it did."""
-    try:
-        found = model_digest(folder)
-    except OSError as error:
-        return f"the model's folder cannot be read: {error}"
-    return None if found == base_digest else f"{folder} holds another model than when the revision was prepared"
 
 
 def _now_s() -> float:

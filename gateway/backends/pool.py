@@ -72,10 +72,12 @@ class Replica(msgspec.Struct, eq=False):
 class PoolRevision:
     """The replicas of one revision of a pool, with what is known of its base model without any of them."""
 
-    def __init__(self, name: str, model: Model, replicas: Sequence[Replica] = ()) -> None:
-        """name: the public name of the pool."""
+    def __init__(self, name: str, model: Model, replicas: Sequence[Replica] = (), *, base_digest: str = "") -> None:
+        """name: the public name of the pool. base_digest: what identifies the base model."""
         self.name = name
         self.model = model
+        self._base_digest = base_digest
+        self._successor: PoolRevision | None = None
         self._replicas: dict[str, Replica] = {}
         self._balancer = Balancer(seed=secrets.randbits(32))
         for replica in replicas:
@@ -104,6 +106,15 @@ class PoolRevision:
         if self._replicas.get(replica.id) is replica:
             now_s = time.monotonic()
             self._balancer.update(_picture(replica, now_s), now_s)
+
+    def succeeded_by(self, other: PoolRevision | None) -> None:
+        """Let another revision take the requests that were prepared for this one and find no replica of it any more,
+        where it has the same base model."""
+        self._successor = other if other is not None and self.serves_base_of(other) else None
+
+    def serves_base_of(self, other: PoolRevision) -> bool:
+        """Tell whether another revision has the same base model."""
+        return self._base_digest == other._base_digest
 
     def share_among(self, num_gateways: int) -> None:
         """Know that so many gateways send requests to the same replicas."""
@@ -203,8 +214,10 @@ class PoolRevision:
 
     def any_ready(self, tried: Set[str] = frozenset()) -> Replica | None:
         """Return the ready replica with the fewest requests of this gateway, none of those that were tried; one that
-        drains only where there is no other."""
+        drains only where there is no other, and one of the succeeding revision where this one has none."""
         left = [each for each in self._replicas.values() if each.id not in tried and each.backend.health().ready]
+        if not left and self._successor is not None:
+            return self._successor.any_ready(tried)
         return min(left, key=lambda each: (each.is_draining, each.backend.num_in_flight), default=None)
 
     def _ready(self) -> list[Replica]:
@@ -247,20 +260,47 @@ def _picture(replica: Replica, now_s: float) -> ReplicaLoad:
 class Pool:
     """One name under which a base model is served."""
 
-    def __init__(self, name: str, serving: PoolRevision, *, created: int) -> None:
+    def __init__(self, name: str, current: PoolRevision, *, created: int) -> None:
+        """current: as of `serve`."""
         self.name = name
         """The public name."""
-        self.serving = serving
-        """The revision that takes new requests."""
-        self.others: list[PoolRevision] = []
-        """Revisions that are to serve, or that still answer older requests."""
         self.created = created
         """The Unix time in seconds that /v1/models shows."""
+        self.others: list[PoolRevision] = []
+        """Revisions that are to serve, or that still answer older requests."""
+        self._current = current
+        self._former: PoolRevision | None = None
+
+    def serve(self, current: PoolRevision, others: Sequence[PoolRevision] = ()) -> None:
+        """Let a revision take new requests from now on, as soon as it can."""
+        if current is not self._current:
+            self._former = self._current
+        self._current = current
+        self.others = [each for each in others if each is not current]
+        for former in (*self.revisions[1:], *([self._former] if self._former is not None else [])):
+            former.succeeded_by(current)
+        current.succeeded_by(None)
+        if self._former is not None and self._former not in self.others:
+            self._former = None  # its replicas are gone
+
+    @property
+    def serving(self) -> PoolRevision:
+        """The revision that takes new requests: the current one or, while this gateway is connected to no replica of
+        that, the one before, where it serves the same base."""
+        former = self._former
+        if former is not None and not self._current.ready and former.ready and former.serves_base_of(self._current):
+            return former
+        return self._current
+
+    @property
+    def revisions(self) -> list[PoolRevision]:
+        """All revisions that have replicas, or are to have them: the current one first."""
+        return [self._current, *self.others]
 
     @property
     def backends(self) -> list[ManagedBackend]:
-        """The backends of all revisions, those of the serving one first."""
-        return [replica.backend for revision in (self.serving, *self.others) for replica in revision]
+        """The backends of all revisions, those of the current one first."""
+        return [replica.backend for revision in self.revisions for replica in revision]
 
     @property
     def ready(self) -> bool:

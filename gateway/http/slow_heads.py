@@ -15,6 +15,9 @@ from gateway.http.heads import refusal
 
 log = structlog.get_logger(__name__)
 
+LAST_HEAD_S = 1.0
+"""How long a connection without a request yet may wait for its first one while the server stops."""
+
 _TIMEOUT = refusal(b"408 Request Timeout", b"The headers of the request did not arrive in time.", b"request_timeout")
 
 
@@ -50,6 +53,7 @@ def timely_heads(base: type[HttpToolsProtocol], max_head_s: float) -> type[HttpT
     class TimelyHeads(base):  # type: ignore[misc, valid-type]
         head_deadline: HeadDeadline
         is_head_begun = False
+        is_ending = False
 
         def connection_made(self, transport: asyncio.Transport) -> None:
             super().connection_made(transport)
@@ -69,6 +73,24 @@ def timely_heads(base: type[HttpToolsProtocol], max_head_s: float) -> type[HttpT
         def connection_lost(self, exc: Exception | None) -> None:
             self.head_deadline.end()
             super().connection_lost(exc)
+
+        def shutdown(self) -> None:
+            """Close an idle connection. One that is new gets a moment for its first request, which is on its way: its
+            client cannot tell that from a request that was begun, and must not repeat it."""
+            if self.cycle is None and not self.transport.is_closing():
+                self.is_ending = True
+                self.loop.call_later(LAST_HEAD_S, self._end_unused)
+            else:
+                super().shutdown()
+
+        def on_headers_complete(self) -> None:
+            super().on_headers_complete()
+            if self.is_ending and self.cycle is not None:
+                self.cycle.keep_alive = False
+
+        def _end_unused(self) -> None:
+            if self.cycle is None and not self.transport.is_closing():
+                self.transport.close()
 
         def _waits_for_head(self) -> bool:
             """Tell whether the bytes just read belong to a head that is not complete: no request runs, none has a body

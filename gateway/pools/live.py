@@ -189,8 +189,7 @@ class LivePools(Mapping[str, Pool]):
             pool = self._pools.get(each.row.name) or Pool(
                 each.row.name, serving, created=int(each.row.created_at.timestamp())
             )
-            pool.serving = serving
-            pool.others = [revision for revision in made.values() if revision is not serving]
+            pool.serve(serving, list(made.values()))
             pools[pool.name] = pool
             bases.append(self._base_of(each, serving))
         self._leave_replicas(gone)
@@ -206,7 +205,7 @@ class LivePools(Mapping[str, Pool]):
             model = self._model_of(row)
             if model is not None:
                 known = self._revisions.get((served.row.id, number))
-                made[number] = known or PoolRevision(served.row.name, model)
+                made[number] = known or PoolRevision(served.row.name, model, base_digest=model.digest)
         return made
 
     def _model_of(self, row: RevisionRow) -> EngineModel | None:

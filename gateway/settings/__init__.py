@@ -188,8 +188,22 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = False
     drain_seconds: Annotated[
-        float, Meta(ge=0, le=86400, description="Seconds that running requests get to finish at shutdown.")
+        float,
+        Meta(
+            ge=0,
+            le=86400,
+            description="Seconds that running requests get to finish before their gateway is stopped.",
+        ),
     ] = 30.0
+    replica_drain_seconds: Annotated[
+        float,
+        Meta(
+            ge=0,
+            le=86400,
+            description="Seconds that running requests get to finish on a replica that is drained or replaced, while "
+            "other replicas serve.",
+        ),
+    ] = 900.0
     unattended_minutes: Annotated[
         float,
         Meta(

@@ -5,4 +5,5 @@ clock    time on a GPU, its bandwidth and its rate of products; or no time at al
 shapes   the model whose shapes are measured
 lora, layer   what is measured, each case with its check against the reference; paged: sequences in a cache
 questions   what `kernels.tune` tries
+cpu_linear   a program of its own: products with frozen matrices on a CPU, beside PyTorch's
 """

@@ -12,7 +12,7 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from engine.bench import fairness, overview, prefix, slots, speculative, structured, throughput
+from engine.bench import fairness, overview, prefix, quantization, slots, speculative, structured, throughput
 from engine.bench.drive import BenchEngine, Source, run_closed
 from engine.bench.measures import auc
 from engine.bench.report import Report, Row
@@ -105,6 +105,13 @@ def test_drafts_are_counted_and_leave_the_text_as_it_is(config: EngineConfig) ->
     (row,) = speculative.measure(config, speculative.Options(streams=(2,), new_tokens=24, repeat=1))
     assert 0 < row["accepted"] <= row["drafted"]
     assert row["same_text"] == "2/2"
+
+
+def test_both_formats_of_a_base_model_are_measured_alone_and_beside_others(config: EngineConfig) -> None:
+    options = quantization.Options(streams=(2,), adapters=(0, 2), rank=4, prompt_tokens=8, new_tokens=4, repeat=1)
+    rows = list(quantization.measure(config, options))
+    assert [(row["busy"], row["adapters"]) for row in rows] == [(0, 0), (0, 2), (1, 0), (1, 2)]
+    assert all(row["none"] > 0 and row["int8"] > 0 for row in rows)
 
 
 def test_what_a_benchmark_asks_wrongly_ends_it(config: EngineConfig) -> None:

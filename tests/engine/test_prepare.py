@@ -113,8 +113,11 @@ def test_the_hub_out_of_reach_is_one_clear_line_and_leaves_nothing_that_counts(t
     assert not out.exists()
 
 
-def test_the_random_demo_model_is_the_same_everywhere_and_brings_its_adapter(tmp_path: Path) -> None:
+def test_the_random_demo_model_is_the_same_everywhere_and_brings_its_adapter(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     folder = prepare("demo-random", tmp_path / "random")
+    assert "%|" not in "".join(capfd.readouterr()), "progress is told in lines, without bars"
     config = load_model_config(folder)
     assert (config.family, config.num_layers) == ("llama", 2)
     assert model_digest(folder) == "683f7f97f731" + model_digest(folder)[12:]

@@ -42,10 +42,10 @@ LIMITS = EngineLimits(max_model_len=1000, max_num_seqs=3, max_waiting=2, block_s
 
 
 class Engine:
-    def __init__(self, endpoint: str, tokens_per_s: float) -> None:
+    def __init__(self, endpoint: str, tokens_per_s: float, unattended_s: float = 0.0) -> None:
         self.endpoint = endpoint
         mailbox = Mailbox()
-        self.server = EngineServer(endpoint, "model-digest", LIMITS, mailbox)
+        self.server = EngineServer(endpoint, "model-digest", LIMITS, mailbox, unattended_s=unattended_s)
         self.core = threading.Thread(target=FakeCore(mailbox, tokens_per_s).run, daemon=True)
         self.thread = threading.Thread(target=self.server.run, daemon=True)
         self.core.start()
@@ -247,3 +247,33 @@ def test_every_gateway_hears_of_a_probe_and_nobody_of_its_usage(engine: Engine) 
         assert (bad.code, "changes nothing" in bad.error) == ("adapter_rejected", True)
     beats = [gateways[0].hear(Heartbeat), gateways[0].hear(Heartbeat)]
     assert not any(beat.stats.ended_prompt_tokens_total or beat.stats.unacked_usage for beat in beats)
+
+
+def test_the_usage_of_an_agents_request_is_nobodys(engine: Engine) -> None:
+    agent, gateway = engine.gateway(), engine.gateway()
+    agent.hello(database_id="")
+    agent.say(Submit(request("probe")))
+    assert agent.final("probe").usage.completion_tokens == 4
+    agent.say(Goodbye())
+    gateway.hello()
+    gateway.hear(Welcome)
+    beat = gateway.hear(Heartbeat)
+    assert isinstance(beat, Heartbeat) and beat.stats is not None
+    stats = beat.stats
+    assert (stats.unacked_usage, stats.ended_prompt_tokens_total, stats.ended_completion_tokens_total) == (0, 0, 0)
+    assert stats.generation_tokens_total == 4, "it was computed all the same"
+
+
+def test_an_engine_ends_when_nobody_was_connected_for_as_long_as_it_was_told(tmp_path: Path) -> None:
+    engine = Engine(f"ipc://{tmp_path}/e.sock", tokens_per_s=0, unattended_s=1.5)
+    gateway = engine.gateway()
+    gateway.hello()
+    gateway.hear(Welcome)
+    for number in range(3):
+        gateway.say(Heartbeat(number))
+        gateway.hear(Heartbeat)
+    assert engine.thread.is_alive(), "somebody is connected"
+    gateway.say(Goodbye())
+    engine.thread.join(PATIENCE_S)
+    assert not engine.thread.is_alive()
+    engine.close()

@@ -12,7 +12,7 @@ import { given, named, whole } from "../../lib/rules/checks.js";
 import { AccessFields, bodyOfAccess, wrongGrants } from "./access.js";
 import { readSettings, replicas, wrongSettings } from "./words.js";
 
-export const MODEL_HINT = "A repository of the Hugging Face hub such as Qwen/Qwen3-0.6B, the absolute path of a folder or a .gguf file on the hosts, or demo.";
+export const MODEL_HINT = "A repository of the Hugging Face hub such as Qwen/Qwen3-0.6B, the absolute path of a folder or a .gguf file on the hosts, demo or demo-random.";
 export const SETTINGS_HINT = "One NAME=VALUE in a line, such as max_model_len=8192. What is not named here is as on the hosts.";
 
 export function NewPool({ onClose }) {

@@ -46,8 +46,8 @@ class CreatePool(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     name: str
     """The name by which requests ask for the base model. No two pools of the installation have the same name."""
     model: str
-    """The base model: `demo`, the absolute path of a folder or of a `.gguf` file on the hosts, or a repository id of
-    the Hugging Face hub."""
+    """The base model: `demo`, `demo-random`, the absolute path of a folder or of a `.gguf` file on the hosts, or a
+    repository id of the Hugging Face hub."""
     settings: Settings = {}
     """Engine settings that differ from the hosts' own, by name, such as `max_model_len`."""
     num_replicas: NumReplicas = 1

@@ -25,12 +25,12 @@ from gateway.admin.pools.pool_bodies import (
 from gateway.admin.pools.pool_wire import DeletedPool, Pool, PoolDetail, detail_wire, pool_wire, terms
 from gateway.admin.services import Caller, Services
 from gateway.db.organization import audit
-from gateway.db.organization.organizations import lock_organization
+from gateway.db.organization.organizations import first_organization, lock_organization
 from gateway.db.pools import managed, pools, replicas, revisions
 from gateway.db.pools.hosts import list_hosts
 from gateway.db.pools.planning import read_world
 from gateway.db.pools.served import ServedPool
-from gateway.domain.errors import Conflict, InvalidRequest, NotFound
+from gateway.domain.errors import Conflict, InvalidRequest, NotFound, PermissionDenied
 from gateway.domain.pools.rollout import rollout_of
 from gateway.domain.tenancy.actor import Actor
 
@@ -62,6 +62,7 @@ class PoolController(Controller):
         check_access(wanted.access, wanted.grants)
         async with services.database.transaction() as conn:
             await lock_organization(conn, caller.organization_id)
+            await _check_operator(conn, caller)
             if await pools.count_pools(conn, caller.organization_id) >= MAX_POOLS:
                 raise InvalidRequest(f"There are {MAX_POOLS} pools already, the most there can be.")
             grants = await read_grants(conn, caller.organization_id, wanted.grants)
@@ -161,6 +162,16 @@ def only_pool(found: Sequence[ServedPool], pool_id: str) -> ServedPool:
     if not found:
         raise NotFound(f"There is no pool with the id '{pool_id}'.", param="pool_id")
     return found[0]
+
+
+async def _check_operator(conn: Connection, caller: Caller) -> None:
+    """Raise PermissionDenied where the caller is of another organization than the installation's first.
+
+    A pool names files of the operator's machines, and starts programs there.
+    """
+    first = await first_organization(conn)
+    if first is None or first.id != caller.organization_id:
+        raise PermissionDenied("Only the organization that operates this installation can make pools.")
 
 
 async def _locked_pool(conn: Connection, organization_id: str, pool_id: str) -> ServedPool:

@@ -88,5 +88,7 @@ def _revision(pool: dict[str, Any]) -> str:
     serving, wanted = pool["revision"], pool["wanted_revision"]
     if serving == wanted:
         return str(serving)
+    if pool["state"] == "failed" and serving is None:
+        return f"{wanted} failed, none serves"
     how = f" ({pool['rollout']})" if pool["rollout"] else ""
     return f"{wanted} is on its way{how}, {'none serves yet' if serving is None else f'{serving} serves'}"

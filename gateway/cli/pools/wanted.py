@@ -17,8 +17,8 @@ def add_model(parser: argparse.ArgumentParser, *, required: bool = False) -> Non
         "--model",
         required=required,
         metavar="MODEL",
-        help="base model: `demo`, the path of a folder or of a .gguf file on the hosts, or a repository id of the "
-        "Hugging Face hub, such as Qwen/Qwen3-0.6B",
+        help="base model: `demo`, `demo-random`, the absolute path of a folder or of a .gguf file on the hosts, or a "
+        "repository id of the Hugging Face hub, such as Qwen/Qwen3-0.6B",
     )
 
 

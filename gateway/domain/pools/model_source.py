@@ -23,6 +23,6 @@ def check_model_source(source: str) -> None:
     is_path = source.startswith("/") and source.strip("/ ") != ""
     if not (source in DEMO or is_path or _HUB_ID.fullmatch(source)):
         raise ValueError(
-            "expected 'demo', the absolute path of a folder or of a .gguf file, or a repository id of the Hugging Face "
-            "hub such as 'Qwen/Qwen3-0.6B'"
+            "expected 'demo', 'demo-random', the absolute path of a folder or of a .gguf file, or a repository id of "
+            "the Hugging Face hub such as 'Qwen/Qwen3-0.6B'"
         )

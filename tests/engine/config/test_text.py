@@ -16,6 +16,7 @@ EVERY_FLAG = {
     "--endpoint": ("ipc:///sock", "ipc:///sock"),
     "--device": ("cpu", "cpu"),
     "--dtype": ("bfloat16", "bfloat16"),
+    "--quantization": ("int8", "int8"),
     "--kv-cache-bytes": ("1048576", 1 << 20),
     "--max-model-len": ("100", 100),
     "--max-num-seqs": ("7", 7),

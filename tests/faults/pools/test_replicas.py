@@ -16,7 +16,7 @@ import asyncpg
 import httpx
 import pytest
 
-from tests.faults.pools.world import BASES, World, running_world
+from tests.faults.pools.world import BASES, Engines, World, running_world
 from tests.installation.engines import FakeEngine
 from tests.patience import PATIENCE_S
 
@@ -30,9 +30,19 @@ SEEDS = itertools.count(int(os.environ.get("FIRST_SEED", "0")))
 
 
 @pytest.fixture
-def world(dsn: str, tmp_path: Path) -> Iterator[World]:
-    with running_world(dsn, tmp_path, engine_flags=("--tokens-per-s", "200")) as world:
-        yield world
+def running(dsn: str, tmp_path: Path) -> Iterator[tuple[World, Engines]]:
+    with running_world(dsn, tmp_path, engine_flags=("--tokens-per-s", "200")) as made:
+        yield made
+
+
+@pytest.fixture
+def world(running: tuple[World, Engines]) -> World:
+    return running[0]
+
+
+@pytest.fixture
+def engines(running: tuple[World, Engines]) -> Engines:
+    return running[1]
 
 
 @asynccontextmanager
@@ -97,13 +107,15 @@ async def test_all_adapters_of_both_bases_answer_and_no_answer_is_anothers(world
     await billed(world)
 
 
-async def test_replicas_die_and_freeze_and_only_what_had_begun_there_fails(world: World, full: bool) -> None:
+async def test_replicas_die_and_freeze_and_only_what_had_begun_there_fails(
+    world: World, engines: Engines, full: bool
+) -> None:
     seed = next(SEEDS)
     rng = random.Random(seed)
     async with load(world, seed):
         for _ in range(NUM_FAULTS_FULL if full else NUM_FAULTS):
             await answers(world, 30)
-            victim: FakeEngine = rng.choice(world.engines.of_base[rng.choice(BASES)])
+            victim: FakeEngine = rng.choice(engines.of_base[rng.choice(BASES)])
             if rng.random() < 0.5:
                 await asyncio.to_thread(victim.kill)
                 await answers(world, 30)

@@ -76,11 +76,10 @@ class Engines:
 class World:
     """Everything that runs, and one tenant's key."""
 
-    def __init__(self, dsn: str, key: Key, gateways: list[GatewayProcess], engines: Engines) -> None:
+    def __init__(self, dsn: str, key: Key, gateways: list[GatewayProcess]) -> None:
         self.dsn = dsn
         self.key = key
         self.gateways = gateways
-        self.engines = engines
         self.outcomes: Counter[str] = Counter()
         self.answered: dict[str, int] = {}
         """Completion tokens of each whole answer, by request id."""
@@ -152,7 +151,7 @@ def _streamed(text: str) -> tuple[list[int], str]:
 @contextmanager
 def running_world(
     dsn: str, folder: Path, *, num_replicas: int = 2, engine_flags: tuple[str, ...] = ()
-) -> Iterator[World]:
+) -> Iterator[tuple[World, Engines]]:
     """Give a world over a migrated database, which is gone when the context is left."""
     folders = {base: make_model_folder(folder / base) for base in BASES}
     config = json.loads((folders["large"] / "config.json").read_text())
@@ -171,9 +170,9 @@ def running_world(
             gateways.append(gateway)
         for gateway in gateways:
             gateway.wait_ready()
-        world = World(dsn, key, gateways, engines)
+        world = World(dsn, key, gateways)
         asyncio.run(_all_connected(world))
-        yield world
+        yield world, engines
 
 
 async def _rows(dsn: str, folders: dict[str, Path], engines: Engines) -> Key:

@@ -14,7 +14,9 @@ from litestar import Router, get
 
 from gateway.admin.access import Nothing, UndeclaredRoute, check_routes, needs
 from gateway.admin.limits.spend_alerts import SetSpendAlert
+from gateway.db.pools.pools import create_pool
 from gateway.db.pools.replicas import add_running_replica
+from gateway.db.pools.revisions import add_revision
 from gateway.domain.tenancy.keys import new_key
 from gateway.domain.tenancy.principal import Permission, Role
 from tests.gateway.admin.routes import GOOD_BODIES, Route, routes_of
@@ -319,8 +321,14 @@ async def foreign(server: AdminServer) -> Foreign:
         delivered = (await other.post("/deliveries", json=delivery)).json()["id"]
         upload = {"name": "pirate", "size_bytes": 9}
         import_id = (await other.post(f"/projects/{project}/adapter_imports", json=upload)).json()["id"]
-        pool = (await other.post("/pools", json={"name": "theirs", "model": "demo"})).json()["id"]
-    async with server.services.database.acquire() as conn:
+        refused = await other.post("/pools", json={"name": "theirs", "model": "demo"})
+        assert (refused.status_code, refused.json()["error"]["code"]) == (403, "insufficient_permissions")
+        organization_id = (await other.get("")).json()["id"]
+    async with server.services.database.transaction() as conn:
+        made = await create_pool(conn, organization_id, "theirs", num_replicas=1)
+        assert made is not None
+        pool = made.id
+        await add_revision(conn, pool, "demo", {})
         replica = (await add_running_replica(conn, pool, 1, "ipc:///run/theirs.sock")).id
     ids = (user["id"], account["id"], account["api_key"]["id"], admin_key, limit, webhook, alert, delivered, import_id)
     return Foreign(project, *ids, pool, replica)

@@ -157,6 +157,12 @@ class Host:
         return found
 
     @staticmethod
+    def kill(pid: int) -> None:
+        """End one engine at once."""
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+    @staticmethod
     def go_on(pid: int) -> None:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGCONT)

@@ -251,7 +251,7 @@ async def test_a_draining_replica_ends_what_it_runs_before_it_is_stopped(host: H
 
 async def test_a_replica_that_never_ends_what_it_runs_is_stopped_when_its_time_is_over(host: Host) -> None:
     pool = await host.pool(host.model())
-    host.variables["LORIKEET_DRAIN_SECONDS"] = "1"
+    host.variables["LORIKEET_REPLICA_DRAIN_SECONDS"] = "1"
     host.agent()
     [row] = await host.ready()
     async with calling(host, row) as engine:

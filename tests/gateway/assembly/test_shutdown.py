@@ -93,6 +93,24 @@ def test_a_running_stream_finishes_after_sigterm_and_is_billed(dsn: str, tmp_pat
         assert asyncio.run(completion_tokens(dsn)) == [40]
 
 
+def test_a_first_request_that_is_on_its_way_is_answered_and_idle_connections_are_closed(dsn: str, tmp_path: Path):
+    with running_gateway(dsn, tmp_path, drain_s=10) as running:
+        place = ("127.0.0.1", httpx.URL(running.url).port or 0)
+        request = b"GET /health/live HTTP/1.1\r\nhost: x\r\n\r\n"
+        with socket.create_connection(place) as fresh, socket.create_connection(place) as used:
+            used.sendall(request)
+            assert used.recv(4096).startswith(b"HTTP/1.1 200")
+            running.gateway.begin_to_stop()
+            used.settimeout(PATIENCE_S)
+            assert used.recv(4096) == b"", "it is idle: the stop has begun"
+            fresh.sendall(request)
+            fresh.settimeout(PATIENCE_S)
+            reply = fresh.recv(4096)
+            assert reply.startswith(b"HTTP/1.1 200")
+            assert b"connection: close" in reply.lower()
+        running.log_until_end()
+
+
 def test_what_the_drain_leaves_ends_with_an_error_that_says_why_and_is_billed(dsn: str, tmp_path: Path):
     """50 tokens a second, and no time for 400: of a stream, of a whole request, and of one with two that follow it. A
     body that never comes whole holds nothing up."""

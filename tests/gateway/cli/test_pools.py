@@ -86,6 +86,15 @@ async def test_a_pool_is_created_shown_scaled_drained_and_deleted(lorikeet: Cli,
     assert (code, err) == (1, "lorikeet: there is no pool named 'qwen'; `lorikeet pool list` lists all pools\n")
 
 
+async def test_a_pool_whose_only_revision_failed_is_not_shown_as_on_its_way(lorikeet: Cli, database: Database) -> None:
+    made = await lorikeet.json("pool", "create", "qwen", *MODEL)
+    async with database.transaction() as conn:
+        await revisions.set_revision_state(conn, made["id"], 1, "failed", "It does not fit.")
+    _, out, _ = await lorikeet("pool", "show", "qwen")
+    facts = dict(line.split(maxsplit=1) for line in out.split("\n\n")[0].splitlines())
+    assert (facts["state"], facts["revision"]) == ("failed: It does not fit.", "1 failed, none serves")
+
+
 async def test_settings_and_access_are_changed_one_by_one(lorikeet: Cli, agent: Agent) -> None:
     tenant = await lorikeet.json("tenant", "create", "initech")
     made = await lorikeet.json("pool", "create", "qwen", *MODEL, "--tenant", "initech", "--set", "dtype=float32")

@@ -11,6 +11,7 @@ import pytest
 
 from engine.protocol import SamplingParams
 from gateway.assembly.services import Services, running_services
+from gateway.backends.pool import PoolRevision
 from gateway.db.pool import Database
 from gateway.db.pools import pools, replicas, revisions
 from gateway.db.pools.served import list_served, switch_revision
@@ -55,8 +56,8 @@ class World:
         return found is not None and found.backend.health().ready
 
     def find(self, replica_id: str) -> Any:
-        pool = self.services.pools[BASE]
-        return next((each for of in (pool.serving, *pool.others) if (each := of.find(replica_id))), None)
+        revisions = self.services.pools[BASE].revisions
+        return next((each for of in revisions if (each := of.find(replica_id))), None)
 
     async def pool_id(self) -> str:
         async with self.database.acquire() as conn:
@@ -238,6 +239,40 @@ async def test_a_pool_moves_to_its_next_revision_without_a_refusal(world: World)
     await until(old_is_gone)
     stop.set()
     assert await asking > 0
+
+
+async def test_a_request_whose_revision_is_gone_goes_to_the_next_one(world: World) -> None:
+    await world.add()
+    pool = world.services.pools[BASE]
+    old = pool.serving
+    new = PoolRevision(BASE, old.model, list(old), base_digest=old.model.digest)
+    pool.serve(new, [old, new])
+    for replica in list(old):
+        old.remove(replica.id)
+    assert old.any_ready() is next(iter(new))
+    other_base = PoolRevision(BASE, old.model, list(new), base_digest="e" * 64)
+    pool.serve(other_base, [old, other_base])
+    assert old.any_ready() is None
+
+
+async def test_until_a_gateway_is_connected_to_the_next_revision_the_one_before_serves(world: World) -> None:
+    await world.add()
+    pool_id = await world.pool_id()
+    async with world.database.acquire() as conn:
+        [served] = await list_served(conn)
+        old = served.revisions[1]
+        assert old.folder is not None and old.base_digest is not None
+        await revisions.add_revision(conn, pool_id, old.model, {})
+        await revisions.set_prepared(conn, pool_id, 2, folder=old.folder, base_digest=old.base_digest, num_bytes=None)
+        await pools.want_revision(conn, pool_id, 2)
+        late = await replicas.add_running_replica(conn, pool_id, 2, "ipc:///nowhere")
+        assert await switch_revision(conn, pool_id, 2)
+
+    async def knows_the_late_one() -> bool:
+        return world.find(late.id) is not None
+
+    await until(knows_the_late_one)
+    assert (await world.ask("req_1")).usage.completion_tokens == 4
 
 
 async def test_a_pool_is_there_for_those_whom_it_lists_alone(world: World) -> None:

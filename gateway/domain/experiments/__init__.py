@@ -1,0 +1,15 @@
+"""Experiments as pure decisions: who gets which arm, what the sums say at any look, what may change, what has to stop.
+
+- `assignment`, `allocation`: units to arms by keyed hashes; weights, coverage, epochs, layers
+- `sums`: the data that tables keep and results are made of
+- `sequences`, `counts`, `quantiles`: tests and intervals that hold at every look
+- `effects`, `many`, `judges`, `sizes`: effects of arms, families of metrics, judges, sizes before the start
+- `definition`, `metrics`, `states`: what an experiment is, may measure, and may become
+- `guardrails`, `results`: what stops it, and what one look shows
+
+    slots = free_slots(others, experiment.coverage)
+    split = first_split(seed, layer_seed, slots, [arm.weight for arm in experiment.arms])
+    assigned = assign(split, "ann@example.com", unit_digest(project_key, "ann@example.com"))
+    tally = Tally({1: shares(split, 1, 2)}, units=units_rows, sums=sums_rows, days=8)
+    results_of(experiment, tally, {"thumbs_up": "mean"}).comparisons[0].effect.interval
+"""

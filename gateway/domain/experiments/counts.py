@@ -1,0 +1,64 @@
+"""Exact tests of counts that hold at every look: sample ratios, errors, binary outcomes, ranks.
+
+Of the things counted, each falls to arm i with probability shares[i] under the null. The E-value is the ratio of a
+Dirichlet mixture around the shares to the null (Lindon and Malek, arXiv 2011.03567). No base rate is assumed: whether
+there are more errors at noon does not matter, only which arm has them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import msgspec
+
+SRM_CONCENTRATIONS = (100.0, 1_000.0, 10_000.0)
+SRM_ALPHA = 0.01
+ERROR_CONCENTRATION = 10.0
+
+
+class EpochCounts(msgspec.Struct, frozen=True):
+    """What each arm got in one epoch."""
+
+    counts: tuple[int, ...]
+    shares: tuple[float, ...]
+    """What each arm should get; they sum to 1. 0 for arms that had ended, which are left out."""
+
+
+def log_e(counts: Sequence[int], shares: Sequence[float], concentration: float) -> float:
+    """Return ln E of counts by arm: lnB(k shares + S) - lnB(k shares) - sum of S_i ln shares_i, for a concentration k;
+    lnB is the logarithm of the multivariate beta function.
+
+    concentration: about n / u(alpha) for the best power at n things (`sequences.tightest_u`).
+    Infinite where something fell to an arm without a share.
+    """
+    total, log = 0, 0.0
+    for count, share in zip(counts, shares, strict=True):
+        if share <= 0:
+            if count:
+                return math.inf
+            continue
+        log += math.lgamma(concentration * share + count) - math.lgamma(concentration * share)
+        log -= count * math.log(share)
+        total += count
+    return log - math.lgamma(concentration + total) + math.lgamma(concentration)
+
+
+def log_e_of_epochs(epochs: Sequence[EpochCounts], concentration: float) -> float:
+    """Return ln E over epochs with shares of their own: the sum of the epochs'. Pooled counts would be wrong."""
+    return math.fsum(log_e(epoch.counts, epoch.shares, concentration) for epoch in epochs)
+
+
+def srm_log_e(epochs: Sequence[EpochCounts]) -> float:
+    """Return ln E that units are not split as declared: E is the mean over three concentrations, which is an E-value as
+    well and finds small faults late and large ones early."""
+    logs = [log_e_of_epochs(epochs, concentration) for concentration in SRM_CONCENTRATIONS]
+    highest = max(logs)
+    if math.isinf(highest):
+        return highest
+    return highest + math.log(math.fsum(math.exp(each - highest) for each in logs) / len(logs))
+
+
+def is_beyond(log_e_value: float, alpha: float) -> bool:
+    """Tell whether E has reached 1 / alpha."""
+    return log_e_value >= -math.log(alpha)

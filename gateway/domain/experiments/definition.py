@@ -1,0 +1,224 @@
+"""The definition of an experiment: arms, unit, coverage, metrics, analysis; what is refused, and what may change."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from typing import Literal, NoReturn
+
+import msgspec
+
+from adapters.ref import check_adapter_name
+from gateway.domain.adapters.defaults import NO_DEFAULTS, Defaults
+from gateway.domain.errors import InvalidRequest, shortened
+from gateway.domain.experiments.assignment import NUM_BUCKETS
+from gateway.domain.experiments.metrics import METRICS, read_metric
+
+MAX_ARMS = 8
+MAX_PRIMARY, MAX_GUARDRAILS, MAX_SECONDARY = 5, 20, 50
+MAX_MODEL_CHARS = 256
+MAX_METADATA_KEY_CHARS = 64
+MIN_ALPHA, MAX_ALPHA = 0.0001, 0.2
+MIN_TIGHTEST_AT, MAX_TIGHTEST_AT = 20, 100_000_000
+MAX_WINDOW_SECONDS = 90 * 86_400
+MAX_MIN_DAYS = 365
+UNIT_SOURCES = ("safety_identifier", "user", "prompt_cache_key", "x-lorikeet-unit", "api_key")
+"""Beside these, `metadata.<key>`."""
+_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
+_METADATA = "metadata."
+
+Goal = Literal["increase", "decrease"]
+Action = Literal["pause", "alert"]
+
+
+class UnitSource(msgspec.Struct, frozen=True, rename={"source": "from"}, forbid_unknown_fields=True):
+    """Where a request names the unit that keeps its arm."""
+
+    source: str
+    """One of `UNIT_SOURCES`, or `metadata.<key>`. Sources are never mixed."""
+
+
+class Target(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What an arm serves."""
+
+    model: str
+    """A base model, an adapter with or without version, or an alias; never an experiment."""
+    defaults: Defaults = NO_DEFAULTS
+    mode: Literal["fill", "replace"] = "fill"
+    """fill: defaults are for what a request leaves open. replace: for what it gives as well."""
+
+
+class Arm(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One of the things that are compared; the first is the control."""
+
+    name: str
+    weight: int
+    """The arm's part, over the sum of all weights."""
+    target: Target
+    ended: bool = False
+
+
+class Primary(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A metric that decides."""
+
+    metric: str
+    goal: Goal
+
+
+class Guardrail(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A metric that must not become worse."""
+
+    metric: str
+    action: Action = "alert"
+    margin: float = 0.0
+    """How much worse is tolerated, as a part of the control's value."""
+    goal: Goal | None = None
+    """Which way is better; None: as of the built-in metric."""
+
+
+class Metrics(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    primary: tuple[Primary, ...]
+    guardrails: tuple[Guardrail, ...] = ()
+    secondary: tuple[str, ...] = ()
+
+
+class Analysis(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    alpha: float = 0.05
+    """How often an experiment without effects may ever call a primary metric significant, at any of its looks."""
+    tightest_at: int = 5_000
+    """Units of all arms at which intervals are tightest."""
+    outcome_window_seconds: int = 604_800
+    """How long after a unit's first exposure its outcomes count."""
+    min_days: int = 7
+    """Days before anything is decided."""
+
+
+DEFAULT_ANALYSIS = Analysis()
+
+
+class Experiment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The definition of an experiment, as tenants write it."""
+
+    name: str
+    model: str
+    """The model string by which requests name the experiment, as an alias is named."""
+    unit: UnitSource
+    arms: tuple[Arm, ...]
+    metrics: Metrics
+    coverage: int = NUM_BUCKETS
+    """Parts of 10,000 of the layer's units that take part."""
+    layer: str = "default"
+    """Experiments of one layer have no unit in common."""
+    holdout: str | None = None
+    """A name of units that take part in nothing."""
+    analysis: Analysis = DEFAULT_ANALYSIS
+
+
+def check_definition(experiment: Experiment, own_metrics: Collection[str] = ()) -> None:
+    """Check all that can be told without a database.
+
+    own_metrics: names of the project's metrics that come as feedback.
+    Raises InvalidRequest: for the first field that is wrong, by its name.
+    """
+    for param, name in (("name", experiment.name), ("layer", experiment.layer)):
+        _check_name(name, param)
+    try:
+        check_adapter_name(experiment.model)
+    except ValueError as error:
+        _refuse("model", str(error))
+    if experiment.holdout is not None:
+        _check_name(experiment.holdout, "holdout")
+    source = experiment.unit.source
+    key = source.removeprefix(_METADATA) if source.startswith(_METADATA) else None
+    if source not in UNIT_SOURCES and (not key or len(key) > MAX_METADATA_KEY_CHARS):
+        _refuse("unit.from", f"The unit comes from {', '.join(UNIT_SOURCES)} or metadata.<key>.")
+    _within("coverage", experiment.coverage, 1, NUM_BUCKETS)
+    _check_arms(experiment)
+    _check_metrics(experiment.metrics, own_metrics)
+    analysis = experiment.analysis
+    _within("analysis.alpha", analysis.alpha, MIN_ALPHA, MAX_ALPHA)
+    _within("analysis.tightest_at", analysis.tightest_at, MIN_TIGHTEST_AT, MAX_TIGHTEST_AT)
+    _within("analysis.outcome_window_seconds", analysis.outcome_window_seconds, 60, MAX_WINDOW_SECONDS)
+    _within("analysis.min_days", analysis.min_days, 0, MAX_MIN_DAYS)
+
+
+def check_change(before: Experiment, after: Experiment) -> None:
+    """Check a change of an experiment that has started: more coverage, other weights, an arm ended, guardrails added.
+
+    Both are valid definitions. Raises InvalidRequest: for the first field that may not change so.
+    """
+    for param in ("name", "model", "unit", "layer", "holdout", "analysis"):
+        if getattr(before, param) != getattr(after, param):
+            _refuse(param, f"`{param}` cannot change after the start.")
+    if after.coverage < before.coverage:
+        _refuse("coverage", "Coverage can only grow: units that are exposed keep their arm.")
+    if len(before.arms) != len(after.arms):
+        _refuse("arms", "Arms cannot be added or removed after the start. An arm can be ended.")
+    for at, (old, new) in enumerate(zip(before.arms, after.arms, strict=True)):
+        for name in ("name", "target"):
+            if getattr(old, name) != getattr(new, name):
+                _refuse(f"arms[{at}].{name}", f"The {name} of an arm cannot change after the start.")
+        if old.ended and not new.ended:
+            _refuse(f"arms[{at}].ended", "An arm that has ended does not come back.")
+    if before.metrics.primary != after.metrics.primary:
+        _refuse("metrics.primary", "Primary metrics are declared before the start.")
+    if before.metrics.secondary != after.metrics.secondary:
+        _refuse("metrics.secondary", "Secondary metrics are declared before the start.")
+    if after.metrics.guardrails[: len(before.metrics.guardrails)] != before.metrics.guardrails:
+        _refuse("metrics.guardrails", "Guardrails can only be added, after those that there are.")
+
+
+def _check_arms(experiment: Experiment) -> None:
+    arms = experiment.arms
+    if not 2 <= len(arms) <= MAX_ARMS:
+        _refuse("arms", f"An experiment has 2 to {MAX_ARMS} arms; the first is the control.")
+    for at, arm in enumerate(arms):
+        _check_name(arm.name, f"arms[{at}].name")
+        if arm.name in {each.name for each in arms[:at]}:
+            _refuse(f"arms[{at}].name", "Two arms have the same name.")
+        _within(f"arms[{at}].weight", arm.weight, 0, 1_000_000)
+        if not 1 <= len(arm.target.model) <= MAX_MODEL_CHARS:
+            _refuse(f"arms[{at}].target.model", f"A model string has 1 to {MAX_MODEL_CHARS} characters.")
+        if arm.target.model == experiment.model:
+            _refuse(f"arms[{at}].target.model", "An arm cannot be the experiment itself.")
+        if arm.ended and arm.weight:
+            _refuse(f"arms[{at}].weight", "An arm that has ended has the weight 0.")
+    if arms[0].ended:
+        _refuse("arms[0].ended", "The control cannot end: stop the experiment instead.")
+    if sum(arm.weight > 0 for arm in arms) < 2:
+        _refuse("arms", "At least two arms need a weight above 0.")
+
+
+def _check_metrics(metrics: Metrics, own: Collection[str]) -> None:
+    lists = (
+        ("primary", [each.metric for each in metrics.primary], 1, MAX_PRIMARY),
+        ("guardrails", [each.metric for each in metrics.guardrails], 0, MAX_GUARDRAILS),
+        ("secondary", list(metrics.secondary), 0, MAX_SECONDARY),
+    )
+    for name, listed, least, most in lists:
+        if not least <= len(listed) <= most:
+            _refuse(f"metrics.{name}", f"There are {least} to {most} {name} metrics.")
+        for at, metric in enumerate(listed):
+            param = f"metrics.{name}[{at}]" + ("" if name == "secondary" else ".metric")
+            if read_metric(metric, own) is None:
+                _refuse(param, f"There is no metric `{shortened(metric)}`.")
+            if metric in listed[:at]:
+                _refuse(param, "The metric is listed twice.")
+    for at, guardrail in enumerate(metrics.guardrails):
+        _within(f"metrics.guardrails[{at}].margin", guardrail.margin, 0, 10)
+        if guardrail.goal is None and guardrail.metric.split(".")[0] not in METRICS:
+            _refuse(f"metrics.guardrails[{at}].goal", "Say which way the metric is better: increase or decrease.")
+
+
+def _check_name(name: str, param: str) -> None:
+    if _NAME.fullmatch(name) is None:
+        _refuse(param, "A name has 1 to 64 lower-case letters, digits, '.', '_' and '-', and begins with neither sign.")
+
+
+def _within(param: str, value: float, least: float, most: float) -> None:
+    if not least <= value <= most:  # not a number is within nothing
+        _refuse(param, f"`{param}` is from {least} to {most}.")
+
+
+def _refuse(param: str, message: str) -> NoReturn:
+    raise InvalidRequest(message, param=param)

@@ -1,0 +1,73 @@
+"""Whether an experiment has to stop itself: harm in an arm that is proven at every look, from sums alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+import msgspec
+
+from gateway.domain.experiments import counts
+from gateway.domain.experiments.counts import EpochCounts
+from gateway.domain.experiments.definition import Goal, Guardrail
+from gateway.domain.experiments.effects import Effect, Interval
+
+ALPHA = 0.01
+"""How often a guardrail of an experiment without effects may ever fire."""
+
+Verdict = Literal["harmed", "safe", "unclear"]
+"""harmed: worse than the margin allows. safe: not so. Each proven; unclear: neither is."""
+
+
+class Found(msgspec.Struct, frozen=True):
+    """What one guardrail says about one treatment."""
+
+    metric: str
+    arm: int
+    verdict: Verdict
+    log_e: float | None = None
+    """ln E that the arm has not its share of errors; None for metrics that are judged by an interval."""
+
+
+def errors_verdict(epochs: Sequence[EpochCounts], alpha: float = ALPHA) -> tuple[Verdict, float]:
+    """Return what the units with an error say about a treatment, and ln E that the arm does not matter.
+
+    epochs: of each, (units with an error of control, of treatment) and the shares of both, which sum to 1. Harmed once
+    E reaches 1 / alpha and the treatment has more than its share. Errors never prove safety.
+    """
+    log_e = counts.log_e_of_epochs(epochs, counts.ERROR_CONCENTRATION)
+    more = sum(each.counts[1] - sum(each.counts) * each.shares[1] for each in epochs) > 0
+    return ("harmed" if more and counts.is_beyond(log_e, alpha) else "unclear"), log_e
+
+
+def interval_verdict(relative: Interval | None, goal: Goal, margin: float) -> Verdict:
+    """Return what a relative effect's interval says. relative: None where it has none; margin: of the definition."""
+    if relative is None:
+        return "unclear"
+    least, most = (relative.low, relative.high) if goal == "decrease" else (-relative.high, -relative.low)
+    if least > margin:
+        return "harmed"
+    return "safe" if most < margin else "unclear"
+
+
+def has_to_pause(guardrails: Sequence[Guardrail], found: Sequence[Found]) -> list[Found]:
+    """Return what was found that pauses the experiment by itself: harm by a guardrail whose action is to pause."""
+    pausing = {each.metric for each in guardrails if each.action == "pause"}
+    return [each for each in found if each.verdict == "harmed" and each.metric in pausing]
+
+
+def is_proven(effect: Effect, goal: Goal, alpha: float) -> bool | None:
+    """Return whether an effect is proven at a level: True for the better, False for the worse, None for neither."""
+    if not counts.is_beyond(effect.log_e, alpha):
+        return None
+    return (effect.effect > 0) == (goal == "increase")
+
+
+def pair(epochs: Mapping[int, EpochCounts], control: int, treatment: int) -> list[EpochCounts]:
+    """Return the counts of two arms in each epoch in which both have a share, the shares made to sum to 1."""
+    pairs = []
+    for _, each in sorted(epochs.items()):
+        a, b = each.shares[control], each.shares[treatment]
+        if a > 0 and b > 0:
+            pairs.append(EpochCounts((each.counts[control], each.counts[treatment]), (a / (a + b), b / (a + b))))
+    return pairs

@@ -1,0 +1,58 @@
+"""The metrics that every experiment has from the ledger alone, and how a metric's name is read."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Literal
+
+import msgspec
+
+
+class Metric(msgspec.Struct, frozen=True):
+    """How one metric is made of sums."""
+
+    better: Literal["increase", "decrease"]
+    per_request: bool = False
+    """Whether it is a ratio over the unit's requests: y a sum over them, d their number."""
+    has_quantiles: bool = False
+    is_error: bool = False
+    """Whether the first of each unit is counted and compared exactly (`counts`), however rates move with the hour."""
+
+
+METRICS: dict[str, Metric] = {
+    "cost_nanos": Metric("decrease"),
+    "prompt_tokens": Metric("decrease"),
+    "completion_tokens": Metric("decrease", per_request=True),
+    "ttft_ms": Metric("decrease", per_request=True, has_quantiles=True),
+    "time_per_token_ms": Metric("decrease", per_request=True, has_quantiles=True),
+    "queue_ms": Metric("decrease", per_request=True, has_quantiles=True),
+    "engine_ms": Metric("decrease", per_request=True, has_quantiles=True),
+    "error_rate": Metric("decrease", is_error=True),
+    "refusal_rate": Metric("decrease", is_error=True),
+    "length_rate": Metric("decrease", per_request=True),
+    "valid_tool_call_rate": Metric("increase", per_request=True),
+    "answer_rate": Metric("increase"),
+}
+"""length_rate: requests that ended at their most tokens. answer_rate: units with any feedback."""
+
+QUANTILES: dict[str, float] = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
+
+
+class Read(msgspec.Struct, frozen=True):
+    """A metric by its name's parts."""
+
+    name: str
+    metric: Metric | None
+    """None for a metric of the project's own."""
+    quantile: float | None = None
+
+
+def read_metric(text: str, own: Collection[str] = ()) -> Read | None:
+    """Return what a name such as `ttft_ms.p95` stands for; None for nothing. own: names of the project's metrics."""
+    if text in own:
+        return Read(text, None)
+    name, dot, suffix = text.partition(".")
+    metric = METRICS.get(name)
+    if metric is None or (dot and (suffix not in QUANTILES or not metric.has_quantiles)):
+        return None
+    return Read(name, metric, QUANTILES[suffix] if dot else None)

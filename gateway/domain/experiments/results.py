@@ -1,0 +1,310 @@
+"""What one look at an experiment shows: a pure function of its definition and of sums, without raw rows."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+import msgspec
+
+from gateway.domain.experiments import counts, effects, guardrails, many, quantiles, sequences
+from gateway.domain.experiments.counts import EpochCounts
+from gateway.domain.experiments.definition import Experiment, Goal
+from gateway.domain.experiments.effects import Effect, Interval, Kind, Mean
+from gateway.domain.experiments.guardrails import Found
+from gateway.domain.experiments.metrics import Read, read_metric
+from gateway.domain.experiments.sums import NO_UNITS, Sums
+
+Role = Literal["primary", "guardrail", "secondary"]
+
+
+class UnitsRow(msgspec.Struct, frozen=True):
+    """Units that were assigned first on one day, whether or not anything is known of them."""
+
+    day: int
+    epoch: int
+    arm: int
+    units: int
+    delivered: int
+    """Units of which the arm's whole treatment was delivered with every request."""
+
+
+class SumsRow(msgspec.Struct, frozen=True):
+    """Sums of one metric over the units whose outcome windows closed on one day.
+
+    Outcomes that still grow do not count: looks at them are bounded by nothing. For guardrails on errors and refusals
+    a unit counts at once, at its first.
+    """
+
+    day: int
+    epoch: int
+    arm: int
+    metric: str
+    sums: Sums
+
+
+class TimesRow(msgspec.Struct, frozen=True):
+    """Units by their time, for quantiles: one time a unit, in the buckets of `quantiles`."""
+
+    day: int
+    epoch: int
+    arm: int
+    metric: str
+    counts: tuple[int, ...]
+
+
+class Tally(msgspec.Struct, frozen=True):
+    """All that results are made of."""
+
+    shares: Mapping[int, tuple[float, ...]]
+    """By epoch the part of units that each arm should get (`allocation.shares`)."""
+    units: Sequence[UnitsRow] = ()
+    sums: Sequence[SumsRow] = ()
+    times: Sequence[TimesRow] = ()
+    not_analysed: Mapping[str, int] = {}
+    """Requests by the reason why they got the control (`assignment.Reason`)."""
+    days: int = 0
+    """Whole days since the start."""
+
+
+class ArmResult(msgspec.Struct, frozen=True):
+    name: str
+    units: int
+    compliance: float | None
+    """The part of units that got the whole treatment; results are of all, by intention to treat. None without units."""
+
+
+class Comparison(msgspec.Struct, frozen=True):
+    """One metric of one treatment beside the control."""
+
+    metric: str
+    role: Role
+    arm: int
+    control: Mean
+    treatment: Mean
+    effect: Effect
+    relative: Interval | None
+    """Relative to the control; None where the control is not told from 0."""
+    alpha: float
+    """The level of the intervals, and what the effect's E-value is judged by."""
+    is_better: bool | None
+    """Proven better (True) or worse (False) at this look; None: neither, or no goal is declared."""
+    answered: tuple[float, float] | None
+    """The part of control's and treatment's units that have a value; None where no unit was assigned."""
+
+
+class QuantileComparison(msgspec.Struct, frozen=True):
+    metric: str
+    role: Role
+    arm: int
+    control: quantiles.QuantileInterval
+    treatment: quantiles.QuantileInterval
+    difference: Interval
+    alpha: float
+
+
+class Results(msgspec.Struct, frozen=True):
+    arms: tuple[ArmResult, ...]
+    comparisons: tuple[Comparison, ...]
+    quantiles: tuple[QuantileComparison, ...]
+    discoveries: tuple[int, ...]
+    """Indexes in `comparisons` of the secondary ones that e-BH keeps."""
+    guardrails: tuple[Found, ...]
+    srm_log_e: float
+    is_srm: bool
+    """Whether units are not split as declared: nothing else here is to be believed then."""
+    not_analysed: Mapping[str, int]
+    may_decide: bool
+    """Whether the declared days have passed and the sample ratio holds."""
+
+
+def results_of(experiment: Experiment, tally: Tally, own: Mapping[str, Kind] | None = None) -> Results:
+    """Return what a look shows. own: how each metric of the project's own is made of sums."""
+    own, tally = own or {}, collapsed(tally)
+    num_arms = len(experiment.arms)
+    epochs = _unit_counts(tally, num_arms)
+    srm = counts.srm_log_e(list(epochs.values()))
+    comparisons, by_quantile, found = [], [], []
+    for metric, role, goal, margin in _wanted(experiment):
+        read = read_metric(metric, own)
+        if read is None:
+            continue
+        alpha = experiment.analysis.alpha
+        if role == "primary":
+            alpha = many.alpha_of_each(alpha, len(experiment.metrics.primary), num_arms)
+        elif role == "guardrail":
+            alpha = guardrails.ALPHA
+        goal = goal or (read.metric.better if read.metric else None)
+        for arm in range(1, num_arms):
+            verdict: guardrails.Verdict = "unclear"
+            log_e = None
+            if read.quantile is not None:
+                quantile = _quantiles_of(experiment, tally, (metric, read, role), arm, alpha)
+                by_quantile.append(quantile)
+                verdict = _quantile_verdict(quantile, margin) if goal == "decrease" else "unclear"
+            else:
+                kind: Kind = own[metric] if metric in own else "ratio" if _is_ratio(read) else "mean"
+                compared = _comparison(experiment, tally, (metric, role, goal, kind), arm, alpha)
+                if compared is not None:
+                    comparisons.append(compared)
+                if read.metric is not None and read.metric.is_error:
+                    failed = {epoch: _errors(tally, metric, epoch, num_arms) for epoch in epochs}
+                    verdict, log_e = guardrails.errors_verdict(guardrails.pair(failed, 0, arm))
+                elif compared is not None and goal is not None:
+                    verdict = guardrails.interval_verdict(compared.relative, goal, margin)
+            if role == "guardrail":
+                found.append(Found(metric, arm, verdict, log_e))
+    return Results(
+        tuple(_arm_result(experiment, tally, arm) for arm in range(num_arms)),
+        tuple(comparisons),
+        tuple(by_quantile),
+        _discoveries(comparisons, experiment.analysis.alpha),
+        tuple(found),
+        srm,
+        counts.is_beyond(srm, counts.SRM_ALPHA),
+        tally.not_analysed,
+        tally.days >= experiment.analysis.min_days and not counts.is_beyond(srm, counts.SRM_ALPHA),
+    )
+
+
+def timeline(experiment: Experiment, tally: Tally, own: Mapping[str, Kind] | None = None) -> list[tuple[int, Results]]:
+    """Return what looks at the end of each day showed, oldest first; counts of requests are those of now."""
+    days = {row.day for row in tally.units} | {row.day for row in tally.sums} | {row.day for row in tally.times}
+    running, looks = msgspec.structs.replace(tally, units=(), sums=(), times=()), []
+    for day in sorted(days):
+        running = collapsed(
+            msgspec.structs.replace(
+                running,
+                units=[*running.units, *(row for row in tally.units if row.day == day)],
+                sums=[*running.sums, *(row for row in tally.sums if row.day == day)],
+                times=[*running.times, *(row for row in tally.times if row.day == day)],
+            )
+        )
+        looks.append((day, results_of(experiment, running, own)))
+    return looks
+
+
+def collapsed(tally: Tally) -> Tally:
+    """Return the same tally with all days' rows added up, as of the last day."""
+    day = max((row.day for row in tally.units), default=0)
+    units: dict[tuple[int, int], tuple[int, int]] = {}
+    for row in tally.units:
+        known = units.get((row.epoch, row.arm), (0, 0))
+        units[row.epoch, row.arm] = known[0] + row.units, known[1] + row.delivered
+    sums: dict[tuple[int, int, str], Sums] = {}
+    for each in tally.sums:
+        key = each.epoch, each.arm, each.metric
+        sums[key] = sums.get(key, NO_UNITS) + each.sums
+    times: dict[tuple[int, int, str], list[tuple[int, ...]]] = {}
+    for timed in tally.times:
+        times.setdefault((timed.epoch, timed.arm, timed.metric), []).append(timed.counts)
+    return msgspec.structs.replace(
+        tally,
+        units=[UnitsRow(day, *key, *both) for key, both in units.items()],
+        sums=[SumsRow(day, *key, total) for key, total in sums.items()],
+        times=[TimesRow(day, *key, tuple(map(sum, zip(*listed, strict=True)))) for key, listed in times.items()],
+    )
+
+
+def _wanted(experiment: Experiment) -> list[tuple[str, Role, Goal | None, float]]:
+    metrics = experiment.metrics
+    return [
+        *((each.metric, "primary", each.goal, 0.0) for each in metrics.primary),
+        *((each.metric, "guardrail", each.goal, each.margin) for each in metrics.guardrails),
+        *((each, "secondary", None, 0.0) for each in metrics.secondary),
+    ]
+
+
+def _is_ratio(read: Read) -> bool:
+    return read.metric is not None and read.metric.per_request
+
+
+def _unit_counts(tally: Tally, num_arms: int) -> dict[int, EpochCounts]:
+    return {
+        epoch: EpochCounts(
+            tuple(
+                sum(row.units for row in tally.units if (row.epoch, row.arm) == (epoch, arm)) for arm in range(num_arms)
+            ),
+            shares,
+        )
+        for epoch, shares in sorted(tally.shares.items())
+    }
+
+
+def _errors(tally: Tally, metric: str, epoch: int, num_arms: int) -> EpochCounts:
+    rows = [row for row in tally.sums if row.metric == metric and row.epoch == epoch]
+    failed = tuple(round(sum(row.sums.y for row in rows if row.arm == arm)) for arm in range(num_arms))
+    return EpochCounts(failed, tally.shares[epoch])
+
+
+def _arm_result(experiment: Experiment, tally: Tally, arm: int) -> ArmResult:
+    rows = [row for row in tally.units if row.arm == arm]
+    units, delivered = sum(row.units for row in rows), sum(row.delivered for row in rows)
+    return ArmResult(experiment.arms[arm].name, units, delivered / units if units else None)
+
+
+def _comparison(
+    experiment: Experiment, tally: Tally, what: tuple[str, Role, Goal | None, Kind], arm: int, alpha: float
+) -> Comparison | None:
+    metric, role, goal, kind = what
+    sums: dict[tuple[int, int], Sums] = {}
+    for row in tally.sums:
+        if row.metric == metric and row.arm in (0, arm):
+            key = row.epoch, row.arm
+            sums[key] = sums.get(key, NO_UNITS) + row.sums
+    means = effects.compare_arms(effects.by_epoch(sums, 0, arm), kind, adjusted=kind == "mean")
+    if means is None:
+        return None
+    control, treatment = means
+    tightest_at = experiment.analysis.tightest_at
+    effect = effects.effect_of(control, treatment, alpha, tightest_at)
+    radius = sequences.t_radius(effect.n - 2, sequences.information(effect.n, tightest_at, alpha), alpha)
+    valued = [sum(each.n for (_, own_arm), each in sums.items() if own_arm == one) for one in (0, arm)]
+    units = [sum(row.units for row in tally.units if row.arm == one) for one in (0, arm)]
+    return Comparison(
+        metric,
+        role,
+        arm,
+        control,
+        treatment,
+        effect,
+        effects.relative_interval(control, treatment, radius),
+        alpha,
+        guardrails.is_proven(effect, goal, alpha) if goal else None,
+        (valued[0] / units[0], valued[1] / units[1]) if all(units) else None,
+    )
+
+
+def _quantiles_of(
+    experiment: Experiment, tally: Tally, what: tuple[str, Read, Role], arm: int, alpha: float
+) -> QuantileComparison:
+    """Compare a quantile over the epochs that have the same shares of both arms as the newest one with both:
+    pooling others would show a ramp as an effect."""
+    metric, read, role = what
+    both = {epoch: each for epoch, each in tally.shares.items() if each[0] and each[arm]}
+    newest = both[max(both)] if both else ()
+    alike = {epoch for epoch, each in both.items() if math.isclose(each[0] * newest[arm], each[arm] * newest[0])}
+    intervals = []
+    for one in (0, arm):
+        total = [0] * (len(quantiles.EDGES_MS) + 1)
+        for row in tally.times:
+            if row.metric == read.name and row.arm == one and row.epoch in alike:
+                total = [a + b for a, b in zip(total, row.counts, strict=True)]
+        concentration = experiment.analysis.tightest_at / 2 / sequences.tightest_u(alpha / 2)
+        intervals.append(quantiles.quantile_interval(total, read.quantile or 0.5, concentration, alpha / 2))
+    control, treatment = intervals
+    difference = Interval(*quantiles.difference(control, treatment))
+    return QuantileComparison(metric, role, arm, control, treatment, difference, alpha)
+
+
+def _quantile_verdict(found: QuantileComparison, margin: float) -> guardrails.Verdict:
+    if found.treatment.low > found.control.high * (1 + margin):
+        return "harmed"
+    return "safe" if found.treatment.high < found.control.low * (1 + margin) else "unclear"
+
+
+def _discoveries(comparisons: Sequence[Comparison], alpha: float) -> tuple[int, ...]:
+    secondary = [index for index, each in enumerate(comparisons) if each.role == "secondary"]
+    kept = many.e_bh([comparisons[index].effect.log_e for index in secondary], alpha)
+    return tuple(secondary[index] for index in kept)

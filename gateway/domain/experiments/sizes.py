@@ -1,0 +1,57 @@
+"""How many units an experiment needs, before it starts."""
+
+from __future__ import annotations
+
+import math
+from statistics import NormalDist
+
+ANYTIME_FACTOR = 1.62
+"""Units that an interval which holds at every look needs over a fixed test, at 80 % power, tuned at the fixed size."""
+
+
+def units_per_arm(
+    variance_control: float, variance_treatment: float, effect: float, alpha: float = 0.05, power: float = 0.8
+) -> float:
+    """Return the units of each arm by which a fixed two-sided test finds an effect:
+    (z(1 - alpha/2) + z(power))**2 (variance_control + variance_treatment) / effect**2.
+
+    Variances and effect in the metric's unit. Raises ValueError: when the effect is 0.
+    """
+    if not effect:
+        raise ValueError("an effect of 0 is never found")
+    z = NormalDist().inv_cdf(1 - alpha / 2) + NormalDist().inv_cdf(power)
+    return z * z * (variance_control + variance_treatment) / effect**2
+
+
+def units_per_arm_anytime(
+    variance_control: float, variance_treatment: float, effect: float, alpha: float = 0.05, power: float = 0.8
+) -> int:
+    """Return the units of each arm by which an interval that is looked at all the time finds an effect."""
+    fixed = units_per_arm(variance_control, variance_treatment, effect, alpha, power)
+    return math.ceil(ANYTIME_FACTOR * fixed)
+
+
+def power_of(
+    variance_control: float, variance_treatment: float, effect: float, per_arm: float, alpha: float = 0.05
+) -> float:
+    """Return the probability that a fixed two-sided test of so many units an arm finds an effect, in its direction."""
+    se = math.sqrt((variance_control + variance_treatment) / per_arm)
+    return NormalDist().cdf(abs(effect) / se - NormalDist().inv_cdf(1 - alpha / 2))
+
+
+def smallest_effect(
+    variance_control: float, variance_treatment: float, per_arm: float, alpha: float = 0.05, power: float = 0.8
+) -> float:
+    """Return the smallest effect that a fixed test of so many units an arm finds with this power."""
+    z = NormalDist().inv_cdf(1 - alpha / 2) + NormalDist().inv_cdf(power)
+    return z * math.sqrt((variance_control + variance_treatment) / per_arm)
+
+
+def days_needed(num_units: float, units_per_day: float, min_days: int = 1) -> int:
+    """Return the days until so many new units have come, whole weeks' cycles being the caller's `min_days`.
+
+    Raises ValueError: when no units come.
+    """
+    if units_per_day <= 0:
+        raise ValueError("no units come")
+    return max(min_days, math.ceil(num_units / units_per_day))

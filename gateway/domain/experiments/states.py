@@ -1,0 +1,49 @@
+"""The life of an experiment: draft -> running <-> paused -> stopped -> decided -> archived."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from gateway.domain.errors import Conflict
+
+State = Literal["draft", "running", "paused", "stopped", "decided", "archived"]
+"""draft: nothing is served, everything may change. running: units are assigned. paused: all get the control, and
+exposed units their arm again later. stopped: all get the control for good; outcomes still come within their window.
+decided: the model string is an alias of the chosen arm's target. archived: only kept."""
+Verb = Literal["start", "pause", "stop", "decide", "archive", "change", "delete"]
+
+NEXT: dict[tuple[State, Verb], State] = {
+    ("draft", "start"): "running",
+    ("paused", "start"): "running",
+    ("running", "pause"): "paused",
+    ("running", "stop"): "stopped",
+    ("paused", "stop"): "stopped",
+    ("stopped", "decide"): "decided",
+    ("decided", "archive"): "archived",
+}
+_CHANGEABLE: frozenset[State] = frozenset(("draft", "running", "paused"))
+
+
+def after(state: State, verb: Verb) -> State:
+    """Return the state that a verb leads to; the same for a change, and for a draft that is deleted.
+
+    Raises Conflict: when the verb is not for this state.
+    """
+    if (verb == "change" and state in _CHANGEABLE) or (verb == "delete" and state == "draft"):
+        return state
+    following = NEXT.get((state, verb))
+    if following is None:
+        allowed = sorted({each for origin, each in NEXT if origin == state})
+        hint = f" Possible now: {', '.join(allowed)}." if allowed else ""
+        raise Conflict(f"`{verb}` is not possible: the experiment is {state}.{hint}", param="state")
+    return following
+
+
+def owns_slots(state: State) -> bool:
+    """Tell whether an experiment keeps its slots of the layer: from its start until it is decided."""
+    return state in ("running", "paused", "stopped")
+
+
+def has_started(state: State) -> bool:
+    """Tell whether only what `definition.check_change` allows may change."""
+    return state != "draft"

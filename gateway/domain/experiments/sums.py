@@ -1,0 +1,113 @@
+"""Sums over units: all that results are made of. They add up over days and gateways, and subtract for windows.
+
+With integers (tokens, nanos, microseconds, 0 and 1) every sum is exact, so that a recount from rows is equal rather
+than close, and so are the variances below until their one division. Fractions are stored as integers of a small unit,
+such as millionths: sums of floats lose digits where values are far from 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+
+class Unit(msgspec.Struct, frozen=True):
+    """What one unit contributes to one metric."""
+
+    y: int | float
+    """The outcome, or the numerator of a ratio, within the unit's outcome window."""
+    x: int | float = 0
+    """The covariate: the same metric before the unit's first exposure; 0 where it has none."""
+    d: int | float = 0
+    """The denominator of a ratio; 0 for other metrics."""
+
+
+class Sums(msgspec.Struct, frozen=True):
+    """Sums over the units of one epoch, arm and metric."""
+
+    n: int = 0
+    """Units."""
+    y: int | float = 0
+    yy: int | float = 0
+    """Of y squared."""
+    x: int | float = 0
+    xx: int | float = 0
+    xy: int | float = 0
+    """Of x times y."""
+    d: int | float = 0
+    dd: int | float = 0
+    yd: int | float = 0
+    """Of y times d."""
+
+    def __add__(self, other: Sums) -> Sums:
+        """Return the sums over the units of both."""
+        return Sums(
+            self.n + other.n,
+            self.y + other.y,
+            self.yy + other.yy,
+            self.x + other.x,
+            self.xx + other.xx,
+            self.xy + other.xy,
+            self.d + other.d,
+            self.dd + other.dd,
+            self.yd + other.yd,
+        )
+
+    def __sub__(self, other: Sums) -> Sums:
+        """Return the sums without the units, or the former values, of another."""
+        return self + Sums(
+            -other.n,
+            -other.y,
+            -other.yy,
+            -other.x,
+            -other.xx,
+            -other.xy,
+            -other.d,
+            -other.dd,
+            -other.yd,
+        )
+
+    @property
+    def mean(self) -> float:
+        """The mean of y. Raises ZeroDivisionError: without units."""
+        return self.y / self.n
+
+    @property
+    def variance(self) -> float:
+        """The sample variance of y, n - 1 below. Raises ZeroDivisionError: with fewer than two units."""
+        return self.covariance("y", "y")
+
+    def covariance(self, a: str, b: str) -> float:
+        """Return the sample covariance, n - 1 below, of two of "x", "y" and "d" that have a product's sum.
+
+        Raises ZeroDivisionError: with fewer than two units.
+        """
+        product = {"xx": self.xx, "xy": self.xy, "yy": self.yy, "dd": self.dd, "dy": self.yd}["".join(sorted(a + b))]
+        first, second = getattr(self, a), getattr(self, b)
+        spread: float = (self.n * product - first * second) / (self.n * (self.n - 1))
+        return max(0.0, spread) if a == b else spread
+
+
+NO_UNITS = Sums()
+
+
+def sums_of(units: Iterable[Unit]) -> Sums:
+    """Return the sums of some units, as a recount makes them."""
+    total = NO_UNITS
+    for unit in units:
+        total += _of(unit)
+    return total
+
+
+def change(before: Unit | None, after: Unit | None) -> Sums:
+    """Return what to add to sums when a unit's contribution changes; None: the unit is not in them.
+
+    A late event, a replaced vote and a forgotten unit are all such changes, in any order.
+    """
+    return (_of(after) if after else NO_UNITS) - (_of(before) if before else NO_UNITS)
+
+
+def _of(unit: Unit) -> Sums:
+    y, x, d = unit.y, unit.x, unit.d
+    return Sums(1, y, y * y, x, x * x, x * y, d, d * d, y * d)

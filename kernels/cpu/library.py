@@ -1,0 +1,52 @@
+"""The shared object of the kernels for CPUs. Where it is missing or does not load, PyTorch's operations compute."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import logging
+from pathlib import Path
+
+from kernels.cpu.build import LIBRARY
+
+log = logging.getLogger(__name__)
+
+_POINTER, _INT64, _INT32 = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32
+_SIGNATURES: dict[str, tuple[object, list[object]]] = {
+    "lorikeet_digest": (ctypes.c_char_p, []),
+    "lorikeet_num_paths": (_INT32, []),
+    "lorikeet_path_name": (ctypes.c_char_p, [_INT32]),
+    "lorikeet_int8_quantize": (_POINTER, [_POINTER, _INT64, _INT64, _INT32]),
+    "lorikeet_int8_dequantize": (None, [_POINTER, _POINTER]),
+    "lorikeet_int8_free": (None, [_POINTER]),
+    "lorikeet_int8_multiply": (_INT32, [_POINTER] * 4 + [_INT64] * 3 + [_INT32] * 4),
+}
+
+
+class NativeLibrary:
+    """The functions of one shared object, with their types. paths: what this processor can run, the slowest first."""
+
+    def __init__(self, path: Path) -> None:
+        """Raises OSError: where the file is missing or does not load."""
+        self.functions = ctypes.CDLL(str(path))
+        for name, (result, arguments) in _SIGNATURES.items():
+            function = getattr(self.functions, name)
+            function.restype, function.argtypes = result, arguments
+        self.digest: str = self.functions.lorikeet_digest().decode()
+        count = self.functions.lorikeet_num_paths()
+        self.paths: tuple[str, ...] = tuple(self.functions.lorikeet_path_name(i).decode() for i in range(count))
+
+
+def load(path: Path) -> NativeLibrary | None:
+    """Return the library at a path; None, and one line in the log, where it does not load."""
+    try:
+        return NativeLibrary(path)
+    except (OSError, AttributeError) as error:
+        log.warning("no native kernels, so PyTorch's operations compute: %s", error)
+        return None
+
+
+@functools.cache
+def installed() -> NativeLibrary | None:
+    """Return the library that was built with this package, or None."""
+    return load(LIBRARY)

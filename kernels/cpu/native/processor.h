@@ -1,0 +1,19 @@
+// The paths that this processor and its system can run.
+#pragma once
+
+#include "int8.h"
+
+namespace lorikeet {
+
+struct Path {
+  const char* name;
+  Tile tile;
+  void (*quantize_row)(const float* x, int64_t num_inputs, int16_t* values, float* scales);
+};
+
+constexpr int kMaxPaths = 4;
+
+// Paths by speed, the slowest first. Returns how many there are: at least one, the plain path.
+int processor_paths(const Path** paths);
+
+}  // namespace lorikeet

@@ -1,0 +1,95 @@
+"""Many experiments at once, looked at again and again: the room's formulas over arrays, which tests hold against it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from gateway.domain.experiments.sequences import tightest_u
+
+Floats = NDArray[np.float64]
+Draw = Callable[[np.random.Generator, tuple[int, int]], Floats]
+
+SHAPES: dict[str, Draw] = {
+    "normal": lambda rng, size: rng.standard_normal(size),
+    "p .5": lambda rng, size: (rng.random(size) < 0.5).astype(float),
+    "p .05": lambda rng, size: (rng.random(size) < 0.05).astype(float),
+    "p .01": lambda rng, size: (rng.random(size) < 0.01).astype(float),
+    "log-normal": lambda rng, size: rng.lognormal(0.0, 1.5, size),
+}
+
+
+class Arm(msgspec.Struct, frozen=True):
+    """Sums of one arm, by experiment and look."""
+
+    n: Floats
+    y: Floats
+    yy: Floats
+    x: Floats
+    xx: Floats
+    xy: Floats
+
+
+def watched(y: Floats, treated: NDArray[np.bool_], every: int, x: Floats | None = None) -> tuple[Arm, Arm]:
+    """Return the sums of control and treatment at each look. y, treated, x: by experiment and unit."""
+
+    def looks(values: Floats) -> Floats:
+        return values.reshape(len(values), -1, every).sum(axis=2).cumsum(axis=1)
+
+    def arm(member: Floats) -> Arm:
+        with_x = (member * x, member * x * x, member * x * y) if x is not None else (member * 0,) * 3
+        return Arm(*(looks(each) for each in (member, member * y, member * y * y, *with_x)))
+
+    return arm((~treated).astype(float)), arm(treated.astype(float))
+
+
+def t_values(control: Arm, treatment: Arm, *, adjusted: bool = False) -> Floats:
+    """Return effect / SE at each look; 0 where nothing varies or an arm has fewer than two units."""
+    theta: Floats | float = 0.0
+    with np.errstate(all="ignore"):
+        if adjusted:
+            n, y, x = (getattr(control, name) + getattr(treatment, name) for name in ("n", "y", "x"))
+            xx, xy = control.xx + treatment.xx, control.xy + treatment.xy
+            theta = np.nan_to_num((n * xy - x * y) / (n * xx - x * x))
+        means, variances = [], []
+        for arm in (control, treatment):
+            y, yy = arm.y - theta * arm.x, arm.yy - 2 * theta * arm.xy + theta**2 * arm.xx
+            means.append(y / arm.n)
+            variances.append((yy - y * y / arm.n) / (arm.n - 1) / arm.n)
+        t = (means[1] - means[0]) / np.sqrt(variances[0] + variances[1])
+    enough = (np.minimum(control.n, treatment.n) >= 2) & (variances[0] + variances[1] > 1e-15)
+    return np.where(enough & np.isfinite(t), t, 0.0)
+
+
+def t_log_e(t: Floats, n: Floats, tightest_at: int, alpha: float = 0.05) -> Floats:
+    u = n * tightest_u(alpha) / tightest_at
+    r, degrees = 1 / (1 + u), np.maximum(n - 2, 1)
+    return 0.5 * np.log(r) + (degrees + 1) / 2 * (np.log1p(t * t / degrees) - np.log1p(r * t * t / degrees))
+
+
+def normal_log_e(t: Floats, n: Floats, tightest_at: int, alpha: float = 0.05) -> Floats:
+    u = n * tightest_u(alpha) / tightest_at
+    return t * t * u / (2 * (u + 1)) - 0.5 * np.log1p(u)
+
+
+class Counts:
+    """ln E of two counts with even shares, from a table of ln gamma: see `gateway.domain.experiments.counts.log_e`."""
+
+    def __init__(self, concentration: float, most: int) -> None:
+        self._half = np.array([math.lgamma(concentration / 2 + count) for count in range(most + 1)])
+        self._whole = np.array([math.lgamma(concentration + count) for count in range(most + 1)])
+
+    def log_e(self, a: NDArray[np.int64], b: NDArray[np.int64]) -> Floats:
+        total = a + b
+        mixed = self._half[a] + self._half[b] - 2 * self._half[0] - self._whole[total] + self._whole[0]
+        return np.asarray(mixed + total * math.log(2))
+
+
+def first_beyond(log_e: Floats, alpha: float) -> NDArray[np.int64]:
+    """Return the index of the first look of each experiment whose E reaches 1 / alpha; the number of looks if none."""
+    beyond = log_e >= -math.log(alpha)
+    return np.where(beyond.any(axis=1), beyond.argmax(axis=1), log_e.shape[1])

@@ -1,0 +1,177 @@
+"""A definition is refused by the field that is wrong, and after the start only what moves nobody may change."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from gateway.domain.errors import Conflict, InvalidRequest
+from gateway.domain.experiments.definition import (
+    Analysis,
+    Arm,
+    Experiment,
+    Guardrail,
+    Metrics,
+    Primary,
+    Target,
+    UnitSource,
+    check_change,
+    check_definition,
+)
+from gateway.domain.experiments.metrics import read_metric
+from gateway.domain.experiments.states import NEXT, after, has_started, owns_slots
+
+OWN = ("thumbs_up",)
+ARMS = (Arm("control", 5_000, Target("base:support@2")), Arm("warm", 5_000, Target("base:support@3")))
+METRICS = Metrics(
+    (Primary("thumbs_up", "increase"),),
+    (Guardrail("error_rate", "pause"), Guardrail("ttft_ms.p95", margin=0.1)),
+    ("cost_nanos",),
+)
+GOOD = Experiment("support-tone", "support-bot", UnitSource("safety_identifier"), ARMS, METRICS, coverage=2_000)
+
+
+def changed(**fields: Any) -> Experiment:
+    return msgspec.structs.replace(GOOD, **fields)
+
+
+def with_arm(**fields: Any) -> Experiment:
+    return changed(arms=(ARMS[0], msgspec.structs.replace(ARMS[1], **fields)))
+
+
+def test_a_definition_travels_as_json() -> None:
+    check_definition(GOOD, OWN)
+    encoded = msgspec.json.encode(GOOD)
+    assert b'"unit":{"from":"safety_identifier"}' in encoded
+    assert msgspec.json.decode(encoded, type=Experiment) == GOOD
+    with pytest.raises(msgspec.ValidationError, match="unknown field `wieght`"):
+        msgspec.json.decode(encoded.replace(b'"weight"', b'"wieght"'), type=Experiment)
+
+
+@pytest.mark.parametrize(
+    ("param", "bad"),
+    [
+        ("name", changed(name="Support tone")),
+        ("name", changed(name="")),
+        ("model", changed(model="base:support")),
+        ("layer", changed(layer="a" * 65)),
+        ("holdout", changed(holdout="")),
+        ("unit.from", changed(unit=UnitSource("ip"))),
+        ("unit.from", changed(unit=UnitSource("metadata."))),
+        ("unit.from", changed(unit=UnitSource("metadata." + "k" * 65))),
+        ("coverage", changed(coverage=0)),
+        ("coverage", changed(coverage=10_001)),
+        ("arms", changed(arms=ARMS[:1])),
+        ("arms", changed(arms=ARMS * 5)),
+        ("arms", with_arm(weight=0)),
+        ("arms[1].name", with_arm(name="control")),
+        ("arms[1].name", with_arm(name="é")),
+        ("arms[1].weight", with_arm(weight=-1)),
+        ("arms[1].weight", with_arm(ended=True)),
+        ("arms[1].target.model", with_arm(target=Target(""))),
+        ("arms[1].target.model", with_arm(target=Target("support-bot"))),
+        ("arms[0].ended", changed(arms=(Arm("control", 0, Target("base"), ended=True), *ARMS[1:]))),
+        ("metrics.primary", changed(metrics=Metrics(()))),
+        ("metrics.primary[0].metric", changed(metrics=Metrics((Primary("smiles", "increase"),)))),
+        ("metrics.primary[1].metric", changed(metrics=Metrics(METRICS.primary * 2))),
+        ("metrics.secondary[0]", changed(metrics=Metrics(METRICS.primary, (), ("cost_nanos.p95",)))),
+        ("metrics.secondary", changed(metrics=Metrics(METRICS.primary, (), ("cost_nanos",) * 51))),
+        ("metrics.guardrails[0].goal", changed(metrics=Metrics(METRICS.primary, (Guardrail("thumbs_up"),)))),
+        (
+            "metrics.guardrails[0].margin",
+            changed(metrics=Metrics(METRICS.primary, (Guardrail("error_rate", margin=float("nan")),))),
+        ),
+        ("analysis.alpha", changed(analysis=Analysis(alpha=0.5))),
+        ("analysis.alpha", changed(analysis=Analysis(alpha=float("nan")))),
+        ("analysis.tightest_at", changed(analysis=Analysis(tightest_at=1))),
+        ("analysis.outcome_window_seconds", changed(analysis=Analysis(outcome_window_seconds=90 * 86_400 + 1))),
+        ("analysis.min_days", changed(analysis=Analysis(min_days=-1))),
+    ],
+)
+def test_bad_fields_are_refused_by_name(param: str, bad: Experiment) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        check_definition(bad, OWN)
+    assert refused.value.param == param
+
+
+def test_metadata_may_name_the_unit() -> None:
+    check_definition(changed(unit=UnitSource("metadata.customer")), OWN)
+
+
+def test_what_moves_nobody_may_change_after_the_start() -> None:
+    more = msgspec.structs.replace(METRICS, guardrails=(*METRICS.guardrails, Guardrail("refusal_rate")))
+    for allowed in (
+        changed(coverage=10_000),
+        with_arm(weight=1),
+        with_arm(weight=0, ended=True),
+        changed(metrics=more),
+    ):
+        check_change(GOOD, allowed)
+
+
+@pytest.mark.parametrize(
+    ("param", "bad"),
+    [
+        ("name", changed(name="other")),
+        ("model", changed(model="other")),
+        ("unit", changed(unit=UnitSource("user"))),
+        ("layer", changed(layer="other")),
+        ("holdout", changed(holdout="some")),
+        ("analysis", changed(analysis=Analysis(alpha=0.1))),
+        ("coverage", changed(coverage=1_999)),
+        ("arms", changed(arms=(*ARMS, Arm("third", 1, Target("base"))))),
+        ("arms[1].name", with_arm(name="hot")),
+        ("arms[1].target", with_arm(target=Target("base:support@4"))),
+        ("metrics.primary", changed(metrics=Metrics((Primary("thumbs_up", "decrease"),)))),
+        ("metrics.secondary", changed(metrics=msgspec.structs.replace(METRICS, secondary=()))),
+        ("metrics.guardrails", changed(metrics=msgspec.structs.replace(METRICS, guardrails=()))),
+    ],
+)
+def test_all_else_is_refused_by_name(param: str, bad: Experiment) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        check_change(GOOD, bad)
+    assert refused.value.param == param
+
+
+def test_an_ended_arm_does_not_come_back() -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        check_change(with_arm(weight=0, ended=True), GOOD)
+    assert refused.value.param == "arms[1].ended"
+
+
+def test_an_experiment_goes_from_draft_to_archive_and_never_back() -> None:
+    state: Any = "draft"
+    for verb, expected in (
+        ("start", "running"),
+        ("pause", "paused"),
+        ("start", "running"),
+        ("stop", "stopped"),
+        ("decide", "decided"),
+        ("archive", "archived"),
+    ):
+        state = after(state, verb)  # type: ignore[arg-type]
+        assert state == expected
+    states: tuple[Any, ...] = ("draft", "running", "paused", "stopped", "decided", "archived")
+    verbs: tuple[Any, ...] = ("start", "pause", "stop", "decide", "archive", "change", "delete")
+    allowed = {(s, v) for s in states for v in verbs if _is_allowed(s, v)}
+    assert allowed == {*NEXT, ("draft", "change"), ("running", "change"), ("paused", "change"), ("draft", "delete")}
+    assert [owns_slots(each) for each in states] == [False, True, True, True, False, False]
+    assert [has_started(each) for each in states] == [False, True, True, True, True, True]
+
+
+def _is_allowed(state: Any, verb: Any) -> bool:
+    try:
+        after(state, verb)
+    except Conflict as error:
+        assert state in error.message
+        return False
+    return True
+
+
+def test_names_of_metrics() -> None:
+    found = read_metric("ttft_ms.p95")
+    assert found is not None and (found.name, found.quantile) == ("ttft_ms", 0.95)
+    assert read_metric("thumbs_up", OWN) is not None
+    assert read_metric("thumbs_up") is read_metric("ttft_ms.p33") is read_metric("error_rate.p95") is None
