@@ -98,6 +98,7 @@ class Steps:
         self._followers: dict[tuple[str, int], Follower] = {}
         self._num_failures: dict[str, int] = {}
         self._ready_since_s: dict[str, float] = {}
+        self._retry_at_s: dict[str, float] = {}
         site.launcher.watch(self._ended)
 
     async def start(self, served: Served, num_engines: int) -> None:
@@ -234,9 +235,21 @@ class Steps:
         count = 1 if served_s >= HEALTHY_S else self._num_failures.get(row.id, row.num_failures) + 1
         self._num_failures[row.id] = count
         retry_s = max(least_retry_s, min(FIRST_RETRY_S * 2 ** min(count - 1, 30), MAX_RETRY_S))
+        self._retry_at_s[row.id] = _now_s() + retry_s
         await self._move(row, "failed", why, retry_s)
         log.warning("replica_failed", replica=row.id, generation=row.generation, why=why, retry_s=retry_s)
         asyncio.get_running_loop().call_later(retry_s, self._changed)
+
+    def is_due(self, replica_id: str) -> bool:
+        """Tell whether a replica that failed is to be tried again, by this host's own clock: the database's, by which
+        its row says so to people, may be hours from it. A new agent does not wait for what another one put off."""
+        return _now_s() >= self._retry_at_s.get(replica_id, 0.0)
+
+    def forget(self, replica_ids: set[str]) -> None:
+        """Keep nothing of all replicas but these."""
+        for kept in (self.endings, self._num_failures, self._ready_since_s, self._retry_at_s):
+            for replica_id in kept.keys() - replica_ids:
+                del kept[replica_id]
 
     async def _move(self, row: ReplicaRow, state: ReplicaState, why: str = "", retry_s: float = 0.0) -> None:
         async with self._site.database.acquire() as conn:

@@ -7,7 +7,6 @@ time for each replica. Nothing is kept that the rows and the engines do not say,
 from __future__ import annotations
 
 import asyncio
-import datetime
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ import structlog
 from gateway.agent.launcher import Ended, Engine
 from gateway.agent.steps import STOP_S, Served, Site, Step, Steps
 from gateway.db.pool import FAILURES
-from gateway.db.pools.replicas import ReplicaRow, await_start
+from gateway.db.pools.replicas import await_start
 from gateway.db.pools.served import ServedPool
 
 SILENT_S = 30.0
@@ -34,7 +33,6 @@ class Replicas:
         self._changed = changed
         self._steps = Steps(site, changed)
         self._busy: dict[str, asyncio.Task[None]] = {}
-        self._is_first_look = True
         self._fault: BaseException | None = None
 
     @property
@@ -70,12 +68,13 @@ class Replicas:
                 step = self._step(served, engines.get(replica_id), num_engines)
                 if step is not None:
                     self._do(replica_id, step)
-        self._is_first_look = False
         await self._steps.unfollow({(each.replica_id, each.generation) for each in engines.values()}, self.busy)
 
     def forget(self, pools: Sequence[ServedPool]) -> None:
         """Remove what is kept of replicas that are no more."""
-        self._site.launcher.forget({row.id for pool in pools for row in pool.replicas} | self.busy)
+        kept = {row.id for pool in pools for row in pool.replicas} | self.busy
+        self._site.launcher.forget(kept)
+        self._steps.forget(kept)
 
     async def leave(self) -> None:
         """Let go of all engines, which live on."""
@@ -118,7 +117,7 @@ class Replicas:
             return self._steps.end(engine, STOP_S)
         match row.state:
             case "starting" | "failed":
-                if not self._is_due(row) or not Path(str(served.revision.folder)).is_dir():
+                if not self._steps.is_due(row.id) or not Path(str(served.revision.folder)).is_dir():
                     return None  # a model that is not on this host is prepared first
                 return self._steps.start(served, num_engines)
             case "draining":
@@ -134,12 +133,6 @@ class Replicas:
                     assert engine is not None
                     return self._steps.kill(row, engine, f"it did not answer for {SILENT_S:g} s")
         return None
-
-    def _is_due(self, row: ReplicaRow) -> bool:
-        """A new agent does not wait for what the one before it put off."""
-        if self._is_first_look or row.retry_at is None:
-            return True
-        return row.retry_at <= datetime.datetime.now(datetime.UTC)
 
     def _num_on_processors(self, pools: Sequence[ServedPool]) -> int:
         """Return how many engines shall compute on this host's processors when nothing changes any more."""

@@ -69,6 +69,25 @@ async def test_a_crash_loop_backs_off_and_says_why(host: Host) -> None:
     assert row.generation == row.num_failures, "each start is a generation"
 
 
+async def test_a_failed_replica_is_tried_again_though_the_databases_clock_is_ahead(host: Host) -> None:
+    await host.pool(host.model(crash="no such device"))
+    host.agent()
+    async with host.database.acquire() as conn:
+        await conn.execute(
+            "CREATE FUNCTION an_hour_ahead() RETURNS trigger LANGUAGE plpgsql AS"
+            " $$ BEGIN NEW.retry_at := NEW.retry_at + interval '1 hour'; RETURN NEW; END $$"
+        )
+        await conn.execute(
+            "CREATE TRIGGER ahead BEFORE UPDATE ON replicas FOR EACH ROW"
+            " WHEN (NEW.retry_at IS DISTINCT FROM OLD.retry_at) EXECUTE FUNCTION an_hour_ahead()"
+        )
+
+    async def again() -> bool:
+        return any(each.num_failures >= 3 for each in await host.replicas())
+
+    await until(again, host.log)
+
+
 @pytest.mark.parametrize("flags", [("--give-up",), ("--give-up", "--stop-engines")])
 async def test_an_engine_that_can_never_run_ends_a_start_that_waits_for_it(host: Host, flags: tuple[str, ...]) -> None:
     await host.pool(host.model(broken="LORIKEET_DEVICE is cuda, but there is none"))
