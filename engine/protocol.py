@@ -314,12 +314,12 @@ class EngineStats(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Service(msgspec.Struct, frozen=True, array_like=True):
-    """What a tenant's requests used, each divided by its weight."""
+    """The service that a tenant's requests got: amounts that are each divided by the request's weight."""
 
     prompt_tokens: float = 0.0
-    """Those that were not cached."""
+    """Prompt tokens that were computed, and not found in the cache."""
     completion_tokens: float = 0.0
-    """Those after a stop included."""
+    """Generated tokens, those that ran past a stop included."""
     adapter_bytes: float = 0.0
     """Bytes of the adapters that were loaded for them."""
 

@@ -27,7 +27,7 @@ from gateway.domain.pools.plan import Action
 from gateway.settings import Settings
 
 LOOK_S = 1.0
-"""How long after the last look the next one comes, where no change is heard of before."""
+"""Seconds between two reads of the rows while no change is announced."""
 
 AWAY_PAUSE_S = 0.5
 FORGET_EVERY_S = 3600.0

@@ -60,7 +60,7 @@ class Follower:
 
     @property
     def is_idle(self) -> bool:
-        """Whether the engine says that it runs no request."""
+        """Tell whether the engine's last heartbeat says that it runs no request."""
         stats = self.stats
         return stats is not None and stats.num_running + stats.num_waiting == 0
 

@@ -1,4 +1,4 @@
-"""What this host is and has: its id, its processors, its memory, its accelerators. Without PyTorch."""
+"""Find out the id, processors, memory and accelerators of this host, without PyTorch."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Hardware(msgspec.Struct, frozen=True):
     gpu_bytes: list[int]
     """The memory of each accelerator that may be used."""
     gpu_names: list[str]
-    """What CUDA_VISIBLE_DEVICES calls each of them."""
+    """The name of each accelerator as CUDA_VISIBLE_DEVICES takes it."""
 
 
 def host_id(data_dir: Path) -> str:

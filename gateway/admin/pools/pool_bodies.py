@@ -1,4 +1,4 @@
-"""What is asked for when a pool is made or changed, and what is wrong with it, field by field."""
+"""The bodies of requests that make or change a pool, and the checks of each field."""
 
 from __future__ import annotations
 
