@@ -30,9 +30,22 @@ _HEADERS = [
 ]
 
 
+_LINE_ENDS = ((b"\xc2\x85", rb"\u0085"), (b"\xe2\x80\xa8", rb"\u2028"), (b"\xe2\x80\xa9", rb"\u2029"))
+"""Characters that JSON leaves as they are and at which many clients end a line, though only CR and LF end one in a stream
+of events (WHATWG HTML, section 9.2.5): httpx's `iter_lines` and Python's `splitlines` do. With them their escapes."""
+
+
 def event(data: msgspec.Struct) -> bytes:
-    """One event that carries a JSON object."""
-    return b"data: " + msgspec.json.encode(data) + b"\n\n"
+    """Return one event that carries a JSON object."""
+    return b"data: " + in_one_line(msgspec.json.encode(data)) + b"\n\n"
+
+
+def in_one_line(encoded: bytes) -> bytes:
+    """Return a JSON text without any character that some client takes for the end of a line."""
+    if not encoded.isascii():
+        for character, escape in _LINE_ENDS:
+            encoded = encoded.replace(character, escape)
+    return encoded
 
 
 class TextEvent:
@@ -45,7 +58,7 @@ class TextEvent:
         self._head = head + f'"{field}":'.encode()
 
     def __call__(self, text: str) -> bytes:
-        return self._head + msgspec.json.encode(text) + self._tail
+        return self._head + in_one_line(msgspec.json.encode(text)) + self._tail
 
 
 class Encoder(Protocol[T_contra]):

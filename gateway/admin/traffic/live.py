@@ -26,7 +26,7 @@ from gateway.domain.errors import GatewayError
 from gateway.domain.tenancy.actor import Actor
 from gateway.domain.tenancy.permissions import projects_with
 from gateway.http.shape import shape
-from gateway.http.sse import Encoded, open_stream
+from gateway.http.sse import Encoded, in_one_line, open_stream
 
 ENGINES_EVERY_S, TRAFFIC_EVERY_S, CHECK_EVERY_S, HEARTBEAT_EVERY_S = 1.0, 2.0, 5.0, 15.0
 TICK_S = 1.0
@@ -199,7 +199,7 @@ class _Watcher:
 
 
 def _event(name: str, data: msgspec.Struct) -> bytes:
-    return f"event: {name}\ndata: ".encode() + msgspec.json.encode(data) + b"\n\n"
+    return f"event: {name}\ndata: ".encode() + in_one_line(msgspec.json.encode(data)) + b"\n\n"
 
 
 @get("/live", opt=needs("projects.read", in_any_project=True) | shape(media=("text/event-stream",)))

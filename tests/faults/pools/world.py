@@ -138,7 +138,7 @@ def name_of(base: str, number: int) -> str:
 def _streamed(text: str) -> tuple[list[int], str]:
     """Return the token ids of a stream, and the code of the error that ended it, if one did."""
     ids: list[int] = []
-    for line in text.splitlines():
+    for line in text.split("\n"):  # text may hold other ends of lines, such as U+2028
         if line.startswith("data: {"):
             event = json.loads(line.removeprefix("data: "))
             if "error" in event:
