@@ -31,8 +31,8 @@ _HEADERS = [
 
 
 _LINE_ENDS = ((b"\xc2\x85", rb"\u0085"), (b"\xe2\x80\xa8", rb"\u2028"), (b"\xe2\x80\xa9", rb"\u2029"))
-"""Characters that JSON leaves as they are and at which many clients end a line, though only CR and LF end one in a stream
-of events (WHATWG HTML, section 9.2.5): httpx's `iter_lines` and Python's `splitlines` do. With them their escapes."""
+"""Characters that JSON leaves as they are, with their escapes. In a stream of events only CR and LF end a line (WHATWG
+HTML, section 9.2.5), but for many clients these do as well: for httpx's `iter_lines` and Python's `splitlines`."""
 
 
 def event(data: msgspec.Struct) -> bytes:
