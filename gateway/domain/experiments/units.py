@@ -1,0 +1,273 @@
+"""What one unit contributes to an experiment's sums: a pure function of its events, in whatever order they come.
+
+Events are rows of the ledger, refusals and votes. A unit's outcomes count from its first exposure until its outcome
+window ends; then they are added to the sums of the day on which the window ended. Units with an error or a refusal are
+counted at once, on the day of their first exposure, since guardrails cannot wait. All numbers are integers, so that a
+recount is equal rather than close.
+
+`folded` counts anew from all events of a unit, `added` adds one event to what is known, and both agree. Knows neither
+tables nor where events come from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any
+
+import msgspec
+
+from gateway.domain.experiments.effects import Kind
+from gateway.domain.experiments.metrics import METRICS
+from gateway.domain.experiments.quantiles import bucket_of
+from gateway.domain.experiments.sums import NO_UNITS, Sums, Unit, change
+
+DAY_US = 86_400_000_000
+US_PER_MS = 1_000
+
+
+class Counts(msgspec.Struct, frozen=True):
+    """Integers of a unit's requests that add up. Those of a correction may be negative."""
+
+    num_requests: int = 0
+    num_errors: int = 0
+    num_refusals: int = 0
+    num_cut: int = 0
+    """Requests that ended at their most tokens."""
+    cost_nanos: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    ttft_us: int = 0
+    num_ttft: int = 0
+    """Requests of which a first token came: others have no time to it."""
+    token_us: int = 0
+    """Sum over requests of the mean time per token."""
+    num_token_times: int = 0
+    queue_us: int = 0
+    engine_us: int = 0
+    num_calls: int = 0
+    num_valid_calls: int = 0
+    num_votes: int = 0
+
+    def __add__(self, other: Counts) -> Counts:
+        """Return the counts of both."""
+        return Counts(*(mine + its for mine, its in zip(_values(self), _values(other), strict=True)))
+
+
+NO_COUNTS = Counts()
+
+
+class Event(msgspec.Struct, frozen=True):
+    """Something that a unit did."""
+
+    at_us: int
+    """When its request was admitted or refused, or when the vote was cast, in microseconds of Unix time."""
+    request_id: str
+    counts: Counts = NO_COUNTS
+    """What the event adds."""
+    exposure: tuple[int, int] | None = None
+    """The epoch and the index of the arm that its request got; None for votes, which expose nobody to anything."""
+    revision: int = 0
+    """Later rows about the same request have higher ones; their counts are what they add."""
+    is_delivered: bool = True
+    """Whether the request got the arm's whole treatment."""
+    times_us: Mapping[str, int] = {}
+    """The request's times, in microseconds, by their metrics, of those that have quantiles."""
+    votes: Mapping[str, int] = {}
+    """What the event adds to the unit's metrics of the project's own; a vote that is replaced is subtracted."""
+
+
+class First(msgspec.Struct, frozen=True):
+    """A unit's time of one metric: that of its first request that has one, by the request's best row."""
+
+    at_us: int
+    request_id: str
+    revision: int
+    us: int
+
+
+class UnitState(msgspec.Struct, frozen=True):
+    """What is known of a unit that was exposed."""
+
+    first_us: int
+    """Its first exposure, in microseconds of Unix time."""
+    first_id: str
+    """The request of its first exposure."""
+    epoch: int
+    arm: int
+    is_delivered: bool
+    """Whether all its requests within the window got the arm's whole treatment."""
+    counts: Counts
+    votes: Mapping[str, tuple[int, int]]
+    """By metric the sum of the unit's votes, and how many there are."""
+    firsts: Mapping[str, First]
+
+    def closes_us(self, window_us: int) -> int:
+        """Return when its outcome window ends, in microseconds of Unix time."""
+        return self.first_us + window_us
+
+
+Key = tuple[int, int, int]
+"""A day since 1970 in UTC, an epoch and the index of an arm."""
+
+
+class Rows(msgspec.Struct, frozen=True):
+    """What one unit adds to an experiment's tables."""
+
+    units: Mapping[Key, tuple[int, int]] = {}
+    """Units, and those of which the whole treatment was delivered."""
+    sums: Mapping[tuple[Key, str], Unit] = {}
+    """By day, epoch, arm and metric."""
+    times: Mapping[tuple[Key, str], int] = {}
+    """The bucket of the unit's time (`quantiles.bucket_of`)."""
+
+
+NO_ROWS = Rows()
+
+
+class Changes(msgspec.Struct, frozen=True):
+    """What to add to an experiment's tables, in any order with other changes."""
+
+    units: Mapping[Key, tuple[int, int]]
+    sums: Mapping[tuple[Key, str], Sums]
+    times: Mapping[tuple[Key, str, int], int]
+    """How many units more, or fewer, are in a bucket."""
+
+
+def folded(events: Iterable[Event], window_us: int) -> UnitState | None:
+    """Return what all events of a unit come to; None where it was never exposed."""
+    listed = list(events)
+    exposures = [event for event in listed if event.exposure is not None]
+    if not exposures:
+        return None
+    first = min(exposures, key=_place)
+    assert first.exposure is not None
+    state = UnitState(first.at_us, first.request_id, *first.exposure, True, NO_COUNTS, {}, {})
+    for event in listed:
+        state = _with(state, event, window_us)
+    return state
+
+
+def added(state: UnitState, event: Event, window_us: int) -> UnitState | None:
+    """Return what is known of a unit after one event more.
+
+    None: the unit was exposed before what was known as its first exposure, which moves its window; fold all its events.
+    """
+    if event.exposure is not None:
+        known, new = (state.first_us, state.first_id), _place(event)
+        if new < known or (new == known and event.exposure != (state.epoch, state.arm)):
+            return None
+    return _with(state, event, window_us)
+
+
+def rows_of(state: UnitState | None, window_us: int, own: Mapping[str, Kind], *, is_closed: bool) -> Rows:
+    """Return what a unit adds to an experiment's tables.
+
+    is_closed: whether its outcome window counts as ended. own: how each metric of the project's own is made of votes.
+    """
+    if state is None:
+        return NO_ROWS
+    first: Key = (state.first_us // DAY_US, state.epoch, state.arm)
+    last: Key = (state.closes_us(window_us) // DAY_US, state.epoch, state.arm)
+    sums = {(first, name): contribution(state, name) for name in AT_ONCE}
+    times: dict[tuple[Key, str], int] = {}
+    if is_closed:
+        for name in RECIPES:
+            if (unit := contribution(state, name)) is not None:
+                sums[last, name] = unit
+        for name, (total, num_votes) in state.votes.items():
+            if name in own and num_votes:
+                sums[last, name] = Unit(total, d=num_votes if own[name] == "ratio" else 0)
+        times = {(last, name): bucket_of(each.us / US_PER_MS) for name, each in state.firsts.items()}
+    present = {key: unit for key, unit in sums.items() if unit is not None}
+    return Rows({first: (1, int(state.is_delivered))}, present, times)
+
+
+def contribution(state: UnitState, metric: str) -> Unit | None:
+    """Return what a unit contributes to a built-in metric; None where it has no value of it."""
+    if metric in AT_ONCE:
+        return Unit(int(getattr(state.counts, AT_ONCE[metric]) > 0))
+    above, below = RECIPES[metric]
+    if metric in _FLAGS:
+        return Unit(int(getattr(state.counts, above) > 0))
+    if below is None:
+        return Unit(getattr(state.counts, above))
+    denominator = getattr(state.counts, below)
+    return Unit(getattr(state.counts, above), d=denominator) if denominator else None
+
+
+def changes(before: Rows, after: Rows) -> Changes:
+    """Return what to add to tables that hold `before` of a unit, so that they hold `after`."""
+    units = {
+        key: (mine[0] - its[0], mine[1] - its[1])
+        for key in _either(before.units, after.units)
+        if (mine := after.units.get(key, (0, 0))) != (its := before.units.get(key, (0, 0)))
+    }
+    sums = {
+        key: difference
+        for key in _either(before.sums, after.sums)
+        if (difference := change(before.sums.get(key), after.sums.get(key))) != NO_UNITS
+    }
+    times: dict[tuple[Key, str, int], int] = {}
+    for listed, sign in ((before.times, -1), (after.times, 1)):
+        for (key, metric), bucket in listed.items():
+            place = key, metric, bucket
+            times[place] = times.get(place, 0) + sign
+    return Changes(units, sums, {place: num for place, num in times.items() if num})
+
+
+AT_ONCE: dict[str, str] = {"error_rate": "num_errors", "refusal_rate": "num_refusals"}
+"""Metrics that count a unit at its first request, and by which of its counts."""
+
+RECIPES: dict[str, tuple[str, str | None]] = {
+    "cost_nanos": ("cost_nanos", None),
+    "prompt_tokens": ("prompt_tokens", None),
+    "completion_tokens": ("completion_tokens", "num_requests"),
+    "ttft_ms": ("ttft_us", "num_ttft"),
+    "time_per_token_ms": ("token_us", "num_token_times"),
+    "queue_ms": ("queue_us", "num_requests"),
+    "engine_ms": ("engine_us", "num_requests"),
+    "length_rate": ("num_cut", "num_requests"),
+    "valid_tool_call_rate": ("num_valid_calls", "num_calls"),
+    "answer_rate": ("num_votes", None),
+}
+"""The count above and, of ratios, the count below that make each other metric. Times are in microseconds."""
+
+_FLAGS = frozenset({"answer_rate"})
+
+assert METRICS.keys() == AT_ONCE.keys() | RECIPES.keys()
+
+
+def _with(state: UnitState, event: Event, window_us: int) -> UnitState:
+    """Return a unit's state with an event, which counts for nothing outside of the unit's window."""
+    if not state.first_us <= event.at_us < state.closes_us(window_us):
+        return state
+    votes = dict(state.votes)
+    for metric, value in event.votes.items():
+        total, num_votes = votes.get(metric, (0, 0))
+        votes[metric] = total + value, num_votes + event.counts.num_votes
+    firsts = dict(state.firsts)
+    for metric, time_us in event.times_us.items():
+        new = First(event.at_us, event.request_id, event.revision, time_us)
+        firsts[metric] = min(
+            firsts.get(metric, new), new, key=lambda each: (each.at_us, each.request_id, -each.revision)
+        )
+    return msgspec.structs.replace(
+        state,
+        is_delivered=state.is_delivered and event.is_delivered,
+        counts=state.counts + event.counts,
+        votes={metric: both for metric, both in votes.items() if both != (0, 0)},
+        firsts=firsts,
+    )
+
+
+def _place(event: Event) -> tuple[int, str]:
+    """Return what orders exposures, whatever order they come in."""
+    return event.at_us, event.request_id
+
+
+def _values(counts: Counts) -> tuple[Any, ...]:
+    return msgspec.structs.astuple(counts)
+
+
+def _either(before: Collection[Any], after: Collection[Any]) -> list[Any]:
+    return [*before, *(key for key in after if key not in before)]

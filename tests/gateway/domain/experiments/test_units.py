@@ -1,0 +1,181 @@
+"""Sums follow events in any order, late and corrected ones too, and equal a recount in every integer."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.domain.experiments.effects import Kind
+from gateway.domain.experiments.quantiles import bucket_of
+from gateway.domain.experiments.sums import NO_UNITS, Sums, Unit, sums_of
+from gateway.domain.experiments.units import (
+    DAY_US,
+    NO_ROWS,
+    Counts,
+    Event,
+    Key,
+    Rows,
+    UnitState,
+    added,
+    changes,
+    contribution,
+    folded,
+    rows_of,
+)
+
+WINDOW_US = 7 * DAY_US
+OWN: dict[str, Kind] = {"thumbs_up": "ratio", "paid": "mean"}
+
+small = st.integers(-5, 50)
+
+
+@st.composite
+def units_events(draw: st.DrawFn) -> list[Event]:
+    """Draw the events of one unit: requests with corrections, refusals, votes and votes that are taken back."""
+    events = []
+    for number in range(draw(st.integers(0, 6))):
+        at_us, request_id = draw(st.integers(0, 10 * DAY_US)), f"req_{number}"
+        counts = Counts(1, draw(st.integers(0, 1)), 0, 0, *(draw(small) for _ in range(3)))
+        times = draw(st.dictionaries(st.sampled_from(["ttft_ms", "queue_ms"]), st.integers(0, 10**7), max_size=2))
+        arm = draw(st.integers(0, 1)), draw(st.integers(0, 2))
+        events.append(Event(at_us, request_id, counts, arm, 0, draw(st.booleans()), times))
+        if draw(st.booleans()):
+            correction = Counts(0, -counts.num_errors, cost_nanos=draw(small))
+            events.append(Event(at_us, request_id, correction, arm, 1, times_us={"ttft_ms": draw(st.integers(0, 9))}))
+    for number in range(draw(st.integers(0, 4))):
+        metric, value = draw(st.sampled_from(["thumbs_up", "paid"])), draw(small)
+        at_us = draw(st.integers(0, 20 * DAY_US))
+        events.append(Event(at_us, f"req_{number}", Counts(num_votes=1), votes={metric: value}))
+        if draw(st.booleans()):
+            events.append(Event(at_us, f"req_{number}", Counts(num_votes=-1), votes={metric: -value}))
+    return draw(st.permutations(events))
+
+
+def kept(events: Sequence[Event], closed_after: int) -> tuple[UnitState | None, Tables]:
+    """Follow events one by one as a bookkeeper does; the unit's window counts as closed after so many of them."""
+    state: UnitState | None = None
+    tables, before = Tables(), NO_ROWS
+    for number, event in enumerate(events, 1):
+        state = None if state is None else added(state, event, WINDOW_US)
+        if state is None:
+            state = folded(events[:number], WINDOW_US)
+        after = rows_of(state, WINDOW_US, OWN, is_closed=number >= closed_after)
+        tables.add(before, after)
+        before = after
+    closed = rows_of(state, WINDOW_US, OWN, is_closed=True)
+    tables.add(before, closed)
+    return state, tables
+
+
+class Tables:
+    """An experiment's tables, which only ever get changes."""
+
+    def __init__(self) -> None:
+        self.units: dict[Key, tuple[int, int]] = {}
+        self.sums: dict[tuple[Key, str], Sums] = {}
+        self.times: dict[tuple[Key, str, int], int] = {}
+
+    def add(self, before: Rows, after: Rows) -> None:
+        found = changes(before, after)
+        for key, (units, delivered) in found.units.items():
+            known = self.units.get(key, (0, 0))
+            self.units[key] = known[0] + units, known[1] + delivered
+        for place, sums in found.sums.items():
+            self.sums[place] = self.sums.get(place, NO_UNITS) + sums
+        for bucket, num in found.times.items():
+            self.times[bucket] = self.times.get(bucket, 0) + num
+
+    def full(self) -> tuple[object, ...]:
+        """Return what is in the tables, rows of nothing left out."""
+        return (
+            {key: each for key, each in self.units.items() if each != (0, 0)},
+            {key: each for key, each in self.sums.items() if each != NO_UNITS},
+            {key: each for key, each in self.times.items() if each},
+        )
+
+
+def recounted(units: Iterable[Rows]) -> Tables:
+    """Count tables from scratch."""
+    tables = Tables()
+    for rows in units:
+        tables.add(NO_ROWS, rows)
+    return tables
+
+
+@given(units_events(), st.randoms(use_true_random=False), st.integers(0, 12))
+def test_any_order_comes_to_the_same_and_equals_a_recount(events: list[Event], rng: random.Random, closed: int) -> None:
+    state, tables = kept(events, closed)
+    rng.shuffle(events)
+    again, other = kept(events, 12 - closed)
+    assert state == again == folded(events, WINDOW_US)
+    whole = recounted([rows_of(state, WINDOW_US, OWN, is_closed=True)])
+    assert tables.full() == other.full() == whole.full()
+
+
+@given(st.lists(units_events(), max_size=4))
+def test_a_unit_that_is_forgotten_leaves_nothing(listed: list[list[Event]]) -> None:
+    rows = [rows_of(folded(events, WINDOW_US), WINDOW_US, OWN, is_closed=True) for events in listed]
+    tables = recounted(rows)
+    for each in rows[1:]:
+        tables.add(each, NO_ROWS)
+    assert tables.full() == recounted(rows[:1]).full()
+
+
+def test_sums_are_those_of_the_units() -> None:
+    costs = [3, 0, 7_000_000_001]
+    exposed = [Event(0, "req_1", Counts(1, cost_nanos=cost), (1, 0)) for cost in costs]
+    tables = recounted(rows_of(folded([each], WINDOW_US), WINDOW_US, OWN, is_closed=True) for each in exposed)
+    assert tables.units == {(0, 1, 0): (3, 3)}
+    assert tables.sums[(7, 1, 0), "cost_nanos"] == sums_of(Unit(cost) for cost in costs)
+
+
+def test_only_errors_and_refusals_count_before_the_window_has_closed() -> None:
+    failed = folded([Event(DAY_US, "req_1", Counts(1, 1, cost_nanos=5), (1, 1))], WINDOW_US)
+    refused = folded([Event(DAY_US, "req_2", Counts(1, 0, 1), (1, 1))], WINDOW_US)
+    open_ones = [rows_of(state, WINDOW_US, OWN, is_closed=False) for state in (failed, refused)]
+    day: Key = (1, 1, 1)
+    assert [rows.sums for rows in open_ones] == [
+        {(day, "error_rate"): Unit(1), (day, "refusal_rate"): Unit(0)},
+        {(day, "error_rate"): Unit(0), (day, "refusal_rate"): Unit(1)},
+    ]
+    closed = rows_of(failed, WINDOW_US, OWN, is_closed=True)
+    assert closed.sums[(8, 1, 1), "cost_nanos"] == Unit(5)
+
+
+def test_what_comes_after_the_window_or_before_the_first_exposure_is_left_out() -> None:
+    exposed = Event(DAY_US, "req_2", Counts(1, cost_nanos=1), (1, 0))
+    late = Event(DAY_US + WINDOW_US, "req_3", Counts(1, cost_nanos=10), (1, 0))
+    early = Event(DAY_US - 1, "req_1", Counts(num_votes=1), votes={"thumbs_up": 1})
+    last = Event(DAY_US + WINDOW_US - 1, "req_4", Counts(1, cost_nanos=100), (1, 0))
+    state = folded([late, early, exposed, last], WINDOW_US)
+    assert state is not None
+    assert (state.counts, state.votes) == (Counts(2, cost_nanos=101), {})
+
+
+def test_a_unit_keeps_the_arm_of_its_first_exposure() -> None:
+    first, second = Event(5, "req_1", Counts(1), (1, 1)), Event(6, "req_2", Counts(1), (2, 0))
+    state = folded([second], WINDOW_US)
+    assert state is not None and added(state, first, WINDOW_US) is None, "its window moves"
+    state = folded([second, first], WINDOW_US)
+    assert state is not None and (state.first_us, state.epoch, state.arm) == (5, 1, 1)
+
+
+def test_the_time_of_a_unit_is_that_of_its_first_request_by_its_best_row() -> None:
+    slow = Event(5, "req_1", Counts(1), (1, 0), times_us={"ttft_ms": 900_000})
+    better = Event(5, "req_1", Counts(), (1, 0), 1, times_us={"ttft_ms": 300_000})
+    later = Event(6, "req_2", Counts(1), (1, 0), times_us={"ttft_ms": 1_000})
+    rows = rows_of(folded([later, better, slow], WINDOW_US), WINDOW_US, OWN, is_closed=True)
+    assert rows.times == {((7, 1, 0), "ttft_ms"): bucket_of(300.0)}
+
+
+@pytest.mark.parametrize(
+    ("metric", "expected"),
+    [("ttft_ms", Unit(30, d=2)), ("length_rate", Unit(1, d=3)), ("answer_rate", Unit(1)), ("time_per_token_ms", None)],
+)
+def test_ratios_have_requests_below_and_no_value_without_any(metric: str, expected: Unit | None) -> None:
+    state = folded([Event(0, "req_1", Counts(3, num_cut=1, ttft_us=30, num_ttft=2, num_votes=2), (1, 0))], WINDOW_US)
+    assert state is not None and contribution(state, metric) == expected
