@@ -61,6 +61,7 @@ class PoolController(Controller):
         settings = read_settings(wanted.settings)
         check_access(wanted.access, wanted.grants)
         async with services.database.transaction() as conn:
+            await pools.lock_pools(conn)
             await lock_organization(conn, caller.organization_id)
             await _check_operator(conn, caller)
             if await pools.count_pools(conn, caller.organization_id) >= MAX_POOLS:
@@ -97,6 +98,7 @@ class PoolController(Controller):
             check_model(wanted.model)
         settings = UNSET if wanted.settings is UNSET else read_settings(wanted.settings)
         async with services.database.transaction() as conn:
+            await pools.lock_pools(conn)
             before = await _locked_pool(conn, caller.organization_id, pool_id)
             await _change_access(conn, caller, before, wanted)
             if wanted.num_replicas is not UNSET:
@@ -150,6 +152,7 @@ class PoolController(Controller):
     async def remove_pool(self, pool_id: FromPath[str], services: Services, caller: Caller) -> DeletedPool:
         """Remove a pool that was drained, and whose base no adapter needs or another pool serves as well."""
         async with services.database.transaction() as conn:
+            await pools.lock_pools(conn)  # of two pools of one base that are removed at once, the second one stays
             before = await _locked_pool(conn, caller.organization_id, pool_id)
             await _check_free(conn, before)
             await pools.remove_pool(conn, pool_id)
