@@ -120,7 +120,7 @@ _MOVE = """
         AND r.state <> 'stopped' AND r.state = ANY ($7::text[]) AND (r.state, r.why) IS DISTINCT FROM ($4, $5)
 """
 _MAY_FOLLOW: dict[ReplicaState, list[ReplicaState]] = {
-    "loading": ["starting", "loading", "failed"],
+    "loading": ["starting", "loading", "ready", "failed"],
     "ready": ["loading", "ready"],
     "draining": ["starting", "loading", "ready", "draining", "failed"],
     "stopped": ["starting", "loading", "ready", "draining", "failed"],

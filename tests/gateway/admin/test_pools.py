@@ -102,6 +102,21 @@ async def test_replicas_and_hosts_are_shown_with_the_memory_they_take(
     assert [(gpu["taken_bytes"], gpu["num_replicas"]) for gpu in host["gpus"]] == [(0, 0), (2 * GIB, 1)]
 
 
+async def test_a_pool_that_lacks_room_for_a_replica_says_so_with_the_sum(
+    operator: httpx.AsyncClient, agent: Agent
+) -> None:
+    pool_id = (await make(operator))["id"]
+    await agent.prepare(pool_id, num_bytes=40 * GIB)
+    await agent.start(pool_id)
+    shown = (await operator.get(f"/pools/{pool_id}")).json()
+    assert (shown["state"], shown["why"]) == (
+        "scaling",
+        "1 of 2 replicas is ready. There is no room for one more. "
+        "A replica needs 40.0 GiB of memory; gpu-1 has 64.0 GiB, of which 24.0 GiB are free.",
+    )
+    assert (await operator.get("/pools")).json()["data"][0]["why"] == shown["why"]
+
+
 async def test_a_wrong_field_is_refused_by_its_name(operator: httpx.AsyncClient, acme: str) -> None:
     project = {"project_id": acme.removeprefix("/projects/")}
     wrong: list[tuple[dict[str, Any], str]] = [
