@@ -64,6 +64,7 @@ class Agent:
         self._replicas = Replicas(site, changed=self._wake.set)
         self._models = Models(database, settings, hardware, changed=self._wake.set)
         self._forget_at_s = 0.0
+        self._has_begun = False
         self._gives_up = gives_up
 
     async def run(self) -> None:
@@ -99,7 +100,6 @@ class Agent:
             self._wake.set()
 
     async def _work(self) -> None:
-        await self._whenever_there(self._begin)
         while True:
             self._wake.clear()
             await self._whenever_there(self._look)
@@ -115,13 +115,12 @@ class Agent:
             log.warning("database_away", error=str(error) or type(error).__name__)
             await asyncio.sleep(AWAY_PAUSE_S)
 
-    async def _begin(self) -> None:
-        async with self._database.acquire() as conn:
-            await prepare_again(conn)
-
     async def _look(self) -> None:
         busy = self._replicas.busy
         async with self._database.acquire() as conn:
+            if not self._has_begun:
+                await prepare_again(conn)  # this agent may have what the one before lacked
+                self._has_begun = True
             await self._models.measure(await list_served(conn))
             for action in await plan_pools(conn, self._lease.host_id, self._lease.generation):
                 log.info("planned", **_fields(action))

@@ -47,6 +47,7 @@ STOP_S = 15.0
 OVERDUE_STOP_S = 2.0
 """What an engine gets whose requests have had their time."""
 
+NO_ANSWER = "it does not answer any more"
 POLL_S = 0.1
 WHY_CHARS = 400
 
@@ -219,6 +220,11 @@ class Steps:
             await self.end(engine, STOP_S if _now_s() < end_s else OVERDUE_STOP_S)
         await self._move(row, "stopped", row.why)
         log.info("replica_stopped", replica=row.id, why=row.why)
+
+    async def falls_silent(self, row: ReplicaRow) -> None:
+        """Note that a replica which served does not answer; it is tried again when it does."""
+        await self._move(row, "loading", NO_ANSWER)
+        log.warning("replica_silent", replica=row.id, generation=row.generation)
 
     async def kill(self, row: ReplicaRow, engine: Engine, why: str) -> None:
         await self.end(engine, 0.0)

@@ -14,13 +14,16 @@ from typing import Any
 import structlog
 
 from gateway.agent.launcher import Ended, Engine
-from gateway.agent.steps import STOP_S, Served, Site, Step, Steps
+from gateway.agent.steps import NO_ANSWER, STOP_S, Served, Site, Step, Steps
 from gateway.db.pool import FAILURES
 from gateway.db.pools.replicas import await_start
 from gateway.db.pools.served import ServedPool
 
 SILENT_S = 30.0
 """A replica that has not answered for so long is ended, so that another process can serve in its place."""
+
+CONNECTING_S = 5.0
+"""What the connection to a replica that serves may take, where an agent adopts it."""
 
 log = structlog.get_logger(__name__)
 
@@ -124,14 +127,28 @@ class Replicas:
                 return self._steps.drain(row, engine, served.revision)
             case "loading" | "ready" if engine is None:
                 return self._steps.lost(served)
-            case "loading":
-                follower = self._steps.follow(row, served.revision)
-                return self._steps.probe(served, follower) if follower.is_connected else None
-            case "ready":
-                silent_since_s = self._steps.follow(row, served.revision).silent_since_s
-                if silent_since_s is not None and asyncio.get_running_loop().time() - silent_since_s > SILENT_S:
-                    assert engine is not None
-                    return self._steps.kill(row, engine, f"it did not answer for {SILENT_S:g} s")
+            case "loading" | "ready":
+                assert engine is not None
+                return self._watch(served, engine)
+        return None
+
+    def _watch(self, served: Served, engine: Engine) -> Step | None:
+        """Return the step for a replica whose process lives: it is tried once it answers, and ended when it does not.
+
+        A replica that served and does not answer is loading until it does, which its row says at once.
+        """
+        row, follower = served.row, self._steps.follow(served.row, served.revision)
+        if follower.silent_since_s is None:
+            return self._steps.probe(served, follower) if row.state == "loading" else None
+        silent_s = asyncio.get_running_loop().time() - follower.silent_since_s
+        if row.state == "loading" and not follower.was_connected and row.why != NO_ANSWER:
+            start_s = self._site.settings.replica_start_seconds
+            why = f"its engine did not answer within {start_s:g} s of its start (LORIKEET_REPLICA_START_SECONDS)"
+            return self._steps.kill(row, engine, why) if silent_s > start_s else None
+        if silent_s > SILENT_S:
+            return self._steps.kill(row, engine, f"it did not answer for {SILENT_S:g} s")
+        if row.state == "ready" and (follower.was_connected or silent_s > CONNECTING_S):
+            return self._steps.falls_silent(row)
         return None
 
     def _num_on_processors(self, pools: Sequence[ServedPool]) -> int:

@@ -298,9 +298,14 @@ class Pool:
         return [self._current, *self.others]
 
     @property
+    def replicas(self) -> list[Replica]:
+        """The replicas of all revisions, those of the current one first."""
+        return [replica for revision in self.revisions for replica in revision]
+
+    @property
     def backends(self) -> list[ManagedBackend]:
         """The backends of all revisions, those of the current one first."""
-        return [replica.backend for revision in self.revisions for replica in revision]
+        return [replica.backend for replica in self.replicas]
 
     @property
     def ready(self) -> bool:

@@ -6,7 +6,6 @@ Knows neither journals nor how usage travels: it is there to find out when that 
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from collections.abc import Mapping
 
 import msgspec
@@ -27,6 +26,8 @@ class EngineBalance(msgspec.Struct, frozen=True):
     """The tokens of one engine since it started, beside what the ledger has of them."""
 
     model: str
+    replica_id: str
+    """The replica of the pool whose process the engine is."""
     engine_id: str
     ended_prompt_tokens: int
     """Prompt tokens of requests that have ended, as of the engine's last heartbeat."""
@@ -58,7 +59,6 @@ class Reconciler:
         self._database = database
         self._pools = pools
         self._metrics = metrics
-        self._exported: set[tuple[str, str]] = set()  # labels of the metric
         self._task: asyncio.Task[None] | None = None
 
     async def reconcile(self) -> Reconciliation:
@@ -67,21 +67,23 @@ class Reconciler:
         Raises what the database raises.
         """
         healths = [
-            (name, health)
+            (name, replica.id, health)
             for name, pool in self._pools.items()
-            for health in (backend.health() for backend in pool.backends)
+            for replica in pool.replicas
+            for health in [replica.backend.health()]
             if health.stats is not None
         ]
         async with asyncio.timeout(TIMEOUT_S), self._database.acquire() as conn:
-            taken = await engine_usage(conn, [health.engine_id for _, health in healths])
+            taken = await engine_usage(conn, [health.engine_id for _, _, health in healths])
             lost = await lost_journals(conn)
         engines = []
-        for name, health in healths:
+        for name, replica_id, health in healths:
             assert health.stats is not None
             stats, (prompt, completion) = health.stats, taken.get(health.engine_id, (0, 0))
             ended = stats.ended_prompt_tokens_total + stats.ended_completion_tokens_total
             balance = EngineBalance(
                 name,
+                replica_id,
                 health.engine_id,
                 stats.ended_prompt_tokens_total,
                 stats.ended_completion_tokens_total,
@@ -116,11 +118,6 @@ class Reconciler:
     def export(self, found: Reconciliation) -> None:
         """Set the metrics of lost journals and of engines whose counts differ from those of the ledger."""
         self._metrics.unbilled.set(sum(journal.open_requests for journal in found.lost_journals))
-        places: Counter[str] = Counter()
-        differences = dict.fromkeys(self._exported, 0)  # of an engine that is gone nothing more is to come
-        for balance in found.engines:
-            differences[balance.model, str(places[balance.model])] = balance.difference_tokens
-            places[balance.model] += 1
-        for labels, difference in differences.items():
-            self._metrics.difference.labels(*labels).set(difference)
-        self._exported = set(differences)
+        self._metrics.difference.set(
+            {(balance.model, balance.replica_id): balance.difference_tokens for balance in found.engines}
+        )

@@ -187,7 +187,8 @@ _TENANT_NUMBERS = (
 
 
 class EngineCollector(Collector):
-    """Asks the pools at each scrape. An engine names its busiest tenants alone, which bounds the tenant label."""
+    """Asks the pools at each scrape. The label engine is the id of the replica, of which only those that are there have
+    series; an engine names its busiest tenants alone, which bounds the label tenant."""
 
     def __init__(self, pools: Mapping[str, Pool]) -> None:
         self._pools = pools
@@ -205,8 +206,8 @@ class EngineCollector(Collector):
             labels=labels,
         )
         for pool in self._pools.values():
-            for index, backend in enumerate(pool.backends):
-                health, key = backend.health(), [pool.name, str(index)]
+            for replica in pool.replicas:
+                health, key = replica.backend.health(), [pool.name, replica.id]
                 up.add_metric(key, float(health.ready))
                 if health.stats is None:
                     continue

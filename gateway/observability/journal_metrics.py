@@ -2,15 +2,46 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+
 from prometheus_client import CollectorRegistry, Counter, Gauge
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+
+class Differences(Collector):
+    """The difference between the counts of each engine and of the ledger, as of the last `set`.
+
+    A collector, since processes that count in shared files can never take a series out of them again.
+    """
+
+    def __init__(self) -> None:
+        self._tokens: Mapping[tuple[str, str], int] = {}
+
+    def set(self, tokens: Mapping[tuple[str, str], int]) -> None:
+        """Replace all differences. tokens: by the name of the model and the id of the replica."""
+        self._tokens = tokens
+
+    def collect(self) -> Iterable[Metric]:
+        family = GaugeMetricFamily(
+            "lorikeet_reconciliation_difference_tokens",
+            "Tokens that an engine counted in ended requests minus the tokens that the ledger recorded for the engine; "
+            "0 unless usage is still being written.",
+            labels=["model_name", "engine"],
+        )
+        for (model, replica_id), tokens in self._tokens.items():
+            family.add_metric([model, replica_id], tokens)
+        return [family]
 
 
 class JournalMetrics:
     """Metrics of one gateway process's journal. Every gateway reads unbilled and difference from the same tables."""
 
-    def __init__(self, registry: CollectorRegistry) -> None:
-        def gauge(name: str, doc: str, mode: str, *labels: str) -> Gauge:
-            return Gauge(name, doc, labels, registry=registry, multiprocess_mode=mode)  # type: ignore[arg-type]
+    def __init__(self, registry: CollectorRegistry, rendered: CollectorRegistry | None = None) -> None:
+        """rendered: the registry of this process alone, where `registry` is of values that processes share."""
+
+        def gauge(name: str, doc: str, mode: str) -> Gauge:
+            return Gauge(name, doc, registry=registry, multiprocess_mode=mode)  # type: ignore[arg-type]
 
         self.bytes = gauge(
             "lorikeet_journal_bytes",
@@ -40,11 +71,5 @@ class JournalMetrics:
             "they are written off. Every gateway shows the number for all gateways: take max(), not sum().",
             "livemax",
         )
-        self.difference = gauge(
-            "lorikeet_reconciliation_difference_tokens",
-            "Tokens that an engine counted in ended requests minus the tokens that the ledger recorded for the engine; "
-            "0 unless usage is still being written.",
-            "livemax",
-            "model_name",
-            "engine",
-        )
+        self.difference = Differences()
+        (rendered or registry).register(self.difference)

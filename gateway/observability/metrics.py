@@ -51,7 +51,7 @@ class Metrics:
             MultiProcessCollector(rendered, str(shared))  # type: ignore[no-untyped-call]
             registry = CollectorRegistry()
         self._requests = RequestMetrics(registry)
-        self.journal = JournalMetrics(registry)
+        self.journal = JournalMetrics(registry, rendered)
         self._http_requests = Counter(
             "lorikeet_http_requests",
             "HTTP requests answered, by method, route and status.",

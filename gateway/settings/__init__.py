@@ -204,6 +204,15 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             "other replicas serve.",
         ),
     ] = 900.0
+    replica_start_seconds: Annotated[
+        float,
+        Meta(
+            gt=0,
+            le=86400,
+            description="Seconds within which the engine of a replica must answer after its start. An engine that does "
+            "not is ended, and the replica fails.",
+        ),
+    ] = 1800.0
     unattended_minutes: Annotated[
         float,
         Meta(

@@ -18,6 +18,7 @@ from gateway.admin.services import AdminServices, Caller, Services
 from gateway.db.adapters import aliases
 from gateway.db.organization import audit
 from gateway.db.pools.managed import is_usable
+from gateway.db.pools.pools import keep_pools
 from gateway.domain.errors import Conflict, InvalidRequest, NotFound
 
 if TYPE_CHECKING:
@@ -84,6 +85,7 @@ class AliasController(Controller):
         _check_name("name", wanted.name, "alias")
         _check_name("adapter", wanted.adapter)
         async with services.database.transaction() as conn:
+            await keep_pools(conn)
             await active_project(conn, caller.organization_id, project_id)
             if await _is_base(conn, services, wanted.name, caller.organization_id, project_id):
                 raise wrong_value("name", "a base model has this name")

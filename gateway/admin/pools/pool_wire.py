@@ -127,16 +127,23 @@ class DeletedPool(msgspec.Struct, frozen=True):
     object: Literal["organization.pool.deleted"] = "organization.pool.deleted"
 
 
-def pool_wire(pool: ServedPool) -> Pool:
-    return Pool(**_fields(pool))
+def pool_wire(pool: ServedPool, shortage: str) -> Pool:
+    """shortage: as `condition_of` takes it."""
+    return Pool(**_fields(pool, shortage))
 
 
 def detail_wire(
-    pool: ServedPool, revisions: list[RevisionRow], rollout: How | None, num_adapters: int, hosts: Mapping[str, str]
+    pool: ServedPool,
+    revisions: list[RevisionRow],
+    *,
+    rollout: How | None,
+    shortage: str,
+    num_adapters: int,
+    hosts: Mapping[str, str],
 ) -> PoolDetail:
-    """hosts: their names by id."""
+    """shortage: as `condition_of` takes it. hosts: their names by id."""
     return PoolDetail(
-        **_fields(pool),
+        **_fields(pool, shortage),
         rollout=rollout,
         num_adapters=num_adapters,
         revisions=[_revision_wire(each) for each in revisions],
@@ -177,7 +184,7 @@ def grant_wire(grant: Grant) -> PoolGrant:
     return PoolGrant(grant.organization_id, grant.project_id)
 
 
-def _fields(pool: ServedPool) -> dict[str, Any]:
+def _fields(pool: ServedPool, shortage: str = "") -> dict[str, Any]:
     row, wanted = pool.row, pool.revisions[pool.row.wanted_revision]
     condition = condition_of(
         num_replicas=row.num_replicas,
@@ -189,6 +196,7 @@ def _fields(pool: ServedPool) -> dict[str, Any]:
             ReplicaStanding(each.revision, each.state, each.why, each.num_failures, each.host_id is not None)
             for each in pool.replicas
         ],
+        shortage=shortage,
     )
     return {
         "id": row.id,

@@ -32,6 +32,7 @@ from gateway.db.pools.planning import read_world
 from gateway.db.pools.served import ServedPool
 from gateway.domain.errors import Conflict, InvalidRequest, NotFound, PermissionDenied
 from gateway.domain.pools.rollout import rollout_of
+from gateway.domain.pools.shortage import shortage_of
 from gateway.domain.tenancy.actor import Actor
 
 if TYPE_CHECKING:
@@ -50,7 +51,8 @@ class PoolController(Controller):
         query = read_list_query(request.query_params)
         async with services.database.acquire() as conn:
             rows = await managed.list_at_once(conn, caller.organization_id)
-        return page_of_all([pool_wire(row) for row in rows], query)
+            world = await read_world(conn)
+        return page_of_all([pool_wire(row, shortage_of(*world, row.row.id)) for row in rows], query)
 
     @post(status_code=200, opt=needs("pools.write", body=CreatePool))
     async def create_pool(self, request: Request[Any, Any, Any], services: Services, caller: Caller) -> PoolDetail:
@@ -61,6 +63,7 @@ class PoolController(Controller):
         settings = read_settings(wanted.settings)
         check_access(wanted.access, wanted.grants)
         async with services.database.transaction() as conn:
+            await pools.lock_pools(conn)
             await lock_organization(conn, caller.organization_id)
             await _check_operator(conn, caller)
             if await pools.count_pools(conn, caller.organization_id) >= MAX_POOLS:
@@ -97,6 +100,7 @@ class PoolController(Controller):
             check_model(wanted.model)
         settings = UNSET if wanted.settings is UNSET else read_settings(wanted.settings)
         async with services.database.transaction() as conn:
+            await pools.lock_pools(conn)
             before = await _locked_pool(conn, caller.organization_id, pool_id)
             await _change_access(conn, caller, before, wanted)
             if wanted.num_replicas is not UNSET:
@@ -150,6 +154,7 @@ class PoolController(Controller):
     async def remove_pool(self, pool_id: FromPath[str], services: Services, caller: Caller) -> DeletedPool:
         """Remove a pool that was drained, and whose base no adapter needs or another pool serves as well."""
         async with services.database.transaction() as conn:
+            await pools.lock_pools(conn)  # of two pools of one base that are removed at once, the second one stays
             before = await _locked_pool(conn, caller.organization_id, pool_id)
             await _check_free(conn, before)
             await pools.remove_pool(conn, pool_id)
@@ -188,10 +193,15 @@ async def _detail(conn: Connection, pool: ServedPool) -> PoolDetail:
     hosts = {each.id: each.name for each in await list_hosts(conn)}
     serving = pool.revisions[pool.row.revision or pool.row.wanted_revision]
     num_adapters = await managed.count_adapters(conn, serving.base_digest) if serving.base_digest else 0
-    rollout = None
-    if pool.row.revision not in (None, pool.row.wanted_revision):
-        rollout = rollout_of(*await read_world(conn), pool.row.id)
-    return detail_wire(pool, await revisions.list_revisions(conn, pool.row.id), rollout, num_adapters, hosts)
+    world = await read_world(conn)
+    return detail_wire(
+        pool,
+        await revisions.list_revisions(conn, pool.row.id),
+        rollout=rollout_of(*world, pool.row.id),
+        shortage=shortage_of(*world, pool.row.id),
+        num_adapters=num_adapters,
+        hosts=hosts,
+    )
 
 
 async def _change_access(conn: Connection, caller: Actor, before: ServedPool, wanted: UpdatePool) -> None:

@@ -7,58 +7,21 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from gateway.db.pools.pools import Grant, PoolRow, lock_pool_by_id, pool_of
-from gateway.db.pools.replicas import ReplicaRow, replica_of
-from gateway.db.pools.revisions import RevisionRow, revision_of
-from gateway.db.pools.served import ServedPool
+from gateway.db.pools.pools import Grant, PoolRow, lock_pool_by_id
+from gateway.db.pools.served import ServedPool, read_served
 from gateway.domain.pools.states import Access
 
 if TYPE_CHECKING:
     from gateway.db.pool import Connection
 
 
-_POOLS = """
-    SELECT * FROM pools WHERE organization_id = $1 AND removed_at IS NULL AND ($2::text IS NULL OR id = $2)
-    ORDER BY created_at, id
-"""
-_REVISIONS = """
-    SELECT v.* FROM pool_revisions v JOIN pools p ON p.id = v.pool_id
-    WHERE p.organization_id = $1 AND p.removed_at IS NULL AND ($2::text IS NULL OR p.id = $2)
-      AND (v.revision IN (p.revision, p.wanted_revision) OR EXISTS
-           (SELECT FROM replicas r WHERE (r.pool_id, r.revision) = (v.pool_id, v.revision) AND r.state <> 'stopped'))
-"""
-_GRANTS = """
-    SELECT g.pool_id, g.organization_id, g.project_id FROM pool_grants g JOIN pools p ON p.id = g.pool_id
-    WHERE p.organization_id = $1 AND p.removed_at IS NULL AND ($2::text IS NULL OR p.id = $2) ORDER BY 2, 3
-"""
-_REPLICAS = """
-    SELECT r.* FROM replicas r JOIN pools p ON p.id = r.pool_id
-    WHERE p.organization_id = $1 AND p.removed_at IS NULL AND ($2::text IS NULL OR p.id = $2) AND r.state <> 'stopped'
-    ORDER BY r.created_at, r.id
-"""
-
-
 async def list_managed(conn: Connection, organization_id: str, pool_id: str | None = None) -> list[ServedPool]:
     """Return the organization's pools with what belongs to them, oldest first. pool_id: of this one alone.
 
-    For a transaction that has locked the pool, or that sees one instant (`list_at_once`): a pool's revisions are read
-    after its row.
+    For a transaction that has locked the pool, or that sees one instant (`list_at_once`).
     """
-    pools = await conn.fetch(_POOLS, organization_id, pool_id)
-    revisions: dict[str, dict[int, RevisionRow]] = {}
-    for each in map(revision_of, await conn.fetch(_REVISIONS, organization_id, pool_id)):
-        revisions.setdefault(each.pool_id, {})[each.revision] = each
-    grants: dict[str, list[Grant]] = {}
-    for row in await conn.fetch(_GRANTS, organization_id, pool_id):
-        grants.setdefault(row["pool_id"], []).append(Grant(row["organization_id"], row["project_id"]))
-    replicas: dict[str, list[ReplicaRow]] = {}
-    for replica in map(replica_of, await conn.fetch(_REPLICAS, organization_id, pool_id)):
-        replicas.setdefault(replica.pool_id, []).append(replica)
-    return [
-        ServedPool(pool_of(row), grants.get(id, []), revisions.get(id, {}), replicas.get(id, []), False)
-        for row in pools
-        for id in [row["id"]]
-    ]
+    ids = None if pool_id is None else [pool_id]
+    return [each for each in await read_served(conn, ids, organization_id=organization_id) if not each.is_removed]
 
 
 _LOCK_REVISIONS = "SELECT FROM pool_revisions WHERE pool_id = $1 ORDER BY revision FOR NO KEY UPDATE"

@@ -73,26 +73,6 @@ async def find_pool(conn: Connection, organization_id: str, name: str) -> PoolRo
     return pool_of(row) if row else None
 
 
-_LOCK = """
-    SELECT * FROM pools WHERE organization_id = $1 AND name = $2 AND removed_at IS NULL FOR NO KEY UPDATE
-"""
-
-
-async def lock_pool(conn: Connection, organization_id: str, name: str) -> PoolRow | None:
-    """Return the organization's pool of this name, which nobody else changes until the transaction ends."""
-    row = await conn.fetchrow(_LOCK, organization_id, name)
-    return pool_of(row) if row else None
-
-
-_GET = "SELECT * FROM pools WHERE organization_id = $1 AND id = $2 AND removed_at IS NULL"
-
-
-async def get_pool(conn: Connection, organization_id: str, pool_id: str) -> PoolRow | None:
-    """Return the organization's pool with this id."""
-    row = await conn.fetchrow(_GET, organization_id, pool_id)
-    return pool_of(row) if row else None
-
-
 _LOCK_BY_ID = "SELECT * FROM pools WHERE organization_id = $1 AND id = $2 AND removed_at IS NULL FOR NO KEY UPDATE"
 
 
@@ -100,14 +80,6 @@ async def lock_pool_by_id(conn: Connection, organization_id: str, pool_id: str) 
     """Return the organization's pool with this id, which nobody else changes until the transaction ends."""
     row = await conn.fetchrow(_LOCK_BY_ID, organization_id, pool_id)
     return pool_of(row) if row else None
-
-
-_LIST = "SELECT * FROM pools WHERE organization_id = $1 AND removed_at IS NULL ORDER BY created_at, id"
-
-
-async def list_pools(conn: Connection, organization_id: str) -> list[PoolRow]:
-    """Return the organization's pools, oldest first."""
-    return [pool_of(row) for row in await conn.fetch(_LIST, organization_id)]
 
 
 _COUNT = "SELECT count(*) FROM pools WHERE organization_id = $1 AND removed_at IS NULL"
@@ -120,11 +92,23 @@ async def count_pools(conn: Connection, organization_id: str) -> int:
 
 _LOCK_KEY = 0x6C6F72706F6F6C73  # "lorpools"
 _LOCK_ALL = "SELECT pg_advisory_xact_lock($1)"
+_LOCK_ALL_SHARED = "SELECT pg_advisory_xact_lock_shared($1)"
 
 
 async def lock_pools(conn: Connection) -> None:
-    """Wait for others that decide about the installation's pools, and keep them out until the transaction ends."""
+    """Wait for others that decide about the installation's pools, and keep them out until the transaction ends.
+
+    The first lock of its transaction: whoever has it may wait for rows of pools, organizations and projects.
+    """
     await conn.execute(_LOCK_ALL, _LOCK_KEY)
+
+
+async def keep_pools(conn: Connection) -> None:
+    """Wait for others that decide about the installation's pools, and let none come or go until the transaction ends.
+
+    Others may keep the pools at the same time. The first lock of its transaction, as `lock_pools` is.
+    """
+    await conn.execute(_LOCK_ALL_SHARED, _LOCK_KEY)
 
 
 _HAS_ANY = "SELECT EXISTS (SELECT FROM pools)"
@@ -183,14 +167,6 @@ async def set_access(conn: Connection, pool_id: str, access: Access, grants: Seq
         await conn.execute(
             _GRANT, pool_id, [each.organization_id for each in grants], [each.project_id for each in grants]
         )
-
-
-_GRANTS = "SELECT organization_id, project_id FROM pool_grants WHERE pool_id = $1 ORDER BY 1, 2"
-
-
-async def list_grants(conn: Connection, pool_id: str) -> list[Grant]:
-    """Return who may use a pool whose access is "listed"."""
-    return [Grant(**row) for row in await conn.fetch(_GRANTS, pool_id)]
 
 
 _REMOVE = "UPDATE pools SET removed_at = now(), num_replicas = 0 WHERE id = $1 AND removed_at IS NULL"

@@ -74,14 +74,6 @@ async def add_running_replica(conn: Connection, pool_id: str, revision: int, add
     return replica_of(row)
 
 
-_LIST = "SELECT * FROM replicas WHERE state <> 'stopped' AND pool_id = $1 ORDER BY created_at, id"
-
-
-async def list_replicas(conn: Connection, pool_id: str) -> list[ReplicaRow]:
-    """Return the pool's replicas that have not been stopped, oldest first."""
-    return [replica_of(row) for row in await conn.fetch(_LIST, pool_id)]
-
-
 _FIND = "SELECT r.* FROM replicas r JOIN pools p ON p.id = r.pool_id WHERE p.organization_id = $1 AND r.id = $2"
 
 
@@ -89,14 +81,6 @@ async def find_replica(conn: Connection, organization_id: str, replica_id: str) 
     """Return a replica of one of the organization's pools."""
     row = await conn.fetchrow(_FIND, organization_id, replica_id)
     return replica_of(row) if row else None
-
-
-_ON_HOST = "SELECT * FROM replicas WHERE state <> 'stopped' AND host_id = $1 ORDER BY created_at, id"
-
-
-async def replicas_on_host(conn: Connection, host_id: str) -> list[ReplicaRow]:
-    """Return the host's replicas that have not been stopped, oldest first."""
-    return [replica_of(row) for row in await conn.fetch(_ON_HOST, host_id)]
 
 
 _ALL = """
@@ -136,7 +120,7 @@ _MOVE = """
         AND r.state <> 'stopped' AND r.state = ANY ($7::text[]) AND (r.state, r.why) IS DISTINCT FROM ($4, $5)
 """
 _MAY_FOLLOW: dict[ReplicaState, list[ReplicaState]] = {
-    "loading": ["starting", "loading", "failed"],
+    "loading": ["starting", "loading", "ready", "failed"],
     "ready": ["loading", "ready"],
     "draining": ["starting", "loading", "ready", "draining", "failed"],
     "stopped": ["starting", "loading", "ready", "draining", "failed"],

@@ -29,20 +29,20 @@ class ServedPool(msgspec.Struct, frozen=True):
     """A removed pool is listed while it has replicas."""
 
 
-# Each takes the ids of the pools to read; NULL is all.
+# The ids of the pools to read and the organization that they are of; NULL is all.
 _POOLS = """
     SELECT * FROM pools p
-    WHERE (p.id = ANY ($1::text[]) OR $1 IS NULL)
+    WHERE (p.id = ANY ($1::text[]) OR $1 IS NULL) AND (p.organization_id = $2 OR $2 IS NULL)
       AND (removed_at IS NULL OR EXISTS (SELECT FROM replicas r WHERE r.pool_id = p.id AND r.state <> 'stopped'))
     ORDER BY created_at, id
 """
 _REVISIONS = """
     SELECT v.* FROM pool_revisions v JOIN pools p ON p.id = v.pool_id
-    WHERE (p.id = ANY ($1::text[]) OR $1 IS NULL)
+    WHERE p.id = ANY ($1::text[])
       AND (v.revision IN (p.revision, p.wanted_revision) AND p.removed_at IS NULL OR EXISTS
            (SELECT FROM replicas r WHERE (r.pool_id, r.revision) = (v.pool_id, v.revision) AND r.state <> 'stopped'))
 """
-_GRANTS = "SELECT pool_id, organization_id, project_id FROM pool_grants WHERE pool_id = ANY ($1::text[]) OR $1 IS NULL"
+_GRANTS = "SELECT pool_id, organization_id, project_id FROM pool_grants WHERE pool_id = ANY ($1::text[]) ORDER BY 2, 3"
 
 
 async def list_served(conn: Connection, pool_ids: Collection[str] | None = None) -> list[ServedPool]:
@@ -51,10 +51,15 @@ async def list_served(conn: Connection, pool_ids: Collection[str] | None = None)
         return await read_served(conn, pool_ids)
 
 
-async def read_served(conn: Connection, pool_ids: Collection[str] | None = None) -> list[ServedPool]:
-    """Return what `list_served` does, in the caller's transaction."""
-    ids = None if pool_ids is None else list(pool_ids)
-    pools = await conn.fetch(_POOLS, ids)
+async def read_served(
+    conn: Connection, pool_ids: Collection[str] | None = None, *, organization_id: str | None = None
+) -> list[ServedPool]:
+    """Return what `list_served` does, in the caller's transaction. organization_id: of this organization alone.
+
+    For a transaction that has locked the pools, or that sees one instant: a pool's revisions are read after its row.
+    """
+    pools = await conn.fetch(_POOLS, None if pool_ids is None else list(pool_ids), organization_id)
+    ids = [row["id"] for row in pools]
     revisions: dict[str, dict[int, RevisionRow]] = {}
     for each in map(revision_of, await conn.fetch(_REVISIONS, ids)):
         revisions.setdefault(each.pool_id, {})[each.revision] = each

@@ -12,7 +12,7 @@ One balancer for each pool of a gateway. It is fed with heartbeats and told what
     balancer = Balancer(seed=secrets.randbits(32))
     balancer.add("replica-1")                                          # when the pool's membership changes
     balancer.update(ReplicaLoad(id="replica-1", running=3, ...), now_s)  # with each heartbeat
-    balancer.expire(now_s)                                             # each second: silent ones get nothing more
+    balancer.update(ReplicaLoad(id="replica-1", silent=True), now_s)   # when its connection is lost
 
     prefixes = prefix_keys(token_ids, tenant + key)
     asked = Asked(adapter=key, rank=16, prefixes=prefixes, prompt_tokens=len(token_ids), tenant=tenant)

@@ -44,19 +44,14 @@ HOT = 0.5
 LEVEL = 1.1
 """A replica with so much more than its share still counts as level with the others."""
 SLOW_START_S = 30.0
-SILENT_AFTER_S = 3.0
-"""Three heartbeats."""
 _NOBODY: frozenset[str] = frozenset()
 
 
 class Balancer:
     """Picks among the replicas of one pool for one gateway. seed: of its draws, another one in each gateway."""
 
-    def __init__(
-        self, *, seed: int = 0, slow_start_s: float = SLOW_START_S, silent_after_s: float = SILENT_AFTER_S
-    ) -> None:
+    def __init__(self, *, seed: int = 0, slow_start_s: float = SLOW_START_S) -> None:
         self._slow_start_s = slow_start_s
-        self._silent_after_s = silent_after_s
         self._random = random.Random(seed)  # noqa: S311 - spreads load
         self._replicas: dict[str, ReplicaState] = {}
         self._available: list[ReplicaState] = []
@@ -95,14 +90,6 @@ class Balancer:
         replica.see(picture, now_s, self._slow_start_s)
         self._set_homes(replica, replica.adapters_now())
         self._recount()
-
-    def expire(self, now_s: float) -> None:
-        """Give nothing to replicas that were silent for three heartbeats, until their next picture."""
-        late = [each for each in self._available if now_s - each.heard_s > self._silent_after_s]
-        for replica in late:
-            replica.available = False
-        if late:
-            self._recount()
 
     def share_among(self, num_gateways: int) -> None:
         """Know that so many gateways send to the same replicas."""

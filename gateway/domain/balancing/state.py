@@ -26,7 +26,6 @@ class ReplicaState:
         "age_ramp",
         "available",
         "capacity",
-        "heard_s",
         "homes",
         "id",
         "load",
@@ -42,7 +41,6 @@ class ReplicaState:
         self.weight = weight
         self.num_gateways = 1
         self.available = False
-        self.heard_s = 0.0
         self.age_ramp = self.ramp = 1.0
         """Its age by slow start, and the same relative to the oldest replica's: 1 is as good as any."""
         self.capacity = 1.0
@@ -63,7 +61,6 @@ class ReplicaState:
     def see(self, picture: ReplicaLoad, now_s: float, slow_start_s: float) -> None:
         """Take a new picture: what was done before it is in it."""
         self._picture = picture
-        self.heard_s = now_s
         self.available = not (picture.silent or picture.draining)
         age_s = max(0.0, now_s - picture.ready_since_s)
         self.age_ramp = min(1.0, max(MIN_RAMP, age_s / slow_start_s)) if slow_start_s else 1.0

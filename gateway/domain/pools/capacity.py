@@ -158,22 +158,24 @@ class Room:
         return place
 
     def refusal(self, needs: Needs, need: str = "") -> str:
-        """Return a sentence that says why a replica finds no place, with the sums. need: its memory in words."""
+        """Return a sentence that says why a replica finds no place, with the sums. need: its memory in words.
+
+        Where nothing runs on a host, the sentence says what the host has in all.
+        """
         alive = [host for host in self._hosts.values() if host.is_alive]
         sums = [self._sum(host, needs) for host in alive] or ["no host has an agent"]
         return f"A replica needs {need or gib(needs.num_bytes)} of memory; {'; '.join(sums)}."
 
     def _sum(self, host: Host, needs: Needs) -> str:
+        free = self._free[host.id]
         if uses_gpu(needs, host):
-            gpus = [
-                f"GPU {gpu} has {gib(total)}, of which {gib(max(free, 0))} are free"
-                for gpu, (total, free) in enumerate(zip(host.gpu_bytes, self._free_gpus[host.id], strict=True))
-            ]
-            return f"on {host.name} {', '.join(gpus)}"
+            pairs = zip(host.gpu_bytes, self._free_gpus[host.id], strict=True)
+            gpus = [f"GPU {gpu} has {_share(total, left)}" for gpu, (total, left) in enumerate(pairs)]
+            own = f", and the host has {_share(host.memory_bytes, free)}, where a replica takes {gib(GPU_HOST_BYTES)}"
+            return f"on {host.name} {', '.join(gpus)}{own if free < GPU_HOST_BYTES else ''}"
         if needs.device == "cuda":
             return f"{host.name} has no GPU"
-        free = max(self._free[host.id], 0)
-        return f"{host.name} has {gib(host.memory_bytes)}, of which {gib(free)} are free"
+        return f"{host.name} has {_share(host.memory_bytes, free)}"
 
     def _change(self, place: Place, num_bytes: int, host_bytes: int) -> None:
         if place.host_id not in self._hosts:
@@ -185,6 +187,11 @@ class Room:
         self._free[place.host_id] += host_bytes
         if place.gpu < len(gpus):
             gpus[place.gpu] += num_bytes
+
+
+def _share(total: int, free: int) -> str:
+    """Return a memory in words, with the part of it that is free where something has taken of it."""
+    return f"{gib(total)} in all" if free >= total else f"{gib(total)}, of which {gib(max(free, 0))} are free"
 
 
 def uses_gpu(needs: Needs, host: Host) -> bool:

@@ -44,8 +44,13 @@ def condition_of(
     wanted_state: RevisionState,
     wanted_why: str,
     replicas: Sequence[ReplicaStanding],
+    shortage: str = "",
 ) -> Condition:
-    """Return the condition of a pool. wanted_*: of the wanted revision; replicas: those that have not been stopped."""
+    """Return the condition of a pool.
+
+    wanted_*: of the wanted revision. replicas: those that have not been stopped. shortage: a sentence that says why
+    wanted replicas find no room (`gateway.domain.pools.shortage`).
+    """
     ready = [each for each in replicas if each.state == "ready"]
     external = sum(not each.is_managed for each in replicas)
 
@@ -64,6 +69,8 @@ def condition_of(
         assert failing is not None
         return found("failed", _ended(f"Replicas fail again and again: {failing.why}"))
     trouble = _ended(f" A replica failed and is started again: {failing.why}") if failing else ""
+    if shortage:
+        trouble = f" {shortage}{trouble}"
     if revision != wanted_revision:
         return found(
             "starting" if revision is None else "changing",

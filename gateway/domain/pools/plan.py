@@ -120,7 +120,7 @@ def plan(pools: Sequence[Pool], hosts: Iterable[Host]) -> list[Action]:
     room = room_of(pools, hosts)
     away_s = {host.id: host.away_s for host in hosts}
     draining = [
-        (each.place, _needs(pool, each))
+        (each.place, needs_of_replica(pool, each))
         for pool in pools
         for each in pool.replicas
         if each.place is not None and each.state == "draining"
@@ -152,7 +152,7 @@ def room_of(pools: Sequence[Pool], hosts: Iterable[Host]) -> Room:
     for pool in pools:
         for replica in pool.replicas:
             if replica.place is not None:
-                room.occupy(replica.place, _needs(pool, replica))
+                room.occupy(replica.place, needs_of_replica(pool, replica))
     return room
 
 
@@ -302,7 +302,7 @@ class _Plan:
             room.leave(place, freed)
         for replica in self._pool.replicas:
             if replica.place is not None and replica.id in self._drained:
-                room.leave(replica.place, _needs(self._pool, replica))
+                room.leave(replica.place, needs_of_replica(self._pool, replica))
         return room
 
     def _make_room(self, candidates: Sequence[Replica], needs: Needs) -> bool:
@@ -337,7 +337,7 @@ def _fewest_to_leave(pool: Pool, candidates: Sequence[Replica], needs: Needs, ro
         if room.find(needs) is not None:
             break
         assert replica.place is not None
-        room.leave(replica.place, _needs(pool, replica))
+        room.leave(replica.place, needs_of_replica(pool, replica))
         leaving.append(replica)
     return leaving if room.find(needs) is not None else None
 
@@ -349,6 +349,7 @@ def _worst_first(replicas: Sequence[Replica]) -> list[Replica]:
     return sorted(youngest_first, key=lambda each: rank[each.state])
 
 
-def _needs(pool: Pool, replica: Replica) -> Needs:
+def needs_of_replica(pool: Pool, replica: Replica) -> Needs:
+    """Return the memory that a replica of a pool takes; none where its revision is not known."""
     revision = pool.revisions.get(replica.revision)
     return revision.needs if revision is not None else Needs(0)

@@ -10,9 +10,9 @@ RevisionState = Literal["preparing", "prepared", "failed", "retired"]
 none answered. retired: another revision has taken its place."""
 
 ReplicaState = Literal["starting", "loading", "ready", "draining", "stopped", "failed"]
-"""starting: waits to be started. loading: its process runs and reads the model. ready: takes requests. draining: takes
-no new request and stops once the running ones have ended. stopped: for good. failed: its process ended by itself; it
-is started again when its `retry_at` comes."""
+"""starting: waits to be started. loading: its process runs, and reads the model or does not answer any more. ready:
+takes requests. draining: takes no new request and stops once the running ones have ended. stopped: for good. failed:
+its process ended by itself; it is started again when its `retry_at` comes."""
 
 Access = Literal["all", "listed"]
 """Who may use a pool: all projects of the installation, or those that are listed."""

@@ -12,6 +12,7 @@ from gateway.db.organization.projects import purge_project
 from gateway.db.pool import Database
 from gateway.db.pools import replicas, revisions
 from gateway.db.pools.served import switch_revision
+from tests.gateway.admin.test_conflicts import HOLD_CHANGES, until_waiting
 from tests.gateway.admin_server import AdminServer
 from tests.gateway.bases import BASE_DIGEST, put_adapter
 from tests.gateway.pools.acting_agent import GIB, Agent
@@ -99,6 +100,21 @@ async def test_replicas_and_hosts_are_shown_with_the_memory_they_take(
     (host,) = (await operator.get("/hosts")).json()["data"]
     assert (host["name"], host["is_alive"], host["taken_bytes"], host["num_replicas"]) == ("gpu-1", True, 0, 1)
     assert [(gpu["taken_bytes"], gpu["num_replicas"]) for gpu in host["gpus"]] == [(0, 0), (2 * GIB, 1)]
+
+
+async def test_a_pool_that_lacks_room_for_a_replica_says_so_with_the_sum(
+    operator: httpx.AsyncClient, agent: Agent
+) -> None:
+    pool_id = (await make(operator))["id"]
+    await agent.prepare(pool_id, num_bytes=40 * GIB)
+    await agent.start(pool_id)
+    shown = (await operator.get(f"/pools/{pool_id}")).json()
+    assert (shown["state"], shown["why"]) == (
+        "scaling",
+        "1 of 2 replicas is ready. There is no room for one more. "
+        "A replica needs 40.0 GiB of memory; gpu-1 has 64.0 GiB, of which 24.0 GiB are free.",
+    )
+    assert (await operator.get("/pools")).json()["data"][0]["why"] == shown["why"]
 
 
 async def test_a_wrong_field_is_refused_by_its_name(operator: httpx.AsyncClient, acme: str) -> None:
@@ -305,6 +321,39 @@ async def test_another_pool_of_the_base_lets_its_adapters_be(
     assert (await operator.get(f"/pools/{ids[0]}")).json()["num_adapters"] == 1
     assert (await operator.delete(f"/pools/{ids[0]}")).status_code == 200
     assert (await operator.delete(f"/pools/{ids[1]}")).status_code == 409
+
+
+async def test_of_two_pools_of_a_base_that_are_removed_at_once_one_stays_for_its_adapters(
+    operator: httpx.AsyncClient, agent: Agent, acme: str, database: Database
+) -> None:
+    async with database.acquire() as conn:
+        await put_adapter(conn, acme.removeprefix("/projects/"), "pirate", digest="a" * 64, rank=8, size_bytes=1)
+    ids = [(await make(operator, name=name, num_replicas=0))["id"] for name in ("one", "two")]
+    for pool_id in ids:
+        await agent.prepare(pool_id, digest=BASE_DIGEST)
+        async with database.acquire() as conn:
+            await switch_revision(conn, pool_id, 1)
+    async with database.transaction() as conn:
+        await conn.execute(HOLD_CHANGES)
+        removals = [asyncio.create_task(operator.delete(f"/pools/{pool_id}")) for pool_id in ids]
+        await until_waiting(database, 2)
+    assert sorted([reply.status_code for reply in await asyncio.gather(*removals)]) == [200, 409]
+    assert len((await operator.get("/pools")).json()["data"]) == 1
+
+
+async def test_a_pool_and_an_alias_that_are_made_at_once_never_have_one_name(
+    operator: httpx.AsyncClient, acme: str, database: Database
+) -> None:
+    async with database.acquire() as conn:
+        await put_adapter(conn, acme.removeprefix("/projects/"), "pirate", digest="a" * 64, rank=8, size_bytes=1)
+    alias = {"name": "bot", "adapter": "pirate", "version": 1}
+    async with database.transaction() as conn:
+        await conn.execute(HOLD_CHANGES)
+        making = [asyncio.create_task(operator.post(f"{acme}/aliases", json=alias))]
+        await until_waiting(database, 1)
+        making.append(asyncio.create_task(operator.post("/pools", json=POOL | {"name": "bot"})))
+        await until_waiting(database, 2)
+    assert [reply.status_code for reply in await asyncio.gather(*making)] == [200, 409]
 
 
 async def test_a_host_that_is_gone_holds_no_pool(operator: httpx.AsyncClient, agent: Agent) -> None:

@@ -1,7 +1,8 @@
 """An agent in a process of its own whose engines are fake ones: `python -m tests.gateway.agent.agent_main`.
 
 Settings come from the environment, as those of `lorikeet agent`. A model folder with a file `broken` has engines that
-end at once with its text; one with a file `crash` has engines that end without saying that it is useless to try again.
+end at once with its text; one with a file `crash` has engines that end without saying that it is useless to try again;
+one with a file `mute` has engines that run and never answer.
 """
 
 from __future__ import annotations
@@ -30,6 +31,8 @@ def fake_engine(config: EngineConfig) -> list[str]:
         if file.exists():
             script = f"import sys; sys.stderr.write('engine: ' + {file.read_text()!r} + '\\n'); sys.exit({code})"
             return [sys.executable, "-c", script]
+    if (Path(config.model_dir) / "mute").exists():
+        return [sys.executable, "-c", "import time; time.sleep(3600)", "engine.fake", config.endpoint]
     flags = ["--endpoint", config.endpoint, "--model-dir", config.model_dir]
     flags += ["--unattended-s", str(config.unattended_s), "--tokens-per-s", "200"]
     return [sys.executable, "-m", "engine.fake", *flags]

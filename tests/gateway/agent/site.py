@@ -90,7 +90,7 @@ class Host:
     async def want(self, pool: pools.PoolRow, model: str, **settings: str) -> int:
         """Want a new revision of a pool; return its number."""
         async with self.database.transaction() as conn:
-            assert await pools.lock_pool(conn, pool.organization_id, pool.name) is not None
+            assert await pools.lock_pool_by_id(conn, pool.organization_id, pool.id) is not None
             made = await revisions.add_revision(conn, pool.id, model, settings)
             await pools.want_revision(conn, pool.id, made.revision)
         return made.revision

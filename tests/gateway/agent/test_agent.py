@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import time
 
 import pytest
 
 from gateway.agent.hardware import this_host
+from gateway.agent.steps import NO_ANSWER
+from gateway.agent.tending import SILENT_S
 from gateway.db.pools import pools
 from gateway.db.pools.replicas import drain_replicas, replace_replicas
 from tests.gateway.agent.site import Host, calling
@@ -53,6 +56,53 @@ async def test_a_killed_engine_is_started_again_as_the_next_generation(host: Hos
         return [(each.id, each.generation) for each in await host.replicas("ready")] == [(before.id, 2)]
 
     await until(restarted, host.log)
+
+
+async def test_a_replica_that_does_not_answer_is_not_ready_until_it_does(host: Host) -> None:
+    await host.pool(host.model())
+    host.agent()
+    [before] = await host.ready()
+    [pid] = host.pids()
+    os.kill(pid, signal.SIGSTOP)
+    begun_s = time.monotonic()
+
+    async def is_silent() -> bool:
+        return [(each.state, each.why) for each in await host.replicas()] == [("loading", NO_ANSWER)]
+
+    try:
+        await until(is_silent, host.log)
+        assert time.monotonic() - begun_s < SILENT_S / 2, "long before it is given up"
+    finally:
+        host.go_on(pid)
+    [after] = await host.ready()
+    assert (after.id, after.generation, host.pids()) == (before.id, before.generation, [pid]), "it was not started anew"
+
+
+async def test_the_end_of_an_engine_is_written_at_once(host: Host) -> None:
+    await host.pool(host.model(), num_replicas=1)
+    host.agent()
+    await host.ready()
+    host.kill(host.pids()[0])
+    begun_s = time.monotonic()
+
+    async def is_not_ready() -> bool:
+        return await host.replicas("ready") == []
+
+    await until(is_not_ready, host.log)
+    assert time.monotonic() - begun_s < SILENT_S / 2
+
+
+async def test_an_engine_that_never_answers_fails_when_its_time_is_over(host: Host) -> None:
+    host.variables["LORIKEET_REPLICA_START_SECONDS"] = "2"
+    await host.pool(host.model(mute=""))
+    host.agent()
+
+    async def failed() -> bool:
+        return any(each.state == "failed" for each in await host.replicas())
+
+    await until(failed, host.log)
+    [row] = await host.replicas()
+    assert row.why == "its engine did not answer within 2 s of its start (LORIKEET_REPLICA_START_SECONDS)"
 
 
 async def test_a_crash_loop_backs_off_and_says_why(host: Host) -> None:
@@ -157,7 +207,7 @@ async def test_a_model_that_does_not_fit_is_refused_with_the_sum_before_it_start
 
     refusal = await until(why, host.log)
     assert refusal.startswith("A replica needs 900000.5 GiB (weights 0.0 GiB, KV cache 900000.0 GiB, adapters 0.0 GiB")
-    assert len(await host.ready()) == 1 and "GiB are free" in refusal
+    assert len(await host.ready()) == 1 and refusal.endswith("GiB in all.")
 
 
 async def test_where_two_do_not_fit_one_goes_before_the_other_comes(host: Host) -> None:

@@ -136,13 +136,13 @@ async def test_failures_are_counted_until_a_replica_is_ready(conn: Connection) -
         generation = await replicas.begin_start(conn, replica.id, host, address="ipc:///a")
         assert generation is not None
         await replicas.move_replica(conn, replica.id, host, generation, "failed", "out of memory")
-        [found] = await replicas.list_replicas(conn, pool.id)
+        [found] = await replicas.list_all_replicas(conn, [pool.id])
         assert (found.num_failures, found.why) == (failures, "out of memory")
         assert found.retry_at is not None
     generation = await replicas.begin_start(conn, replica.id, host, address="ipc:///a")
     assert generation == 3
     await replicas.move_replica(conn, replica.id, host, 3, "ready")
-    [found] = await replicas.list_replicas(conn, pool.id)
+    [found] = await replicas.list_all_replicas(conn, [pool.id])
     assert (found.num_failures, found.retry_at) == (0, None)
 
 
@@ -180,7 +180,7 @@ async def test_a_replica_whose_agent_was_stopped_waits_for_the_next_one_without_
     assert await replicas.begin_start(conn, replica.id, host, address="ipc:///a") == 1
     assert not await replicas.await_start(conn, replica.id, host - 1, 1, "of an agent before")
     assert await replicas.await_start(conn, replica.id, host, 1, "its agent was stopped")
-    [found] = await replicas.list_replicas(conn, pool.id)
+    [found] = await replicas.list_all_replicas(conn, [pool.id])
     assert (found.state, found.num_failures, found.why) == ("starting", 0, "its agent was stopped")
     assert await replicas.begin_start(conn, replica.id, host, address="ipc:///b") == 2
 
@@ -192,7 +192,7 @@ async def test_only_an_agent_that_has_its_host_plans_and_one_at_a_time(conn: Con
         await other.execute("SELECT pg_advisory_xact_lock($1)", planning._LOCK_KEY)
         assert await plan_pools(conn, "host_1", host) == []
     assert [type(each) for each in await plan_pools(conn, "host_1", host)] == [Create, Create]
-    assert len(await replicas.list_replicas(conn, pool.id)) == 2
+    assert len(await replicas.list_all_replicas(conn, [pool.id])) == 2
     assert await plan_pools(conn, "host_1", host) == []
 
 
@@ -213,13 +213,13 @@ async def test_a_planner_that_stops_in_the_midst_is_ended_with_all_that_it_decid
         await until(planned)
         with pytest.raises(FAILURES):
             await frozen.execute("SELECT 1")
-    assert len(await replicas.list_replicas(conn, pool.id)) == 1
+    assert len(await replicas.list_all_replicas(conn, [pool.id])) == 1
 
 
 async def test_a_pool_is_switched_and_led_back_by_the_planner(conn: Connection) -> None:
     pool, host = await a_pool(conn), await a_host(conn)
     await plan_pools(conn, "host_1", host)
-    [replica] = await replicas.list_replicas(conn, pool.id)
+    [replica] = await replicas.list_all_replicas(conn, [pool.id])
     assert await replicas.begin_start(conn, replica.id, host, address="ipc:///a") == 1
     await replicas.move_replica(conn, replica.id, host, 1, "ready")
     await plan_pools(conn, "host_1", host)

@@ -72,7 +72,7 @@ async def test_both_are_metrics(database: Database) -> None:
     registry = CollectorRegistry()
     reconciler = Reconciler(database, pools(), JournalMetrics(registry))
     reconciler.start()
-    difference = ("lorikeet_reconciliation_difference_tokens", {"model_name": "tiny", "engine": "0"})
+    difference = ("lorikeet_reconciliation_difference_tokens", {"model_name": "tiny", "engine": "replica_1"})
     async with asyncio.timeout(PATIENCE_S):
         while registry.get_sample_value(*difference) != 100:  # noqa: ASYNC110 - it has no event
             await asyncio.sleep(0.01)
@@ -84,11 +84,11 @@ async def test_an_engine_that_is_gone_leaves_no_difference(database: Database) -
     registry, served = CollectorRegistry(), pools()
     reconciler = Reconciler(database, served, JournalMetrics(registry))
     reconciler.export(await reconciler.reconcile())
-    difference = ("lorikeet_reconciliation_difference_tokens", {"model_name": "tiny", "engine": "0"})
+    difference = ("lorikeet_reconciliation_difference_tokens", {"model_name": "tiny", "engine": "replica_1"})
     assert registry.get_sample_value(*difference) == 100
     served["tiny"].serving.remove("replica_1")
     reconciler.export(await reconciler.reconcile())
-    assert registry.get_sample_value(*difference) == 0
+    assert registry.get_sample_value(*difference) is None
 
 
 async def test_an_engine_that_is_not_there_has_no_balance(database: Database) -> None:

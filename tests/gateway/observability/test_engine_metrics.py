@@ -2,33 +2,43 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import cast
+
 import msgspec
 import pytest
 from prometheus_client import CollectorRegistry
 
 from engine.protocol import STEP_BUCKETS_S, EngineStats, TenantStats
-from gateway.backends.base import Health
+from gateway.backends.base import Health, Model
+from gateway.backends.pool import ManagedBackend, Pool, PoolRevision, Replica
 from gateway.observability.engine_metrics import EngineCollector
 
 WITHOUT_A_METRIC = {"resident_adapters", "waiting_adapters"}  # digests, which are too many for a label
 
 
-class OneEngine:
-    """A pool of one engine whose last heartbeat is known."""
-
-    name = "tiny"
+class Transcript:
+    """A backend, as far as its heartbeats go."""
 
     def __init__(self, stats: EngineStats | None) -> None:
-        self.backends = [self]
         self._stats = stats
 
     def health(self) -> Health:
-        return Health(self._stats is not None, "", self._stats)
+        return Health(ready=False, detail="", stats=self._stats)
+
+    def watch(self, changed: Callable[[], None]) -> None:
+        """Nothing changes."""
+
+
+def pool(**replicas: EngineStats | None) -> Pool:
+    """A pool of replicas whose last heartbeats are known, by their ids."""
+    made = [Replica(id, cast("ManagedBackend", Transcript(stats))) for id, stats in replicas.items()]
+    return Pool("tiny", PoolRevision("tiny", cast("Model", None), made), created=0)
 
 
 def samples(stats: EngineStats) -> list[tuple[tuple[str, str], float]]:
     """By name and bucket."""
-    metrics = EngineCollector({"tiny": OneEngine(stats)}).collect()
+    metrics = EngineCollector({"tiny": pool(replica_1=stats)}).collect()
     return [((s.name, s.labels.get("le", "")), s.value) for metric in metrics for s in metric.samples]
 
 
@@ -37,8 +47,8 @@ def test_an_engines_numbers_are_those_of_its_last_heartbeat() -> None:
     stats = EngineStats(
         kv_blocks_used=3, kv_blocks_total=12, prefix_hit_tokens_total=48, tenants={"t": TenantStats(2, 1, 7.5)}
     )
-    registry.register(EngineCollector({"tiny": OneEngine(stats)}))
-    engine = {"model_name": "tiny", "engine": "0"}
+    registry.register(EngineCollector({"tiny": pool(replica_1=stats)}))
+    engine = {"model_name": "tiny", "engine": "replica_1"}
     assert registry.get_sample_value("vllm:kv_cache_usage_perc", engine) == 0.25
     assert registry.get_sample_value("vllm:prefix_cache_hits_total", engine) == 48
     assert registry.get_sample_value("lorikeet_tenant_service", {**engine, "tenant": "t"}) == 7.5
@@ -65,5 +75,20 @@ def test_the_times_of_steps_are_a_histogram() -> None:
 
 def test_an_engine_that_is_away_has_no_numbers_but_that() -> None:
     registry = CollectorRegistry()
-    registry.register(EngineCollector({"tiny": OneEngine(None)}))
+    registry.register(EngineCollector({"tiny": pool(replica_1=None)}))
     assert [sample.value for metric in registry.collect() for sample in metric.samples] == [0.0]
+
+
+def test_a_replica_keeps_its_series_when_another_one_goes_which_has_none_any_more() -> None:
+    registry, tiny = (
+        CollectorRegistry(),
+        pool(replica_1=EngineStats(num_running=1), replica_2=EngineStats(num_running=2)),
+    )
+    registry.register(EngineCollector({"tiny": tiny}))
+
+    def running(replica_id: str) -> float | None:
+        return registry.get_sample_value("vllm:num_requests_running", {"model_name": "tiny", "engine": replica_id})
+
+    assert (running("replica_1"), running("replica_2")) == (1, 2)
+    tiny.serving.remove("replica_1")
+    assert (running("replica_1"), running("replica_2")) == (None, 2)

@@ -23,6 +23,7 @@ def told(
     wanted: int = 1,
     state: RevisionState = "prepared",
     why: str = "",
+    shortage: str = "",
 ) -> tuple[str, str]:
     found = condition_of(
         num_replicas=num_replicas,
@@ -31,6 +32,7 @@ def told(
         wanted_state=state,
         wanted_why=why,
         replicas=replicas,
+        shortage=shortage,
     )
     assert found.num_ready == sum(each.state == "ready" for each in replicas)
     return found.state, found.why
@@ -51,6 +53,15 @@ def test_a_new_pool_says_how_far_it_is() -> None:
         "0 of 2 replicas of revision 1 are ready; one loads: reading weights.",
     )
     assert told(revision=None, state="failed", why="no such model") == ("failed", "no such model")
+
+
+def test_a_pool_without_room_says_so_where_people_look() -> None:
+    shortage = "There is no room for one more. A replica needs 2.0 GiB of memory; gpu-1 has 1.0 GiB in all."
+    assert told(READY, num_replicas=2, shortage=shortage) == ("scaling", f"1 of 2 replicas is ready. {shortage}")
+    assert told(revision=None, shortage=shortage) == (
+        "starting",
+        f"0 of 1 replicas of revision 1 are ready. {shortage}",
+    )
 
 
 def test_a_pool_is_ready_when_as_many_run_as_are_wanted() -> None:

@@ -22,7 +22,7 @@ BEAT_STEPS = 20
 
 class Gateway:
     def __init__(self, replicas: list[str], num_gateways: int, seed: int) -> None:
-        self.balancer = Balancer(seed=seed, slow_start_s=0, silent_after_s=1e9)
+        self.balancer = Balancer(seed=seed, slow_start_s=0)
         for name in replicas:
             self.balancer.add(name)
         self.balancer.share_among(num_gateways)

@@ -8,7 +8,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule
 
-from gateway.domain.balancing.balancer import BOUND, FLOOR, SIGMAS, SILENT_AFTER_S, Balancer
+from gateway.domain.balancing.balancer import BOUND, FLOOR, SIGMAS, Balancer
 from gateway.domain.balancing.replica import Asked, ReplicaLoad
 
 IDS = [f"replica-{number}" for number in range(6)]
@@ -36,7 +36,6 @@ class BalancerMachine(RuleBasedStateMachine):
         self.now_s = 100.0
         self.members: set[str] = set()
         self.open: set[str] = set()
-        self.heard_s: dict[str, float] = {}
         self.sent: list[tuple[str, Asked]] = []
 
     @rule(name=ids)
@@ -72,18 +71,14 @@ class BalancerMachine(RuleBasedStateMachine):
         )
         for balancer in self.balancers:
             balancer.update(picture, self.now_s)
-        self.heard_s[name] = self.now_s
         if name in self.members:
             self.open.discard(name)
             if state == "ready":
                 self.open.add(name)
 
-    @rule(seconds=st.sampled_from([0.5, 1.0, SILENT_AFTER_S + 0.1]))
+    @rule(seconds=st.sampled_from([0.5, 1.0, 60.0]))
     def wait(self, seconds: float) -> None:
         self.now_s += seconds
-        for balancer in self.balancers:
-            balancer.expire(self.now_s)
-        self.open = {name for name in self.open if self.now_s - self.heard_s[name] <= SILENT_AFTER_S}
 
     @rule(asked=asks, exclude=st.frozensets(ids, max_size=4), sends=st.booleans())
     def ask(self, asked: Asked, exclude: frozenset[str], sends: bool) -> None:

@@ -59,8 +59,19 @@ def test_a_refusal_says_the_sum_of_each_host() -> None:
     room = Room([host(5), host(64, gpus=1, name="two"), host(64, name="gone", is_alive=False)])
     room.occupy(Place("host_two", 0), Needs(70 * GIB))
     assert room.refusal(Needs(20 * GIB)) == (
-        "A replica needs 20.0 GiB of memory; one has 5.0 GiB, of which 5.0 GiB are free; "
+        "A replica needs 20.0 GiB of memory; one has 5.0 GiB in all; "
         "on two GPU 0 has 80.0 GiB, of which 10.0 GiB are free."
+    )
+    room.occupy(Place("host_one"), Needs(GIB))
+    assert "one has 5.0 GiB, of which 4.0 GiB are free" in room.refusal(Needs(20 * GIB))
+
+
+def test_a_refusal_names_the_hosts_own_memory_where_that_is_what_is_missing() -> None:
+    room = Room([host(4, gpus=1)])
+    room.occupy(Place("host_one", 0), Needs(GIB))
+    assert room.refusal(Needs(20 * GIB)) == (
+        "A replica needs 20.0 GiB of memory; on one GPU 0 has 80.0 GiB, of which 79.0 GiB are free, "
+        "and the host has 4.0 GiB, of which 1.0 GiB are free, where a replica takes 3.0 GiB."
     )
 
 

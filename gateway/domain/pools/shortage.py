@@ -1,0 +1,34 @@
+"""Why replicas that are wanted are not started: no host has room for them. Pure, from what the planner sees."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gateway.domain.pools.capacity import Host
+from gateway.domain.pools.plan import LIVE, Pool, needs_of_replica, room_of
+
+
+def shortage_of(pools: Sequence[Pool], hosts: Sequence[Host], pool_id: str) -> str:
+    """Return a sentence that says why a pool has fewer replicas than it wants; "" where room is not the reason.
+
+    The room of replicas that drain counts as free: what waits for it alone is on its way. While another revision takes
+    the place of the one that serves, replicas of that make room.
+    """
+    pool = next((each for each in pools if each.id == pool_id), None)
+    wanted = pool.revisions.get(pool.wanted_revision) if pool is not None else None
+    if pool is None or wanted is None or wanted.state != "prepared":
+        return ""
+    live = [each for each in pool.replicas if each.place is not None and each.state in LIVE]
+    mine = [each for each in live if each.revision == wanted.revision]
+    missing = pool.num_replicas - sum(not each.replace for each in mine)
+    if missing <= 0 or len(mine) < len(live) or any(each.replace for each in mine):
+        return ""
+    room = room_of(pools, hosts)
+    for other in pools:
+        for replica in other.replicas:
+            if replica.place is not None and replica.state == "draining":
+                room.leave(replica.place, needs_of_replica(other, replica))
+    if room.find(wanted.needs) is not None:
+        return ""
+    number = "one more" if missing == 1 else f"{missing} more"
+    return f"There is no room for {number}. {room.refusal(wanted.needs)}"
