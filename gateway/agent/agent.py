@@ -121,8 +121,10 @@ class Agent:
             if not self._has_begun:
                 await prepare_again(conn)  # this agent may have what the one before lacked
                 self._has_begun = True
-            await self._models.measure(await list_served(conn))
-            for action in await plan_pools(conn, self._lease.host_id, self._lease.generation):
+            pools = await list_served(conn)
+            await self._models.measure(pools)
+            fitting = await self._models.fitting(conn, pools)
+            for action in await plan_pools(conn, self._lease.host_id, self._lease.generation, fitting):
                 log.info("planned", **_fields(action))
             pools = await list_served(conn)
             if _now_s() >= self._forget_at_s:

@@ -5,12 +5,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 import structlog
 
+from adapters.store import AdapterStore
+from adapters.stores import open_store
+from engine.config import UnsupportedModel
 from gateway.agent.hardware import Hardware
 from gateway.agent.model import ModelNotPrepared
 from gateway.agent.preparation import measure, prepare
@@ -22,6 +26,8 @@ from gateway.db.pools.planning import host_of, needs_of
 from gateway.db.pools.revisions import RevisionRow
 from gateway.db.pools.served import ServedPool
 from gateway.domain.pools.capacity import Estimate, Room
+from gateway.domain.pools.unfit import unfit_refusal
+from gateway.routing.adapter_fits import Fits
 from gateway.settings import Settings
 
 if TYPE_CHECKING:
@@ -43,6 +49,7 @@ class Models:
         self._changed = changed
         self._preparing: dict[tuple[str, int], asyncio.Task[None]] = {}
         self._not_before_s: dict[tuple[str, int], float] = {}
+        self._fits = Fits(partial(_store_of, settings), settings.engine.max_adapter_rank)
         self._measured: set[tuple[str, int]] = set()
 
     async def measure(self, pools: Sequence[ServedPool]) -> None:
@@ -68,6 +75,14 @@ class Models:
                 if is_used and each.folder is not None and not Path(each.folder).exists():
                     self._begin(pool, each)
 
+    async def fitting(self, conn: Connection, pools: Sequence[ServedPool]) -> dict[str, set[str]]:
+        """Return the digests of adapters' contents that go with each pool that changes its base, by pool id."""
+        try:
+            return await self._fits.fitting(conn, pools)
+        except (OSError, UnsupportedModel, ValueError) as error:
+            log.warning("adapters_not_inspected", error=str(error))
+            return {}
+
     async def stop(self) -> None:
         """End what is under way; the next agent goes on with it."""
         for task in self._preparing.values():
@@ -78,7 +93,7 @@ class Models:
         key = revision.pool_id, revision.revision
         if key not in self._preparing and _now_s() >= self._not_before_s.get(key, 0.0):
             self._not_before_s[key] = _now_s() + RETRY_S
-            self._preparing[key] = asyncio.create_task(self._prepare(pool.row.name, revision))
+            self._preparing[key] = asyncio.create_task(self._prepare(pool, revision))
 
     async def _measure(self, revision: RevisionRow, *, is_served: bool) -> None:
         try:
@@ -94,10 +109,11 @@ class Models:
             if refusal is not None and not is_served:
                 await revisions.set_revision_state(conn, revision.pool_id, revision.revision, "failed", refusal)
 
-    async def _prepare(self, name: str, revision: RevisionRow) -> None:
+    async def _prepare(self, pool: ServedPool, revision: RevisionRow) -> None:
         """Prepare a revision. Where the database goes away meanwhile, the next look begins anew, which is fast then."""
+        name = pool.row.name
         try:
-            await self._try(name, revision)
+            await self._try(pool, revision)
         except ModelNotPrepared as error:
             log.warning("revision_not_prepared", pool=name, revision=revision.revision, error=str(error))
             if revision.state == "preparing":
@@ -108,7 +124,7 @@ class Models:
             del self._preparing[revision.pool_id, revision.revision]
             self._changed()
 
-    async def _try(self, name: str, revision: RevisionRow) -> None:
+    async def _try(self, pool: ServedPool, revision: RevisionRow) -> None:
         """Raises ModelNotPrepared, or one of FAILURES."""
 
         async def say(line: str) -> None:
@@ -117,6 +133,10 @@ class Models:
                     await revisions.set_progress(conn, revision.pool_id, revision.revision, line)
 
         made = await prepare(self._settings, self._hardware, revision.model, revision.settings, say)
+        name, unfit = pool.row.name, []
+        if not revision.allow_unfit_adapters:
+            async with self._database.acquire() as conn:
+                unfit = await self._fits.unfit(conn, pool, revision.settings, made.folder, made.base_digest)
         async with self._database.transaction() as conn:
             if revision.state == "prepared":
                 await revisions.set_folder(
@@ -135,12 +155,22 @@ class Models:
                 base_digest=made.base_digest,
                 num_bytes=made.estimate.num_bytes,
             )
+            if unfit:
+                why = unfit_refusal(unfit)
+                await revisions.set_revision_state(conn, revision.pool_id, revision.revision, "failed", why)
+                log.warning("adapters_do_not_fit", pool=name, revision=revision.revision, num_adapters=len(unfit))
+                return
         log.info("revision_prepared", pool=name, revision=revision.revision, needs=str(made.estimate))
 
     async def _fail(self, revision: RevisionRow, why: str) -> None:
         with contextlib.suppress(*FAILURES):
             async with self._database.acquire() as conn:
                 await revisions.set_revision_state(conn, revision.pool_id, revision.revision, "failed", why)
+
+
+def _store_of(settings: Settings) -> AdapterStore:
+    engine = settings.engine
+    return open_store(engine.adapter_store, settings.adapter_cache_dir, engine.adapter_cache_bytes)
 
 
 async def _refusal(conn: Connection, revision: RevisionRow, found: Estimate) -> str | None:

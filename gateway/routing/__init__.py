@@ -3,4 +3,6 @@
 A model string is `base`, `base:name`, `base:name@3` or an alias. It is resolved once per request, from a dictionary
 that the change feed keeps true. Limits, prices and the ledger know an adapter as `base:name`, whichever way it was
 named. A string that another tenant owns is refused exactly like one that does not exist.
+
+`adapter_fits` holds adapters against another base: those that fit go with their pool when it changes to that base.
 """

@@ -14,6 +14,7 @@ from adapters.ref import AdapterRef
 from gateway.db.adapters.routes import RouteRow, find_alias_target, find_current, find_version, list_routes
 from gateway.db.changes import Change
 from gateway.db.pool import UNAVAILABLE, Database
+from gateway.db.pools.served import pools_serving
 from gateway.domain.adapters.defaults import Defaults
 from gateway.domain.errors import ModelNotFound, Overloaded
 from gateway.domain.routing.bases import Bases
@@ -144,11 +145,16 @@ class Resolver:
         generation = self._generation
         row = await self._look_up(project_id, wanted)
         pools = self.bases.pools_of(row.base_digest) if row is not None else []
+        is_ahead = False
+        if (
+            row is not None and not pools
+        ):  # adapters go with their pool to another base, of which this gateway may not know for a moment
+            pools, is_ahead = await self._pools_serving(row.base_digest), True
         pool = wanted.base or next((pool for pool in pools if pool in visible), None)
         if row is None or pool not in pools:
             return None
         route = _route(pool, model, row)
-        if generation == self._generation:
+        if generation == self._generation and not is_ahead:
             self._remember(project_id, route)
         return route
 
@@ -160,6 +166,13 @@ class Resolver:
                 if wanted.version is not None:
                     return await find_version(conn, project_id, wanted.name, wanted.version)
                 return await find_current(conn, project_id, wanted.name)
+        except UNAVAILABLE:
+            raise _unavailable() from None
+
+    async def _pools_serving(self, base_digest: str | None) -> list[str]:
+        try:
+            async with self._database.acquire() as conn:
+                return await pools_serving(conn, base_digest or "")
         except UNAVAILABLE:
             raise _unavailable() from None
 

@@ -43,6 +43,14 @@ def good_tensors(rank: int = 2) -> Tensors:
     }
 
 
+def tensors_of_width(hidden: int, rank: int = 2) -> Tensors:
+    """q_proj of layer 0 of a model whose hidden states have so many numbers."""
+    return {
+        tensor_name(0, "self_attn.q_proj", "A"): tensor(rank, hidden, seed=1),
+        tensor_name(0, "self_attn.q_proj", "B"): tensor(hidden, rank, seed=2),
+    }
+
+
 def header_of(tensors: Tensors) -> dict[str, Any]:
     """The safetensors header of the tensors laid out one after the other."""
     header: dict[str, Any] = {}

@@ -2,7 +2,7 @@
 
 import { Dialog } from "../../components/dialog.js";
 import { Notice } from "../../components/feedback.js";
-import { Form, TextArea, TextField, useForm } from "../../components/form.js";
+import { Checkbox, Form, TextArea, TextField, useForm } from "../../components/form.js";
 import { toast } from "../../components/toast.js";
 import { post } from "../../lib/api.js";
 import { invalidate } from "../../lib/data.js";
@@ -12,8 +12,8 @@ import { MODEL_HINT, SETTINGS_HINT } from "./create.js";
 import { memoryOf, pathOf, readSettings, replicas, writeSettings, wrongSettings } from "./words.js";
 
 export function UpdatePool({ pool, onClose }) {
-  const form = useForm({ model: pool.model, settings: writeSettings(pool.settings) }, async ({ model, settings }) => {
-    const changed = await post(pathOf(pool.id), { model: model.trim(), settings: readSettings(settings) });
+  const form = useForm({ model: pool.model, settings: writeSettings(pool.settings), drop: false }, async ({ model, settings, drop }) => {
+    const changed = await post(pathOf(pool.id), { model: model.trim(), settings: readSettings(settings), allow_unfit_adapters: drop });
     invalidate("/pools");
     onClose();
     const isNew = changed.wanted_revision !== pool.wanted_revision;
@@ -23,6 +23,7 @@ export function UpdatePool({ pool, onClose }) {
     <${Form} form=${form} verb="Change" what="change the pool" onCancel=${onClose}>
       <${TextField} ...${form.bind("model")} label="Model" hint=${MODEL_HINT} autocomplete="off" spellcheck="false" autofocus />
       <${TextArea} ...${form.bind("settings")} label="Engine settings" optional rows=${4} hint=${SETTINGS_HINT} spellcheck="false" />
+      ${pool.num_adapters > 0 && form.values.model.trim() !== pool.model && html`<${Checkbox} ...${form.bind("drop")} label="Go on without adapters that do not fit the new base model" hint="Without this the change stops before anything moves, and names them." />`}
       <${Notice} title="What will happen">${consequence(pool)}<//>
     <//>
   <//>`;
@@ -32,7 +33,7 @@ function consequence({ name, revision, num_adapters: adapters, replica_bytes: by
   if (revision === null) return `Nothing serves under ${name} yet: the new revision takes the place of the one that is on its way.`;
   const memory = memoryOf(bytes, number);
   const beside = `Replicas of the new revision start beside those of revision ${revision}${memory && `, which take ${memory},`} and take their place once they are ready and have answered. Until then revision ${revision} serves; if the new one fails, it goes on.`;
-  return adapters ? `${beside} ${adapters === 1 ? "One adapter belongs" : `${adapters} adapters belong`} to the present base: on another base they do not answer.` : beside;
+  return adapters ? `${beside} ${adapters === 1 ? "One adapter belongs" : `${adapters} adapters belong`} to the present base: on another base those answer that fit its shapes.` : beside;
 }
 
 export function ScalePool({ pool, onClose }) {

@@ -69,6 +69,9 @@ class UpdatePool(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Number of engines that shall run."""
     access: Access | UnsetType = UNSET
     """Projects that may use the pool: `all` projects of the installation, or the ones that are `listed` in `grants`."""
+    allow_unfit_adapters: bool = False
+    """True to change the base model though adapters of the present one do not fit the new one: these no longer answer.
+    Without it such a change is refused with the names of the adapters."""
     grants: Grants | UnsetType = UNSET
     """Organizations and projects that may use a pool whose access is `listed`, in place of all former grants."""
 

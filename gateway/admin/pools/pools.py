@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from litestar import Controller, Request, delete, get, post
 from litestar.params import FromPath
 from msgspec import UNSET
 
+from engine.config import UnsupportedModel
 from gateway.admin.access import LIST_QUERY, needs, read_body
 from gateway.admin.common import author
 from gateway.admin.paging import Page, page_of_all, read_list_query
@@ -23,7 +25,7 @@ from gateway.admin.pools.pool_bodies import (
     read_settings,
 )
 from gateway.admin.pools.pool_wire import DeletedPool, Pool, PoolDetail, detail_wire, pool_wire, terms
-from gateway.admin.services import Caller, Services
+from gateway.admin.services import AdminServices, Caller, Services
 from gateway.db.organization import audit
 from gateway.db.organization.organizations import first_organization, lock_organization
 from gateway.db.pools import managed, pools, replicas, revisions
@@ -33,7 +35,9 @@ from gateway.db.pools.served import ServedPool
 from gateway.domain.errors import Conflict, InvalidRequest, NotFound, PermissionDenied
 from gateway.domain.pools.rollout import rollout_of
 from gateway.domain.pools.shortage import shortage_of
+from gateway.domain.pools.unfit import unfit_refusal
 from gateway.domain.tenancy.actor import Actor
+from gateway.routing.adapter_fits import Fits
 
 if TYPE_CHECKING:
     from gateway.db.pool import Connection
@@ -110,7 +114,11 @@ class PoolController(Controller):
             texts = present.settings if settings is UNSET else settings
             is_asked = wanted.model is not UNSET or settings is not UNSET
             if (model, texts) != (present.model, present.settings) or (is_asked and present.state == "failed"):
-                revision = await revisions.add_revision(conn, pool_id, model, texts)
+                if not wanted.allow_unfit_adapters:
+                    await _check_adapters(conn, services, before, model, texts)
+                revision = await revisions.add_revision(
+                    conn, pool_id, model, texts, allow_unfit_adapters=wanted.allow_unfit_adapters
+                )
                 await _give_up(conn, before, f"Revision {revision.revision} took its place before it served.")
                 await pools.want_revision(conn, pool_id, revision.revision)
             after = await _fresh(conn, caller.organization_id, pool_id)
@@ -218,6 +226,25 @@ async def _change_access(conn: Connection, caller: Actor, before: ServedPool, wa
     await check_aliases(conn, before.row.name, access, grants)
     if access != before.row.access or same != {(each.organization_id, each.project_id) for each in before.grants}:
         await pools.set_access(conn, before.row.id, access, grants)
+
+
+async def _check_adapters(
+    conn: Connection, services: AdminServices, pool: ServedPool, model: str, settings: Mapping[str, str]
+) -> None:
+    """Raise Conflict, naming the adapters that would no longer answer, where the model was prepared once already.
+
+    A model that was not is checked by the agent that prepares it, before a replica of it starts.
+    """
+    known = await revisions.find_prepared(conn, pool.row.organization_id, model)
+    if known is None or known.folder is None or known.base_digest is None:
+        return
+    fits = Fits(lambda: services.store, services.lifecycle.bounds.max_rank)
+    try:
+        unfit = await fits.unfit(conn, pool, settings, Path(known.folder), known.base_digest)
+    except (OSError, UnsupportedModel, ValueError):  # not on this machine, or another model by now
+        return
+    if unfit:
+        raise Conflict(unfit_refusal(unfit), param="model", code="adapters_do_not_fit")
 
 
 async def _give_up(conn: Connection, before: ServedPool, why: str) -> None:

@@ -76,6 +76,11 @@ def register(verbs: Verbs) -> None:
         "the present replicas serve until the new ones are ready, and go on if those fail.",
     )
     add_model(update)
+    update.add_argument(
+        "--drop-adapters",
+        action="store_true",
+        help="change to another base model though some adapters do not fit it; these no longer answer",
+    )
     update.set_defaults(run=_update)
     drain = actions.add_parser(
         "drain", help="stop all replicas", description="Let all replicas of a pool end their requests and stop."
@@ -168,6 +173,8 @@ def _update(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
             body["model"] = read_model(arguments.model)
         if arguments.set or arguments.unset:
             body["settings"] = changed_settings(pool["settings"], arguments)
+        if arguments.drop_adapters and "model" in body:
+            body["allow_unfit_adapters"] = True
         if not body:
             raise WrongUsage("nothing to change: give --model, --set, --unset, --tenant or --all-tenants")
         changed = client.post(f"/pools/{pool['id']}", json=body)

@@ -1,10 +1,14 @@
 """Base models that the installation has served, by the digest that `engine.config.model_digest` computes. An adapter
-belongs to the digest of one base, and answers under every pool of that digest.
+belongs to the digest of one base, and answers under every pool of that digest. Where the last pool of a base changes to
+another one, the adapters that fit that go with it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
+
+import msgspec
 
 if TYPE_CHECKING:
     from gateway.db.pool import Connection
@@ -37,6 +41,46 @@ async def settle_base(conn: Connection, digest: str, name: str) -> int:
     async with conn.transaction():
         await register_base(conn, digest, name)
         return await adopt_adapters(conn, digest)
+
+
+class LiveContent(msgspec.Struct, frozen=True):
+    """A version of an adapter that answers, or is about to."""
+
+    adapter_id: str
+    name: str
+    """The name of the tenant, of the adapter, and the version, as in `acme:support@2`."""
+    digest: str
+    """The digest of the content."""
+
+
+_LIVE = """
+    SELECT a.id, p.name || ':' || a.name || '@' || v.version AS name, v.digest
+    FROM adapters a JOIN projects p ON p.id = a.project_id JOIN adapter_versions v ON v.adapter_id = a.id
+    WHERE a.base_digest = $1 AND a.removed_at IS NULL AND p.archived_at IS NULL
+      AND v.state IN ('inspected', 'probed', 'ready')
+    ORDER BY p.name, a.name, v.version
+"""
+
+
+async def live_contents(conn: Connection, base_digest: str) -> list[LiveContent]:
+    """Return the versions of all tenants' adapters of a base that answer, or are about to."""
+    return [LiveContent(*row) for row in await conn.fetch(_LIVE, base_digest)]
+
+
+_LOCK_ADAPTERS = "SELECT FROM adapters WHERE base_digest = $1 ORDER BY id FOR NO KEY UPDATE"
+
+
+async def lock_adapters(conn: Connection, base_digest: str) -> None:
+    """Keep all adapters of a base as they are until the transaction ends."""
+    await conn.execute(_LOCK_ADAPTERS, base_digest)
+
+
+_MOVE = "UPDATE adapters SET base_digest = $2 WHERE id = ANY ($1::text[])"
+
+
+async def move_adapters(conn: Connection, adapter_ids: Sequence[str], base_digest: str) -> None:
+    """Let adapters belong to another base, which a pool serves; theirs is served by none any more."""
+    await conn.execute(_MOVE, list(adapter_ids), base_digest)
 
 
 _NAMES = "SELECT digest, name FROM bases"

@@ -20,10 +20,15 @@ $$;
 CREATE OR REPLACE TRIGGER adapters_have_a_base BEFORE INSERT ON adapters
     FOR EACH ROW WHEN (NEW.base_digest IS NULL) EXECUTE FUNCTION refuse_adapter_without_base();
 
--- An adapter never moves from one base to another.
+-- An adapter moves from one base to another only with the pools: to a base that one serves, from one that none does.
 CREATE OR REPLACE FUNCTION keep_adapter_base() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
-    RAISE EXCEPTION 'adapter % belongs to base %', OLD.id, OLD.base_digest;
+    IF NEW.base_digest IS NULL
+       OR NOT EXISTS (SELECT FROM served_bases WHERE base_digest = NEW.base_digest)
+       OR EXISTS (SELECT FROM served_bases WHERE base_digest = OLD.base_digest) THEN
+        RAISE EXCEPTION 'adapter % belongs to base %', OLD.id, OLD.base_digest;
+    END IF;
+    RETURN NEW;
 END
 $$;
 

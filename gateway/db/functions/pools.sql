@@ -62,3 +62,8 @@ $$;
 
 CREATE OR REPLACE TRIGGER replicas_are_kept BEFORE UPDATE ON replicas
     FOR EACH ROW EXECUTE FUNCTION keep_replica();
+
+-- The bases that pools serve, each with the pool's name.
+CREATE OR REPLACE VIEW served_bases AS
+    SELECT v.base_digest, p.name FROM pools p JOIN pool_revisions v ON (v.pool_id, v.revision) = (p.id, p.revision)
+    WHERE p.removed_at IS NULL;

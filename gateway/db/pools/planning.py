@@ -6,14 +6,18 @@ a planner that wakes up later changes nothing.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence, Set
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+import msgspec
+
+from gateway.db.adapters.bases import live_contents, lock_adapters, move_adapters
 from gateway.db.pools.hosts import HostRow, list_hosts
-from gateway.db.pools.pools import take_back
+from gateway.db.pools.pools import lock_pools, take_back
 from gateway.db.pools.replicas import ReplicaRow, create_replica, drain_replicas, lose_replica
 from gateway.db.pools.revisions import RevisionRow, set_revision_state
-from gateway.db.pools.served import ServedPool, read_served, switch_revision
+from gateway.db.pools.served import ServedPool, pools_serving, read_served, switch_revision
 from gateway.domain.pools.capacity import Device, Host, Needs, Place
 from gateway.domain.pools.plan import Action, Create, Drain, GiveUp, Lose, Pool, Replica, Revision, Switch, plan
 
@@ -24,13 +28,17 @@ _LOCK_KEY = 0x6C6F7270706C616E  # "lorpplan"
 _LOCK = "SELECT pg_try_advisory_xact_lock($1)"
 _END_WITH_ITS_AGENT = "SET LOCAL idle_in_transaction_session_timeout = '3s'"
 _HOLDS = "SELECT EXISTS (SELECT FROM hosts WHERE id = $1 AND generation = $2 AND lease_until > clock_timestamp())"
+_NOTHING: Mapping[str, Set[str]] = MappingProxyType({})
 _DEVICES: dict[str, Device] = {"cpu": "cpu", "cuda": "cuda"}
 
 
-async def plan_pools(conn: Connection, host_id: str, host_generation: int) -> list[Action]:
+async def plan_pools(
+    conn: Connection, host_id: str, host_generation: int, fitting: Mapping[str, Set[str]] = _NOTHING
+) -> list[Action]:
     """Plan all pools and write down what was decided; return it, and nothing where another agent plans just now.
 
-    host_id, host_generation: of the agent that plans, which has to hold its lease.
+    host_id, host_generation: of the agent that plans, which has to hold its lease. fitting: by the id of a pool, the
+    digests of adapters' contents that fit its wanted base: these adapters go with the pool when it is switched.
     """
     async with conn.transaction():
         await conn.execute(_END_WITH_ITS_AGENT)
@@ -40,10 +48,49 @@ async def plan_pools(conn: Connection, host_id: str, host_generation: int) -> li
         actions = plan(pools, hosts)
         if not actions:
             return []
+        moves = [move for each in actions if isinstance(each, Switch) for move in _moves(each, pools)]
+        if moves:
+            await lock_pools(conn)  # no other pool of the former base goes meanwhile
         await _lock(conn, actions)
+        for move in moves:
+            await lock_adapters(conn, move.former_digest)
         for action in actions:
             await _apply(conn, action)
+        for move in moves:
+            await _move(conn, move, fitting.get(move.pool_id, frozenset()))
     return actions
+
+
+class _Move(msgspec.Struct, frozen=True):
+    """A pool goes from one base to another."""
+
+    pool_id: str
+    former_digest: str
+    digest: str
+
+
+def _moves(switch: Switch, pools: Sequence[Pool]) -> list[_Move]:
+    """Return the change of base that a switch of a pool's revision is, if it is one."""
+    pool = next(each for each in pools if each.id == switch.pool_id)
+    former, wanted = (pool.revisions.get(number or 0) for number in (switch.former, switch.revision))
+    if former is None or wanted is None or not former.base_digest or not wanted.base_digest:
+        return []
+    is_same = former.base_digest == wanted.base_digest
+    return [] if is_same else [_Move(pool.id, former.base_digest, wanted.base_digest)]
+
+
+async def _move(conn: Connection, move: _Move, fitting: Set[str]) -> None:
+    """Let the adapters of a pool's former base go with the pool, unless another pool serves that base.
+
+    fitting: the digests of contents that fit the new base. An adapter of which any version does not fit stays.
+    """
+    serving = await pools_serving(conn, move.digest)
+    if not serving or await pools_serving(conn, move.former_digest):
+        return
+    contents: dict[str, set[str]] = {}
+    for each in await live_contents(conn, move.former_digest):
+        contents.setdefault(each.adapter_id, set()).add(each.digest)
+    await move_adapters(conn, [id for id, digests in contents.items() if digests <= fitting], move.digest)
 
 
 async def read_world(conn: Connection) -> tuple[list[Pool], list[Host]]:
@@ -76,7 +123,7 @@ def needs_of(row: RevisionRow) -> Needs:
 
 
 def _revision_of(row: RevisionRow) -> Revision:
-    return Revision(row.revision, row.state, needs_of(row), row.why)
+    return Revision(row.revision, row.state, needs_of(row), row.why, row.base_digest or "")
 
 
 def _replica_of(row: ReplicaRow) -> Replica:

@@ -28,6 +28,8 @@ class RevisionRow(msgspec.Struct, frozen=True):
     """The folder of the prepared model, the same on each host; None until it is prepared."""
     base_digest: str | None
     """The digest of the base model; None until it is prepared."""
+    allow_unfit_adapters: bool
+    """Whether adapters of the present base that do not fit this one may be left behind."""
     num_bytes: int | None
     """Bytes of memory that a replica takes, estimated when the model was prepared."""
     state: RevisionState
@@ -41,15 +43,17 @@ _SETTINGS = msgspec.json.Decoder(dict[str, str])
 _fields = itemgetter(*RevisionRow.__struct_fields__)
 
 _ADD = """
-    INSERT INTO pool_revisions (pool_id, revision, model, settings)
-    SELECT $1, coalesce(max(revision), 0) + 1, $2, $3::jsonb FROM pool_revisions WHERE pool_id = $1
+    INSERT INTO pool_revisions (pool_id, revision, model, settings, allow_unfit_adapters)
+    SELECT $1, coalesce(max(revision), 0) + 1, $2, $3::jsonb, $4 FROM pool_revisions WHERE pool_id = $1
     RETURNING *
 """
 
 
-async def add_revision(conn: Connection, pool_id: str, model: str, settings: Mapping[str, str]) -> RevisionRow:
+async def add_revision(
+    conn: Connection, pool_id: str, model: str, settings: Mapping[str, str], *, allow_unfit_adapters: bool = False
+) -> RevisionRow:
     """Return the pool's next revision, not prepared yet. The caller's transaction has locked or made the pool."""
-    row = await conn.fetchrow(_ADD, pool_id, model, msgspec.json.encode(settings).decode())
+    row = await conn.fetchrow(_ADD, pool_id, model, msgspec.json.encode(settings).decode(), allow_unfit_adapters)
     assert row is not None
     return revision_of(row)
 
@@ -70,6 +74,18 @@ _LIST = "SELECT * FROM pool_revisions WHERE pool_id = $1 ORDER BY revision DESC 
 async def list_revisions(conn: Connection, pool_id: str, limit: int = 20) -> list[RevisionRow]:
     """Return the pool's revisions, newest first."""
     return [revision_of(row) for row in await conn.fetch(_LIST, pool_id, limit)]
+
+
+_LAST_PREPARED = """
+    SELECT v.* FROM pool_revisions v JOIN pools p ON p.id = v.pool_id
+    WHERE p.organization_id = $1 AND v.model = $2 AND v.folder IS NOT NULL ORDER BY v.created_at DESC LIMIT 1
+"""
+
+
+async def find_prepared(conn: Connection, organization_id: str, model: str) -> RevisionRow | None:
+    """Return the latest revision of the organization's pools whose model has this name and was prepared once."""
+    row = await conn.fetchrow(_LAST_PREPARED, organization_id, model)
+    return revision_of(row) if row else None
 
 
 _PREPARED = """

@@ -78,6 +78,14 @@ async def read_served(
     return served
 
 
+_SERVING = "SELECT name FROM served_bases WHERE base_digest = $1 ORDER BY name"
+
+
+async def pools_serving(conn: Connection, base_digest: str) -> list[str]:
+    """Return the names of the pools that serve a base."""
+    return [row["name"] for row in await conn.fetch(_SERVING, base_digest)]
+
+
 _SWITCH = "UPDATE pools SET revision = $2 WHERE id = $1 AND wanted_revision = $2 AND revision IS DISTINCT FROM $2"
 
 

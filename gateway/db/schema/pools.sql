@@ -32,6 +32,8 @@ CREATE TABLE pool_revisions (
     -- The folder of the prepared model, the same on each host, and the digest of the base; NULL until it is prepared.
     folder       text,
     base_digest  text REFERENCES bases (digest),
+    -- Whether adapters of the present base that do not fit this one may be left behind.
+    allow_unfit_adapters  boolean NOT NULL DEFAULT false,
     -- Bytes that a replica takes by the host's estimate; NULL until it is prepared.
     num_bytes    bigint CHECK (num_bytes >= 0),
     state        text NOT NULL DEFAULT 'preparing' CHECK (state IN ('preparing', 'prepared', 'failed', 'retired')),

@@ -51,6 +51,8 @@ class Revision(msgspec.Struct, frozen=True):
     state: RevisionState
     needs: Needs = Needs(0)
     why: str = ""
+    base_digest: str = ""
+    """The digest of its base model; "" until it is prepared."""
 
 
 class Pool(msgspec.Struct, frozen=True):

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
+from engine.config import model_digest
+from gateway.db.adapters import adapter_versions
 from gateway.db.organization.projects import purge_project
 from gateway.db.pool import Database
 from gateway.db.pools import replicas, revisions
 from gateway.db.pools.served import switch_revision
+from tests.adapters.folders import tensors_of_width, write_adapter
 from tests.gateway.admin.test_conflicts import HOLD_CHANGES, until_waiting
 from tests.gateway.admin_server import AdminServer
 from tests.gateway.bases import BASE_DIGEST, put_adapter
-from tests.gateway.pools.acting_agent import GIB, Agent
+from tests.gateway.model_folder import make_model_folder
+from tests.gateway.pools.acting_agent import DIGEST, GIB, Agent
 
 POOL = {"name": "qwen3-0.6b", "model": "Qwen/Qwen3-0.6B", "settings": {"max_model_len": 8192}, "num_replicas": 2}
 
@@ -236,6 +241,37 @@ async def test_the_same_model_is_tried_again_after_it_failed(operator: httpx.Asy
     async with database.acquire() as conn:
         await revisions.set_revision_state(conn, pool["id"], 2, "failed", "The hub cannot be reached.")
     assert (await operator.delete(f"/pools/{pool['id']}")).status_code == 200, "nothing runs, and nothing will"
+
+
+async def test_a_base_that_adapters_do_not_fit_is_refused_by_their_names_unless_that_is_confirmed(
+    server: AdminServer, operator: httpx.AsyncClient, agent: Agent, acme: str, database: Database, tmp_path: Path
+) -> None:
+    new = make_model_folder(tmp_path / "new")
+    path, _ = await serving(operator, agent, model="/models/old")
+    twin = await make(operator, name="twin", model=str(new), num_replicas=0)
+    await agent.prepare(twin["id"], digest=model_digest(new), folder=str(new))
+    store = server.services.store
+    async with database.acquire() as conn:
+        for name, width in (("good", 32), ("bad", 64)):
+            digest = store.add(write_adapter(tmp_path / name, tensors=tensors_of_width(width)))
+            await adapter_versions.put_adapter(
+                conn,
+                acme.removeprefix("/projects/"),
+                name,
+                base_digest=DIGEST,
+                digest=digest,
+                rank=2,
+                size_bytes=1,
+            )
+    reply = await operator.post(path, json={"model": str(new)})
+    assert error(reply) == (409, "model")
+    refusal = reply.json()["error"]
+    assert refusal["code"] == "adapters_do_not_fit"
+    assert "acme:bad@1 (layer 0 q_proj: made for" in refusal["message"] and "good" not in refusal["message"]
+    assert (await operator.get(path)).json()["wanted_revision"] == 1
+    changed = await operator.post(path, json={"model": str(new), "allow_unfit_adapters": True})
+    assert (changed.status_code, changed.json()["wanted_revision"]) == (200, 2)
+    assert (await operator.post(path, json={"model": "/models/unknown"})).status_code == 200, "the agent will look"
 
 
 async def test_scaling_and_draining_say_how_many_shall_run(operator: httpx.AsyncClient, agent: Agent) -> None:

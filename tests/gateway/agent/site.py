@@ -87,11 +87,15 @@ class Host:
         assert row is not None
         return row
 
-    async def want(self, pool: pools.PoolRow, model: str, **settings: str) -> int:
+    async def want(
+        self, pool: pools.PoolRow, model: str, *, allow_unfit_adapters: bool = False, **settings: str
+    ) -> int:
         """Want a new revision of a pool; return its number."""
         async with self.database.transaction() as conn:
             assert await pools.lock_pool_by_id(conn, pool.organization_id, pool.id) is not None
-            made = await revisions.add_revision(conn, pool.id, model, settings)
+            made = await revisions.add_revision(
+                conn, pool.id, model, settings, allow_unfit_adapters=allow_unfit_adapters
+            )
             await pools.want_revision(conn, pool.id, made.revision)
         return made.revision
 

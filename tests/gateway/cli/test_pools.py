@@ -225,3 +225,13 @@ async def test_replicas_and_hosts_are_listed_drained_and_restarted(
     assert (await lorikeet.json("host", "list"))[0]["num_replicas"] == 2
     code, _, err = await lorikeet("replica", "drain", "replica_none")
     assert (code, err) == (1, "lorikeet: There is no replica with the id 'replica_none'.\n")
+
+
+async def test_adapters_are_dropped_only_where_that_is_said(lorikeet: Cli, agent: Agent, database: Database) -> None:
+    made = await lorikeet.json("pool", "create", "qwen", *MODEL)
+    await start(agent, made["id"])
+    await lorikeet.json("pool", "update", "qwen", "--model", "demo")
+    await lorikeet.json("pool", "update", "qwen", "--model", "demo-random", "--drop-adapters")
+    async with database.acquire() as conn:
+        rows = await revisions.list_revisions(conn, made["id"])
+    assert [each.allow_unfit_adapters for each in rows] == [True, False, False]

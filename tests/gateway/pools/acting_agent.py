@@ -40,12 +40,20 @@ class Agent:
         async with self._database.acquire() as conn:
             await hosts.release_host(conn, self._host_id, self._generation)
 
-    async def prepare(self, pool_id: str, revision: int = 1, digest: str = DIGEST, *, num_bytes: int = 2 * GIB) -> None:
+    async def prepare(
+        self,
+        pool_id: str,
+        revision: int = 1,
+        digest: str = DIGEST,
+        *,
+        num_bytes: int = 2 * GIB,
+        folder: str = "/models/x",
+    ) -> None:
         """Prepare the model of a revision. num_bytes: what each replica takes."""
         async with self._database.acquire() as conn:
             await register_base(conn, digest, "base")
             await revisions.set_prepared(
-                conn, pool_id, revision, folder="/models/x", base_digest=digest, num_bytes=num_bytes
+                conn, pool_id, revision, folder=folder, base_digest=digest, num_bytes=num_bytes
             )
 
     async def begin(self, pool_id: str, revision: int = 1, gpu: int | None = None, why: str = "") -> str:

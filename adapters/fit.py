@@ -1,0 +1,31 @@
+"""Whether content that was accepted for one base model fits another one: its modules, their shapes and the rank.
+
+Reads the configuration and the header of the weights, not the weights: these were checked when the content came. Knows
+neither names nor who owns an adapter.
+"""
+
+from __future__ import annotations
+
+from adapters.errors import AdapterMissing, AdapterRejected, StoreFailure
+from adapters.peft_format import check_fit, check_rank, read_description
+from adapters.report import BaseShape
+from adapters.store import AdapterStore
+
+NUM_REASONS = 2
+"""Reasons that are told of one adapter; of the others only the number is."""
+
+
+def why_unfit(store: AdapterStore, digest: str, base: BaseShape, max_rank: int) -> str:
+    """Return why the content with this digest cannot be served on a base model; "" where it can."""
+    reasons: list[str] = []
+    try:
+        with store.reading(digest) as folder:
+            adapter = read_description(folder)
+        check_fit(adapter, base.targets, base.num_layers)
+        check_rank(adapter, max_rank)
+    except AdapterRejected as rejected:
+        reasons = rejected.reasons
+    except (AdapterMissing, StoreFailure, OSError) as error:
+        reasons = [f"its files cannot be read: {error}"]
+    more = [f"and {len(reasons) - NUM_REASONS} more"] if len(reasons) > NUM_REASONS else []
+    return "; ".join([*reasons[:NUM_REASONS], *more])

@@ -1,0 +1,91 @@
+"""The adapters of a pool's present base, held against the base of the revision that the pool wants.
+
+Knows neither rows of pools nor when they change: it reads which adapters there are, and their files.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from adapters.fit import why_unfit
+from adapters.report import BaseShape
+from adapters.store import AdapterStore
+from engine.config import load_model_config
+from gateway.db.adapters.bases import LiveContent, live_contents
+from gateway.db.pools.served import ServedPool, pools_serving
+from gateway.domain.pools.unfit import UnfitAdapter
+
+if TYPE_CHECKING:
+    from gateway.db.pool import Connection
+
+Verdicts = dict[str, str]
+"""Why each content does not fit a base, by its digest; "" where it does."""
+
+
+class Fits:
+    """Remembers each verdict for as long as its base is wanted: contents and bases never change."""
+
+    def __init__(self, store: Callable[[], AdapterStore], max_rank: int) -> None:
+        """store: gives the store of adapters when it is first needed. max_rank: of hosts whose pools say nothing."""
+        self._open_store = store
+        self._max_rank = max_rank
+        self._store: AdapterStore | None = None
+        self._verdicts: dict[tuple[str, int], Verdicts] = {}  # by the digest of the base, and the largest rank
+
+    async def unfit(
+        self, conn: Connection, pool: ServedPool, settings: Mapping[str, str], folder: Path, base_digest: str
+    ) -> list[UnfitAdapter]:
+        """Return the versions of adapters that would no longer answer under a pool with another revision.
+
+        settings: of the engines of that revision. folder, base_digest: of its prepared model.
+
+        Raises one of FAILURES, OSError or UnsupportedModel.
+        """
+        serving = pool.revisions.get(pool.row.revision or 0)
+        if serving is None or serving.base_digest in (None, base_digest):
+            return []
+        contents = await live_contents(conn, serving.base_digest)
+        others = [name for name in await pools_serving(conn, serving.base_digest) if name != pool.row.name]
+        if others:  # adapters stay with a base that is served
+            return [UnfitAdapter(each.name, f"it stays with the base, which {others[0]} serves") for each in contents]
+        verdicts = await self._judge(settings, folder, base_digest, contents)
+        return [UnfitAdapter(each.name, verdicts[each.digest]) for each in contents if verdicts[each.digest]]
+
+    async def fitting(self, conn: Connection, pools: Sequence[ServedPool]) -> dict[str, set[str]]:
+        """Return the digests of contents that fit the wanted base of each pool that changes its base, by pool id.
+
+        Raises one of FAILURES, OSError or UnsupportedModel.
+        """
+        found, kept = {}, set()
+        for pool in pools:
+            serving = pool.revisions.get(pool.row.revision or 0)
+            wanted = pool.revisions.get(pool.row.wanted_revision)
+            if serving is None or serving.base_digest is None or wanted is None or wanted.state != "prepared":
+                continue
+            if wanted.base_digest in (None, serving.base_digest) or wanted.folder is None:
+                continue
+            contents = await live_contents(conn, serving.base_digest)
+            verdicts = await self._judge(wanted.settings, Path(wanted.folder), wanted.base_digest, contents)
+            found[pool.row.id] = {each.digest for each in contents if not verdicts[each.digest]}
+            kept.add(wanted.base_digest)
+        self._verdicts = {key: verdicts for key, verdicts in self._verdicts.items() if key[0] in kept}
+        return found
+
+    async def _judge(
+        self, settings: Mapping[str, str], folder: Path, base_digest: str, contents: Sequence[LiveContent]
+    ) -> Verdicts:
+        max_rank = int(settings.get("max_adapter_rank", self._max_rank))
+        verdicts = self._verdicts.setdefault((base_digest, max_rank), {})
+        new = {each.digest for each in contents} - verdicts.keys()
+        if new:
+            verdicts.update(await asyncio.to_thread(self._read, folder, new, max_rank))
+        return verdicts
+
+    def _read(self, folder: Path, digests: set[str], max_rank: int) -> Verdicts:
+        store = self._store = self._store or self._open_store()
+        config = load_model_config(folder)
+        base = BaseShape(config.adapter_targets(), config.num_layers)
+        return {digest: why_unfit(store, digest, base, max_rank) for digest in sorted(digests)}
