@@ -48,3 +48,9 @@ def test_it_has_digests_of_the_end_user(house: House, path: str, body: dict[str,
     if "chat" in path:
         told = line(house, path, body | {"model": "tiny", "user": ANN, "safety_identifier": BOB})
         assert (told["user"], told["safety_identifier"]) == (digest(ANN), digest(BOB))
+
+
+def test_it_says_whose_key_and_which_address_asked(house: House) -> None:
+    told = line(house, "/v1/completions", {"model": "tiny", "prompt": "x", "max_tokens": 1})
+    assert told["address"] == "127.0.0.1"
+    assert told["api_key_id"].startswith("key_") and told["tenant"].startswith("proj_")
