@@ -91,6 +91,12 @@ def build_core(
     sampler = Sampler(model.eos_token_ids, device.transfers, device.choose, device.adjust)
     runner = ModelRunner(device.make_path(pool.adapter), sampler, device.transfers)
     statistics = Statistics(scheduler, blocks, pool, host, compilations)
+    if config.max_model_len > device.max_model_len:
+        capped = (
+            "max_model_len is %d, but the context is %d: the model has %d positions, the KV cache room for %d tokens"
+        )
+        num_tokens = device.num_blocks * config.block_size
+        log.warning(capped, config.max_model_len, device.max_model_len, model.max_position, num_tokens)
     log.info("ready: %d KV blocks of %d tokens, context %d", device.num_blocks, config.block_size, device.max_model_len)
     limits = EngineLimits(
         device.max_model_len, config.max_num_seqs, config.max_waiting, config.block_size, device.num_blocks

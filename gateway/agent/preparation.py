@@ -43,10 +43,18 @@ async def prepare(
     """
     folder = await _fetch(msgspec.structs.replace(settings, model=model, model_name=""), say)
     try:
+        _check_context(folder, revision)
         measured = await asyncio.to_thread(measure, folder, settings.engine, revision, hardware)
     except (OSError, UnsupportedModel, ValueError) as error:
         raise ModelNotPrepared(str(error)) from None
     return Prepared(folder, await asyncio.to_thread(_digest_of_readable, folder), measured)
+
+
+def _check_context(folder: Path, revision: Mapping[str, str]) -> None:
+    """Raise ValueError where a revision asks for a longer context than its model has. Raises as `measure` does."""
+    asked, most = int(revision.get("max_model_len", "0")), load_model_config(folder).max_position
+    if asked > most:
+        raise ValueError(f"max_model_len={asked} is more than the {most} positions of the model")
 
 
 def _digest_of_readable(folder: Path) -> str:

@@ -193,9 +193,14 @@ class PoolRevision:
     def take(self, asked: Asked, tried: Set[str] = frozenset()) -> Replica:
         """Return the replica for a request, none of those that were tried; `give` it back when the request has ended.
 
+        One whose window is full is asked only where all are.
+
         Raises Overloaded: when no other replica is ready.
         """
         picked = self._balancer.pick(asked, tried) if len(self._replicas) > 1 else None
+        if picked is not None and _is_full(self._replicas[picked]):
+            full = {each.id for each in self._replicas.values() if _is_full(each)}
+            picked = self._balancer.pick(asked, tried | full) or picked
         replica = self._replicas[picked] if picked is not None else self.any_ready(tried)
         if replica is None:
             raise Overloaded(
@@ -224,6 +229,11 @@ class PoolRevision:
         """Return the ready replicas that do not drain; where there is none, those that do."""
         ready = [each for each in self._replicas.values() if each.backend.health().ready]
         return [each for each in ready if not each.is_draining] or ready
+
+
+def _is_full(replica: Replica) -> bool:
+    """Tell whether a request would have to wait for a place in a replica's window."""
+    return replica.backend.num_in_flight >= replica.backend.capabilities.max_in_flight
 
 
 def _picture(replica: Replica, now_s: float) -> ReplicaLoad:

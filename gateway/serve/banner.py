@@ -6,15 +6,16 @@ import json
 import shlex
 
 from adapters.demo import DEMO
+from gateway.serve import second_pool
 from gateway.serve.bootstrap import ADMIN_EMAIL, Access
 from gateway.settings import Settings
 
 
-def banner(settings: Settings, access: Access) -> str:
-    """Several lines, without a newline at the end."""
+def banner(settings: Settings, access: Access, num_demo_pools: int = 1) -> str:
+    """Return several lines, without a newline at the end. num_demo_pools: pools that the demo has, one or two."""
     lines = ["", f"Lorikeet is ready at {settings.base_url}/v1", ""]
     if access.tenant_keys:
-        lines += _demo_lines(settings, access)
+        lines += _demo_lines(settings, access, num_demo_pools)
     else:
         lines += [
             f"  base model    {settings.model_name}",
@@ -40,11 +41,14 @@ def _dashboard_lines(settings: Settings, access: Access) -> list[str]:
     return lines
 
 
-def _demo_lines(settings: Settings, access: Access) -> list[str]:
+def _demo_lines(settings: Settings, access: Access, num_pools: int) -> list[str]:
     lines = []
     for tenant, key in access.tenant_keys.items():
         models = [f"{settings.model_name}:{adapter.name}" for adapter in DEMO if adapter.tenant == tenant]
         lines += [f"  tenant {tenant:<7}{key}", f"{'':16}{', '.join([settings.model_name, *models])}"]
+        if num_pools > 1:
+            second = [f"{second_pool.NAME}:{second_pool.ADAPTER}"] * (tenant == second_pool.TENANT)
+            lines.append(f"{'':16}{', '.join([second_pool.NAME, *second])} (once its engine is ready)")
     lines += [
         f"  all keys      {settings.demo_env_path}",
         *(

@@ -19,7 +19,7 @@ from gateway.postgres.embedded import EmbeddedPostgres, EmbeddedPostgresError
 from gateway.postgres.placement import PlacementError
 from gateway.serve import second_pool
 from gateway.serve.banner import banner
-from gateway.serve.bootstrap import Access, BadOperatorKey, bootstrap
+from gateway.serve.bootstrap import BadOperatorKey, bootstrap
 from gateway.serve.commands import agent_command, gateway_command, gateway_environ
 from gateway.serve.first_pool import settle_first_pool
 from gateway.serve.fleet import Fleet, StartFailed
@@ -103,7 +103,8 @@ def _run(settings: Settings, gateways: int, num_demo_pools: int, terminal: Termi
         stack.callback(fleet.drain, settings.drain_seconds, lambda: stop.hurried)
         fleet.start(stop)
         _wait_until_ready(settings, fleet, terminal, stop)
-        _supervise(settings, access, fleet, terminal, stop)
+        terminal.show(banner(settings, access, num_demo_pools))
+        _supervise(settings, fleet, terminal, stop)
     terminal.say("stopped")
 
 
@@ -185,8 +186,7 @@ def _wait_until_ready(settings: Settings, fleet: Fleet, terminal: Terminal, stop
     fleet.began(agent_command(starting=False))
 
 
-def _supervise(settings: Settings, access: Access, fleet: Fleet, terminal: Terminal, stop: StopSignals) -> None:
-    terminal.show(banner(settings, access))
+def _supervise(settings: Settings, fleet: Fleet, terminal: Terminal, stop: StopSignals) -> None:
     with contextlib.suppress(StopRequested):
         while not stop.requested:
             fleet.tend(stop)

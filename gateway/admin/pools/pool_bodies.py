@@ -94,12 +94,19 @@ def check_model(model: str) -> None:
 
 def read_settings(settings: dict[str, str | int | float]) -> dict[str, str]:
     """Return engine settings as texts. Raises InvalidRequest naming the one that is wrong."""
-    texts = {name: f"{value:g}" if isinstance(value, float) else str(value) for name, value in settings.items()}
+    texts = {name: _text_of(value) for name, value in settings.items()}
     try:
         parse_settings(texts)
     except BadSetting as error:
         raise wrong_value(f"settings.{error.name}", _as_reason(error.reason)) from None
     return texts
+
+
+def _text_of(value: str | int | float) -> str:
+    """Return a value as an engine reads it, with all its digits; 8192.0 is the whole number that JSON means by it."""
+    if isinstance(value, float):
+        return str(int(value)) if value.is_integer() else repr(value)
+    return str(value)
 
 
 async def read_grants(conn: Connection, organization_id: str, wanted: Sequence[PoolGrantIn]) -> list[Grant]:

@@ -149,6 +149,11 @@ async def test_a_wrong_field_is_refused_by_its_name(operator: httpx.AsyncClient,
     assert await events(operator) == ["pool.created"]
 
 
+async def test_a_number_among_the_settings_keeps_all_its_digits(operator: httpx.AsyncClient) -> None:
+    made = await make(operator, settings={"gpu_memory_fraction": 0.123456789, "max_num_seqs": 12_345_678.0})
+    assert made["settings"] == {"gpu_memory_fraction": "0.123456789", "max_num_seqs": "12345678"}
+
+
 async def test_a_name_is_taken_once_and_the_operators_organization_alone_makes_pools(
     server: AdminServer, operator: httpx.AsyncClient
 ) -> None:

@@ -15,6 +15,7 @@ from gateway.agent.tending import SILENT_S
 from gateway.db.pools import pools
 from gateway.db.pools.replicas import drain_replicas, replace_replicas
 from tests.gateway.agent.site import Host, calling
+from tests.gateway.model_folder import CONTEXT
 from tests.installation.waiting import until
 from tests.patience import PATIENCE_S
 
@@ -208,6 +209,25 @@ async def test_a_model_that_does_not_fit_is_refused_with_the_sum_before_it_start
     refusal = await until(why, host.log)
     assert refusal.startswith("A replica needs 900000.5 GiB (weights 0.0 GiB, KV cache 900000.0 GiB, adapters 0.0 GiB")
     assert len(await host.ready()) == 1 and refusal.endswith("GiB in all.")
+
+
+async def test_a_context_that_the_model_does_not_have_is_refused_by_its_name(host: Host) -> None:
+    folder = host.model()
+    pool = await host.pool(folder)
+    host.agent()
+    await host.ready()
+    number = await host.want(pool, str(folder), max_model_len=str(CONTEXT + 1))
+
+    async def why() -> str:
+        async with host.database.acquire() as conn:
+            found: str = await conn.fetchval(
+                "SELECT why FROM pool_revisions WHERE revision = $1 AND state = 'failed'", number
+            )
+        return found
+
+    assert (
+        await until(why, host.log) == f"max_model_len={CONTEXT + 1} is more than the {CONTEXT} positions of the model"
+    )
 
 
 async def test_where_two_do_not_fit_one_goes_before_the_other_comes(host: Host) -> None:

@@ -15,9 +15,8 @@ from gateway.domain.balancing.replica import Asked
 class Counting:
     """A backend that has used something, and that notes what it is told."""
 
-    num_in_flight = 0
-
     def __init__(self, *, is_ready: bool = True, max_model_len: int = 8) -> None:
+        self.num_in_flight = 0
         self.used: list[Used] = []
         self.told: list[dict[str, Service]] = []
         self.is_ready = is_ready
@@ -69,6 +68,18 @@ def test_what_a_replica_used_alone_is_not_kept_for_the_next_one() -> None:
 def test_bounds_are_those_of_a_replica_that_is_there() -> None:
     assert revision(Counting(is_ready=False, max_model_len=99), Counting()).capabilities.max_model_len == 8
     assert revision(Counting(is_ready=False, max_model_len=99)).capabilities.max_model_len == 99
+
+
+def test_a_replica_whose_window_is_full_is_asked_only_where_all_are() -> None:
+    full, roomy = Counting(), Counting()
+    pool = revision(full, roomy)
+    asked = Asked("adapter")
+    first = pool.take(asked)
+    other = next(each for each in pool if each is not first)
+    cast("Counting", first.backend).num_in_flight = 8
+    assert pool.take(asked) is other, "although the adapter is at home on the first"
+    cast("Counting", other.backend).num_in_flight = 8
+    assert pool.take(asked) in (first, other)
 
 
 def test_a_replica_that_was_started_anew_keeps_its_own_counts() -> None:

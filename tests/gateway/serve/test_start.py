@@ -29,6 +29,7 @@ from gateway.db.organization.projects import create_project, find_project
 from gateway.db.organization.users import remove_user
 from gateway.db.pool import Database
 from gateway.domain.tenancy.keys import parse_key
+from gateway.serve import second_pool
 from gateway.serve.banner import banner, curl_line
 from gateway.serve.bootstrap import (
     ADMIN_EMAIL,
@@ -161,6 +162,15 @@ async def test_a_first_start_makes_keys_and_demo_and_a_second_one_changes_nothin
         (prices,) = await list_versions(connection, organization.id)
         assert prices.version.entries == (DEMO_PRICES,) and "  prices  " in banner(settings, access)
         assert await find_usable_key(connection, parsed.sha256) is None, "a revoked key does not come back"
+
+
+async def test_the_banner_of_two_demo_pools_names_both(empty_dsn: str, tmp_path: Path) -> None:
+    settings = Settings(data_dir=tmp_path)
+    access = await bootstrap(empty_dsn, settings, BASE_DIGEST)
+    two = banner(settings, access, num_demo_pools=2).splitlines()
+    assert sum(second_pool.NAME in line for line in two) == len(access.tenant_keys), "all tenants may use it"
+    assert sum(f"{second_pool.NAME}:{second_pool.ADAPTER}" in line for line in two) == 1, "one has an adapter there"
+    assert second_pool.NAME not in banner(settings, access)
 
 
 async def test_the_demo_sets_no_prices_where_somebody_would_have_to_pay_them(empty_dsn: str, tmp_path: Path) -> None:
