@@ -32,23 +32,3 @@ CREATE OR REPLACE TRIGGER organizations_changed
 
 CREATE OR REPLACE TRIGGER users_changed
     AFTER UPDATE OF role, removed_at ON users FOR EACH ROW EXECUTE FUNCTION announce_change();
-
-CREATE OR REPLACE TRIGGER logins_changed
-    AFTER UPDATE OF revoked_at ON logins FOR EACH ROW EXECUTE FUNCTION announce_change();
-
--- Announces the user of a changed membership.
-CREATE OR REPLACE FUNCTION announce_member() RETURNS trigger LANGUAGE plpgsql AS $$
-DECLARE
-    changed  project_members;
-    version  bigint;
-BEGIN
-    IF TG_OP = 'DELETE' THEN changed := OLD; ELSE changed := NEW; END IF;
-    UPDATE installation SET change_version = change_version + 1 RETURNING change_version INTO version;
-    PERFORM pg_notify('lorikeet_changes', json_build_object(
-        'version', version, 'table', TG_TABLE_NAME, 'id', changed.user_id, 'project_id', changed.project_id)::text);
-    RETURN NULL;
-END
-$$;
-
-CREATE OR REPLACE TRIGGER project_members_changed
-    AFTER INSERT OR DELETE OR UPDATE OF role ON project_members FOR EACH ROW EXECUTE FUNCTION announce_member();
