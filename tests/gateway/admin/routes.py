@@ -123,7 +123,14 @@ GOOD_BODIES: dict[type[msgspec.Struct], dict[str, Any]] = {
         "interval": "month",
         "notification_channel": {"type": "webhook"},
     },
-    UpdatePool: {"model": "demo", "settings": {}, "num_replicas": 0, "access": "all", "grants": []},
+    UpdatePool: {
+        "model": "demo",
+        "settings": {},
+        "num_replicas": 0,
+        "access": "all",
+        "grants": [],
+        "allow_unfit_adapters": True,
+    },
     UpdateSpendLimit: {"threshold_amount": 1, "currency": "USD", "interval": "month"},
     UpdateRateLimit: {
         "max_requests_per_1_minute": 1,
