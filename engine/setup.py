@@ -54,10 +54,15 @@ def build_engine(config: EngineConfig) -> tuple[EngineCore, EngineServer]:
         mailbox,
         fingerprint=_fingerprint(digest, name, dtype, quantized),
         device=name,
-        dtype=dtype.removeprefix("torch."),
+        dtype=_formats(dtype.removeprefix("torch."), quantized),
         unattended_s=config.unattended_s,
     )
     return core, server
+
+
+def _formats(dtype: str, quantized: str) -> str:
+    """Return the number formats for people, such as `bfloat16` or `float32, products in int8`."""
+    return dtype if quantized == "none" else f"{dtype}, products in {quantized}"
 
 
 def _fingerprint(digest: str, device: str, dtype: str, quantized: str) -> str:

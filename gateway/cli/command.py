@@ -34,7 +34,7 @@ from gateway.cli.organization import (
     users,
 )
 from gateway.cli.pools import pools, replicas
-from gateway.cli.server import backup, processes
+from gateway.cli.server import backup, doctor, processes
 from gateway.settings import BadSetting
 
 _EPILOG = """\
@@ -77,6 +77,7 @@ def build_parser() -> argparse.ArgumentParser:
     verbs = parser.add_subparsers(metavar="COMMAND", required=True)
     rooms = (
         processes,
+        doctor,
         chat,
         pools,
         replicas,

@@ -11,8 +11,11 @@ from gateway.serve.bootstrap import ADMIN_EMAIL, Access
 from gateway.settings import Settings
 
 
-def banner(settings: Settings, access: Access, num_demo_pools: int = 1) -> str:
-    """Return several lines, without a newline at the end. num_demo_pools: pools that the demo has, one or two."""
+def banner(settings: Settings, access: Access, num_demo_pools: int = 1, computes: str = "") -> str:
+    """Return several lines, without a newline at the end.
+
+    num_demo_pools: pools that the demo has, one or two. computes: what the engine computes in and on; "" is not shown.
+    """
     lines = ["", f"Lorikeet is ready at {settings.base_url}/v1", ""]
     if access.tenant_keys:
         lines += _demo_lines(settings, access, num_demo_pools)
@@ -23,6 +26,8 @@ def banner(settings: Settings, access: Access, num_demo_pools: int = 1) -> str:
             f"  operator key  in {settings.operator_key_path}",
             *_dashboard_lines(settings, access),
         ]
+    if computes:
+        lines.append(f"  engine        computes in {computes} (`lorikeet doctor` says why)")
     lines += [f"  logs          {settings.log_dir}", "  stop          Ctrl-C (running requests finish first)", ""]
     return "\n".join(lines)
 

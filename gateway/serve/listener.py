@@ -7,6 +7,8 @@ import http.client
 import socket
 from urllib.parse import urlsplit
 
+import msgspec
+
 BACKLOG = 2048
 PROBE_TIMEOUT_S = 2.0
 
@@ -73,3 +75,27 @@ def is_ready(base_url: str) -> bool:
         return False
     finally:
         connection.close()
+
+
+def engines_in_words(base_url: str, operator_key: str) -> str:
+    """Return what the first engine computes in and on, such as `bfloat16 on cpu`; "" where the gateway does not say."""
+    address = urlsplit(base_url)
+    connection = http.client.HTTPConnection(address.hostname or "", address.port, timeout=PROBE_TIMEOUT_S)
+    try:
+        connection.request("GET", "/v1/organization/engines", headers={"authorization": f"Bearer {operator_key}"})
+        response = connection.getresponse()
+        listed = _Engines() if response.status != 200 else msgspec.json.decode(response.read(), type=_Engines)
+    except (OSError, http.client.HTTPException, msgspec.DecodeError):
+        return ""
+    finally:
+        connection.close()
+    return next((f"{engine.dtype} on {engine.device}" for engine in listed.data if engine.dtype and engine.device), "")
+
+
+class _Engine(msgspec.Struct, frozen=True):
+    device: str
+    dtype: str
+
+
+class _Engines(msgspec.Struct, frozen=True):
+    data: tuple[_Engine, ...] = ()

@@ -23,7 +23,7 @@ from gateway.serve.bootstrap import BadOperatorKey, bootstrap
 from gateway.serve.commands import agent_command, gateway_command, gateway_environ
 from gateway.serve.first_pool import settle_first_pool
 from gateway.serve.fleet import Fleet, StartFailed
-from gateway.serve.listener import Listener, PortUnavailable, is_ready
+from gateway.serve.listener import Listener, PortUnavailable, engines_in_words, is_ready
 from gateway.serve.lock import DataFolderInUse, DataFolderUnusable, data_folder_lock, refuse_half_restored
 from gateway.serve.stop import StopRequested, StopSignals
 from gateway.serve.supervisor import Child
@@ -103,7 +103,8 @@ def _run(settings: Settings, gateways: int, num_demo_pools: int, terminal: Termi
         stack.callback(fleet.drain, settings.drain_seconds, lambda: stop.hurried)
         fleet.start(stop)
         _wait_until_ready(settings, fleet, terminal, stop)
-        terminal.show(banner(settings, access, num_demo_pools))
+        computes = engines_in_words(settings.base_url, access.operator_key)
+        terminal.show(banner(settings, access, num_demo_pools, computes))
         _supervise(settings, fleet, terminal, stop)
     terminal.say("stopped")
 

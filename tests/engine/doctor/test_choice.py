@@ -1,0 +1,87 @@
+"""The doctor names what the engine itself would choose, and advises only what would help."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+import torch
+
+from engine.config import EngineConfig
+from engine.doctor.choice import choose
+from engine.doctor.report import Choice, Machine
+from engine.hardware import SetupError, num_threads, resolve_device, resolve_dtype
+from kernels.cpu.library import installed
+from tests.engine.harness import engine_config
+
+QUIET = Machine(
+    processor="A Processor",
+    features=("avx2",),
+    num_processors=2,
+    quota=None,
+    memory_bytes=16 << 30,
+    available_bytes=8 << 30,
+    memory_limit_bytes=None,
+    load=0.0,
+    busy=0.0,
+)
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> EngineConfig:
+    return msgspec.structs.replace(engine_config(tmp_path, tmp_path), device="cpu", dtype="auto", num_threads=0)
+
+
+def _advice(choice: Choice) -> str:
+    return " ".join(choice.advice)
+
+
+def test_the_choice_is_the_engines_own(config: EngineConfig) -> None:
+    choice = choose(config, QUIET, ())
+    device = resolve_device("cpu")
+    assert (choice.device, choice.num_threads) == ("cpu", num_threads(0))
+    assert getattr(torch, choice.dtype) == resolve_dtype("auto", device)
+    assert choice.products == "torch"
+    library = installed()
+    assert choice.native_paths == (library.paths if library is not None else ())
+
+
+def test_int8_names_the_path_that_runs(config: EngineConfig) -> None:
+    choice = choose(msgspec.structs.replace(config, quantization="int8"), QUIET, ())
+    library = installed()
+    assert choice.products == ("torch" if library is None else f"int8 {library.paths[-1]}")
+
+
+def test_float32_is_advised_to_quantize_only_where_kernels_are_there(config: EngineConfig) -> None:
+    choice = choose(msgspec.structs.replace(config, dtype="float32"), QUIET, ())
+    assert ("LORIKEET_QUANTIZATION=int8" in _advice(choice)) == (len(choice.native_paths) > 1)
+
+
+@pytest.mark.parametrize(
+    ("changes", "advised"),
+    [
+        ({"busy": 1.7}, "Other processes use 1.7 of 2 processors"),
+        ({"quota": 0.5}, "LORIKEET_NUM_THREADS=1"),
+        ({"memory_limit_bytes": 1 << 30}, "LORIKEET_KV_CACHE_BYTES"),
+    ],
+)
+def test_what_slows_an_engine_down_is_named_and_else_nothing(
+    changes: dict[str, float], advised: str, config: EngineConfig
+) -> None:
+    config = msgspec.structs.replace(config, dtype="float32", quantization="int8")
+    assert advised in _advice(choose(config, msgspec.structs.replace(QUIET, **changes), ()))
+    assert advised not in _advice(choose(config, QUIET, ()))
+
+
+def test_emulated_bfloat16_is_advised_against(config: EngineConfig) -> None:
+    config = msgspec.structs.replace(config, dtype="bfloat16")
+    assert "emulates bfloat16" in _advice(choose(config, QUIET, ()))
+    capable = msgspec.structs.replace(QUIET, features=("avx2", "avx512_bf16"))
+    assert "emulates bfloat16" not in _advice(choose(config, capable, ()))
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="the machine has a GPU")
+def test_what_would_not_start_is_an_error(config: EngineConfig) -> None:
+    with pytest.raises(SetupError, match="LORIKEET_DEVICE"):
+        choose(msgspec.structs.replace(config, device="cuda"), QUIET, ())

@@ -1,0 +1,49 @@
+"""`lorikeet doctor` tells of this very machine, and says in one line what is wrong with a setting."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from gateway.cli import main
+
+
+def _environ(tmp_path: Path, **settings: str) -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("LORIKEET_")}
+    return kept | {"LORIKEET_DATA_DIR": str(tmp_path / "data"), **settings}
+
+
+def test_the_report_is_of_this_machine(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    environ = _environ(tmp_path, LORIKEET_DEVICE="cpu", LORIKEET_NUM_THREADS="1")
+    assert main(["doctor", "--json", "--measure", "0.2"], environ) == 0
+    report = json.loads(capsys.readouterr().out)
+    machine, choice, measured = report["machine"], report["choice"], report["measured"]
+    total = next(line for line in Path("/proc/meminfo").read_text().splitlines() if line.startswith("MemTotal"))
+    assert machine["memory_bytes"] == int(total.split()[1]) * 1024
+    assert machine["num_processors"] == len(os.sched_getaffinity(0))
+    assert (choice["device"], choice["num_threads"]) == ("cpu", 1)
+    assert measured["products_ms"] > 0 and measured["read_gb_per_s"] > 0
+    assert measured["floor_ms"] == pytest.approx(measured["weights_bytes"] / measured["read_gb_per_s"] / 1e6, rel=0.1)
+    assert not report["data_folder"]["exists"] and report["data_folder"]["free_bytes"] > 0
+    assert not (tmp_path / "data").exists(), "looking makes nothing"
+
+
+def test_people_read_the_path_and_the_advice(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor", "--measure", "0"], _environ(tmp_path, LORIKEET_DEVICE="cpu")) == 0
+    out = capsys.readouterr().out
+    assert "An engine computes here on the processor in " in out and "What would make it faster:" in out
+
+
+@pytest.mark.parametrize("seconds", ["-1", "x", "301", "nan"])
+def test_a_wrong_length_is_refused(seconds: str, tmp_path: Path) -> None:
+    with pytest.raises(SystemExit) as left:
+        main(["doctor", "--measure", seconds], _environ(tmp_path))
+    assert left.value.code == 2
+
+
+def test_a_setting_with_which_no_engine_starts_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor", "--measure", "0"], _environ(tmp_path, LORIKEET_NUM_THREADS="99999")) == 1
+    assert "LORIKEET_NUM_THREADS" in capsys.readouterr().err
