@@ -13,7 +13,7 @@ from msgspec import Meta
 Projection = Literal["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 PROJECTIONS: tuple[Projection, ...] = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 
-FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
+FAMILIES = ("llama", "mistral", "qwen2", "qwen3", "smollm3", "granite")
 
 
 class UnsupportedModel(ValueError):
@@ -40,12 +40,7 @@ class RopeParameters(msgspec.Struct, frozen=True):
 
 
 class ModelConfig(msgspec.Struct, frozen=True):
-    """A decoder of the Llama family, as its `config.json` describes it.
-
-    qkv_bias: Qwen2, or Llama with attention_bias. o_bias: Llama with attention_bias. qk_norm: Qwen3.
-    sliding_window: tokens each position sees, itself included; None sees all.
-    embedding_sizes: to how many numbers an embedding may be shortened, hidden_size among them; () only hidden_size.
-    """
+    """A decoder of the Llama family, as its `config.json` describes it."""
 
     family: str
     vocab_size: int
@@ -60,11 +55,35 @@ class ModelConfig(msgspec.Struct, frozen=True):
     max_position: int
     tie_word_embeddings: bool
     qkv_bias: bool = False
+    """Whether queries, keys and values have biases: Qwen2, and others with attention_bias."""
     o_bias: bool = False
+    """Whether the output of attention has a bias: Llama, Qwen3, SmolLM3 and Granite with attention_bias."""
     qk_norm: bool = False
-    sliding_window: int | None = None
+    """Whether queries and keys are normed by head: Qwen3."""
+    windows: tuple[int | None, ...] = ()
+    """For each layer the number of tokens that a position sees, itself included; None sees all. Empty: all see all."""
+    unrotated_layers: tuple[int, ...] = ()
+    """Layers whose queries and keys are not rotated (SmolLM3; Yang et al., 2025, arXiv 2501.18795)."""
+    embedding_multiplier: float = 1.0
+    """Granite: the factor of the embedding of each token."""
+    attention_multiplier: float | None = None
+    """Granite: the factor of attention's scores; None: one by the root of head_dim."""
+    residual_multiplier: float = 1.0
+    """Granite: the factor of what attention and the feed-forward part add to the residual stream."""
+    logits_divisor: float = 1.0
+    """Granite: what logits are divided by."""
     eos_token_ids: tuple[int, ...] = ()
     embedding_sizes: tuple[int, ...] = ()
+    """The sizes to which an embedding may be shortened, hidden_size among them. Empty: only hidden_size."""
+
+    @property
+    def query_multiplier(self) -> float:
+        """The factor of queries with which scores, divided by the root of head_dim, have the factor that is wanted."""
+        return 1.0 if self.attention_multiplier is None else self.attention_multiplier * math.sqrt(self.head_dim)
+
+    def window(self, layer: int) -> int | None:
+        """Return the number of tokens that a position of a layer sees, itself included; None for all."""
+        return self.windows[layer] if self.windows else None
 
     def projection_shape(self, projection: Projection) -> tuple[int, int]:
         """(in_features, out_features) of one linear of a layer."""
@@ -212,9 +231,11 @@ def _model_config(family: str, raw: dict[str, Any], folder: Path) -> ModelConfig
         max_position=raw["max_position_embeddings"],
         tie_word_embeddings=bool(raw.get("tie_word_embeddings", False)),
         qkv_bias=family == "qwen2" or bool(raw.get("attention_bias", False)),
-        o_bias=family in ("llama", "qwen3") and bool(raw.get("attention_bias", False)),
+        o_bias=family not in ("mistral", "qwen2") and bool(raw.get("attention_bias", False)),
         qk_norm=family == "qwen3",
-        sliding_window=_sliding_window(family, raw),
+        windows=_windows(family, raw),
+        unrotated_layers=_unrotated_layers(raw) if family == "smollm3" else (),
+        **(_multipliers(raw) if family == "granite" else {}),
         eos_token_ids=_eos_token_ids(raw, folder),
         embedding_sizes=_embedding_sizes(raw),
     )
@@ -271,20 +292,70 @@ def _yarn_attention_factor(scaling: dict[str, Any], factor: float) -> float:
     return temperature(1.0)
 
 
-def _sliding_window(family: str, raw: dict[str, Any]) -> int | None:
-    """Tokens each position sees, the same in every layer. Raises UnsupportedModel where layers differ."""
+def _windows(family: str, raw: dict[str, Any]) -> tuple[int | None, ...]:
+    """Return the window of each layer; () where all layers see everything.
+
+    Raises UnsupportedModel: when the config does not say which layers have the window.
+    """
     window = raw.get("sliding_window")
     if window is None or not raw.get("use_sliding_window", family == "mistral"):
-        return None
+        return ()
     num_layers = raw["num_hidden_layers"]
-    default = ["sliding_attention"] * num_layers
+    kinds = raw.get("layer_types") or _usual_kinds(family, raw, num_layers)
+    known = {"full_attention": None, "sliding_attention": window}
+    if not isinstance(kinds, list) or len(kinds) != num_layers or not all(kind in known for kind in kinds):
+        raise UnsupportedModel(
+            f"config.json: layer_types must list {num_layers} times full_attention or sliding_attention"
+        )
+    if type(window) is not int or window < 1:
+        raise UnsupportedModel("config.json: sliding_window must be a whole number above 0")
+    return tuple(known[kind] for kind in kinds) if "sliding_attention" in kinds else ()
+
+
+def _usual_kinds(family: str, raw: dict[str, Any], num_layers: int) -> list[str]:
+    """Return the kind of attention of each layer of a config that has windows and does not list its layers."""
     if family in ("qwen2", "qwen3"):  # the first max_window_layers layers see everything
         full = min(raw.get("max_window_layers", num_layers), num_layers)
-        default = ["full_attention"] * full + ["sliding_attention"] * (num_layers - full)
-    kinds = set(raw.get("layer_types") or default)
-    if len(kinds) > 1:
-        raise UnsupportedModel("config.json: layer_types (or max_window_layers) mixes full and sliding attention")
-    return int(window) if kinds == {"sliding_attention"} else None
+        return ["full_attention"] * full + ["sliding_attention"] * (num_layers - full)
+    if family == "smollm3":
+        unrotated = _unrotated_layers(raw)
+        return ["sliding_attention" if layer in unrotated else "full_attention" for layer in range(num_layers)]
+    return ["sliding_attention"] * num_layers
+
+
+def _unrotated_layers(raw: dict[str, Any]) -> tuple[int, ...]:
+    """Return the layers that SmolLM3 does not rotate: those at which `no_rope_layers` has a 0, or each
+    `no_rope_layer_interval`-th one.
+
+    Raises UnsupportedModel: for another list.
+    """
+    num_layers, listed = raw["num_hidden_layers"], raw.get("no_rope_layers")
+    if listed is None:
+        interval = raw.get("no_rope_layer_interval", 4)
+        if type(interval) is not int or interval < 1:
+            raise UnsupportedModel("config.json: no_rope_layer_interval must be a whole number above 0")
+        return tuple(range(interval - 1, num_layers, interval))
+    if not isinstance(listed, list) or len(listed) != num_layers or not all(each in (0, 1) for each in listed):
+        raise UnsupportedModel(f"config.json: no_rope_layers must list {num_layers} times 0 or 1")
+    return tuple(layer for layer, is_rotated in enumerate(listed) if not is_rotated)
+
+
+def _multipliers(raw: dict[str, Any]) -> dict[str, float]:
+    """Return Granite's four factors.
+
+    Raises UnsupportedModel: for one that is no finite number, or a divisor of 0.
+    """
+    keys = {
+        "embedding_multiplier": "embedding_multiplier",
+        "attention_multiplier": "attention_multiplier",
+        "residual_multiplier": "residual_multiplier",
+        "logits_divisor": "logits_scaling",
+    }
+    found = {field: raw.get(key, 1.0) for field, key in keys.items()}
+    for field, value in found.items():
+        if type(value) not in (int, float) or not math.isfinite(value) or (field == "logits_divisor" and value == 0):
+            raise UnsupportedModel(f"config.json: {keys[field]} must be a finite number, and logits_scaling not 0")
+    return {field: float(value) for field, value in found.items()}
 
 
 def _eos_token_ids(raw: dict[str, Any], folder: Path) -> tuple[int, ...]:

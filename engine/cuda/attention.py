@@ -34,7 +34,11 @@ class PagedCache:
         self.config = config
         self.block_size = block_size
         cos, sin = cos_and_sin(config.rope, config.head_dim, max_position)
-        self.cos, self.sin = cos.to(device), sin.to(device)
+        rotated = cos.to(device), sin.to(device)
+        # Where nothing is rotated the kernel, which writes the cache as well, turns by no angle.
+        plain = (torch.ones_like(rotated[0]), torch.zeros_like(rotated[1])) if config.unrotated_layers else rotated
+        unrotated = frozenset(config.unrotated_layers)
+        self.angles = [plain if layer in unrotated else rotated for layer in range(config.num_layers)]
         shape = (2, config.num_kv_heads, num_blocks * block_size, config.head_dim)
         group = config.num_heads // config.num_kv_heads
         self.queries_at_once = queries_at_once(config.head_dim, group, dtype, device)
@@ -62,8 +66,9 @@ class PagedAttention:
 
     def attend(self, index: int, layer: LayerWeights, qkv: Tensor) -> Tensor:
         cache, memory, out, num_decodes = self._cache, self._cache.layers[index], self._out, self._num_decodes
-        q = rope_and_write_kv_(qkv, self._positions, cache.cos, cache.sin, memory, self._slots, _head_norms(layer))
-        window = cache.config.sliding_window
+        cos, sin = cache.angles[index]
+        q = rope_and_write_kv_(qkv, self._positions, cos, sin, memory, self._slots, _head_norms(layer))
+        window = cache.config.window(index)
         if num_decodes:
             paged_attention_(out[:num_decodes], q[:num_decodes], memory, self._decodes, self._workspace, window)
         if self._num_prompt_rows:

@@ -1,4 +1,4 @@
-"""The decoder of the Llama family: Llama, Mistral, Qwen2 and Qwen3, told apart by `ModelConfig` alone.
+"""The decoder of the Llama family: Llama, Mistral, Qwen2, Qwen3, SmolLM3 and Granite, told apart by `ModelConfig`.
 
 One forward pass over a flattened batch of rows, a token each. It knows nothing of requests, sampling, the cache or
 which device this is: how a step's rows attend and what their adapters add comes with the batch.
@@ -26,8 +26,8 @@ class StepAttention(Protocol):
     def attend(self, index: int, layer: LayerWeights, qkv: Tensor) -> Tensor:
         """qkv [N, heads + 2 * kv_heads, head_dim] as projected, may be overwritten -> [N, heads * head_dim].
 
-        Queries and keys get the layer's norms, if it has any, and are rotated; keys and values are in the cache of
-        layer `index` afterwards.
+        Queries and keys get the layer's norms, if it has any, and are rotated, unless the layer is one that does not
+        rotate; keys and values are in the cache of layer `index` afterwards.
         """
 
 
@@ -76,7 +76,7 @@ class Decoder:
     def forward(self, batch: Batch, before: Callable[[int], None] = lambda index: None) -> Tensor:
         """Compute the batch. before: called ahead of each layer, with its index. Returns the hidden states [W, hidden]
         of batch.output_rows after the final norm."""
-        x = self.weights.embed[batch.token_ids]
+        x = _scaled(self.weights.embed[batch.token_ids], self.config.embedding_multiplier)
         for index, layer in enumerate(self.weights.layers):
             before(index)
             x = self._attend(index, layer, x, batch)
@@ -86,7 +86,8 @@ class Decoder:
     def logits(self, hidden: Tensor) -> Tensor:
         """Of rows that `forward` returned: [W, hidden] -> [W, V] fp32, valid until the next call."""
         logits = self.weights.lm_head(hidden)
-        return self._logits.take(*logits.shape).copy_(logits)
+        copy: Tensor = self._logits.take(*logits.shape).copy_(logits)
+        return copy if self.config.logits_divisor == 1.0 else copy.div_(self.config.logits_divisor)
 
     def _attend(self, index: int, layer: LayerWeights, x: Tensor, batch: Batch) -> Tensor:
         """The residual stream x [N, hidden] after the layer's attention."""
@@ -97,7 +98,10 @@ class Decoder:
         if delta is not None:
             heads = config.num_heads, config.num_kv_heads, config.num_kv_heads
             delta.add_(qkv, [number * config.head_dim for number in heads])
+        if layer.q_norm is None:  # a norm has the factor in its weights
+            _scaled(qkv[:, : config.num_heads * config.head_dim], config.query_multiplier)
         attended = batch.attention.attend(index, layer, qkv.view(x.shape[0], -1, config.head_dim))
+        attended = _scaled(attended, config.residual_multiplier)
         delta = None if lora is None else lora.begin(index, OUT, attended)
         out = layer.o.add(attended, x)
         if delta is not None:
@@ -110,8 +114,17 @@ class Decoder:
         delta = None if lora is None else lora.begin(index, GATE_UP, normed)
         gate_up = layer.gate_up(normed)
         activated = self._activation(gate_up) if delta is None else delta.silu_mul(gate_up)
+        activated = _scaled(activated, self.config.residual_multiplier)
         delta = None if lora is None else lora.begin(index, DOWN, activated)
         out = layer.down.add(activated, x)
         if delta is not None:
             delta.add_(out, out.shape[1:])
         return out
+
+
+def _scaled(x: Tensor, factor: float) -> Tensor:
+    """Return x times a factor, in place; x itself where that is 1, as for all families but Granite.
+
+    Inputs of a product are scaled rather than its output, so that the base's product and the adapter's delta both are.
+    """
+    return x if factor == 1.0 else x.mul_(factor)

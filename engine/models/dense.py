@@ -33,13 +33,15 @@ class DenseModel:
         """Of every position: [T] -> [T, V] fp32."""
         config = self._config
         embed = self._take("model.embed_tokens.weight", (config.vocab_size, config.hidden_size)).float()
-        x = embed[torch.tensor(token_ids, device=embed.device)]
+        x = embed[torch.tensor(token_ids, device=embed.device)] * config.embedding_multiplier
         for index in range(config.num_layers):
-            x = x + self._attention(index, self._norm(f"model.layers.{index}.input_layernorm", x))
-            x = x + self._feed_forward(index, self._norm(f"model.layers.{index}.post_attention_layernorm", x))
+            attended = self._attention(index, self._norm(f"model.layers.{index}.input_layernorm", x))
+            x = x + config.residual_multiplier * attended
+            fed = self._feed_forward(index, self._norm(f"model.layers.{index}.post_attention_layernorm", x))
+            x = x + config.residual_multiplier * fed
         if not config.tie_word_embeddings:
             embed = self._take("lm_head.weight", (config.vocab_size, config.hidden_size)).float()
-        return self._norm("model.norm", x) @ embed.T
+        return self._norm("model.norm", x) @ embed.T / config.logits_divisor
 
     def _attention(self, index: int, x: Tensor) -> Tensor:
         config, num_tokens = self._config, len(x)
@@ -52,11 +54,13 @@ class DenseModel:
             k = self._norm(f"model.layers.{index}.self_attn.k_norm", k)
         cos, sin = (table.to(x.device) for table in cos_and_sin(config.rope, config.head_dim, num_tokens))
         group = config.num_heads // config.num_kv_heads
-        k = rope_reference(k, cos, sin).repeat_interleave(group, 1)
-        scores = torch.einsum("ihd,jhd->hij", rope_reference(q, cos, sin), k) * config.head_dim**-0.5
+        if index not in config.unrotated_layers:
+            q, k = rope_reference(q, cos, sin), rope_reference(k, cos, sin)
+        factor = config.head_dim**-0.5 if config.attention_multiplier is None else config.attention_multiplier
+        scores = torch.einsum("ihd,jhd->hij", q, k.repeat_interleave(group, 1)) * factor
         position = torch.arange(num_tokens, device=x.device)
         distance = position[:, None] - position
-        visible = (distance >= 0) & (distance < (config.sliding_window or num_tokens))
+        visible = (distance >= 0) & (distance < (config.window(index) or num_tokens))
         weights = scores.masked_fill(~visible, -torch.inf).softmax(-1)
         attended = torch.einsum("hij,jhd->ihd", weights, v.repeat_interleave(group, 1))
         return self._project(index, "self_attn", "o_proj", attended.flatten(1))

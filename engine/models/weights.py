@@ -75,8 +75,8 @@ def _layer(take: Take, config: ModelConfig, index: int, make_norm: MakeNorm, mak
     def bias(projection: str) -> Tensor:
         return take(f"{prefix}.self_attn.{projection}.bias", (config.adapter_targets()[projection][1],))
 
-    def norm(name: str, size: int) -> Norm:
-        return make_norm(take(f"{prefix}.{name}.weight", (size,)), config.rms_norm_eps)
+    def norm(name: str, size: int, factor: float = 1.0) -> Norm:
+        return make_norm(take(f"{prefix}.{name}.weight", (size,)) * factor, config.rms_norm_eps)
 
     qkv = ("q_proj", "k_proj", "v_proj")
     return LayerWeights(
@@ -85,9 +85,12 @@ def _layer(take: Take, config: ModelConfig, index: int, make_norm: MakeNorm, mak
             torch.cat([matrix("self_attn", name) for name in qkv]),
             torch.cat([bias(name) for name in qkv]) if config.qkv_bias else None,
         ),
-        q_norm=norm("self_attn.q_norm", config.head_dim) if config.qk_norm else None,
+        q_norm=norm("self_attn.q_norm", config.head_dim, config.query_multiplier) if config.qk_norm else None,
         k_norm=norm("self_attn.k_norm", config.head_dim) if config.qk_norm else None,
-        o=make_linear(matrix("self_attn", "o_proj"), bias("o_proj") if config.o_bias else None),
+        # The decoder scales what goes into this product, which leaves its bias to be scaled here.
+        o=make_linear(
+            matrix("self_attn", "o_proj"), bias("o_proj") * config.residual_multiplier if config.o_bias else None
+        ),
         post_norm=norm("post_attention_layernorm", hidden),
         gate_up=make_linear(torch.cat([matrix("mlp", "gate_proj"), matrix("mlp", "up_proj")]), None),
         down=make_linear(matrix("mlp", "down_proj"), None),

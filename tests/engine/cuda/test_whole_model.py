@@ -20,7 +20,18 @@ from engine.config import ModelConfig
 from engine.cuda.accelerator import Accelerator
 from engine.cuda.in_order import InOrderAccelerator
 
-QWEN3 = msgspec.structs.replace(SHAPES["tiny"], family="qwen3", qk_norm=True, qkv_bias=True, sliding_window=4)
+EVERYTHING = msgspec.structs.replace(
+    SHAPES["tiny"],
+    family="qwen3",
+    qk_norm=True,
+    qkv_bias=True,
+    windows=(4, None),
+    unrotated_layers=(1,),
+    embedding_multiplier=2.0,
+    attention_multiplier=0.3,
+    residual_multiplier=0.5,
+    logits_divisor=3.0,
+)
 
 
 def open_rig(model: ModelConfig, sizes: Sizes, dtype: torch.dtype) -> tuple[Rig, RandomAdapters]:
@@ -43,8 +54,8 @@ def assert_right(rig: Rig, adapters: RandomAdapters) -> None:
 
 @pytest.fixture(scope="module")
 def tiny() -> Iterator[tuple[Rig, RandomAdapters]]:
-    """Norms of heads, biases and a window; the benchmark's dry run checks a plain model in the same way."""
-    rig, adapters = open_rig(QWEN3, DRY, torch.float32)
+    """A model with all that a config can ask for; the benchmark's dry run checks a plain one in the same way."""
+    rig, adapters = open_rig(EVERYTHING, DRY, torch.float32)
     yield rig, adapters
     rig.pool.close()
 

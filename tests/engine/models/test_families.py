@@ -34,11 +34,15 @@ def test_family_equals_transformers(name: str, tmp_path: Path) -> None:
         ({"hidden_act": "gelu"}, "hidden_act"),
         ({"mlp_bias": True}, "mlp_bias"),
         ({"rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}}, "rope type"),
-        ({"model_type": "qwen2", "sliding_window": 8, "use_sliding_window": True, "max_window_layers": 1}, "mixes"),
+        ({"model_type": "mistral", "sliding_window": 0}, "sliding_window"),
+        ({"model_type": "smollm3", "no_rope_layers": [1]}, "no_rope_layers"),
+        ({"model_type": "smollm3", "no_rope_layers": None, "no_rope_layer_interval": 0}, "no_rope_layer_interval"),
+        ({"model_type": "granite", "logits_scaling": 0}, "logits_scaling"),
+        ({"model_type": "granite", "attention_multiplier": "x"}, "attention_multiplier"),
         ({"matryoshka_dimensions": [64, 1 << 20]}, "matryoshka_dimensions"),
         ({"matryoshka_dimensions": ["64"]}, "matryoshka_dimensions"),
         ({"matryoshka_dimensions": 64}, "matryoshka_dimensions"),
-        ({"model_type": "mistral", "sliding_window": 8, "layer_types": ["full_attention", "x"]}, "mixes"),
+        ({"model_type": "mistral", "sliding_window": 8, "layer_types": ["full_attention", "x"]}, "layer_types"),
     ],
 )
 def test_what_the_decoder_would_compute_wrongly_is_refused_by_key(
