@@ -12,7 +12,7 @@ import msgspec
 import torch
 from torch import Tensor
 
-from engine.config import ModelConfig
+from engine.config import ModelConfig, RopeParameters
 from engine.models.rope import RotaryTable
 from engine.models.weights import LayerWeights
 from kernels.attention import decode_attention, prefill_attention
@@ -47,13 +47,18 @@ class PagedCache:
     def __init__(self, config: ModelConfig, num_slots: int, max_position: int, dtype: torch.dtype) -> None:
         self.heads = config.num_heads, config.num_kv_heads
         rotated = config.num_heads + config.num_kv_heads, config.num_kv_heads
-        self.rotary = RotaryTable(config.rope, rotated, config.head_dim, max_position, dtype)
+        ropes = [config.rope_of(layer) for layer in range(config.num_layers)]
+        self.rotary_tables = {
+            rope: RotaryTable(rope, rotated, config.head_dim, max_position, dtype) for rope in dict.fromkeys(ropes)
+        }
+        self.ropes: list[RopeParameters | None] = [
+            None if layer in config.unrotated_layers else rope for layer, rope in enumerate(ropes)
+        ]
         self.gathered = Workspace(dtype, torch.device("cpu"))
         shape = (2, config.num_kv_heads, num_slots, config.head_dim)
         # Zeros, not garbage: padded context is read at weight 0, and 0 * NaN is a NaN (see kernels.kv_cache).
         self.layers = [torch.zeros(shape, dtype=dtype) for _ in range(config.num_layers)]
         self.windows = [config.window(layer) for layer in range(config.num_layers)]
-        self.unrotated = frozenset(config.unrotated_layers)
 
 
 class PagedAttention:
@@ -63,7 +68,8 @@ class PagedAttention:
         """rows: the same ones for each window of the model's layers, which differ in what they see."""
         self._cache = cache
         self._rows = rows
-        self._rotary = cache.rotary.at(next(iter(rows.values())).positions)
+        positions = next(iter(rows.values())).positions
+        self._rotary = {rope: table.at(positions) for rope, table in cache.rotary_tables.items()}
 
     def attend(self, index: int, layer: LayerWeights, qkv: Tensor) -> Tensor:
         rows, cache = self._rows[self._cache.windows[index]], self._cache.layers[index]
@@ -71,8 +77,8 @@ class PagedAttention:
         if layer.q_norm is not None and layer.k_norm is not None:
             q, k, v = torch.split(qkv, [num_heads, num_kv_heads, num_kv_heads], 1)
             qkv = torch.cat((layer.q_norm(q), layer.k_norm(k), v), 1)
-        if index not in self._cache.unrotated:
-            qkv = rope(qkv, *self._rotary)
+        if (parameters := self._cache.ropes[index]) is not None:
+            qkv = rope(qkv, *self._rotary[parameters])
         q, kv = torch.split(qkv, [num_heads, 2 * num_kv_heads], 1)
         write_kv(cache, kv, rows.slots)
         parts = [

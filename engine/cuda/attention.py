@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from engine.config import ModelConfig
+from engine.config import ModelConfig, RopeParameters
 from engine.cuda.fill import Extent
 from engine.cuda.metadata import StepFields
 from engine.cuda.norm import TritonNorm
@@ -33,16 +33,28 @@ class PagedCache:
     ) -> None:
         self.config = config
         self.block_size = block_size
-        cos, sin = cos_and_sin(config.rope, config.head_dim, max_position)
-        rotated = cos.to(device), sin.to(device)
-        # Where nothing is rotated the kernel, which writes the cache as well, turns by no angle.
-        plain = (torch.ones_like(rotated[0]), torch.zeros_like(rotated[1])) if config.unrotated_layers else rotated
-        unrotated = frozenset(config.unrotated_layers)
-        self.angles = [plain if layer in unrotated else rotated for layer in range(config.num_layers)]
+        self.angles = _angles(config, max_position, device)
         shape = (2, config.num_kv_heads, num_blocks * block_size, config.head_dim)
         group = config.num_heads // config.num_kv_heads
         self.queries_at_once = queries_at_once(config.head_dim, group, dtype, device)
         self.layers = [torch.zeros(shape, dtype=dtype, device=device) for _ in range(config.num_layers)]
+
+
+def _angles(config: ModelConfig, max_position: int, device: torch.device) -> list[tuple[Tensor, Tensor]]:
+    """Return cos and sin of every position, [max_position, head_dim / 2] fp32 each, for each layer."""
+    tables: dict[RopeParameters | None, tuple[Tensor, Tensor]] = {}
+    angles = []
+    for layer in range(config.num_layers):
+        rope = None if layer in config.unrotated_layers else config.rope_of(layer)
+        if rope not in tables:
+            if rope is not None:
+                cos, sin = cos_and_sin(rope, config.head_dim, max_position)
+            else:  # the kernel, which writes the cache as well, turns by no angle
+                cos = torch.ones(max_position, config.head_dim // 2)
+                sin = torch.zeros_like(cos)
+            tables[rope] = cos.to(device), sin.to(device)
+        angles.append(tables[rope])
+    return angles
 
 
 class PagedAttention:

@@ -16,7 +16,7 @@ from engine.bench.shape.checks import check_logits
 from engine.bench.shape.rig import Rig, decode_plan, rig_config
 from engine.bench.shape.sizes import DRY, SHAPES, Sizes
 from engine.bench.shape.weights import RandomAdapters
-from engine.config import ModelConfig
+from engine.config import ModelConfig, RopeParameters
 from engine.cuda.accelerator import Accelerator
 from engine.cuda.in_order import InOrderAccelerator
 
@@ -31,6 +31,19 @@ EVERYTHING = msgspec.structs.replace(
     attention_multiplier=0.3,
     residual_multiplier=0.5,
     logits_divisor=3.0,
+)
+
+GEMMA3 = msgspec.structs.replace(
+    SHAPES["tiny"],
+    family="gemma3_text",
+    qk_norm=True,
+    activation="gelu_tanh",
+    norm_offset=1.0,
+    output_norms=True,
+    windows=(4, None),
+    window_rope=RopeParameters(100.0),
+    embedding_multiplier=5.5,
+    attention_multiplier=0.3,
 )
 
 
@@ -52,10 +65,10 @@ def assert_right(rig: Rig, adapters: RandomAdapters) -> None:
     assert len(rows) == 3 and all(row["right"] for row in rows), rows
 
 
-@pytest.fixture(scope="module")
-def tiny() -> Iterator[tuple[Rig, RandomAdapters]]:
-    """A model with all that a config can ask for; the benchmark's dry run checks a plain one in the same way."""
-    rig, adapters = open_rig(EVERYTHING, DRY, torch.float32)
+@pytest.fixture(scope="module", params=[EVERYTHING, GEMMA3], ids=["everything", "gemma3"])
+def tiny(request: pytest.FixtureRequest) -> Iterator[tuple[Rig, RandomAdapters]]:
+    """Models with all that a config can ask for; the benchmark's dry run checks a plain one in the same way."""
+    rig, adapters = open_rig(request.param, DRY, torch.float32)
     yield rig, adapters
     rig.pool.close()
 

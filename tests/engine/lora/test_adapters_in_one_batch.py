@@ -47,7 +47,7 @@ def test_each_request_of_a_mixed_batch_equals_peft(tenants: Tenants, changes: di
         assert_greedy_follows(tenants.models[name], [claim], tolerance=1e-4)
 
 
-@pytest.mark.parametrize("family", ["granite-biases", "smollm3-windows"])
+@pytest.mark.parametrize("family", ["gemma3", "granite-biases", "smollm3-windows"])
 def test_multipliers_and_layers_of_other_kinds_hold_for_adapters_too(family: str, tmp_path: Path) -> None:
     """Prompts are longer than a block, a chunk and a window."""
     tenants = Tenants(tmp_path, family)

@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 from transformers import (
+    Gemma3ForCausalLM,
+    Gemma3TextConfig,
     GraniteConfig,
     GraniteForCausalLM,
     LlamaConfig,
@@ -89,6 +91,16 @@ FAMILIES: dict[str, tuple[type[Any], type[Any], dict[str, Any]]] = {
         SmolLM3Config,
         SmolLM3ForCausalLM,
         {"no_rope_layers": [1, 0, 1], "use_sliding_window": True, "sliding_window": 20, "attention_bias": True},
+    ),
+    "gemma3": (
+        Gemma3TextConfig,
+        Gemma3ForCausalLM,
+        {
+            "head_dim": 16,
+            "sliding_window": 24,
+            "layer_types": ["sliding_attention", "sliding_attention", "full_attention"],
+            "query_pre_attn_scalar": 11,
+        },
     ),
     "granite": (GraniteConfig, GraniteForCausalLM, GRANITE | {"tie_word_embeddings": True}),
     "granite-biases": (GraniteConfig, GraniteForCausalLM, GRANITE | {"attention_bias": True}),
