@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from kernels.gpu.activation import silu_mul_launch
+from kernels.gpu.activation import gated_launch
 from kernels.gpu.decode_attention import decode_launches
 from kernels.gpu.decode_attention import workspace_elements as attention_elements
 from kernels.gpu.fed_tokens import fed_tokens_launch
@@ -136,7 +136,9 @@ def _layer(target: Target, num_rows: int, phase: str) -> Iterator[tuple[str, Lau
         contexts = _contexts(4)._replace(tiles=tiles)
         yield "prefill attention", prefill_launch(out, q, cache, contexts, target.window)
     gate_up = empty(num_rows, 2 * target.intermediate, dtype=dtype)
-    yield f"{phase} silu", silu_mul_launch(empty(num_rows, target.intermediate, dtype=dtype), gate_up)
+    activated = empty(num_rows, target.intermediate, dtype=dtype)
+    yield f"{phase} silu", gated_launch(activated, gate_up)
+    yield f"{phase} gelu", gated_launch(activated, gate_up, gelu=True)
     yield f"{phase} fed tokens", fed_tokens_launch(rows, rows, rows)
 
 

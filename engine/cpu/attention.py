@@ -6,13 +6,13 @@ as masks, made once for all layers (`engine.cpu.batch`). Knows nothing of reques
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 import torch
 from torch import Tensor
 
-from engine.config import ModelConfig
+from engine.config import ModelConfig, RopeParameters
 from engine.models.rope import RotaryTable
 from engine.models.weights import LayerWeights
 from kernels.attention import decode_attention, prefill_attention
@@ -47,28 +47,39 @@ class PagedCache:
     def __init__(self, config: ModelConfig, num_slots: int, max_position: int, dtype: torch.dtype) -> None:
         self.heads = config.num_heads, config.num_kv_heads
         rotated = config.num_heads + config.num_kv_heads, config.num_kv_heads
-        self.rotary = RotaryTable(config.rope, rotated, config.head_dim, max_position, dtype)
+        ropes = [config.rope_of(layer) for layer in range(config.num_layers)]
+        self.rotary_tables = {
+            rope: RotaryTable(rope, rotated, config.head_dim, max_position, dtype) for rope in dict.fromkeys(ropes)
+        }
+        self.ropes: list[RopeParameters | None] = [
+            None if layer in config.unrotated_layers else rope for layer, rope in enumerate(ropes)
+        ]
         self.gathered = Workspace(dtype, torch.device("cpu"))
         shape = (2, config.num_kv_heads, num_slots, config.head_dim)
         # Zeros, not garbage: padded context is read at weight 0, and 0 * NaN is a NaN (see kernels.kv_cache).
         self.layers = [torch.zeros(shape, dtype=dtype) for _ in range(config.num_layers)]
+        self.windows = [config.window(layer) for layer in range(config.num_layers)]
 
 
 class PagedAttention:
     """One step over the cache (`engine.models.decoder.StepAttention`)."""
 
-    def __init__(self, cache: PagedCache, rows: AttentionRows) -> None:
+    def __init__(self, cache: PagedCache, rows: Mapping[int | None, AttentionRows]) -> None:
+        """rows: the same ones for each window of the model's layers, which differ in what they see."""
         self._cache = cache
         self._rows = rows
-        self._rotary = cache.rotary.at(rows.positions)
+        positions = next(iter(rows.values())).positions
+        self._rotary = {rope: table.at(positions) for rope, table in cache.rotary_tables.items()}
 
     def attend(self, index: int, layer: LayerWeights, qkv: Tensor) -> Tensor:
-        rows, cache = self._rows, self._cache.layers[index]
+        rows, cache = self._rows[self._cache.windows[index]], self._cache.layers[index]
         num_heads, num_kv_heads = self._cache.heads
         if layer.q_norm is not None and layer.k_norm is not None:
             q, k, v = torch.split(qkv, [num_heads, num_kv_heads, num_kv_heads], 1)
             qkv = torch.cat((layer.q_norm(q), layer.k_norm(k), v), 1)
-        q, kv = torch.split(rope(qkv, *self._rotary), [num_heads, 2 * num_kv_heads], 1)
+        if (parameters := self._cache.ropes[index]) is not None:
+            qkv = rope(qkv, *self._rotary[parameters])
+        q, kv = torch.split(qkv, [num_heads, 2 * num_kv_heads], 1)
         write_kv(cache, kv, rows.slots)
         parts = [
             prefill_attention(q[part.first : part.last], cache, part.slots, part.visible) for part in rows.prefills

@@ -37,7 +37,7 @@ class CpuPath:
         self._adapter_in = adapter_in
         self._tables = tables
         self._threads = threads
-        self._batches = BatchBuilder(block_size, decoder.config.sliding_window)
+        self._batches = BatchBuilder(block_size, cache.windows)
 
     @property
     def feeds(self) -> bool:

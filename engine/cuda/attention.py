@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from engine.config import ModelConfig
+from engine.config import ModelConfig, RopeParameters
 from engine.cuda.fill import Extent
 from engine.cuda.metadata import StepFields
 from engine.cuda.norm import TritonNorm
@@ -33,12 +33,28 @@ class PagedCache:
     ) -> None:
         self.config = config
         self.block_size = block_size
-        cos, sin = cos_and_sin(config.rope, config.head_dim, max_position)
-        self.cos, self.sin = cos.to(device), sin.to(device)
+        self.angles = _angles(config, max_position, device)
         shape = (2, config.num_kv_heads, num_blocks * block_size, config.head_dim)
         group = config.num_heads // config.num_kv_heads
         self.queries_at_once = queries_at_once(config.head_dim, group, dtype, device)
         self.layers = [torch.zeros(shape, dtype=dtype, device=device) for _ in range(config.num_layers)]
+
+
+def _angles(config: ModelConfig, max_position: int, device: torch.device) -> list[tuple[Tensor, Tensor]]:
+    """Return cos and sin of every position, [max_position, head_dim / 2] fp32 each, for each layer."""
+    tables: dict[RopeParameters | None, tuple[Tensor, Tensor]] = {}
+    angles = []
+    for layer in range(config.num_layers):
+        rope = None if layer in config.unrotated_layers else config.rope_of(layer)
+        if rope not in tables:
+            if rope is not None:
+                cos, sin = cos_and_sin(rope, config.head_dim, max_position)
+            else:  # the kernel, which writes the cache as well, turns by no angle
+                cos = torch.ones(max_position, config.head_dim // 2)
+                sin = torch.zeros_like(cos)
+            tables[rope] = cos.to(device), sin.to(device)
+        angles.append(tables[rope])
+    return angles
 
 
 class PagedAttention:
@@ -62,8 +78,9 @@ class PagedAttention:
 
     def attend(self, index: int, layer: LayerWeights, qkv: Tensor) -> Tensor:
         cache, memory, out, num_decodes = self._cache, self._cache.layers[index], self._out, self._num_decodes
-        q = rope_and_write_kv_(qkv, self._positions, cache.cos, cache.sin, memory, self._slots, _head_norms(layer))
-        window = cache.config.sliding_window
+        cos, sin = cache.angles[index]
+        q = rope_and_write_kv_(qkv, self._positions, cos, sin, memory, self._slots, _head_norms(layer))
+        window = cache.config.window(index)
         if num_decodes:
             paged_attention_(out[:num_decodes], q[:num_decodes], memory, self._decodes, self._workspace, window)
         if self._num_prompt_rows:

@@ -22,7 +22,7 @@ from engine.device import AdapterIn, Device, blocks_within, context_length, kv_t
 from engine.models.decoder import Decoder
 from engine.models.weights import ModelWeights
 from engine.sampling.sampler import Sampler
-from kernels.gpu.activation import silu_mul
+from kernels.gpu.activation import gelu_mul, silu_mul
 
 log = logging.getLogger(__name__)
 
@@ -43,7 +43,7 @@ def build_cuda(config: EngineConfig, model: ModelConfig, dtype: torch.dtype, acc
 def build_around(config: EngineConfig, model: ModelConfig, weights: ModelWeights, accelerator: Accelerator) -> Device:
     """With weights that are on the device. Raises SetupError."""
     dtype, device = weights.embed.dtype, accelerator.device
-    decoder = Decoder(model, weights, silu_mul)
+    decoder = Decoder(model, weights, silu_mul if model.activation == "silu" else gelu_mul)
     transfers = PinnedTransfers(accelerator)
     choose = TritonChoice(transfers)
     slots = DeviceSlots(model.num_layers, config.max_adapters, config.max_adapter_rank, transfers, device)

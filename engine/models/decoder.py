@@ -1,4 +1,4 @@
-"""The decoder of the Llama family: Llama, Mistral, Qwen2 and Qwen3, told apart by `ModelConfig` alone.
+"""The decoder of the Llama family and of those that are near to it, told apart by `ModelConfig` alone.
 
 One forward pass over a flattened batch of rows, a token each. It knows nothing of requests, sampling, the cache or
 which device this is: how a step's rows attend and what their adapters add comes with the batch.
@@ -15,8 +15,8 @@ from torch import Tensor
 
 from engine.config import ModelConfig
 from engine.lora.layer import DOWN, GATE_UP, OUT, QKV, Group
-from engine.models.weights import LayerWeights, ModelWeights
-from kernels.activation import silu_mul
+from engine.models.weights import LayerWeights, ModelWeights, Norm, Product
+from kernels.activation import gelu_mul, silu_mul
 from kernels.workspace import Workspace
 
 
@@ -26,8 +26,8 @@ class StepAttention(Protocol):
     def attend(self, index: int, layer: LayerWeights, qkv: Tensor) -> Tensor:
         """qkv [N, heads + 2 * kv_heads, head_dim] as projected, may be overwritten -> [N, heads * head_dim].
 
-        Queries and keys get the layer's norms, if it has any, and are rotated; keys and values are in the cache of
-        layer `index` afterwards.
+        Queries and keys get the layer's norms, if it has any, and are rotated, unless the layer is one that does not
+        rotate; keys and values are in the cache of layer `index` afterwards.
         """
 
 
@@ -61,22 +61,26 @@ class Batch(msgspec.Struct, frozen=True):
 
 
 class Decoder:
-    """Weights of one base model on one device. activation: as `kernels.activation.silu_mul`."""
+    """Weights of one base model on one device."""
 
     def __init__(
-        self, config: ModelConfig, weights: ModelWeights, activation: Callable[[Tensor], Tensor] = silu_mul
+        self, config: ModelConfig, weights: ModelWeights, activation: Callable[[Tensor], Tensor] | None = None
     ) -> None:
+        """activation: the device's `silu_mul` or `gelu_mul`, as the config says; None: that of `kernels.activation`."""
         self.config = config
         self.weights = weights
         self.dtype = weights.embed.dtype
         self.device = weights.embed.device
-        self._activation = activation
+        self._is_silu = config.activation == "silu"
+        self._activation = activation or (silu_mul if self._is_silu else gelu_mul)
+        # As transformers has it for Gemma: a factor of the embedding is a number of the model's own format.
+        self._embedding_multiplier = float(torch.tensor(config.embedding_multiplier, dtype=self.dtype))
         self._logits = Workspace(torch.float32, self.device)
 
     def forward(self, batch: Batch, before: Callable[[int], None] = lambda index: None) -> Tensor:
         """Compute the batch. before: called ahead of each layer, with its index. Returns the hidden states [W, hidden]
         of batch.output_rows after the final norm."""
-        x = self.weights.embed[batch.token_ids]
+        x = _scaled(self.weights.embed[batch.token_ids], self._embedding_multiplier)
         for index, layer in enumerate(self.weights.layers):
             before(index)
             x = self._attend(index, layer, x, batch)
@@ -86,7 +90,8 @@ class Decoder:
     def logits(self, hidden: Tensor) -> Tensor:
         """Of rows that `forward` returned: [W, hidden] -> [W, V] fp32, valid until the next call."""
         logits = self.weights.lm_head(hidden)
-        return self._logits.take(*logits.shape).copy_(logits)
+        copy: Tensor = self._logits.take(*logits.shape).copy_(logits)
+        return copy if self.config.logits_divisor == 1.0 else copy.div_(self.config.logits_divisor)
 
     def _attend(self, index: int, layer: LayerWeights, x: Tensor, batch: Batch) -> Tensor:
         """The residual stream x [N, hidden] after the layer's attention."""
@@ -97,21 +102,40 @@ class Decoder:
         if delta is not None:
             heads = config.num_heads, config.num_kv_heads, config.num_kv_heads
             delta.add_(qkv, [number * config.head_dim for number in heads])
+        if layer.q_norm is None:  # a norm has the factor in its weights
+            _scaled(qkv[:, : config.num_heads * config.head_dim], config.query_multiplier)
         attended = batch.attention.attend(index, layer, qkv.view(x.shape[0], -1, config.head_dim))
+        attended = _scaled(attended, config.residual_multiplier)
         delta = None if lora is None else lora.begin(index, OUT, attended)
-        out = layer.o.add(attended, x)
-        if delta is not None:
-            delta.add_(out, out.shape[1:])
-        return out
+        return _added(layer.o, attended, delta, layer.attention_norm, x)
 
     def _feed_forward(self, index: int, layer: LayerWeights, x: Tensor, lora: StepLora | None) -> Tensor:
         """The residual stream x [N, hidden] after the layer's feed-forward part."""
         normed = layer.post_norm(x)
         delta = None if lora is None else lora.begin(index, GATE_UP, normed)
         gate_up = layer.gate_up(normed)
-        activated = self._activation(gate_up) if delta is None else delta.silu_mul(gate_up)
+        if delta is not None and self._is_silu:
+            activated = delta.silu_mul(gate_up)
+        else:
+            if delta is not None:
+                delta.add_(gate_up, (gate_up.shape[1] // 2,) * 2)
+            activated = self._activation(gate_up)
+        activated = _scaled(activated, self.config.residual_multiplier)
         delta = None if lora is None else lora.begin(index, DOWN, activated)
-        out = layer.down.add(activated, x)
-        if delta is not None:
-            delta.add_(out, out.shape[1:])
-        return out
+        return _added(layer.down, activated, delta, layer.feed_forward_norm, x)
+
+
+def _added(product: Product, x: Tensor, delta: Delta | None, norm: Norm | None, residual: Tensor) -> Tensor:
+    """Return the residual stream with a product of x and its delta added to it, normed before where there is a norm."""
+    out = product.add(x, residual) if norm is None else product(x)
+    if delta is not None:
+        delta.add_(out, out.shape[1:])
+    return out if norm is None else norm(out) + residual
+
+
+def _scaled(x: Tensor, factor: float) -> Tensor:
+    """Return x times a factor, in place; x itself where that is 1, as for all families but Granite and Gemma.
+
+    Inputs of a product are scaled rather than its output, so that the base's product and the adapter's delta both are.
+    """
+    return x if factor == 1.0 else x.mul_(factor)

@@ -14,7 +14,7 @@ from engine.config import ModelConfig
 from engine.lora.layer import LoadedAdapter, ModuleKey
 from engine.models.rope import cos_and_sin
 from engine.models.weights import Take
-from kernels.activation import silu_mul_reference
+from kernels.activation import gelu_mul_reference, silu_mul_reference
 from kernels.norm import rms_norm_reference
 from kernels.rope import rope_reference
 
@@ -33,13 +33,20 @@ class DenseModel:
         """Of every position: [T] -> [T, V] fp32."""
         config = self._config
         embed = self._take("model.embed_tokens.weight", (config.vocab_size, config.hidden_size)).float()
-        x = embed[torch.tensor(token_ids, device=embed.device)]
+        x = embed[torch.tensor(token_ids, device=embed.device)] * config.embedding_multiplier
         for index in range(config.num_layers):
-            x = x + self._attention(index, self._norm(f"model.layers.{index}.input_layernorm", x))
-            x = x + self._feed_forward(index, self._norm(f"model.layers.{index}.post_attention_layernorm", x))
+            attended = self._attention(index, self._norm(f"model.layers.{index}.input_layernorm", x))
+            if config.output_norms:
+                attended = self._norm(f"model.layers.{index}.post_attention_layernorm", attended)
+            x = x + config.residual_multiplier * attended
+            norm = "pre_feedforward_layernorm" if config.output_norms else "post_attention_layernorm"
+            fed = self._feed_forward(index, self._norm(f"model.layers.{index}.{norm}", x))
+            if config.output_norms:
+                fed = self._norm(f"model.layers.{index}.post_feedforward_layernorm", fed)
+            x = x + config.residual_multiplier * fed
         if not config.tie_word_embeddings:
             embed = self._take("lm_head.weight", (config.vocab_size, config.hidden_size)).float()
-        return self._norm("model.norm", x) @ embed.T
+        return self._norm("model.norm", x) @ embed.T / config.logits_divisor
 
     def _attention(self, index: int, x: Tensor) -> Tensor:
         config, num_tokens = self._config, len(x)
@@ -50,20 +57,23 @@ class DenseModel:
         if config.qk_norm:
             q = self._norm(f"model.layers.{index}.self_attn.q_norm", q)
             k = self._norm(f"model.layers.{index}.self_attn.k_norm", k)
-        cos, sin = (table.to(x.device) for table in cos_and_sin(config.rope, config.head_dim, num_tokens))
+        cos, sin = (table.to(x.device) for table in cos_and_sin(config.rope_of(index), config.head_dim, num_tokens))
         group = config.num_heads // config.num_kv_heads
-        k = rope_reference(k, cos, sin).repeat_interleave(group, 1)
-        scores = torch.einsum("ihd,jhd->hij", rope_reference(q, cos, sin), k) * config.head_dim**-0.5
+        if index not in config.unrotated_layers:
+            q, k = rope_reference(q, cos, sin), rope_reference(k, cos, sin)
+        factor = config.head_dim**-0.5 if config.attention_multiplier is None else config.attention_multiplier
+        scores = torch.einsum("ihd,jhd->hij", q, k.repeat_interleave(group, 1)) * factor
         position = torch.arange(num_tokens, device=x.device)
         distance = position[:, None] - position
-        visible = (distance >= 0) & (distance < (config.sliding_window or num_tokens))
+        visible = (distance >= 0) & (distance < (config.window(index) or num_tokens))
         weights = scores.masked_fill(~visible, -torch.inf).softmax(-1)
         attended = torch.einsum("hij,jhd->ihd", weights, v.repeat_interleave(group, 1))
         return self._project(index, "self_attn", "o_proj", attended.flatten(1))
 
     def _feed_forward(self, index: int, x: Tensor) -> Tensor:
         gate, up = (self._project(index, "mlp", name, x) for name in ("gate_proj", "up_proj"))
-        return self._project(index, "mlp", "down_proj", silu_mul_reference(torch.cat((gate, up), -1)))
+        gated = silu_mul_reference if self._config.activation == "silu" else gelu_mul_reference
+        return self._project(index, "mlp", "down_proj", gated(torch.cat((gate, up), -1)))
 
     def _project(self, index: int, block: str, name: str, x: Tensor) -> Tensor:
         config = self._config
@@ -79,7 +89,8 @@ class DenseModel:
         return out
 
     def _norm(self, name: str, x: Tensor) -> Tensor:
-        return rms_norm_reference(x, self._take(f"{name}.weight", x.shape[-1:]), self._config.rms_norm_eps)
+        weight = self._take(f"{name}.weight", x.shape[-1:]).float() + self._config.norm_offset
+        return rms_norm_reference(x, weight, self._config.rms_norm_eps)
 
 
 def _factors(adapter: LoadedAdapter) -> dict[ModuleKey, tuple[Tensor, Tensor, float]]:

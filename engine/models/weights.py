@@ -43,9 +43,11 @@ class LayerWeights(msgspec.Struct, frozen=True):
     q_norm: Norm | None  # [D]
     k_norm: Norm | None  # [D]
     o: Product  # Q -> H
+    attention_norm: Norm | None  # [H], of attention's output
     post_norm: Norm  # [H]
     gate_up: Product  # H -> 2I
     down: Product  # I -> H
+    feed_forward_norm: Norm | None  # [H], of the feed-forward part's output
 
 
 class ModelWeights(msgspec.Struct, frozen=True):
@@ -60,7 +62,7 @@ def assemble(take: Take, config: ModelConfig, make_norm: MakeNorm, make_linear: 
     hidden = config.hidden_size
     embed = take("model.embed_tokens.weight", (config.vocab_size, hidden))
     layers = [_layer(take, config, index, make_norm, make_linear) for index in range(config.num_layers)]
-    norm = make_norm(take("model.norm.weight", (hidden,)), config.rms_norm_eps)
+    norm = make_norm(_norm_weight(take, "model.norm", hidden, config), config.rms_norm_eps)
     lm_head = embed if config.tie_word_embeddings else take("lm_head.weight", (config.vocab_size, hidden))
     return ModelWeights(embed, layers, norm, make_linear(lm_head, None))
 
@@ -75,8 +77,8 @@ def _layer(take: Take, config: ModelConfig, index: int, make_norm: MakeNorm, mak
     def bias(projection: str) -> Tensor:
         return take(f"{prefix}.self_attn.{projection}.bias", (config.adapter_targets()[projection][1],))
 
-    def norm(name: str, size: int) -> Norm:
-        return make_norm(take(f"{prefix}.{name}.weight", (size,)), config.rms_norm_eps)
+    def norm(name: str, size: int, factor: float = 1.0) -> Norm:
+        return make_norm(_norm_weight(take, f"{prefix}.{name}", size, config) * factor, config.rms_norm_eps)
 
     qkv = ("q_proj", "k_proj", "v_proj")
     return LayerWeights(
@@ -85,10 +87,21 @@ def _layer(take: Take, config: ModelConfig, index: int, make_norm: MakeNorm, mak
             torch.cat([matrix("self_attn", name) for name in qkv]),
             torch.cat([bias(name) for name in qkv]) if config.qkv_bias else None,
         ),
-        q_norm=norm("self_attn.q_norm", config.head_dim) if config.qk_norm else None,
+        q_norm=norm("self_attn.q_norm", config.head_dim, config.query_multiplier) if config.qk_norm else None,
         k_norm=norm("self_attn.k_norm", config.head_dim) if config.qk_norm else None,
-        o=make_linear(matrix("self_attn", "o_proj"), bias("o_proj") if config.o_bias else None),
-        post_norm=norm("post_attention_layernorm", hidden),
+        # The decoder scales what goes into this product, which leaves its bias to be scaled here.
+        o=make_linear(
+            matrix("self_attn", "o_proj"), bias("o_proj") * config.residual_multiplier if config.o_bias else None
+        ),
+        attention_norm=norm("post_attention_layernorm", hidden) if config.output_norms else None,
+        post_norm=norm("pre_feedforward_layernorm" if config.output_norms else "post_attention_layernorm", hidden),
         gate_up=make_linear(torch.cat([matrix("mlp", "gate_proj"), matrix("mlp", "up_proj")]), None),
         down=make_linear(matrix("mlp", "down_proj"), None),
+        feed_forward_norm=norm("post_feedforward_layernorm", hidden) if config.output_norms else None,
     )
+
+
+def _norm_weight(take: Take, name: str, size: int, config: ModelConfig) -> Tensor:
+    """Return the weight [size] of a norm, in fp32 where an offset would be rounded away."""
+    weight = take(f"{name}.weight", (size,))
+    return weight if config.norm_offset == 0.0 else weight.float() + config.norm_offset

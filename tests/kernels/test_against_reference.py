@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from kernels.activation import silu_mul, silu_mul_reference
+from kernels.activation import gelu_mul, gelu_mul_reference, silu_mul, silu_mul_reference
 from kernels.attention import attention_reference, decode_attention, prefill_attention
 from kernels.kv_cache import write_kv, write_kv_reference
 from kernels.linear import Linear
@@ -51,6 +51,13 @@ def test_silu_mul(shape: tuple[int, int], dtype: torch.dtype) -> None:
     gate_up = torch.randn(shape, dtype=dtype)
     expected = silu_mul_reference(gate_up)
     assert_near(silu_mul(gate_up), expected)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("shape", [(1, 2), (7, 130), (64, 3072)], ids=str)
+def test_gelu_mul(shape: tuple[int, int], dtype: torch.dtype) -> None:
+    gate_up = torch.randn(shape, dtype=dtype)
+    assert_near(gelu_mul(gate_up), gelu_mul_reference(gate_up))
 
 
 def test_write_kv_touches_its_slots_only() -> None:

@@ -16,11 +16,35 @@ from engine.bench.shape.checks import check_logits
 from engine.bench.shape.rig import Rig, decode_plan, rig_config
 from engine.bench.shape.sizes import DRY, SHAPES, Sizes
 from engine.bench.shape.weights import RandomAdapters
-from engine.config import ModelConfig
+from engine.config import ModelConfig, RopeParameters
 from engine.cuda.accelerator import Accelerator
 from engine.cuda.in_order import InOrderAccelerator
 
-QWEN3 = msgspec.structs.replace(SHAPES["tiny"], family="qwen3", qk_norm=True, qkv_bias=True, sliding_window=4)
+EVERYTHING = msgspec.structs.replace(
+    SHAPES["tiny"],
+    family="qwen3",
+    qk_norm=True,
+    qkv_bias=True,
+    windows=(4, None),
+    unrotated_layers=(1,),
+    embedding_multiplier=2.0,
+    attention_multiplier=0.3,
+    residual_multiplier=0.5,
+    logits_divisor=3.0,
+)
+
+GEMMA3 = msgspec.structs.replace(
+    SHAPES["tiny"],
+    family="gemma3_text",
+    qk_norm=True,
+    activation="gelu_tanh",
+    norm_offset=1.0,
+    output_norms=True,
+    windows=(4, None),
+    window_rope=RopeParameters(100.0),
+    embedding_multiplier=5.5,
+    attention_multiplier=0.3,
+)
 
 
 def open_rig(model: ModelConfig, sizes: Sizes, dtype: torch.dtype) -> tuple[Rig, RandomAdapters]:
@@ -41,10 +65,10 @@ def assert_right(rig: Rig, adapters: RandomAdapters) -> None:
     assert len(rows) == 3 and all(row["right"] for row in rows), rows
 
 
-@pytest.fixture(scope="module")
-def tiny() -> Iterator[tuple[Rig, RandomAdapters]]:
-    """Norms of heads, biases and a window; the benchmark's dry run checks a plain model in the same way."""
-    rig, adapters = open_rig(QWEN3, DRY, torch.float32)
+@pytest.fixture(scope="module", params=[EVERYTHING, GEMMA3], ids=["everything", "gemma3"])
+def tiny(request: pytest.FixtureRequest) -> Iterator[tuple[Rig, RandomAdapters]]:
+    """Models with all that a config can ask for; the benchmark's dry run checks a plain one in the same way."""
+    rig, adapters = open_rig(request.param, DRY, torch.float32)
     yield rig, adapters
     rig.pool.close()
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
-from transformers import LlamaForCausalLM
+from transformers import AutoModelForCausalLM
 
 from adapters.store import AdapterStore
 from tests.engine.models.tiny import save_tiny
@@ -37,7 +37,7 @@ class Tenants:
         self.models: dict[str, torch.nn.Module] = {"": self.base}
         store = AdapterStore(self.store_dir)
         for name, lora in LORAS.items():
-            model = get_peft_model(LlamaForCausalLM.from_pretrained(self.model_dir), lora)
+            model = get_peft_model(AutoModelForCausalLM.from_pretrained(self.model_dir), lora)
             torch.manual_seed(len(name))
             with torch.no_grad():
                 for parameter_name, parameter in model.named_parameters():
@@ -45,5 +45,5 @@ class Tenants:
                         parameter.normal_(0, 0.1)
             model.save_pretrained(root / name)
             self.digests[name] = store.add(root / name)
-            base = LlamaForCausalLM.from_pretrained(self.model_dir)
+            base = AutoModelForCausalLM.from_pretrained(self.model_dir)
             self.models[name] = PeftModel.from_pretrained(base, root / name).eval()

@@ -47,6 +47,18 @@ def test_each_request_of_a_mixed_batch_equals_peft(tenants: Tenants, changes: di
         assert_greedy_follows(tenants.models[name], [claim], tolerance=1e-4)
 
 
+@pytest.mark.parametrize("family", ["gemma3", "granite-biases", "smollm3-windows"])
+def test_multipliers_and_layers_of_other_kinds_hold_for_adapters_too(family: str, tmp_path: Path) -> None:
+    """Prompts are longer than a block, a chunk and a window."""
+    tenants = Tenants(tmp_path, family)
+    requests, names = mixed_requests(tenants, 12, lengths=(1, 20, 61), max_tokens=16)
+    answers = run_engine(engine_config(tenants.model_dir, tenants.store_dir, max_batched_tokens=32), requests)
+    for request, name in zip(requests, names, strict=True):
+        answer = answers[request.request_id]
+        claim = Claim(request.prompt_token_ids, answer.token_ids, answer.logprobs)
+        assert_greedy_follows(tenants.models[name], [claim], tolerance=1e-4)
+
+
 def test_preempted_requests_lose_and_repeat_nothing(tenants: Tenants) -> None:
     """A cache for two of ten whole requests: they must take turns, and each still equals its reference."""
     requests, names = mixed_requests(tenants, 10, lengths=(3, 20), max_tokens=80)

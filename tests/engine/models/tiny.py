@@ -7,6 +7,10 @@ from typing import Any
 
 import torch
 from transformers import (
+    Gemma3ForCausalLM,
+    Gemma3TextConfig,
+    GraniteConfig,
+    GraniteForCausalLM,
     LlamaConfig,
     LlamaForCausalLM,
     MistralConfig,
@@ -16,6 +20,8 @@ from transformers import (
     Qwen2ForCausalLM,
     Qwen3Config,
     Qwen3ForCausalLM,
+    SmolLM3Config,
+    SmolLM3ForCausalLM,
 )
 
 TINY = {
@@ -40,6 +46,12 @@ LLAMA3_ROPE = {
     "original_max_position_embeddings": 64,
 }
 YARN_ROPE = {"rope_type": "yarn", "rope_theta": 5000.0, "factor": 8.0, "original_max_position_embeddings": 64}
+GRANITE = {
+    "embedding_multiplier": 6.0,
+    "attention_multiplier": 0.05,
+    "residual_multiplier": 0.3,
+    "logits_scaling": 4.0,
+}
 FAMILIES: dict[str, tuple[type[Any], type[Any], dict[str, Any]]] = {
     "llama": (LlamaConfig, LlamaForCausalLM, {"tie_word_embeddings": True}),
     "llama-biases": (LlamaConfig, LlamaForCausalLM, {"attention_bias": True}),
@@ -69,6 +81,29 @@ FAMILIES: dict[str, tuple[type[Any], type[Any], dict[str, Any]]] = {
         Qwen2ForCausalLM,
         {"use_sliding_window": True, "sliding_window": 20, "max_window_layers": 0},
     ),
+    "qwen2-windows-in-some-layers": (
+        Qwen2Config,
+        Qwen2ForCausalLM,
+        {"use_sliding_window": True, "sliding_window": 20, "max_window_layers": 1},
+    ),
+    "smollm3": (SmolLM3Config, SmolLM3ForCausalLM, {"no_rope_layer_interval": 2, "tie_word_embeddings": True}),
+    "smollm3-windows": (
+        SmolLM3Config,
+        SmolLM3ForCausalLM,
+        {"no_rope_layers": [1, 0, 1], "use_sliding_window": True, "sliding_window": 20, "attention_bias": True},
+    ),
+    "gemma3": (
+        Gemma3TextConfig,
+        Gemma3ForCausalLM,
+        {
+            "head_dim": 16,
+            "sliding_window": 24,
+            "layer_types": ["sliding_attention", "sliding_attention", "full_attention"],
+            "query_pre_attn_scalar": 11,
+        },
+    ),
+    "granite": (GraniteConfig, GraniteForCausalLM, GRANITE | {"tie_word_embeddings": True}),
+    "granite-biases": (GraniteConfig, GraniteForCausalLM, GRANITE | {"attention_bias": True}),
     "qwen3": (Qwen3Config, Qwen3ForCausalLM, {"head_dim": 16}),
     "qwen3-yarn-untruncated": (
         Qwen3Config,

@@ -20,7 +20,7 @@ SPILLED_BYTES = (
 )
 # Texts in the names of what CI compiles: every kernel once in fp16, with a window and norms of heads; the two that need
 # most registers in bf16, without.
-ONCE = ["q, k, v", "norm", "rope", "attention", "silu", "sample", "penalties"]
+ONCE = ["q, k, v", "norm", "rope", "attention", "silu", "gelu", "sample", "penalties"]
 IN_CI = {"0.6B, fp16": ONCE, "demo": ["prefill shrink q, k, v", "prefill attention"]}
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from kernels.activation import silu_mul_reference
-from kernels.gpu.activation import silu_mul
+from kernels.activation import gelu_mul_reference, silu_mul_reference
+from kernels.gpu.activation import gelu_mul, silu_mul
 from kernels.gpu.norm import add_rms_norm_, rms_norm
 from kernels.gpu.rope_kv import HeadNorms, rope_and_write_kv_, rope_and_write_kv_reference
 from kernels.norm import rms_norm_reference
@@ -36,6 +36,15 @@ def test_the_norm_of_a_sum_that_is_kept(shape: tuple[int, int], dtype: torch.dty
 def test_silu_mul(shape: tuple[int, int], dtype: torch.dtype) -> None:
     gate_up = 4 * randn(*shape, dtype=dtype)
     assert_near(silu_mul(gate_up), silu_mul_reference(gate_up))
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("shape", [(1, 2), (7, 130), (63, 3072)], ids=str)
+def test_gelu_mul(shape: tuple[int, int], dtype: torch.dtype) -> None:
+    gate_up = 4 * randn(*shape, dtype=dtype)
+    if shape[1] > 2:
+        gate_up[:, 0] = -60.0  # where an exponential would overflow
+    assert_near(gelu_mul(gate_up), gelu_mul_reference(gate_up))
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
