@@ -19,9 +19,9 @@ class ModelNotPrepared(RuntimeError):
 
 
 def prepare_model(settings: Settings, say: Callable[[str], None] = lambda line: None) -> Path:
-    """The folder of settings.model, prepared first if need be: milliseconds when it is, a minute when it is not.
+    """Return the folder of settings.model, which is prepared first if need be: that takes a minute.
 
-    say gets the progress, line by line. Raises ModelNotPrepared.
+    say: gets the progress, line by line. Raises ModelNotPrepared.
     """
     process = subprocess.Popen(
         preparation(settings),
@@ -63,7 +63,7 @@ def why_not(last_line: str, returncode: int) -> str:
 
 
 def prepared_folder(settings: Settings) -> Path:
-    """Where a model that needs preparation is kept: readable, and never the same for two sources."""
+    """Return the folder that keeps a prepared model: its name is readable, and never the same for two sources."""
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", settings.model_name).strip("-.")
     if settings.model == "demo":
         return settings.model_cache_dir / name
