@@ -22,6 +22,10 @@ from gateway.db.pools.served import ServedPool
 SILENT_S = 30.0
 """A replica that has not answered for so long is ended, so that another process can serve in its place."""
 
+FELL_SILENT_S = 1.0
+"""Seconds for which a replica that served does not answer before its row says so: an agent that was frozen itself loses
+its connections in the moment in which it wakes, and has them again within this time."""
+
 CONNECTING_S = 5.0
 """Seconds that the connection to a serving replica may take where an agent adopts the replica."""
 
@@ -138,7 +142,7 @@ class Replicas:
     def _watch(self, served: Served, engine: Engine) -> Step | None:
         """Return the step for a replica whose process lives: it is tried once it answers, and ended when it does not.
 
-        A replica that served and does not answer is loading until it does, which its row says at once.
+        A replica that served and does not answer is loading until it does, which its row says within moments.
         """
         row, follower = served.row, self._steps.follow(served.row, served.revision)
         if follower.silent_since_s is None:
@@ -150,7 +154,7 @@ class Replicas:
             return self._steps.kill(row, engine, why) if silent_s > start_s else None
         if silent_s > SILENT_S:
             return self._steps.kill(row, engine, f"it did not answer for {SILENT_S:g} s")
-        if row.state == "ready" and (follower.was_connected or silent_s > CONNECTING_S):
+        if row.state == "ready" and silent_s > (FELL_SILENT_S if follower.was_connected else CONNECTING_S):
             return self._steps.falls_silent(row)
         return None
 
