@@ -105,7 +105,8 @@ long-streams: $(VENV)/.installed-dev
 	$(BIN)/pytest --full -s tests/faults/test_leaving_clients.py tests/faults/test_room_after_leaving.py \
 	    tests/gateway/openai/test_stream_fidelity.py
 
-# 10,000 requests to both bases of two gateways, 300 deaths and pauses of replicas under load, 30 of gateways: an hour.
+# 10,000 requests to both bases of two gateways, 300 deaths and pauses of replicas under load, 30 of gateways; real engines
+# of tiny models that are scaled, changed and moved to another base: an hour.
 long-pools: $(VENV)/.installed-dev
 	$(BIN)/pytest --full -s tests/faults/pools
 

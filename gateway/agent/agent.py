@@ -42,9 +42,9 @@ class CannotRun(Exception):
 
 
 class Agent:
-    """Runs from `run` until it is canceled or superseded.
+    """The agent of one host, which works from `run` until it is canceled or superseded.
 
-    gives_up: end with CannotRun where nothing can be started, rather than to try for ever.
+    gives_up: end with CannotRun where no engine can be started, rather than try for ever.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class Agent:
         self._gives_up = gives_up
 
     async def run(self) -> None:
-        """Raises Superseded, or CannotRun."""
+        """Tend the host until canceled. Raises Superseded, or CannotRun."""
         feed = ChangeFeed(self._database)
         feed.subscribe(self._heard)
         await self._lease.claim()
@@ -87,7 +87,11 @@ class Agent:
             await feed.stop()
 
     async def end(self, *, stops_engines: bool, hurried: asyncio.Event, is_superseded: bool = False) -> None:
-        """Let go of the host. stops_engines: end the engines as well, which live on otherwise; hurried: at once."""
+        """Let go of the host.
+
+        stops_engines: end its engines as well, which live on otherwise. hurried: once it is set, kill those that still
+        end. is_superseded: another agent has the host, so nothing of it is touched.
+        """
         if stops_engines and not is_superseded:
             await self._replicas.stop_all(hurried)
         await self._replicas.leave()
@@ -108,7 +112,7 @@ class Agent:
                     await self._wake.wait()
 
     async def _whenever_there(self, do: Callable[[], Awaitable[None]]) -> None:
-        """Do something with the database; while that is away, engines run on and nothing is done."""
+        """Call `do`, which needs the database; while the database is away, log that and do nothing."""
         try:
             await do()
         except FAILURES as error:
@@ -139,7 +143,7 @@ class Agent:
     # where nothing can be started
 
     def _check(self, pools: Sequence[ServedPool]) -> None:
-        """Raises CannotRun: where no replica has ever been ready, and one cannot be."""
+        """Raise CannotRun where no replica has ever been ready, and none can become ready."""
         replicas = [row for pool in pools for row in pool.replicas]
         if any(row.state == "ready" for row in replicas):
             self._gives_up = False

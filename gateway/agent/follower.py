@@ -40,13 +40,16 @@ class ProbeFailed(Exception):
 
 
 class Follower:
-    """Connected, or connecting, to one engine from its making until `stop`. changed: called when it comes or goes."""
+    """A connection to one engine, kept up from its making until `stop`.
+
+    changed: called when the engine comes or goes.
+    """
 
     def __init__(self, address: str, model_digest: str, changed: Callable[[], None]) -> None:
         self.stats: EngineStats | None = None
         """The picture of the last heartbeat; None while the engine is not there."""
         self.silent_since_s: float | None = asyncio.get_running_loop().time()
-        """When it was last there, by the event loop's clock; None while it is there."""
+        """When the engine was last there, in seconds of the event loop's clock; None while it is there."""
         self.was_connected = False
         self._changed = changed
         self._finals: dict[str, asyncio.Future[Final]] = {}
@@ -56,6 +59,7 @@ class Follower:
 
     @property
     def is_connected(self) -> bool:
+        """Whether the engine is there and answers."""
         return self.silent_since_s is None
 
     @property
@@ -112,11 +116,13 @@ class Follower:
     # what the link tells
 
     def connected(self, welcome: Welcome) -> None:
+        """Note that the engine is there."""
         self.silent_since_s = None
         self.was_connected = True
         self._changed()
 
     def received(self, message: EngineMessage) -> None:
+        """Take a heartbeat, or an answer to a probe."""
         match message:
             case Heartbeat(stats=EngineStats() as stats):
                 self.stats = stats
@@ -129,6 +135,7 @@ class Follower:
                 self._adapter_calls.answered(message)
 
     def disconnected(self, reason: str) -> None:
+        """Note that the engine is gone, and end the probes that wait for its answer."""
         self.silent_since_s = asyncio.get_running_loop().time()
         self.stats = None
         gone = EngineGone(reason)

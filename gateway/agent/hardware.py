@@ -22,6 +22,8 @@ _QUERY_TIMEOUT_S = 20.0
 
 
 class Hardware(msgspec.Struct, frozen=True):
+    """The processors, the memory and the accelerators of one host."""
+
     name: str
     num_processors: int
     """Processors that this process may use."""

@@ -1,4 +1,4 @@
-"""What runs engines: the interface that an agent has to it. Knows neither rows nor models."""
+"""The interface of an agent to whatever runs engines. Knows neither rows nor models."""
 
 from __future__ import annotations
 

@@ -96,7 +96,7 @@ class Lease:
             log.warning("lease_not_released", error=str(error) or type(error).__name__)
 
     def close(self) -> None:
-        """Be present no more."""
+        """Let go of the lock file: this agent is present no more."""
         os.close(self._presence)
 
     def _is_present(self) -> bool:

@@ -54,6 +54,7 @@ class LocalLauncher:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     async def start(self, replica_id: str, begin: Callable[[], Awaitable[Spec | None]]) -> Engine | None:
+        """Start an engine under the replica's lock, as `Launcher.start`."""
         descriptor = os.open(self._path(replica_id), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             if not _try_lock(descriptor, fcntl.LOCK_EX):
@@ -89,6 +90,7 @@ class LocalLauncher:
         return engine
 
     async def stop(self, engine: Engine, grace_s: float) -> None:
+        """End an engine by SIGTERM, and by SIGKILL after grace_s."""
         process = self._processes.get((engine.replica_id, engine.generation))
         if process is None:
             return
@@ -102,6 +104,7 @@ class LocalLauncher:
             await process.ended.wait()
 
     def running(self) -> dict[str, Engine]:
+        """Return the engines whose lock files are held, by replica."""
         found = {}
         for path in sorted(self._folder.glob(f"*{_SUFFIX}")):
             engine = self._alive(path)
@@ -110,9 +113,11 @@ class LocalLauncher:
         return found
 
     def watch(self, ended: Callable[[Ended], None]) -> None:
+        """Call `ended` for each engine that ends from now on, as `Launcher.watch`."""
         self._ended = ended
 
     def forget(self, replica_ids: set[str]) -> None:
+        """Remove the lock files and logs of all replicas but these, as far as none of their engines lives."""
         for path in self._folder.glob(f"*{_SUFFIX}"):
             replica_id = path.name.removesuffix(_SUFFIX)
             if replica_id not in replica_ids and self._alive(path) is None:
@@ -121,6 +126,7 @@ class LocalLauncher:
                     each.unlink(missing_ok=True)
 
     def close(self) -> None:
+        """Watch no process any more; engines live on."""
         for process in self._processes.values():
             self._unwatch(process)
         self._processes.clear()

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from gateway.settings import Settings
+from gateway.settings import Settings, model_name_of
 from gateway.support.process import die_with_parent
 
 
@@ -19,9 +19,9 @@ class ModelNotPrepared(RuntimeError):
 
 
 def prepare_model(settings: Settings, say: Callable[[str], None] = lambda line: None) -> Path:
-    """The folder of settings.model, prepared first if need be: milliseconds when it is, a minute when it is not.
+    """Return the folder of settings.model, which is prepared first if need be: that takes a minute.
 
-    say gets the progress, line by line. Raises ModelNotPrepared.
+    say: gets the progress, line by line. Raises ModelNotPrepared.
     """
     process = subprocess.Popen(
         preparation(settings),
@@ -63,8 +63,18 @@ def why_not(last_line: str, returncode: int) -> str:
 
 
 def prepared_folder(settings: Settings) -> Path:
-    """Where a model that needs preparation is kept: readable, and never the same for two sources."""
-    name = re.sub(r"[^A-Za-z0-9._-]+", "-", settings.model_name).strip("-.")
-    if settings.model == "demo":
-        return settings.model_cache_dir / name
-    return settings.model_cache_dir / f"{name}-{hashlib.sha256(settings.model.encode()).hexdigest()[:8]}"
+    """Return the folder that keeps a prepared model: one for each source, whatever the pools of the model are called.
+
+    A folder that was prepared under the name of a pool is used as well.
+    """
+    model, cache = settings.model, settings.model_cache_dir
+    if model == "demo":
+        own, others = cache / _as_folder_name(model_name_of(model)), [cache / _as_folder_name(settings.model_name)]
+    else:
+        digest = hashlib.sha256(model.encode()).hexdigest()[:8]
+        own, others = cache / f"{_as_folder_name(model_name_of(model))}-{digest}", sorted(cache.glob(f"*-{digest}"))
+    return next((each for each in (own, *others) if each.is_dir()), own)
+
+
+def _as_folder_name(name: str) -> str:
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.")

@@ -40,7 +40,7 @@ log = structlog.get_logger(__name__)
 
 
 class Models:
-    """Prepares for one host. changed: called when a look is due."""
+    """Prepares and measures the models of all pools for one host. changed: called when rows are to be read again."""
 
     def __init__(self, database: Database, settings: Settings, hardware: Hardware, changed: Callable[[], None]) -> None:
         self._database = database
@@ -84,7 +84,7 @@ class Models:
             return {}
 
     async def stop(self) -> None:
-        """End what is under way; the next agent goes on with it."""
+        """End the preparations that are under way; the next agent goes on with them."""
         for task in self._preparing.values():
             task.cancel()
         await asyncio.gather(*self._preparing.values(), return_exceptions=True)
@@ -125,7 +125,10 @@ class Models:
             self._changed()
 
     async def _try(self, pool: ServedPool, revision: RevisionRow) -> None:
-        """Raises ModelNotPrepared, or one of FAILURES."""
+        """Prepare a revision, and note in its row that it is prepared, or why it cannot serve.
+
+        Raises ModelNotPrepared, or one of FAILURES.
+        """
 
         async def say(line: str) -> None:
             with contextlib.suppress(*FAILURES):

@@ -30,7 +30,7 @@ class Prepared(msgspec.Struct, frozen=True):
     folder: Path
     base_digest: str
     estimate: Estimate
-    """What a replica takes on this host."""
+    """The memory that a replica takes on this host."""
 
 
 async def prepare(

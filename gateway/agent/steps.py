@@ -1,4 +1,4 @@
-"""What is done for one replica: it is started, tried, drained, ended, and its row moved.
+"""The steps of one replica: to start its engine, to try, drain and end it, and to move its row.
 
 Each step ends with the row, so that rows say how far it came. A step touches an engine only while its agent holds the
 host's lease. Knows nothing of when a step is due.
@@ -42,10 +42,10 @@ CONNECT_S = 1.0
 """How long a replica beside which others serve waits before it is ready: gateways connect to it meanwhile."""
 
 STOP_S = 15.0
-"""What an engine gets to end by itself."""
+"""Seconds that an engine has to end by itself before it is killed."""
 
 OVERDUE_STOP_S = 2.0
-"""What an engine gets whose requests have had their time."""
+"""The same for an engine whose requests have had their time to end."""
 
 NO_ANSWER = "it does not answer any more"
 POLL_S = 0.1
@@ -70,7 +70,7 @@ class Lease(Protocol):
 
 
 class Site(msgspec.Struct, frozen=True):
-    """What all replicas of this host share."""
+    """The parts of the agent that all replicas of this host share."""
 
     database: Database
     settings: Settings
@@ -93,7 +93,7 @@ class Steps:
 
     def __init__(self, site: Site, changed: Callable[[], None]) -> None:
         self.endings: dict[str, Ended] = {}
-        """How the engine of each replica ended last, by replica."""
+        """The last end of the engine of each replica, by replica."""
         self._site = site
         self._changed = changed
         self._followers: dict[tuple[str, int], Follower] = {}
@@ -227,6 +227,7 @@ class Steps:
         log.warning("replica_silent", replica=row.id, generation=row.generation)
 
     async def kill(self, row: ReplicaRow, engine: Engine, why: str) -> None:
+        """Kill an engine that does not serve as it should, and note why the replica failed."""
         await self.end(engine, 0.0)
         await self._fail(row, why)
 
@@ -270,6 +271,7 @@ class Steps:
             )
 
     def follow(self, row: ReplicaRow, revision: RevisionRow) -> Follower:
+        """Return the connection to the engine of a replica, begun where there is none."""
         assert row.address is not None
         return self._follow_engine(Engine(row.id, row.generation, row.address, None), revision)
 

@@ -22,8 +22,12 @@ from gateway.db.pools.served import ServedPool
 SILENT_S = 30.0
 """A replica that has not answered for so long is ended, so that another process can serve in its place."""
 
+FELL_SILENT_S = 1.0
+"""Seconds for which a replica that served does not answer before its row says so: an agent that was frozen itself loses
+its connections in the moment in which it wakes, and has them again within this time."""
+
 CONNECTING_S = 5.0
-"""What the connection to a replica that serves may take, where an agent adopts it."""
+"""Seconds that the connection to a serving replica may take where an agent adopts the replica."""
 
 log = structlog.get_logger(__name__)
 
@@ -40,7 +44,7 @@ class Replicas:
 
     @property
     def endings(self) -> Mapping[str, Ended]:
-        """How the engine of each replica ended last, by replica."""
+        """The last end of the engine of each replica, by replica."""
         return self._steps.endings
 
     @property
@@ -49,9 +53,9 @@ class Replicas:
         return set(self._busy)
 
     async def look(self, pools: Sequence[ServedPool], busy: set[str]) -> None:
-        """Begin what is due. busy: as it was before the rows were read.
+        """Begin the step that is due for each replica. busy: as the property was before the rows were read.
 
-        Raises what made a step fail that was begun before: Superseded, or a fault of ours.
+        Raises the error of a step that was begun before: Superseded, or a fault of ours.
         """
         if self._fault is not None:
             raise self._fault
@@ -74,7 +78,7 @@ class Replicas:
         await self._steps.unfollow({(each.replica_id, each.generation) for each in engines.values()}, self.busy)
 
     def forget(self, pools: Sequence[ServedPool]) -> None:
-        """Remove what is kept of replicas that are no more."""
+        """Remove the files and the memory of replicas that are no more."""
         kept = {row.id for pool in pools for row in pool.replicas} | self.busy
         self._site.launcher.forget(kept)
         self._steps.forget(kept)
@@ -88,7 +92,10 @@ class Replicas:
         self._site.launcher.close()
 
     async def stop_all(self, hurried: asyncio.Event) -> None:
-        """End all engines of this host, for the agent ends and is to leave nothing behind. hurried: kills them."""
+        """End all engines of this host, since the agent ends and is to leave nothing behind.
+
+        hurried: once it is set, kill those that still end.
+        """
         for task in self._busy.values():
             task.cancel()
         await asyncio.gather(*self._busy.values(), return_exceptions=True)
@@ -135,7 +142,7 @@ class Replicas:
     def _watch(self, served: Served, engine: Engine) -> Step | None:
         """Return the step for a replica whose process lives: it is tried once it answers, and ended when it does not.
 
-        A replica that served and does not answer is loading until it does, which its row says at once.
+        A replica that served and does not answer is loading until it does, which its row says within moments.
         """
         row, follower = served.row, self._steps.follow(served.row, served.revision)
         if follower.silent_since_s is None:
@@ -147,7 +154,7 @@ class Replicas:
             return self._steps.kill(row, engine, why) if silent_s > start_s else None
         if silent_s > SILENT_S:
             return self._steps.kill(row, engine, f"it did not answer for {SILENT_S:g} s")
-        if row.state == "ready" and (follower.was_connected or silent_s > CONNECTING_S):
+        if row.state == "ready" and silent_s > (FELL_SILENT_S if follower.was_connected else CONNECTING_S):
             return self._steps.falls_silent(row)
         return None
 

@@ -36,7 +36,7 @@ class Capabilities(msgspec.Struct, frozen=True):
     embedding_sizes: tuple[int, ...] = ()
     """The numbers that an embedding may be shortened to, embedding_size among them; () is embedding_size alone."""
     fingerprint: str = ""
-    """As in `engine.protocol.Welcome`."""
+    """The engine's own mark of its model and numbers, as in `engine.protocol.Welcome`."""
     max_running: int = 1
     """The most choices that the backend runs at once."""
     block_size: int = 16
@@ -92,7 +92,7 @@ class Unanswered(Exception):
     ) -> None:
         super().__init__(error.message)
         self.error = error
-        """What the client gets to see where the request is not tried again."""
+        """The error that the client gets where the request is not tried again."""
         self.kind = kind
         """absent: the backend was not there, and the request was not sent. full: it had no room. died: it died, or
         left, under the request."""
@@ -105,7 +105,7 @@ class Unanswered(Exception):
 
 
 class Model(Protocol):
-    """What depends on a base model alone, whichever backend runs it."""
+    """A base model without any backend: what depends on the model alone."""
 
     @property
     def capabilities(self) -> Capabilities: ...
@@ -160,7 +160,8 @@ class Backend(Acknowledged, Protocol):
         told now.
         """
 
-    async def unload(self, key: str) -> None: ...
+    async def unload(self, key: str) -> None:
+        """Take an adapter off the device."""
 
     async def unpin(self, key: str) -> None:
         """Let an adapter that `load` made resident be evicted like any other."""
@@ -168,7 +169,8 @@ class Backend(Acknowledged, Protocol):
     def resident(self) -> frozenset[str]:
         """Content keys of the adapters that are on the device now."""
 
-    def health(self) -> Health: ...
+    def health(self) -> Health:
+        """Return the state of the backend now."""
 
     def cut_off(self) -> None:
         """Take no new request, and abort the running ones: their readers get ShuttingDown."""

@@ -29,7 +29,7 @@ from gateway.text.tools.tool import Tool
 
 RETRY_AFTER_S = 1.0
 MAX_IN_FLIGHT = 1 << 20
-"""What is admitted while no replica is there to say what it takes."""
+"""Choices that are admitted while no replica is there to say how many it takes."""
 
 
 class ManagedBackend(Backend, Protocol):
@@ -49,7 +49,7 @@ class ManagedBackend(Backend, Protocol):
         """Call `changed` from now on whenever `health` has changed or says something newer."""
 
     def take_used(self) -> list[Used]:
-        """Return what this gateway's requests used there since the last call."""
+        """Return what this gateway's requests used on the backend since the last call."""
 
     def tell_used(self, elsewhere: dict[str, Service]) -> None:
         """Tell the backend what this gateway's requests used on the pool's other backends, by tenant."""
@@ -87,7 +87,7 @@ class PoolRevision:
         return iter(self._replicas.values())
 
     def add(self, replica: Replica) -> None:
-        """Send requests to a replica, too, once it is ready."""
+        """Send requests to another replica, once it is ready."""
         self._replicas[replica.id] = replica
         self._balancer.add(replica.id)
         replica.backend.watch(partial(self.look_at, replica))

@@ -24,14 +24,14 @@ class Count(msgspec.Struct, frozen=True, array_like=True):
 
 
 class UsageSink(Protocol):
-    """Where a backend puts the usage of every attempt it ran, exactly once each, whoever read the stream. Nothing here
+    """Takes the usage of every attempt that a backend ran, exactly once each, whoever read the stream. No method
     waits."""
 
     def dispatched(self, request: GenerateRequest, engine_id: str) -> None:
-        """Note that the attempt is on its way to where it runs: from now on its usage will be recorded."""
+        """Note that an attempt is on its way to its engine: from now on its usage will be recorded."""
 
     def progressed(self, counts: list[Count]) -> None:
-        """Tokens have come, and go to clients once this returns: as many as one message brought, at once."""
+        """Note the counts of requests whose tokens have come in one message, and go to clients once this returns."""
 
     def record(
         self,
@@ -42,20 +42,23 @@ class UsageSink(Protocol):
         ttft_ms: float | None,
         latency_ms: float | None,
     ) -> None:
-        """source is told once the usage is durable. Without one, and with "" for engine_id, it is what the backend's
-        client saw of an engine that it lost, whose own record may still come. Times are the client's own: submit to
-        first token, submit to final."""
+        """Record the usage of an attempt.
+
+        engine_id: the process that ran it. source: is told once the usage is durable. Without a source, and with "" for
+        engine_id, the usage is what this gateway saw of an engine that it lost, whose own record may still come.
+        ttft_ms, latency_ms: from the submission to the first token and to the final, as this gateway saw them.
+        """
 
     def superseded(self, usage: UsageRecord, *, engine_id: str, source: Acknowledged | None) -> None:
         """Record an attempt that another one takes the place of: nobody pays for it, whatever its engine tells later.
         engine_id, source: as of `record`."""
 
     def given_up(self, request_ids: Collection[str]) -> None:
-        """No engine will tell any more what these have used, unless it has by now."""
+        """Wait no more for the engine's own record of these requests: it has come by now, or never will."""
 
 
 class Acknowledged(Protocol):
-    """Where a usage came from: it keeps the usage until told that it is durable."""
+    """The source of a usage, which keeps the usage until told that it is durable."""
 
     async def acknowledge(self, keys: list[tuple[str, int]]) -> None:
-        """These (request_id, attempt) usages are durable; the backend may forget them."""
+        """Forget the usages with these (request_id, attempt): they are durable."""

@@ -48,7 +48,7 @@ Key = tuple[str, int, str]
 
 
 class LivePools(Mapping[str, Pool]):
-    """Pools by name. Works between `start` and `stop`; pass the change feed `changed`."""
+    """The pools of this gateway by name, up to date between `start` and `stop`. `changed` takes announced changes."""
 
     def __init__(self, database: Database, bases: Bases, connect: Connect, forget_routes: Callable[[], None]) -> None:
         """bases: replaced in place whenever what is served changes, and then forget_routes is called."""

@@ -256,7 +256,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         if self.adapter_folder is not None:
             msgspec.structs.force_setattr(self, "adapter_folder", self.adapter_folder.expanduser().absolute())
         if not self.model_name:
-            msgspec.structs.force_setattr(self, "model_name", _model_name(self.model))
+            msgspec.structs.force_setattr(self, "model_name", model_name_of(self.model))
         msgspec.structs.force_setattr(self, "engine", self._placed(self.engine))
 
     def _placed(self, engine: EngineConfig) -> EngineConfig:
@@ -536,5 +536,6 @@ def _suggestion(name: str, known: list[str]) -> str:
     return f"; did you mean {bare[nearest[0]]}?" if nearest else "; `lorikeet settings` lists them all"
 
 
-def _model_name(model: str) -> str:
+def model_name_of(model: str) -> str:
+    """Return the name of a base model for which no name is set."""
     return DEMO_MODEL_NAME if model == "demo" else Path(model).name.lower()

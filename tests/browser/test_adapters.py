@@ -7,12 +7,16 @@ from pathlib import Path
 
 from playwright.async_api import Page, Route, expect
 
+from engine.config import model_digest
+from gateway.db.pool import Database
 from tests.browser.acts import told
 from tests.browser.conftest import Visit
 from tests.browser.house import BILLING, MEMBER, VIEWER, BrowserHouse
 from tests.browser.watched import Watched
 from tests.gateway.admin_server import write_adapter
 from tests.gateway.live import BASE
+from tests.gateway.model_folder import make_model_folder
+from tests.gateway.pools.acting_agent import Agent
 
 FILES = ("adapter_config.json", "adapter_model.safetensors")
 
@@ -109,6 +113,42 @@ async def test_a_version_lives_from_upload_to_deletion(
     await page.get_by_role("menuitem", name="Delete the adapter").click()
     await confirm(page, "Delete the adapter", "nice-bot")
     await expect(page.get_by_role("heading", name="No adapter yet")).to_be_visible()
+
+
+async def test_an_adapter_is_for_the_base_model_that_was_chosen(
+    visit: Visit, browser_house: BrowserHouse, tmp_path: Path
+) -> None:
+    project = browser_house.projects["umbrella"]
+    folder = make_model_folder(tmp_path / "other", context=256)
+    body = {"name": "other-base", "model": str(folder), "access": "listed", "grants": [{"project_id": project}]}
+    with browser_house.operator() as operator:
+        pool = operator.post("/pools", json=body).json()
+    async with await Database.connect(browser_house.dsn) as database:
+        agent = Agent(database, "host_of_other", "cpu-3")
+        await agent.claim()
+        await agent.prepare(pool["id"], digest=model_digest(folder), folder=str(folder))
+        replica_id = await agent.start(pool["id"])
+        watched = await visit()
+        page = watched.page
+        await watched.open(f"adapters?project={project}")
+        await page.get_by_role("button", name="Upload an adapter").first.click()
+        await choose(page, good_adapter(tmp_path / "one", seed=21))
+        await page.get_by_label("Name", exact=True).fill("for-other")
+        field = page.get_by_label("Base model")
+        await expect(field.locator("option")).to_have_text([BASE, "other-base"])
+        await field.select_option("other-base")
+        assert await watched.violations() == []
+        await watched.screenshot("light/upload-base", whole=False)
+        await page.get_by_role("button", name="Upload", exact=True).click()
+        await expect(page.get_by_text("It waits for an engine")).to_be_visible()
+        with browser_house.operator() as operator:
+            made = operator.get(f"/projects/{project}/adapters/for-other/versions/1").json()
+            assert made["model"] == "other-base:for-other@1"
+            operator.delete(f"/projects/{project}/adapters/for-other")
+            operator.post(f"/pools/{pool['id']}/drain")
+            await agent.stop(replica_id)
+            assert operator.delete(f"/pools/{pool['id']}").status_code == 200
+        await agent.die()
 
 
 async def test_what_is_refused_says_why_and_what_to_do(

@@ -119,6 +119,52 @@ async def test_a_pool_lives_from_its_making_to_its_removal(
     await expect(row(page, "spare")).to_have_count(0)
 
 
+async def test_a_pool_is_given_to_a_whole_organization_and_found_by_its_name(
+    visit: Visit, browser_house: BrowserHouse
+) -> None:
+    body = {"name": "Granted-7B", "model": "demo", "num_replicas": 0, "access": "listed"}
+    with browser_house.operator() as operator:
+        made = operator.post("/pools", json=body | {"grants": [{"project_id": browser_house.projects["acme"]}]}).json()
+        organization = operator.get("").json()
+    whole = f"All tenants of {organization['name']}"
+    watched = await visit()
+    page = watched.page
+    await watched.open("")
+    await page.keyboard.press("/")
+    await page.get_by_role("combobox", name="Search").press_sequentially("granted")
+    await expect(page.get_by_role("option", name="Granted-7B")).to_contain_text("pool")
+    await watched.screenshot("light/search-finds-a-pool", whole=False)
+    await page.keyboard.press("Enter")
+    await expect(page.get_by_role("heading", level=1, name="Granted-7B")).to_be_visible()
+    await page.get_by_role("button", name="More actions").click()
+    await page.get_by_role("menuitem", name="Change who may use it").click()
+    form = dialog(page, "Who may use Granted-7B?")
+    await expect(form.get_by_label("acme")).to_be_checked()
+    await form.get_by_label("acme").uncheck()
+    await form.get_by_role("button", name="Save").click()
+    await expect(form.get_by_text("Choose at least one tenant.")).to_be_visible()
+    await form.get_by_label(whole).check()
+    assert await watched.violations() == []
+    await watched.screenshot("light/pool-access", whole=False)
+    await form.get_by_role("button", name="Save").click()
+    await told(page, "Who may use Granted-7B is set")
+    await expect(
+        page.get_by_text(whole.lower().replace(organization["name"].lower(), organization["name"]))
+    ).to_be_visible()
+    assert pool_named(browser_house, "Granted-7B")["grants"] == [
+        {"organization_id": organization["id"], "project_id": None}
+    ]
+    with browser_house.operator() as operator:
+        operator.post(f"/pools/{made['id']}", json={"grants": [{"project_id": browser_house.projects["hooli"]}]})
+    watched = await visit(MEMBER)
+    await watched.open("")
+    await watched.page.keyboard.press("/")
+    await watched.page.get_by_role("combobox", name="Search").press_sequentially("granted")
+    await expect(watched.page.get_by_text("Nothing found for")).to_be_visible()
+    with browser_house.operator() as operator:
+        assert operator.delete(f"/pools/{made['id']}").status_code == 200
+
+
 async def test_what_is_wrong_with_a_pool_is_seen_at_once(visit: Visit, browser_house: BrowserHouse) -> None:
     watched = await visit(VIEWER)
     page = watched.page

@@ -8,34 +8,51 @@ import { post } from "../../lib/api.js";
 import { invalidate } from "../../lib/data.js";
 import { html } from "../../lib/html.js";
 import { useProjects } from "../../lib/projects.js";
+import { useSession } from "../../lib/session.js";
 import { pathOf } from "./words.js";
 
-const ACCESS = [["all", "All tenants of the installation"], ["listed", "Only the tenants chosen below"]];
+const ACCESS = [["all", "All tenants of the installation"], ["listed", "Only those chosen below"]];
+const WHOLE_HINT = "Also those that are made later.";
 
-/** kept: grants that the form does not show, of whole organizations. */
-export const bodyOfAccess = ({ access, grants }, kept = []) => ({ access, grants: access === "all" ? [] : [...kept, ...grants.map((id) => ({ project_id: id }))] });
+/** A grant as the value of a checkbox: "organization/project", or "organization/" for all of the organization. */
+const keyOf = ({ organization_id: organization, project_id: project }) => `${organization}/${project ?? ""}`;
+const grantOf = (key) => {
+  const [organization, project] = key.split("/");
+  return { organization_id: organization, ...(project && { project_id: project }) };
+};
 
-export const wrongGrants = ({ access, grants }, kept = []) => (access === "listed" && grants.length + kept.length === 0 ? "Choose at least one tenant." : undefined);
+export const bodyOfAccess = ({ access, grants }) => ({ access, grants: access === "all" ? [] : grants.map(grantOf) });
 
-/** Fields "access" and "grants" of a form. */
-export function AccessFields({ form }) {
+export const wrongGrants = ({ access, grants }) => (access === "listed" && grants.length === 0 ? "Choose at least one tenant." : undefined);
+
+/** How many tenants grants are for, in words. */
+export function whoIsChosen({ access, grants }) {
+  if (access === "all") return "all tenants";
+  if (grants.some((key) => key.endsWith("/"))) return "all tenants of an organization";
+  return grants.length === 1 ? "one tenant" : `${grants.length} tenants`;
+}
+
+/** Fields "access" and "grants" of a form. given: grants that the pool has, which may be of other organizations. */
+export function AccessFields({ form, given = [] }) {
+  const { id: own, name } = useSession().who.organization;
   const projects = (useProjects() ?? []).filter(({ status }) => status !== "archived");
+  const options = [[keyOf({ organization_id: own }), `All tenants of ${name}`, WHOLE_HINT], ...projects.map(({ id, name }) => [keyOf({ organization_id: own, project_id: id }), name])];
+  const known = new Set(options.map(([key]) => key));
+  const others = given.filter((grant) => !known.has(keyOf(grant))).map((grant) => [keyOf(grant), grant.project_id ?? `All tenants of ${grant.organization_id}`]);
   return html`<${Select} ...${form.bind("access")} label="Who may use it" options=${ACCESS} />
-    ${form.values.access === "listed" && html`<div class="choices-scroll"><${Choices} ...${form.bind("grants")} label="Tenants" options=${projects.map(({ id, name }) => [id, name])} /></div>`}`;
+    ${form.values.access === "listed" && html`<div class="choices-scroll"><${Choices} ...${form.bind("grants")} label="Tenants" options=${[...options, ...others]} /></div>`}`;
 }
 
 export function SetAccess({ pool, onClose }) {
-  const kept = pool.grants.filter(({ project_id: id }) => id === null);
-  const grants = pool.grants.map(({ project_id: id }) => id).filter((id) => id !== null);
-  const form = useForm({ access: pool.access, grants }, async (values) => {
-    await post(pathOf(pool.id), bodyOfAccess(values, kept));
+  const form = useForm({ access: pool.access, grants: pool.grants.map(keyOf) }, async (values) => {
+    await post(pathOf(pool.id), bodyOfAccess(values));
     invalidate("/pools", "/projects");
     onClose();
     toast(`Who may use ${pool.name} is set`);
-  }, (values) => ({ grants: wrongGrants(values, kept) }));
+  }, (values) => ({ grants: wrongGrants(values) }));
   return html`<${Dialog} title=${`Who may use ${pool.name}?`} onClose=${onClose}>
     <${Form} form=${form} verb="Save" what="change who may use the pool" onCancel=${onClose}>
-      <${AccessFields} form=${form} />
+      <${AccessFields} form=${form} given=${pool.grants} />
       <p class="hint">For tenants that are left out, the model no longer exists: their requests for it and for its adapters are refused within a second. Requests that run finish.</p>
     <//>
   <//>`;

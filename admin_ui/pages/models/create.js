@@ -9,7 +9,7 @@ import { invalidate } from "../../lib/data.js";
 import { html } from "../../lib/html.js";
 import { navigate, to } from "../../lib/router.js";
 import { given, named, whole } from "../../lib/rules/checks.js";
-import { AccessFields, bodyOfAccess, wrongGrants } from "./access.js";
+import { AccessFields, bodyOfAccess, whoIsChosen, wrongGrants } from "./access.js";
 import { readSettings, replicas, wrongSettings } from "./words.js";
 
 export const MODEL_HINT = "A repository of the Hugging Face hub such as Qwen/Qwen3-0.6B, the absolute path of a folder or a .gguf file on the hosts, demo or demo-random.";
@@ -38,9 +38,8 @@ export function NewPool({ onClose }) {
   <//>`;
 }
 
-function consequence({ name, model, num_replicas: number, access, grants }) {
+function consequence({ name, model, num_replicas: number, ...access }) {
   const what = model.trim() ? `The hosts fetch and prepare ${model.trim()}` : "The hosts fetch and prepare the model";
-  const who = access === "all" ? "all tenants" : `${grants.length === 1 ? "one tenant" : `${grants.length} tenants`}`;
   const start = Number(number) > 0 ? `then ${replicas(Number(number))} ${Number(number) === 1 ? "starts" : "start"}, where there is room` : "and no replica starts until the pool is scaled up";
-  return `${what}; ${start}. Once the first is ready, ${who} can ask for “${name.trim() || "the name"}”. Other pools go on as they are.`;
+  return `${what}; ${start}. Once the first is ready, ${whoIsChosen(access)} can ask for “${name.trim() || "the name"}”. Other pools go on as they are.`;
 }

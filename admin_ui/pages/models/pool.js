@@ -11,7 +11,7 @@ import { Table } from "../../components/table.js";
 import { useApi } from "../../lib/data.js";
 import { html, useState } from "../../lib/html.js";
 import { useProjectNames } from "../../lib/projects.js";
-import { can } from "../../lib/session.js";
+import { can, useSession } from "../../lib/session.js";
 import { SetAccess } from "./access.js";
 import { CancelChange, DrainPool, RemovePool } from "./acts.js";
 import { ScalePool, UpdatePool } from "./change.js";
@@ -62,6 +62,7 @@ function Actions({ pool, ask }) {
 
 function View({ pool, ask }) {
   const names = useProjectNames();
+  const own = useSession().who.organization;
   return html`
     ${pool.revision !== pool.wanted_revision && html`<${InMotion} pool=${pool} onCancel=${can("pools.write") && pool.revision !== null && (() => ask("cancel"))} />`}
     <${Section} title="Replicas" hint=${`${replicas(pool.num_replicas)} wanted${memoryOf(pool.replica_bytes, pool.num_replicas) && `: ${memoryOf(pool.replica_bytes, pool.num_replicas)}`}.`}><${Replicas} pool=${pool} /><//>
@@ -72,7 +73,7 @@ function View({ pool, ask }) {
           ["Engine settings", settingsOf(pool) ? html`<code>${settingsOf(pool)}</code>` : "as on the hosts"],
           ["Memory a replica", html`<${Num} value=${pool.replica_bytes} kind="bytes" />`],
           ["Adapters of its base", html`<${Num} value=${pool.num_adapters} />`],
-          ["Used by", whoMayUse(pool, names)],
+          ["Used by", whoMayUse(pool, names, own)],
           ["Created", html`<${Time} at=${pool.created_at} />`],
         ]} />
       <//>

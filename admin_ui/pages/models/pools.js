@@ -9,6 +9,7 @@ import { plural } from "../../lib/format/format.js";
 import { html } from "../../lib/html.js";
 import { useProjectNames } from "../../lib/projects.js";
 import { to } from "../../lib/router.js";
+import { useSession } from "../../lib/session.js";
 import { settingsOf, whoMayUse } from "./words.js";
 
 const EVERY_MS = 10_000;
@@ -27,6 +28,7 @@ export function PoolsLead({ pools }) {
 
 export function Pools({ pools, action }) {
   const names = useProjectNames();
+  const own = useSession().who.organization;
   const columns = [
     { key: "name", title: "Pool" },
     { key: "state", title: "State", render: ({ state, why }) => html`<span><${Badge} dot>${state}<//>${why && html`<br /><small class="faint">${why}</small>`}</span>` },
@@ -34,7 +36,7 @@ export function Pools({ pools, action }) {
     { key: "model", title: "Model", render: (row) => html`<span><code>${row.model}</code>${settingsOf(row) && html`<br /><small class="faint">${settingsOf(row)}</small>`}</span>` },
     { key: "revision", title: "Revision", align: "end", render: ({ revision, wanted_revision: wanted }) => (revision === wanted ? html`<${Num} value=${revision} />` : html`<span class="num">${revision ?? "none"} → ${wanted}</span>`) },
     { key: "replica_bytes", title: "Memory a replica", format: "bytes" },
-    { key: "access", title: "Used by", value: (row) => whoMayUse(row, names) },
+    { key: "access", title: "Used by", value: (row) => whoMayUse(row, names, own) },
   ];
   return html`<${Table} name="pools" label="Pools" columns=${columns} rows=${pools.data} error=${pools.error} reload=${pools.reload} loading=${pools.loading} what="load the pools"
     href=${({ id }) => to("models", id)} empty=${html`<${Empty} icon="models" title="No pool yet" action=${action} command="lorikeet pool create NAME --model MODEL --wait">

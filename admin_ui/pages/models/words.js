@@ -27,10 +27,10 @@ export function wrongSettings(text) {
 /** What so many replicas need, or "" while nobody knows. */
 export const memoryOf = (replicaBytes, number) => (replicaBytes && number > 0 ? `about ${bytes(replicaBytes * number)} of memory` : "");
 
-/** Whose requests may use a pool. */
-export function whoMayUse({ access, grants }, names) {
+/** Whose requests may use a pool. names(project id), own: the reader's organization. */
+export function whoMayUse({ access, grants }, names, own) {
   if (access === "all") return "all tenants of the installation";
-  return grants.map(({ organization_id: organization, project_id: project }) => (project ? names(project) : `all tenants of ${organization}`)).join(", ");
+  return grants.map(({ organization_id: organization, project_id: project }) => (project ? names(project) : `all tenants of ${organization === own.id ? own.name : organization}`)).join(", ");
 }
 
 export const replicas = (number) => plural(number, "replica");

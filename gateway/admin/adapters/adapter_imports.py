@@ -60,7 +60,7 @@ class AdapterImportController(Controller):
             if query.after and await adapter_imports.find_import(conn, project_id, query.after) is None:
                 raise unknown_cursor(query.after)
             rows = await adapter_imports.list_imports(conn, project_id, after=query.after, limit=query.limit + 1)
-        return page([import_wire(row) for row in rows], query.limit)
+        return page([import_wire(row, services.bases, caller.organization_id) for row in rows], query.limit)
 
     @post(status_code=200, opt=needs("adapters.write", body=CreateAdapterImport))
     async def create_adapter_import(
@@ -89,7 +89,7 @@ class AdapterImportController(Controller):
                 sha256=wanted.sha256,
                 base_digest=base_digest,
             )
-            shown = import_wire(row)
+            shown = import_wire(row, services.bases, caller.organization_id)
             event = "adapter_import.created"
             await audit.record(conn, author(caller), event, row.id, project_id=project_id, after=shown)
         return shown
@@ -101,7 +101,7 @@ class AdapterImportController(Controller):
         """Return an adapter import."""
         async with services.database.acquire() as conn:
             await existing_project(conn, caller.organization_id, project_id)
-            return import_wire(await _existing(conn, project_id, import_id))
+            return import_wire(await _existing(conn, project_id, import_id), services.bases, caller.organization_id)
 
     # What was announced bounds the body.
     @patch(
@@ -129,7 +129,7 @@ class AdapterImportController(Controller):
         offset = _offset(request)
         await services.lifecycle.uploads.append(row, offset, limited(request, services.max_adapter_bytes))
         async with services.database.acquire() as conn:
-            return import_wire(await _existing(conn, project_id, import_id))
+            return import_wire(await _existing(conn, project_id, import_id), services.bases, caller.organization_id)
 
     @post("/{import_id:str}/complete", status_code=200, opt=needs("adapters.write", body=Nothing))
     async def complete_adapter_import(
@@ -184,8 +184,8 @@ class AdapterImportController(Controller):
                     f"This import has ended and is '{before.state}'; only an import in progress can be canceled.",
                     param="import_id",
                 )
-            after = import_wire(await _existing(conn, project_id, import_id))
-            event, shown = "adapter_import.canceled", import_wire(before)
+            after = import_wire(await _existing(conn, project_id, import_id), services.bases, caller.organization_id)
+            event, shown = "adapter_import.canceled", import_wire(before, services.bases, caller.organization_id)
             await audit.record(conn, author(caller), event, import_id, project_id=project_id, before=shown, after=after)
         services.lifecycle.uploads.discard(before)
         return after

@@ -112,6 +112,8 @@ class AdapterImport(msgspec.Struct, frozen=True):
     """The number of the version that the import made, once the state is `done`."""
     sha256: str | None
     """The SHA-256 of the archive that the upload announced."""
+    base: str | None
+    """The base model that the adapter is for; null where none was named, until the content is inspected."""
     created_at: int
     """Unix seconds."""
     updated_at: int
@@ -172,7 +174,8 @@ def version_fields(row: VersionRow, bases: Bases, project_id: str, organization_
     }
 
 
-def import_wire(row: ImportRow) -> AdapterImport:
+def import_wire(row: ImportRow, bases: Bases, organization_id: str) -> AdapterImport:
+    """Return an import, with the name that the people of its project know its base by."""
     return AdapterImport(
         id=row.id,
         name=row.name,
@@ -184,6 +187,7 @@ def import_wire(row: ImportRow) -> AdapterImport:
         promote=row.promote,
         version=row.version,
         sha256=row.sha256,
+        base=None if row.base_digest is None else bases.name_of(row.base_digest, row.project_id, organization_id),
         created_at=seconds(row.created_at),
         updated_at=seconds(row.updated_at),
     )

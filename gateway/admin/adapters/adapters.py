@@ -264,7 +264,7 @@ async def _fetch_later(
             author=author(caller),
             base_digest=base_digest,
         )
-        shown = import_wire(row)
+        shown = import_wire(row, services.bases, caller.organization_id)
         await audit.record(conn, author(caller), "adapter_import.created", row.id, project_id=project_id, after=shown)
     return shown
 

@@ -1,5 +1,6 @@
-"""Finds tenants, keys, adapters, people, requests and refusals by a part of what is known of them, as far as the caller
-may see them."""
+"""Finds tenants, keys, adapters, pools, people, requests and refusals by a part of what is known of them, as far as the
+caller may see them.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ REQUEST_ID_PREFIX = "req_"
 class SearchResult(msgspec.Struct, frozen=True):
     """Something that was found."""
 
-    kind: Literal["project", "api_key", "adapter", "user", "request", "refusal"]
+    kind: Literal["project", "api_key", "adapter", "pool", "user", "request", "refusal"]
     id: str
     name: str
     project_id: str | None
@@ -44,7 +45,7 @@ TEXT = {"type": "string", "minLength": 1, "maxLength": MAX_CHARS}
 
 @get("/search", opt=needs("projects.read", query=("q",), in_any_project=True) | shape(query={"q": TEXT}, needed=("q",)))
 async def search(request: Request[Any, Any, Any], services: Services, caller: Caller) -> SearchResults:
-    """Search for projects, users, keys, adapters and requests.
+    """Search for projects, users, keys, adapters, pools and requests.
 
     Names and addresses are found by any part, in upper or lower case; ids as a whole. At most 20 results are returned.
     """
@@ -67,6 +68,8 @@ async def search(request: Request[Any, Any, Any], services: Services, caller: Ca
         found += await find.find_projects(conn, organization_id, projects_with(caller, "projects.read"), text, MAX_EACH)
         found += await find.find_adapters(conn, organization_id, projects_with(caller, "adapters.read"), text, MAX_EACH)
         found += await find.find_keys(conn, organization_id, projects_with(caller, "keys.read"), text, MAX_EACH)
+        if "pools.read" in caller.permissions:
+            found += await find.find_pools(conn, organization_id, text, MAX_EACH)
         if "users.read" in caller.permissions:
             found += await find.find_users(conn, organization_id, text, MAX_EACH)
     results += [SearchResult(each.kind, each.id, each.name, each.project_id, _href(each)) for each in found]
@@ -81,5 +84,7 @@ def _href(found: find.Found) -> str:
             return f"/admin/tenants/{found.project_id}/keys?key={found.id}"
         case "adapter":
             return f"/admin/adapters/{found.project_id}/{found.name}"
+        case "pool":
+            return f"/admin/models/{found.id}"
         case "user":
             return f"/admin/system/users?user={found.id}"

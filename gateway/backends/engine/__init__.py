@@ -1,8 +1,12 @@
 """The backend of our own engine, over ZeroMQ. Only this room talks to an engine.
 
-    client         the backend: sends requests, ends them, loads adapters
-    link           the connection to one engine; frames reads the messages, window bounds the requests in flight
+    client         the backend: puts the parts together, loads adapters
+    link           the connection to one engine; frames reads its messages
+    condition      whether the engine is there, its bounds and its last heartbeat
+    requests       the requests under way; window bounds them, used counts for other engines what they used
     stream         the messages of one request; backlog joins what a slow reader has not taken yet
+    recorder       the usage of each attempt, recorded once
+    failures       the engine's errors as clients get them
     adapter_calls  what was asked about adapters, until the engine answers
     snapshot       the state and the pace of an engine at one moment
     text           token ids to text, calls and log-probabilities; choices and calling_choice do so for one choice

@@ -15,14 +15,16 @@ Waiter = asyncio.Future[AdapterStatus]
 
 
 class AdapterCalls:
+    """The calls of one gateway to one engine that wait for an answer."""
+
     def __init__(self, send: Callable[[LoadAdapter | UnloadAdapter], None]) -> None:
         self._send = send
         self._waiters: dict[tuple[str, bool], list[Waiter]] = {}  # by content key, and whether for a probe
 
     async def ask(self, command: LoadAdapter | UnloadAdapter, timeout_s: float) -> AdapterStatus:
-        """The engine's answer. A second question for a probe that is under way waits for its answer.
+        """Send a command, and return the engine's answer. A second call for a probe that is under way waits for that.
 
-        Raises TimeoutError, what `send` raises, or what `lost` was told.
+        Raises TimeoutError, what `send` raises, or the error that `lost` was given.
         """
         probes = isinstance(command, LoadAdapter) and command.probe
         waiters = self._waiters.setdefault((command.digest, probes), [])
@@ -37,12 +39,13 @@ class AdapterCalls:
             self._leave(command.digest, probes, waiter)
 
     def answered(self, status: AdapterStatus) -> None:
+        """Give an answer of the engine to all calls that wait for it."""
         for waiter in self._waiters.get((status.digest, status.probed), ()):
             if not waiter.done():
                 waiter.set_result(status)
 
     def lost(self, error: Exception) -> None:
-        """No answer will come."""
+        """End all calls with an error: the engine is gone, and no answer will come."""
         for waiters in self._waiters.values():
             for waiter in waiters:
                 if not waiter.done():

@@ -25,7 +25,7 @@ _decoder = msgspec.msgpack.Decoder(list[Delta])
 
 
 class Backlog:
-    """Deltas of one stream, in order. num_bytes: of those that are encoded."""
+    """Deltas of one stream, in order. num_bytes: the size of those that are encoded."""
 
     def __init__(self, num_choices: int = 1) -> None:
         self.num_bytes = 0
@@ -37,6 +37,7 @@ class Backlog:
         return bool(self._latest or self._encoded)
 
     def add(self, delta: Delta) -> None:
+        """Keep a delta, encoded together with others where many wait."""
         self._latest.append(delta)
         if len(self._latest) > self._max_apart:
             encoded = _encoder.encode(joined(self._latest))
@@ -45,7 +46,7 @@ class Backlog:
             self.num_bytes += len(encoded)
 
     def take(self) -> list[Delta]:
-        """The oldest ones, of which there are few: who reads slowly holds no more than that. Empty where none wait."""
+        """Take and return the oldest deltas, few at a time, so that a slow reader holds few; [] where none wait."""
         if self._encoded:
             encoded = self._encoded.popleft()
             self.num_bytes -= len(encoded)
@@ -55,7 +56,9 @@ class Backlog:
 
 
 def joined(deltas: Sequence[Delta]) -> list[Delta]:
-    """One delta of each choice, as if the engine had sent all its tokens at once; in the order of their first ones."""
+    """Return one delta of each choice, as if the engine had sent all its tokens at once, in the order of the choices'
+    first deltas.
+    """
     of_choice: dict[int, list[Delta]] = {}
     for delta in deltas:
         of_choice.setdefault(delta.index, []).append(delta)

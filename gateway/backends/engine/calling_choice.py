@@ -20,7 +20,7 @@ from gateway.text.tools.tool import ToolUse
 def calling_choices(
     num_choices: int, tokenizer: Tokenizer, tools: ToolUse, stop: tuple[str, ...], *, min_tokens: int, style: TextStyle
 ) -> list[CallingChoice]:
-    """All choices of one request."""
+    """Return the choices of one request, none of which has begun."""
     return [
         CallingChoice(index, tokenizer, tools, stop, min_tokens=min_tokens, style=style) for index in range(num_choices)
     ]
@@ -35,7 +35,10 @@ class _New(msgspec.Struct):
 
 
 class CallingChoice:
-    """See `choices.Choice`. A stop string is not looked for within the first `min_tokens` tokens."""
+    """One completion that may call tools, on its way to its client, as `choices.Choice` is without tools.
+
+    A stop string is not looked for within the first `min_tokens` tokens.
+    """
 
     def __init__(
         self,
@@ -105,7 +108,7 @@ class CallingChoice:
         return self._piece(new, "stop")
 
     def _piece(self, new: _New, reason: FinishReason | None = None) -> Piece:
-        """reason: with which it ends, if it does."""
+        """Return a piece with what is new. reason: ends the choice, if there is one."""
         self.finish_reason = reason
         is_all_content = reason is not None and self.num_kept_tokens is None and not self._has_calls
         tokens = self._pending if is_all_content else self._release(new.text)
@@ -117,7 +120,7 @@ class CallingChoice:
         self._has_calls = self._has_calls or bool(parsed.calls)
 
     def _release(self, text: str) -> list[Token]:
-        """The tokens that text completes."""
+        """Take and return the pending tokens that the text completes."""
         self._num_shown_chars += len(text)
         count = sum(token.start < self._num_shown_chars for token in self._pending)
         released, self._pending = self._pending[:count], self._pending[count:]

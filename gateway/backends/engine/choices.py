@@ -45,7 +45,10 @@ class Choice:
         self._pending: list[tuple[Token, int]] = []  # with where they end: their text is not shown yet, or not wholly
 
     def push(self, delta: Delta) -> Piece | None:
-        """None where there is nothing to show yet; what comes after the end is ignored."""
+        """Take a delta; return the piece that it adds, None where there is nothing to show yet.
+
+        A delta that comes after the end is ignored.
+        """
         if self.finish_reason is not None:
             return None
         text = self._decode(delta)
@@ -62,7 +65,9 @@ class Choice:
         return None
 
     def end(self, reason: FinishReason, text: str = "") -> Piece:
-        """The engine has ended it: text, then what was held back, which may end with a stop string after all."""
+        """End the choice, as the engine did; return its last piece, with the text that was held back. That text may end
+        with a stop string after all.
+        """
         text += self._detokenizer.finish()
         if self._detokenizer.finished:
             return self._stopped(text)
@@ -107,7 +112,7 @@ class Choice:
         return ids
 
     def _release(self, text: str) -> list[Token]:
-        """The tokens that text completes: none of which a stop string could still take away."""
+        """Take and return the pending tokens that the text completes and no stop string can still take away."""
         self._num_shown_chars += len(text)
         released = self._begun()
         del self._pending[: len(released)]

@@ -58,19 +58,20 @@ class EngineGone(Exception):
 class EngineListener(Protocol):
     """The owner of a link, as the link calls it. No method may wait."""
 
-    def connected(self, welcome: Welcome) -> None: ...
+    def connected(self, welcome: Welcome) -> None:
+        """Take requests for an engine that has come."""
 
     def received(self, message: EngineMessage) -> None:
-        """Anything but Welcome, Refused and Heartbeat without stats."""
+        """Take a message of the engine, any but Welcome, Refused and a Heartbeat without stats."""
 
     def disconnected(self, reason: str) -> None:
-        """Comes once after each `connected`; whatever was under way on the engine is lost."""
+        """Lose whatever was under way on the engine. Called once after each `connected`."""
 
 
 class EngineLink:
     """Keeps one gateway connected to one engine from `start` to `stop`.
 
-    detail: the state of it in words, which clients may see: never with the endpoint in it.
+    detail: the state of the connection in words that clients may see, so never with the endpoint in it.
     """
 
     def __init__(
@@ -223,11 +224,11 @@ class EngineLink:
 
 
 class _RefusedHello(EngineGone):
-    """No use to try again soon."""
+    """The engine refuses this gateway, so it is of no use to try again soon."""
 
 
 async def _watch(events: Frames) -> None:
-    """A closed connection is known at once, long before heartbeats are missed."""
+    """Wait until the connection is closed, which is known long before heartbeats are missed. Raises EngineGone then."""
     await events.take()
     raise EngineGone("the engine closed the connection")
 

@@ -17,7 +17,7 @@ from gateway.text.tools.tool import Tool
 
 MAX_CHOICES = 128
 MAX_IN_FLIGHT = 1 << 20
-"""What is taken while no engine has said what it takes."""
+"""Choices that are admitted while no engine has said how many it takes."""
 
 
 class EngineModel:

@@ -19,26 +19,34 @@ WINDOW = 11
 
 
 class EngineRates(msgspec.Struct, frozen=True):
-    """Over the last seconds. tokens_per_s: generated ones. step_ms_p50: None where no step was taken."""
+    """The pace of an engine over the last seconds."""
 
     steps_per_s: float = 0.0
     tokens_per_s: float = 0.0
+    """Generated tokens."""
     step_ms_p50: float | None = None
+    """None where no step was taken."""
 
 
 class EngineSnapshot(msgspec.Struct, frozen=True, kw_only=True):
-    """id: of the engine's process, "" before one was ever there. since: Unix seconds at which the state began. stats,
-    limits: None while it is not there. device, dtype: as the engine says, "" where it does not."""
+    """One engine at one moment, as operators see it."""
 
     id: str
+    """The id of the engine's process; "" before one was ever there."""
     model: str
+    """The public name of the base model."""
     state: State
     detail: str
+    """The state in words."""
     since: int
+    """Unix seconds at which the state began."""
     stats: EngineStats | None = None
+    """The last heartbeat; None while the engine is not there."""
     limits: EngineLimits | None = None
+    """None while the engine is not there."""
     rates: EngineRates = EngineRates()
     device: str = ""
+    """As the engine says; "" where it does not. So are the fields that follow."""
     dtype: str = ""
     fingerprint: str = ""
 
@@ -50,15 +58,16 @@ class Trend:
         self._seen: deque[tuple[float, EngineStats]] = deque(maxlen=WINDOW)
 
     def add(self, now_s: float, stats: EngineStats) -> None:
-        """now_s: of a monotonic clock."""
+        """Add a heartbeat. now_s: of a monotonic clock."""
         self._seen.append((now_s, stats))
 
     def forget(self) -> None:
-        """Another engine counts from zero."""
+        """Forget all heartbeats: another engine counts from zero."""
         self._seen.clear()
 
     @property
     def rates(self) -> EngineRates:
+        """The pace between the first and the last heartbeat that are kept."""
         if len(self._seen) < 2:
             return EngineRates()
         (began_s, first), (ended_s, last) = self._seen[0], self._seen[-1]
@@ -72,7 +81,10 @@ class Trend:
 
 
 def step_ms_p50(counts: list[int]) -> float | None:
-    """The median of steps counted by STEP_BUCKETS_S, read off a straight line within its bucket; None of no steps."""
+    """Return the median time of steps that are counted by STEP_BUCKETS_S, on a straight line within its bucket.
+
+    None: no step was counted.
+    """
     total, seen, floor_s = sum(counts), 0, 0.0
     if total == 0:
         return None

@@ -16,27 +16,32 @@ from gateway.domain.errors import GatewayError
 
 
 class EngineStream(msgspec.Struct, eq=False):
-    """counts: the last cumulative count seen of each choice; kept: how many of them count, for the choices that a stop
-    string has ended; abandoned: nobody reads it any more; full_since_s: more waits for its reader than is kept for
-    long; unread: for too long; lost: the engine is gone, its final is made up here; cut_off: its reader is told so once
-    it has read what came. Times are the loop's, in seconds.
-    """
+    """A request that was sent to an engine. Times are in seconds of the event loop's clock."""
 
     request: GenerateRequest
     engine_id: str
+    """The process that the request was sent to."""
     submitted_s: float
     counts: list[int]
+    """The last cumulative count of tokens that was seen of each choice."""
     first_token_s: float | None = None
     final_s: float | None = None
     kept: dict[int, int] = msgspec.field(default_factory=dict)
+    """How many tokens count, for each choice that a stop string has ended."""
     abandoned: bool = False
+    """Whether nobody reads the stream any more."""
     full_since_s: float | None = None
+    """Since when more waits for the reader than is kept for long."""
     unread: bool = False
+    """Whether that has lasted too long: nothing more is kept."""
     lost: bool = False
+    """Whether the engine is gone, so that the final was made up here."""
     cut_off: GatewayError | None = None
+    """The error that the reader gets once it has read what came."""
     backlog: Backlog = msgspec.field(default_factory=Backlog)
     final: Final | None = None
     waiter: asyncio.Future[None] | None = None
+    """Set while the reader waits for something to come."""
     num_used: int = 0
     """Completion tokens that other engines of the pool were told of."""
 
@@ -52,6 +57,7 @@ class EngineStream(msgspec.Struct, eq=False):
         self.wake()
 
     def wake(self) -> None:
+        """Let the reader go on, if it waits."""
         if self.waiter is not None and not self.waiter.done():
             self.waiter.set_result(None)
 
@@ -78,13 +84,16 @@ class EngineStream(msgspec.Struct, eq=False):
 
     @property
     def usage_seen(self) -> Usage:
-        """All that is known where its engine cannot say."""
+        """Return the usage that this gateway saw, for a request whose engine cannot tell."""
         seen = sum(self.counts)
         return Usage(prompt_tokens=len(self.request.prompt_token_ids) if seen else 0, completion_tokens=seen)
 
     def settled(self, final: Final) -> Final:
-        """With what counts of its usage. The engine may have run past a stop string before it heard of it: the rest is
-        discarded here then, as the engine would have."""
+        """Return the engine's final with what counts of the usage.
+
+        The engine may have run past a stop string before it heard of it: the tokens beyond are discarded here then, as
+        the engine would have done.
+        """
         usage, reason = final.usage, final.finish_reason
         kept = self._num_kept_tokens
         if self.kept and kept < usage.completion_tokens:
@@ -99,7 +108,7 @@ class EngineStream(msgspec.Struct, eq=False):
         return msgspec.structs.replace(final, finish_reason=reason, usage=usage)
 
     def elapsed_ms(self, until_s: float | None) -> float | None:
-        """Since it was submitted."""
+        """Return the milliseconds from the request's submission to a time; None where that has not come."""
         return None if until_s is None else (until_s - self.submitted_s) * 1e3
 
     @property
@@ -110,8 +119,10 @@ class EngineStream(msgspec.Struct, eq=False):
         return sum(min(count, self.kept.get(index, count)) for index, count in enumerate(self.counts))
 
     def _watch_size(self, now_s: float, full_for_s: float) -> None:
-        """Notice a reader that is behind: for a moment, as all readers are where this process was busy, or since its
-        client does not read. The second is not waited for."""
+        """Notice whether too much has waited for the reader for too long: its client does not read then.
+
+        All readers are behind for a moment where this process was busy, which is waited for.
+        """
         if self.backlog.num_bytes <= MAX_UNREAD_BYTES:
             self.full_since_s = None
         elif self.full_since_s is None:

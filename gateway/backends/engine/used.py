@@ -14,7 +14,7 @@ from gateway.backends.engine.stream import EngineStream
 
 
 class Used(msgspec.Struct, frozen=True):
-    """Amounts of one request."""
+    """The amounts that one request used on an engine."""
 
     tenant: str
     weight: float
@@ -26,7 +26,7 @@ class Used(msgspec.Struct, frozen=True):
 
 
 class UseCounter:
-    """Counts each token of each request once. Counts nothing before the first `take`."""
+    """Counts each token of each request on one engine once; counts nothing before the first `take`."""
 
     def __init__(self) -> None:
         self._is_asked = False

@@ -1,4 +1,4 @@
-"""How many requests may be in flight: a bound that the engine sets, and a fair queue before it."""
+"""The window of one engine: a bound on the requests in flight that the engine sets, and a fair queue before it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections import deque
 
 
 class Window:
-    """Like a semaphore whose bound may change while it is used. First come, first served."""
+    """A semaphore whose bound may change while it is used. First come, first served."""
 
     def __init__(self) -> None:
         self.limit = 0
@@ -17,6 +17,7 @@ class Window:
         self._idle.set()
 
     def set_limit(self, limit: int) -> None:
+        """Set how many places there are; requests that wait take new ones at once."""
         self.limit = limit
         self._grant()
 

@@ -216,9 +216,41 @@ CREATE OR REPLACE TRIGGER ledger_guarded BEFORE INSERT OR UPDATE OR DELETE ON le
     FOR EACH ROW EXECUTE FUNCTION guard_ledger();
 CREATE OR REPLACE TRIGGER ledger_keeps_rows BEFORE TRUNCATE ON ledger EXECUTE FUNCTION refuse_change();
 
--- Leaves what new rows add to the sums in their queue. A row of a revision above 0 is of an attempt whose record so far
--- ended in 'error', which it takes back. Adjustments are no requests and end in no way.
+-- Takes out of the sums how attempts had ended that another one took the place of after their end was counted.
+-- superseding: the revisions that say so; the revision before each has the end. Reads only their days, as correct_usage.
+CREATE OR REPLACE FUNCTION take_back_ends(superseding ledger[]) RETURNS void
+    LANGUAGE plpgsql SET plan_cache_mode = force_custom_plan AS $$
+DECLARE
+    first_at  timestamptz;
+    last_at   timestamptz;
+BEGIN
+    SELECT min(n.created_at), max(n.created_at) INTO first_at, last_at FROM unnest(superseding) n;
+    INSERT INTO rollup_queue (
+        minute, period, corrects_period, kind, organization_id, project_id, api_key_id, endpoint, model, adapter_id,
+        adapter_version, adapter_class, service_tier, price_version, num_requests, num_stop, num_length, num_cancelled,
+        num_errors, prompt_tokens, cached_tokens, completion_tokens, input_cost_nanos, cached_cost_nanos,
+        output_cost_nanos, cost_nanos, list_cost_nanos, ttft_buckets, tpot_buckets)
+    SELECT date_trunc('minute', n.created_at, 'UTC'), n.period, n.corrects_period, n.kind, n.organization_id,
+           n.project_id, n.api_key_id, n.endpoint, n.model, n.adapter_id, n.adapter_version, n.adapter_class,
+           n.service_tier, n.price_version, 0,
+           -count(*) FILTER (WHERE r.finish_reason = 'stop'),
+           -count(*) FILTER (WHERE r.finish_reason = 'length'),
+           -count(*) FILTER (WHERE r.finish_reason = 'abort'),
+           -count(*) FILTER (WHERE r.finish_reason = 'error'),
+           0, 0, 0, 0, 0, 0, 0, 0, '{}', '{}'
+    FROM unnest(superseding) n JOIN ledger r
+        ON (r.request_id, r.attempt, r.revision, r.created_at) = (n.request_id, n.attempt, n.revision - 1, n.created_at)
+    WHERE r.created_at BETWEEN first_at AND last_at
+    GROUP BY 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14;
+END
+$$;
+
+-- Leaves what new rows add to the sums in their queue. A row of a revision above 0 that ends otherwise than in 'error' is
+-- of an attempt whose record so far ended in 'error', which it takes back; one that is superseded takes back any end.
+-- Adjustments are no requests and end in no way.
 CREATE OR REPLACE FUNCTION queue_for_rollups() RETURNS trigger LANGUAGE plpgsql AS $$
+DECLARE
+    superseding  ledger[];
 BEGIN
     INSERT INTO rollup_queue (
         minute, period, corrects_period, kind, organization_id, project_id, api_key_id, endpoint, model, adapter_id,
@@ -245,6 +277,11 @@ BEGIN
                n.kind = 'usage' AND position('.' IN n.request_id) = 0 AS ended
     ) h
     GROUP BY 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14;
+    SELECT array_agg(n::ledger) INTO superseding FROM new_rows n
+    WHERE n.kind = 'usage' AND n.revision > 0 AND n.finish_reason = 'superseded' AND position('.' IN n.request_id) = 0;
+    IF superseding IS NOT NULL THEN
+        PERFORM take_back_ends(superseding);
+    END IF;
     RETURN NULL;
 END
 $$;

@@ -10,16 +10,18 @@ import msgspec
 if TYPE_CHECKING:
     from gateway.db.pool import Connection
 
-Kind = Literal["project", "api_key", "adapter", "user"]
+Kind = Literal["project", "api_key", "adapter", "user", "pool"]
 
 
 class Found(msgspec.Struct, frozen=True):
-    """project_id: None of users. name: as people call it."""
+    """Something that was found."""
 
     kind: Kind
     id: str
     name: str
+    """The name as people call it."""
     project_id: str | None
+    """The project that it belongs to; None of users and pools."""
 
 
 # strpos: what is looked for is text, and no pattern. What begins with it comes first, then the shortest names.
@@ -47,12 +49,17 @@ _USERS = """
       AND (strpos(email, $2) > 0 OR strpos(lower(name), $2) > 0 OR id = $2)
     ORDER BY strpos(email, $2) = 0, length(email), email LIMIT $3
 """
+_POOLS = """
+    SELECT 'pool' AS kind, id, name, NULL AS project_id FROM pools
+    WHERE organization_id = $1 AND removed_at IS NULL AND (strpos(lower(name), $2) > 0 OR id = $2)
+    ORDER BY strpos(lower(name), $2), length(name), name LIMIT $3
+"""
 
 
 async def find_projects(
     conn: Connection, organization_id: str, project_ids: Sequence[str] | None, text: str, limit: int
 ) -> list[Found]:
-    """text: in lower case. project_ids None: all of the organization."""
+    """Return projects whose name holds a text. text: in lower case. project_ids None: all of the organization."""
     only = None if project_ids is None else list(project_ids)
     return [Found(**row) for row in await conn.fetch(_PROJECTS, organization_id, only, text, limit)]
 
@@ -60,7 +67,7 @@ async def find_projects(
 async def find_keys(
     conn: Connection, organization_id: str, project_ids: Sequence[str] | None, text: str, limit: int
 ) -> list[Found]:
-    """By name, or by a piece of the part that is shown of them."""
+    """Return keys whose name, or the part of the key that is shown, holds a text. Arguments as of `find_projects`."""
     only = None if project_ids is None else list(project_ids)
     return [Found(**row) for row in await conn.fetch(_KEYS, organization_id, only, text, limit)]
 
@@ -68,9 +75,16 @@ async def find_keys(
 async def find_adapters(
     conn: Connection, organization_id: str, project_ids: Sequence[str] | None, text: str, limit: int
 ) -> list[Found]:
+    """Return adapters whose name holds a text. Arguments as of `find_projects`."""
     only = None if project_ids is None else list(project_ids)
     return [Found(**row) for row in await conn.fetch(_ADAPTERS, organization_id, only, text, limit)]
 
 
 async def find_users(conn: Connection, organization_id: str, text: str, limit: int) -> list[Found]:
+    """Return users whose name or address holds a text, which is in lower case."""
     return [Found(**row) for row in await conn.fetch(_USERS, organization_id, text, limit)]
+
+
+async def find_pools(conn: Connection, organization_id: str, text: str, limit: int) -> list[Found]:
+    """Return pools whose name holds a text, which is in lower case."""
+    return [Found(**row) for row in await conn.fetch(_POOLS, organization_id, text, limit)]

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 
 class HostRow(msgspec.Struct, frozen=True):
+    """A host, and whether an agent tends it."""
+
     id: str
     name: str
     generation: int

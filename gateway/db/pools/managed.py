@@ -49,7 +49,7 @@ async def list_at_once(conn: Connection, organization_id: str, pool_id: str | No
 
 
 class TakenMemory(msgspec.Struct, frozen=True):
-    """What the replicas on one accelerator of a host, or on its processors, take by the estimates."""
+    """The memory that the replicas on one accelerator of a host, or on its processors, take by the estimates."""
 
     host_id: str
     gpu: int | None

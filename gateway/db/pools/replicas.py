@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 
 class ReplicaRow(msgspec.Struct, frozen=True):
+    """A replica of a pool's revision."""
+
     id: str
     pool_id: str
     revision: int

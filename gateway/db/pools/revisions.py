@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 
 class RevisionRow(msgspec.Struct, frozen=True):
+    """A revision of a pool, and how far it has come."""
+
     pool_id: str
     revision: int
     model: str
@@ -55,16 +57,6 @@ async def add_revision(
     """Return the pool's next revision, not prepared yet. The caller's transaction has locked or made the pool."""
     row = await conn.fetchrow(_ADD, pool_id, model, msgspec.json.encode(settings).decode(), allow_unfit_adapters)
     assert row is not None
-    return revision_of(row)
-
-
-_GET = "SELECT * FROM pool_revisions WHERE pool_id = $1 AND revision = $2"
-
-
-async def get_revision(conn: Connection, pool_id: str, revision: int) -> RevisionRow:
-    """Return a revision that a pool's row names."""
-    row = await conn.fetchrow(_GET, pool_id, revision)
-    assert row is not None, "the foreign key of pools"
     return revision_of(row)
 
 

@@ -1,4 +1,6 @@
-"""What all pools of the installation serve, as gateways and agents read it, and the switch to another revision."""
+"""All pools of the installation with their revisions and replicas, as gateways and agents read them; the switch of a
+pool to another revision.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class ServedPool(msgspec.Struct, frozen=True):
-    """A pool with everything that a gateway or an agent needs to know of it."""
+    """A pool with its grants, revisions and replicas, as gateways and agents need them."""
 
     row: PoolRow
     grants: list[Grant]

@@ -230,17 +230,17 @@ class Balancer:
         )
 
     def _is_level(self, replica: ReplicaState) -> bool:
-        """Whether a replica has about its share of the load or less, or hardly any."""
+        """Tell whether a replica has about its share of the load or less, or hardly any load."""
         load, capacity = replica.load, replica.capacity
         return load <= LEVEL * self._load / self._capacity * capacity or load < FLOOR * capacity
 
     def _is_hot(self, adapter: str, homes: set[ReplicaState]) -> bool:
-        """Whether an adapter makes up much of what the replicas that have it do."""
+        """Tell whether an adapter makes up much of the load of the replicas that have it."""
         in_flight = sum(replica.of_adapter(adapter) for replica in homes) * self._num_gateways
         return in_flight >= HOT * self._load / self._capacity * sum(replica.capacity for replica in homes)
 
     def _is_crowded(self, replica: ReplicaState, tenant: str) -> bool:
-        """Whether a tenant would alone fill a replica, and has more there than elsewhere."""
+        """Tell whether a tenant would alone fill a replica, and has more there than elsewhere."""
         there = replica.of_tenant(tenant)
         if there < replica.capacity:
             return False

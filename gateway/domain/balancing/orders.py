@@ -22,7 +22,7 @@ _UNIT = 2.0**-64 * (1 - 2.0**-52)
 
 
 class Weighted(Protocol):
-    """What is ordered."""
+    """A member of the orders: a replica with a seed and a weight."""
 
     @property
     def seed(self) -> int:

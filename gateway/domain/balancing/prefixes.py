@@ -36,7 +36,7 @@ def prefix_keys(token_ids: Sequence[int], salt: str, block_size: int = 16) -> tu
 
 
 class PrefixMemory(Generic[T]):
-    """Where beginnings of prompts were first sent, the least recently used forgotten.
+    """The places to which beginnings of prompts were first sent; the least recently used ones are forgotten.
 
     The first place stays while it is there: a prompt that had to go elsewhere, as its place was busy, takes the longer
     beginnings that are its own there and leaves the shared ones where they are.
@@ -72,7 +72,7 @@ class PrefixMemory(Generic[T]):
             places.popitem(last=False)
 
     def forget(self, place: T) -> None:
-        """Nothing is there any more."""
+        """Forget all beginnings that were sent to a place."""
         gone = [key for key, each in self._places.items() if each is place]
         for key in gone:
             del self._places[key]

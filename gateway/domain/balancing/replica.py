@@ -44,7 +44,7 @@ class ReplicaLoad(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Asked(msgspec.Struct, frozen=True):
-    """What one request asks of a replica."""
+    """A request, as far as the choice of a replica depends on it."""
 
     adapter: str = ""
     """The adapter's content key; "" for the base model."""

@@ -1,4 +1,4 @@
-"""How a tenant's weight holds over the pool rather than on each replica: what one gateway's tenants used, and where.
+"""The service that one gateway's tenants got on each replica, told to the others: so a weight holds over the pool.
 
 Each engine serves next the tenant with the least service by its weight (`engine.scheduling.fairness`). Alone it knows
 only its own: a tenant whose adapter lives on one of four replicas, beside one that fills all four, would get half of
@@ -43,7 +43,7 @@ _NOTHING = (0.0, 0.0, 0.0)
 
 
 class PoolService:
-    """What one gateway's requests used since its last heartbeats, by replica and tenant."""
+    """The amounts that one gateway's requests used since its last heartbeats, by replica and tenant."""
 
     def __init__(self) -> None:
         self._used: dict[str, dict[str, list[float]]] = {}

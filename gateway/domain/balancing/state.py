@@ -7,7 +7,7 @@ from gateway.domain.balancing.replica import RANK_UNIT, Asked, ReplicaLoad
 
 MIN_RAMP = 0.1
 LINE_SHARE = 1 / 8
-"""Of its slots, so many adapters may be on their way to a replica before others are sent elsewhere."""
+"""The share of a replica's slots for which adapters may be on their way before others are sent elsewhere."""
 
 
 class ReplicaState:
@@ -44,7 +44,7 @@ class ReplicaState:
         self.age_ramp = self.ramp = 1.0
         """Its age by slow start, and the same relative to the oldest replica's: 1 is as good as any."""
         self.capacity = 1.0
-        """What it runs at once, scaled by its ramp."""
+        """Requests that the replica runs at once, scaled by its ramp."""
         self.load = 0.0
         self.homes: set[str] = set()
         """Keys of the adapters that are there or on their way, as the balancer's index has them."""
@@ -121,13 +121,13 @@ class ReplicaState:
         return max(reported, self._tenants.get(tenant, 0))
 
     def has_room_for(self, prompt_tokens: int) -> bool:
-        """Whether the KV cache has room for a prompt now."""
+        """Tell whether the KV cache has room for a prompt now."""
         free, size = self._picture.free_blocks, self._picture.block_size
         return free is None or self._tokens_since + prompt_tokens <= free * size
 
     @property
     def takes_adapters(self) -> bool:
-        """Whether few enough adapters are on their way there."""
+        """Tell whether few enough adapters are on their way to the replica."""
         slots = self._picture.adapter_slots
         return not slots or self._coming < max(1.0, slots * LINE_SHARE)
 

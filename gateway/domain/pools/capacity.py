@@ -39,7 +39,7 @@ class Estimate(msgspec.Struct, frozen=True):
 
     @property
     def num_bytes(self) -> int:
-        """All of it."""
+        """The sum of all parts."""
         return self.weights + self.kv_cache + self.adapters + self.process
 
     def __str__(self) -> str:
@@ -51,7 +51,7 @@ class Estimate(msgspec.Struct, frozen=True):
 def estimate(
     num_parameters: int, model: ModelConfig, config: EngineConfig, *, gpu_bytes: Sequence[int], has_bf16: bool
 ) -> Estimate:
-    """Return what a replica of a model takes.
+    """Return the memory that a replica of a model takes.
 
     num_parameters: elements of all weights. gpu_bytes: the memory of each accelerator of the host, () where the engine
     computes on processors. has_bf16: whether the processors multiply bfloat16. The settings decide the rest as they do
@@ -79,7 +79,7 @@ def _token_bytes(model: ModelConfig, item_bytes: int) -> int:
 
 
 class Needs(msgspec.Struct, frozen=True):
-    """What a replica of a revision asks of a host."""
+    """The memory and the device that a replica of a revision asks of a host."""
 
     num_bytes: int
     """Memory, of an accelerator where it computes on one."""
@@ -101,7 +101,7 @@ class Host(msgspec.Struct, frozen=True):
 
 
 class Place(msgspec.Struct, frozen=True):
-    """Where a replica computes."""
+    """A host and, where a replica computes on one, an accelerator of the host."""
 
     host_id: str
     gpu: int | None = None

@@ -18,14 +18,14 @@ nothing will without a change."""
 
 
 class ReplicaStanding(msgspec.Struct, frozen=True):
-    """What the condition of a pool depends on, for one replica that has not been stopped."""
+    """One replica that has not been stopped, as far as the condition of its pool depends on it."""
 
     revision: int
     state: ReplicaState
     why: str
     num_failures: int
     is_managed: bool
-    """Whether an agent runs it; one that somebody else runs is not counted by `num_replicas`."""
+    """Whether an agent runs the replica; one that somebody else runs is not counted by `num_replicas`."""
 
 
 class Condition(msgspec.Struct, frozen=True):

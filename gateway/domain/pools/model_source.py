@@ -1,4 +1,4 @@
-"""Where a pool's base model comes from, as an operator writes it. Knows the forms alone: agents look for the files."""
+"""The source of a pool's base model, as an operator writes it. Knows the forms alone: agents look for the files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is to be done next so that pools run as their rows say: replicas started and drained, revisions switched.
+"""The next actions that make pools run as their rows say: replicas are started and drained, revisions switched.
 
 A planner that looks at everything, and keeps nothing in mind: it may be called again at any time, by anybody, and goes
 on where the rows are. Agents do what it says; it knows neither them nor engines.
@@ -31,10 +31,12 @@ LIVE: frozenset[ReplicaState] = frozenset({"starting", "loading", "ready", "fail
 """States of replicas that serve, or are going to."""
 
 How = Literal["side by side", "one after the other"]
-"""How a pool changes its revision: new replicas beside the old ones, or an outage of some of them in between."""
+"""The way in which a pool changes its revision: new replicas beside the old ones, or in their place."""
 
 
 class Replica(msgspec.Struct, frozen=True):
+    """A replica that has not been stopped."""
+
     id: str
     revision: int
     state: ReplicaState
@@ -47,6 +49,8 @@ class Replica(msgspec.Struct, frozen=True):
 
 
 class Revision(msgspec.Struct, frozen=True):
+    """A model with settings that a pool serves, is to serve, or has replicas of."""
+
     revision: int
     state: RevisionState
     needs: Needs = Needs(0)
@@ -56,6 +60,8 @@ class Revision(msgspec.Struct, frozen=True):
 
 
 class Pool(msgspec.Struct, frozen=True):
+    """A pool as its rows say that it shall be, and as it is."""
+
     id: str
     num_replicas: int
     revision: int | None
@@ -63,7 +69,7 @@ class Pool(msgspec.Struct, frozen=True):
     wanted_revision: int
     revisions: Mapping[int, Revision]
     replicas: Sequence[Replica]
-    """Those that have not been stopped, oldest first."""
+    """The replicas that have not been stopped, oldest first."""
     is_removed: bool = False
 
 
@@ -176,6 +182,7 @@ class _Plan:
         self._actions: list[Action] = []
 
     def actions(self) -> list[Action]:
+        """Return what is to be done for the pool now."""
         pool = self._pool
         self._leave_hosts()
         kept = set() if pool.is_removed else {pool.revision, pool.wanted_revision}

@@ -1,4 +1,4 @@
-"""How a change of revision that is under way replaces a pool's replicas, for those who are told before it happens."""
+"""The way in which a change that is under way will replace a pool's replicas, to be told before it happens."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ class BadSetting(ValueError):
         super().__init__(message)
         self.name = name
         self.reason = reason
-        """What is wrong, without the name."""
+        """The reason, without the name of the setting."""
 
 
 def parse_settings(settings: Mapping[str, str]) -> dict[str, Any]:

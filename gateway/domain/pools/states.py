@@ -15,7 +15,7 @@ takes requests. draining: takes no new request and stops once the running ones h
 its process ended by itself; it is started again when its `retry_at` comes."""
 
 Access = Literal["all", "listed"]
-"""Who may use a pool: all projects of the installation, or those that are listed."""
+"""The projects that may use a pool: all of the installation, or those that are listed."""
 
 MAX_NAME_CHARS = 128
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/+-]*")

@@ -19,7 +19,7 @@ from gateway.db.pools.pools import PoolRow
 from gateway.db.pools.replicas import replace_replicas
 from gateway.settings import load_settings
 from tests.faults.pools.test_replicas import billed
-from tests.faults.pools.world import Asked, World
+from tests.faults.pools.world import World, asked_of_fake
 from tests.gateway.agent.site import Host
 from tests.installation.gateway_process import GatewayProcess
 from tests.installation.processes import ChildProcess
@@ -90,7 +90,7 @@ async def load(world: World) -> AsyncIterator[None]:
         rng = random.Random(number)
         while not stop.is_set():
             prompt = [rng.randrange(3, 250) for _ in range(rng.choice((11, 23, 61)))]
-            asked = Asked(POOL, 0, prompt, rng.randrange(4, 24), stream=rng.random() < 0.3)
+            asked = asked_of_fake(POOL, 0, prompt, rng.randrange(4, 24), stream=rng.random() < 0.3)
             await world.ask(http, asked, rng.choice(world.gateways))
 
     limits = httpx.Limits(max_keepalive_connections=0)

@@ -227,6 +227,20 @@ async def test_things_are_found_by_what_people_know_of_them(server: AdminServer,
             ("api_key", "The Acme key"),
             ("user", email),
         ]
+        body = {"name": "Acme-7B", "model": "demo", "num_replicas": 0}
+        pool = (await operator.post("/pools", json=body)).json()
+        (shown,) = (await operator.get("/search", params={"q": "acme-7"})).json()["data"]
+        assert shown == {
+            "kind": "pool",
+            "id": pool["id"],
+            "name": "Acme-7B",
+            "project_id": None,
+            "href": f"/admin/models/{pool['id']}",
+        }
+        assert await found(operator, pool["id"]) == [("pool", "Acme-7B")]
+        assert (await operator.delete(f"/pools/{pool['id']}")).status_code == 200
+        assert await found(operator, "acme-7") == []
+        (await operator.post("/pools", json=body | {"name": "globex-7b"})).raise_for_status()
         assert await found(operator, public) == [("api_key", "The Acme key")]
         hrefs = [each["href"] for each in (await operator.get("/search", params={"q": "acme"})).json()["data"][3:]]
         user = next(each for each in (await operator.get("/users")).json()["data"] if each["email"] == email)
@@ -242,4 +256,4 @@ async def test_things_are_found_by_what_people_know_of_them(server: AdminServer,
         mine = [("project", "acme"), ("adapter", "acme-pirate"), ("api_key", "The Acme key")]
         assert await found(ann, "acme") == mine
         assert await found(ann, "req_acme") == [("request", "req_acme")]
-        assert await found(ann, "globex") == await found(ann, "req_globex") == []
+        assert await found(ann, "globex") == await found(ann, "globex-7b") == await found(ann, "req_globex") == []

@@ -54,8 +54,15 @@ class Host:
         self.variables |= {f"LORIKEET_{name}": value for name, value in small.items()}
 
     def agent(self, *flags: str) -> ChildProcess:
-        """Start an agent."""
-        command = [sys.executable, "-m", "tests.gateway.agent.agent_main", *flags]
+        """Start an agent, whose engines are fake ones."""
+        return self._start("tests.gateway.agent.agent_main", *flags)
+
+    def real_agent(self) -> ChildProcess:
+        """Start an agent as an operator does, whose engines are real ones."""
+        return self._start("gateway.cli", "agent")
+
+    def _start(self, *module: str) -> ChildProcess:
+        command = [sys.executable, "-m", *module]
         made = ChildProcess(command, log=self._folder / "agent.log", env=self.variables)
         made.start()
         self._agents.append(made)
@@ -138,7 +145,8 @@ class Host:
             with contextlib.suppress(OSError):
                 command = (entry / "cmdline").read_bytes()
                 state = (entry / "stat").read_text().rpartition(")")[2].split()[0]
-                if b"engine.fake" in command and str(self.data_dir).encode() in command and state != "Z":
+                is_engine = b"engine.fake" in command or b"\0-m\0engine\0" in command
+                if is_engine and str(self.data_dir).encode() in command and state != "Z":
                     found.append(int(entry.name))
         return sorted(found)
 

@@ -8,6 +8,7 @@ import random
 import signal
 import time
 
+from gateway.backends.engine.link import DEAD_AFTER_S
 from tests.gateway.agent.site import Host
 from tests.installation.processes import frozen
 from tests.installation.waiting import until
@@ -55,6 +56,17 @@ async def test_an_agent_that_wakes_up_too_late_ends_and_touches_nothing(host: Ho
     assert "agent: another agent has host" in host.log()
     assert host.pids() == pids
     assert [each.generation for each in await host.ready()] == [2]
+
+
+async def test_an_agent_that_was_frozen_takes_no_replica_for_silent(host: Host) -> None:
+    pool = await host.pool(host.model())
+    agent = host.agent()
+    [before] = await host.ready()
+    with frozen(agent.pid):
+        await asyncio.sleep(DEAD_AFTER_S + 1.0)
+    await host.scale(pool, 2)
+    after = next(each for each in await host.ready(2) if each.id == before.id)
+    assert after.since == before.since, "its row was never anything but ready"
 
 
 async def test_a_second_agent_waits_while_the_first_one_lives(host: Host) -> None:

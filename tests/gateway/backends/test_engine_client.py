@@ -363,7 +363,7 @@ async def test_what_is_tried_again_elsewhere_is_recorded_as_nobodys_and_its_rese
     caught.value.supersede()
     assert sink.records == []
     assert sink.superseded_records == [UsageRecord("req_1", 0, "error", Usage(0, 0), b"m")]
-    assert backend._lost_ids == []
+    assert backend._recorder.lost_ids == []
 
 
 async def test_an_engine_without_room_lets_another_be_asked_and_forgets_its_record(engine, backend, sink):
@@ -494,7 +494,7 @@ async def test_what_was_used_is_counted_once_and_other_engines_hear_of_it(engine
     reading = asyncio.create_task(read(backend, msgspec.structs.replace(request(), weight=2.0)))
     await engine.expect(Submit)
     await engine.send(StepOutputs([Delta("req_1", [7, 8], 2)], []))
-    await until(lambda: any(stream.counts == [2] for stream in backend._streams.values()))
+    await until(lambda: any(stream.counts == [2] for stream in backend._requests._streams.values()))
     assert backend.take_used() == [Used("t", 2.0, 0, 2, 0)]
     usage = Usage(prompt_tokens=3, completion_tokens=3, cached_tokens=1, discarded_tokens=2, adapter_load_bytes=9)
     await engine.send(StepOutputs([Delta("req_1", [9], 3)], [Final("req_1", "length", usage)]))

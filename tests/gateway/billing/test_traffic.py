@@ -113,6 +113,17 @@ async def test_roll_ups_are_the_ledgers_and_percentiles_within_a_tenth(books: Bo
         assert sums.tpot_ms.p50 == pytest.approx(20.0, rel=0.1)
 
 
+@pytest.mark.parametrize("reasons", [("error",), ("stop",), ("length",), ("abort",), ("error", "stop")], ids="-".join)
+async def test_an_attempt_that_is_superseded_late_has_ended_in_no_way(books: Books, reasons: tuple[str, ...]) -> None:
+    for reason in (*reasons, "superseded"):
+        await books.write(books.event("req_1", created_at=START, finish_reason=reason))
+        await books.write(books.event("req_1.1", created_at=START, finish_reason=reason))
+    await books.write(books.event("req_1", attempt=1, created_at=START, finish_reason="length"))
+    await books.roll_up()
+    levels = await books.fetch(_LEVELS)
+    assert {sums[2:7] for sums in levels} == {(1, 0, 1, 0, 0)}, "the attempt that took its place is all that counts"
+
+
 async def test_the_buckets_of_the_schema_are_those_that_percentiles_read(books: Books) -> None:
     for ms in (0.2, 1.0, 1.5, 12.0, 80.0, 999.0, 30_000.0, 150_000.0):
         place = await books.value("SELECT time_bucket($1, $2)", ms, TTFT_FLOOR_MS)

@@ -85,7 +85,7 @@ async def test_a_revision_says_for_ever_what_it_said_at_first(conn: Connection) 
     await revisions.set_prepared(conn, pool.id, 2, folder="/models/2", base_digest=DIGEST, num_bytes=5)
     with pytest.raises(asyncpg.RaiseError, match="never changes"):
         await conn.execute(f"UPDATE pool_revisions SET base_digest = '{'c' * 64}' WHERE revision = 2")
-    assert (await revisions.get_revision(conn, pool.id, 2)).state == "prepared"
+    assert (await revisions.list_revisions(conn, pool.id))[0].state == "prepared"
 
 
 async def test_a_pool_switches_to_the_revision_that_is_wanted_and_to_no_other(conn: Connection) -> None:
@@ -237,7 +237,7 @@ async def test_a_failed_revision_is_tried_again_only_where_nothing_else_serves(c
     for pool in (first, other):
         await revisions.set_revision_state(conn, pool.id, 1, "failed", "no hub")
     await revisions.prepare_again(conn)
-    assert [(await revisions.get_revision(conn, pool.id, 1)).state for pool in (first, other)] == [
+    assert [(await revisions.list_revisions(conn, pool.id))[-1].state for pool in (first, other)] == [
         "preparing",
         "failed",
     ]

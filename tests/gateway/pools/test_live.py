@@ -172,7 +172,7 @@ async def test_a_whole_reply_survives_the_death_of_its_replica_and_is_billed_onc
 
     async def has_begun() -> bool:
         found = world.find(dying).backend
-        return bool(found.num_in_flight) and any(stream.counts[0] > 2 for stream in found._streams.values())
+        return bool(found.num_in_flight) and any(stream.counts[0] > 2 for stream in found._requests._streams.values())
 
     await until(has_begun)
     await world.add()
@@ -188,7 +188,7 @@ async def test_a_frozen_replica_costs_seconds_and_what_it_tells_later_is_nobodys
     asked = asyncio.create_task(world.ask("req_1", max_tokens=30))
 
     async def has_begun() -> bool:
-        return any(stream.counts[0] > 2 for stream in world.find(frozen).backend._streams.values())
+        return any(stream.counts[0] > 2 for stream in world.find(frozen).backend._requests._streams.values())
 
     await until(has_begun)
     await world.add()

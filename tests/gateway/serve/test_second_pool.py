@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from engine.config import model_digest
+from gateway.agent.model import prepared_folder
 from gateway.db.organization.organizations import ensure_organization
 from gateway.db.organization.projects import create_project
 from gateway.db.pool import Database
@@ -24,6 +26,23 @@ def folder(tmp_path: Path) -> Path:
     folder = make_model_folder(tmp_path / "model")
     write_adapter(folder / ADAPTER_FOLDER)
     return folder
+
+
+@pytest.mark.parametrize("model", ["demo", "demo-random", "owner/Model", "/models/model.gguf"])
+def test_a_model_lies_once_on_disk_whatever_its_pools_are_called(tmp_path: Path, model: str) -> None:
+    named = Settings(data_dir=tmp_path, model=model, model_name="Some/Name")
+    unnamed = Settings(data_dir=tmp_path, model=model)
+    assert prepared_folder(named) == prepared_folder(unnamed)
+    other = msgspec.structs.replace(unnamed, model=f"{model}-2", model_name="")
+    assert prepared_folder(other) != prepared_folder(unnamed)
+
+
+def test_a_model_that_was_prepared_under_the_name_of_a_pool_is_not_prepared_again(tmp_path: Path) -> None:
+    named = Settings(data_dir=tmp_path, model="owner/Model", model_name="support")
+    folder = prepared_folder(named)
+    former = folder.with_name(folder.name.replace("model-", "support-"))
+    former.mkdir(parents=True)
+    assert prepared_folder(named) == prepared_folder(Settings(data_dir=tmp_path, model="owner/Model")) == former
 
 
 async def test_it_is_made_once_and_stays_removed(dsn: str, database: Database, folder: Path, tmp_path: Path) -> None:

@@ -13,12 +13,13 @@ const AT_WORK = ["receiving", "fetching", "uploaded"];
 /**
  * The answer to an upload (version_state, uploaded_version, …). tell({step, sent, waiting, resumed}) says how far it is:
  * step "reading", "sending" or "checking"; waiting: seconds until the next try, why: the error before it. Throws ApiError,
- * and AbortError once the signal aborts; the import then stays and can go on later.
+ * and AbortError once the signal aborts; the import then stays and can go on later. base: the name of its base model,
+ * undefined for the only one.
  */
-export async function send({ projectId, name, archive, promote, signal, tell }) {
+export async function send({ projectId, name, base: model, archive, promote, signal, tell }) {
   const base = `/projects/${encodeURIComponent(projectId)}/adapter_imports`;
   tell({ step: "reading", sent: 0 });
-  const row = await begin(base, name, archive, promote);
+  const row = await begin(base, { name, promote, ...(model && { base: model }) }, archive);
   const at = `${base}/${encodeURIComponent(row.id)}`;
   tell({ step: "sending", sent: row.received_bytes, resumed: row.received_bytes > 0, importId: row.id });
   await sendPieces(at, row.received_bytes, archive, signal, tell);
@@ -26,15 +27,16 @@ export async function send({ projectId, name, archive, promote, signal, tell }) 
   return complete(at, signal);
 }
 
-/** The import of the very same bytes under the same name that stopped half way, or a new one. */
-async function begin(base, name, archive, promote) {
+/** The import of the very same bytes for the same name and base that stopped half way, or a new one. */
+async function begin(path, wanted, archive) {
   const sha256 = await digest(archive);
   if (sha256 !== null) {
-    const known = await get(base, { limit: 100 });
-    const same = known.data.find((row) => row.state === "receiving" && row.sha256 === sha256 && row.name === name && row.promote === promote);
+    const known = await get(path, { limit: 100 });
+    const isWanted = (row) => Object.entries(wanted).every(([name, value]) => row[name] === value);
+    const same = known.data.find((row) => row.state === "receiving" && row.sha256 === sha256 && isWanted(row));
     if (same) return same;
   }
-  return post(base, { name, size_bytes: archive.size, promote, ...(sha256 && { sha256 }) });
+  return post(path, { ...wanted, size_bytes: archive.size, ...(sha256 && { sha256 }) });
 }
 
 /** Browsers compute it on pages with HTTPS and on localhost only; without it an upload goes on within this page alone. */

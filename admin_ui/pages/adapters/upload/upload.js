@@ -14,6 +14,7 @@ import { html, useEffect, useRef, useState } from "../../../lib/html.js";
 import { useProjects } from "../../../lib/projects.js";
 import { navigate, setQuery, to } from "../../../lib/router.js";
 import { can, useSession } from "../../../lib/session.js";
+import { BaseField, bodyOfBase, useBases } from "./base.js";
 import { DropZone } from "./drop_zone.js";
 import { readFiles } from "./dropped.js";
 import { Progress } from "./progress.js";
@@ -48,7 +49,8 @@ function FromFiles({ projectId, name, files, setBusy, onDone, onClose }) {
   const [read, setRead] = useState(null);
   const [state, setState] = useState({ step: "choosing" });
   const stopper = useRef(null);
-  const form = useForm({ name, promote: true }, (values) => run(values), checkName);
+  const bases = useBases(name ? null : projectId);
+  const form = useForm({ name, base: "", promote: true }, (values) => run(values), checkName);
   const tell = (more) => setState((was) => ({ ...was, ...more }));
   const take = async (files) => {
     const found = await readFiles(files);
@@ -65,13 +67,13 @@ function FromFiles({ projectId, name, files, setBusy, onDone, onClose }) {
     setBusy(true);
     tell({ step: "reading", sent: 0, error: null, result: null, size: read.archive.size });
     try {
-      const result = await send({ projectId, ...values, archive: read.archive, signal: stopper.current.signal, tell });
+      const result = await send({ projectId, ...values, base: undefined, ...bodyOfBase(values.base, bases), archive: read.archive, signal: stopper.current.signal, tell });
       const path = `/projects/${encodeURIComponent(projectId)}/adapters/${encodeURIComponent(result.name)}/versions/${result.uploaded_version}`;
       tell({ step: "done", result, detail: await get(path) });
       onDone(result);
     } catch (error) {
       if (error.name === "AbortError") return tell({ step: "stopped" });
-      const isField = ["name", "promote"].includes(error.param);
+      const isField = ["name", "base", "promote"].includes(error.param);
       tell({ step: error.code === "adapter_rejected" ? "refused" : isField ? "choosing" : "failed", error });
       if (isField) throw error;
     } finally {
@@ -93,6 +95,7 @@ function FromFiles({ projectId, name, files, setBusy, onDone, onClose }) {
     <${Chosen} read=${read} onOther=${again} />
     <${Form} form=${form} verb=${state.step === "stopped" || state.step === "failed" ? "Go on" : "Upload"} what="upload the adapter">
       ${!name && html`<${TextField} ...${form.bind("name")} label="Name" hint=${NAME_HINT} autocomplete="off" spellcheck="false" required />`}
+      <${BaseField} form=${form} bases=${bases} />
       <${Checkbox} label="Make it the current version" hint=${PROMOTE_HINT} value=${form.values.promote} onValue=${(value) => form.set("promote", value)} />
       ${!projectId && html`<p class="hint">Choose the tenant first.</p>`}
     <//>`;
@@ -125,8 +128,9 @@ function Done({ state: { result, detail }, projectId, onClose }) {
 const SOURCE_HINT = "hf://organization/repository[@revision], https://host/adapter.tar.gz or s3://bucket/prefix. The operator allows places with LORIKEET_ADAPTER_SOURCES.";
 
 function FromSource({ projectId, name, onDone, onClose }) {
-  const form = useForm({ name, source: "", promote: true }, async (values) => {
-    const started = await post(`/projects/${encodeURIComponent(projectId)}/adapters`, values);
+  const bases = useBases(name ? null : projectId);
+  const form = useForm({ name, source: "", base: "", promote: true }, async ({ base, ...values }) => {
+    const started = await post(`/projects/${encodeURIComponent(projectId)}/adapters`, { ...values, ...bodyOfBase(base, bases) });
     onDone(started);
     onClose();
     toast(`Fetching ${values.name}; its import is listed below the adapters`, { tone: "info" });
@@ -135,6 +139,7 @@ function FromSource({ projectId, name, onDone, onClose }) {
   return html`<${Form} form=${form} verb="Import" what="begin the import" onCancel=${onClose}>
     <${TextField} ...${form.bind("source")} label="Source" hint=${SOURCE_HINT} placeholder="hf://my-org/my-adapter" autocomplete="off" spellcheck="false" />
     ${!name && html`<${TextField} ...${form.bind("name")} label="Name" hint=${NAME_HINT} autocomplete="off" spellcheck="false" />`}
+    <${BaseField} form=${form} bases=${bases} />
     <${Checkbox} label="Make it the current version" hint=${PROMOTE_HINT} value=${form.values.promote} onValue=${(value) => form.set("promote", value)} />
   <//>`;
 }

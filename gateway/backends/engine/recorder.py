@@ -1,0 +1,78 @@
+"""The usage of the requests on one engine, handed to the usage sink once for each attempt.
+
+Knows neither the link nor when a request ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Literal
+
+from engine.protocol import Final, UsageRecord
+from gateway.backends.base import Unanswered
+from gateway.backends.engine.failures import failure
+from gateway.backends.engine.stream import EngineStream
+from gateway.backends.usage import Acknowledged, UsageSink
+
+
+class UsageRecorder:
+    """Records for one engine. The attempts of an engine that was lost are recorded as far as this gateway saw them."""
+
+    def __init__(self, sink: UsageSink, source: Acknowledged, give_up_s: float) -> None:
+        """source: acknowledges usage to the engine. give_up_s: how long an engine that is there again, or that this
+        gateway has left, may take to hand over what it knows of lost requests."""
+        self.lost_ids: list[str] = []
+        """Requests whose engine was lost, and may come back with a better count."""
+        self._sink = sink
+        self._source = source
+        self._give_up_s = give_up_s
+        self._has_stopped = False
+
+    def settle(self, stream: EngineStream, final: Final) -> Final:
+        """Record the usage of an attempt that has ended; return its final with what counts of the usage."""
+        final = stream.settled(final)
+        if stream.lost:
+            self.lost_ids.append(stream.request.request_id)
+            if self._has_stopped:
+                self.give_up_later()
+        self._sink.record(
+            _record_of(stream, final),
+            engine_id="" if stream.lost else stream.engine_id,
+            source=None if stream.lost else self._source,
+            ttft_ms=stream.elapsed_ms(stream.first_token_s),
+            latency_ms=stream.elapsed_ms(stream.final_s),
+        )
+        return final
+
+    def unanswered(self, stream: EngineStream, final: Final) -> Unanswered:
+        """Return what the reader of a stream catches where its engine died or had no room: who catches it says what is
+        recorded."""
+        assert final.error is not None
+        has_died = stream.lost
+
+        def settle() -> None:
+            self.settle(stream, final)
+
+        def supersede() -> None:
+            engine_id, source = ("", None) if has_died else (stream.engine_id, self._source)
+            self._sink.superseded(_record_of(stream, final), engine_id=engine_id, source=source)
+
+        kind: Literal["died", "full"] = "died" if has_died else "full"
+        return Unanswered(failure(final.error), kind, was_sent=True, settle=settle, supersede=supersede)
+
+    def give_up_later(self) -> None:
+        """Wait no more, after a while, for the engine's own count of lost requests: it is there again and would have
+        told, or this gateway has nothing more to do with it."""
+        if self.lost_ids:
+            lost_ids, self.lost_ids = self.lost_ids, []
+            asyncio.get_running_loop().call_later(self._give_up_s, self._sink.given_up, lost_ids)
+
+    def stop(self) -> None:
+        """Know that this gateway leaves the engine for good."""
+        self._has_stopped = True
+        self.give_up_later()
+
+
+def _record_of(stream: EngineStream, final: Final) -> UsageRecord:
+    request = stream.request
+    return UsageRecord(request.request_id, request.attempt, final.finish_reason, final.usage, request.meter)
