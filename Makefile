@@ -22,17 +22,14 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 serve: $(VENV)/.installed
 	@exec $(BIN)/lorikeet serve $(if $(DEMO),--demo $(DEMO))
 
-# Two processes for each processor, which compute in one thread each and wait most of the time. The kernels' tests have
-# their own, with whatever time the others leave: they count how many cases ran. The few that fail beside others are told
-# in full, and run once more alone: what passes then is printed as FLAKE, last of all, and noted in build/flakes.txt.
+# Two processes for each processor, which compute in one thread each and wait most of the time. The few that fail beside
+# others are run once more alone: what passes then is printed as FLAKE, last of all, and noted in build/flakes.txt.
 test: export OMP_NUM_THREADS = 1
 test: export PYTHONDONTWRITEBYTECODE =  # hundreds of processes start, and would compile all modules again
 test: $(VENV)/.installed-dev $(DEMO_MODEL)
 	$(BIN)/python -m tests.browser.install
-	@nice -n 19 $(BIN)/pytest -p no:cacheprovider tests/kernels > build/kernels-tests.log 2>&1 & kernels=$$!; \
-	$(BIN)/pytest --cache-clear -n auto --maxprocesses 8 --dist loadfile --no-loadscope-reorder --ignore=tests/kernels; \
-	others=$$?; wait $$kernels; kernels=$$?; cat build/kernels-tests.log; \
-	if test $$others -eq 1; then $(BIN)/python -m tests.once_more; others=$$?; fi; exit $$((others | kernels))
+	@$(BIN)/pytest --cache-clear -n auto --maxprocesses 8 --dist loadfile --no-loadscope-reorder; \
+	ended=$$?; if test $$ended -eq 1; then $(BIN)/python -m tests.once_more; ended=$$?; fi; exit $$ended
 
 check: $(VENV)/.installed-dev
 	$(BIN)/ruff format --check .

@@ -15,6 +15,7 @@ import structlog
 from gateway.db.pool import Database
 from tests.installation.databases import RUN_VARIABLE, Databases, Keeper, server_dsn
 from tests.installation.databases import with_database as with_database
+from tests.kernels.count import CaseCount
 
 # Read by Triton at its import: where there is no GPU, its kernels are interpreted on the CPU.
 if not Path("/dev/nvidiactl").exists():
@@ -49,6 +50,8 @@ def pytest_configure(config: pytest.Config) -> None:
     if (workerinput := getattr(config, "workerinput", None)) is not None:
         os.environ[RUN_VARIABLE] = workerinput[_FOLDER]
         atexit.register(os._exit, 0)  # its reports are sent; to free every object would take seconds
+    else:
+        config.pluginmanager.register(CaseCount(config))
 
 
 @pytest.hookimpl(wrapper=True)
