@@ -12,6 +12,7 @@ import pytest
 
 import tests
 from tests.once_more import FLAKES, LAST_FAILED, MAX_TESTS
+from tests.patience import PATIENCE_S
 
 CASES = """
 def test_fine():
@@ -39,7 +40,7 @@ def test_what_fails_alone_fails(tmp_path: Path, failed: list[str], code: int) ->
     (tmp_path / LAST_FAILED).write_text(json.dumps(known))
     environ = os.environ | {"PYTHONPATH": str(Path(tests.__file__).parents[1])}
     command = [sys.executable, "-m", "tests.once_more"]
-    done = subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=PATIENCE_S)
     assert done.returncode == code, done.stdout + done.stderr
     flakes = ["test_cases.py::test_fine"] if "test_fine" in failed and len(failed) <= MAX_TESTS else []
     told = [line.removeprefix("FLAKE: ") for line in done.stdout.splitlines() if line.startswith("FLAKE: ")]

@@ -77,7 +77,6 @@ def house(module_dsn: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator
         gc.collect()
         gc.freeze()  # as a gateway does once it has started
         yield house
-        gc.unfreeze()
 
 
 async def longest_beat_s(is_over: Future[None]) -> float:
