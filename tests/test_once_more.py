@@ -38,7 +38,10 @@ def test_what_fails_alone_fails(tmp_path: Path, failed: list[str], code: int) ->
     (tmp_path / LAST_FAILED).parent.mkdir(parents=True)
     known = {f"test_cases.py::{name}{' ' * number}": True for number, name in enumerate(failed)}
     (tmp_path / LAST_FAILED).write_text(json.dumps(known))
-    environ = os.environ | {"PYTHONPATH": str(Path(tests.__file__).parents[1])}
+    environ = os.environ | {
+        "PYTHONPATH": str(Path(tests.__file__).parents[1]),
+        "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",  # they take longer to load than the cases to run
+    }
     command = [sys.executable, "-m", "tests.once_more"]
     done = subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=PATIENCE_S)
     assert done.returncode == code, done.stdout + done.stderr
