@@ -134,9 +134,10 @@ long-hostile: $(VENV)/.installed-dev
 long-idempotency: $(VENV)/.installed-dev
 	$(BIN)/pytest --full -s tests/gateway/content/test_races.py
 
-# 10,000 malformed requests, none of which may be a fault of the server: a minute. FIRST_SEED goes on from one.
+# 10,000 malformed requests, none of which may be a fault of the server, and bodies of 4 MiB for every field: a minute.
+# FIRST_SEED goes on from one.
 long-malformed: $(VENV)/.installed-dev
-	$(BIN)/pytest --full -s tests/gateway/http/test_malformed.py
+	$(BIN)/pytest --full -s tests/gateway/http/test_malformed.py tests/gateway/http/test_json_work.py
 
 # 100,000 requests to adapters that tell who they are, while their versions change: twenty minutes. FIRST_SEED is another.
 long-signatures: $(VENV)/.installed-dev
