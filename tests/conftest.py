@@ -166,8 +166,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """Two for each processor: most tests wait for servers, deadlines and browsers more than they compute."""
-    return 2 * (os.cpu_count() or 1)
+    """Two for each processor and one more: most tests wait for servers, deadlines and browsers."""
+    return 2 * (os.cpu_count() or 1) + 1
 
 
 @pytest.hookimpl(optionalhook=True)
