@@ -22,17 +22,15 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 serve: $(VENV)/.installed
 	@exec $(BIN)/lorikeet serve $(if $(DEMO),--demo $(DEMO))
 
-# Two processes for each processor, which compute in one thread each and wait most of the time. The kernels' tests have
-# their own, with whatever time the others leave: they count how many cases ran. The few that fail beside others are told
-# in full, and run once more alone: what passes then is printed as FLAKE, last of all, and noted in build/flakes.txt.
+# Two processes for each processor and one more, which compute in one thread each and wait much of the time. The few that
+# fail beside others are run once more alone: what passes then is printed as FLAKE, last of all, and noted in
+# build/flakes.txt.
 test: export OMP_NUM_THREADS = 1
 test: export PYTHONDONTWRITEBYTECODE =  # hundreds of processes start, and would compile all modules again
 test: $(VENV)/.installed-dev $(DEMO_MODEL)
 	$(BIN)/python -m tests.browser.install
-	@nice -n 19 $(BIN)/pytest -p no:cacheprovider tests/kernels > build/kernels-tests.log 2>&1 & kernels=$$!; \
-	$(BIN)/pytest --cache-clear -n auto --maxprocesses 8 --dist loadfile --no-loadscope-reorder --ignore=tests/kernels; \
-	others=$$?; wait $$kernels; kernels=$$?; cat build/kernels-tests.log; \
-	if test $$others -eq 1; then $(BIN)/python -m tests.once_more; others=$$?; fi; exit $$((others | kernels))
+	@$(BIN)/pytest --cache-clear -n auto --maxprocesses 8 --dist loadfile --no-loadscope-reorder; \
+	ended=$$?; if test $$ended -eq 1; then $(BIN)/python -m tests.once_more; ended=$$?; fi; exit $$ended
 
 check: $(VENV)/.installed-dev
 	$(BIN)/ruff format --check .
@@ -138,9 +136,10 @@ long-hostile: $(VENV)/.installed-dev
 long-idempotency: $(VENV)/.installed-dev
 	$(BIN)/pytest --full -s tests/gateway/content/test_races.py
 
-# 10,000 malformed requests, none of which may be a fault of the server: a minute. FIRST_SEED goes on from one.
+# 10,000 malformed requests, none of which may be a fault of the server, and bodies of 4 MiB for every field: a minute.
+# FIRST_SEED goes on from one.
 long-malformed: $(VENV)/.installed-dev
-	$(BIN)/pytest --full -s tests/gateway/http/test_malformed.py
+	$(BIN)/pytest --full -s tests/gateway/http/test_malformed.py tests/gateway/http/test_json_work.py
 
 # 100,000 requests to adapters that tell who they are, while their versions change: twenty minutes. FIRST_SEED is another.
 long-signatures: $(VENV)/.installed-dev

@@ -15,6 +15,7 @@ import structlog
 from gateway.db.pool import Database
 from tests.installation.databases import RUN_VARIABLE, Databases, Keeper, server_dsn
 from tests.installation.databases import with_database as with_database
+from tests.kernels.count import CaseCount
 
 # Read by Triton at its import: where there is no GPU, its kernels are interpreted on the CPU.
 if not Path("/dev/nvidiactl").exists():
@@ -49,6 +50,8 @@ def pytest_configure(config: pytest.Config) -> None:
     if (workerinput := getattr(config, "workerinput", None)) is not None:
         os.environ[RUN_VARIABLE] = workerinput[_FOLDER]
         atexit.register(os._exit, 0)  # its reports are sent; to free every object would take seconds
+    else:
+        config.pluginmanager.register(CaseCount(config))
 
 
 @pytest.hookimpl(wrapper=True)
@@ -163,8 +166,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """Two for each processor: most tests wait for servers, deadlines and browsers more than they compute."""
-    return 2 * (os.cpu_count() or 1)
+    """Two for each processor and one more: most tests wait for servers, deadlines and browsers."""
+    return 2 * (os.cpu_count() or 1) + 1
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -10,6 +10,8 @@ import functools
 import os
 import runpy
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -39,12 +41,18 @@ def prepare_once() -> None:
     InterpretedFunction.__call__ = call_prepared
 
 
-def let_overflow() -> None:
+@contextmanager
+def overflow_unchecked() -> Iterator[None]:
     """Compute as compiled kernels do, without a check of every sum and product of integers, a quarter of the time: for
     whole models. The kernels' own tests keep it. Imports Triton."""
     from triton.runtime.interpreter import InterpreterOptions, interpreter_builder
 
+    before = interpreter_builder.options
     interpreter_builder.options = InterpreterOptions(sanitize_overflow=False)
+    try:
+        yield
+    finally:
+        interpreter_builder.options = before
 
 
 def multiply_exactly() -> None:
@@ -64,6 +72,6 @@ def multiply_exactly() -> None:
 if __name__ == "__main__":
     os.environ["TRITON_INTERPRET"] = "1"  # before Triton is imported
     prepare_once()
-    let_overflow()
     del sys.argv[0]
-    runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+    with overflow_unchecked():
+        runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)

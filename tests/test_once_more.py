@@ -12,6 +12,7 @@ import pytest
 
 import tests
 from tests.once_more import FLAKES, LAST_FAILED, MAX_TESTS
+from tests.patience import PATIENCE_S
 
 CASES = """
 def test_fine():
@@ -37,9 +38,12 @@ def test_what_fails_alone_fails(tmp_path: Path, failed: list[str], code: int) ->
     (tmp_path / LAST_FAILED).parent.mkdir(parents=True)
     known = {f"test_cases.py::{name}{' ' * number}": True for number, name in enumerate(failed)}
     (tmp_path / LAST_FAILED).write_text(json.dumps(known))
-    environ = os.environ | {"PYTHONPATH": str(Path(tests.__file__).parents[1])}
+    environ = os.environ | {
+        "PYTHONPATH": str(Path(tests.__file__).parents[1]),
+        "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",  # they take longer to load than the cases to run
+    }
     command = [sys.executable, "-m", "tests.once_more"]
-    done = subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=PATIENCE_S)
     assert done.returncode == code, done.stdout + done.stderr
     flakes = ["test_cases.py::test_fine"] if "test_fine" in failed and len(failed) <= MAX_TESTS else []
     told = [line.removeprefix("FLAKE: ") for line in done.stdout.splitlines() if line.startswith("FLAKE: ")]

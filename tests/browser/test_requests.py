@@ -10,6 +10,7 @@ from playwright.async_api import expect
 from tests.browser.conftest import Visit
 from tests.browser.house import MEMBER, OWNER, BrowserHouse, request_id
 from tests.gateway.live import BASE
+from tests.patience import PATIENCE_S
 
 
 async def test_requests_come_in_by_themselves_and_stand_still_under_the_pointer(
@@ -51,7 +52,7 @@ async def test_requests_come_in_by_themselves_and_stand_still_under_the_pointer(
 
 async def _ask(house: BrowserHouse, project: str) -> str:
     """The id of a request that has been answered."""
-    async with httpx.AsyncClient(timeout=30) as client:
+    async with httpx.AsyncClient(timeout=PATIENCE_S) as client:
         body = {"model": BASE, "messages": [{"role": "user", "content": "I am ann@example.com"}], "max_tokens": 4}
         headers = {"authorization": f"Bearer {house.keys[project]}"}
         reply = await client.post(f"{house.url}/v1/chat/completions", json=body, headers=headers)

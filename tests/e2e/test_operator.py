@@ -11,6 +11,7 @@ import httpx
 from adapters.demo import DEMO
 from gateway.postgres.embedded import running_dsn
 from tests.e2e.installation import BASE, Installation
+from tests.installation.waiting import until
 from tests.patience import PATIENCE_S
 
 
@@ -58,12 +59,12 @@ def test_every_request_leaves_one_exact_usage_event(installation: Installation) 
         assert dsn is not None
         connection = await asyncpg.connect(dsn)
         try:
-            for _ in range(100):
+
+            async def all_of_them() -> list[asyncpg.Record] | None:
                 rows = await connection.fetch("SELECT * FROM usage_attempts WHERE api_key_id = $1", key["id"])
-                if len(rows) >= len(replies):
-                    return rows
-                await asyncio.sleep(0.05)
-            raise AssertionError(f"{len(rows)} of {len(replies)} events")
+                return rows if len(rows) >= len(replies) else None
+
+            return await until(all_of_them, "not every reply has its event")
         finally:
             await connection.close()
 

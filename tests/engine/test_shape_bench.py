@@ -22,6 +22,7 @@ from engine.bench.shape.weights import RandomAdapters, RandomTensors
 from engine.bench.workload import Workload
 from engine.config import PROJECTIONS
 from kernels.bench.floors import Rates, floor
+from tests.patience import PATIENCE_S
 
 LLAMA = SHAPES["llama-3.1-8b"]
 TINY = SHAPES["tiny"]
@@ -105,13 +106,13 @@ def test_a_dry_run_does_everything_claims_nothing_and_needs_few_packages() -> No
         "import os, sys\n"
         f"sys.modules.update(dict.fromkeys({BLOCKED!r}))\n"  # an import of one of these fails
         "os.environ['TRITON_INTERPRET'] = '1'\n"  # before Triton is imported
-        "from tests.interpreter import let_overflow, prepare_once\n"
+        "from tests.interpreter import overflow_unchecked, prepare_once\n"
         "prepare_once()\n"
-        "let_overflow()\n"
         "from engine.bench.__main__ import main\n"
-        "sys.exit(main(['--shape', 'llama-3.1-8b', '--random-weights', '--dry']))\n"
+        "with overflow_unchecked():\n"
+        "    sys.exit(main(['--shape', 'llama-3.1-8b', '--random-weights', '--dry']))\n"
     )
-    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300, check=False)
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=PATIENCE_S)
     assert ended.returncode == 0, ended.stderr
     lines = ended.stdout.splitlines()
     checks = [line for line in lines if line.startswith("logits") or "logits, adapter" in line]

@@ -8,7 +8,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from engine.bench.report import Report
-from engine.bench.shape.sizes import DRY, SHAPES, Sizes
+from engine.bench.shape.sizes import DRY, DRY_MODEL, SHAPES, Sizes
 
 if TYPE_CHECKING:
     from engine.cuda.accelerator import Accelerator
@@ -34,7 +34,7 @@ def main(arguments: list[str]) -> int:
         sys.stderr.write("engine.bench: PyTorch sees no GPU; --dry runs everything on a CPU and claims no figures\n")
         return 2
     sizes = DRY if args.dry else Sizes(**{name: getattr(args, name) for name in Sizes._fields})
-    model = SHAPES["tiny" if args.dry else args.shape]
+    model = DRY_MODEL if args.dry else SHAPES[args.shape]
     accelerator, clock = _device(dry=args.dry)
     rates = clock.rates()
     report = Report("shape", sys.stdout, as_json=args.json)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import msgspec
+
 from engine.config import ModelConfig, RopeParameters
 
 LLAMA3_ROPE = RopeParameters(5e5, "llama3", 8.0, 1.0, 4.0, 8192)
@@ -98,3 +100,5 @@ DRY = Sizes(
     rounds=1,
     warm_up=0,
 )
+
+DRY_MODEL = msgspec.structs.replace(SHAPES["tiny"], num_layers=1)

@@ -2,8 +2,18 @@
 
 from __future__ import annotations
 
-from tests.interpreter import let_overflow, multiply_exactly, prepare_once
+from collections.abc import Iterator
+
+import pytest
+
+from tests.interpreter import multiply_exactly, overflow_unchecked, prepare_once
 
 prepare_once()
-let_overflow()
 multiply_exactly()
+
+
+@pytest.fixture(autouse=True, scope="package")
+def _overflow_unchecked() -> Iterator[None]:
+    """The same process may test kernels before and after, where overflow is an error."""
+    with overflow_unchecked():
+        yield

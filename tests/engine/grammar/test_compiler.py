@@ -123,12 +123,16 @@ def test_no_step_is_held_up_while_grammars_compile(compiling: Compiling) -> None
 
 
 def test_a_grammar_that_would_take_minutes_is_given_up_and_not_tried_again_for_its_tenant(compiling: Compiling) -> None:
-    started_s = time.monotonic()
     first = compiling.ask(TAKES_MINUTES)
-    given_up_s = time.monotonic() - started_s
     assert first.error == EngineError("invalid_request", "json_schema: takes more than 2 s to compile")
-    assert compiling.ask(TAKES_MINUTES).error == first.error
-    assert time.monotonic() - started_s < given_up_s * 1.25
+    least_s = float("inf")
+    for _ in range(TRIES):  # as the machine has other work too
+        started_s = time.monotonic()
+        assert compiling.ask(TAKES_MINUTES).error == first.error
+        least_s = min(least_s, time.monotonic() - started_s)
+        if least_s < 1:
+            break
+    assert least_s < 1
 
 
 def test_tenants_take_turns(compiling: Compiling) -> None:

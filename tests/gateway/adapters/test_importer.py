@@ -109,14 +109,6 @@ class Bench:
         return list(self._folder.iterdir())
 
 
-async def soon(holds: Callable[[], bool]) -> None:
-    for _ in range(500):
-        if holds():
-            return
-        await asyncio.sleep(0.02)
-    raise AssertionError("it did not happen")
-
-
 @pytest.fixture
 async def bench(database: Database, tmp_path: Path) -> AsyncIterator[Bench]:
     async with database.acquire() as conn:
@@ -131,7 +123,8 @@ async def test_what_is_asked_for_comes_once_whoever_looks(bench: Bench) -> None:
     bench.web.pages["/a.tar"] = answer(200, b"content")
     async with bench.importing(), bench.importing():
         import_id = await bench.ask(bench.web.url("/a.tar"))
-        row = await bench.until(import_id, lambda row: bool(bench.intake.taken))
+        row = await bench.until(import_id, lambda row: row.state != "fetching")
+        await bench.until(import_id, lambda row: bool(bench.intake.taken))
     assert (row.state, row.received_bytes, row.size_bytes) == ("uploaded", 7, 7)
     assert bench.intake.taken == [("uploaded", b"content")]
     assert bench.files() == []
@@ -162,7 +155,7 @@ async def test_progress_shows_and_a_cancellation_ends_the_fetch(bench: Bench) ->
         assert (row.state, row.size_bytes) == ("fetching", 900)
         async with bench.database.acquire() as conn:
             await end_import(conn, import_id, "failed", "canceled")
-        await soon(lambda: bench.files() == [])
+        await bench.until(import_id, lambda row: bench.files() == [])
         row = await bench.until(import_id, lambda row: True)
     assert (row.state, row.reason, bench.intake.taken) == ("failed", "canceled", [])
 
@@ -214,8 +207,8 @@ async def test_what_is_here_is_taken_in_before_a_gateway_stops(bench: Bench) -> 
     bench.web.pages["/a.tar"] = answer(200, b"content")
     bench.intake.may_end.clear()
     async with bench.importing():
-        await bench.ask(bench.web.url("/a.tar"))
-        await soon(lambda: bench.intake.num_begun == 1)
+        import_id = await bench.ask(bench.web.url("/a.tar"))
+        await bench.until(import_id, lambda row: bench.intake.num_begun == 1)
         asyncio.get_running_loop().call_later(0.2, bench.intake.may_end.set)
     assert bench.intake.taken == [("uploaded", b"content")]
 
@@ -225,8 +218,8 @@ async def test_what_the_intake_refuses_ends_nothing_else(bench: Bench) -> None:
     bench.intake.refuses = True
     async with bench.importing():
         await bench.until(await bench.ask(bench.web.url("/a.tar")), lambda row: row.state == "uploaded")
-        await bench.until(await bench.ask(bench.web.url("/a.tar")), lambda row: row.state == "uploaded")
-        await soon(lambda: len(bench.intake.taken) == 2)
+        import_id = await bench.ask(bench.web.url("/a.tar"))
+        await bench.until(import_id, lambda row: row.state == "uploaded" and len(bench.intake.taken) == 2)
 
 
 async def test_slow_sources_of_one_tenant_hold_up_nobody_else(bench: Bench) -> None:

@@ -21,6 +21,7 @@ from gateway.db.organization.organizations import ensure_organization
 from gateway.db.organization.projects import archive_project, create_project, rename_project
 from gateway.db.pool import Database
 from gateway.domain.errors import GatewayError, InvalidRequest, Overloaded, QuotaExceeded
+from tests.installation.waiting import until
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 MAX_BYTES = 1000
@@ -100,11 +101,10 @@ class Bench:
         await self.until(lambda: self.intake.taken == list(expected))
 
     async def until(self, holds: Callable[[], bool]) -> None:
-        for _ in range(500):
-            if holds():
-                return
-            await asyncio.sleep(0.02)
-        raise AssertionError(self.intake.taken)
+        async def ask() -> bool:
+            return holds()
+
+        await until(ask, lambda: str(self.intake.taken))
 
     async def looks(self) -> None:
         """Until an adapter that is looked at after all others, and came last, is taken in."""

@@ -134,7 +134,7 @@ async def test_a_closing_gives_way_to_a_slow_writer_and_to_all_that_queue_behind
         closing = asyncio.create_task(close(priced, BEFORE))
         while not await priced.value(NUM_WAITING):  # noqa: ASYNC110 - no event
             await asyncio.sleep(0.005)
-        async with asyncio.timeout(5):  # far below what copiers give a transaction
+        async with asyncio.timeout(20):  # below what copiers give a statement
             await priced.write(priced.event("req_2", created_at=within(BEFORE)))
         with pytest.raises(asyncpg.LockNotAvailableError):
             await closing

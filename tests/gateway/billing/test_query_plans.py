@@ -70,7 +70,6 @@ async def test_a_month_by_day_project_and_model_comes_fast_from_sums_alone(
         assert len(buckets) == DAYS
         requests = sum(result["num_model_requests"] for each in buckets for result in each["results"])
         assert requests == made.num_events
-    gc.unfreeze()
     p95_s = statistics.quantiles(times_s, n=20)[-1]
     print(
         f"{made.num_events} events, {len(reply.content)} bytes: p50 {statistics.median(times_s) * 1e3:.0f} ms, "

@@ -20,6 +20,7 @@ from gateway.db.pool import Database
 from tests.gateway.conftest import House
 from tests.gateway.content.conftest import everything
 from tests.gateway.limits.fleet import Key
+from tests.patience import PATIENCE_S
 
 PASSWORD = "a long and good password"
 NUMBERS = itertools.count(1)
@@ -40,7 +41,7 @@ async def person(house: House, operator: httpx.AsyncClient, role: str | None) ->
     email = f"reader-{next(NUMBERS)}@example.com"
     made = await operator.post("/users", json={"email": email, "role": role, "password": PASSWORD})
     assert made.status_code == 200, made.text
-    async with httpx.AsyncClient(base_url=f"{house.url}/v1/organization", timeout=30.0) as client:
+    async with httpx.AsyncClient(base_url=f"{house.url}/v1/organization", timeout=PATIENCE_S) as client:
         login = await client.post(f"{house.url}/admin/v1/login", json={"email": email, "password": PASSWORD})
         assert login.status_code == 200, login.text
         client.headers["x-csrf-token"] = login.json()["csrf_token"]
@@ -177,7 +178,7 @@ async def test_of_a_client_that_left_what_it_was_sent_is_logged(
     body = {"model": "tiny", "messages": [{"role": "user", "content": "on and on"}], "max_tokens": 400, "stream": True}
     sent = ""
     async with (
-        httpx.AsyncClient(base_url=house.url, timeout=30.0) as client,
+        httpx.AsyncClient(base_url=house.url, timeout=PATIENCE_S) as client,
         client.stream("POST", "/v1/chat/completions", json=body, headers=logging.headers) as reply,
     ):
         async for line in reply.aiter_lines():

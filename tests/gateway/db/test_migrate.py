@@ -20,6 +20,7 @@ from gateway.db.schema_files import (
     read_tables,
     schema_names,
 )
+from tests.patience import PATIENCE_S
 
 
 async def execute(dsn: str, *statements: str) -> None:
@@ -92,7 +93,7 @@ async def test_a_schema_that_is_up_to_date_is_no_hindrance_to_gateways_nor_they_
     try:
         async with connection.transaction():
             await connection.execute("LOCK TABLE ledger, adapters, limits, installation IN ROW EXCLUSIVE MODE")
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(PATIENCE_S):
                 assert await migrate(dsn) == []
     finally:
         await connection.close()

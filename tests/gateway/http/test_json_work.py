@@ -22,6 +22,9 @@ from gateway.openai.tokens.wire import DetokenizeRequest, TokenizeRequest
 
 SIZE = 4 << 20
 MAX_CPU_S = 0.05
+PART = 4
+"""Of this size and of this time, a part for every field suffices: what an operation takes grows with its bytes."""
+
 TRIES = 5
 BASE = {
     ChatCompletionRequest: {"model": "m", "messages": [{"role": "user", "content": "x"}]},
@@ -33,17 +36,21 @@ BASE = {
 FIELDS = [(kind, field) for kind in BASE for field in (*kind.__struct_encode_fields__, "unknown")]
 
 
-def many(unit: bytes) -> bytes:
-    return b"[" + (unit + b",") * (SIZE // (len(unit) + 1) - 1) + unit + b"]"
+def many(unit: bytes, size: int = SIZE) -> bytes:
+    return b"[" + (unit + b",") * (size // (len(unit) + 1) - 1) + unit + b"]"
 
 
-FILLINGS = {
-    "arrays": many(b"[]"),
-    "objects": many(b"{}"),
-    "strings": many(b'""'),
-    "digits": b"1" * SIZE,
-    "numbers": many(b"1"),
-}
+def fillings(size: int) -> dict[str, bytes]:
+    return {
+        "arrays": many(b"[]", size),
+        "objects": many(b"{}", size),
+        "strings": many(b'""', size),
+        "digits": b"1" * size,
+        "numbers": many(b"1", size),
+    }
+
+
+FILLINGS = fillings(SIZE)
 
 
 def body_of(kind: type[Any], field: str, value: bytes) -> bytes:
@@ -62,17 +69,19 @@ def outcome(kind: type[Any], body: bytes) -> tuple[str | None, str | None] | Non
 
 
 @pytest.mark.parametrize(("kind", "field"), FIELDS, ids=[f"{kind.__name__}-{field}" for kind, field in FIELDS])
-def test_no_field_costs_much_however_it_is_filled(kind: type[Any], field: str) -> None:
-    """The best of a few tries, since other processes share the caches of this machine."""
-    for name, value in FILLINGS.items():
+def test_no_field_costs_much_however_it_is_filled(kind: type[Any], field: str, full: bool) -> None:
+    """The best of a few tries, since other processes share the caches of this machine. A field that nobody knows, and
+    at full size every one, has a whole body."""
+    part = 1 if full or field == "unknown" else PART
+    for name, value in fillings(SIZE // part).items():
         body, least_s = body_of(kind, field, value), float("inf")
         for _ in range(TRIES):
             started_s = time.thread_time()
             outcome(kind, body)
             least_s = min(least_s, time.thread_time() - started_s)
-            if least_s < MAX_CPU_S:
+            if least_s < MAX_CPU_S / part:
                 break
-        assert least_s < MAX_CPU_S, name
+        assert least_s < MAX_CPU_S / part, name
 
 
 @pytest.mark.parametrize("field", ["moderation", "audio", "web_search_options", "prompt_cache_options"])

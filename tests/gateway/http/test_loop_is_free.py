@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import random
 import time
 from collections.abc import Iterator
@@ -18,6 +19,9 @@ from tests.gateway.live import make_tenant
 from tests.patience import PATIENCE_S
 
 MAX_CPU_S = 0.05
+MAX_SCANS = 12
+"""A slow processor may take as long as for so many scans of a body (6 ms on a fast one)."""
+
 BEAT_S = 0.001
 TRIES = 3
 SIZE = (4 << 20) - 1000
@@ -70,6 +74,8 @@ BODIES = {
 @pytest.fixture(scope="module")
 def house(module_dsn: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
     with open_house(module_dsn, tmp_path_factory.mktemp("loop"), max_body_bytes=4 << 20) as house:
+        gc.collect()
+        gc.freeze()  # as a gateway does once it has started
         yield house
 
 
@@ -81,6 +87,13 @@ async def longest_beat_s(is_over: Future[None]) -> float:
         await asyncio.sleep(BEAT_S)
         longest_s = max(longest_s, time.thread_time() - before_s)
     return longest_s
+
+
+def scan_s() -> float:
+    """Return the processor time that this machine takes now to read the largest body once, and make nothing of it."""
+    before_s = time.thread_time()
+    msgspec.json.decode(ARRAYS, type=msgspec.Raw)
+    return time.thread_time() - before_s
 
 
 @pytest.mark.parametrize("name", BODIES)
@@ -102,7 +115,7 @@ def test_no_body_keeps_the_loop(house: House, name: str) -> None:
         assert reply.status_code in (200, 400, 503), reply.text
         assert len(reply.content) < 2000 or reply.status_code == 200
         longest_s.append(beating.result(PATIENCE_S))
-        if longest_s[-1] < MAX_CPU_S:
+        if longest_s[-1] < max(MAX_CPU_S, MAX_SCANS * scan_s()):
             return
     raise AssertionError(f"{min(longest_s):.3f} s of processor time at a stretch")
 

@@ -28,6 +28,7 @@ from tests.gateway.limits.fleet import (
     put_limit,
     running_fleet,
 )
+from tests.installation.waiting import until
 from tests.patience import PATIENCE_S
 
 PROMPT = [5, 6, 7, 8]
@@ -72,12 +73,14 @@ async def limit_row(fleet: Fleet, limit_id: str) -> tuple[int, int]:
 
 
 async def until_books_are(fleet: Fleet, limit_id: str, settled: int, leased: int = 0) -> None:
-    for _ in range(250):
+    found: tuple[int, int] | None = None
+
+    async def are_so() -> bool:
+        nonlocal found
         found = await limit_row(fleet, limit_id)
-        if found == (settled, leased):
-            return
-        await asyncio.sleep(0.02)
-    raise AssertionError(f"(settled, leased) are {found}, not {(settled, leased)}")
+        return found == (settled, leased)
+
+    await until(are_so, lambda: f"(settled, leased) are {found}, not {(settled, leased)}")
 
 
 async def test_a_refusal_explains_itself(client: httpx.AsyncClient, fleet: Fleet, key: Key) -> None:
@@ -161,13 +164,12 @@ async def test_a_client_that_leaves_settles_what_was_made(client: httpx.AsyncCli
         async with client.stream("POST", "/completions", json=body, headers=key.headers) as reply:
             async for _ in reply.aiter_lines():
                 break
-    for _ in range(250):
+
+    async def settled() -> int:
         settled, leased = await limit_row(fleet, limit_id)
-        if settled and not leased:
-            break
-        await asyncio.sleep(0.02)
-    assert 0 < settled < 400
-    assert leased == 0
+        return 0 if leased else settled
+
+    assert 0 < await until(settled) < 400
 
 
 async def test_what_is_refused_after_it_was_admitted_is_given_back(
@@ -264,14 +266,13 @@ async def test_limits_are_about_what_they_name(client: httpx.AsyncClient, fleet:
     made = Limit(**({field: getattr(limit, field) for field in limit.__struct_fields__} | names[about]))  # type: ignore[arg-type]
     limit_id = await put_limit(fleet.dsn, made)
     try:
-        for _ in range(50):
-            mine = await ask(client, key, 1)
-            others = (await ask(client, other, 1)).status_code
-            if mine.status_code == 429:
-                break
-            await asyncio.sleep(0.02)
-        expected = {"the key": (429, 200), "the model": (429, 200), "the organization": (429, 429)}
-        assert (mine.status_code, others) == expected[about]
+
+        async def refused() -> tuple[httpx.Response, int] | None:
+            mine, others = await ask(client, key, 1), await ask(client, other, 1)
+            return (mine, others.status_code) if mine.status_code == 429 else None
+
+        mine, others = await until(refused)
+        assert others == {"the key": 200, "the model": 200, "the organization": 429}[about]
         hidden = (mine.json()["error"]["limit"]["used"] is None, "x-ratelimit-remaining-requests" not in mine.headers)
         assert hidden == ((about == "the organization",) * 2)
     finally:
@@ -285,13 +286,12 @@ async def test_another_model_is_not_limited(client: httpx.AsyncClient, fleet: Fl
     await put_adapter(conn, key.project_id, "other", digest="0" * 64, rank=8, size_bytes=1)
     await conn.close()
     await put_limit(fleet.dsn, key.limit("requests", "day", 0, model="tiny"))
-    for _ in range(50):
-        mine = (await ask(client, key, 1)).status_code
-        others = (await ask(client, key, 1, model="tiny:other")).status_code
-        if mine == 429:
-            break
-        await asyncio.sleep(0.02)
-    assert (mine, others) == (429, 200)
+
+    async def answers_of_both() -> tuple[int, int] | None:
+        mine, others = await ask(client, key, 1), await ask(client, key, 1, model="tiny:other")
+        return (mine.status_code, others.status_code) if mine.status_code == 429 else None
+
+    assert await until(answers_of_both) == (429, 200)
 
 
 async def test_a_soft_limit_refuses_nothing(client: httpx.AsyncClient, fleet: Fleet, key: Key) -> None:

@@ -23,6 +23,7 @@ from gateway.db.organization.organizations import ensure_organization
 from gateway.db.pool import Database
 from gateway.domain.limits.limit import Limit
 from gateway.webhooks.sender import TIMEOUT_S, WebhookSender, shown_secret, signature
+from tests.installation.waiting import until
 from tests.patience import PATIENCE_S
 
 SECRET = b"0123456789abcdef"
@@ -89,12 +90,11 @@ async def _row(database: Database) -> tuple[int, bool, str | None]:
 
 
 async def _until_noted(database: Database, *, delivered: bool) -> tuple[int, bool, str | None]:
-    for _ in range(500):
+    async def noted() -> tuple[int, bool, str | None] | None:
         row = await _row(database)
-        if row[1] if delivered else row[2] is not None:
-            return row
-        await asyncio.sleep(0.02)
-    raise AssertionError(row)
+        return row if (row[1] if delivered else row[2] is not None) else None
+
+    return await until(noted)
 
 
 async def test_a_message_is_signed_and_sent_until_it_is_taken(database: Database) -> None:
