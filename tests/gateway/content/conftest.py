@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import asyncpg
 import httpx
@@ -45,12 +46,19 @@ async def client(house: House) -> AsyncIterator[httpx.AsyncClient]:
         yield client
 
 
-@pytest.fixture
-async def operator(house: House) -> AsyncIterator[httpx.AsyncClient]:
+@asynccontextmanager
+async def connected(house: House) -> AsyncIterator[httpx.AsyncClient]:
+    """A client of the admin API with the operator's key."""
     headers = {"authorization": f"Bearer {house.operator_key}"}
     async with httpx.AsyncClient(
         base_url=f"{house.url}/v1/organization", headers=headers, timeout=PATIENCE_S
     ) as client:
+        yield client
+
+
+@pytest.fixture
+async def operator(house: House) -> AsyncIterator[httpx.AsyncClient]:
+    async with connected(house) as client:
         yield client
 
 

@@ -18,7 +18,7 @@ from gateway.content.keeper import Keeper
 from gateway.content.purge import Purger
 from gateway.db.pool import Database
 from tests.gateway.conftest import House
-from tests.gateway.content.conftest import everything
+from tests.gateway.content.conftest import connected, everything
 from tests.gateway.limits.fleet import Key
 from tests.patience import PATIENCE_S
 
@@ -49,9 +49,24 @@ async def person(house: House, operator: httpx.AsyncClient, role: str | None) ->
         yield client
 
 
+@pytest.fixture(scope="module")
+def login_of_owner(house: House) -> dict[str, str]:
+    """The headers of one owner for all tests: passwords are slow to check."""
+
+    async def headers() -> dict[str, str]:
+        async with connected(house) as operator, person(house, operator, "owner") as client:
+            cookies = [f"{name}={value}" for name, value in client.cookies.items()]
+            return {"cookie": "; ".join(cookies)} | {
+                name: client.headers[name] for name in ("x-csrf-token", "x-user-id")
+            }
+
+    return asyncio.run(headers())
+
+
 @pytest.fixture
-async def owner(house: House, operator: httpx.AsyncClient) -> AsyncIterator[httpx.AsyncClient]:
-    async with person(house, operator, "owner") as client:
+async def owner(house: House, login_of_owner: dict[str, str]) -> AsyncIterator[httpx.AsyncClient]:
+    base_url = f"{house.url}/v1/organization"
+    async with httpx.AsyncClient(base_url=base_url, headers=login_of_owner, timeout=PATIENCE_S) as client:
         yield client
 
 
