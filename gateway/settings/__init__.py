@@ -150,6 +150,15 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             "gateway refuses the address for a while (0: no limit)."
         ),
     ] = 100
+    login_idle_minutes: Annotated[
+        float,
+        Meta(
+            ge=0,
+            le=60 * 24,
+            description="Minutes after which a login of a person that is not used ends (0: never; logins end 12 hours "
+            "after their start in any case). A page of the dashboard that is open uses its login.",
+        ),
+    ] = 60.0
     max_connections_per_address: Annotated[
         Count, Meta(description="Connections that one address may have open to each gateway (0: no limit per address).")
     ] = 128

@@ -16,7 +16,7 @@ import msgspec
 from litestar import Request, get
 from litestar.response.base import ASGIResponse
 
-from gateway.admin.access import COOKIE, needs
+from gateway.admin.access import login_token, needs
 from gateway.admin.services import AdminServices, Caller, Services
 from gateway.admin.traffic.engines import Engine, EngineTenant, ResidentAdapter, named_engines, only_adapters_of
 from gateway.backends.engine.snapshot import State
@@ -210,7 +210,7 @@ async def watch_live(request: Request[Any, Any, Any], services: Services, caller
     something has changed. A login or a key may have eight streams at a time. Members of projects see their own
     projects.
     """
-    token, header = request.cookies.get(COOKIE), request.headers.get("authorization")
+    token, header = login_token(request), request.headers.get("authorization")
 
     async def rights() -> object:
         """Return what the caller may do now. Raises what the guard raises for a caller who may do nothing any more."""

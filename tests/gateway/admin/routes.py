@@ -30,7 +30,7 @@ from gateway.admin.limits.webhooks import CreateWebhook
 from gateway.admin.organization.admin_keys import CreateAdminKey
 from gateway.admin.organization.key_states import RotateKey
 from gateway.admin.organization.keys import CreateKey, ModifyKey
-from gateway.admin.organization.logins import ChangePassword, Confirm, WithPassword
+from gateway.admin.organization.logins import ChangePassword, Confirm, RemoveTotp, WithPassword
 from gateway.admin.organization.members import AddMember, ModifyMember
 from gateway.admin.organization.projects import ArchiveProject, CreateProject, LogContent, ModifyProject
 from gateway.admin.organization.service_accounts import CreateServiceAccount
@@ -131,6 +131,7 @@ GOOD_BODIES: dict[type[msgspec.Struct], dict[str, Any]] = {
         "grants": [],
         "allow_unfit_adapters": True,
     },
+    RemoveTotp: {"password": "x"},
     UpdateSpendLimit: {"threshold_amount": 1, "currency": "USD", "interval": "month"},
     UpdateRateLimit: {
         "max_requests_per_1_minute": 1,
