@@ -131,7 +131,7 @@ GOOD_BODIES: dict[type[msgspec.Struct], dict[str, Any]] = {
         "grants": [],
         "allow_unfit_adapters": True,
     },
-    RemoveTotp: {"password": "x"},
+    RemoveTotp: {"password": "x", "code": "123456"},
     UpdateSpendLimit: {"threshold_amount": 1, "currency": "USD", "interval": "month"},
     UpdateRateLimit: {
         "max_requests_per_1_minute": 1,
