@@ -24,7 +24,7 @@ CREATE OR REPLACE TRIGGER api_keys_changed
     ON api_keys FOR EACH ROW EXECUTE FUNCTION announce_change();
 
 CREATE OR REPLACE TRIGGER projects_changed
-    AFTER UPDATE OF suspended_at, archived_at, keep_replies, store_days, log_content_days
+    AFTER UPDATE OF suspended_at, archived_at, keep_replies, store_days, log_content_days, service_tiers
     ON projects FOR EACH ROW EXECUTE FUNCTION announce_change();
 
 CREATE OR REPLACE TRIGGER organizations_changed
