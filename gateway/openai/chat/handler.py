@@ -145,6 +145,7 @@ def _text_request(wire: ChatCompletionRequest, tier: ServiceTier, tools: Request
             max_tokens="max_completion_tokens" if is_modern else "max_tokens",
             grammar=grammar_field or ("tools" if tools.use else None),
             logprobs="top_logprobs" if wire.logprobs else "prompt_logprobs",
+            shows_prompt=_shows_prompt(wire),
         ),
         sampling=sampling_params(
             wire,
@@ -162,6 +163,13 @@ def _text_request(wire: ChatCompletionRequest, tier: ServiceTier, tools: Request
         keeps_first=wire.truncation_side == "right",
         service_tier=tier,
     )
+
+
+def _shows_prompt(wire: ChatCompletionRequest) -> str | None:
+    """Return the field that asks for the prompt's tokens."""
+    if wire.return_token_ids:
+        return "return_token_ids"
+    return None if wire.prompt_logprobs is None else "prompt_logprobs"
 
 
 def _tier(wire: ChatCompletionRequest, caller: Principal) -> ServiceTier:
