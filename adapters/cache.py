@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from adapters.errors import AdapterMissing
-from adapters.store import AdapterStore, lock_folder
+from adapters.store import AdapterStore, create_private, lock_folder
 
 LOCK_NAME = ".lock"
 
@@ -64,7 +64,7 @@ class Cache:
     @contextlib.contextmanager
     def _alone(self) -> Iterator[None]:
         """No other process puts anything in meanwhile."""
-        with (self._root / LOCK_NAME).open("wb") as file:
+        with create_private(self._root / LOCK_NAME) as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             yield
 

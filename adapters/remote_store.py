@@ -25,7 +25,7 @@ from obstore.store import ObjectStore, S3Store
 from adapters.cache import Cache
 from adapters.errors import AdapterDamaged, AdapterMissing, StoreFailure
 from adapters.peft_format import FILE_NAMES
-from adapters.store import COPY_BYTES, AdapterStore, check_content, is_digest
+from adapters.store import COPY_BYTES, AdapterStore, check_content, create_private, is_digest
 
 PART_BYTES = 8 << 20
 """The bytes of a part of a multipart upload; S3 takes at least 5 MiB, and 10,000 parts."""
@@ -82,7 +82,7 @@ class RemoteStore(AdapterStore):
         if lock is None:
             with self.workspace() as workspace:
                 folder = workspace / "adapter"
-                folder.mkdir()
+                folder.mkdir(mode=0o700)
                 self._download(digest, folder)
                 lock = self._cache.put(folder, digest)
         damaged = False
@@ -189,7 +189,7 @@ def _extract(parts: IO[bytes], folder: Path) -> None:
             file = archive.extractfile(entry) if entry is not None and entry.name == name and entry.isreg() else None
             if file is None:
                 raise tarfile.ReadError(f"{name} is not where it should be")
-            with (folder / name).open("wb") as target:
+            with create_private(folder / name) as target:
                 shutil.copyfileobj(file, target, COPY_BYTES)
 
 

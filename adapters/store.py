@@ -18,6 +18,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 from adapters.digest import canonical_digest
 from adapters.errors import AdapterDamaged, AdapterMissing, AdapterRejected
@@ -39,7 +40,7 @@ class AdapterStore:
 
     def __init__(self, root: Path) -> None:
         self._root = root
-        root.mkdir(parents=True, exist_ok=True)
+        root.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.sweep()
 
     def add(self, folder: Path) -> str:
@@ -49,9 +50,9 @@ class AdapterStore:
         """
         with self.workspace() as workspace:
             copy = workspace / "adapter"
-            copy.mkdir()
+            copy.mkdir(mode=0o700)
             for name in FILE_NAMES:
-                with open_regular(folder / name) as reader, (copy / name).open("wb") as writer:
+                with open_regular(folder / name) as reader, create_private(copy / name) as writer:
                     shutil.copyfileobj(reader, writer, COPY_BYTES)
             digest = canonical_digest(copy)
             self.keep(copy, digest)
@@ -146,6 +147,11 @@ class AdapterStore:
                     shutil.rmtree(folder)
                 finally:
                     os.close(lock)
+
+
+def create_private(path: Path) -> BinaryIO:
+    """Make a file that its owner alone may read and write, and open it for writing."""
+    return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "wb")
 
 
 def lock_folder(folder: Path) -> int | None:

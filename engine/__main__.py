@@ -15,17 +15,25 @@ import zmq
 
 from adapters.errors import StoreFailure
 from engine.config import EngineConfig, UnsupportedModel
+from engine.config.endpoint import BadEndpoint, check_endpoint
 from engine.config.openmp import spin_briefly
 from engine.config.text import read_flags
 
 
 def parse_arguments(argv: list[str] | None = None) -> EngineConfig:
     """Read the flags: a field of `EngineConfig` each. A wrong one ends the process with a line that names it."""
-    return read_flags(argparse.ArgumentParser(prog="python -m engine", description=__doc__), EngineConfig, argv)
+    parser = argparse.ArgumentParser(prog="python -m engine", description=__doc__)
+    config = read_flags(parser, EngineConfig, argv)
+    try:
+        check_endpoint(config.endpoint, is_open=config.open_endpoint)
+    except BadEndpoint as error:
+        parser.error(f"argument --endpoint: {config.endpoint!r}: {error}")
+    return config
 
 
 def main() -> int:
     config = parse_arguments()
+    os.umask(0o077)  # its socket is for its own user
     spin_briefly()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     from engine.hardware import SetupError

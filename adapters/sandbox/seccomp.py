@@ -12,6 +12,7 @@ import errno
 import os
 import platform
 import struct
+from collections.abc import Mapping
 
 # Numbers of (x86-64, AArch64): arch/x86/entry/syscalls/syscall_64.tbl and include/uapi/asm-generic/unistd.h of Linux.
 ALLOWED = {
@@ -58,12 +59,19 @@ class _Program(ctypes.Structure):
     _fields_ = (("length", ctypes.c_ushort), ("instructions", ctypes.c_char_p))
 
 
-def program(machine: str) -> bytes:
-    """The filter in classic BPF, for a machine as `platform.machine` calls it. Raises OSError for one not known."""
+TIMERS = {"setitimer": (38, 103)}
+"""A further call, for a process that bounds the time of its own work with signals (setitimer(2))."""
+
+
+def program(machine: str, also: Mapping[str, tuple[int, int]] | None = None) -> bytes:
+    """The filter in classic BPF, for a machine as `platform.machine` calls it. also: further calls that it allows.
+
+    Raises OSError: for a machine that is not known.
+    """
     if machine not in _MACHINES:
         raise OSError(errno.ENOSYS, f"no system-call filter is written for {machine}")
     column, arch = _MACHINES[machine]
-    numbers = [of[column] for of in ALLOWED.values()]
+    numbers = [of[column] for of in (ALLOWED | dict(also or {})).values()]
     code = [_instruction(_LOAD_WORD, _ARCH_AT), _instruction(_JUMP_IF_EQUAL, arch, 1, 0)]
     code += [_instruction(_RETURN, _KILL_PROCESS), _instruction(_LOAD_WORD, _NUMBER_AT)]
     # Each comparison jumps over those after it and over the refusal. Calls of x32 have other numbers, and are refused.
@@ -77,12 +85,13 @@ def _instruction(code: int, k: int, jump_if_true: int = 0, jump_if_false: int = 
     return struct.pack("=HBBI", code, jump_if_true, jump_if_false, k)
 
 
-def install() -> None:
-    """Put the calling thread, which must be the only one, under the filter for the rest of its life.
+def install(also: Mapping[str, tuple[int, int]] | None = None) -> None:
+    """Put the calling thread, which must be the only one, under the filter for the rest of its life. also: as in
+    `program`.
 
     Raises OSError where the kernel or the machine has no such filters.
     """
-    code = program(platform.machine())
+    code = program(platform.machine(), also)
     libc = ctypes.CDLL(None, use_errno=True)
     filter_ = _Program(len(code) // 8, code)
     for arguments in ((_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), (_PR_SET_SECCOMP, _MODE_FILTER, ctypes.byref(filter_), 0, 0)):

@@ -21,6 +21,7 @@ export const ROUTES = [
   tenants("/members", () => import("../pages/tenants/members.js"), "members.read"),
   tenants("/adapters", () => import("../pages/tenants/adapters.js"), "adapters.read"),
   tenants("/refusals", () => import("../pages/tenants/refusals.js"), "limits.read"),
+  tenants("/changes", () => import("../pages/tenants/changes.js"), "audit.read"),
   page("models", () => import("../pages/models/index.js"), { needs: "projects.read" }),
   page("models/:pool", () => import("../pages/models/pool.js"), { needs: "pools.read", organization: true }),
   page("adapters", () => import("../pages/adapters/list.js"), { needs: "adapters.read" }),

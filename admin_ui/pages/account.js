@@ -99,7 +99,7 @@ function AddAuthenticator({ onClose }) {
 }
 
 function RemoveAuthenticator({ onClose }) {
-  const form = useForm({ password: "" }, async (values) => {
+  const form = useForm({ password: "", code: "" }, async (values) => {
     await post("/admin/v1/totp/remove", values);
     await readSession();
     toast("The authenticator is removed");
@@ -110,6 +110,7 @@ function RemoveAuthenticator({ onClose }) {
       <${Notice} tone="warn">A password alone will be enough to sign in, and all your other sessions end.<//>
       <${Form} form=${form} verb="Remove" what="remove it" onCancel=${onClose} danger>
         <${TextField} ...${form.bind("password")} label="Your password" type="password" autocomplete="current-password" autofocus />
+        <${TextField} ...${form.bind("code")} label="Code" inputmode="numeric" autocomplete="one-time-code" maxlength="6" />
       <//>
     </div>
   <//>`;

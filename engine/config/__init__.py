@@ -35,6 +35,13 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     model_dir: Annotated[str, Meta(description="Folder of the base model, with `config.json` and `*.safetensors`.")]
     endpoint: Annotated[str, Meta(description="ZeroMQ address of the engine, e.g. `ipc:///run/lorikeet/engine.sock`.")]
+    open_endpoint: Annotated[
+        bool,
+        Meta(
+            description="Permission for an endpoint that every user of this machine can reach, and use without a key: "
+            "`tcp://127.0.0.1:PORT` or an abstract socket, `ipc://@NAME`."
+        ),
+    ] = False
     device: Annotated[
         Literal["auto", "cpu", "cuda"],
         Meta(description="Device on which the engine computes: `auto`, `cpu` or `cuda`."),

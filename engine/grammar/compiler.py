@@ -39,6 +39,14 @@ from engine.sequence import Matcher
 
 log = logging.getLogger(__name__)
 
+# This very source tree, isolated from the engine's folder and variables.
+_ROOT = Path(__file__).parents[2]
+_START = f"import sys; sys.path.insert(0, {str(_ROOT)!r}); from engine.grammar.worker import main; main()"
+_ENVIRONMENT = {"LC_ALL": "C.UTF-8"}
+"""None of the engine's secrets: who breaks out of a grammar finds no credentials of buckets or hubs."""
+
+_INHERITED = ("LD_LIBRARY_PATH",)  # where a Python outside of the system's folders finds its own libraries
+
 SENT_FROM_OUTSIDE = (signal.SIGKILL, signal.SIGTERM)  # no limit of the worker's ends it by these
 
 
@@ -75,7 +83,7 @@ class GrammarCompiler:
         except NoVocabulary as reason:
             log.warning("grammars will be refused: %s", reason)
             self._obstacle = str(reason)
-        self._worker = _Worker([str(model_dir), str(vocab_size), *map(str, eos_token_ids)])
+        self._worker = _Worker([str(Path(model_dir).absolute()), str(vocab_size), *map(str, eos_token_ids)])
         self._cache: OrderedDict[tuple[str, Grammar], LLMatcher | EngineError] = OrderedDict()  # the thread's own
         self._ready: queue.SimpleQueue[Compiled] = queue.SimpleQueue()
         self._waiting: OrderedDict[str, deque[_Job]] = OrderedDict()  # by tenant; the first is served next
@@ -179,7 +187,7 @@ class _Worker:
     """The worker process, started again after its end."""
 
     def __init__(self, arguments: list[str]) -> None:
-        self._command = [sys.executable, "-m", "engine.grammar.worker", *arguments]
+        self._command = [sys.executable, "-I", "-c", _START, *arguments]
         self._process: subprocess.Popen[bytes] | None = None
         self._closed = False
 
@@ -189,7 +197,12 @@ class _Worker:
             # In a process group of its own: what interrupts the engine must not look like a grammar that kills. Not in
             # a session: Linux gives each an equal share of the processors, and niceness counts within one alone.
             self._process = subprocess.Popen(
-                self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, process_group=0
+                self._command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                process_group=0,
+                env=_ENVIRONMENT | {name: os.environ[name] for name in _INHERITED if name in os.environ},
+                cwd="/",
             )
         return self._process
 

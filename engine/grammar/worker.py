@@ -1,7 +1,8 @@
 """The process that tries grammars out: one a line on stdin, one verdict a line on stdout.
 
 Compiling a hostile grammar can take minutes or all memory, and nothing stops it from inside. So it happens here first,
-under limits that the kernel enforces: what exceeds them ends this process, and nothing else. Started by `compiler`.
+under limits that the kernel enforces: what exceeds them ends this process, and nothing else. Once the vocabulary is
+read, a filter of system calls leaves it its memory, its clock and its two pipes. Started by `compiler`.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from pathlib import Path
 import msgspec
 from llguidance import LLMatcher, LLTokenizer
 
+from adapters.sandbox import seccomp
 from engine.grammar.json_schema import Unenforceable
 from engine.grammar.limits import (
     COMPILE_BYTES,
@@ -46,6 +48,7 @@ def main() -> None:
     os.nice(COMPILER_NICENESS)
     vocabulary = load_vocabulary(Path(model_dir), int(vocab_size), tuple(map(int, eos)))
     bound_memory()
+    seccomp.install(seccomp.TIMERS)
     for line in sys.stdin.buffer:
         with bounded_time():
             verdict = judge(vocabulary, msgspec.json.decode(line, type=Grammar))

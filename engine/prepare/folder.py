@@ -84,7 +84,7 @@ def make_folder(note: SourceNote, out: Path, build: Callable[[Path], None], *, c
     template is a must.
     """
     out = out.absolute()
-    out.parent.mkdir(parents=True, exist_ok=True)
+    out.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     with (out.parent / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         _remove_interrupted(out.parent)

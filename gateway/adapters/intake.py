@@ -215,7 +215,7 @@ class Intake:
         try:
             async with workspace(self._store) as folder:
                 into = folder / "adapter"
-                into.mkdir()
+                into.mkdir(mode=0o700)
                 report = await self._inspect(content, into, shape, self._bounds, niceness=niceness)
                 await asyncio.to_thread(self._store.keep, into, report.digest)
                 return report

@@ -29,6 +29,10 @@ T = TypeVar("T")
 Guard = Callable[[ASGIConnection[Any, Any, Any, Any], BaseRouteHandler], Awaitable[None]]
 
 COOKIE = "lorikeet_login"
+SECURE_COOKIE = f"__Host-{COOKIE}"
+"""The cookie's name over HTTPS: browsers take the prefix from this very host alone, over HTTPS alone, so that no other
+name of the domain can plant a login (RFC 6265bis, section 4.1.3.2)."""
+
 CSRF_HEADER = "x-csrf-token"
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 
@@ -112,6 +116,16 @@ async def read_body(request: Request[Any, Any, Any], kind: type[T]) -> T:
     return decode(msgspec.json.Decoder(kind), await request.body() or b"{}")
 
 
+def cookie_name(call: Call) -> str:
+    """Return the name of the login's cookie on the connection of a request."""
+    return SECURE_COOKIE if call.is_https else COOKIE
+
+
+def login_token(connection: ASGIConnection[Any, Any, Any, Any]) -> str | None:
+    """Return the token of the login with which a request comes; None where it brings no cookie."""
+    return connection.cookies.get(cookie_name(call_of(connection.scope)))
+
+
 def admin_guard(services: AdminServices) -> Guard:
     """A guard that leaves the Actor in the request's `auth`.
 
@@ -120,7 +134,7 @@ def admin_guard(services: AdminServices) -> Guard:
 
     async def guard(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHandler) -> None:
         call = call_of(connection.scope)
-        header, cookie = connection.headers.get("authorization"), connection.cookies.get(COOKIE)
+        header, cookie = connection.headers.get("authorization"), login_token(connection)
         if header is None and cookie is not None:
             actor = await _person(connection, cookie, services.logins, call)
         else:

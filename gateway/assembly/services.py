@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import datetime
 import importlib.metadata
 import os
 import time
@@ -147,6 +148,7 @@ async def running_services(settings: Settings, *, model_dir: Path, dsn: str) -> 
             settings, database, authenticator, failures, bases, pools, reconciler, lifecycle, metering, contents
         )
         authenticator.changes.subscribe(admin.watchers.changed)
+        stack.push_async_callback(admin.logins.stop)
         await _start(stack, authenticator, limiter, metering, pools, Purger(database))
         writes = Writes(metrics.content_lost)
         idempotency = Idempotency(database, cipher, writes)
@@ -284,7 +286,9 @@ def _admin_services(
     passwords = Passwords()
     return AdminServices(
         database=database,
-        logins=Logins(database, passwords, failures),
+        logins=Logins(
+            database, passwords, failures, idle=datetime.timedelta(minutes=settings.login_idle_minutes) or None
+        ),
         passwords=passwords,
         store=lifecycle.store,
         lifecycle=lifecycle,

@@ -17,11 +17,16 @@ if TYPE_CHECKING:
 
 
 def write_file(path: Path, text: str) -> None:
-    """Write text as UTF-8 to a file, which is there as a whole or not at all. Raises CommandFailed."""
+    """Write text as UTF-8 to a file that its owner alone may read, and that is there as a whole or not at all.
+
+    Raises CommandFailed.
+    """
     try:
         temporary = path.with_name(f".{path.name}.{os.getpid()}.partial")
         try:
-            temporary.write_text(text, encoding="utf-8")
+            opened = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+            with os.fdopen(opened, "w", encoding="utf-8") as file:
+                file.write(text)
             temporary.replace(path)
         finally:
             temporary.unlink(missing_ok=True)

@@ -15,7 +15,9 @@ from gateway.content.cipher import Cipher, Place, Sealed
 from gateway.content.writes import Writes
 from gateway.db.content import stored_chats as db
 from gateway.db.content.stored_chats import ChatRow, NewChat, Order
+from gateway.db.organization import audit
 from gateway.db.pool import Database
+from gateway.domain.tenancy.principal import Principal
 from gateway.support.threads import maybe_in_thread
 
 MAX_CHAT_BYTES = 16 << 20
@@ -53,7 +55,8 @@ class ListQuery(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StoredChats:
-    """One per gateway process. Methods but `store` raise what the database raises, and ContentUnreadable."""
+    """One per gateway process. Methods but `store` raise what the database raises, and ContentUnreadable. They show and
+    change what the caller's key may see: the chats of its project that were asked of models that the key may call."""
 
     def __init__(self, database: Database, cipher: Cipher, writes: Writes) -> None:
         self._database = database
@@ -74,27 +77,29 @@ class StoredChats:
 
         return await self._writes.moment(self._writes.begin("chat", num_bytes, work))
 
-    async def get(self, project_id: str, chat_id: str) -> StoredChat | None:
+    async def get(self, caller: Principal, chat_id: str) -> StoredChat | None:
+        project_id = caller.project_id
         async with self._database.acquire() as conn:
-            row = await db.get_chat(conn, project_id, chat_id)
+            row = await db.get_chat(conn, project_id, chat_id, caller.models)
         return None if row is None else (await self._opened(project_id, [row]))[0]
 
-    async def messages(self, project_id: str, chat_id: str) -> bytes | None:
+    async def messages(self, caller: Principal, chat_id: str) -> bytes | None:
         """The messages of its request, JSON."""
+        project_id = caller.project_id
         async with self._database.acquire() as conn:
-            row = await db.get_messages(conn, project_id, chat_id)
+            row = await db.get_messages(conn, project_id, chat_id, caller.models)
         if row is None:
             return None
         sealed, place = Sealed(row.content_key, row.sealed_messages), _place(project_id, chat_id, "messages")
         return await maybe_in_thread(len(sealed.data), lambda: self._cipher.open(sealed, place))
 
-    async def list_page(self, project_id: str, query: ListQuery) -> tuple[list[StoredChat], bool] | None:
+    async def list_page(self, caller: Principal, query: ListQuery) -> tuple[list[StoredChat], bool] | None:
         """(a page, whether there is more); None where there is none with the id `after`. Chats that are encrypted with
         keys that are not here are left out."""
-        key_ids = self._cipher.key_ids
+        project_id, allowed, key_ids = caller.project_id, caller.models, self._cipher.key_ids
         tags = [tag for key_id in key_ids for tag in self._cipher.tags(query.metadata, project_id, key_id)]
         async with self._database.transaction() as conn:
-            if query.after is not None and not await db.is_stored(conn, project_id, query.after):
+            if query.after is not None and not await db.is_stored(conn, project_id, query.after, allowed):
                 return None
             rows, has_more = await db.list_chats(
                 conn,
@@ -106,13 +111,15 @@ class StoredChats:
                 num_tags=len(query.metadata),
                 order=query.order,
                 limit=query.limit,
+                allowed=allowed,
             )
         return await self._opened(project_id, rows), has_more
 
-    async def set_metadata(self, project_id: str, chat_id: str, metadata: Metadata) -> StoredChat | None:
+    async def set_metadata(self, caller: Principal, chat_id: str, metadata: Metadata) -> StoredChat | None:
         """Replace the metadata and return the chat completion as it is then; None where there is none."""
+        project_id = caller.project_id
         async with self._database.acquire() as conn:
-            row = await db.get_chat(conn, project_id, chat_id)
+            row = await db.get_chat(conn, project_id, chat_id, caller.models)
             if row is None:
                 return None
             (found,) = await self._opened(project_id, [row])  # also: the key is here
@@ -126,10 +133,24 @@ class StoredChats:
             )
         return msgspec.structs.replace(found, metadata=dict(metadata)) if changed else None
 
-    async def delete(self, project_id: str, chat_id: str) -> bool:
-        """False where there is none."""
-        async with self._database.acquire() as conn:
-            return await db.delete_chat(conn, project_id, chat_id)
+    async def delete(self, caller: Principal, chat_id: str, *, address: str, request_id: str) -> bool:
+        """Delete a chat completion, which the audit log records; False where there is none. address, request_id: of the
+        request."""
+        async with self._database.transaction() as conn:
+            model = await db.delete_chat(conn, caller.project_id, chat_id, caller.models)
+            if model is None:
+                return False
+            author = audit.Author(
+                organization_id=caller.organization_id,
+                kind="api_key",
+                id=caller.api_key_id,
+                email=None,
+                address=address,
+                request_id=request_id,
+            )
+            before, project_id = {"id": chat_id, "model": model}, caller.project_id
+            await audit.record(conn, author, "stored_completion.deleted", chat_id, project_id=project_id, before=before)
+        return True
 
     def _sealed(self, project_id: str, chat: Chat) -> NewChat:
         def seal(content: bytes, part: str) -> bytes:

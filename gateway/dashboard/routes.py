@@ -35,8 +35,6 @@ HEADERS = {
     "content-security-policy": CONTENT_SECURITY_POLICY,
     "cross-origin-opener-policy": "same-origin",
     "permissions-policy": "camera=(), geolocation=(), microphone=(), payment=(), usb=()",
-    "referrer-policy": "no-referrer",
-    "x-content-type-options": "nosniff",
     # Kept, and asked about each time: a new version shows on the next load, an unchanged file costs no transfer.
     "cache-control": "no-cache",
     "vary": "accept-encoding",

@@ -31,6 +31,7 @@ class Change(msgspec.Struct, frozen=True):
     organization."""
 
     version: int
+    """The counter after the change; 0 for a change that is not counted, which nobody notices who was not listening."""
     table: str
     id: str
     project_id: str | None

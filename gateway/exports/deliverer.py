@@ -113,8 +113,7 @@ def places_below(root: Path, *, allow_private: bool) -> Places:
         destination = join_secret(delivery.destination, delivery.secret)
         if isinstance(destination, FolderDestination):
             return Folder(root / delivery.organization_id / destination.path)
-        if destination.endpoint is not None:
-            await guard.address_of(httpx.URL(destination.endpoint))
-        return ObjectStore(destination, allow_http=allow_private)
+        address = None if destination.endpoint is None else await guard.address_of(httpx.URL(destination.endpoint))
+        return ObjectStore(destination, address=address, allow_http=allow_private)
 
     return place

@@ -1,8 +1,8 @@
 """An S3-compatible bucket as a place for exports. An object appears when its upload is complete, never before.
 
-The credentials are those of the delivery alone; none of this machine's environment or instance go with them. The owner
-of the endpoint decides what its name means and where its answers redirect to; without `allow_http` the library speaks
-TLS alone, so a request reaches only a server that proves to be the one that the URL names.
+The credentials are those of the delivery alone; none of this machine's environment or instance go with them. The
+library looks names up by itself and follows redirects, so it reaches an endpoint of somebody's choice through a tunnel
+that leads to the address that was judged, and nowhere else.
 """
 
 from __future__ import annotations
@@ -10,12 +10,15 @@ from __future__ import annotations
 import contextlib
 import datetime
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
+import httpx
 import obstore
 from obstore.store import S3Store
 
 from gateway.exports.destination import S3Destination
+from gateway.support.tunnel import tunnel
 
 PART_BYTES = 8 << 20
 """The bytes of a part of a multipart upload. With the parts under way this is the memory that an upload takes; S3
@@ -32,7 +35,33 @@ class ObjectStore:
     may quote the store's answer.
     """
 
-    def __init__(self, destination: S3Destination, *, allow_http: bool) -> None:
+    def __init__(self, destination: S3Destination, *, address: str | None = None, allow_http: bool = False) -> None:
+        """address: of the destination's endpoint, where it has one; None: wherever the endpoint's name and its
+        redirects lead, as for AWS itself. allow_http: plain HTTP is spoken where the endpoint says so, untunneled."""
+        self._destination = destination
+        self._address = address
+        self._allow_http = allow_http
+
+    async def put(self, name: str, chunks: AsyncIterator[bytes]) -> None:
+        async with self._open() as store:
+            await obstore.put_async(store, name, chunks, chunk_size=PART_BYTES, max_concurrency=MAX_PARTS_UNDER_WAY)
+
+    async def remove(self, name: str) -> None:
+        async with self._open() as store:
+            with contextlib.suppress(FileNotFoundError):  # S3 itself does not say so
+                await obstore.delete_async(store, name)
+
+    @asynccontextmanager
+    async def _open(self) -> AsyncIterator[S3Store]:
+        endpoint = httpx.URL(self._destination.endpoint or "")
+        if self._address is None or endpoint.scheme != "https":
+            yield self._store(None)
+            return
+        async with tunnel(endpoint.raw_host.decode(), endpoint.port or 443, self._address) as proxy_url:
+            yield self._store(proxy_url)
+
+    def _store(self, proxy_url: str | None) -> S3Store:
+        destination = self._destination
         credentials: Any = {
             "access_key_id": destination.access_key_id,
             "secret_access_key": destination.secret_access_key,
@@ -43,17 +72,13 @@ class ObjectStore:
         config: Any = {"bucket": destination.bucket, "region": destination.region, "disable_bulk_delete": True}
         if destination.endpoint is not None:
             config["endpoint"] = destination.endpoint
-        self._store = S3Store(
+        options: Any = {"allow_http": self._allow_http, "timeout": TIMEOUT}
+        if proxy_url is not None:
+            options["proxy_url"] = proxy_url
+        return S3Store(
             prefix=destination.prefix or None,
             config=config,
-            client_options={"allow_http": allow_http, "timeout": TIMEOUT},
+            client_options=options,
             retry_config={"max_retries": 3, "retry_timeout": TIMEOUT},
             credential_provider=lambda: credentials,
         )
-
-    async def put(self, name: str, chunks: AsyncIterator[bytes]) -> None:
-        await obstore.put_async(self._store, name, chunks, chunk_size=PART_BYTES, max_concurrency=MAX_PARTS_UNDER_WAY)
-
-    async def remove(self, name: str) -> None:
-        with contextlib.suppress(FileNotFoundError):  # S3 itself does not say so
-            await obstore.delete_async(self._store, name)

@@ -6,7 +6,7 @@ import asyncio
 import hashlib
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, cast
 
 import msgspec
@@ -37,6 +37,15 @@ log = structlog.get_logger(__name__)
 
 _TRACEPARENT = re.compile(r"00-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 _SANE_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
+
+PROTECTIVE = (
+    (b"cache-control", b"no-store"),
+    (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"x-content-type-options", b"nosniff"),
+)
+"""Headers that every reply has with these values, unless the reply's own handler gives another value: browsers and
+caches between store nothing, guess no type, show nothing in a frame and tell no other site where they come from."""
 
 
 class Call(msgspec.Struct):
@@ -152,7 +161,7 @@ class Application(Litestar):
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
                 call.status = message["status"]
-                message["headers"] = [*message["headers"], *_headers(call)]
+                message["headers"] = _with_headers(message["headers"], call)
             await send(message)
 
         task = asyncio.current_task()
@@ -211,8 +220,12 @@ def _origin(scope: HTTPScope, trusted: Sequence[Network]) -> tuple[str, bool]:
     return client_address(peer, forwarded_for, trusted), is_https or protocols[-1:] == [b"https"]
 
 
-def _headers(call: Call) -> list[tuple[bytes, bytes]]:
-    headers = [
+def _with_headers(given: Iterable[tuple[bytes, bytes]], call: Call) -> list[tuple[bytes, bytes]]:
+    """Return the headers of a reply: those that its handler gives, and those that every reply has."""
+    headers = list(given)
+    names = {name.lower() for name, _ in headers}
+    headers += [header for header in PROTECTIVE if header[0] not in names]
+    headers += [
         (b"x-request-id", call.request_id.encode()),
         (b"openai-processing-ms", str(round(call.elapsed_ms)).encode()),
         (b"openai-version", b"2020-10-01"),

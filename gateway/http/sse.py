@@ -25,7 +25,7 @@ DONE = b"data: [DONE]\n\n"
 
 _HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
-    (b"cache-control", b"no-cache"),
+    (b"cache-control", b"no-store"),
     (b"x-accel-buffering", b"no"),
 ]
 

@@ -112,14 +112,14 @@ class Pipeline:
         add_special_tokens: bool = True,
         with_strings: bool = False,
     ) -> Tokenized:
-        """Return a prompt's tokens, as a completion of the same model would have them; `field` is the client's name of
-        the prompt.
+        """Return a prompt's tokens, as a completion of the same model would have them, but without the system prompt of
+        an adapter that another project shares; `field` is the client's name of the prompt.
 
         Raises ModelNotFound: when the caller may use no such model.
         Raises InvalidRequest: when the prompt cannot be tokenized.
         """
         route, pool = await self._route(context)
-        if route.adapter is not None:
+        if route.adapter is not None and not route.adapter.is_shared:
             prompt = with_system_prompt(prompt, route.adapter.defaults)
         tokenizer = pool.tokenizer
         if prompt == "":

@@ -11,7 +11,7 @@ import msgspec
 from engine.protocol import GenerateRequest, SamplingParams
 from gateway.backends.base import Model
 from gateway.backends.generation import Generation
-from gateway.domain.errors import Overloaded
+from gateway.domain.errors import InvalidRequest, Overloaded
 from gateway.limits.limiter import Limiter
 from gateway.metering.meter import Meter
 from gateway.metering.tag import MeterTag
@@ -35,6 +35,21 @@ TIER_WEIGHTS = {"flex": 0.5, "default": 1.0, "priority": 2.0}
 """The share of service of a request's tenant, relative to others, while the engine is saturated."""
 
 
+def _check_hides_prompt(field: str | None) -> None:
+    """Check that a request does not show a prompt which holds another project's system prompt. field: the one that asks
+    for the prompt.
+
+    Raises InvalidRequest: when there is such a field.
+    """
+    if field is not None:
+        raise InvalidRequest(
+            f"'{field}' would show the system prompt of an adapter that another project shares with yours. Send a "
+            "system message of your own to use it.",
+            param=field,
+            code="shared_system_prompt",
+        )
+
+
 class Preparation:
     """Prepares the prompts of requests. One per gateway process."""
 
@@ -54,7 +69,9 @@ class Preparation:
         """
         adapter = route.adapter
         if adapter is not None:
-            request = with_defaults(request, adapter.defaults)
+            asked, request = request, with_defaults(request, adapter.defaults)
+            if adapter.is_shared and request.prompt is not asked.prompt:
+                _check_hides_prompt(request.names.shows_prompt)
         tools = request.prompt.tools if isinstance(request.prompt, Conversation) else None
         prompt = await self._tokenizing.prepared_prompt(context.principal.project_id, model, request)
         capabilities, sampling = model.capabilities, request.sampling

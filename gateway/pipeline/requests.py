@@ -36,6 +36,8 @@ class FieldNames(msgspec.Struct, frozen=True):
     n: str = "n"
     grammar: str | None = None
     logprobs: str = "logprobs"
+    shows_prompt: str | None = None
+    """The field that asks for the tokens of the prompt as the model gets it; None: no field does."""
 
 
 class TextRequest(msgspec.Struct, frozen=True, kw_only=True):

@@ -21,7 +21,7 @@ from typing import Any
 
 import msgspec
 
-from gateway.support.process import write_private
+from gateway.support.process import make_data_folder, write_private
 
 ACCOUNT_NAME = "lorikeet"
 FALLBACK_ACCOUNTS = ("postgres", "nobody")
@@ -87,8 +87,7 @@ def _record(data_dir: Path) -> Path:
 
 
 def _make_home(home: Path, account: Account, data_dir: Path, fallback_root: Path, say: Callable[[str], None]) -> Path:
-    # Others may pass through to reach what is theirs below; every secret here has a private file mode.
-    data_dir.mkdir(mode=0o711, parents=True, exist_ok=True)
+    make_data_folder(data_dir)
     _make_folder(home, account)
     if _may_write(account, home):
         return home
@@ -96,13 +95,20 @@ def _make_home(home: Path, account: Account, data_dir: Path, fallback_root: Path
         home.rmdir()
     identity = hashlib.sha256(str(data_dir).encode()).hexdigest()[:16]
     elsewhere = fallback_root / identity
-    fallback_root.mkdir(mode=0o755, parents=True, exist_ok=True)
+    _make_passable(fallback_root)
     _make_folder(elsewhere, account)
     if not _may_write(account, elsewhere):
         raise PlacementError(f"PostgreSQL, as user {account.name}, can reach neither {home} nor {elsewhere}")
     say(f"user {account.name} cannot reach {data_dir}: the database is kept in {elsewhere}")
     write_private(_record(data_dir), f"{elsewhere}\n")
     return elsewhere
+
+
+def _make_passable(folder: Path) -> None:
+    """Make a folder and those above it, where they do not exist, through which every user may reach what is below."""
+    for each in reversed([path for path in (folder, *folder.parents) if not path.exists()]):
+        each.mkdir(exist_ok=True)
+        each.chmod(0o755)
 
 
 def _make_folder(path: Path, account: Account) -> None:
@@ -181,7 +187,7 @@ def _programs(account: Account, fallback_root: Path, say: Callable[[str], None])
 def _copy_programs(package: Path, copy: Path) -> None:
     """Keep the wheel's layout: the programs find their libraries and data files relative to themselves."""
     temporary = copy.with_name(f".{copy.name}.{os.getpid()}")
-    temporary.mkdir(mode=0o755, parents=True)
+    _make_passable(temporary)
     try:
         ignore = shutil.ignore_patterns("include", "__pycache__", "*.py", "*.a")
         shutil.copytree(package, temporary / package.name, symlinks=True, ignore=ignore)

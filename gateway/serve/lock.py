@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from gateway.support import process
+
 LOCK_NAME = "serve.lock"
 RESTORE_MARKER = "restore.unfinished"
 """Stands in a data folder that a backup was being restored to when something stopped it."""
@@ -29,8 +31,7 @@ class DataFolderUnusable(RuntimeError):
 def make_data_folder(data_dir: Path) -> None:
     """Make the data folder, if need be. Raises DataFolderUnusable."""
     try:
-        # Others may pass through it: the database's user has its folder below. Every secret has a private file mode.
-        data_dir.mkdir(mode=0o711, parents=True, exist_ok=True)
+        process.make_data_folder(data_dir)
     except (FileExistsError, NotADirectoryError):
         raise DataFolderUnusable(f"LORIKEET_DATA_DIR={data_dir}: this path, or a part of it, is not a folder") from None
     except OSError as error:
@@ -65,6 +66,7 @@ def data_folder_lock(data_dir: Path, url: str) -> Iterator[None]:
         except BlockingIOError:
             holder = os.pread(descriptor, 4096, 0).decode(errors="replace").strip() or "a process that just started"
             raise DataFolderInUse(f"{data_dir} is already served by {holder}") from None
+        process.close_to_others(data_dir)  # an older version left some of it open
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, f"pid {os.getpid()} at {url}\n".encode(), 0)
         yield

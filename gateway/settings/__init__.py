@@ -20,6 +20,7 @@ import msgspec
 from msgspec import Meta
 
 from engine.config import Bytes, Count, EngineConfig, Positive
+from engine.config.endpoint import BadEndpoint, check_endpoint
 from engine.config.text import Field, fields_of
 from gateway.domain.adapters.sources import AllowedSources, WrongSource, parse_place
 from gateway.domain.content.keys import BadContentKey, parse_keys
@@ -37,7 +38,6 @@ MAX_SOCKET_PATH_BYTES = 107
 
 MAX_PORT = 65535
 MODEL_NAME_PATTERN = r"^[^:\s]+$"
-ENGINE_ENDPOINT = re.compile(r"ipc://.+|tcp://(localhost|127(\.\d{1,3}){3}|\[::1\]):\d{1,5}")
 ORIGIN = re.compile(r"https?://[A-Za-z0-9.-]+(:\d{1,5})?|https?://\[[0-9A-Fa-f:.]+\](:\d{1,5})?")
 
 _LONGEST_SOCKET_NAME = ".s.PGSQL.5432.lock"
@@ -150,6 +150,15 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             "gateway refuses the address for a while (0: no limit)."
         ),
     ] = 100
+    login_idle_minutes: Annotated[
+        float,
+        Meta(
+            ge=0,
+            le=60 * 24,
+            description="Minutes after which a login of a person that is not used ends (0: never; logins end 12 hours "
+            "after their start in any case). A page of the dashboard that is open uses its login.",
+        ),
+    ] = 60.0
     max_connections_per_address: Annotated[
         Count, Meta(description="Connections that one address may have open to each gateway (0: no limit per address).")
     ] = 128
@@ -392,7 +401,7 @@ def load_settings(environ: Mapping[str, str]) -> Settings:
     engine = _values(_engine_fields(), environ)
     settings = Settings(**_values(_fields(), environ), engine=msgspec.structs.replace(ENGINE_DEFAULTS, **engine))
     _check_model_name(settings)
-    _check_engine_endpoint(settings.engine.endpoint)
+    _check_engine_endpoint(settings.engine)
     _check_metrics_listen(settings)
     _check_networks(settings)
     _check_origins(settings)
@@ -455,12 +464,11 @@ def _check_model_name(settings: Settings) -> None:
         )
 
 
-def _check_engine_endpoint(endpoint: str) -> None:
-    if ENGINE_ENDPOINT.fullmatch(endpoint) is None:
-        raise BadSetting(
-            f"LORIKEET_ENGINE_ENDPOINT={endpoint!r}: Expected ipc://PATH, or tcp://HOST:PORT with localhost, 127.x.x.x "
-            "or [::1]; only engines on this machine are supported until the transport is encrypted"
-        )
+def _check_engine_endpoint(engine: EngineConfig) -> None:
+    try:
+        check_endpoint(engine.endpoint, is_open=engine.open_endpoint)
+    except BadEndpoint as error:
+        raise BadSetting(f"LORIKEET_ENGINE_ENDPOINT={engine.endpoint!r}: {error}") from None
 
 
 def _check_metrics_listen(settings: Settings) -> None:

@@ -72,6 +72,29 @@ def last_lines(path: Path, count: int, since_byte: int = 0) -> str:
     return "\n".join(lines[-count:])
 
 
+def keep_private() -> None:
+    """Let everything that this process and its children create be accessible to their user alone."""
+    os.umask(0o077)
+
+
+def make_data_folder(path: Path) -> None:
+    """Make a folder and those above it, where they do not exist, accessible to their user alone; but root's may be
+    passed through, because the database, which has a user of its own, lives below. Raises OSError."""
+    mode = 0o711 if os.geteuid() == 0 else 0o700
+    for folder in reversed([each for each in (path, *path.parents) if not each.exists()]):
+        folder.mkdir(exist_ok=True)
+        folder.chmod(mode)
+    path.mkdir(exist_ok=True)
+
+
+def close_to_others(folder: Path) -> None:
+    """Take every right of other users off what lies in a folder and belongs to this process's user."""
+    for path in folder.iterdir():
+        found = path.lstat()
+        if found.st_uid == os.geteuid() and not stat.S_ISLNK(found.st_mode) and found.st_mode & 0o077:
+            path.chmod(found.st_mode & 0o700)
+
+
 def private_folder(path: Path, uid: int, gid: int) -> Path:
     """Make a folder that only uid can enter, or check that an existing one is such.
 

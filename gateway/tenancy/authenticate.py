@@ -165,6 +165,7 @@ def _principal(key: FoundKey) -> Principal:
         permissions=permissions,
         store_days=key.store_days,
         log_content_days=key.log_content_days,
+        service_tiers=frozenset(key.service_tiers),
     )
 
 

@@ -74,6 +74,7 @@ class KeyCache:
 
     def put(self, sha256: bytes, entry: CachedKey, generation: int) -> None:
         if generation != self.generation:
+            self._remember(sha256)  # it was good a moment ago
             return
         self._known[sha256] = entry
         self._good_before.pop(sha256, None)

@@ -11,15 +11,17 @@ import contextlib
 import datetime
 import hashlib
 import hmac
+import logging
 import math
 import secrets
+from collections import OrderedDict
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from gateway.db.organization import audit, logins
-from gateway.db.pool import Database
+from gateway.db.pool import FAILURES, Database
 from gateway.domain.errors import InvalidCredentials, TooManyAttempts
 from gateway.domain.tenancy import totp
 from gateway.tenancy.failures import FailureCap
@@ -33,6 +35,10 @@ LIFETIME = datetime.timedelta(hours=12)
 FREE_FAILURES = 4
 MAX_DELAY_S = 900.0
 MAX_USER_AGENT_CHARS = 256
+MAX_KNOWN_TOKENS = 10_000
+"""Tokens of logins of which one gateway remembers that they were good."""
+
+log = logging.getLogger(__name__)
 
 
 class Client(msgspec.Struct, frozen=True):
@@ -72,13 +78,30 @@ def csrf_matches(token: str, presented: str) -> bool:
 
 
 class Logins:
-    """One per gateway process. failures: the cap per address that bad keys count in as well."""
+    """One per gateway process."""
 
-    def __init__(self, database: Database, passwords: Passwords, failures: FailureCap) -> None:
+    def __init__(
+        self,
+        database: Database,
+        passwords: Passwords,
+        failures: FailureCap,
+        *,
+        idle: datetime.timedelta | None = None,
+    ) -> None:
+        """failures: the cap per address that bad keys count in as well. idle: ends logins that are unused for so
+        long; None: none."""
+        self.idle = idle
         self._database = database
         self._passwords = passwords
         self._failures = failures
         self._line = LoginLine(MAX_AT_ONCE)
+        self._known_tokens: OrderedDict[bytes, None] = OrderedDict()
+        self._recordings: set[asyncio.Task[None]] = set()
+        self._recording = asyncio.Lock()
+
+    async def stop(self) -> None:
+        """Wait until the audit log has every login that failed so far."""
+        await asyncio.gather(*self._recordings)
 
     async def log_in(self, email: str, password: str, code: str | None, client: Client) -> NewLogin:
         """Log a user in.
@@ -86,6 +109,11 @@ class Logins:
         Raises InvalidCredentials, alike for a wrong password and an unknown address, and TooManyAttempts. Where the
         password is right and the user has a second factor, a missing code is `totp_required`.
         """
+        return await self._succeeded(await self.prove(email, password, code, client), client)
+
+    async def prove(self, email: str, password: str, code: str | None, client: Client) -> logins.Credentials:
+        """Return the user whose password and, where the user has an authenticator, code these are. Raises as `log_in`
+        does."""
         user = await self.verify(email, password, client)
         if user.totp_confirmed and code is None:
             raise InvalidCredentials(
@@ -93,8 +121,8 @@ class Logins:
             )
         if user.totp_confirmed and not await self.use_code(user, code or ""):
             self._failures.count(client.address, client.now_s)
-            raise await self._wrong(user, client)
-        return await self._succeeded(user, client)
+            raise self._wrong(user, client)
+        return user
 
     async def verify(self, email: str, password: str, client: Client) -> logins.Credentials:
         """The user whose password it is. Raises as `log_in` does; the attempt counts as failed until a login."""
@@ -106,7 +134,7 @@ class Logins:
                 user = await logins.find_credentials(conn, email)
             # No connection is held while the password is hashed.
             if not await self._passwords.matches(user.password_hash if user else None, password) or user is None:
-                raise await self._wrong(user, client)
+                raise self._wrong(user, client)
         return user
 
     async def use_code(self, user: logins.Credentials, code: str) -> bool:
@@ -119,14 +147,23 @@ class Logins:
     async def find(self, token: str, address: str, now_s: float) -> logins.LoggedIn:
         """Return the holder of a token.
 
-        Raises InvalidCredentials if nobody holds it any more, TooManyAttempts as for bad keys.
+        Raises InvalidCredentials: when nobody holds it any more, or its login was unused for too long.
+        Raises TooManyAttempts: as for bad keys, but never for a token that was good when last seen, since its holder
+        does not guess.
         """
-        self._check_blocked(address, now_s)
+        digest = _digest(token)
+        if digest not in self._known_tokens:
+            self._check_blocked(address, now_s)
         async with self._database.acquire() as conn:
-            found = await logins.find_login(conn, _digest(token))
+            found = await logins.find_login(conn, digest, self.idle)
         if found is None:
+            self._known_tokens.pop(digest, None)
             self._failures.count(address, now_s)
             raise InvalidCredentials("Your login has ended. Log in again.", code="login_ended")
+        self._known_tokens[digest] = None
+        self._known_tokens.move_to_end(digest)
+        if len(self._known_tokens) > MAX_KNOWN_TOKENS:
+            self._known_tokens.popitem(last=False)
         return found
 
     def _check_blocked(self, address: str, now_s: float) -> None:
@@ -151,11 +188,22 @@ class Logins:
         else:
             self._failures.give_back(client.address)
 
-    async def _wrong(self, user: logins.Credentials | None, client: Client) -> InvalidCredentials:
+    def _wrong(self, user: logins.Credentials | None, client: Client) -> InvalidCredentials:
+        """Return the refusal of a login, and have it recorded where there is such a user: beside the reply, whose time
+        would tell otherwise which addresses exist."""
         if user is not None:
-            async with self._database.acquire() as conn, conn.transaction():
-                await audit.record(conn, _author(user, client), "login.failed", user.id)
+            recording = asyncio.create_task(self._record_failure(user, client))
+            self._recordings.add(recording)
+            recording.add_done_callback(self._recordings.discard)
         return InvalidCredentials("Incorrect e-mail address, password or code.")
+
+    async def _record_failure(self, user: logins.Credentials, client: Client) -> None:
+        """Write a failed login to the audit log, after those that failed before: with one connection at a time."""
+        try:
+            async with self._recording, self._database.acquire() as conn, conn.transaction():
+                await audit.record(conn, _author(user, client), "login.failed", user.id)
+        except FAILURES as error:
+            log.warning("a failed login of %s from %s is not in the audit log: %s", user.id, client.address, error)
 
     async def _succeeded(self, user: logins.Credentials, client: Client) -> NewLogin:
         token = secrets.token_urlsafe(32)

@@ -6,6 +6,7 @@ import contextlib
 import multiprocessing
 import os
 import signal
+import stat
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.synchronize import Event
@@ -17,6 +18,7 @@ from adapters.digest import canonical_digest
 from adapters.errors import AdapterDamaged, AdapterMissing, AdapterRejected
 from adapters.store import AdapterStore
 from tests.adapters.folders import CONFIG, write_adapter
+from tests.modes import open_to_others
 from tests.patience import PATIENCE_S
 
 ABSENT = "0" * 64
@@ -230,3 +232,11 @@ def test_only_digests_are_kept(store: AdapterStore, tmp_path: Path) -> None:
     with store.workspace() as workspace, pytest.raises(ValueError, match="is not a digest"):
         store.keep(write_adapter(workspace / "adapter"), "../outside")
     assert not (tmp_path / "outside").exists()
+
+
+def test_nobody_else_on_the_machine_reads_what_is_in_it(store: AdapterStore, folder: Path, tmp_path: Path) -> None:
+    folder.chmod(0o755)
+    digest = store.add(folder)
+    assert [path.name for path in store.path(digest).iterdir()] != []
+    assert stat.S_IMODE((tmp_path / "store").stat().st_mode) == 0o700
+    assert open_to_others(tmp_path / "store") == []

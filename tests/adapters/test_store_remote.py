@@ -20,6 +20,7 @@ from adapters.remote_store import RemoteStore
 from adapters.store import AdapterStore
 from adapters.stores import open_store
 from tests.adapters.folders import CONFIG, good_tensors, tensor, tensor_name, write_adapter
+from tests.modes import open_to_others
 
 ABSENT = "0" * 64
 URL = "s3://bucket/some/where"
@@ -245,3 +246,10 @@ def test_what_a_reader_finds_damaged_comes_from_the_bucket_again(bucket: ObjectS
         raise AdapterDamaged(digest, "has changed")
     with store.reading(digest) as folder:
         assert canonical_digest(folder) == digest
+
+
+def test_nobody_else_on_the_machine_reads_its_copies(bucket: ObjectStore, tmp_path: Path) -> None:
+    digest = RemoteStore(bucket, tmp_path / "here", MANY_BYTES).add(adapter(tmp_path, 1))
+    with RemoteStore(bucket, tmp_path / "there", MANY_BYTES).reading(digest):
+        assert cached(tmp_path / "there") == [digest]
+    assert open_to_others(tmp_path / "here") == open_to_others(tmp_path / "there") == []

@@ -168,6 +168,10 @@ async def test_settings_are_kept_and_a_tenant_ends(visit: Visit, browser_house: 
         await expect(page.locator(".lead")).to_contain_text("for 7 days")
         now = operator.get(f"/projects/{project_id}").json()
         assert (now["name"], now["store_days"], now["keep_replies"]) == ("briefer", 7, False)
+        await page.get_by_label("priority").check()
+        await page.get_by_role("button", name="Save tiers").click()
+        await told(page, "Service tiers saved")
+        assert operator.get(f"/projects/{project_id}").json()["service_tiers"] == ["default", "flex", "priority"]
 
         await page.get_by_role("button", name="Suspend").click()
         await confirm(page, "Suspend briefer?", "Suspend tenant")

@@ -40,6 +40,7 @@ VIEWS = {
     "tenant-members": "tenants/{acme}/members",
     "tenant-adapters": "tenants/{acme}/adapters",
     "tenant-refusals": "tenants/{acme}/refusals",
+    "tenant-changes": "tenants/{acme}/changes",
     "tenant-settings": "tenants/{acme}/settings",
     "new-tenant": "tenants?new=1",
     "new-limit": "tenants/{acme}/limits?new=1",

@@ -50,7 +50,7 @@ def serving(data_dir: Path) -> Iterator[Site]:
 
 def prepare(installation: Installation) -> Site:
     """Makes the tenants in a running installation, and lets the demo's store completions."""
-    _cli(installation, "tenant", "modify", "acme", "--store-days", "1")
+    _cli(installation, "tenant", "modify", "acme", "--store-days", "1", "--service-tiers", "default,flex,priority")
     narrow = _make_tenant(installation, "narrow")
     _cli(installation, "limit", "set", "--tenant", "narrow", "--unit", "concurrency", "--max", "1")
     broke = _make_tenant(installation, "broke")

@@ -12,6 +12,7 @@ from adapters.demo import DEMO
 from gateway.postgres.embedded import running_dsn
 from tests.e2e.installation import BASE, Installation
 from tests.installation.waiting import until
+from tests.modes import open_to_others
 from tests.patience import PATIENCE_S
 
 
@@ -87,3 +88,9 @@ def test_a_limit_set_from_the_command_line_holds_until_it_is_removed(installatio
     assert (limit["unit"], limit["used"], limit["reserved"], limit["free"]) == ("requests", 1, 0, 0)
     assert installation.cli("limit", "remove", *kind).returncode == 0
     assert chat(installation, key, BASE, max_tokens=2).status_code == 200
+
+
+def test_nobody_else_on_the_machine_reads_anything_of_it(installation: Installation) -> None:
+    assert (installation.data_dir / "adapters").is_dir()
+    found = [entry for entry in open_to_others(installation.data_dir) if not entry.endswith("serve.out")]
+    assert found == [], "the test itself made serve.out"

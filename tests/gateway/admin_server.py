@@ -275,6 +275,7 @@ async def serve_admin(
         server.should_exit = True
         await serving
         listener.close()
+        await services.logins.stop()
         await services.authenticator.stop()
         _IDLE.append(routes)
 

@@ -11,7 +11,7 @@ import msgspec
 from gateway.db.limits.limits import set_limit
 from gateway.db.organization.keys import create_key
 from gateway.db.organization.organizations import ensure_organization
-from gateway.db.organization.projects import create_project
+from gateway.db.organization.projects import create_project, set_service_tiers
 from gateway.domain.limits.limit import Limit, Unit, Window
 from gateway.domain.tenancy.keys import new_key
 from gateway.domain.tenancy.principal import Scope
@@ -57,6 +57,7 @@ async def _new_project(conn: asyncpg.Connection, name: str) -> Key:
     organization = await ensure_organization(conn, "default")
     project = await create_project(conn, organization.id, name)
     assert project is not None
+    await set_service_tiers(conn, organization.id, project.id, ("default", "flex", "priority"))
     made = new_key()
     row = await create_key(
         conn,

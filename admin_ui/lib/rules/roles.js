@@ -13,7 +13,7 @@ export const PROJECT_ROLES = {
   owner: "Owner: all of this tenant, other owners too",
   admin: "Admin: adapters, keys, members and limits of keys",
   billing: "Billing: usage, cost and limits, no change",
-  viewer: "Viewer: sees everything, changes nothing",
+  viewer: "Viewer: sees all but who changed what, changes nothing",
 };
 
 /** [[role, title], …] that the reader may give: nobody gives more than they have. */

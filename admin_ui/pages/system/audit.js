@@ -1,4 +1,5 @@
-// The audit log: who changed what, from what to what, and whether its chain of hashes holds.
+// The audit log: who changed what, from what to what, and whether its chain of hashes holds. The changes of one tenant
+// are shown to its own owners and admins as well, who see neither numbers nor hashes.
 
 import { Badge } from "../../components/badge.js";
 import { Button, Code } from "../../components/button.js";
@@ -29,8 +30,16 @@ function actorOf({ actor }, keyName) {
 const objectOf = (row) => row[row.type];
 
 export default function AuditLog() {
+  const { lead, view } = useChanges(useProjectId());
+  return html`<${Page} title="System" tabs=${html`<${SystemTabs} />`} lead=${lead}>
+    <${Verify} />
+    ${view}
+  <//>`;
+}
+
+/** {lead, view} of the changes of one tenant, or of all where projectId is null. */
+export function useChanges(projectId) {
   const range = useRange();
-  const projectId = useProjectId();
   const [event] = useQuery("event");
   const [actor] = useQuery("actor");
   const [object] = useQuery("object");
@@ -52,18 +61,20 @@ export default function AuditLog() {
     { key: "type", title: "What", render: ({ type }) => html`<${Badge}>${type}<//>` },
     { key: "actor", title: "Who", value: (row) => actorOf(row, keyName).title },
     { key: "object", title: "To what", value: (row) => nameOf(objectOf(row)), render: (row) => html`<span class="ellipsis">${nameOf(objectOf(row))}</span>` },
-    { key: "project", title: "Tenant", value: (row) => row.project && names(row.project.id) },
-    { key: "sequence", title: "No.", align: "end", value: (row) => row.sequence },
+    ...(can("audit.read") ? [
+      { key: "project", title: "Tenant", value: (row) => row.project && names(row.project.id) },
+      { key: "sequence", title: "No.", align: "end", value: (row) => row.sequence },
+    ] : []),
   ];
   const first = list.items?.[0];
   const lead = list.items && (first ? html`<b>${list.items.length}${list.hasMore ? "+" : ""}</b> ${list.items.length === 1 ? "change" : "changes"} in ${range.name ? `the ${range.label.toLowerCase()}` : range.label}.` : `No change in ${range.name ? `the ${range.label.toLowerCase()}` : range.label}.`);
-  return html`<${Page} title="System" tabs=${html`<${SystemTabs} />`} lead=${lead}>
-    <${Verify} />
+  const view = html`
     <${Filters} event=${event} actor=${actor} object=${object} />
     <${Table} label="Audit log" filter=${false} columns=${columns} rows=${list.items} href=${({ id }) => here({ entry: id })} error=${list.error} reload=${list.reload} loading=${list.loading} hasMore=${list.hasMore} more=${list.more}
       empty=${html`<${Empty} icon="shield" title="No change fits" action=${(event || actor || object) && html`<${Button} onClick=${() => setQuery({ event: null, actor: null, object: null })}>Remove the filters<//>`}>Everything that anybody changes is recorded. A longer time range is at the top.<//>`} />
     ${entry && html`<${Entry} row=${entry} names=${names} keyName=${keyName} />`}
-  <//>`;
+  `;
+  return { lead, view };
 }
 
 /** What a thing was called, in what was recorded of it. */
@@ -125,7 +136,7 @@ function Entry({ row, names, keyName }) {
       ]} />
       <p><a href=${here({ object: id, entry: null })}>All that happened to it</a></p>
       <${Change} before=${before} after=${after} />
-      <${Facts} rows=${[["Entry", exactly(row.sequence)], ["Hash", html`<${Code} text=${row.hash} what="hash" max=${24} />`]]} />
+      ${row.hash && html`<${Facts} rows=${[["Entry", exactly(row.sequence)], ["Hash", html`<${Code} text=${row.hash} what="hash" max=${24} />`]]} />`}
     </div>
   <//>`;
 }

@@ -20,6 +20,7 @@ const VIEWS = [
   ["Members", "members", "members.read"],
   ["Adapters", "adapters", "adapters.read"],
   ["Refusals", "refusals", "limits.read"],
+  ["Changes", "changes", "audit.read"],
   ["Settings", "settings", "content.write"],
 ];
 

@@ -23,7 +23,7 @@ export default function Settings({ params }) {
       const runs = may("projects.write"), logs = may("content.write");
       if (!runs && !logs) return html`<p class="hint">Nothing here can be changed by you.</p>`;
       return html`<div class="settings">
-        ${runs && html`<${Name} project=${project} /><${Kept} project=${project} />`}
+        ${runs && html`<${Name} project=${project} /><${Kept} project=${project} /><${Tiers} project=${project} />`}
         ${logs && html`<${ContentLog} project=${project} />`}
         ${runs && html`<${End} project=${project} />`}
       </div>`;
@@ -60,6 +60,18 @@ function Kept({ project }) {
       <${Checkbox} ...${form.bind("storing")} label="Store completions" hint="Those whose request says “store”: the tenant can list and read them over the API." />
       ${form.values.storing && html`<${TextField} ...${form.bind("store_days")} label="Days until they are deleted" inputmode="numeric" autocomplete="off" />`}
       <${Checkbox} ...${form.bind("keep_replies")} label="Keep replies for retries" hint="For a day, for requests with an Idempotency-Key: one that is sent again gets the same reply and is not paid twice." />
+    <//>
+  <//>`;
+}
+
+function Tiers({ project }) {
+  const has = (tier) => project.service_tiers.includes(tier);
+  const form = useForm({ flex: has("flex"), priority: has("priority") }, ({ flex, priority }) =>
+    save(project, { service_tiers: ["default", ...(flex ? ["flex"] : []), ...(priority ? ["priority"] : [])] }, "Service tiers saved"));
+  return html`<${Section} title="Service tiers" card hint="What its requests may ask for, beside the default. While engines are full, a request gets service by its tier.">
+    <${Form} form=${form} verb="Save tiers" what="save this">
+      <${Checkbox} ...${form.bind("flex")} label="flex" hint="Half of the default's service." />
+      <${Checkbox} ...${form.bind("priority")} label="priority" hint="Twice the default's service, taken from other tenants: set a price for it." />
     <//>
   <//>`;
 }

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import datetime
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
@@ -12,14 +11,13 @@ from litestar.params import FromPath
 
 from gateway.admin.access import LIST_QUERY, needs, read_body
 from gateway.admin.common import Name, UnixTime, author, check_name, expiry
+from gateway.admin.organization.held import check_within_own
 from gateway.admin.organization.key_wire import AdminApiKey, CreatedAdminKey, admin_api_key, created_admin_key
 from gateway.admin.organization.keys import Networks, networks, owning_user
-from gateway.admin.paging import Page, page, read_list_query, unknown_cursor, wrong_value
+from gateway.admin.paging import Page, page, read_list_query, unknown_cursor
 from gateway.admin.services import Caller, Services
 from gateway.db.organization import audit, keys, users
 from gateway.domain.errors import NotFound
-from gateway.domain.tenancy.actor import Actor
-from gateway.domain.tenancy.addresses import Network, is_within
 from gateway.domain.tenancy.keys import new_key
 from gateway.domain.tenancy.permissions import check_grant, of_role, of_scopes
 from gateway.domain.tenancy.principal import Permission, Scope
@@ -75,7 +73,7 @@ class AdminKeyController(Controller):
         async with services.database.transaction() as conn:
             owner = await owning_user(conn, caller)
             check_grant(caller, await _effective(conn, caller.organization_id, wanted.scopes, owner))
-            await _check_within_own(conn, caller, expires_at, ip_allow)
+            await check_within_own(conn, caller, expires_at, ip_allow)
             row = await keys.create_key(
                 conn,
                 organization_id=caller.organization_id,
@@ -128,20 +126,3 @@ async def _effective(
         return permissions
     owner = await users.get_user(conn, organization_id, owner_user_id)
     return permissions & of_role(owner.role if owner else None)
-
-
-async def _check_within_own(
-    conn: Connection, caller: Actor, expires_at: datetime.datetime | None, ip_allow: Sequence[Network] | None
-) -> None:
-    """Check that a new key goes no further than the key that creates it.
-
-    Raises InvalidRequest where the caller is a key that ends before the new one, or does not work where the new one
-    would.
-    """
-    own = await keys.get_admin_key(conn, caller.organization_id, caller.id) if caller.kind == "api_key" else None
-    if own is None:
-        return
-    if own.expires_at is not None and (expires_at is None or expires_at > own.expires_at):
-        raise wrong_value("expires_at", "the new key must not outlive the key that creates it")
-    if own.ip_allow is not None and (ip_allow is None or not is_within(ip_allow, own.ip_allow)):
-        raise wrong_value("ip_allowlist", "the key that creates the new key may not be used from all of these networks")

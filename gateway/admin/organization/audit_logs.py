@@ -13,6 +13,7 @@ from gateway.admin.common import seconds
 from gateway.admin.paging import Page, read_list_query, unknown_cursor, wrong_value
 from gateway.admin.services import Caller, Services
 from gateway.db.organization import audit
+from gateway.domain.tenancy.permissions import projects_with
 
 LISTS = {
     "project_ids[]": "project_ids",
@@ -25,6 +26,8 @@ LISTS = {
 
 TIMES = ("effective_at[gte]", "effective_at[lt]")
 MAX_VALUES = 100
+NO_PROJECT = ""
+"""No project has this id."""
 
 
 class BrokenLink(msgspec.Struct, frozen=True):
@@ -50,20 +53,31 @@ class Verification(msgspec.Struct, frozen=True):
 class AuditLogController(Controller):
     path = "/audit_logs"
 
-    @get(opt=needs("audit.read", query=(*LIST_QUERY, *LISTS, *TIMES)))
+    @get(opt=needs("audit.read", query=(*LIST_QUERY, *LISTS, *TIMES), in_any_project=True))
     async def list_audit_logs(
         self, request: Request[Any, Any, Any], services: Services, caller: Caller
     ) -> Page[dict[str, Any]]:
-        """List the changes that people and keys made, the newest first."""
+        """List the changes that people and keys made, the newest first.
+
+        Owners and admins of projects see the changes of their own projects, whoever made them, without the network
+        addresses of people and keys from outside of the project.
+        """
         params = request.query_params
         query, wanted = read_list_query(params), _filter(params)
+        projects = projects_with(caller, "audit.read")
+        if projects is not None:
+            within = [id for id in projects if id in wanted.project_ids or not wanted.project_ids]
+            wanted = msgspec.structs.replace(wanted, project_ids=within or [NO_PROJECT])
         async with services.database.acquire() as conn:
-            if query.after and not await audit.audit_row_exists(conn, caller.organization_id, query.after):
+            if query.after and not await audit.audit_row_exists(conn, caller.organization_id, query.after, projects):
                 raise unknown_cursor(query.after)
             rows = await audit.list_audit(
                 conn, caller.organization_id, wanted, after=query.after, limit=query.limit + 1
             )
-        shown = rows[: query.limit]
+            shown = rows[: query.limit]
+            if projects is not None:
+                insiders = await audit.actors_of_projects(conn, projects, [row.actor_id for row in shown])
+                shown = [_for_members(row, insiders) for row in shown]
         return Page(
             data=[_wire(row) for row in shown],
             first_id=shown[0].id if shown else None,
@@ -103,6 +117,13 @@ def _time(params: MultiDict[Any], name: str) -> float | None:
     return float(value)
 
 
+def _for_members(row: audit.AuditRow, insiders: frozenset[str]) -> audit.AuditRow:
+    """Return what members of a project may see of a change of it. Numbers and hashes are the organization's, and would
+    tell how much happens in other projects."""
+    address = row.address if row.actor_id in insiders else ""
+    return msgspec.structs.replace(row, address=address, sequence=0, hash=b"")
+
+
 def _wire(row: audit.AuditRow) -> dict[str, Any]:
     """The event's name is a key of its own, as in OpenAI's; before and after go through as they were recorded."""
     who: dict[str, Any] = {"id": row.actor_id, "email": row.actor_email}
@@ -119,8 +140,8 @@ def _wire(row: audit.AuditRow) -> dict[str, Any]:
         "project": None if row.project_id is None else {"id": row.project_id},
         row.event: {"id": row.object_id, "before": _raw(row.before), "after": _raw(row.after)},
         "request_id": row.request_id,
-        "sequence": row.sequence,
-        "hash": row.hash.hex(),
+        "sequence": row.sequence or None,
+        "hash": row.hash.hex() or None,
     }
 
 

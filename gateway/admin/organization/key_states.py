@@ -10,6 +10,7 @@ from litestar import Controller, Request, post
 from litestar.params import FromPath
 
 from gateway.admin.access import Nothing, needs, read_body
+from gateway.admin.organization.held import check_within_own
 from gateway.admin.organization.key_wire import ApiKey, CreatedKey, api_key, created_key
 from gateway.admin.organization.keys import existing_key, record_key
 from gateway.admin.organization.projects import active_project
@@ -48,6 +49,7 @@ class KeyStateController(Controller):
         async with services.database.transaction() as conn:
             await active_project(conn, caller.organization_id, project_id)
             before = await existing_key(conn, project_id, key_id)
+            await check_within_own(conn, caller, before.expires_at, before.ip_allow)
             if not await keys.rotate_key(conn, project_id, key_id, public=made.public, sha256=made.sha256, grace=grace):
                 raise _revoked()
             after = await existing_key(conn, project_id, key_id)

@@ -12,6 +12,7 @@ from msgspec import UNSET, UnsetType
 
 from gateway.admin.access import LIST_QUERY, needs, read_body
 from gateway.admin.common import Name, UnixTime, author, check_name, expiry
+from gateway.admin.organization.held import check_within_own
 from gateway.admin.organization.key_wire import ApiKey, CreatedKey, api_key, created_key
 from gateway.admin.organization.projects import active_project, existing_project
 from gateway.admin.paging import Page, page, read_list_query, unknown_cursor, wrong_value
@@ -92,6 +93,8 @@ class KeyController(Controller):
         async with services.database.transaction() as conn:
             await active_project(conn, caller.organization_id, project_id)
             owner = await _service_account(conn, project_id, wanted.service_account_id)
+            expires_at, ip_allow = expiry(wanted.expires_at), networks(wanted.ip_allowlist)
+            await check_within_own(conn, caller, expires_at, ip_allow)
             made = new_key("project")
             row = await keys.create_key(
                 conn,
@@ -101,9 +104,9 @@ class KeyController(Controller):
                 public=made.public,
                 sha256=made.sha256,
                 scopes=set(wanted.scopes),
-                expires_at=expiry(wanted.expires_at),
+                expires_at=expires_at,
                 models=wanted.models,
-                ip_allow=networks(wanted.ip_allowlist),
+                ip_allow=ip_allow,
                 owner_user_id=None if owner else await owning_user(conn, caller),
                 owner_service_account_id=owner,
             )
@@ -149,6 +152,7 @@ class KeyController(Controller):
                 ip_allow=before.ip_allow if wanted.ip_allowlist is UNSET else networks(wanted.ip_allowlist),
             )
             if after != before:
+                await check_within_own(conn, caller, after.expires_at, after.ip_allow)
                 await keys.modify_key(conn, after)
                 await record_key(conn, caller, "api_key.updated", before, after)
         return api_key(after)

@@ -14,7 +14,7 @@ from litestar import Controller, Request, Response, delete, get, post
 from litestar.datastructures import Cookie
 from litestar.params import FromPath
 
-from gateway.admin.access import COOKIE, Nothing, needs, read_body
+from gateway.admin.access import Nothing, cookie_name, login_token, needs, read_body
 from gateway.admin.common import author, seconds
 from gateway.admin.organization.users import NewPassword, check_email, existing_user
 from gateway.admin.paging import Page
@@ -58,6 +58,12 @@ class ChangePassword(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 class Confirm(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     code: Code
+
+
+class RemoveTotp(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    password: Password
+    code: Code | None = None
+    """The code that the authenticator shows; needed where the authenticator was confirmed."""
 
 
 class WithPassword(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -165,7 +171,7 @@ class LoginController(Controller):
     @get("/session", opt=needs(None))
     async def get_login(self, request: Request[Any, Any, Any], services: Services, caller: Caller) -> Session:
         """Show the user of the login, what the user may do, and the CSRF token that other requests need."""
-        token = request.cookies[COOKIE]
+        token = login_token(request) or ""
         found = await services.logins.find(token, caller.address, asyncio.get_running_loop().time())
         async with services.database.acquire() as conn:
             user = await rows.get_credentials(conn, caller.id)
@@ -254,11 +260,11 @@ class LoginController(Controller):
             await audit.record(conn, author(caller), "user.totp_confirmed", caller.id)
         return EndedLogins(ended)
 
-    @post("/totp/remove", status_code=200, opt=needs(None, body=WithPassword))
+    @post("/totp/remove", status_code=200, opt=needs(None, body=RemoveTotp))
     async def remove_totp(self, request: Request[Any, Any, Any], services: Services, caller: Caller) -> EndedLogins:
         """Remove the authenticator, so that a password is enough to log in. All other logins end."""
-        wanted = await read_body(request, WithPassword)
-        user = await _check_password(request, services, caller, wanted.password)
+        wanted = await read_body(request, RemoveTotp)
+        user = await services.logins.prove(caller.email or "", wanted.password, wanted.code, _client(request))
         async with services.database.transaction() as conn:
             await rows.set_totp_secret(conn, caller.id, None)
             await unlock(conn, user.email)
@@ -298,7 +304,7 @@ def _member_project(project: ProjectRow, role: Role) -> MemberProject:
 
 async def _list(services: AdminServices, caller: Actor, user_id: str) -> Page[Login]:
     async with services.database.acquire() as conn:
-        found = await rows.list_logins(conn, user_id)
+        found = await rows.list_logins(conn, user_id, services.logins.idle)
     shown = [
         Login(
             id=row.id,
@@ -344,12 +350,13 @@ def _client(request: Request[Any, Any, Any]) -> Client:
 
 
 def _cookie(request: Request[Any, Any, Any], token: str, max_age_s: int) -> Cookie:
+    call = call_of(request.scope)
     return Cookie(
-        key=COOKIE,
+        key=cookie_name(call),
         value=token,
         max_age=max_age_s,
         path="/",
-        secure=call_of(request.scope).is_https,
+        secure=call.is_https,
         httponly=True,
         samesite="strict",
     )

@@ -10,6 +10,7 @@ from litestar.params import FromPath
 
 from gateway.admin.access import LIST_QUERY, needs, read_body
 from gateway.admin.common import author, seconds, with_revoked_keys
+from gateway.admin.organization.held import check_may_admit
 from gateway.admin.organization.projects import active_project, existing_project
 from gateway.admin.paging import Page, page, read_list_query, unknown_cursor, wrong_value
 from gateway.admin.services import AdminServices, Caller, Services
@@ -123,6 +124,7 @@ async def _put(
         before = await _existing(conn, project_id, user_id) if is_member else None
         before = before or await members.get_member(conn, project_id, user_id)
         check_grant(caller, of_project_role(role) | of_project_role(before.role if before else None), project_id)
+        await check_may_admit(conn, caller)
         await members.put_member(conn, caller.organization_id, project_id, user_id, role)
         after = _wire(await _existing(conn, project_id, user_id))
         if before is None or before.role != role:

@@ -11,12 +11,13 @@ from litestar.params import FromPath
 
 from gateway.admin.access import LIST_QUERY, Nothing, needs, read_body
 from gateway.admin.common import Name, author, check_name, seconds, seconds_or_none, with_revoked_keys
-from gateway.admin.paging import Page, page, read_flag, read_list_query, unknown_cursor
+from gateway.admin.paging import Page, page, read_flag, read_list_query, unknown_cursor, wrong_value
 from gateway.admin.services import AdminServices, Caller, Services
 from gateway.db.organization import audit, projects
 from gateway.domain.errors import Conflict
 from gateway.domain.tenancy.actor import Actor
 from gateway.domain.tenancy.permissions import no_such_project, projects_with
+from gateway.domain.tenancy.principal import ServiceTier
 
 if TYPE_CHECKING:
     from gateway.db.pool import Connection
@@ -42,6 +43,11 @@ class ModifyProject(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     log_content_days: Annotated[int, msgspec.Meta(ge=0, le=MAX_LOG_CONTENT_DAYS)] | msgspec.UnsetType = msgspec.UNSET
     """Days for which the content of all requests is stored, redacted and encrypted, for people who may read it. 0
     stores none."""
+    service_tiers: Annotated[list[ServiceTier], msgspec.Meta(min_length=1, max_length=3)] | msgspec.UnsetType = (
+        msgspec.UNSET
+    )
+    """The service tiers that requests may ask for, `default` among them. A request of the tier `priority` gets twice
+    the service of one of `default` while the engine is saturated."""
 
 
 class LogContent(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -78,6 +84,8 @@ class Project(msgspec.Struct, frozen=True):
     """Days for which completions are stored whose request asks for it with `store`."""
     log_content_days: int
     """Days for which the content of all requests is stored, redacted and encrypted."""
+    service_tiers: list[ServiceTier]
+    """The service tiers that requests may ask for."""
     status: Literal["active", "suspended", "archived"]
     object: Literal["organization.project"] = "organization.project"
 
@@ -125,8 +133,12 @@ class ProjectController(Controller):
     async def modify_project(
         self, project_id: FromPath[str], request: Request[Any, Any, Any], services: Services, caller: Caller
     ) -> Project:
-        """Change the name of a project, and what of its content may be stored."""
+        """Change the name of a project, what of its content may be stored, and the service tiers that it may use."""
         wanted = await read_body(request, ModifyProject)
+        if isinstance(wanted.service_tiers, list):
+            if "default" not in wanted.service_tiers:
+                raise wrong_value("service_tiers", "expected 'default' among them")
+            wanted = msgspec.structs.replace(wanted, service_tiers=sorted(set(wanted.service_tiers)))
         if isinstance(wanted.name, str):
             check_name(wanted.name)
         return await _modify(services, caller, project_id, wanted)
@@ -218,6 +230,8 @@ async def _modify(services: AdminServices, caller: Actor, project_id: str, wante
                 store_days=after.store_days,
                 log_content_days=after.log_content_days,
             )
+        if after.service_tiers != before.service_tiers:
+            await projects.set_service_tiers(conn, caller.organization_id, project_id, after.service_tiers)
         return await _changed(conn, caller, "project.updated", before)
 
 
@@ -270,5 +284,6 @@ def _wire(row: projects.ProjectRow) -> Project:
         keep_replies=row.keep_replies,
         store_days=row.store_days,
         log_content_days=row.log_content_days,
+        service_tiers=row.service_tiers,
         status="archived" if row.archived_at else "suspended" if row.suspended_at else "active",
     )

@@ -10,6 +10,7 @@ from litestar.params import FromPath
 
 from gateway.admin.access import LIST_QUERY, needs, read_body
 from gateway.admin.common import Name, author, check_name, seconds, with_revoked_keys
+from gateway.admin.organization.held import bounds_of
 from gateway.admin.organization.key_wire import api_key
 from gateway.admin.organization.projects import active_project, existing_project
 from gateway.admin.paging import Page, page, read_list_query, unknown_cursor
@@ -81,13 +82,17 @@ class ServiceAccountController(Controller):
     async def create_service_account(
         self, project_id: FromPath[str], request: Request[Any, Any, Any], services: Services, caller: Caller
     ) -> CreatedServiceAccount:
-        """Create a service account with its first API key. The reply shows the key this once."""
+        """Create a service account with its first API key. The reply shows the key this once.
+
+        If the caller is a key that is held to networks or to a date, the first key is held to the same.
+        """
         wanted = await read_body(request, CreateServiceAccount)
         check_name(wanted.name)
         made = new_key("project")
         async with services.database.transaction() as conn:
             await active_project(conn, caller.organization_id, project_id)
             row = await accounts.create_service_account(conn, project_id, wanted.name)
+            own = await bounds_of(conn, caller)
             key = await keys.create_key(
                 conn,
                 organization_id=caller.organization_id,
@@ -96,6 +101,8 @@ class ServiceAccountController(Controller):
                 public=made.public,
                 sha256=made.sha256,
                 scopes={"inference"},
+                expires_at=own.expires_at,
+                ip_allow=own.ip_allow,
                 owner_service_account_id=row.id,
             )
             assert key is not None, "two keys of 238 random bits are never the same"

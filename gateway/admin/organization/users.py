@@ -12,6 +12,7 @@ from msgspec import UNSET, UnsetType
 
 from gateway.admin.access import LIST_QUERY, needs, read_body
 from gateway.admin.common import author, check_address, check_name, seconds, with_revoked_keys
+from gateway.admin.organization.held import check_may_admit
 from gateway.admin.organization.key_wire import OwnedKey, owned_key
 from gateway.admin.paging import Page, page, read_list_query, unknown_cursor, wrong_value
 from gateway.admin.services import Caller, Services
@@ -102,7 +103,10 @@ class UserController(Controller):
 
     @post(status_code=200, opt=needs("users.write", body=CreateUser))
     async def create_user(self, request: Request[Any, Any, Any], services: Services, caller: Caller) -> User:
-        """Create a user."""
+        """Create a user.
+
+        A key that is held to networks or to a date can give neither a password nor a role.
+        """
         wanted = await read_body(request, CreateUser)
         check_email(wanted.email)
         check_address(wanted.email, "email")
@@ -110,6 +114,8 @@ class UserController(Controller):
         check_grant(caller, of_role(wanted.role))
         password_hash = None if wanted.password is None else await services.passwords.hash(wanted.password)
         async with services.database.transaction() as conn:
+            if wanted.password is not None or wanted.role is not None:
+                await check_may_admit(conn, caller)
             row = await users.create_user(
                 conn,
                 caller.organization_id,
@@ -143,6 +149,8 @@ class UserController(Controller):
             name = before.name if wanted.name is UNSET else wanted.name
             role = before.role if wanted.role is UNSET else wanted.role
             check_grant(caller, of_role(before.role) | of_role(role))
+            if role is not None and role != before.role:
+                await check_may_admit(conn, caller)
             if role != "owner":
                 _check_another_owner(owners, user_id)
             if (name, role) == (before.name, before.role):
@@ -160,13 +168,15 @@ class UserController(Controller):
     ) -> User:
         """Give a user a new password.
 
-        The user's authenticator, logins and lockout are removed.
+        The user's authenticator, logins and lockout are removed. A key that is held to networks or to a date cannot do
+        this.
         """
         wanted = await read_body(request, ResetUser)
         password_hash = await services.passwords.hash(wanted.password)
         async with services.database.transaction() as conn:
             before = await existing_user(conn, caller.organization_id, user_id, lock=True)
             check_grant(caller, of_role(before.role))
+            await check_may_admit(conn, caller)
             await logins.set_password_hash(conn, user_id, password_hash)
             await logins.set_totp_secret(conn, user_id, None)
             await logins.revoke_logins(conn, user_id)

@@ -16,7 +16,7 @@ import msgspec
 from litestar import Request, get
 from litestar.response.base import ASGIResponse
 
-from gateway.admin.access import COOKIE, needs
+from gateway.admin.access import login_token, needs
 from gateway.admin.services import AdminServices, Caller, Services
 from gateway.admin.traffic.engines import Engine, EngineTenant, ResidentAdapter, named_engines, only_adapters_of
 from gateway.backends.engine.snapshot import State
@@ -41,10 +41,13 @@ TOPICS = {
     "organizations": "projects",
     "pools": "pools",
     "price_versions": "prices",
+    "project_members": "users",
     "projects": "projects",
     "users": "users",
 }
 """By the table that a change is in."""
+RIGHTS = frozenset({"api_keys", "logins", "organizations", "project_members", "projects", "users"})
+"""The tables that say what a caller may do: after a change there a stream looks whether it may go on."""
 
 
 class OwnEngine(msgspec.Struct, frozen=True):
@@ -95,11 +98,17 @@ class _Watcher:
         self._services = services
         self._check = check
         self._topics: set[str] = set()
+        self._has_to_check = False
 
     def changed(self, change: Change | None) -> None:
         """None: anything may have."""
+        if change is None or change.table in RIGHTS:
+            self._has_to_check = True
+            self.wake()
         if change is None:
             self._topics.update(TOPICS.values())
+        elif change.table == "logins":
+            pass  # who is signed in is shown nowhere
         elif "organization.read" in self.caller.permissions or change.project_id in self.caller.project_permissions:
             self._topics.add(TOPICS.get(change.table, change.table))
         if self._topics:
@@ -113,8 +122,8 @@ class _Watcher:
         try:
             while not self._all.is_closing:
                 now_s = time.monotonic()
-                if due["check"] <= now_s:
-                    due["check"] = now_s + CHECK_EVERY_S
+                if self._has_to_check or due["check"] <= now_s:
+                    self._has_to_check, due["check"] = False, now_s + CHECK_EVERY_S
                     if not await self._check():
                         return
                 if due["heartbeat"] <= now_s:
@@ -210,7 +219,7 @@ async def watch_live(request: Request[Any, Any, Any], services: Services, caller
     something has changed. A login or a key may have eight streams at a time. Members of projects see their own
     projects.
     """
-    token, header = request.cookies.get(COOKIE), request.headers.get("authorization")
+    token, header = login_token(request), request.headers.get("authorization")
 
     async def rights() -> object:
         """Return what the caller may do now. Raises what the guard raises for a caller who may do nothing any more."""

@@ -43,8 +43,9 @@ def register(verbs: Verbs) -> None:
         parser.set_defaults(run=_set_suspended, action=action)
     modify = actions.add_parser(
         "modify",
-        help="change how much content of a tenant is stored",
-        description="Change how long requests and replies of a tenant are stored. Stored content is encrypted.",
+        help="change how much content of a tenant is stored, and its service tiers",
+        description="Change how long requests and replies of a tenant are stored, and which service tiers its requests "
+        "may ask for. Stored content is encrypted.",
     )
     modify.add_argument("name", metavar="NAME", help="name of the tenant")
     modify.add_argument(
@@ -63,6 +64,11 @@ def register(verbs: Verbs) -> None:
         type=int,
         metavar="N",
         help="days for which all requests and replies are logged with personal data redacted (0: never)",
+    )
+    modify.add_argument(
+        "--service-tiers",
+        metavar="TIERS",
+        help="service tiers that requests may ask for, separated by commas: default,flex or default,flex,priority",
     )
     add_json_flag(modify)
     modify.set_defaults(run=_modify)
@@ -127,6 +133,8 @@ def _modify(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
         body["store_days"] = arguments.store_days
     if arguments.log_content_days is not None:
         body["log_content_days"] = arguments.log_content_days
+    if arguments.service_tiers is not None:
+        body["service_tiers"] = [tier.strip() for tier in arguments.service_tiers.split(",")]
     with AdminClient.of(environ) as client:
         project = client.post(client.tenant_path(arguments.name), json=body)
     replies = "kept for a day" if project["keep_replies"] else "not kept"
@@ -134,7 +142,7 @@ def _modify(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
     log = f"logged for {project['log_content_days']} days" if project["log_content_days"] else "not logged"
     text = (
         f"tenant {project['name']}: replies for an Idempotency-Key are {replies}, completions are {chats}, "
-        f"content is {log}"
+        f"content is {log}, service tiers: {', '.join(project['service_tiers'])}"
     )
     return print_result(arguments, project, text)
 

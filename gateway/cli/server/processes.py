@@ -106,9 +106,11 @@ def register(verbs: Verbs) -> None:
 def _serve(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
     settings = load_settings(environ)
     from gateway.serve import serve
+    from gateway.support.process import keep_private
 
     if arguments.demo == "two" and settings.model != "demo":
         raise CommandFailed(f"--demo two needs LORIKEET_MODEL=demo, not {settings.model}")
+    keep_private()
     return serve(settings, gateways=arguments.gateways, num_demo_pools=2 if arguments.demo == "two" else 1)
 
 
@@ -122,8 +124,10 @@ def _gateway(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
     from gateway.db.pool import UNUSABLE, in_words
     from gateway.domain.content.keys import BadContentKey
     from gateway.metering.recovery import JournalUnusable
+    from gateway.support.process import keep_private
 
     _refuse_half_restored(settings)
+    keep_private()
     try:
         run_gateway(
             settings,
@@ -145,8 +149,10 @@ def _agent(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
     from gateway.db.pool import UNAVAILABLE, UNUSABLE, in_words
     from gateway.observability.metrics import configure_logging
     from gateway.serve.lock import DataFolderUnusable, make_data_folder
+    from gateway.support.process import keep_private
 
     _refuse_half_restored(settings)
+    keep_private()
     try:
         make_data_folder(settings.data_dir)
         configure_logging(settings.log_level)

@@ -1,6 +1,8 @@
 """Stored chat completions, encrypted but for what finds them: project, id, time, model, tags of their metadata.
 
 A chat that is older than its project's days, or of a purged project, is not shown, whether it is deleted yet or not.
+Nor is it to a key that is held to other models: `allowed` are the names of models that chats may have been asked of,
+without or with a version; None stands for all.
 """
 
 from __future__ import annotations
@@ -69,11 +71,14 @@ _GET = """
     FROM stored_chats s JOIN projects p ON p.id = s.project_id
     WHERE s.project_id = $1 AND s.id = $2 AND s.created_at > now() - p.store_days * interval '1 day'
       AND p.purged_at IS NULL
+      AND ($3::text[] IS NULL OR s.model = ANY ($3) OR split_part(s.model, '@', 1) = ANY ($3))
 """
 
 
-async def get_chat(conn: Connection, project_id: str, chat_id: str) -> ChatRow | None:
-    row = await conn.fetchrow(_GET, project_id, chat_id)
+async def get_chat(
+    conn: Connection, project_id: str, chat_id: str, allowed: Collection[str] | None = None
+) -> ChatRow | None:
+    row = await conn.fetchrow(_GET, project_id, chat_id, _listed(allowed))
     return ChatRow(**row) if row else None
 
 
@@ -82,11 +87,14 @@ _GET_MESSAGES = """
     FROM stored_chats s JOIN projects p ON p.id = s.project_id
     WHERE s.project_id = $1 AND s.id = $2 AND s.created_at > now() - p.store_days * interval '1 day'
       AND p.purged_at IS NULL
+      AND ($3::text[] IS NULL OR s.model = ANY ($3) OR split_part(s.model, '@', 1) = ANY ($3))
 """
 
 
-async def get_messages(conn: Connection, project_id: str, chat_id: str) -> MessagesRow | None:
-    row = await conn.fetchrow(_GET_MESSAGES, project_id, chat_id)
+async def get_messages(
+    conn: Connection, project_id: str, chat_id: str, allowed: Collection[str] | None = None
+) -> MessagesRow | None:
+    row = await conn.fetchrow(_GET_MESSAGES, project_id, chat_id, _listed(allowed))
     return MessagesRow(**row) if row else None
 
 
@@ -97,6 +105,7 @@ _LIST_ASC = """
       AND ($2::text IS NULL OR (s.created_at, s.id) >
            (SELECT created_at, id FROM stored_chats WHERE project_id = $1 AND id = $2))
       AND ($3::text IS NULL OR s.model = $3) AND s.content_key = ANY ($4::text[])
+      AND ($6::text[] IS NULL OR s.model = ANY ($6) OR split_part(s.model, '@', 1) = ANY ($6))
     ORDER BY s.created_at, s.id LIMIT $5
 """
 _LIST_DESC = """
@@ -106,6 +115,7 @@ _LIST_DESC = """
       AND ($2::text IS NULL OR (s.created_at, s.id) <
            (SELECT created_at, id FROM stored_chats WHERE project_id = $1 AND id = $2))
       AND ($3::text IS NULL OR s.model = $3) AND s.content_key = ANY ($4::text[])
+      AND ($6::text[] IS NULL OR s.model = ANY ($6) OR split_part(s.model, '@', 1) = ANY ($6))
     ORDER BY s.created_at DESC, s.id DESC LIMIT $5
 """
 # Apart, so that the index of tags can serve: of each key, its own tags, all of them.
@@ -119,6 +129,7 @@ _LIST_TAGGED_ASC = """
       AND ($2::text IS NULL OR (s.created_at, s.id) >
            (SELECT created_at, id FROM stored_chats WHERE project_id = $1 AND id = $2))
       AND ($3::text IS NULL OR s.model = $3)
+      AND ($8::text[] IS NULL OR s.model = ANY ($8) OR split_part(s.model, '@', 1) = ANY ($8))
     ORDER BY s.created_at, s.id LIMIT $5
 """
 _LIST_TAGGED_DESC = """
@@ -131,6 +142,7 @@ _LIST_TAGGED_DESC = """
       AND ($2::text IS NULL OR (s.created_at, s.id) <
            (SELECT created_at, id FROM stored_chats WHERE project_id = $1 AND id = $2))
       AND ($3::text IS NULL OR s.model = $3)
+      AND ($8::text[] IS NULL OR s.model = ANY ($8) OR split_part(s.model, '@', 1) = ANY ($8))
     ORDER BY s.created_at DESC, s.id DESC LIMIT $5
 """
 _GET_MANY = """
@@ -151,6 +163,7 @@ async def list_chats(
     num_tags: int,
     order: Order,
     limit: int,
+    allowed: Collection[str] | None = None,
 ) -> tuple[list[ChatRow], bool]:
     """Return the chats that follow the one with id `after`, and whether there are more; none of them is encrypted with
     other keys.
@@ -160,14 +173,15 @@ async def list_chats(
     await plan_anew(conn)
     values = (project_id, after, model, list(content_keys), limit + 1)
     if num_tags:
-        values_tagged = (*values, tags, num_tags)
+        values_tagged = (*values, tags, num_tags, _listed(allowed))
         found = await (
             conn.fetch(_LIST_TAGGED_DESC, *values_tagged)
             if order == "desc"
             else conn.fetch(_LIST_TAGGED_ASC, *values_tagged)
         )
     else:
-        found = await (conn.fetch(_LIST_DESC, *values) if order == "desc" else conn.fetch(_LIST_ASC, *values))
+        values_all = (*values, _listed(allowed))
+        found = await (conn.fetch(_LIST_DESC, *values_all) if order == "desc" else conn.fetch(_LIST_ASC, *values_all))
     ids: list[str] = []
     num_bytes = 0
     for row in found[:limit]:
@@ -179,12 +193,16 @@ async def list_chats(
     return rows, len(found) > len(ids)
 
 
-_EXISTS = "SELECT EXISTS (SELECT FROM stored_chats WHERE project_id = $1 AND id = $2)"
+_EXISTS = """
+    SELECT EXISTS (
+        SELECT FROM stored_chats s WHERE s.project_id = $1 AND s.id = $2
+          AND ($3::text[] IS NULL OR s.model = ANY ($3) OR split_part(s.model, '@', 1) = ANY ($3)))
+"""
 
 
-async def is_stored(conn: Connection, project_id: str, chat_id: str) -> bool:
+async def is_stored(conn: Connection, project_id: str, chat_id: str, allowed: Collection[str] | None = None) -> bool:
     """Tell whether a list can go on after this chat completion."""
-    return bool(await conn.fetchval(_EXISTS, project_id, chat_id))
+    return bool(await conn.fetchval(_EXISTS, project_id, chat_id, _listed(allowed)))
 
 
 _SET_METADATA = """
@@ -200,12 +218,23 @@ async def set_metadata(
     return await conn.execute(_SET_METADATA, project_id, chat_id, content_key, tags, sealed) != "UPDATE 0"
 
 
-_DELETE = "DELETE FROM stored_chats WHERE project_id = $1 AND id = $2"
+_DELETE = """
+    DELETE FROM stored_chats s WHERE s.project_id = $1 AND s.id = $2
+      AND ($3::text[] IS NULL OR s.model = ANY ($3) OR split_part(s.model, '@', 1) = ANY ($3))
+    RETURNING s.model
+"""
 
 
-async def delete_chat(conn: Connection, project_id: str, chat_id: str) -> bool:
-    """False if there is none."""
-    return await conn.execute(_DELETE, project_id, chat_id) != "DELETE 0"
+async def delete_chat(
+    conn: Connection, project_id: str, chat_id: str, allowed: Collection[str] | None = None
+) -> str | None:
+    """Delete a chat completion and return the model that it was asked of; None if there is none."""
+    model: str | None = await conn.fetchval(_DELETE, project_id, chat_id, _listed(allowed))
+    return model
+
+
+def _listed(allowed: Collection[str] | None) -> list[str] | None:
+    return None if allowed is None else sorted(allowed)
 
 
 # Of each project, by the index of its oldest; without the lateral join all that is stored would be read.

@@ -24,7 +24,7 @@ CREATE OR REPLACE TRIGGER api_keys_changed
     ON api_keys FOR EACH ROW EXECUTE FUNCTION announce_change();
 
 CREATE OR REPLACE TRIGGER projects_changed
-    AFTER UPDATE OF suspended_at, archived_at, keep_replies, store_days, log_content_days
+    AFTER UPDATE OF suspended_at, archived_at, keep_replies, store_days, log_content_days, service_tiers
     ON projects FOR EACH ROW EXECUTE FUNCTION announce_change();
 
 CREATE OR REPLACE TRIGGER organizations_changed
@@ -32,3 +32,24 @@ CREATE OR REPLACE TRIGGER organizations_changed
 
 CREATE OR REPLACE TRIGGER users_changed
     AFTER UPDATE OF role, removed_at ON users FOR EACH ROW EXECUTE FUNCTION announce_change();
+
+-- Announces the user whose login ended or whose membership changed, so that live streams look at once whether they may
+-- go on. The change is not counted: the counter's row would be locked until the end of the transaction, by some before
+-- the audit log's row and by others after it. Streams look every few seconds as well.
+CREATE OR REPLACE FUNCTION announce_person() RETURNS trigger LANGUAGE plpgsql AS $$
+DECLARE
+    changed  jsonb;
+BEGIN
+    IF TG_OP = 'DELETE' THEN changed := to_jsonb(OLD); ELSE changed := to_jsonb(NEW); END IF;
+    PERFORM pg_notify('lorikeet_changes', json_build_object(
+        'version', 0, 'table', TG_TABLE_NAME, 'id', changed ->> 'user_id',
+        'project_id', changed ->> 'project_id')::text);
+    RETURN NULL;
+END
+$$;
+
+CREATE OR REPLACE TRIGGER logins_changed
+    AFTER UPDATE OF revoked_at ON logins FOR EACH ROW EXECUTE FUNCTION announce_person();
+
+CREATE OR REPLACE TRIGGER project_members_changed
+    AFTER INSERT OR DELETE OR UPDATE OF role ON project_members FOR EACH ROW EXECUTE FUNCTION announce_person();

@@ -216,8 +216,24 @@ async def list_audit(
     return [AuditRow(**row) for row in rows]
 
 
-_EXISTS = "SELECT EXISTS (SELECT FROM audit_log WHERE organization_id = $1 AND id = $2)"
+_EXISTS = """
+    SELECT EXISTS (
+        SELECT FROM audit_log
+        WHERE organization_id = $1 AND id = $2 AND ($3::text[] IS NULL OR project_id = ANY ($3)))
+"""
 
 
-async def audit_row_exists(conn: Connection, organization_id: str, row_id: str) -> bool:
-    return bool(await conn.fetchval(_EXISTS, organization_id, row_id))
+async def audit_row_exists(conn: Connection, organization_id: str, row_id: str, projects: Sequence[str] | None) -> bool:
+    """Tell whether the organization has this row, among those of these projects; None: among all."""
+    return bool(await conn.fetchval(_EXISTS, organization_id, row_id, projects))
+
+
+_OF_PROJECTS = """
+    SELECT user_id AS id FROM project_members WHERE project_id = ANY ($1) AND user_id = ANY ($2)
+    UNION SELECT id FROM api_keys WHERE project_id = ANY ($1) AND id = ANY ($2)
+"""
+
+
+async def actors_of_projects(conn: Connection, projects: Sequence[str], actor_ids: Sequence[str]) -> frozenset[str]:
+    """Return those of the actors who are members or keys of these projects."""
+    return frozenset(row["id"] for row in await conn.fetch(_OF_PROJECTS, projects, actor_ids))

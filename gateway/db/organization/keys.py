@@ -10,7 +10,7 @@ import msgspec
 
 from gateway.db.ids import new_id
 from gateway.domain.tenancy.addresses import Network
-from gateway.domain.tenancy.principal import Role, Scope
+from gateway.domain.tenancy.principal import Role, Scope, ServiceTier
 
 if TYPE_CHECKING:
     from gateway.db.pool import Connection
@@ -65,6 +65,8 @@ class FoundKey(msgspec.Struct, frozen=True):
     """The suspended thing on which the key depends: the key itself, its project or its organization."""
     store_days: int
     log_content_days: int
+    service_tiers: list[ServiceTier]
+    """The service tiers that the project's requests may ask for."""
 
 
 _INSERT = """
@@ -114,7 +116,8 @@ _FIND_USABLE = """
            CASE WHEN k.suspended_at IS NOT NULL THEN 'API key'
                 WHEN p.suspended_at IS NOT NULL THEN 'project'
                 WHEN k.kind = 'project' AND o.suspended_at IS NOT NULL THEN 'organization' END AS suspended,
-           coalesce(p.store_days, 0) AS store_days, coalesce(p.log_content_days, 0) AS log_content_days
+           coalesce(p.store_days, 0) AS store_days, coalesce(p.log_content_days, 0) AS log_content_days,
+           coalesce(p.service_tiers, '{}') AS service_tiers
     FROM api_keys k JOIN organizations o ON o.id = k.organization_id
          LEFT JOIN projects p ON p.id = k.project_id
          LEFT JOIN users u ON u.id = k.owner_user_id

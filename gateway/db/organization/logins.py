@@ -186,13 +186,17 @@ _LOGGED_IN = """
            (SELECT coalesce(array_agg(m.role), '{}') FROM project_members m WHERE m.user_id = u.id) AS roles
     FROM logins l JOIN users u ON u.id = l.user_id
     WHERE l.token_sha256 = $1 AND l.revoked_at IS NULL AND l.expires_at > now() AND u.removed_at IS NULL
+      AND ($2::interval IS NULL OR l.last_used_at > now() - $2)
 """
 _TOUCH = "UPDATE logins SET last_used_at = now() WHERE id = $1"
 
 
-async def find_login(conn: Connection, token_sha256: bytes) -> LoggedIn | None:
-    """Return the login that has the token with this digest. The digest is the credential: no tenant is known yet."""
-    row = await conn.fetchrow(_LOGGED_IN, token_sha256)
+async def find_login(conn: Connection, token_sha256: bytes, idle: datetime.timedelta | None) -> LoggedIn | None:
+    """Return the login that has the token with this digest. The digest is the credential: no tenant is known yet.
+
+    idle: a login that was unused for so long has ended; None: none has.
+    """
+    row = await conn.fetchrow(_LOGGED_IN, token_sha256, idle)
     if row is None:
         return None
     fields = dict(row)
@@ -205,13 +209,14 @@ async def find_login(conn: Connection, token_sha256: bytes) -> LoggedIn | None:
 _LIST = """
     SELECT id, user_id, created_at, last_used_at, expires_at, address, user_agent FROM logins
     WHERE user_id = $1 AND revoked_at IS NULL AND expires_at > now()
+      AND ($2::interval IS NULL OR last_used_at > now() - $2)
     ORDER BY created_at, id
 """
 
 
-async def list_logins(conn: Connection, user_id: str) -> list[LoginRow]:
-    """The user's logins that hold, oldest first."""
-    return [LoginRow(**row) for row in await conn.fetch(_LIST, user_id)]
+async def list_logins(conn: Connection, user_id: str, idle: datetime.timedelta | None) -> list[LoginRow]:
+    """The user's logins that hold, oldest first. idle: as in `find_login`."""
+    return [LoginRow(**row) for row in await conn.fetch(_LIST, user_id, idle)]
 
 
 _REVOKE = """

@@ -11,6 +11,7 @@ import msgspec
 
 from gateway.db.ids import new_id
 from gateway.db.organization.keys import revoke_keys
+from gateway.domain.tenancy.principal import ServiceTier
 
 if TYPE_CHECKING:
     from gateway.db.pool import Connection
@@ -32,13 +33,15 @@ class ProjectRow(msgspec.Struct, frozen=True):
     keep_replies: bool
     store_days: int
     log_content_days: int
+    service_tiers: list[ServiceTier]
+    """The service tiers that requests may ask for, sorted."""
 
 
 _INSERT = """
     INSERT INTO projects (id, organization_id, name) VALUES ($1, $2, $3)
     ON CONFLICT (organization_id, name) DO NOTHING
     RETURNING id, organization_id, name, created_at, suspended_at, archived_at, archived_name, purge_after,
-           keep_replies, store_days, log_content_days
+           keep_replies, store_days, log_content_days, service_tiers
 """
 
 
@@ -50,7 +53,7 @@ async def create_project(conn: Connection, organization_id: str, name: str) -> P
 
 _GET = """
     SELECT id, organization_id, name, created_at, suspended_at, archived_at, archived_name, purge_after,
-           keep_replies, store_days, log_content_days
+           keep_replies, store_days, log_content_days, service_tiers
     FROM projects WHERE organization_id = $1 AND id = $2
 """
 
@@ -62,7 +65,7 @@ async def get_project(conn: Connection, organization_id: str, project_id: str) -
 
 _LOCK = """
     SELECT id, organization_id, name, created_at, suspended_at, archived_at, archived_name, purge_after,
-           keep_replies, store_days, log_content_days
+           keep_replies, store_days, log_content_days, service_tiers
     FROM projects WHERE organization_id = $1 AND id = $2 FOR NO KEY UPDATE
 """
 
@@ -75,7 +78,7 @@ async def lock_project(conn: Connection, organization_id: str, project_id: str) 
 
 _FIND = """
     SELECT id, organization_id, name, created_at, suspended_at, archived_at, archived_name, purge_after,
-           keep_replies, store_days, log_content_days
+           keep_replies, store_days, log_content_days, service_tiers
     FROM projects WHERE organization_id = $1 AND name = $2 AND archived_at IS NULL
 """
 
@@ -95,7 +98,7 @@ async def was_archived(conn: Connection, organization_id: str, name: str) -> boo
 
 _LIST = """
     SELECT id, organization_id, name, created_at, suspended_at, archived_at, archived_name, purge_after,
-           keep_replies, store_days, log_content_days
+           keep_replies, store_days, log_content_days, service_tiers
     FROM projects
     WHERE organization_id = $1
       AND ($2::text IS NULL OR (created_at, id) >
@@ -159,6 +162,16 @@ async def set_retention(
     not shown again when they are allowed again.
     """
     await conn.execute(_SET_RETENTION, organization_id, project_id, keep_replies, store_days, log_content_days)
+
+
+_SET_TIERS = "UPDATE projects SET service_tiers = $3 WHERE organization_id = $1 AND id = $2"
+
+
+async def set_service_tiers(
+    conn: Connection, organization_id: str, project_id: str, service_tiers: Collection[ServiceTier]
+) -> None:
+    """Set the service tiers that a project's requests may ask for, `default` among them."""
+    await conn.execute(_SET_TIERS, organization_id, project_id, sorted(service_tiers))
 
 
 _SUSPEND = """

@@ -28,6 +28,9 @@ CREATE TABLE projects (
     log_content_days  integer NOT NULL DEFAULT 0 CHECK (log_content_days BETWEEN 0 AND 365),
     -- Contents logged up to this instant are not shown: logging was turned off at that time.
     contents_from     timestamptz NOT NULL DEFAULT '-infinity',
+    -- The service tiers that requests may ask for: a higher one takes service from other projects.
+    service_tiers     text[] NOT NULL DEFAULT '{default,flex}'
+                      CHECK (service_tiers <@ '{default,flex,priority}' AND 'default' = ANY (service_tiers)),
     UNIQUE (organization_id, name),
     UNIQUE (organization_id, id),
     CHECK ((archived_at IS NULL) = (archived_name IS NULL)),

@@ -14,7 +14,9 @@ from jinja2 import Environment, StrictUndefined
 from gateway.domain.billing.invoice import AdjustmentLine, Invoice, Line
 from gateway.domain.billing.money import decimal_text
 
-CONTENT_SECURITY_POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
+CONTENT_SECURITY_POLICY = (
+    "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
 
 _TEMPLATE = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True).from_string(
     (Path(__file__).parent / "invoice.html").read_text()

@@ -13,7 +13,9 @@ import msgspec
 from engine.config import EngineConfig
 from engine.config.text import Field, fields_of
 
-_OF_THE_HOST = frozenset({"model_dir", "endpoint", "adapter_store", "adapter_cache_dir", "adapter_cache_bytes"})
+_OF_THE_HOST = frozenset(
+    {"model_dir", "endpoint", "open_endpoint", "adapter_store", "adapter_cache_dir", "adapter_cache_bytes"}
+)
 """Fields of `EngineConfig` that follow from the host and the model, and that no revision may set."""
 
 POOL_SETTINGS: Mapping[str, Field] = {

@@ -48,8 +48,8 @@ _IN_PROJECT: frozenset[Permission] = frozenset(
 )
 
 OF_PROJECT_ROLE: dict[Role, frozenset[Permission]] = {
-    "owner": _IN_PROJECT | CONTENT | {"content.write", "owners.write"},
-    "admin": _IN_PROJECT | CONTENT | {"content.write"},
+    "owner": _IN_PROJECT | CONTENT | {"audit.read", "content.write", "owners.write"},
+    "admin": _IN_PROJECT | CONTENT | {"audit.read", "content.write"},
     "billing": frozenset({"billing.read", "limits.read", "projects.read", "keys.read"}),
     "viewer": _IN_PROJECT & READ,
 }

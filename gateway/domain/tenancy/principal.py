@@ -7,6 +7,7 @@ from typing import Literal
 import msgspec
 
 Scope = Literal["inference", "adapters", "usage", "admin_read", "admin_write"]
+ServiceTier = Literal["default", "flex", "priority"]
 Role = Literal["owner", "admin", "billing", "viewer"]
 Permission = Literal[
     "adapters.read",
@@ -59,3 +60,5 @@ class Principal(msgspec.Struct, frozen=True):
     permissions: frozenset[Permission] = frozenset()
     store_days: int = 0
     log_content_days: int = 0
+    service_tiers: frozenset[ServiceTier] = frozenset({"default"})
+    """The service tiers that requests may ask for."""

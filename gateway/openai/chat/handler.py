@@ -15,6 +15,7 @@ from msgspec import UNSET
 from gateway.content.idempotency import Idempotency
 from gateway.content.stored_chats import StoredChats
 from gateway.domain.errors import InvalidRequest
+from gateway.domain.tenancy.principal import Principal, ServiceTier
 from gateway.http.disconnect import unless_gone
 from gateway.http.envelope import call_of, note_user
 from gateway.http.fields import refuse_unsupported
@@ -32,7 +33,6 @@ from gateway.openai.chat.wire import (
     ChatChunk,
     ChatCompletion,
     ChatCompletionRequest,
-    ServedTier,
 )
 from gateway.openai.shared import examples
 from gateway.openai.shared.bodies import Bodies, decoded
@@ -81,7 +81,7 @@ def chat_completions(
         context = context_of(call, caller, wire.model, ENDPOINT, stream=wire.stream, said=said)
         note_user(call, wire.user, wire.safety_identifier)
         check_store(caller, wire.store)
-        with_usage, tier, tools = include_usage(wire), _tier(wire), _tools(wire)
+        with_usage, tier, tools = include_usage(wire), _tier(wire, caller), _tools(wire)
         run = await pipeline.complete(context, [_text_request(wire, tier, tools)])
         attach(call, run)
         must_call = tools.use is not None and tools.use.must_call
@@ -118,7 +118,7 @@ def _tools(wire: ChatCompletionRequest) -> RequestedTools:
     return requested_tools(wire.tools, wire.tool_choice, wire.parallel_tool_calls, wire.functions, wire.function_call)
 
 
-def _text_request(wire: ChatCompletionRequest, tier: ServedTier, tools: RequestedTools) -> TextRequest:
+def _text_request(wire: ChatCompletionRequest, tier: ServiceTier, tools: RequestedTools) -> TextRequest:
     refuse_unsupported(wire, CHAT_NO_EFFECT)
     if wire.max_tokens is not None and wire.max_completion_tokens is not None:
         raise InvalidRequest(
@@ -145,6 +145,7 @@ def _text_request(wire: ChatCompletionRequest, tier: ServedTier, tools: Requeste
             max_tokens="max_completion_tokens" if is_modern else "max_tokens",
             grammar=grammar_field or ("tools" if tools.use else None),
             logprobs="top_logprobs" if wire.logprobs else "prompt_logprobs",
+            shows_prompt=_shows_prompt(wire),
         ),
         sampling=sampling_params(
             wire,
@@ -164,12 +165,30 @@ def _text_request(wire: ChatCompletionRequest, tier: ServedTier, tools: Requeste
     )
 
 
-def _tier(wire: ChatCompletionRequest) -> ServedTier:
+def _shows_prompt(wire: ChatCompletionRequest) -> str | None:
+    """Return the field that asks for the prompt's tokens."""
+    if wire.return_token_ids:
+        return "return_token_ids"
+    return None if wire.prompt_logprobs is None else "prompt_logprobs"
+
+
+def _tier(wire: ChatCompletionRequest, caller: Principal) -> ServiceTier:
+    """Return the service tier that a request asks for.
+
+    Raises InvalidRequest: for a tier that is not served, or that the caller's project may not use.
+    """
     match wire.service_tier:
         case None | "auto" | "default":
             return "default"
         case "flex" | "priority":
-            return wire.service_tier
+            if wire.service_tier in caller.service_tiers:
+                return wire.service_tier
+            raise InvalidRequest(
+                f"Your project may not use the service tier '{wire.service_tier}'. It may use: 'auto', "
+                f"{', '.join(repr(tier) for tier in sorted(caller.service_tiers))}.",
+                param="service_tier",
+                code="service_tier_not_allowed",
+            )
     raise InvalidRequest(
         f"The service tier '{wire.service_tier}' is not supported: use 'auto', 'default', 'flex' or 'priority'.",
         param="service_tier",

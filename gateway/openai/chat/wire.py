@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta, UnsetType
 
+from gateway.domain.tenancy.principal import ServiceTier
 from gateway.http.fields import NumTokens
 from gateway.openai.chat.prediction import Prediction
 from gateway.openai.chat.rendering import ReasoningEffort, TemplateArguments, Verbosity
@@ -51,9 +52,6 @@ class ChatMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     tool_calls: Annotated[list[ToolCallParam], Meta(max_length=MAX_TOOLS)] | None = None
     tool_call_id: str | None = None
     function_call: FunctionCallParam | None = None
-
-
-ServedTier = Literal["default", "flex", "priority"]
 
 
 class ChatCompletionRequest(CommonFields, frozen=True, kw_only=True):
@@ -137,7 +135,7 @@ class ChatCompletion(msgspec.Struct, frozen=True, kw_only=True):
     model: str
     choices: list[ChatChoice]
     usage: UsageOut
-    service_tier: ServedTier = "default"
+    service_tier: ServiceTier = "default"
     system_fingerprint: str | None = None
     metadata: dict[str, str] | msgspec.UnsetType | None = msgspec.UNSET
     """The metadata of a stored completion."""
@@ -176,7 +174,7 @@ class ChatChunk(msgspec.Struct, frozen=True, kw_only=True):
     choices: list[ChatChunkChoice]
     usage: UsageOut | msgspec.UnsetType | None = msgspec.UNSET
     """Left out unless the client asked for usage; then null in every chunk but the last."""
-    service_tier: ServedTier = "default"
+    service_tier: ServiceTier = "default"
     system_fingerprint: str | None = None
     prompt_token_ids: list[int] | msgspec.UnsetType = msgspec.UNSET
     """The token ids of the prompt, in the first chunk, with `return_token_ids` (vLLM's)."""

@@ -1,5 +1,8 @@
-"""GET, POST and DELETE of stored chat completions, and how `store` makes one. A key sees those of its project alone;
-another project's is the same 404 as none."""
+"""GET, POST and DELETE of stored chat completions, and how `store` makes one.
+
+A key sees those of its project alone and, where it is held to some models, those that were asked of these; any other is
+the same 404 as none.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +18,7 @@ from litestar.response.base import ASGIResponse
 from gateway.content.stored_chats import Chat, ListQuery, StoredChat, StoredChats
 from gateway.domain.errors import InvalidRequest, NotFound
 from gateway.domain.tenancy.principal import Principal
+from gateway.http.envelope import call_of
 from gateway.http.fields import decode
 from gateway.http.shape import shape
 from gateway.openai.chat.wire import ChatCompletion
@@ -33,6 +37,9 @@ from gateway.support.pace import Pace
 from gateway.support.threads import maybe_in_thread
 
 PER_S, BURST = 50.0, 200.0
+DELETIONS_PER_S, DELETIONS_BURST = 5.0, 100.0
+"""Each deletion is a row of the audit log, which an organization's projects write one after another."""
+
 BYTES_PER_REQUEST = 1 << 20
 """The number of bytes read for which a request counts as one more."""
 
@@ -106,6 +113,7 @@ async def store_chat(
 def stored_chats(chats: StoredChats) -> list[HTTPRouteHandler]:
     """The routes. Each project has a pace of its own, by requests and by what they read."""
     pace = Pace(PER_S, BURST, what="stored completions")
+    deletions = Pace(DELETIONS_PER_S, DELETIONS_BURST, what="deletions of stored completions")
 
     async def replied(caller: Principal, num_bytes: int, work: Callable[[], ASGIResponse]) -> ASGIResponse:
         pace.charge(caller.project_id, num_bytes / BYTES_PER_REQUEST)
@@ -119,7 +127,7 @@ def stored_chats(chats: StoredChats) -> list[HTTPRouteHandler]:
         query = ListQuery(
             after=asked.after, limit=asked.limit, order=asked.order, model=asked.model, metadata=asked.metadata
         )
-        found = await chats.list_page(caller.project_id, query)
+        found = await chats.list_page(caller, query)
         if found is None:
             raise _unknown_cursor(asked.after)
         page, has_more = found
@@ -130,7 +138,7 @@ def stored_chats(chats: StoredChats) -> list[HTTPRouteHandler]:
     async def get_chat_completion(completion_id: FromPath[str], caller: Caller) -> ASGIResponse:
         """Return a stored chat completion."""
         pace.take(caller.project_id)
-        found = await chats.get(caller.project_id, completion_id)
+        found = await chats.get(caller, completion_id)
         if found is None:
             raise _no_such(completion_id)
         return await replied(caller, len(found.reply), lambda: _json(_shown(found)))
@@ -142,7 +150,7 @@ def stored_chats(chats: StoredChats) -> list[HTTPRouteHandler]:
         """List the messages of a stored chat completion's request."""
         pace.take(caller.project_id)
         asked = read_listing(request.query_params.multi_items(), known=LIST_QUERY)
-        found = await chats.messages(caller.project_id, completion_id)
+        found = await chats.messages(caller, completion_id)
         if found is None:
             raise _no_such(completion_id)
         return await replied(caller, len(found), lambda: _messages_page(completion_id, found, asked))
@@ -158,16 +166,20 @@ def stored_chats(chats: StoredChats) -> list[HTTPRouteHandler]:
         """Replace the metadata of a stored chat completion."""
         pace.take(caller.project_id)
         wanted = decode(_UPDATE, await request.body())
-        changed = await chats.set_metadata(caller.project_id, completion_id, wanted.metadata or {})
+        changed = await chats.set_metadata(caller, completion_id, wanted.metadata or {})
         if changed is None:
             raise _no_such(completion_id)
         return await replied(caller, len(changed.reply), lambda: _json(_shown(changed)))
 
     @delete("/chat/completions/{completion_id:str}", status_code=200, opt=shape(reply=ChatCompletionDeleted))
-    async def delete_chat_completion(completion_id: FromPath[str], caller: Caller) -> ASGIResponse:
-        """Delete a stored chat completion for good."""
+    async def delete_chat_completion(
+        completion_id: FromPath[str], request: Request[Any, Any, Any], caller: Caller
+    ) -> ASGIResponse:
+        """Delete a stored chat completion for good. The audit log records it."""
         pace.take(caller.project_id)
-        if not await chats.delete(caller.project_id, completion_id):
+        deletions.take(caller.project_id)
+        call = call_of(request.scope)
+        if not await chats.delete(caller, completion_id, address=call.address, request_id=call.request_id):
             raise _no_such(completion_id)
         return json_response(ChatCompletionDeleted(completion_id))
 

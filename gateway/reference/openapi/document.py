@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 from litestar import Litestar
 
-from gateway.admin.access import COOKIE, CSRF_HEADER, Form
+from gateway.admin.access import COOKIE, CSRF_HEADER, SECURE_COOKIE, Form
 from gateway.admin.examples import BODIES
 from gateway.http.error_body import ErrorBody
 from gateway.reference.openapi import headers
@@ -33,7 +33,8 @@ SECURITY = {
         "type": "apiKey",
         "in": "cookie",
         "name": COOKIE,
-        "description": f"The cookie of POST /admin/v1/login. Other methods than GET need the header {CSRF_HEADER} too.",
+        "description": f"The cookie of POST /admin/v1/login, over HTTPS `{SECURE_COOKIE}`. Other methods than GET need "
+        f"the header {CSRF_HEADER} too.",
     },
 }
 

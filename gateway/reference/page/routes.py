@@ -42,7 +42,7 @@ def documentation() -> list[HTTPRouteHandler]:
     async def get_docs(request: Request[Any, Any, Any]) -> ASGIResponse:
         """Show this page."""
         text = (await made_of(request.app)).page.replace(BASE_URL, base_url(request))
-        headers = {"content-security-policy": CONTENT_SECURITY_POLICY, "cache-control": "no-store"}
+        headers = {"content-security-policy": CONTENT_SECURITY_POLICY}
         return ASGIResponse(body=text.encode(), media_type="text/html", headers=headers)
 
     style = (FOLDER / "style.css").read_bytes()

@@ -14,6 +14,7 @@ REQUIRED = ["--model-dir", "/model", "--adapter-store", "/store", "--endpoint", 
 EVERY_FLAG = {
     "--model-dir": ("/model", "/model"),
     "--endpoint": ("ipc:///sock", "ipc:///sock"),
+    "--open-endpoint": ("true", True),
     "--device": ("cpu", "cpu"),
     "--dtype": ("bfloat16", "bfloat16"),
     "--quantization": ("int8", "int8"),
@@ -41,6 +42,24 @@ def test_every_field_has_a_flag_that_sets_it() -> None:
     assert {field.flag: getattr(config, field.name) for field in fields_of(EngineConfig)} == {
         flag: value for flag, (_, value) in EVERY_FLAG.items()
     }
+
+
+@pytest.mark.parametrize("endpoint", ["tcp://127.0.0.1:5555", "tcp://0.0.0.0:5555", "ipc://@lorikeet"])
+@pytest.mark.parametrize("as_json", [False, True], ids=["flags", "json"])
+def test_an_engine_listens_nowhere_that_others_can_reach(
+    capsys: pytest.CaptureFixture[str], endpoint: str, as_json: bool
+) -> None:
+    config = EngineConfig(model_dir="/model", adapter_store="/store", endpoint=endpoint)
+    flags = ["--model-dir", "/model", "--adapter-store", "/store", "--endpoint", endpoint]
+    with pytest.raises(SystemExit) as left:
+        parse_arguments(whole_flag(config) if as_json else flags)
+    assert left.value.code == 2
+    assert f"argument --endpoint: {endpoint!r}" in capsys.readouterr().err
+
+
+def test_an_engine_listens_where_its_machine_can_reach_it_only_if_that_is_allowed() -> None:
+    flags = ["--model-dir", "/model", "--adapter-store", "/store", "--endpoint", "tcp://127.0.0.1:5555"]
+    assert parse_arguments([*flags, "--open-endpoint", "true"]).endpoint == "tcp://127.0.0.1:5555"
 
 
 def test_every_field_is_documented_but_what_tests_vary_and_what_agents_say() -> None:

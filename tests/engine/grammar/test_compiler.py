@@ -229,3 +229,19 @@ def test_a_grammar_that_stays_expensive_ends_its_own_completion() -> None:
     assert not set(EOS) & set(allowed_ids(matcher).tolist())  # else it would end as if it were whole
     text = RandomModel(seed=0).complete(matchers(schema({"enum": [1, 22]}))(), max_tokens=8)
     assert text is not None and json.loads(text) in (1, 22)
+
+
+def test_the_worker_has_none_of_the_engines_secrets_and_only_the_calls_that_it_needs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "a secret of the bucket")
+    before = set(worker_pids())
+    compiling = Compiling(demo_model_dir())
+    try:
+        assert compiling.ask(schema({"type": "integer"})).error is None
+        (pid,) = set(worker_pids()) - before
+        assert b"AWS_" not in Path(f"/proc/{pid}/environ").read_bytes()
+        (status,) = (path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/status"))
+        assert "Seccomp:\t2\n" in status, "its only thread is filtered"
+    finally:
+        compiling.compiler.close()

@@ -30,7 +30,7 @@ from gateway.admin.limits.webhooks import CreateWebhook
 from gateway.admin.organization.admin_keys import CreateAdminKey
 from gateway.admin.organization.key_states import RotateKey
 from gateway.admin.organization.keys import CreateKey, ModifyKey
-from gateway.admin.organization.logins import ChangePassword, Confirm, WithPassword
+from gateway.admin.organization.logins import ChangePassword, Confirm, RemoveTotp, WithPassword
 from gateway.admin.organization.members import AddMember, ModifyMember
 from gateway.admin.organization.projects import ArchiveProject, CreateProject, LogContent, ModifyProject
 from gateway.admin.organization.service_accounts import CreateServiceAccount
@@ -87,7 +87,13 @@ GOOD_BODIES: dict[type[msgspec.Struct], dict[str, Any]] = {
         "ip_allowlist": ["10.0.0.0/8"],
     },
     ModifyMember: {"role": "viewer"},
-    ModifyProject: {"name": "x", "keep_replies": True, "store_days": 0, "log_content_days": 0},
+    ModifyProject: {
+        "name": "x",
+        "keep_replies": True,
+        "store_days": 0,
+        "log_content_days": 0,
+        "service_tiers": ["default"],
+    },
     ModifyUser: {"name": "X", "role": "viewer"},
     ResetUser: {"password": "a long new password"},
     RotateKey: {"grace_seconds": 1},
@@ -131,6 +137,7 @@ GOOD_BODIES: dict[type[msgspec.Struct], dict[str, Any]] = {
         "grants": [],
         "allow_unfit_adapters": True,
     },
+    RemoveTotp: {"password": "x", "code": "123456"},
     UpdateSpendLimit: {"threshold_amount": 1, "currency": "USD", "interval": "month"},
     UpdateRateLimit: {
         "max_requests_per_1_minute": 1,

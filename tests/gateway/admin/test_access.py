@@ -69,7 +69,7 @@ MAY_IN_PROJECT: dict[str, frozenset[str]] = {
 MAY_IN_PROJECT["admin"] = MAY_IN_PROJECT["viewer"] | {
     f"{what}.write" for what in ("adapters", "key_limits", "keys", "members")
 }
-MAY_IN_PROJECT["admin"] |= {"content.read", "content.write"}
+MAY_IN_PROJECT["admin"] |= {"audit.read", "content.read", "content.write"}
 MAY_IN_PROJECT["owner"] = MAY_IN_PROJECT["admin"] | {"owners.write"}
 
 

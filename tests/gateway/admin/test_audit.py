@@ -346,3 +346,36 @@ async def test_the_log_is_paged_and_filtered(server: AdminServer, operator: http
             break
         params["after"] = page["last_id"]
     assert paged == everything
+
+
+async def test_owners_and_admins_of_a_project_see_the_changes_of_it_alone(
+    server: AdminServer, operator: httpx.AsyncClient, acme: str
+) -> None:
+    project_id = acme.removeprefix("/projects/")
+    globex = (await operator.post("/projects", json={"name": "globex"})).json()["id"]
+    roles = {"owner": [project_id], "admin": [project_id], "viewer": None}
+    for role in roles:
+        user = await server.user(f"{role}@acme.example.com", None)
+        await operator.post(f"{acme}/users", json={"user_id": user["id"], "role": role})
+    await operator.post(acme, json={"log_content_days": 7})
+    everything = await events(operator)
+    own = [row for row in everything if row["project"] == {"id": project_id}]
+    other = next(row for row in everything if row["project"] == {"id": globex})
+    async with server.person("viewer@acme.example.com") as viewer:
+        assert (await viewer.get("/audit_logs")).status_code == 403
+    for role in ("owner", "admin"):
+        async with server.person(f"{role}@acme.example.com") as person:
+            made = (await person.post(f"{acme}/api_keys", json={"name": role})).json()["id"]
+            seen = await events(person)
+            assert (seen[0]["type"], seen[0]["api_key.created"]["id"]) == ("api_key.created", made)
+            assert seen[0]["actor"]["session"]["ip_address"] == "127.0.0.1", "a colleague's"
+            rest = [row for row in seen if row["actor"]["type"] == "api_key"]
+            assert [row["id"] for row in rest] == [row["id"] for row in own], "the operator's changes too"
+            assert "project.updated" in {row["type"] for row in rest}
+            assert {row["actor"]["api_key"]["ip_address"] for row in rest} == {""}
+            assert {(row["sequence"], row["hash"]) for row in seen} == {(None, None)}
+            assert await events(person, **{"project_ids[]": globex}) == []
+            assert await events(person, **{"resource_ids[]": other["project.created"]["id"]}) == []
+            unknown = await person.get("/audit_logs", params={"after": other["id"]})
+            assert unknown.status_code == 400
+            assert (await person.get("/audit_logs/verify")).status_code == 403

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from gateway.backends.engine.snapshot import EngineSnapshot
 from gateway.db.pool import Database
 from tests.gateway.admin_server import AdminServer, serve_admin
 from tests.gateway.billing.books import Books, open_books
-from tests.patience import PATIENCE_S, TRIES
+from tests.patience import PATIENCE_S, TRIES, least
 
 
 @pytest.fixture
@@ -99,6 +100,28 @@ async def test_members_see_their_own_and_their_streams_end_with_the_login(
             assert topics == ["limits"]
             await operator.delete(f"/users/{user['id']}/logins")
             await over(stream)
+
+
+@pytest.mark.parametrize("taken", ["the login", "the membership"])
+async def test_a_stream_ends_at_once_when_its_right_is_taken_away(
+    server: AdminServer, two: tuple[Books, Books], taken: str
+) -> None:
+    user = await server.user("ann@acme.example.com", None)
+    members = f"/projects/{two[0].project_id}/users"
+    path = f"/users/{user['id']}/logins" if taken == "the login" else f"{members}/{user['id']}"
+
+    async def once() -> float:
+        async with server.client(server.operator_key) as operator:
+            await operator.post(members, json={"user_id": user["id"], "role": "viewer"})
+            async with server.person("ann@acme.example.com") as ann, ann.stream("GET", "/live") as reply:
+                stream = events(reply)
+                await until(stream, "engines")
+                assert (await operator.delete(path)).status_code == 200
+                begun_s = time.monotonic()
+                await over(stream)
+                return time.monotonic() - begun_s
+
+    assert await least(once, 1.0) < 1.0
 
 
 async def test_a_keys_stream_ends_when_the_key_may_do_less(server: AdminServer) -> None:

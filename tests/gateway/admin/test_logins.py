@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import datetime
 import time
 from pathlib import Path
 
@@ -107,6 +108,7 @@ async def test_over_https_the_cookie_is_secure_and_strangers_cannot_claim_it(
             async with httpx.AsyncClient(headers=headers, timeout=PATIENCE_S) as client:
                 reply = await client.post(f"{server.url}/admin/v1/login", json=body)
             assert ("Secure" in reply.headers["set-cookie"]) == secure
+            assert list(reply.cookies) == ["__Host-lorikeet_login" if secure else "lorikeet_login"]
             async with server.client(server.operator_key) as operator:
                 (newest, *_) = (await operator.get("/audit_logs", params={"limit": 1})).json()["data"]
             assert newest["actor"]["session"]["ip_address"] == address
@@ -208,6 +210,64 @@ async def test_a_code_is_asked_for_once_confirmed_and_is_good_once(server: Admin
     assert code_of(await log_in(server, code=good, password="wrong")) == (401, "invalid_credentials")
 
 
+async def test_an_authenticator_is_removed_with_a_code_alone(server: AdminServer, ann: str) -> None:
+    async with server.person(EMAIL) as browser:
+        url = f"{server.url}/admin/v1/totp"
+        secret = base64.b32decode((await browser.post(url, json={"password": PASSWORD})).json()["secret"])
+        now = int(time.time()) // 30
+        await browser.post(f"{url}/confirm", json={"code": code_at(secret, now)})
+        body = {"password": PASSWORD}
+        assert code_of(await browser.post(f"{url}/remove", json=body)) == (401, "totp_required")
+        used = await browser.post(f"{url}/remove", json=body | {"code": code_at(secret, now)})
+        assert code_of(used) == (401, "invalid_credentials")
+        assert code_of(await log_in(server)) == (401, "totp_required"), "it is still there"
+        removed = await browser.post(f"{url}/remove", json=body | {"code": code_at(secret, now + 1)})
+        assert removed.status_code == 200
+    assert (await log_in(server)).status_code == 200
+
+
+async def test_a_login_that_nobody_uses_ends(server: AdminServer, ann: str, database: Database) -> None:
+    logins = server.services.logins
+    async with server.person(EMAIL) as left, server.person(EMAIL) as used:
+        ids = [login["id"] for login in (await used.get(f"{server.url}/admin/v1/logins")).json()["data"]]
+        logins.idle = datetime.timedelta(minutes=60)
+        try:
+            await _age(database, ids[0], minutes=61)
+            await _age(database, ids[1], minutes=59)
+            assert code_of(await left.get("/projects")) == (401, "login_ended")
+            assert (await used.get("/projects")).status_code == 200
+            async with database.acquire() as conn:
+                left_s = await conn.fetchval(
+                    "SELECT extract(epoch FROM now() - last_used_at)::float8 FROM logins WHERE id = $1", ids[1]
+                )
+            assert left_s < 60, "its use counts"
+            listed = (await used.get(f"{server.url}/admin/v1/logins")).json()["data"]
+            assert [login["id"] for login in listed] == ids[1:]
+        finally:
+            logins.idle = None
+
+
+async def _age(database: Database, login_id: str, minutes: int) -> None:
+    async with database.acquire() as conn:
+        await conn.execute(
+            "UPDATE logins SET last_used_at = now() - make_interval(mins => $2) WHERE id = $1", login_id, minutes
+        )
+
+
+async def test_the_reply_to_a_wrong_password_does_not_wait_for_the_audit_log(
+    server: AdminServer, ann: str, database: Database
+) -> None:
+    """Else its time would tell which addresses exist: of others nothing is written."""
+    async with database.transaction() as conn:
+        assert await conn.execute("UPDATE audit_heads SET sequence = sequence") != "UPDATE 0"
+        async with asyncio.timeout(PATIENCE_S):  # what writes the log waits for this transaction
+            assert code_of(await log_in(server, password="wrong")) == (401, "invalid_credentials")
+    await server.services.logins.stop()
+    async with server.client(server.operator_key) as operator:
+        (newest, *_) = (await operator.get("/audit_logs", params={"limit": 1})).json()["data"]
+    assert (newest["type"], newest["login.failed"]["id"]) == ("login.failed", ann)
+
+
 async def test_racing_with_one_code_opens_one_login(server: AdminServer, ann: str) -> None:
     async with server.person(EMAIL) as browser:
         url = f"{server.url}/admin/v1/totp"
@@ -234,3 +294,18 @@ async def test_an_address_that_guesses_keys_waits_while_known_keys_go_on(databas
             for number in range(5):  # each empties the cache of keys
                 assert (await operator.post("/projects", json={"name": f"more {number}"})).status_code == 200
         assert (await log_in(server)).status_code == 429, "passwords count with them"
+
+
+async def test_a_neighbour_who_guesses_shuts_no_known_login_out(database: Database, tmp_path: Path) -> None:
+    async with serve_admin(database, tmp_path, max_failed_keys=3) as server:
+        await server.user(EMAIL, "owner")
+        async with server.person(EMAIL) as browser:
+            assert (await browser.get("/projects")).status_code == 200
+            async with server.client() as guesser:
+                guesser.cookies.set("lorikeet_login", "x" * 43)
+                statuses = [(await guesser.get("/projects")).status_code for _ in range(4)]
+            assert statuses == [401] * 3 + [429]
+            assert (await browser.get("/projects")).status_code == 200
+            assert (await browser.post(f"{server.url}/admin/v1/logout")).status_code == 200
+            browser.cookies.clear()
+            assert (await browser.get("/projects")).status_code == 401

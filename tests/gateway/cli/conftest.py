@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+import os
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -14,6 +15,14 @@ import pytest
 from gateway.cli import main
 from gateway.db.pool import Database
 from tests.gateway.admin_server import AdminServer, serve_admin
+
+
+@pytest.fixture(autouse=True)
+def umask() -> Iterator[None]:
+    """The umask that commands change in this process, which ends with them otherwise."""
+    before = os.umask(0o022)
+    yield
+    os.umask(before)
 
 
 class Cli:

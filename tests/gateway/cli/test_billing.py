@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import stat
 from pathlib import Path
 
 import pytest
@@ -103,6 +104,7 @@ async def test_a_month_is_closed_invoiced_and_printed(lorikeet: Cli, acme: Books
         "invoice", "show", "--period", month, "--tenant", "acme", "--format", "html", "--out", str(page)
     )
     assert (code, f"{month}-0001" in page.read_text()) == (0, True)
+    assert stat.S_IMODE(page.stat().st_mode) == 0o600, "nobody else reads what a customer pays"
     html = ("--tenant", "acme", "--format", "html", "--out")
     code, _, err = await lorikeet("invoice", "show", "--period", month, *html, str(tmp_path / "nowhere" / "x.html"))
     assert (code, "No such file or directory" in err, err.count("\n")) == (1, True, 1)

@@ -34,7 +34,7 @@ async def test_what_may_be_kept_of_a_tenant_is_changed_and_recorded(lorikeet: Cl
     await lorikeet.json("tenant", "create", "acme")
     told = (
         "tenant acme: replies for an Idempotency-Key are not kept, completions are stored for 30 days, "
-        "content is not logged\n"
+        "content is not logged, service tiers: default, flex\n"
     )
     assert await lorikeet("tenant", "modify", "acme", "--keep-replies", "no", "--store-days", "30") == (0, told, "")
     shown = await lorikeet.json("tenant", "modify", "acme", "--keep-replies", "yes")
@@ -42,11 +42,17 @@ async def test_what_may_be_kept_of_a_tenant_is_changed_and_recorded(lorikeet: Cl
     assert await lorikeet.json("tenant", "modify", "acme") == shown
     assert shown["log_content_days"] == 0
     _, told, _ = await lorikeet("tenant", "modify", "acme", "--log-content-days", "7")
-    assert told.endswith(", content is logged for 7 days\n")
+    assert told.endswith(", content is logged for 7 days, service tiers: default, flex\n")
+    _, told, _ = await lorikeet("tenant", "modify", "acme", "--service-tiers", "priority,default")
+    assert told.endswith(", service tiers: default, priority\n")
+    code, _, err = await lorikeet("tenant", "modify", "acme", "--service-tiers", "flex")
+    assert (code, "expected 'default' among them" in err) == (1, True)
+    code, _, err = await lorikeet("tenant", "modify", "acme", "--service-tiers", "default,gold")
+    assert (code, "service_tiers" in err) == (1, True)
     code, _, err = await lorikeet("tenant", "modify", "acme", "--store-days", "366")
     assert (code, "store_days" in err) == (1, True)
     events = [row["type"] for row in await lorikeet.json("audit", "list", "--tenant", "acme")]
-    assert events == ["project.updated", "project.updated", "project.updated", "project.created"]
+    assert events == ["project.updated"] * 4 + ["project.created"]
 
 
 async def test_a_key_is_narrowed_rotated_and_suspended(lorikeet: Cli, server: AdminServer) -> None:

@@ -19,6 +19,7 @@ from gateway.db.content.idempotency import Slot
 from gateway.db.content.request_contents import insert_content
 from gateway.db.pool import Database
 from gateway.domain.errors import Conflict
+from gateway.domain.tenancy.principal import Principal
 from tests.gateway.limits.fleet import make_key
 
 REPLY = Reply(200, (), b"what was answered")
@@ -35,7 +36,9 @@ async def test_a_restored_installation_reads_chats_and_runs_no_key_again(
     dsn: str, empty_dsn: str, tmp_path: Path
 ) -> None:
     here, there, backup = tmp_path / "here", tmp_path / "there", tmp_path / "backup"
-    project_id = (await make_key(dsn, "acme")).project_id
+    key = await make_key(dsn, "acme")
+    project_id = key.project_id
+    principal = Principal(key.organization_id, project_id, key.id, frozenset())
     slot = Slot(project_id, b"k" * 32)
     async with await Database.connect(dsn) as database:
         idempotency, chats = kept(database, here)
@@ -55,7 +58,7 @@ async def test_a_restored_installation_reads_chats_and_runs_no_key_again(
     assert (there / "content.key").read_bytes() == (here / "content.key").read_bytes()
     async with await Database.connect(empty_dsn) as database:
         idempotency, chats = kept(database, there)
-        assert await chats.get(project_id, CHAT.id) == StoredChat(CHAT.id, {"a": "b"}, CHAT.reply)
+        assert await chats.get(principal, CHAT.id) == StoredChat(CHAT.id, {"a": "b"}, CHAT.reply)
         with pytest.raises(Conflict) as refused:
             await idempotency.begin(slot, b"f", "req_third")
         assert (refused.value.code, "req_first" in str(refused.value)) == ("idempotency_reply_lost", True)

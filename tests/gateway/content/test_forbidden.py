@@ -146,10 +146,10 @@ async def test_lists_are_found_by_the_index_that_fits(database: Database, projec
         await conn.execute(FILL, project.project_id, "c", 5000)
         await conn.execute("ANALYZE stored_chats")
         for statement, more, index in (
-            (stored_chats._LIST_ASC, (), "stored_chats_by_time"),
-            (stored_chats._LIST_DESC, (), "stored_chats_by_time"),
-            (stored_chats._LIST_TAGGED_ASC, ([b"n7", b"n8"], 1), "stored_chats_by_tag"),
-            (stored_chats._LIST_TAGGED_DESC, ([b"n7", b"n8"], 1), "stored_chats_by_tag"),
+            (stored_chats._LIST_ASC, (None,), "stored_chats_by_time"),
+            (stored_chats._LIST_DESC, (None,), "stored_chats_by_time"),
+            (stored_chats._LIST_TAGGED_ASC, ([b"n7", b"n8"], 1, None), "stored_chats_by_tag"),
+            (stored_chats._LIST_TAGGED_DESC, ([b"n7", b"n8"], 1, None), "stored_chats_by_tag"),
         ):
             plan = "\n".join(row[0] for row in await conn.fetch("EXPLAIN " + statement, *values, *more))
             assert index in plan and "Seq Scan on stored_chats" not in plan, plan

@@ -13,7 +13,7 @@ from gateway.content.keeper import Keeper
 from gateway.content.purge import Purger
 from gateway.db.pool import Database
 from tests.gateway.conftest import House
-from tests.gateway.content.conftest import everything
+from tests.gateway.content.conftest import another_key, everything
 from tests.gateway.limits.fleet import Key
 
 MESSAGES: list[Any] = [
@@ -212,3 +212,41 @@ async def test_nothing_of_it_is_readable_at_rest(api: openai.AsyncOpenAI, tables
     for text in ("lazy dog", "tells nobody"):
         assert text not in held
         assert text.encode().hex() not in held
+
+
+async def test_a_key_that_is_held_to_models_sees_the_chats_of_these_alone(
+    house: House, storing: Key, api: openai.AsyncOpenAI
+) -> None:
+    reply = await stored(api)
+    held = await another_key(house.dsn, storing, models=["tiny:pirate"])
+    async with openai.AsyncOpenAI(base_url=f"{house.url}/v1", api_key=held.secret, max_retries=0) as other:
+        completions = other.chat.completions
+        assert [each.id async for each in completions.list()] == []
+        assert [each.id async for each in completions.list(metadata={"a": "b"})] == []
+        for call in (
+            completions.retrieve(reply.id),
+            completions.messages.list(reply.id),
+            completions.update(reply.id, metadata={"mine": "now"}),
+            completions.delete(reply.id),
+        ):
+            with pytest.raises(openai.NotFoundError):
+                await call
+        with pytest.raises(openai.BadRequestError):
+            await completions.list(after=reply.id)
+    same = await another_key(house.dsn, storing, models=["tiny"])
+    async with openai.AsyncOpenAI(base_url=f"{house.url}/v1", api_key=same.secret, max_retries=0) as other:
+        assert (await other.chat.completions.retrieve(reply.id)).metadata == {}
+        assert [each.id async for each in other.chat.completions.list()] == [reply.id]
+
+
+async def test_a_deletion_is_in_the_audit_log(
+    house: House, storing: Key, api: openai.AsyncOpenAI, operator: httpx.AsyncClient
+) -> None:
+    reply = await stored(api)
+    await api.chat.completions.delete(reply.id)
+    with pytest.raises(openai.NotFoundError):
+        await api.chat.completions.delete(reply.id)
+    params = {"event_types[]": "stored_completion.deleted", "project_ids[]": storing.project_id}
+    (row,) = (await operator.get("/audit_logs", params=params)).json()["data"]
+    assert row["stored_completion.deleted"]["id"] == reply.id
+    assert (row["actor"]["api_key"]["id"], row["actor"]["api_key"]["ip_address"]) == (storing.id, "127.0.0.1")

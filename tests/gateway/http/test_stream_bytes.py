@@ -21,6 +21,9 @@ BODIES: dict[str, dict[str, object]] = {
 HEADERS = {
     "content-type",
     "cache-control",
+    "content-security-policy",
+    "referrer-policy",
+    "x-content-type-options",
     "x-accel-buffering",
     "x-request-id",
     "openai-processing-ms",
@@ -41,7 +44,7 @@ def assert_is_a_stream(reply: RawReply) -> list[dict[str, object]]:
     """To the byte; returns the events' objects."""
     assert reply.status_line == "HTTP/1.1 200 OK"
     assert reply.headers["content-type"] == "text/event-stream; charset=utf-8"
-    assert (reply.headers["cache-control"], reply.headers["x-accel-buffering"]) == ("no-cache", "no")
+    assert (reply.headers["cache-control"], reply.headers["x-accel-buffering"]) == ("no-store", "no")
     assert reply.chunks is not None
     assert all(re.fullmatch(rb"(data: [^\r\n]+\n\n)+", chunk) for chunk in reply.chunks), "whole events in each chunk"
     *events, done = reply.events

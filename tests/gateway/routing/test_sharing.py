@@ -151,3 +151,40 @@ async def test_it_ends_as_if_it_had_never_been(operator: httpx.AsyncClient, shar
     never = await ask(client, "tiny:nobody")
     assert ended.text.replace("pirate", "nobody") == never.text
     assert [model["id"] for model in (await client.get("/v1/models")).json()["data"]] == ["tiny"]
+
+
+async def test_the_owners_system_prompt_is_not_shown_to_borrowers(
+    city: City, operator: httpx.AsyncClient, shared: list[Tenant]
+) -> None:
+    owner, borrower, _ = shared
+    secret = "you are a pirate of few words"
+    await operator.post(f"{owner.path}/adapters/pirate", json={"defaults": {"system_prompt": secret}})
+    client, owners = await borrower.client(), await owner.client()
+    own = [{"role": "user", "content": "hello there"}]
+    with_system = [{"role": "system", "content": "be kind"}, *own]
+    chat = {"model": "tiny:pirate", "messages": own, "max_tokens": 1}
+
+    async def num_tokens(of: httpx.AsyncClient, model: str, messages: list[dict[str, str]]) -> int:
+        reply = await of.post("/tokenize", json={"model": model, "messages": messages})
+        count: int = reply.json()["count"]
+        return count
+
+    async with asyncio.timeout(PATIENCE_S):  # until the change has reached the gateway
+        while await num_tokens(owners, "tiny:pirate", own) == await num_tokens(owners, "tiny", own):
+            pass
+    assert await num_tokens(client, "tiny:pirate", own) == await num_tokens(client, "tiny", own)
+    for field, value in (("return_token_ids", True), ("prompt_logprobs", 1)):
+        for stream in (False, True) if field == "return_token_ids" else (False,):
+            refused = await client.post("/v1/chat/completions", json=chat | {field: value, "stream": stream})
+            assert refused.status_code == 400
+            assert (refused.json()["error"]["param"], refused.json()["error"]["code"]) == (
+                field,
+                "shared_system_prompt",
+            )
+        shown = await client.post("/v1/chat/completions", json=chat | {"messages": with_system, field: value})
+        assert shown.status_code == 200, "nothing of the owner is in it"
+        assert (await owners.post("/v1/chat/completions", json=chat | {field: value})).status_code == 200
+    reply = await client.post("/v1/chat/completions", json=chat)
+    assert reply.status_code == 200
+    applied = city.engine.request(reply.headers["x-request-id"]).prompt_token_ids
+    assert len(applied) > await num_tokens(client, "tiny:pirate", own), "it answers under the prompt all the same"

@@ -42,13 +42,14 @@ from gateway.serve.bootstrap import (
 )
 from gateway.serve.commands import gateway_environ
 from gateway.serve.listener import Listener, PortUnavailable, is_ready
-from gateway.serve.lock import DataFolderInUse, data_folder_lock
+from gateway.serve.lock import DataFolderInUse, data_folder_lock, make_data_folder
 from gateway.serve.run import serve
 from gateway.serve.stop import StopRequested, StopSignals
 from gateway.settings import ENGINE_DEFAULTS, Settings, load_settings
 from gateway.support.process import private_folder
 from gateway.tenancy.passwords import Passwords
 from tests.gateway.bases import BASE_DIGEST
+from tests.modes import open_to_others
 from tests.patience import PATIENCE_S
 
 
@@ -332,3 +333,19 @@ def test_a_private_folder_made_by_somebody_else_is_not_trusted(tmp_path: Path) -
     folder.chmod(0o755)
     with pytest.raises(PermissionError, match="not a private folder"):
         private_folder(folder, os.geteuid(), os.getegid())
+
+
+def test_a_start_closes_what_an_older_version_left_open_to_others(tmp_path: Path) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir(mode=0o755)
+    data_dir = tmp_path / "made" / "data"
+    make_data_folder(data_dir)
+    (data_dir / "adapters").mkdir(mode=0o755)
+    (data_dir / "notes.txt").write_text("x")
+    (data_dir / "notes.txt").chmod(0o644)
+    (data_dir / "models").symlink_to(elsewhere)
+    with data_folder_lock(data_dir, "http://127.0.0.1:1"):
+        assert open_to_others(data_dir) == []
+    assert stat.S_IMODE(elsewhere.stat().st_mode) == 0o755, "it is not the data folder's"
+    passable = 0o711 if os.geteuid() == 0 else 0o700  # root's database has a user of its own below
+    assert {stat.S_IMODE(path.stat().st_mode) for path in (data_dir, data_dir.parent)} == {passable}

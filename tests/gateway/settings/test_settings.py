@@ -100,10 +100,15 @@ def test_a_wrong_variable_is_named_in_one_line_with_the_reason(variable: str, va
         "tcp://127.9.9.9:5555",
         "tcp://[::1]:1",
         "tcp://localhost:1",
+        "ipc://@lorikeet",
     ],
 )
-def test_an_engine_on_this_machine_may_be_anywhere(endpoint: str) -> None:
-    assert load_settings({"LORIKEET_ENGINE_ENDPOINT": endpoint}).engine.endpoint == endpoint
+def test_an_engine_on_this_machine_may_be_anywhere_where_that_is_allowed(endpoint: str) -> None:
+    allowed = {"LORIKEET_ENGINE_ENDPOINT": endpoint, "LORIKEET_OPEN_ENDPOINT": "true"}
+    assert load_settings(allowed).engine.endpoint == endpoint
+    if not endpoint.startswith("ipc:///"):
+        with pytest.raises(BadSetting, match=r"^LORIKEET_ENGINE_ENDPOINT=.*every user of this machine.*OPEN_ENDPOINT"):
+            load_settings({"LORIKEET_ENGINE_ENDPOINT": endpoint})
 
 
 @pytest.mark.parametrize(
@@ -119,12 +124,14 @@ def test_an_engine_on_this_machine_may_be_anywhere(endpoint: str) -> None:
         "tcp://127.0.0.1",
         "udp://127.0.0.1:5555",
         "ipc://",
+        "ipc://*",
+        "ipc://@",
         "engine.sock",
     ],
 )
 def test_an_engine_elsewhere_is_refused_as_its_messages_would_travel_in_the_clear(endpoint: str) -> None:
     with pytest.raises(BadSetting, match=r"^LORIKEET_ENGINE_ENDPOINT=.*only engines on this machine are supported"):
-        load_settings({"LORIKEET_ENGINE_ENDPOINT": endpoint})
+        load_settings({"LORIKEET_ENGINE_ENDPOINT": endpoint, "LORIKEET_OPEN_ENDPOINT": "true"})
 
 
 @pytest.mark.parametrize(
@@ -182,6 +189,7 @@ def test_sockets_fit_the_operating_system_however_deep_the_data_folder_is() -> N
 
 EVERY_ENGINE_VARIABLE = {
     "LORIKEET_ENGINE_ENDPOINT": "ipc:///elsewhere.sock",
+    "LORIKEET_OPEN_ENDPOINT": "true",
     "LORIKEET_DEVICE": "cuda",
     "LORIKEET_DTYPE": "float16",
     "LORIKEET_QUANTIZATION": "int8",

@@ -35,6 +35,7 @@ def test_an_answer_asked_for_before_a_change_is_not_stored() -> None:
     cache.put(digest(1), entry(1), before)
     cache.put_unknown(digest(2), 0.0, before)
     assert len(cache) == 0
+    assert (cache.was_good(digest(1)), cache.was_good(digest(2))) == (True, False), "its holder does not guess"
 
 
 def test_forgetting_one_key_leaves_the_others() -> None:

@@ -1,0 +1,67 @@
+"""What a key that is held to networks or to a date may give to others: nothing that is not held to the same.
+
+Else whoever got hold of such a key would make themselves a password, a role or a key that works from anywhere, for
+ever. Keys that are not held, such as the operator's own on the server, and people are not concerned.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from gateway.admin.paging import wrong_value
+from gateway.db.organization import keys
+from gateway.domain.errors import PermissionDenied
+from gateway.domain.tenancy.actor import Actor
+from gateway.domain.tenancy.addresses import Network, is_within
+
+if TYPE_CHECKING:
+    from gateway.db.pool import Connection
+
+
+class Bounds(msgspec.Struct, frozen=True):
+    """The bounds of the caller's key, and of every key that it makes. None: unbounded."""
+
+    expires_at: datetime.datetime | None = None
+    ip_allow: Sequence[Network] | None = None
+
+    @property
+    def is_held(self) -> bool:
+        """Tell whether there is any bound."""
+        return self.expires_at is not None or self.ip_allow is not None
+
+
+async def bounds_of(conn: Connection, caller: Actor) -> Bounds:
+    """Return the bounds of the caller; those of a person and of a project's key are none."""
+    own = await keys.get_admin_key(conn, caller.organization_id, caller.id) if caller.kind == "api_key" else None
+    return Bounds() if own is None else Bounds(own.expires_at, own.ip_allow)
+
+
+async def check_within_own(
+    conn: Connection, caller: Actor, expires_at: datetime.datetime | None, ip_allow: Sequence[Network] | None
+) -> None:
+    """Check that a key which the caller makes, changes or gets the secret of goes no further than the caller's own.
+
+    Raises InvalidRequest: when the caller is a key that ends before the other one, or does not work where the other one
+    would.
+    """
+    own = await bounds_of(conn, caller)
+    if own.expires_at is not None and (expires_at is None or expires_at > own.expires_at):
+        raise wrong_value("expires_at", "the new key must not outlive the key that creates it")
+    if own.ip_allow is not None and (ip_allow is None or not is_within(ip_allow, own.ip_allow)):
+        raise wrong_value("ip_allowlist", "the key that creates the new key may not be used from all of these networks")
+
+
+async def check_may_admit(conn: Connection, caller: Actor) -> None:
+    """Check that the caller may let people in, with a password or a role, which hold from anywhere and without end.
+
+    Raises PermissionDenied: when the caller is a key that is held to networks or a date.
+    """
+    if (await bounds_of(conn, caller)).is_held:
+        raise PermissionDenied(
+            "A key that is held to networks or to a date cannot give people passwords or roles. Log in as a person.",
+            code="held_key",
+        )
