@@ -65,7 +65,15 @@ Mode = Literal["fill", "replace"]
 class SetUnit(msgspec.Struct, frozen=True, rename={"source": "from"}, forbid_unknown_fields=True):
     """The place in a request from which the unit that keeps its arm is read."""
 
-    source: Annotated[str, Meta(min_length=1, max_length=len("metadata.") + MAX_METADATA_KEY_CHARS)]
+    source: Annotated[
+        str,
+        Meta(
+            pattern=r"\A[^\x00-\x1f]+\Z",
+            min_length=1,
+            max_length=len("metadata.") + MAX_METADATA_KEY_CHARS,
+            extra_json_schema={"pattern": r"^[^\u0000-\u001f]+$"},
+        ),
+    ]
     """`safety_identifier`, `user`, `prompt_cache_key`, `x-lorikeet-unit` (a header), `api_key`, or `metadata.<key>`.
     Requests without a value there get the control and are not analysed."""
 
