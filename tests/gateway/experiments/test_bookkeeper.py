@@ -128,6 +128,24 @@ async def test_two_gateways_hear_of_harm_within_two_seconds_of_its_row(database:
     assert await least(seconds, LIMIT_S) < LIMIT_S
 
 
+async def test_an_event_that_cannot_be_counted_is_left_out_and_holds_up_nobody(database: Database) -> None:
+    registry = CollectorRegistry()
+    bookkeeper = ExperimentBookkeeper(database, ExperimentMetrics(registry))
+    async with database.acquire() as conn:
+        made, other = await make_experiment(conn), await make_experiment(conn, project="globex")
+        (request_id, _) = await send(conn, made, [Sent(unit(n), at=LONG_AGO) for n in (1, 2)])
+        await bookkeeper.work()
+        least_value = -(2**63)  # the sum of two such votes is more than a state holds
+        await vote(conn, made, least_value, request_id=request_id, at=LONG_AGO)
+        await vote(conn, made, least_value, digest=unit(1), at=LONG_AGO)
+        await send(conn, other, [Sent(unit(n), at=LONG_AGO) for n in range(30)])
+        await send(conn, made, [Sent(unit(3), at=LONG_AGO)])
+        await bookkeeper.work()
+        assert (await waiting(conn)).num == 0
+    assert registry.get_sample_value("lorikeet_experiment_events_dropped_total") == 1
+    await check(database, other, 30)
+
+
 async def test_what_waits_is_shown_and_counted_by_whoever_runs(database: Database) -> None:
     registry = CollectorRegistry()
     bookkeepers = [ExperimentBookkeeper(database, ExperimentMetrics(registry)), ExperimentBookkeeper(database)]
