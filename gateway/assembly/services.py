@@ -47,6 +47,7 @@ from gateway.db.organization.organizations import installation_id
 from gateway.db.pool import FAILURES, UNAVAILABLE, UNUSABLE, Database, lock_table_warning
 from gateway.domain.limits.clock import DatabaseClock
 from gateway.domain.routing.bases import Bases
+from gateway.experiments.bookkeeper import ExperimentBookkeeper
 from gateway.experiments.keys import ProjectKeys
 from gateway.experiments.notes import Notes
 from gateway.exports.deliverer import Deliverer, places_below
@@ -146,8 +147,21 @@ async def running_services(settings: Settings, *, model_dir: Path, dsn: str) -> 
         lifecycle = _lifecycle(settings, database, bases, pools)
         content_writes = Writes(metrics.content_lost, max_bytes=MAX_WAITING_BYTES)
         contents = RequestContents(database, cipher, content_writes)
+        residency = Residency(database, lambda: pools.by_base)
+        authenticator.changes.subscribe(residency.changed)
         admin = _admin_services(
-            settings, database, authenticator, failures, bases, pools, reconciler, lifecycle, metering, contents
+            settings,
+            database,
+            authenticator,
+            failures,
+            bases,
+            pools,
+            reconciler,
+            lifecycle,
+            metering,
+            contents,
+            residency,
+            project_keys,
         )
         authenticator.changes.subscribe(admin.watchers.changed)
         await _start(stack, authenticator, limiter, metering, pools, Purger(database))
@@ -155,8 +169,6 @@ async def running_services(settings: Settings, *, model_dir: Path, dsn: str) -> 
         idempotency = Idempotency(database, cipher, writes)
         refusals = Refusals(database, metrics.refusals_lost)
         notes = Notes(database, metrics.experiment_notes_lost)
-        residency = Residency(database, lambda: pools.by_base)
-        authenticator.changes.subscribe(residency.changed)
         _run(
             stack,
             writes,
@@ -171,6 +183,7 @@ async def running_services(settings: Settings, *, model_dir: Path, dsn: str) -> 
             WebhookSender(database, allow_private=settings.private_webhooks),
             Deliverer(database, places_below(settings.export_dir, allow_private=settings.private_webhooks)),
             Bookkeeper(database),
+            ExperimentBookkeeper(database, metrics.experiments),
             reconciler,
         )
         metrics.watch(pools)
@@ -286,6 +299,8 @@ def _admin_services(
     lifecycle: Lifecycle,
     metering: Metering,
     contents: RequestContents,
+    residency: Residency,
+    unit_keys: ProjectKeys,
 ) -> AdminServices:
     passwords = Passwords()
     return AdminServices(
@@ -306,6 +321,8 @@ def _admin_services(
         journal=lambda: metering.journal_state,
         reconcile=reconciler.reconcile,
         contents=contents,
+        load_adapters=residency.load,
+        unit_keys=unit_keys,
     )
 
 
