@@ -216,7 +216,9 @@ def _verify(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
         raise CommandFailed("the experiment has not started: there is nothing to recount") from None
     except UNUSABLE as error:
         raise CommandFailed(in_words(error)) from None
-    except (OSError, *UNAVAILABLE) as error:
+    except OSError as error:
+        raise ServerUnreachable(in_words(error)) from None
+    except UNAVAILABLE as error:
         raise ServerUnreachable(in_words(error)) from None
     shown = {
         "num_units": found.num_units,
