@@ -48,6 +48,9 @@ from gateway.db.organization.organizations import installation_id
 from gateway.db.pool import FAILURES, UNAVAILABLE, UNUSABLE, Database, lock_table_warning
 from gateway.domain.limits.clock import DatabaseClock
 from gateway.domain.routing.bases import Bases
+from gateway.experiments.bookkeeper import ExperimentBookkeeper
+from gateway.experiments.keys import ProjectKeys
+from gateway.experiments.notes import Notes
 from gateway.exports.deliverer import Deliverer, places_below
 from gateway.limits.limiter import Limiter
 from gateway.limits.rules import Rules
@@ -112,7 +115,8 @@ async def running_services(settings: Settings, *, model_dir: Path, dsn: str) -> 
         bases = Bases()
         failures = FailureCap(settings.max_failed_keys)
         authenticator = Authenticator(database, failures)
-        resolver = Resolver(database, bases)
+        project_keys = ProjectKeys(database, cipher)
+        resolver = Resolver(database, bases, project_keys.key)
         authenticator.changes.subscribe(resolver.changed)
         prices = PriceCache(PriceLoader(database), FAILURES)
         authenticator.changes.subscribe(prices.changed)
@@ -144,8 +148,21 @@ async def running_services(settings: Settings, *, model_dir: Path, dsn: str) -> 
         lifecycle = _lifecycle(settings, database, bases, pools)
         content_writes = Writes(metrics.content_lost, max_bytes=MAX_WAITING_BYTES)
         contents = RequestContents(database, cipher, content_writes)
+        residency = Residency(database, lambda: pools.by_base)
+        authenticator.changes.subscribe(residency.changed)
         admin = _admin_services(
-            settings, database, authenticator, failures, bases, pools, reconciler, lifecycle, metering, contents
+            settings,
+            database,
+            authenticator,
+            failures,
+            bases,
+            pools,
+            reconciler,
+            lifecycle,
+            metering,
+            contents,
+            residency,
+            project_keys,
         )
         authenticator.changes.subscribe(admin.watchers.changed)
         stack.push_async_callback(admin.logins.stop)
@@ -153,8 +170,7 @@ async def running_services(settings: Settings, *, model_dir: Path, dsn: str) -> 
         writes = Writes(metrics.content_lost)
         idempotency = Idempotency(database, cipher, writes)
         refusals = Refusals(database, metrics.refusals_lost)
-        residency = Residency(database, lambda: pools.by_base)
-        authenticator.changes.subscribe(residency.changed)
+        notes = Notes(database, metrics.experiment_notes_lost)
         _run(
             stack,
             writes,
@@ -165,9 +181,11 @@ async def running_services(settings: Settings, *, model_dir: Path, dsn: str) -> 
             *_ways_in(settings, database, lifecycle),
             residency,
             refusals,
+            notes,
             WebhookSender(database, allow_private=settings.private_webhooks),
             Deliverer(database, places_below(settings.export_dir, allow_private=settings.private_webhooks)),
             Bookkeeper(database),
+            ExperimentBookkeeper(database, metrics.experiments),
             reconciler,
         )
         metrics.watch(pools)
@@ -183,6 +201,7 @@ async def running_services(settings: Settings, *, model_dir: Path, dsn: str) -> 
                 metering.meter,
                 limiter,
                 contents,
+                notes,
                 default_max_tokens=settings.default_max_tokens,
             ),
             metrics=metrics,
@@ -282,6 +301,8 @@ def _admin_services(
     lifecycle: Lifecycle,
     metering: Metering,
     contents: RequestContents,
+    residency: Residency,
+    unit_keys: ProjectKeys,
 ) -> AdminServices:
     passwords = Passwords()
     return AdminServices(
@@ -304,6 +325,8 @@ def _admin_services(
         journal=lambda: metering.journal_state,
         reconcile=reconciler.reconcile,
         contents=contents,
+        load_adapters=residency.load,
+        unit_keys=unit_keys,
     )
 
 

@@ -16,8 +16,18 @@ from pathlib import Path
 import msgspec
 
 ROOM = Path(__file__).parent
-TABLES = ("organization", "adapters", "pools", "limits", "ledger", "billing", "content", "traffic")
-FUNCTIONS = ("changes", "organization", "adapters", "pools", "limits", "billing", "ledger", "traffic")
+TABLES = ("organization", "adapters", "pools", "limits", "ledger", "billing", "content", "traffic", "experiments")
+FUNCTIONS = (
+    "changes",
+    "organization",
+    "adapters",
+    "pools",
+    "limits",
+    "billing",
+    "ledger",
+    "traffic",
+    "experiments",
+)
 MIGRATIONS = ROOM / "migrations"
 
 BASELINE = "0000_schema"

@@ -23,6 +23,7 @@ from engine.protocol import Usage
 from gateway.backends.pool import Pool
 from gateway.db.ledger.usage import UsageEvent
 from gateway.observability.engine_metrics import EngineCollector
+from gateway.observability.experiment_metrics import ExperimentMetrics
 from gateway.observability.journal_metrics import JournalMetrics
 from gateway.observability.request_metrics import RequestMetrics
 
@@ -52,6 +53,7 @@ class Metrics:
             registry = CollectorRegistry()
         self._requests = RequestMetrics(registry)
         self.journal = JournalMetrics(registry, rendered)
+        self.experiments = ExperimentMetrics(registry)
         self._http_requests = Counter(
             "lorikeet_http_requests",
             "HTTP requests answered, by method, route and status.",
@@ -69,6 +71,12 @@ class Metrics:
         self.refusals_lost = Counter(
             "lorikeet_refusals_lost",
             "Refused requests missing from the list of refusals, because of too many at once or a failed write.",
+            registry=registry,
+        )
+        self.experiment_notes_lost = Counter(
+            "lorikeet_experiment_notes_lost",
+            "Units, refusals and unanalysed requests of experiments that were not counted: too many at once, or a "
+            "database that was away.",
             registry=registry,
         )
         self.usage_written = Counter(

@@ -109,17 +109,25 @@ CREATE INDEX adapter_imports_over ON adapter_imports (project_id, updated_at)
 
 -- A project's own names of models.
 CREATE TABLE model_aliases (
-    id           text PRIMARY KEY,
-    project_id   text NOT NULL REFERENCES projects (id),
-    name         text NOT NULL,
-    -- The kind of thing that the name stands for.
-    target_kind  text NOT NULL CHECK (target_kind IN ('version')),
-    adapter_id   text NOT NULL,
-    version      integer NOT NULL,
-    created_at   timestamptz NOT NULL DEFAULT now(),
-    moved_at     timestamptz NOT NULL DEFAULT now(),
+    id             text PRIMARY KEY,
+    project_id     text NOT NULL REFERENCES projects (id),
+    name           text NOT NULL,
+    -- The kind of thing that the name stands for: a version of an adapter, the base model of a pool, or an experiment.
+    target_kind    text NOT NULL,
+    adapter_id     text,
+    version        integer,
+    created_at     timestamptz NOT NULL DEFAULT now(),
+    moved_at       timestamptz NOT NULL DEFAULT now(),
+    pool_id        text,
+    experiment_id  text,
+    -- The defaults and their mode that an experiment's arm had, which the name keeps once the arm was chosen.
+    treatment      jsonb,
     UNIQUE (project_id, name),
-    FOREIGN KEY (adapter_id, version) REFERENCES adapter_versions (adapter_id, version)
+    FOREIGN KEY (adapter_id, version) REFERENCES adapter_versions (adapter_id, version),
+    CONSTRAINT model_aliases_target_kind_check CHECK (target_kind IN ('version', 'pool', 'experiment')),
+    CONSTRAINT model_aliases_target_check CHECK (
+        (target_kind = 'version') = (adapter_id IS NOT NULL) AND (adapter_id IS NULL) = (version IS NULL)
+        AND (target_kind = 'pool') = (pool_id IS NOT NULL) AND (target_kind = 'experiment') = (experiment_id IS NOT NULL))
 );
 
 CREATE INDEX model_aliases_by_version ON model_aliases (adapter_id, version);

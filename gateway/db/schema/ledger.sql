@@ -52,6 +52,15 @@ CREATE TABLE ledger (
     -- The cost without the project's discount.
     list_cost_nanos      bigint NOT NULL,
     written_at           timestamptz NOT NULL DEFAULT clock_timestamp(),
+    -- The experiment that the request's model string named, and the arm that answered; NULL without one. The unit is not
+    -- here, but in experiment_requests, from which it can be removed.
+    experiment_id        text,
+    experiment_version   integer,
+    experiment_arm       smallint,
+    -- The epoch whose weights chose the arm; 0: the request is not analysed.
+    experiment_epoch     smallint,
+    -- Whether the request got the arm's whole treatment: it may have set itself what the arm sets.
+    experiment_delivered boolean,
     PRIMARY KEY (request_id, attempt, revision, created_at),
     CHECK ((kind = 'adjustment') = (reason IS NOT NULL))
 ) PARTITION BY RANGE (created_at);

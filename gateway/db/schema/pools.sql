@@ -103,3 +103,5 @@ CREATE TABLE replicas (
 CREATE INDEX replicas_by_pool ON replicas (pool_id, revision) WHERE state <> 'stopped';
 CREATE INDEX replicas_by_host ON replicas (host_id) WHERE state <> 'stopped';
 CREATE INDEX replicas_stopped ON replicas (since) WHERE state = 'stopped';
+
+ALTER TABLE model_aliases ADD FOREIGN KEY (pool_id) REFERENCES pools (id);
