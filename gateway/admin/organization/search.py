@@ -1,5 +1,5 @@
-"""Finds tenants, keys, adapters, people, requests and refusals by a part of what is known of them, as far as the caller
-may see them."""
+"""Finds tenants, keys, adapters, experiments, people, requests and refusals by a part of what is known of them, as far as
+the caller may see them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ REQUEST_ID_PREFIX = "req_"
 class SearchResult(msgspec.Struct, frozen=True):
     """Something that was found."""
 
-    kind: Literal["project", "api_key", "adapter", "user", "request", "refusal"]
+    kind: Literal["project", "api_key", "adapter", "experiment", "user", "request", "refusal"]
     id: str
     name: str
     project_id: str | None
@@ -44,7 +44,7 @@ TEXT = {"type": "string", "minLength": 1, "maxLength": MAX_CHARS}
 
 @get("/search", opt=needs("projects.read", query=("q",), in_any_project=True) | shape(query={"q": TEXT}, needed=("q",)))
 async def search(request: Request[Any, Any, Any], services: Services, caller: Caller) -> SearchResults:
-    """Search for projects, users, keys, adapters and requests.
+    """Search for projects, users, keys, adapters, experiments and requests.
 
     Names and addresses are found by any part, in upper or lower case; ids as a whole. At most 20 results are returned.
     """
@@ -66,6 +66,8 @@ async def search(request: Request[Any, Any, Any], services: Services, caller: Ca
                 results.append(SearchResult("refusal", given, given, refused.project_id, href))
         found += await find.find_projects(conn, organization_id, projects_with(caller, "projects.read"), text, MAX_EACH)
         found += await find.find_adapters(conn, organization_id, projects_with(caller, "adapters.read"), text, MAX_EACH)
+        experiments_of = projects_with(caller, "experiments.read")
+        found += await find.find_experiments(conn, organization_id, experiments_of, text, MAX_EACH)
         found += await find.find_keys(conn, organization_id, projects_with(caller, "keys.read"), text, MAX_EACH)
         if "users.read" in caller.permissions:
             found += await find.find_users(conn, organization_id, text, MAX_EACH)
@@ -81,5 +83,7 @@ def _href(found: find.Found) -> str:
             return f"/admin/tenants/{found.project_id}/keys?key={found.id}"
         case "adapter":
             return f"/admin/adapters/{found.project_id}/{found.name}"
+        case "experiment":
+            return f"/admin/experiments/{found.project_id}/{found.id}"
         case "user":
             return f"/admin/system/users?user={found.id}"

@@ -1,0 +1,62 @@
+// What will happen, in words, while the form is filled in: what callers get, how many units are needed, and how long that takes.
+
+import { Notice } from "../../../components/feedback.js";
+import { post } from "../../../lib/api.js";
+import { percent, plural } from "../../../lib/format/format.js";
+import { html, useEffect, useState } from "../../../lib/html.js";
+import { pathOf } from "../../../lib/projects_api.js";
+import { metricTitle, sourceInWords } from "../words.js";
+import { wrongValues } from "./values.js";
+
+const WAIT_MS = 400;
+
+/** {size, problem}: what the project's own traffic says of an effect; problem: why it says nothing. body null: not asked. */
+export function useSize(projectId, body) {
+  const [found, setFound] = useState({ size: null, problem: null });
+  const asked = body && JSON.stringify(body);
+  useEffect(() => {
+    if (!asked) return void setFound({ size: null, problem: null });
+    const leave = new AbortController();
+    const timer = setTimeout(() => {
+      post(pathOf(projectId, "/experiments/preview"), JSON.parse(asked), { signal: leave.signal }).then(
+        ({ size }) => setFound({ size, problem: null }),
+        (error) => error.name !== "AbortError" && setFound({ size: null, problem: error.message }),
+      );
+    }, WAIT_MS);
+    return () => (clearTimeout(timer), leave.abort());
+  }, [projectId, asked]);
+  return found;
+}
+
+/** What is asked for the values of a form; null while they say no metric or no effect. */
+export function questionOf(values) {
+  const wrong = wrongValues(values);
+  const [metric] = values.primary;
+  if (!metric || !values.effect.trim() || wrong.effect || wrong.alpha || wrong.coverage) return null;
+  return {
+    metric, relative_effect: Number(values.effect) / 100, alpha: Number(values.alpha) / 100,
+    coverage: Math.round(Number(values.coverage) * 100), num_arms: values.arms.filter(({ share }) => Number(share) > 0).length,
+  };
+}
+
+/** aliases: names that are taken by aliases now. */
+export function Plan({ projectId, values, models }) {
+  const { size, problem } = useSize(projectId, questionOf(values));
+  const model = values.model.trim() || values.name.trim() || "the model string";
+  const isAlias = models.options.some(([name, title]) => name === model && title !== name);
+  const arms = values.arms.map(({ name, share, model }) => `${name || "an arm"}, ${percent(Number(share) / 100)}: ${model || "not chosen yet"}`);
+  const part = Number(values.coverage);
+  return html`<${Notice} title="What will happen">
+    <span class="plan">
+      <span>This saves a draft: nothing changes for callers until you start it.</span>
+      <span>From the start on, requests for “${model}” get one of the arms (${arms.join("; ")}). Every unit keeps its arm; it is ${sourceInWords(values.unit === "metadata." ? `metadata.${values.key || "…"}` : values.unit)}. Requests without one get the control.</span>
+      ${isAlias && html`<span>“${model}” is an alias now: it stands for the experiment from the start on, and for the arm that you choose at the end.</span>`}
+      ${part > 0 && part < 100 && html`<span>${percent(1 - part / 100)} of the units take no part and get the control.</span>`}
+      ${size && html`<span class="plan-size">${size.text}</span>`}
+      ${!size && html`<span>${problem ? `How long it takes is not known: ${problem}` : "Choose the metric that decides to see how long it takes."}</span>`}
+      <span>A unit's outcomes count for ${plural(Number(values.window), "day")} and are in the results afterwards: the first come ${plural(Number(values.window), "day")} after the start. Nothing is to be decided before ${plural(Number(values.min_days), "day")} are over.</span>
+    </span>
+  <//>`;
+}
+
+export const effectHint = (values) => `The smallest change of “${metricTitle(values.primary[0] || "the metric")}” that is worth knowing of; smaller ones take far longer to find.`;
