@@ -47,6 +47,7 @@ from gateway.db.organization.organizations import installation_id
 from gateway.db.pool import FAILURES, UNAVAILABLE, UNUSABLE, Database, lock_table_warning
 from gateway.domain.limits.clock import DatabaseClock
 from gateway.domain.routing.bases import Bases
+from gateway.experiments.keys import ProjectKeys
 from gateway.exports.deliverer import Deliverer, places_below
 from gateway.limits.limiter import Limiter
 from gateway.limits.rules import Rules
@@ -111,6 +112,7 @@ async def running_services(settings: Settings, *, model_dir: Path, dsn: str) -> 
         bases = Bases()
         failures = FailureCap(settings.max_failed_keys)
         authenticator = Authenticator(database, failures)
+        project_keys = ProjectKeys(database, cipher)
         resolver = Resolver(database, bases)
         authenticator.changes.subscribe(resolver.changed)
         prices = PriceCache(PriceLoader(database), FAILURES)
@@ -143,16 +145,27 @@ async def running_services(settings: Settings, *, model_dir: Path, dsn: str) -> 
         lifecycle = _lifecycle(settings, database, bases, pools)
         content_writes = Writes(metrics.content_lost, max_bytes=MAX_WAITING_BYTES)
         contents = RequestContents(database, cipher, content_writes)
+        residency = Residency(database, lambda: pools.by_base)
+        authenticator.changes.subscribe(residency.changed)
         admin = _admin_services(
-            settings, database, authenticator, failures, bases, pools, reconciler, lifecycle, metering, contents
+            settings,
+            database,
+            authenticator,
+            failures,
+            bases,
+            pools,
+            reconciler,
+            lifecycle,
+            metering,
+            contents,
+            residency,
+            project_keys,
         )
         authenticator.changes.subscribe(admin.watchers.changed)
         await _start(stack, authenticator, limiter, metering, pools, Purger(database))
         writes = Writes(metrics.content_lost)
         idempotency = Idempotency(database, cipher, writes)
         refusals = Refusals(database, metrics.refusals_lost)
-        residency = Residency(database, lambda: pools.by_base)
-        authenticator.changes.subscribe(residency.changed)
         _run(
             stack,
             writes,
@@ -280,6 +293,8 @@ def _admin_services(
     lifecycle: Lifecycle,
     metering: Metering,
     contents: RequestContents,
+    residency: Residency,
+    unit_keys: ProjectKeys,
 ) -> AdminServices:
     passwords = Passwords()
     return AdminServices(
@@ -300,6 +315,8 @@ def _admin_services(
         journal=lambda: metering.journal_state,
         reconcile=reconciler.reconcile,
         contents=contents,
+        load_adapters=residency.load,
+        unit_keys=unit_keys,
     )
 
 
