@@ -81,7 +81,7 @@ export function EndArm({ projectId, experiment, onClose }) {
 
 export function AddGuardrail({ projectId, experiment, onClose }) {
   const { metrics } = experiment;
-  const own = useAll(pathOf(projectId, "/metrics")).data ?? [];
+  const own = useAll(pathOf(projectId, "/feedback_metrics")).data ?? [];
   const byName = Object.fromEntries(own.map((metric) => [metric.name, metric]));
   const taken = metrics.guardrails.map(({ metric }) => metric);
   const free = [...BUILT_IN_METRICS, ...own.map(({ name }) => [name, `${name}, feedback`])].filter(([name]) => !taken.includes(name));

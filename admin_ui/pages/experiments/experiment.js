@@ -7,10 +7,11 @@ import { Icon } from "../../components/icons.js";
 import { Menu } from "../../components/menu.js";
 import { Page } from "../../components/page.js";
 import { Tabs } from "../../components/tabs.js";
-import { useApi } from "../../lib/data.js";
+import { useAll, useApi } from "../../lib/data.js";
 import { plural } from "../../lib/format/format.js";
 import { html, useCallback, useState } from "../../lib/html.js";
 import { useWhileTraffic } from "../../lib/live.js";
+import { pathOf } from "../../lib/projects_api.js";
 import { to, useLocation } from "../../lib/router.js";
 import { can } from "../../lib/session.js";
 import { Archive, Decide, DeleteDraft, Pause, Start, Stop } from "./acts.js";
@@ -53,7 +54,7 @@ function Views({ projectId, id }) {
 
 function View({ projectId, experiment, results, ask }) {
   const view = useLocation().path.split("/")[5] ?? "";
-  const own = useApi(`/projects/${encodeURIComponent(projectId)}/metrics`, { limit: 100 }).data?.data ?? [];
+  const own = useAll(pathOf(projectId, "/feedback_metrics")).data ?? [];
   const shared = { projectId, experiment, own: Object.fromEntries(own.map((metric) => [metric.name, metric])), ask };
   if (view === "setup") return html`<${SetUp} ...${shared} />`;
   if (view === "calls") return html`<${Calls} ...${shared} />`;

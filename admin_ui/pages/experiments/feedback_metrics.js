@@ -27,7 +27,7 @@ const wordFor = (options, key) => options.find(([each]) => each === key)?.[1] ??
 
 export default function FeedbackMetrics() {
   const projectId = useProjectId();
-  const list = useAll(projectId ? pathOf(projectId, "/metrics") : null);
+  const list = useAll(projectId ? pathOf(projectId, "/feedback_metrics") : null);
   const [asking, ask] = useState(null);
   if (!projectId) return html`<${ChooseTenant} />`;
   const mayWrite = can("experiments.write", projectId);
@@ -62,8 +62,8 @@ function NewMetric({ projectId, onClose }) {
     const bound = (text) => (text.trim() === "" ? null : Number(text));
     const { name, type, goal, kind, description } = values;
     const body = { name: name.trim(), type, goal, kind, description: description.trim(), ...(type === "number" && { least: bound(values.least), most: bound(values.most) }), ...(type === "label" && { labels: readLabels(values.labels) }) };
-    await post(pathOf(projectId, "/metrics"), body);
-    invalidate(pathOf(projectId, "/metrics"));
+    await post(pathOf(projectId, "/feedback_metrics"), body);
+    invalidate(pathOf(projectId, "/feedback_metrics"));
     onClose();
     toast(`${name.trim()} can be voted on`);
   }, ({ name, type, least, most, labels }) => ({
@@ -99,8 +99,8 @@ function wrongLabels(text) {
 
 function Remove({ projectId, metric: { name }, onClose }) {
   return html`<${Confirm} title=${`Remove ${name}?`} verb="Remove metric" onClose=${onClose} act=${async () => {
-    await del(pathOf(projectId, `/metrics/${encodeURIComponent(name)}`));
-    invalidate(pathOf(projectId, "/metrics"));
+    await del(pathOf(projectId, `/feedback_metrics/${encodeURIComponent(name)}`));
+    invalidate(pathOf(projectId, "/feedback_metrics"));
     toast(`${name} is removed`);
   }}><p>Votes for <code>${name}</code> are refused from then on. It stays while an experiment or a vote needs it.</p><//>`;
 }

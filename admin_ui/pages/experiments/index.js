@@ -28,9 +28,9 @@ async function readWithLooks(path, query, { signal }) {
   const found = [];
   for await (const experiment of pages(path, query, { signal })) found.push(experiment);
   const projectId = decodeURIComponent(path.split("/")[2]);
-  const looked = found.filter((each) => hasResults(each) && each.state !== "archived").slice(0, MAX_LOOKS);
+  const looked = found.filter((each) => hasResults(each) && each.state !== "archived").slice(-MAX_LOOKS);
   const looks = await Promise.all(looked.map(({ id }) => get(experimentPath(projectId, id, "/results"), {}, { signal }).catch((error) => (error.name === "AbortError" ? Promise.reject(error) : null))));
-  return found.map((each) => ({ ...each, look: looks[looked.indexOf(each)] ?? null }));
+  return found.reverse().map((each) => ({ ...each, look: looks[looked.indexOf(each)] ?? null }));
 }
 
 export default function Experiments() {

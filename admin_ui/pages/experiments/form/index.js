@@ -24,7 +24,7 @@ const SOURCES = [...UNIT_SOURCES, ["metadata.", "a key of the request's metadata
 export default function EditExperiment({ params: { project, experiment: id } }) {
   const draft = useApi(id ? experimentPath(project, id) : null);
   const models = useArmModels(project, draft.data?.model);
-  const own = useAll(pathOf(project, "/metrics"));
+  const own = useAll(pathOf(project, "/feedback_metrics"));
   const crumbs = [["Experiments", `/admin/experiments?project=${encodeURIComponent(project)}`], ...(draft.data ? [[draft.data.name, to("experiments", project, id)]] : [])];
   const title = id ? "Change the draft" : "New experiment";
   if (!can("experiments.write", project) || (draft.data && draft.data.state !== "draft")) {
