@@ -48,6 +48,7 @@ from gateway.db.pool import FAILURES, UNAVAILABLE, UNUSABLE, Database, lock_tabl
 from gateway.domain.limits.clock import DatabaseClock
 from gateway.domain.routing.bases import Bases
 from gateway.experiments.keys import ProjectKeys
+from gateway.experiments.notes import Notes
 from gateway.exports.deliverer import Deliverer, places_below
 from gateway.limits.limiter import Limiter
 from gateway.limits.rules import Rules
@@ -113,7 +114,7 @@ async def running_services(settings: Settings, *, model_dir: Path, dsn: str) -> 
         failures = FailureCap(settings.max_failed_keys)
         authenticator = Authenticator(database, failures)
         project_keys = ProjectKeys(database, cipher)
-        resolver = Resolver(database, bases)
+        resolver = Resolver(database, bases, project_keys.key)
         authenticator.changes.subscribe(resolver.changed)
         prices = PriceCache(PriceLoader(database), FAILURES)
         authenticator.changes.subscribe(prices.changed)
@@ -166,6 +167,7 @@ async def running_services(settings: Settings, *, model_dir: Path, dsn: str) -> 
         writes = Writes(metrics.content_lost)
         idempotency = Idempotency(database, cipher, writes)
         refusals = Refusals(database, metrics.refusals_lost)
+        notes = Notes(database, metrics.experiment_notes_lost)
         _run(
             stack,
             writes,
@@ -176,6 +178,7 @@ async def running_services(settings: Settings, *, model_dir: Path, dsn: str) -> 
             *_ways_in(settings, database, lifecycle),
             residency,
             refusals,
+            notes,
             WebhookSender(database, allow_private=settings.private_webhooks),
             Deliverer(database, places_below(settings.export_dir, allow_private=settings.private_webhooks)),
             Bookkeeper(database),
@@ -194,6 +197,7 @@ async def running_services(settings: Settings, *, model_dir: Path, dsn: str) -> 
                 metering.meter,
                 limiter,
                 contents,
+                notes,
                 default_max_tokens=settings.default_max_tokens,
             ),
             metrics=metrics,
