@@ -127,8 +127,10 @@ _LIST = """
 async def list_experiments(
     conn: Connection, project_id: str, *, after: str | None, limit: int, state: str | None = None
 ) -> list[ExperimentRow]:
-    """Return experiments without seeds and splits, oldest first, that follow the one with the id `after`. state: of this
-    state alone."""
+    """Return experiments without seeds and splits, oldest first, that follow the one with the id `after`.
+
+    state: of this state alone.
+    """
     return [_experiment(row) for row in await conn.fetch(_LIST, project_id, after, limit, state)]
 
 
