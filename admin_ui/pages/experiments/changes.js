@@ -11,7 +11,7 @@ import { html } from "../../lib/html.js";
 import { pathOf } from "../../lib/projects_api.js";
 import { number } from "../../lib/rules/checks.js";
 import { experimentPath } from "./paths.js";
-import { BUILT_IN_METRICS, coverageShown, goalOf, metricTitle, sharesOf } from "./words.js";
+import { BUILT_IN_METRICS, coverageShown, goalOf, isError, metricTitle, sharesOf } from "./words.js";
 
 const PARTS_OF_A_PERCENT = 100;
 
@@ -86,7 +86,7 @@ export function AddGuardrail({ projectId, experiment, onClose }) {
   const taken = metrics.guardrails.map(({ metric }) => metric);
   const free = [...BUILT_IN_METRICS, ...own.map(({ name }) => [name, `${name}, feedback`])].filter(([name]) => !taken.includes(name));
   const form = useForm({ metric: free[0]?.[0] ?? "", margin: "0", action: "pause" }, async ({ metric, margin, action }) => {
-    const added = { metric, action, margin: Number(margin) / 100, ...(metric in byName && { goal: goalOf(metric, byName) }) };
+    const added = { metric, action, margin: isError(metric) ? 0 : Number(margin) / 100, ...(metric in byName && { goal: goalOf(metric, byName) }) };
     await change(projectId, experiment, { metrics: { ...metrics, guardrails: [...metrics.guardrails, added] } });
     onClose();
     toast(`${metricTitle(metric)} is watched`);
@@ -94,7 +94,7 @@ export function AddGuardrail({ projectId, experiment, onClose }) {
   return html`<${Dialog} title="Add a guardrail" onClose=${onClose}>
     <${Form} form=${form} verb="Add" what="add the guardrail" onCancel=${onClose}>
       <${Select} ...${form.bind("metric")} label="Metric" options=${free} />
-      <${TextField} ...${form.bind("margin")} label="Tolerated, %" hint="How much worse than the control's is still well." inputmode="decimal" autocomplete="off" />
+      ${!isError(form.values.metric) && html`<${TextField} ...${form.bind("margin")} label="Tolerated, %" hint="How much worse than the control's is still well." inputmode="decimal" autocomplete="off" />`}
       <${Select} ...${form.bind("action")} label="When harm is proven" options=${[["pause", "pause the experiment"], ["alert", "raise an alert"]]} />
       <${Notice} title="What will happen">It is judged on all units so far, and acts within seconds where there is harm already. Guardrails cannot be taken away again.<//>
     <//>

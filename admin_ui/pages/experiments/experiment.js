@@ -19,6 +19,7 @@ import { AddGuardrail, EndArm, SetCoverage, SetWeights } from "./changes.js";
 import { Calls } from "./calls.js";
 import { Health } from "./health.js";
 import { experimentPath } from "./paths.js";
+import { HowLong } from "./how_long.js";
 import { Results } from "./results.js";
 import { SetUp } from "./set_up.js";
 import { hasResults, isOpen, stateInWords } from "./words.js";
@@ -79,7 +80,7 @@ function Draft({ projectId, experiment, ask }) {
   const mayWrite = can("experiments.write", projectId);
   return html`<${Empty} icon="experiments" title="This is a draft" action=${mayWrite && html`<div class="row"><${Button} kind="primary" icon="play" onClick=${() => ask("start")}>Start<//><${Button} href=${to("experiments", projectId, experiment.id, "edit")}>Change it<//></div>`}>
     Nothing is served under “${experiment.model}” by it yet. Results, with intervals that hold whenever you look, come once it runs.
-  <//>`;
+  <//><${HowLong} projectId=${projectId} experiment=${experiment} /><${SetUp} projectId=${projectId} experiment=${experiment} />`;
 }
 
 function Actions({ projectId, experiment, ask }) {

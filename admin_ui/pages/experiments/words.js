@@ -28,6 +28,9 @@ export const BUILT_IN_METRICS = [
   ...WITH_QUANTILES.flatMap((name) => QUANTILES.map((quantile) => [`${name}.${quantile}`, `${BUILT_IN[name][0]}, ${quantile}`])),
 ];
 
+/** Units with any are counted and compared exactly: no margin is tolerated. */
+export const isError = (metric) => metric === "error_rate" || metric === "refusal_rate";
+
 export const isQuantile = (metric) => metric.includes(".") && metric.split(".")[0] in BUILT_IN;
 
 export const isBuiltIn = (metric) => metric.split(".")[0] in BUILT_IN;

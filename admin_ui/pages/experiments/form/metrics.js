@@ -5,7 +5,7 @@ import { Choices } from "../../../components/choices.js";
 import { Select, TextField } from "../../../components/form.js";
 import { Section } from "../../../components/page.js";
 import { html } from "../../../lib/html.js";
-import { BUILT_IN_METRICS, isQuantile, metricTitle } from "../words.js";
+import { BUILT_IN_METRICS, isError, isQuantile, metricTitle } from "../words.js";
 
 const ACTIONS = [["pause", "pauses the experiment"], ["alert", "raises an alert"]];
 const MAX_PRIMARY = 5;
@@ -33,7 +33,7 @@ export function Metrics({ form, own }) {
       <div class="field-rows">
         ${guardrails.map((guardrail, place) => html`<div key=${place} class="guardrail-row">
           <${Select} label="Metric" value=${guardrail.metric} options=${free(guardrails.map(({ metric }) => metric), guardrail.metric)} onValue=${(metric) => setGuardrail(place, { metric })} />
-          <${TextField} label="Tolerated, %" value=${guardrail.margin} onValue=${(margin) => setGuardrail(place, { margin })} inputmode="decimal" autocomplete="off" />
+          <${TextField} label="Tolerated, %" disabled=${isError(guardrail.metric)} value=${isError(guardrail.metric) ? "" : guardrail.margin} onValue=${(margin) => setGuardrail(place, { margin })} inputmode="decimal" autocomplete="off" />
           <${Select} label="Harm" value=${guardrail.action} options=${ACTIONS} onValue=${(action) => setGuardrail(place, { action })} />
           <${Button} kind="quiet" icon="trash" label=${`Remove ${metricTitle(guardrail.metric)}`} onClick=${() => form.set("guardrails", guardrails.filter((_, other) => other !== place))} />
         </div>`)}

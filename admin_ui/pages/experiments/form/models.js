@@ -5,7 +5,10 @@ import { useAll, useApi } from "../../../lib/data.js";
 import { html } from "../../../lib/html.js";
 import { pathOf } from "../../../lib/projects_api.js";
 
-/** {options: [[model, title]], adapters, isLoading}: adapters by the model string that means their current version. */
+/**
+ * {options: [[model, title]], adapters, aliases, isLoading}: adapters by the model string that means their current version,
+ * names of aliases. exclude: the name that the experiment itself has.
+ */
 export function useArmModels(projectId, exclude) {
   const bases = useAll(pathOf(projectId, "/models"));
   const adapters = useAll(pathOf(projectId, "/adapters"));
@@ -15,6 +18,7 @@ export function useArmModels(projectId, exclude) {
   return {
     isLoading: [bases, adapters, aliases].some(({ data, error }) => data === undefined && !error),
     adapters: Object.fromEntries(own.map((adapter) => [adapter.model, adapter])),
+    aliases: names.map(({ name }) => name),
     options: [
       ...own.map(({ model }) => [model, model]),
       ...(bases.data ?? []).map(({ name }) => [name, `${name}, the base model alone`]),

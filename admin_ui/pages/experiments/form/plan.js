@@ -10,8 +10,11 @@ import { wrongValues } from "./values.js";
 
 const WAIT_MS = 400;
 
-/** {size, problem}: what the project's own traffic says of an effect; problem: why it says nothing. body null: not asked. */
-export function useSize(projectId, body) {
+/**
+ * {size, problem}: what the project's own traffic says of an effect; problem: why it says nothing. body null: nothing is
+ * asked. It is asked anew for another version of the experiment.
+ */
+export function useSize(projectId, body, version = 0) {
   const [found, setFound] = useState({ size: null, problem: null });
   const asked = body && JSON.stringify(body);
   useEffect(() => {
@@ -24,7 +27,7 @@ export function useSize(projectId, body) {
       );
     }, WAIT_MS);
     return () => (clearTimeout(timer), leave.abort());
-  }, [projectId, asked]);
+  }, [projectId, asked, version]);
   return found;
 }
 
@@ -39,11 +42,11 @@ export function questionOf(values) {
   };
 }
 
-/** aliases: names that are taken by aliases now. */
+/** models: of useArmModels. */
 export function Plan({ projectId, values, models }) {
   const { size, problem } = useSize(projectId, questionOf(values));
   const model = values.model.trim() || values.name.trim() || "the model string";
-  const isAlias = models.options.some(([name, title]) => name === model && title !== name);
+  const isAlias = models.aliases.includes(model);
   const arms = values.arms.map(({ name, share, model }) => `${name || "an arm"}, ${percent(Number(share) / 100)}: ${model || "not chosen yet"}`);
   const part = Number(values.coverage);
   return html`<${Notice} title="What will happen">

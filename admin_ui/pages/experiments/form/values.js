@@ -1,6 +1,6 @@
 // A definition as texts of a form and back, what is filled in at first, and what is wrong with what was typed.
 
-import { goalOf } from "../words.js";
+import { goalOf, isError } from "../words.js";
 import { checkSampling } from "../../../lib/rules/sampling.js";
 import { modelName, number, whole } from "../../../lib/rules/checks.js";
 
@@ -55,7 +55,7 @@ export function definitionOf(values, own) {
     arms: values.arms.map(armOf),
     metrics: {
       primary: values.primary.filter(Boolean).map((metric) => ({ metric, goal: goal(metric) })),
-      guardrails: values.guardrails.map(({ metric, action, margin }) => ({ metric, action, margin: Number(margin) / 100, ...(isOwn(metric) && { goal: goal(metric) }) })),
+      guardrails: values.guardrails.map(({ metric, action, margin }) => ({ metric, action, margin: isError(metric) ? 0 : Number(margin) / 100, ...(isOwn(metric) && { goal: goal(metric) }) })),
       secondary: values.secondary,
     },
     analysis: {
