@@ -8,7 +8,7 @@ import { html, useState } from "../../lib/html.js";
 import { pathOf } from "../../lib/projects_api.js";
 import { given } from "../../lib/rules/checks.js";
 import { to } from "../../lib/router.js";
-import { isBuiltIn, reasonInWords, sourceInWords } from "./words.js";
+import { isBuiltIn, labelsOf, reasonInWords, sourceInWords } from "./words.js";
 
 const UNIT = "ann-4711";
 
@@ -37,8 +37,8 @@ function requestLine({ model, unit: { from } }) {
 }
 
 export function feedbackLine(metric, own) {
-  const { type = "boolean", labels } = own[metric] ?? {};
-  const value = type === "number" ? 4.5 : type === "label" ? Object.keys(labels ?? {})[0] ?? "good" : true;
+  const { type = "boolean" } = own[metric] ?? {};
+  const value = type === "number" ? 4.5 : type === "label" ? labelsOf(own[metric])[0]?.[0] ?? "good" : true;
   const body = { completion_id: "chatcmpl-…", metric, value, source: "user" };
   return `curl ${window.location.origin}/v1/feedback \\\n  -H "Authorization: Bearer $LORIKEET_API_KEY" \\\n  -H "Content-Type: application/json" \\\n  -d '${JSON.stringify(body)}'`;
 }

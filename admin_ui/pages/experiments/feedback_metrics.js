@@ -18,7 +18,7 @@ import { modelName, number } from "../../lib/rules/checks.js";
 import { can } from "../../lib/session.js";
 import { feedbackLine } from "./calls.js";
 import { ChooseTenant, ExperimentTabs } from "./tabs.js";
-import { isBuiltIn } from "./words.js";
+import { isBuiltIn, labelsOf } from "./words.js";
 
 const TYPES = [["boolean", "yes or no, such as a thumb"], ["number", "a number, such as stars"], ["label", "one of some words"]];
 const GOALS = [["increase", "more is better"], ["decrease", "less is better"]];
@@ -51,8 +51,8 @@ export default function FeedbackMetrics() {
   <//>`;
 }
 
-function boundsOf({ type, least, most, labels }) {
-  if (type === "label") return Object.entries(labels ?? {}).map(([label, value]) => `${label} = ${value}`).join(", ");
+function boundsOf({ type, least, most, ...metric }) {
+  if (type === "label") return labelsOf(metric).map(([label, value]) => `${label} = ${value}`).join(", ");
   if (type !== "number" || (least === null && most === null)) return "";
   return `${least ?? "any"} to ${most ?? "any"}`;
 }

@@ -73,6 +73,9 @@ export function shownDifference(metric, value, currency, own = {}) {
   return sign + shownValue(metric, value === null ? null : Math.abs(value), currency, own);
 }
 
+/** [label, value] of a metric whose votes are labels, the highest value first. */
+export const labelsOf = ({ labels }) => Object.entries(labels ?? {}).sort(([, a], [, b]) => b - a);
+
 const STATES = {
   draft: "Nothing is served under its name yet.",
   running: "Units are given their arms.",
