@@ -1,4 +1,4 @@
-"""What an experiment shows now: results and their days, from sums alone, in a bounded number of queries.
+"""What an experiment shows now: results, their days, and health, from sums alone, in a bounded number of queries.
 
 The formulas are in `gateway.domain.experiments.results`. Results that are shown are kept (`experiment_looks`).
 """
@@ -6,17 +6,20 @@ The formulas are in `gateway.domain.experiments.results`. Results that are shown
 from __future__ import annotations
 
 import datetime
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
+from gateway.db.experiments.events import Waiting, waiting
 from gateway.db.experiments.looks import LookRow, find_look, keep_look
 from gateway.db.experiments.scopes import Scope, find_scopes
-from gateway.db.experiments.sums import load_reasons, load_sums, load_times, load_units_by_day
+from gateway.db.experiments.sums import DayUnits, load_reasons, load_sums, load_times, load_units_by_day
+from gateway.db.experiments.units import busy_units, num_noted_alone
 from gateway.domain.errors import NotFound
-from gateway.domain.experiments import allocation, metrics
+from gateway.domain.experiments import allocation, counts, metrics
 from gateway.domain.experiments.assignment import Split
+from gateway.domain.experiments.counts import EpochCounts
 from gateway.domain.experiments.definition import Experiment
 from gateway.domain.experiments.results import Results, Tally, UnitsRow, results_of, timeline
 
@@ -149,3 +152,110 @@ async def _scope(conn: Connection, experiment_id: str) -> Scope:
     if scope is None:
         raise NotFound("The experiment has not started: there is nothing to see yet.")
     return scope
+
+
+class EpochHealth(msgspec.Struct, frozen=True):
+    """How the units of one epoch are split."""
+
+    epoch: int
+    units: tuple[int, ...]
+    """By arm."""
+    shares: tuple[float, ...]
+    """The part of the units that each arm should have."""
+    log_e: float
+    """ln of the E-value against these shares."""
+
+
+class ArmHealth(msgspec.Struct, frozen=True):
+    """The units of one arm, over all epochs."""
+
+    units: int
+    expected_units: float
+    delivered: int
+    """Units that got the arm's whole treatment with each of their requests."""
+
+
+class BusyShare(msgspec.Struct, frozen=True):
+    """A unit with more than one per cent of all requests."""
+
+    digest: bytes
+    num_requests: int
+    share: float
+
+
+class Health(msgspec.Struct, frozen=True):
+    """Whether an experiment works as declared."""
+
+    epochs: tuple[EpochHealth, ...]
+    srm_log_e: float
+    """Over all epochs."""
+    is_srm: bool
+    """Whether units are not split as declared: results are not to be believed then."""
+    arms: tuple[ArmHealth, ...]
+    not_analysed: Mapping[str, int]
+    """Requests by the reason why they got their arm (`assignment.Reason`)."""
+    num_units: int
+    num_requests: int
+    """Requests of units within their outcome windows."""
+    num_noted_alone: int
+    """Units that a gateway noted a minute ago or earlier, and of which the ledger has nothing."""
+    answer_rate: float | None
+    """The part of units with any vote, of those whose window has ended; None where none has."""
+    busy_units: tuple[BusyShare, ...]
+    days: int
+    """Whole days since the start."""
+    days_left: int
+    """Days until the declared days have passed."""
+    waiting: Waiting
+    """Events of all experiments that are not in the sums yet."""
+
+
+BUSY_SHARE = 0.01
+MAX_BUSY = 20
+
+
+async def read_health(conn: Connection, experiment: HasId) -> Health:
+    """Return whether an experiment works as declared, from sums alone.
+
+    Raises NotFound: when the experiment has not started.
+    """
+    scope = await _scope(conn, experiment.id)
+    by_epoch: dict[int, dict[int, DayUnits]] = {}
+    for row in await load_units_by_day(conn, scope.id, by_day=False):
+        by_epoch.setdefault(row.epoch, {})[row.arm] = row
+    num_arms = len(scope.definition.arms)
+    epochs, counted = [], []
+    for epoch in range(1, len(scope.tables) + 1):
+        arms = by_epoch.get(epoch, {})
+        units, shares = tuple(arms[arm].units if arm in arms else 0 for arm in range(num_arms)), shares_of(scope, epoch)
+        counted.append(EpochCounts(units, shares))
+        epochs.append(EpochHealth(epoch, units, shares, counts.srm_log_e([counted[-1]])))
+    srm_log_e = counts.srm_log_e(counted)
+    rows = [row for arms in by_epoch.values() for row in arms.values()]
+    num_units, num_requests = sum(row.units for row in rows), sum(row.requests for row in rows)
+    answers = [row.sums for row in await load_sums(conn, scope.id, ["answer_rate"], by_day=False)]
+    num_answered, num_closed = sum(each.y for each in answers), sum(each.n for each in answers)
+    busy = await busy_units(conn, scope.id, int(num_requests * BUSY_SHARE), MAX_BUSY)
+    days = days_since(scope)
+    return Health(
+        epochs=tuple(epochs),
+        srm_log_e=srm_log_e,
+        is_srm=counts.is_beyond(srm_log_e, counts.SRM_ALPHA),
+        arms=tuple(
+            ArmHealth(
+                sum(row.units for row in rows if row.arm == arm),
+                sum(sum(each.units) * each.shares[arm] for each in epochs),
+                sum(row.delivered for row in rows if row.arm == arm),
+            )
+            for arm in range(num_arms)
+        ),
+        not_analysed=await load_reasons(conn, scope.id),
+        num_units=num_units,
+        num_requests=num_requests,
+        num_noted_alone=await num_noted_alone(conn, scope.id),
+        answer_rate=num_answered / num_closed if num_closed else None,
+        busy_units=tuple(BusyShare(each.digest, each.num_requests, each.num_requests / num_requests) for each in busy),
+        days=days,
+        days_left=max(0, scope.definition.analysis.min_days - days),
+        waiting=await waiting(conn),
+    )
