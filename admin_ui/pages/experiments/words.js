@@ -2,8 +2,6 @@
 
 import * as format from "../../lib/format/format.js";
 
-const US_PER_MS = 1000;
-
 /** By name: title, how its values are shown, and what one value is of. */
 const BUILT_IN = {
   cost_nanos: ["Cost", "money", "a unit"],
@@ -56,12 +54,12 @@ export function goalOf(metric, own = {}) {
   return own[metric]?.goal;
 }
 
-/** A value of a metric as text; times come in microseconds, but for quantiles. */
+/** A value of a metric as text. */
 export function shownValue(metric, value, currency, own = {}) {
   if (value === null || value === undefined || !Number.isFinite(value)) return "–";
   const [, unit] = BUILT_IN[metric.split(".")[0]] ?? [];
   if (unit === "money") return format.money(value, currency);
-  if (unit === "ms") return format.ms(isQuantile(metric) ? value : value / US_PER_MS);
+  if (unit === "ms") return format.ms(value);
   if (unit === "percent" || (own[metric]?.type === "boolean" && own[metric].kind === "ratio")) return format.percent(value);
   if (unit === "tokens") return format.tokens(value);
   return format.count(value);
