@@ -47,6 +47,7 @@ from gateway.db.organization.organizations import installation_id
 from gateway.db.pool import FAILURES, UNAVAILABLE, UNUSABLE, Database, lock_table_warning
 from gateway.domain.limits.clock import DatabaseClock
 from gateway.domain.routing.bases import Bases
+from gateway.experiments.bookkeeper import ExperimentBookkeeper
 from gateway.experiments.keys import ProjectKeys
 from gateway.experiments.notes import Notes
 from gateway.exports.deliverer import Deliverer, places_below
@@ -182,6 +183,7 @@ async def running_services(settings: Settings, *, model_dir: Path, dsn: str) -> 
             WebhookSender(database, allow_private=settings.private_webhooks),
             Deliverer(database, places_below(settings.export_dir, allow_private=settings.private_webhooks)),
             Bookkeeper(database),
+            ExperimentBookkeeper(database, metrics.experiments),
             reconciler,
         )
         metrics.watch(pools)

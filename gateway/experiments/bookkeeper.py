@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from gateway.db.experiments.events import Waiting, drop_old_requests, waiting
+from gateway.db.experiments.events import drop_old_requests, waiting
 from gateway.db.experiments.looks import drop_old_looks
 from gateway.db.experiments.scopes import guarded_experiments, next_reweighting, write_reweighted
 from gateway.db.experiments.units import OlderRequest
@@ -22,6 +22,7 @@ from gateway.domain.experiments.assignment import Split
 from gateway.domain.experiments.definition import DEFAULT_ANALYSIS
 from gateway.experiments.books import MAX_CLOSED, MAX_EVENTS, Counted, close_windows, count_events
 from gateway.experiments.guardrail import judge
+from gateway.observability.experiment_metrics import ExperimentMetrics
 from gateway.support.worker import forever
 
 if TYPE_CHECKING:
@@ -44,14 +45,11 @@ CLOSED_FOR = datetime.timedelta(seconds=5)
 
 
 class ExperimentBookkeeper:
-    """Works between `start` and `stop`.
+    """Works between `start` and `stop`."""
 
-    observe: called with what waits, after each round.
-    """
-
-    def __init__(self, database: Database, observe: Callable[[Waiting], None] | None = None) -> None:
+    def __init__(self, database: Database, metrics: ExperimentMetrics | None = None) -> None:
         self._database = database
-        self._observe = observe
+        self._metrics = metrics
         self._to_judge: set[str] = set()
         self._judged_s: dict[str, float] = {}
         self._judge_all_s = self._tidy_s = float("-inf")
@@ -83,9 +81,9 @@ class ExperimentBookkeeper:
             async with self._database.acquire() as conn:
                 await drop_old_requests(conn, DEFAULT_ANALYSIS.outcome_window_seconds)
                 await drop_old_looks(conn)
-        if self._observe is not None:
+        if self._metrics is not None:
             async with self._database.acquire() as conn:
-                self._observe(await waiting(conn))
+                self._metrics.observe(await waiting(conn))
 
     async def _repeat(self, step: Callable[[Connection], Awaitable[Counted | None]], full: int) -> None:
         """Take one transaction after the other until one finds less than it may take, or another gateway is at it."""
@@ -113,6 +111,8 @@ class ExperimentBookkeeper:
                 why = await judge(conn, each)
             if why is not None:
                 log.warning("experiment_paused", experiment=each, metric=why.metric, arm=why.arm)
+                if self._metrics is not None:
+                    self._metrics.paused.inc()
 
     def _due(self, now_s: float) -> Iterable[str]:
         never = float("-inf")
