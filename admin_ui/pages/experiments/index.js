@@ -50,9 +50,15 @@ export default function Experiments() {
 
 function Lead({ rows, name }) {
   const running = rows.filter(({ state }) => state === "running").length;
-  const waiting = rows.filter(({ state, look }) => state === "stopped" || (isOpen({ state }) && look?.may_decide)).length;
+  const waiting = rows.filter(waits).length;
   if (rows.length === 0) return html`${name} compares nothing yet.`;
   return html`<b>${plural(running, "experiment")}</b> of ${rows.length} ${running === 1 ? "is" : "are"} running${waiting > 0 && html`; <b>${waiting}</b> ${waiting === 1 ? "waits" : "wait"} for a decision`}.`;
+}
+
+/** Its days are over and a metric that decides is proven to differ, or nobody has chosen after the stop. */
+function waits({ state, look }) {
+  if (state === "stopped" || !isOpen({ state })) return state === "stopped";
+  return !!look?.may_decide && look.comparisons.some(({ role, verdict }) => role === "primary" && ["better", "worse"].includes(verdict));
 }
 
 const units = ({ look }) => look?.arms.reduce((sum, arm) => sum + arm.units, 0);

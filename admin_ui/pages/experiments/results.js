@@ -32,7 +32,7 @@ export function Results({ projectId, experiment, results, own }) {
   const shared = { projectId, experiment, own, currency };
   return html`<${Loaded} from=${results} what="load the results">
     ${(look) => html`
-      <${Verdict} look=${look} experiment=${experiment} />
+      <${Verdict} look=${look} />
       <${ArmUnits} look=${look} experiment=${experiment} />
       ${look.comparisons.length + look.quantiles.length === 0
         ? html`<${NotYet} experiment=${experiment} />`
@@ -41,11 +41,9 @@ export function Results({ projectId, experiment, results, own }) {
   <//>`;
 }
 
-function Verdict({ look: { is_srm: isSrm, may_decide: may, days, conclusion }, experiment: { state, analysis } }) {
+function Verdict({ look: { is_srm: isSrm, may_decide: may, conclusion } }) {
   if (isSrm) return html`<${Notice} tone="bad" title="Units are not split as declared">Nothing here is to be believed until that is mended: something keeps units of one arm from being counted. Health shows where.<//>`;
-  const isOver = ["decided", "archived"].includes(state);
-  const early = !may && !isOver && `${plural(days, "day")} of the ${analysis.min_days} that were declared are over: a decision waits for the others. `;
-  return html`<${Notice} tone=${may ? "good" : "info"} title=${conclusion}>${early}Every interval here holds although you look at it now, and again later.<//>`;
+  return html`<${Notice} tone=${may ? "good" : "info"} title=${may ? "What may be concluded" : "What may be concluded so far"}>${conclusion} Intervals hold although you look now, and again later.<//>`;
 }
 
 function ArmUnits({ look, experiment }) {

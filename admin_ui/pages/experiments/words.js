@@ -31,6 +31,11 @@ export const isError = (metric) => metric === "error_rate" || metric === "refusa
 
 export const isQuantile = (metric) => metric.includes(".") && metric.split(".")[0] in BUILT_IN;
 
+const NOT_IN_LEDGER = new Set(["refusal_rate", "answer_rate"]);
+
+/** Whether past requests tell how it varies. */
+export const isInLedger = (metric) => isBuiltIn(metric) && !NOT_IN_LEDGER.has(metric);
+
 export const isBuiltIn = (metric) => metric.split(".")[0] in BUILT_IN;
 
 /** Title of a metric; the project's own have the name that they were given. */
