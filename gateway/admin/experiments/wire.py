@@ -53,6 +53,10 @@ ModelString = Annotated[
         extra_json_schema={"pattern": r"^[^\u0000-\u0020]+$"},
     ),
 ]
+Unit = Annotated[
+    str,
+    Meta(pattern=r"\A[^\x00]+\Z", min_length=1, max_length=512, extra_json_schema={"pattern": r"^[^\u0000]+$"}),
+]
 MetricName = Annotated[str, Meta(min_length=1, max_length=MAX_METRIC_CHARS)]
 Weight = Annotated[int, Meta(ge=0, le=MAX_WEIGHT)]
 Coverage = Annotated[int, Meta(ge=1, le=NUM_BUCKETS)]
@@ -257,7 +261,7 @@ class CreateHoldout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class ForgetUnit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A unit about which nothing is to be known any more."""
 
-    unit: Annotated[str, Meta(min_length=1, max_length=512)]
+    unit: Unit
     """The unit as requests name it. It is neither stored nor logged."""
 
 

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from gateway.admin.experiments.wire import Coverage, MetricName
+from gateway.admin.experiments.wire import Coverage, MetricName, Unit
 from gateway.domain.experiments.assignment import Reason
 from gateway.domain.experiments.definition import MAX_ALPHA, MAX_ARMS, MAX_TIGHTEST_AT, MIN_ALPHA, MIN_TIGHTEST_AT
 
@@ -28,12 +28,12 @@ class PreviewExperiment(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
     experiment_id: Id | None = None
     """The experiment whose arm a unit would get, and whose arms, coverage and alpha are taken for the size; needed with
     `unit`."""
-    unit: Annotated[str, Meta(min_length=1, max_length=512)] | None = None
+    unit: Unit | None = None
     """A unit whose arm is wanted. It is neither stored nor logged."""
     metric: MetricName | None = None
     """The metric whose effect is to be found; needed with `relative_effect`."""
-    relative_effect: Annotated[float, Meta(ge=-10, le=10)] | None = None
-    """The effect to be found, as a part of the metric's mean: 0.05 is 5 %."""
+    relative_effect: Annotated[float, Meta(gt=0, le=10)] | None = None
+    """The effect to be found in either direction, as a part of the metric's mean: 0.05 is 5 %."""
     power: Annotated[float, Meta(ge=0.5, le=0.99)] = 0.8
     """The probability with which the effect is to be found."""
     alpha: Annotated[float, Meta(ge=MIN_ALPHA, le=MAX_ALPHA)] | None = None
