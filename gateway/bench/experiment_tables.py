@@ -44,6 +44,7 @@ from gateway.experiments.recount import verify
 from gateway.experiments.results import read_health, read_results, read_timeline
 
 WINDOW_S = 86_400
+ANALYZE_TIMEOUT_S = 600.0
 DEFINITION = Experiment(
     "bench",
     "bench",
@@ -135,7 +136,7 @@ async def fill(database: Database, args: argparse.Namespace) -> Row:
             last = min(first + _SLICE, (day + 1) * per_day) - 1
             await send(database, Row("exp_bench", project.id), organization.id, (first, last), args, args.days - day)
     async with database.acquire() as conn:
-        await conn.execute(_ANALYZE)
+        await conn.execute(_ANALYZE, timeout=ANALYZE_TIMEOUT_S)
     return Row("exp_bench", project.id)
 
 
@@ -192,14 +193,16 @@ async def measure(args: argparse.Namespace, dsn: str) -> dict[str, Any]:
         began_s = time.perf_counter()
         row = await fill(database, args)
         filled_s = time.perf_counter() - began_s
+        sys.stderr.write(f"filled in {filled_s:.0f} s\n")
         bookkeeper = ExperimentBookkeeper(database)
         began_s, cpu_s = time.perf_counter(), time.process_time()
         async with database.acquire() as conn:
             num_events = await conn.fetchval("SELECT count(*) FROM experiment_events")
         await bookkeeper.work()
         counted_s, counted_cpu_s = time.perf_counter() - began_s, time.process_time() - cpu_s
+        sys.stderr.write(f"counted {num_events} events in {counted_s:.0f} s\n")
         async with database.acquire() as conn:
-            await conn.execute(_ANALYZE)
+            await conn.execute(_ANALYZE, timeout=ANALYZE_TIMEOUT_S)
             figures: dict[str, Any] = {
                 "results_ms": await timed_ms(lambda: read_results(conn, row), args.looks),
                 "health_ms": await timed_ms(lambda: read_health(conn, row), args.looks),
