@@ -32,6 +32,8 @@ class ArmOf(msgspec.Struct, frozen=True):
     adapter: str | None = None
     version: int = 1
     weight: int = 1
+    pool: str | None = None
+    """Another pool than that of the other arms."""
     defaults: Defaults = NO_DEFAULTS
     mode: Literal["fill", "replace"] = "fill"
 
@@ -81,14 +83,14 @@ async def start_experiment(
 ) -> Made:
     """Start an experiment of a project over slots 0 to `coverage` of its layer; its name is made or turned into it.
 
-    pool: the pool that serves all arms. fields: more of the definition.
+    pool: the pool that serves arms that name none. fields: more of the definition.
     """
-    pool_id = await conn.fetchval(_POOL, pool)
-    assert pool_id is not None, f"there is no pool {pool}"
-    targets = [
-        Target(pool if arm.adapter is None else f"{pool}:{arm.adapter}@{arm.version}", arm.defaults, arm.mode)
-        for arm in arms
+    pools = [arm.pool or pool for arm in arms]
+    models = [
+        base if arm.adapter is None else f"{base}:{arm.adapter}@{arm.version}"
+        for base, arm in zip(pools, arms, strict=True)
     ]
+    targets = [Target(each, arm.defaults, arm.mode) for each, arm in zip(models, arms, strict=True)]
     definition = Experiment(
         name,
         model,
@@ -108,6 +110,8 @@ async def start_experiment(
         await conn.execute(_EXPERIMENT, *values)
         for at, arm in enumerate(arms):
             version = None if arm.adapter is None else arm.version
+            pool_id = await conn.fetchval(_POOL, pools[at])
+            assert pool_id is not None, f"there is no pool {pools[at]}"
             await conn.execute(_ARM, made.id, at, pool_id, project_id, arm.adapter, version)
         await conn.execute(_ALIAS, new_id("alias"), project_id, model, made.id)
     return made
