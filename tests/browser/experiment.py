@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import time
+from typing import Any
 
 import asyncpg
 import httpx
@@ -19,6 +20,33 @@ LIKED = (0.58, 0.67)
 DAY_US = 86_400_000_000
 _BEGAN = "UPDATE experiments SET started_at = now() - $2::int * interval '1 day' - interval '1 hour' WHERE id = $1"
 _REASON = "INSERT INTO experiment_reasons VALUES ($1, (now() AT TIME ZONE 'UTC')::date, $2, $3)"
+
+
+def make_experiment(client: httpx.Client, project_id: str, *, name: str, arms: tuple[str, str]) -> str:
+    """Start an experiment over HTTP that is judged by cost and stops itself at errors; return its id."""
+    definition = {
+        "name": name,
+        "model": name,
+        "unit": {"from": "user"},
+        "arms": [
+            {"name": each, "weight": 1, "target": {"model": model}}
+            for each, model in zip(("control", "treatment"), arms, strict=True)
+        ],
+        "metrics": {
+            "primary": [{"metric": "cost_nanos", "goal": "decrease"}],
+            "guardrails": [{"metric": "error_rate", "action": "pause"}],
+        },
+    }
+    return _start(client, f"/projects/{project_id}/experiments", definition)
+
+
+def _start(client: httpx.Client, path: str, definition: dict[str, Any]) -> str:
+    made = client.post(path, json=definition)
+    assert made.status_code == 200, made.text
+    experiment_id = str(made.json()["id"])
+    started = client.post(f"{path}/{experiment_id}/start", json={})
+    assert started.status_code == 200, started.text
+    return experiment_id
 
 
 def start_experiment(client: httpx.Client, project_id: str) -> str:
@@ -42,12 +70,7 @@ def start_experiment(client: httpx.Client, project_id: str) -> str:
         "analysis": {"outcome_window_seconds": WINDOW_DAYS * 86_400, "tightest_at": 4000},
     }
     client.post(f"{path}/feedback_metrics", json=own).raise_for_status()
-    made = client.post(f"{path}/experiments", json=definition)
-    assert made.status_code == 200, made.text
-    experiment_id = str(made.json()["id"])
-    started = client.post(f"{path}/experiments/{experiment_id}/start", json={})
-    assert started.status_code == 200, started.text
-    return experiment_id
+    return _start(client, f"{path}/experiments", definition)
 
 
 async def write_units(conn: asyncpg.Connection, experiment_id: str) -> None:
@@ -76,3 +99,14 @@ async def write_units(conn: asyncpg.Connection, experiment_id: str) -> None:
         await conn.execute(_BEGAN, experiment_id, DAYS)
         for reason, num in (("no_unit", 312), ("forced", 4)):
             await conn.execute(_REASON, experiment_id, reason, num)
+
+
+async def write_errors(conn: asyncpg.Connection, experiment_id: str, *, control: int, treatment: int, of: int) -> None:
+    """Give both arms as many units, of which some had an error, within a transaction of the caller's."""
+    total, at = Total(), int(time.time() * 1e6)
+    for arm, failed in enumerate((control, treatment)):
+        for number in range(of):
+            counts = Counts(num_requests=1, num_errors=int(number < failed))
+            state = UnitState(at, "req", 1, arm, True, counts, {}, {})
+            total.add(experiment_id, changes(NO_ROWS, rows_of(state, DAY_US, {}, is_closed=False)))
+    await add_total(conn, total)

@@ -1,4 +1,4 @@
-"""Experiments: made in a form that says how long they take, started, seen to get units, changed, stopped and decided."""
+"""Experiments: made in a form that tells how long they take, started, watched, changed, stopped and decided."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from typing import Any
 import httpx
 from playwright.async_api import Page, expect
 
+from gateway.db.pool import Database
 from tests.browser.acts import confirm, dialog, row, told
 from tests.browser.conftest import Visit
-from tests.browser.experiment import METRIC, NAME
+from tests.browser.experiment import METRIC, NAME, make_experiment, write_errors
 from tests.browser.house import MEMBER, VIEWER, BrowserHouse
 from tests.gateway.live import BASE
 from tests.patience import PATIENCE_S
@@ -57,7 +58,9 @@ async def test_an_experiment_lives_from_its_form_to_its_decision(visit: Visit, b
     await expect(page.get_by_role("heading", name="No experiment yet")).to_be_visible()
     await page.get_by_role("link", name="New experiment").first.click()
     await page.get_by_role("button", name="Save as a draft").click()
-    await expect(page.locator(".field-error")).to_have_text([re.compile("Give it a name"), re.compile("Choose the metric")])
+    await expect(page.locator(".field-error")).to_have_text(
+        [re.compile("Give it a name"), re.compile("Choose the metric")]
+    )
     await page.get_by_label("Name", exact=True).first.fill("verse")
     await page.get_by_label("Who keeps an arm").select_option("user")
     await page.get_by_label("Metric that decides").select_option("cost_nanos")
@@ -78,7 +81,9 @@ async def test_an_experiment_lives_from_its_form_to_its_decision(visit: Visit, b
     await page.get_by_role("button", name="Start").first.click()
     asked = dialog(page, "Start verse?")
     await expect(asked).to_contain_text("From now on requests for verse are answered by one of these")
-    await expect(asked.get_by_role("listitem")).to_have_text(["control, 50 %: tiny:poet", "treatment, 50 %: tiny:sql-writer"])
+    await expect(asked.get_by_role("listitem")).to_have_text(
+        ["control, 50 %: tiny:poet", "treatment, 50 %: tiny:sql-writer"]
+    )
     assert await watched.violations() == []
     await watched.screenshot("light/experiment-start")
     await confirm(page, "Start verse?", "Start")
@@ -127,9 +132,13 @@ async def test_results_say_what_may_be_concluded(visit: Visit, browser_house: Br
     decides = page.get_by_role("region", name="What decides")
     await expect(decides).to_contain_text(re.compile(r"\+\d+(\.\d+)? %.*\+\d+(\.\d+)? % to \+\d+(\.\d+)? %", re.DOTALL))
     await expect(decides).to_contain_text("better")
-    await expect(page.get_by_role("img", name=re.compile(rf"{METRIC}: difference from control: last warm \+"))).to_be_visible()
+    await expect(
+        page.get_by_role("img", name=re.compile(rf"{METRIC}: difference from control: last warm \+"))
+    ).to_be_visible()
     await page.get_by_label("Metric over time").select_option("ttft_ms.p95")
-    await expect(page.get_by_role("img", name=re.compile("p95: difference from control: last warm .* ms"))).to_be_visible()
+    await expect(
+        page.get_by_role("img", name=re.compile("p95: difference from control: last warm .* ms"))
+    ).to_be_visible()
     await page.get_by_role("button", name="Show as table").click()
     await expect(page.get_by_role("region", name="Time to first token, p95")).to_contain_text("to")
     await page.get_by_role("link", name="Health").click()
@@ -144,6 +153,30 @@ async def test_results_say_what_may_be_concluded(visit: Visit, browser_house: Br
     await watched.go("/")
     await page.get_by_role("combobox", name="Search").press_sequentially(NAME)
     await expect(page.get_by_role("option", name=NAME)).to_contain_text("experiment")
+
+
+async def test_an_experiment_that_pauses_itself_says_why(visit: Visit, browser_house: BrowserHouse) -> None:
+    """The page that is open shows it by itself."""
+    initech = browser_house.projects["initech"]
+    with browser_house.operator() as client:
+        id = make_experiment(client, initech, name="guarded", arms=(BASE, f"{BASE}:tps-reports"))
+    watched = await visit()
+    page = watched.page
+    await watched.open(f"experiments/{initech}/{id}")
+    await expect(page.locator(".lead")).to_contain_text("running")
+    async with await Database.connect(browser_house.dsn) as database, database.transaction() as conn:
+        await write_errors(conn, id, control=4, treatment=60, of=300)
+    await ask(browser_house, "initech", "guarded", 1)
+    notice = page.get_by_role("note").filter(has_text="It paused itself")
+    await expect(notice).to_contain_text("error_rate")
+    await expect(page.get_by_role("region", name="Guardrails")).to_contain_text("harmed")
+    assert await watched.violations() == []
+    await page.get_by_role("button", name="Go on").click()
+    await expect(dialog(page, "Let guarded go on?")).to_contain_text("you overrule it")
+    await page.keyboard.press("Escape")
+    await watched.open("")
+    await page.get_by_role("link", name="The experiment guarded paused itself").click()
+    await expect(page.get_by_role("heading", level=1, name="guarded")).to_be_visible()
 
 
 async def test_what_experiments_share_is_made_and_removed(visit: Visit, browser_house: BrowserHouse) -> None:

@@ -11,7 +11,7 @@ import { html, useState } from "../../lib/html.js";
 import { pathOf } from "../../lib/projects_api.js";
 import { navigate } from "../../lib/router.js";
 import { experimentPath } from "./paths.js";
-import { coverageShown, sharesOf, sourceInWords } from "./words.js";
+import { coverageShown, metricTitle, sharesOf, sourceInWords } from "./words.js";
 
 const DAY_S = 86_400;
 
@@ -21,11 +21,12 @@ const act = (projectId, id, verb, body) => async () => {
 };
 
 export function Start({ projectId, experiment, onClose }) {
-  const { id, name, model, state, arms, unit, coverage, analysis } = experiment;
+  const { id, name, model, state, why, arms, unit, coverage, analysis } = experiment;
   const done = async () => (await act(projectId, id, "start")(), toast(state === "paused" ? `${name} goes on` : `${name} runs`));
   if (state === "paused") {
     return html`<${Confirm} title=${`Let ${name} go on?`} verb="Go on" danger=${false} onClose=${onClose} act=${done}>
       <p>Units that had an arm get it again within two seconds, on every gateway; new ones are given one. Requests that run finish as they began.</p>
+      ${why && html`<${Notice} tone="warn" title=${`${why.arm} does harm by ${metricTitle(why.metric)}`}>The guardrail that paused the experiment for this does not pause it a second time: you overrule it.<//>`}
     <//>`;
   }
   const shares = sharesOf(arms);
