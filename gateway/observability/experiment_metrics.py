@@ -27,6 +27,11 @@ class ExperimentMetrics:
         self.paused = Counter(
             "lorikeet_experiments_paused", "Experiments that a guardrail paused by itself.", registry=registry
         )
+        self.dropped = Counter(
+            "lorikeet_experiment_events_dropped",
+            "Requests and votes that could not be added to the results of an experiment, and are missing there.",
+            registry=registry,
+        )
 
     def observe(self, waiting: Waiting) -> None:
         """Show what waits now."""

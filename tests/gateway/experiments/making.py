@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
+from gateway.db.adapters.bases import register_base
 from gateway.db.ids import new_id
 from gateway.domain.adapters.defaults import NO_DEFAULTS, Defaults
 from gateway.domain.experiments.allocation import first_split
 from gateway.domain.experiments.assignment import NUM_BUCKETS, Split
 from gateway.domain.experiments.definition import Arm, Experiment, Guardrail, Metrics, Primary, Target, UnitSource
+from gateway.pools.first_pool import make_pool
 
 if TYPE_CHECKING:
     from gateway.db.pool import Connection
@@ -44,6 +47,12 @@ class Made(msgspec.Struct, frozen=True):
     id: str
     definition: Experiment
     split: Split
+
+
+async def make_pool_row(conn: Connection, name: str, base_digest: str) -> None:
+    """Make a pool that no engine serves, in the caller's transaction: for arms in tests without gateways."""
+    await register_base(conn, base_digest, name)
+    await make_pool(conn, name, model="demo", folder=Path("/m"), base_digest=base_digest, num_replicas=0)
 
 
 _POOL = "SELECT id FROM pools WHERE name = $1 AND removed_at IS NULL"

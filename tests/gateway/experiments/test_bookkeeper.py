@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import datetime
+from contextlib import AsyncExitStack
 
 from prometheus_client import CollectorRegistry
 
+from gateway.db.changes import Change, ChangeFeed
 from gateway.db.experiments.events import waiting
 from gateway.db.pool import Database
 from gateway.domain.experiments.allocation import bucket_counts, rebalanced, table
@@ -24,7 +26,7 @@ from tests.gateway.experiments.books_rows import (
     vote,
 )
 from tests.gateway.experiments.test_books import LONG_AGO, check
-from tests.patience import PATIENCE_S
+from tests.patience import PATIENCE_S, least
 
 _CLOSE = """
     UPDATE experiments SET enrolling = false, next_weights = '{3,1}', closed_at = clock_timestamp() - $2::interval
@@ -87,6 +89,61 @@ async def test_health_names_busy_units_and_what_is_not_analysed(database: Databa
     assert [(arm.units, arm.delivered) for arm in health.arms] == [(100, 100), (100, 99)]
     assert health.answer_rate == 1 / 200
     assert (health.days, health.days_left, health.waiting.num) == (10, 0, 0)
+
+
+LIMIT_S = 2.0
+
+
+async def test_two_gateways_hear_of_harm_within_two_seconds_of_its_row(database: Database, dsn: str) -> None:
+    async def seconds() -> float:
+        async with database.acquire() as conn:
+            made = await make_experiment(conn, project="acme")
+            harmless = [Sent(unit(n), n % 2, finish_reason="error" if n < 8 else "stop") for n in range(100)]
+            await send(conn, made, harmless)
+        heard = [asyncio.Event() for _ in range(2)]
+        async with AsyncExitStack() as stack:
+            for event in heard:
+                gateway = await stack.enter_async_context(await Database.connect(dsn))
+                feed, bookkeeper = ChangeFeed(gateway), ExperimentBookkeeper(gateway)
+
+                def changed(change: Change | None, event: asyncio.Event = event) -> None:
+                    if change is not None and (change.table, change.id) == ("experiments", made.id):
+                        event.set()
+
+                feed.subscribe(changed)
+                await feed.start()
+                stack.push_async_callback(feed.stop)
+                bookkeeper.start()
+                stack.push_async_callback(bookkeeper.stop)
+            async with database.acquire() as conn, asyncio.timeout(PATIENCE_S):
+                while (await waiting(conn)).num:  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
+                await send(conn, made, [Sent(unit(n), 1, finish_reason="error") for n in range(100, 125)])
+                began_s = asyncio.get_running_loop().time()
+                await asyncio.gather(*(event.wait() for event in heard))
+                took_s = asyncio.get_running_loop().time() - began_s
+                assert await conn.fetchval("SELECT state FROM experiments WHERE id = $1", made.id) == "paused"
+        return took_s
+
+    assert await least(seconds, LIMIT_S) < LIMIT_S
+
+
+async def test_an_event_that_cannot_be_counted_is_left_out_and_holds_up_nobody(database: Database) -> None:
+    registry = CollectorRegistry()
+    bookkeeper = ExperimentBookkeeper(database, ExperimentMetrics(registry))
+    async with database.acquire() as conn:
+        made, other = await make_experiment(conn), await make_experiment(conn, project="globex")
+        (request_id, _) = await send(conn, made, [Sent(unit(n), at=LONG_AGO) for n in (1, 2)])
+        await bookkeeper.work()
+        least_value = -(2**63)  # the sum of two such votes is more than a state holds
+        await vote(conn, made, least_value, request_id=request_id, at=LONG_AGO)
+        await vote(conn, made, least_value, digest=unit(1), at=LONG_AGO)
+        await send(conn, other, [Sent(unit(n), at=LONG_AGO) for n in range(30)])
+        await send(conn, made, [Sent(unit(3), at=LONG_AGO)])
+        await bookkeeper.work()
+        assert (await waiting(conn)).num == 0
+    assert registry.get_sample_value("lorikeet_experiment_events_dropped_total") == 1
+    await check(database, other, 30)
 
 
 async def test_what_waits_is_shown_and_counted_by_whoever_runs(database: Database) -> None:

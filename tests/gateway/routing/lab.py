@@ -60,7 +60,7 @@ class Lab(msgspec.Struct, frozen=True):
     async def rows(self, table: str, least: int = 1) -> list[asyncpg.Record]:
         """The project's rows of a table, once there are so many."""
         of = "project_id = $1"
-        if table in ("experiment_units", "experiment_reasons", "experiment_events"):
+        if table in ("experiment_units", "experiment_reasons", "experiment_sums"):
             of = "experiment_id IN (SELECT id FROM experiments WHERE project_id = $1)"
         async with asyncio.timeout(PATIENCE_S):
             while True:
