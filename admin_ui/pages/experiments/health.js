@@ -1,4 +1,5 @@
-// Whether an experiment works as declared: the split, who got all of the treatment, what is not analysed, and how far the sums are.
+// Whether an experiment works as declared: the split, who got all of the treatment, what is not analysed, and how far
+// the sums are.
 
 import { Code } from "../../components/button.js";
 import { Chart } from "../../components/charts/chart.js";

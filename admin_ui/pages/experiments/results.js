@@ -1,4 +1,5 @@
-// What an experiment found: one metric over time, and each metric of each arm beside the control with what may be concluded.
+// What an experiment found: one metric over time, and each metric of each arm beside the control with what may be
+// concluded.
 
 import { Badge } from "../../components/badge.js";
 import { Chart } from "../../components/charts/chart.js";
@@ -33,10 +34,10 @@ export function Results({ projectId, experiment, results, own }) {
   return html`<${Loaded} from=${results} what="load the results">
     ${(look) => html`
       <${Verdict} look=${look} />
-      <${ArmUnits} look=${look} experiment=${experiment} />
       ${look.comparisons.length + look.quantiles.length === 0
         ? html`<${NotYet} experiment=${experiment} />`
         : html`<${OverTime} ...${shared} look=${look} days=${timeline.data?.data} />`}
+      <${ArmUnits} look=${look} experiment=${experiment} />
       ${ROLES.map(([role, title, hint]) => html`<${OfRole} key=${role} ...${shared} look=${look} role=${role} title=${title} hint=${hint} />`)}`}
   <//>`;
 }

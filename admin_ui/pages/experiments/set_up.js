@@ -1,4 +1,5 @@
-// How an experiment is set up: its arms, whom it covers, what decides; what may still be changed, and all of it as JSON.
+// How an experiment is set up: its arms, whom it covers, what decides; what may still be changed, and all of it as
+// JSON.
 
 import { Badge } from "../../components/badge.js";
 import { Button, Code } from "../../components/button.js";

@@ -1,4 +1,5 @@
-// What several views of experiments share: the tabs of a tenant, what stands there while none is chosen, the control's mark.
+// What several views of experiments share: the tabs of a tenant, what stands there while none is chosen, the control's
+// mark.
 
 import { Badge } from "../../components/badge.js";
 import { Empty } from "../../components/feedback.js";

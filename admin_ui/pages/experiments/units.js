@@ -1,4 +1,5 @@
-// What experiments of a tenant share: layers, whose experiments have no unit in common; units held out of all; and one to be forgotten.
+// What experiments of a tenant share: layers, whose experiments have no unit in common; units held out of all; and one
+// to be forgotten.
 
 import { Button } from "../../components/button.js";
 import { Confirm, Dialog } from "../../components/dialog.js";

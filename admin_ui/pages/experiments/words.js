@@ -1,4 +1,5 @@
-// What experiments are made of, in words that several views share: states, metrics with their units, where units come from.
+// What experiments are made of, in words that several views share: states, metrics with their units, where units come
+// from.
 
 import * as format from "../../lib/format/format.js";
 

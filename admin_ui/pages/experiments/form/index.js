@@ -1,4 +1,5 @@
-// A new experiment, or a draft that is changed: what is compared, by what it is decided, and in words what will happen.
+// A new experiment, or a draft that is changed: what is compared, by what it is decided, and in words what will
+// happen.
 
 import { Empty, Loaded } from "../../../components/feedback.js";
 import { Button } from "../../../components/button.js";

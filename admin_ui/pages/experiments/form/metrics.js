@@ -1,4 +1,5 @@
-// The metrics in the form of an experiment: those that decide, those that must not become worse, those that are only watched.
+// The metrics in the form of an experiment: those that decide, those that must not become worse, those that are only
+// watched.
 
 import { Button } from "../../../components/button.js";
 import { Choices } from "../../../components/choices.js";
@@ -33,7 +34,7 @@ export function Metrics({ form, own }) {
       <div class="field-rows">
         ${guardrails.map((guardrail, place) => html`<div key=${place} class="guardrail-row">
           <${Select} label="Metric" value=${guardrail.metric} options=${free(guardrails.map(({ metric }) => metric), guardrail.metric)} onValue=${(metric) => setGuardrail(place, { metric })} />
-          <${TextField} label="Tolerated, %" disabled=${isError(guardrail.metric)} value=${isError(guardrail.metric) ? "" : guardrail.margin} onValue=${(margin) => setGuardrail(place, { margin })} inputmode="decimal" autocomplete="off" />
+          <${TextField} label="Tolerated, %" disabled=${isError(guardrail.metric)} value=${isError(guardrail.metric) ? "" : guardrail.margin} onValue=${(margin) => setGuardrail(place, { margin })} placeholder="none" inputmode="decimal" autocomplete="off" />
           <${Select} label="Harm" value=${guardrail.action} options=${ACTIONS} onValue=${(action) => setGuardrail(place, { action })} />
           <${Button} kind="quiet" icon="trash" label=${`Remove ${metricTitle(guardrail.metric)}`} onClick=${() => form.set("guardrails", guardrails.filter((_, other) => other !== place))} />
         </div>`)}

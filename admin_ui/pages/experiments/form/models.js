@@ -6,8 +6,8 @@ import { html } from "../../../lib/html.js";
 import { pathOf } from "../../../lib/projects_api.js";
 
 /**
- * {options: [[model, title]], adapters, aliases, isLoading}: adapters by the model string that means their current version,
- * names of aliases. exclude: the name that the experiment itself has.
+ * {options: [[model, title]], adapters, aliases, isLoading}: adapters by the model string that means their current
+ * version, names of aliases. exclude: the name that the experiment itself has.
  */
 export function useArmModels(projectId, exclude) {
   const bases = useAll(pathOf(projectId, "/models"));

@@ -1,4 +1,5 @@
-// What will happen, in words, while the form is filled in: what callers get, how many units are needed, and how long that takes.
+// What will happen, in words, while the form is filled in: what callers get, how many units are needed, and how long
+// that takes.
 
 import { Notice } from "../../../components/feedback.js";
 import { post } from "../../../lib/api.js";
@@ -11,8 +12,8 @@ import { wrongValues } from "./values.js";
 const WAIT_MS = 400;
 
 /**
- * {size, problem}: what the project's own traffic says of an effect; problem: why it says nothing. body null: nothing is
- * asked. It is asked anew for another version of the experiment.
+ * {size, problem}: what the project's own traffic says of an effect; problem: why it says nothing. body null: nothing
+ * is asked. It is asked anew for another version of the experiment.
  */
 export function useSize(projectId, body, version = 0) {
   const [found, setFound] = useState({ size: null, problem: null });
@@ -53,7 +54,8 @@ export function questionOf(values) {
 
 /** models: of useArmModels. */
 export function Plan({ projectId, values, models }) {
-  const { size, problem } = useSize(projectId, questionOf(values));
+  const question = questionOf(values);
+  const { size, problem } = useSize(projectId, question);
   const model = values.model.trim() || values.name.trim() || "the model string";
   const isAlias = models.aliases.includes(model);
   const arms = values.arms.map(({ name, share, model }) => `${name || "an arm"}, ${percent(Number(share) / 100)}: ${model || "not chosen yet"}`);
@@ -65,10 +67,15 @@ export function Plan({ projectId, values, models }) {
       ${isAlias && html`<span>“${model}” is an alias now: it stands for the experiment from the start on, and for the arm that you choose at the end.</span>`}
       ${part > 0 && part < 100 && html`<span>${percent(1 - part / 100)} of the units take no part and get the control.</span>`}
       ${size && html`<span class="plan-size">${sizeNote(values.primary[0])}${size.text}</span>`}
-      ${!size && html`<span>${problem ? `How long it takes is not known: ${problem}` : "Choose the metric that decides to see how long it takes."}</span>`}
+      ${!size && html`<span>${unsized(question, problem)}</span>`}
       <span>A unit's outcomes count for ${plural(Number(values.window), "day")} and are in the results afterwards: the first come ${plural(Number(values.window), "day")} after the start. Nothing is to be decided before ${plural(Number(values.min_days), "day")} are over.</span>
     </span>
   <//>`;
+}
+
+function unsized(question, problem) {
+  if (!question) return "Choose the metric that decides to see how long it takes.";
+  return problem ? `How long it takes is not known: ${problem}` : "How long it takes is being looked up.";
 }
 
 export const effectHint = (values) => `The smallest change of “${metricTitle(values.primary[0] || "the metric")}” that is worth knowing of; smaller ones take far longer to find.`;
