@@ -6,7 +6,7 @@ const TONES = {
   active: "good", completed: "good", ready: "good", live: "good", ok: "good", running: "good", open: "info",
   starting: "info", changing: "info", scaling: "info", preparing: "info", prepared: "good", stopped: "",
   suspended: "warn", paused: "warn", cancelled: "warn", waiting: "warn", draining: "warn", warning: "warn", loading: "warn",
-  archived: "", revoked: "", expired: "", retired: "", closed: "",
+  draft: "", decided: "info", archived: "", revoked: "", expired: "", retired: "", closed: "",
   error: "bad", refused: "bad", failed: "bad", rejected: "bad", down: "bad", critical: "bad", unreachable: "bad",
 };
 

@@ -10,10 +10,11 @@ const KINDS = {
   ms: [format.ms, (value) => `${format.exactly(value)} ms`],
   seconds: [format.seconds, (value) => `${format.exactly(value)} s`],
   percent: [format.percent, (value) => `${format.exactly(value * 100)} %`],
+  change: [format.change, (value) => `${format.exactly(value * 100)} %`],
   bytes: [format.bytes, (value) => `${format.exactly(value)} bytes`],
 };
 
-/** kind: count, tokens, ms, seconds, percent (of 1) or bytes. */
+/** kind: count, tokens, ms, seconds, percent (of 1), change (of 1) or bytes. */
 export function Num({ value, kind = "count" }) {
   const [shown, exact] = KINDS[kind];
   if (value === null || value === undefined) return html`<span class="num faint">–</span>`;

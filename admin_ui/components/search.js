@@ -9,7 +9,7 @@ import { Icon } from "./icons.js";
 
 const WAIT_MS = 120;
 /** What is found: its icon, and its kind in words. */
-const KINDS = { page: ["right", ""], project: ["tenants", "tenant"], api_key: ["keys", "key"], adapter: ["adapters", "adapter"], pool: ["models", "pool"], user: ["user", "person"], request: ["requests", "request"], refusal: ["shield", "refused request"] };
+const KINDS = { page: ["right", ""], project: ["tenants", "tenant"], api_key: ["keys", "key"], adapter: ["adapters", "adapter"], experiment: ["experiments", "experiment"], pool: ["models", "pool"], user: ["user", "person"], request: ["requests", "request"], refusal: ["shield", "refused request"] };
 
 /** places: [title, href, icon] of the views that are in the rail; they are found as well. */
 export function Search({ places }) {
@@ -62,7 +62,7 @@ function SearchDialog({ places, onClose }) {
   return html`<${Dialog} title="Search" onClose=${onClose}>
     <div class="search">
       <input class="input" type="search" role="combobox" aria-label="Search" aria-expanded="true" aria-controls="search-found" aria-activedescendant=${shown.length ? `found-${place}` : undefined}
-        placeholder="Tenants, keys, adapters, pools, people, request ids" autocomplete="off" spellcheck="false" autofocus value=${text} onInput=${(event) => setText(event.target.value)} onKeyDown=${onKeyDown} />
+        placeholder="Tenants, keys, adapters, experiments, pools, people, request ids" autocomplete="off" spellcheck="false" autofocus value=${text} onInput=${(event) => setText(event.target.value)} onKeyDown=${onKeyDown} />
       <ul class="search-found" id="search-found" role="listbox" aria-label="Found" ref=${list}>
         ${shown.map(
           (entry, number) => html`<li key="${entry.kind} ${entry.id}" id="found-${number}" role="option" aria-selected=${number === place} onPointerMove=${() => setPlace(number)} onClick=${() => go(entry)}>

@@ -17,7 +17,7 @@ import { Icon } from "./icons.js";
 import { Money, Num, Time } from "./numbers.js";
 import { toast } from "./toast.js";
 
-const NUMERIC = new Set(["count", "tokens", "ms", "seconds", "percent", "bytes", "money"]);
+const NUMERIC = new Set(["count", "tokens", "ms", "seconds", "percent", "change", "bytes", "money"]);
 
 /**
  * name: of the table, for its values in the URL, where a page has several. label: for screen readers. rows undefined:

@@ -29,6 +29,7 @@ let retry = null;
 /** What of the API each topic of the change feed is about. */
 const PATHS_OF_TOPIC = {
   adapters: ["/projects", "/adapters", "/adapter_imports"],
+  experiments: ["/projects"],
   keys: ["/projects", "/admin_api_keys"],
   limits: ["/projects", "/limits"],
   projects: ["/projects"],

@@ -42,7 +42,7 @@ export function useProjectNames() {
   return (id) => list?.find((project) => project.id === id)?.name ?? id ?? "–";
 }
 
-const IN_PATH = /^\/admin\/(?:tenants|adapters)\/([^/]+)/;
+const IN_PATH = /^\/admin\/(?:(?:tenants|adapters)\/|experiments\/(?=[^/]+\/))([^/]+)/;
 
 /** Id of the project that is looked at, null for all of the organization. */
 export function useProjectId() {
@@ -59,5 +59,6 @@ export function lookAt(projectId) {
   const [, before] = pathname.match(IN_PATH) ?? [];
   if (!before) return setQuery({ project: projectId }, { push: true });
   if (projectId === null) return navigate(pathname.split(before)[0]);
-  return pathname.startsWith("/admin/tenants/") ? navigate(pathname.replace(before, projectId)) : navigate(`/admin/adapters?project=${projectId}`);
+  const [, , place] = pathname.split("/");
+  return place === "tenants" ? navigate(pathname.replace(before, projectId)) : navigate(`/admin/${place}?project=${projectId}`);
 }

@@ -23,6 +23,7 @@ from gateway.db.ledger.rollups import roll_up
 from gateway.db.migrate import migrate
 from gateway.db.pool import Database
 from gateway.postgres.embedded import EmbeddedPostgres
+from tests.browser import experiment
 from tests.gateway.bases import put_adapter
 from tests.gateway.live import BASE, FakeEngine, LiveGateway, make_operator_key
 from tests.gateway.model_folder import make_model_folder
@@ -83,7 +84,7 @@ def request_id(project_id: str, model: str, number: int) -> str:
 
 class BrowserHouse(msgspec.Struct, frozen=True):
     """url: of the gateway, without a slash at the end. projects: ids by name. keys: an inference key by project.
-    pool: the id of one whose replicas are still being started."""
+    pool: the id of one whose replicas are still being started. experiment: the id of a running one of acme's."""
 
     url: str
     dsn: str
@@ -91,6 +92,7 @@ class BrowserHouse(msgspec.Struct, frozen=True):
     projects: dict[str, str]
     keys: dict[str, str]
     pool: str
+    experiment: str
     gateway: LiveGateway
     engine: FakeEngine
 
@@ -99,7 +101,7 @@ class BrowserHouse(msgspec.Struct, frozen=True):
         """What views' paths name: ids of projects by their name, one of a request, the present month."""
         request = request_id(self.projects["acme"], f"{BASE}:pirate", 2)
         month = f"{datetime.datetime.now(datetime.UTC):%Y-%m}"
-        return self.projects | {"request": request, "month": month, "pool": self.pool}
+        return self.projects | {"request": request, "month": month, "pool": self.pool, "experiment": self.experiment}
 
     def operator(self) -> httpx.Client:
         """For the admin API, with the operator's key."""
@@ -121,7 +123,8 @@ def open_house(dsn: str, folder: Path) -> Iterator[BrowserHouse]:
         asyncio.run(_write_history(dsn, projects))
         pool = _make_pool(gateway.url, operator_key, projects["hooli"])
         asyncio.run(_start_replicas(dsn, pool))
-        yield BrowserHouse(gateway.url, dsn, operator_key, projects, keys, pool, gateway, installed.engine)
+        running = _make_experiment(gateway.url, operator_key, dsn, projects["acme"])
+        yield BrowserHouse(gateway.url, dsn, operator_key, projects, keys, pool, running, gateway, installed.engine)
 
 
 def _seed(url: str, operator_key: str) -> tuple[dict[str, str], dict[str, str]]:
@@ -165,6 +168,23 @@ def _make_pool(url: str, operator_key: str, project_id: str) -> str:
     reply = httpx.post(f"{url}/v1/organization/pools", json=body, headers=headers, timeout=PATIENCE_S)
     assert reply.status_code == 200, reply.text
     return str(reply.json()["id"])
+
+
+def _make_experiment(url: str, operator_key: str, dsn: str, project_id: str) -> str:
+    """Start an experiment that has had units for two weeks; return its id."""
+    headers = {"authorization": f"Bearer {operator_key}"}
+    with httpx.Client(base_url=f"{url}/v1/organization", headers=headers, timeout=PATIENCE_S) as client:
+        experiment_id = experiment.start_experiment(client, project_id)
+    asyncio.run(_write_units(dsn, experiment_id))
+    return experiment_id
+
+
+async def _write_units(dsn: str, experiment_id: str) -> None:
+    conn = await asyncpg.connect(dsn)
+    try:
+        await experiment.write_units(conn, experiment_id)
+    finally:
+        await conn.close()
 
 
 async def _start_replicas(dsn: str, pool_id: str) -> None:

@@ -26,10 +26,16 @@ async def rail(page: Watched) -> list[str]:
 @pytest.mark.parametrize(
     ("email", "places"),
     [
-        (ADMIN, ["Overview", "Tenants", "Adapters", "Usage", "Models", "Playground", "Requests", "System"]),
-        (VIEWER, ["Overview", "Tenants", "Adapters", "Usage", "Models", "Requests", "System"]),
+        (
+            ADMIN,
+            ["Overview", "Tenants", "Adapters", "Usage", "Models", "Experiments", "Playground", "Requests", "System"],
+        ),
+        (VIEWER, ["Overview", "Tenants", "Adapters", "Usage", "Models", "Experiments", "Requests", "System"]),
         (BILLING, ["Overview", "Tenants", "Usage", "Requests", "System"]),
-        (MEMBER, ["Overview", "Adapters", "Keys", "Usage", "Models", "Limits", "Playground", "Requests"]),
+        (
+            MEMBER,
+            ["Overview", "Adapters", "Keys", "Usage", "Models", "Experiments", "Limits", "Playground", "Requests"],
+        ),
     ],
 )
 async def test_the_rail_shows_what_a_role_may_see(visit: Visit, email: str, places: list[str]) -> None:

@@ -1,5 +1,5 @@
 """Every view of the dashboard, by the name of its screenshot. {acme} is the id of that project, {request} one of its
-requests, {month} the present one, {pool} the id of a pool."""
+requests, {month} the present one, {pool} the id of a pool, {experiment} of an experiment."""
 
 VIEWS = {
     "overview": "",
@@ -17,6 +17,15 @@ VIEWS = {
     "adapter-access": "adapters/{acme}/support-bot/access",
     "adapter-upload": "adapters?add=file",
     "adapter-import": "adapters?add=source&project={acme}",
+    "experiments": "experiments?project={acme}",
+    "experiments-of-whom": "experiments",
+    "experiment": "experiments/{acme}/{experiment}",
+    "experiment-health": "experiments/{acme}/{experiment}/health",
+    "experiment-setup": "experiments/{acme}/{experiment}/setup",
+    "experiment-calls": "experiments/{acme}/{experiment}/calls",
+    "new-experiment": "experiments/{acme}/new",
+    "feedback-metrics": "experiments/metrics?project={acme}",
+    "experiment-units": "experiments/units?project={acme}",
     "playground": "playground?project={acme}&model=tiny:support-bot&with=tiny",
     "system": "system",
     "status": "system/status",
@@ -59,13 +68,16 @@ ONE_OF_EACH_KIND = (
     "adapter-version",
     "adapter-upload",
     "pool",
+    "experiment",
+    "new-experiment",
     "playground",
     "usage",
     "request",
     "tenant-limits",
     "audit",
 )
-"""Charts, a drawer, a form, progress, a conversation, a table with totals, a timeline, gauges, long words."""
+"""Charts, a drawer, a form, progress, intervals, a long form, a conversation, a table with totals, a timeline, gauges,
+long words."""
 
-OF_THE_GUIDE = (("light", "overview"), ("dark", "adapter-traffic"), ("phone", "tenant"))
+OF_THE_GUIDE = (("light", "overview"), ("light", "experiment"), ("dark", "adapter-traffic"), ("phone", "tenant"))
 """By mode: README.md shows them, and the playground with answers."""

@@ -13,13 +13,14 @@ import { Table } from "../table.js";
 
 /**
  * times: Unix seconds, ascending. series: [{key, label, color, values}], values by time, null where there is none.
- * kind: "line", "area", or "bars" (stacked). kindOf: how values are shown: count, tokens, ms, percent, or money with a
- * currency. zoom false: dragging does nothing. title and hint stand above; total: a number beside the title.
+ * kind: "line", "area", "bars" (stacked), or "band": each series has lows and highs as well, and values may be negative.
+ * unit: how values are shown: count, tokens, ms, percent, change, or money with a currency; or shown(value) instead. zoom
+ * false: dragging does nothing. title and hint stand above; note stands in place of a chart without values.
  */
-export function Chart({ title, hint, times, series, kind = "line", unit = "count", currency, height = 200, zoom = true, href, note }) {
+export function Chart({ title, hint, times, series, kind = "line", unit = "count", currency, shown: written, height = 200, zoom = true, href, note }) {
   const [asTable, setAsTable] = useState(false);
-  const shown = (value) => (unit === "money" ? format.money(value, currency) : format[unit](value));
-  const isEmpty = !times?.length || series.every(({ values }) => values.every((value) => !value));
+  const shown = written ?? ((value) => unit === "money" ? format.money(value, currency) : format[unit](value));
+  const isEmpty = !times?.length || series.every(({ values }) => values.every((value) => (kind === "band" ? isNone(value) : !value)));
   return html`<figure class="chart">
     <figcaption class="chart-head">
       <div><h3>${href ? html`<a href=${href}>${title}</a>` : title}</h3>${hint && html`<p class="hint">${hint}</p>`}</div>
@@ -30,16 +31,22 @@ export function Chart({ title, hint, times, series, kind = "line", unit = "count
     ${isEmpty
       ? html`<div class="chart-empty" style=${{ minHeight: `${height}px` }}>${note ?? "Nothing in this range"}</div>`
       : asTable
-        ? html`<${Values} title=${title} times=${times} series=${series} unit=${unit} currency=${currency} />`
-        : html`<${Plot} title=${title} times=${times} series=${series} kind=${kind} height=${height} shown=${shown} isWhole=${unit === "count" || unit === "tokens"} zoom=${zoom} />`}
+        ? html`<${Values} title=${title} times=${times} series=${series} unit=${unit} currency=${currency} written=${written} />`
+        : html`<${Plot} title=${title} times=${times} series=${series} kind=${kind} height=${height} shown=${shown} isWhole=${kind !== "band" && (unit === "count" || unit === "tokens")} zoom=${zoom} />`}
   </figure>`;
 }
 
-function Values({ title, times, series, unit, currency }) {
-  const rows = times.map((at, place) => ({ at, currency, ...Object.fromEntries(series.map(({ key, values }) => [key, values[place]])) }));
+const isNone = (value) => value === null || value === undefined;
+const SUMMED = new Set(["count", "tokens", "money"]);
+
+function Values({ title, times, series, unit, currency, written }) {
+  const listed = series.flatMap(({ key, label, values, lows, highs }) => [
+    { key, label, values }, ...(lows ? [{ key: `${key} low`, label: "from", values: lows }, { key: `${key} high`, label: "to", values: highs }] : []),
+  ]);
+  const rows = times.map((at, place) => ({ at, currency, ...Object.fromEntries(listed.map(({ key, values }) => [key, values[place]])) }));
   const columns = [
     { key: "at", title: "Time", format: "time" },
-    ...series.map(({ key, label }) => ({ key, title: label, format: unit, total: unit !== "ms" && unit !== "percent" })),
+    ...listed.map(({ key, label }) => ({ key, title: label, format: unit, ...(written && { render: (row) => html`<span class="num">${written(row[key])}</span>` }), total: SUMMED.has(unit) && listed.length === series.length })),
   ];
   return html`<${Table} name="values" label=${title} columns=${columns} rows=${rows.reverse()} rowKey=${(row) => row.at} filter=${false} />`;
 }
@@ -52,10 +59,12 @@ function Plot({ title, times, series, kind, height, shown, isWhole, zoom }) {
   const isStacked = kind === "bars" || kind === "stacked";
   // Of a stack the highest comes first, so that those below are drawn over it.
   const data = useMemo(() => {
-    const columns = series.map(({ values }) => values);
+    const columns = kind === "band" ? series.flatMap(({ values, lows, highs }) => [highs, lows, values]) : series.map(({ values }) => values);
     return [times, ...(isStacked ? stacked(columns).reverse() : columns)];
   }, [times, series, kind]);
   const drawn = isStacked ? [...series].reverse() : series;
+  const newest = useRef(series);
+  newest.current = series;
   const colours = drawn.map(({ color }) => color).join();
 
   useEffect(() => {
@@ -63,6 +72,7 @@ function Plot({ title, times, series, kind, height, shown, isWhole, zoom }) {
     const made = options({
       width, height, kind, shown, isWhole, zoom,
       step: times.length > 1 ? times[1] - times[0] : 60,
+      bounds: () => boundsOf(newest.current),
       colours: drawn.map(({ color }) => resolved(color, root.current)),
       ink: { text: resolved("var(--text-3)", root.current), line: resolved("var(--border)", root.current), font: getComputedStyle(root.current).fontFamily },
       onHover: setHover,
@@ -81,7 +91,8 @@ function Plot({ title, times, series, kind, height, shown, isWhole, zoom }) {
 
   useEffect(() => plot.current && plot.current.data !== data && plot.current.setData(data), [data]);
 
-  const last = series.map(({ label, values }) => `${label} ${shown(values.at(-1))}`).join(", ");
+  const between = ({ lows, highs }) => (lows ? ` (${shown(lows.at(-1))} to ${shown(highs.at(-1))})` : "");
+  const last = series.map((each) => `${each.label} ${shown(each.values.at(-1))}${between(each)}`).join(", ");
   return html`<div class="plot" ref=${root} role="img" aria-label="${title}: last ${last}. The button above shows it as a table.">
     ${hover && html`<${Tooltip} hover=${hover} times=${times} series=${series} shown=${shown} />`}
   </div>`;
@@ -90,12 +101,21 @@ function Plot({ title, times, series, kind, height, shown, isWhole, zoom }) {
 function Tooltip({ hover, times, series, shown }) {
   const { index, left, width } = hover;
   if (times[index] === undefined) return null;
-  const rows = series.map(({ key, label, color, values }) => ({ key, label, color, value: values[index] }));
+  const rows = series.map(({ key, label, color, values, lows, highs }) => ({ key, label, color, value: values[index], between: lows && !isNone(lows[index]) && [lows[index], highs[index]] }));
   const side = left > width / 2 ? { right: `${width - left + 12}px` } : { left: `${left + 12}px` };
   return html`<div class="chart-tip" style=${side}>
     <time title=${utc(times[index])}>${short(times[index])}</time>
-    ${rows.map(({ key, label, color, value }) => html`<div key=${key}><i style=${{ background: color }}></i><span>${label}</span><b>${shown(value)}</b></div>`)}
+    ${rows.map(({ key, label, color, value, between }) => html`<div key=${key}><i style=${{ background: color }}></i><span>${label}</span><b>${shown(value)}</b></div>
+      ${between && html`<div key=${`${key} between`} class="chart-between">${shown(between[0])} to ${shown(between[1])}</div>`}`)}
   </div>`;
+}
+
+/** What a picture of intervals shows: those of its newer half, and 0. Older ones are wider and run out of it. */
+function boundsOf(series) {
+  const shown = series.flatMap(({ values, lows = [], highs = [] }) => [values, lows, highs].flatMap((column) => column.slice(Math.floor(column.length / 2)))).filter((value) => Number.isFinite(value));
+  const [low, high] = [Math.min(0, ...shown), Math.max(0, ...shown)];
+  const room = (high - low || 1) * 0.1;
+  return [low - room, high + room];
 }
 
 /** Changes when the theme does: canvases have to be drawn anew. */

@@ -30,10 +30,12 @@ function timeLabels(plot, splits, _axis, _space, step) {
 
 /**
  * step: seconds from one time to the next. colours: one per series, resolved. ink: {text, line, font}. shown(value): as
- * text. isWhole: values are whole numbers. onHover({index, left, width} | null), onZoom(from, to).
+ * text. isWhole: values are whole numbers. bounds(): of a band's picture. onHover({index, left, width} | null),
+ * onZoom(from, to). A band has three columns for each series: its highs, its lows, its values.
  */
-export function options({ width, height, kind, shown, isWhole, zoom, step, colours, ink, onHover, onZoom }) {
+export function options({ width, height, kind, shown, isWhole, zoom, step, colours, ink, bounds, onHover, onZoom }) {
   const isBars = kind === "bars";
+  const isBand = kind === "band";
   const axis = { stroke: ink.text, font: `11px ${ink.font}`, ticks: { show: false } };
   const drawn = colours.map((colour) => ({
     stroke: colour,
@@ -43,27 +45,30 @@ export function options({ width, height, kind, shown, isWhole, zoom, step, colou
     points: { show: !isBars && isAlone, size: 7, fill: colour },
     spanGaps: false,
   }));
+  const edge = { stroke: "transparent", width: 0, points: { show: false }, spanGaps: false };
   return {
     width,
     height,
+    bands: isBand ? colours.map((colour, place) => ({ series: [3 * place + 1, 3 * place + 2], fill: translucent(colour, 0.16) })) : undefined,
     padding: [8, HALF_LABEL_PX, 0, 0],
     legend: { show: false },
     cursor: {
       y: false,
-      points: { size: 7 },
+      points: { size: (_, place) => (isBand && place % 3 !== 0 ? 0 : 7) },
       drag: { x: zoom, y: false, setScale: false },
     },
     scales: {
       x: { time: true, range: isBars ? (_, min, max) => [min - step / 2, max + step / 2] : undefined },
-      y: { range: (_, min, max) => [0, max > 0 ? max * 1.1 : 1] },
+      y: { range: isBand ? bounds : (_, min, max) => [0, max > 0 ? max * 1.1 : 1] },
     },
     axes: [
       { ...axis, grid: { show: false }, values: timeLabels, space: 64, size: 28 },
       { ...axis, grid: { stroke: ink.line, width: 1 }, values: (_, splits) => splits.map(shown), ...(isWhole && { incrs: WHOLE }), space: 36, size: widest },
     ],
-    series: [{}, ...drawn],
+    series: [{}, ...(isBand ? drawn.flatMap((each) => [edge, edge, each]) : drawn)],
     drawOrder: ["axes", "series"],
     hooks: {
+      drawAxes: isBand ? [(plot) => lineAtZero(plot, ink.text)] : [],
       setCursor: [
         (plot) => {
           const { idx, left } = plot.cursor;
@@ -81,6 +86,19 @@ export function options({ width, height, kind, shown, isWhole, zoom, step, colou
       ],
     },
   };
+}
+
+/** Nothing differs there. */
+function lineAtZero({ ctx, bbox, valToPos }, colour) {
+  const at = Math.round(valToPos(0, "y", true)) + 0.5;
+  ctx.save();
+  ctx.strokeStyle = colour;
+  ctx.lineWidth = devicePixelRatio;
+  ctx.beginPath();
+  ctx.moveTo(bbox.left, at);
+  ctx.lineTo(bbox.left + bbox.width, at);
+  ctx.stroke();
+  ctx.restore();
 }
 
 /** A single value is no line. */

@@ -64,6 +64,14 @@ export function percent(share) {
   return `${significant(share * 100, 3)} %`;
 }
 
+/** A relative difference, 1 being twice as much: +4.2 %, −0.31 %. */
+export function change(share) {
+  if (share === null || share === undefined || Number.isNaN(share)) return "–";
+  const value = share * 100;
+  const sign = value > 0 ? "+" : value < 0 ? "−" : "";
+  return `${sign}${significant(Math.abs(value), 3)} %`;
+}
+
 const BYTES = ["B", "KiB", "MiB", "GiB", "TiB"];
 
 export function bytes(value) {

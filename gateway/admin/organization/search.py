@@ -1,5 +1,5 @@
-"""Finds tenants, keys, adapters, pools, people, requests and refusals by a part of what is known of them, as far as the
-caller may see them.
+"""Finds tenants, keys, adapters, experiments, pools, people, requests and refusals by a part of what is known of them, as
+far as the caller may see them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ REQUEST_ID_PREFIX = "req_"
 class SearchResult(msgspec.Struct, frozen=True):
     """Something that was found."""
 
-    kind: Literal["project", "api_key", "adapter", "pool", "user", "request", "refusal"]
+    kind: Literal["project", "api_key", "adapter", "experiment", "pool", "user", "request", "refusal"]
     id: str
     name: str
     project_id: str | None
@@ -45,7 +45,7 @@ TEXT = {"type": "string", "minLength": 1, "maxLength": MAX_CHARS}
 
 @get("/search", opt=needs("projects.read", query=("q",), in_any_project=True) | shape(query={"q": TEXT}, needed=("q",)))
 async def search(request: Request[Any, Any, Any], services: Services, caller: Caller) -> SearchResults:
-    """Search for projects, users, keys, adapters, pools and requests.
+    """Search for projects, users, keys, adapters, experiments, pools and requests.
 
     Names and addresses are found by any part, in upper or lower case; ids as a whole. At most 20 results are returned.
     """
@@ -67,6 +67,8 @@ async def search(request: Request[Any, Any, Any], services: Services, caller: Ca
                 results.append(SearchResult("refusal", given, given, refused.project_id, href))
         found += await find.find_projects(conn, organization_id, projects_with(caller, "projects.read"), text, MAX_EACH)
         found += await find.find_adapters(conn, organization_id, projects_with(caller, "adapters.read"), text, MAX_EACH)
+        experiments_of = projects_with(caller, "experiments.read")
+        found += await find.find_experiments(conn, organization_id, experiments_of, text, MAX_EACH)
         found += await find.find_keys(conn, organization_id, projects_with(caller, "keys.read"), text, MAX_EACH)
         if "pools.read" in caller.permissions:
             found += await find.find_pools(conn, organization_id, text, MAX_EACH)
@@ -86,5 +88,7 @@ def _href(found: find.Found) -> str:
             return f"/admin/adapters/{found.project_id}/{found.name}"
         case "pool":
             return f"/admin/models/{found.id}"
+        case "experiment":
+            return f"/admin/experiments/{found.project_id}/{found.id}"
         case "user":
             return f"/admin/system/users?user={found.id}"

@@ -37,6 +37,7 @@ TOPICS = {
     "adapter_shares": "adapters",
     "model_aliases": "adapters",
     "api_keys": "keys",
+    "experiments": "experiments",
     "limits": "limits",
     "organizations": "projects",
     "pools": "pools",

@@ -10,7 +10,7 @@ import msgspec
 if TYPE_CHECKING:
     from gateway.db.pool import Connection
 
-Kind = Literal["project", "api_key", "adapter", "user", "pool"]
+Kind = Literal["project", "api_key", "adapter", "experiment", "user", "pool"]
 
 
 class Found(msgspec.Struct, frozen=True):
@@ -42,6 +42,12 @@ _ADAPTERS = """
     WHERE p.organization_id = $1 AND ($2::text[] IS NULL OR p.id = ANY ($2)) AND p.archived_at IS NULL
       AND a.removed_at IS NULL AND (strpos(lower(a.name), $3) > 0 OR a.id = $3)
     ORDER BY strpos(lower(a.name), $3), length(a.name), a.name, a.id LIMIT $4
+"""
+_EXPERIMENTS = """
+    SELECT 'experiment' AS kind, e.id, e.name, e.project_id FROM experiments e JOIN projects p ON p.id = e.project_id
+    WHERE p.organization_id = $1 AND ($2::text[] IS NULL OR p.id = ANY ($2)) AND p.archived_at IS NULL
+      AND (strpos(e.name, $3) > 0 OR strpos(lower(e.model), $3) > 0 OR e.id = $3)
+    ORDER BY strpos(e.name, $3) = 0, length(e.name), e.name, e.id LIMIT $4
 """
 _USERS = """
     SELECT 'user' AS kind, id, email AS name, NULL AS project_id FROM users
@@ -78,6 +84,14 @@ async def find_adapters(
     """Return adapters whose name holds a text. Arguments as of `find_projects`."""
     only = None if project_ids is None else list(project_ids)
     return [Found(**row) for row in await conn.fetch(_ADAPTERS, organization_id, only, text, limit)]
+
+
+async def find_experiments(
+    conn: Connection, organization_id: str, project_ids: Sequence[str] | None, text: str, limit: int
+) -> list[Found]:
+    """Find experiments by a part of their names, or of the model strings by which they are asked for."""
+    only = None if project_ids is None else list(project_ids)
+    return [Found(**row) for row in await conn.fetch(_EXPERIMENTS, organization_id, only, text, limit)]
 
 
 async def find_users(conn: Connection, organization_id: str, text: str, limit: int) -> list[Found]:

@@ -1,0 +1,102 @@
+// What may change while an experiment runs: more units, other weights for new ones, an arm ended, one more guardrail.
+
+import { Dialog } from "../../components/dialog.js";
+import { Notice } from "../../components/feedback.js";
+import { Form, Select, TextField, useForm } from "../../components/form.js";
+import { toast } from "../../components/toast.js";
+import { post } from "../../lib/api.js";
+import { invalidate, useAll } from "../../lib/data.js";
+import { percent } from "../../lib/format/format.js";
+import { html } from "../../lib/html.js";
+import { pathOf } from "../../lib/projects_api.js";
+import { number } from "../../lib/rules/checks.js";
+import { experimentPath } from "./paths.js";
+import { BUILT_IN_METRICS, coverageShown, goalOf, isError, metricTitle, sharesOf } from "./words.js";
+
+const PARTS_OF_A_PERCENT = 100;
+
+async function change(projectId, { id, version }, body) {
+  await post(experimentPath(projectId, id), { version, ...body });
+  invalidate(pathOf(projectId, "/experiments"));
+}
+
+/** All arms as a change has to name them. */
+const armsOf = ({ arms }) => arms.map(({ name, weight, ended, target }) => ({ name, weight, ended, target }));
+
+export function SetCoverage({ projectId, experiment, onClose }) {
+  const { name, coverage } = experiment;
+  const form = useForm({ coverage: "100" }, async (values) => {
+    await change(projectId, experiment, { coverage: Math.round(Number(values.coverage) * PARTS_OF_A_PERCENT) });
+    onClose();
+    toast(`${name} covers ${percent(Number(values.coverage) / 100)} of the units`);
+  }, ({ coverage: wanted }) => ({ coverage: wanted.trim() ? number(wanted, { min: coverage / PARTS_OF_A_PERCENT, max: 100 }) : "Give a part of the units." }));
+  return html`<${Dialog} title="Cover more units" onClose=${onClose}>
+    <${Form} form=${form} verb="Cover them" what="cover more units" onCancel=${onClose}>
+      <${TextField} ...${form.bind("coverage")} label="Part of the units that takes part, %" hint=${`${coverageShown(coverage)} now. It never shrinks: a unit that has an arm keeps it.`} inputmode="decimal" autocomplete="off" autofocus />
+      <${Notice} title="What will happen">Units that took no part are given an arm with their next request. Nobody who has one gets another.<//>
+    <//>
+  <//>`;
+}
+
+export function SetWeights({ projectId, experiment, onClose }) {
+  const { name, arms } = experiment;
+  const open = arms.filter(({ ended }) => !ended);
+  const shares = sharesOf(arms);
+  const shown = Object.fromEntries(arms.map((arm, place) => [arm.name, String(Math.round(shares[place] * 10_000) / PARTS_OF_A_PERCENT)]));
+  const form = useForm(shown, async (values) => {
+    await change(projectId, experiment, { arms: armsOf(experiment).map((arm) => ({ ...arm, weight: arm.ended ? 0 : Math.round(Number(values[arm.name]) * PARTS_OF_A_PERCENT) })) });
+    onClose();
+    toast(`The weights of ${name} change`);
+  }, (values) => {
+    const wrong = Object.fromEntries(open.map((arm) => [arm.name, values[arm.name].trim() ? number(values[arm.name], { min: 0, max: 100 }) : "Give a part."]));
+    if (open.filter((arm) => Number(values[arm.name]) > 0).length < 2) wrong[open[0].name] ??= "At least two arms need a part above 0.";
+    return wrong;
+  });
+  return html`<${Dialog} title="Change weights" onClose=${onClose}>
+    <${Form} form=${form} verb="Change" what="change the weights" onCancel=${onClose}>
+      ${open.map((arm) => html`<${TextField} key=${arm.name} ...${form.bind(arm.name)} label=${`${arm.name}, % of new units`} inputmode="decimal" autocomplete="off" />`)}
+      <${Notice} title="What will happen">Units that have seen an arm keep it. For about five seconds, while all gateways learn who they are, other units get the control; then they are given arms by the new weights. Results compare like with like: units from before and after are not mixed.<//>
+      <p class="hint">Latencies are compared most fairly between arms of one size: the smaller one has fewer answers in its cache.</p>
+    <//>
+  <//>`;
+}
+
+export function EndArm({ projectId, experiment, onClose }) {
+  const open = experiment.arms.slice(1).filter(({ ended }) => !ended);
+  const form = useForm({ arm: open.at(-1)?.name ?? "" }, async ({ arm: name }) => {
+    await change(projectId, experiment, { arms: armsOf(experiment).map((arm) => (arm.name === name ? { ...arm, ended: true, weight: 0 } : arm)) });
+    onClose();
+    toast(`${name} has ended`);
+  });
+  if (open.length < 2) {
+    return html`<${Dialog} title="End an arm" onClose=${onClose}><${Notice} title="This is the last one beside the control">Pause or stop the experiment instead: with one arm alone there is nothing to compare.<//><//>`;
+  }
+  return html`<${Dialog} title="End an arm" onClose=${onClose}>
+    <${Form} form=${form} verb="End the arm" what="end the arm" onCancel=${onClose} danger>
+      <${Select} ...${form.bind("arm")} label="Arm" options=${open.map(({ name }) => [name, name])} />
+      <${Notice} tone="warn" title="What will happen">Its units get ${experiment.arms[0].name} from now on and are no longer analysed. An arm that has ended does not come back. What it did so far stays in the results.<//>
+    <//>
+  <//>`;
+}
+
+export function AddGuardrail({ projectId, experiment, onClose }) {
+  const { metrics } = experiment;
+  const own = useAll(pathOf(projectId, "/feedback_metrics")).data ?? [];
+  const byName = Object.fromEntries(own.map((metric) => [metric.name, metric]));
+  const taken = metrics.guardrails.map(({ metric }) => metric);
+  const free = [...BUILT_IN_METRICS, ...own.map(({ name }) => [name, `${name}, feedback`])].filter(([name]) => !taken.includes(name));
+  const form = useForm({ metric: free[0]?.[0] ?? "", margin: "0", action: "pause" }, async ({ metric, margin, action }) => {
+    const added = { metric, action, margin: isError(metric) ? 0 : Number(margin) / 100, ...(metric in byName && { goal: goalOf(metric, byName) }) };
+    await change(projectId, experiment, { metrics: { ...metrics, guardrails: [...metrics.guardrails, added] } });
+    onClose();
+    toast(`${metricTitle(metric)} is watched`);
+  }, ({ margin }) => ({ margin: margin.trim() ? number(margin, { min: 0, max: 1000 }) : undefined }));
+  return html`<${Dialog} title="Add a guardrail" onClose=${onClose}>
+    <${Form} form=${form} verb="Add" what="add the guardrail" onCancel=${onClose}>
+      <${Select} ...${form.bind("metric")} label="Metric" options=${free} />
+      ${!isError(form.values.metric) && html`<${TextField} ...${form.bind("margin")} label="Tolerated, %" hint="How much worse than the control's is still well." inputmode="decimal" autocomplete="off" />`}
+      <${Select} ...${form.bind("action")} label="When harm is proven" options=${[["pause", "pause the experiment"], ["alert", "raise an alert"]]} />
+      <${Notice} title="What will happen">It is judged on all units so far, and acts within seconds where there is harm already. Guardrails cannot be taken away again.<//>
+    <//>
+  <//>`;
+}

@@ -1,0 +1,81 @@
+// What will happen, in words, while the form is filled in: what callers get, how many units are needed, and how long
+// that takes.
+
+import { Notice } from "../../../components/feedback.js";
+import { post } from "../../../lib/api.js";
+import { percent, plural } from "../../../lib/format/format.js";
+import { html, useEffect, useState } from "../../../lib/html.js";
+import { pathOf } from "../../../lib/projects_api.js";
+import { isInLedger, isQuantile, metricTitle, sourceInWords } from "../words.js";
+import { wrongValues } from "./values.js";
+
+const WAIT_MS = 400;
+
+/**
+ * {size, problem}: what the project's own traffic says of an effect; problem: why it says nothing. body null: nothing
+ * is asked. It is asked anew for another version of the experiment.
+ */
+export function useSize(projectId, body, version = 0) {
+  const [found, setFound] = useState({ size: null, problem: null });
+  const asked = body && JSON.stringify(body);
+  useEffect(() => {
+    if (!asked) return void setFound({ size: null, problem: null });
+    const leave = new AbortController();
+    const timer = setTimeout(() => {
+      post(pathOf(projectId, "/experiments/preview"), JSON.parse(asked), { signal: leave.signal }).then(
+        ({ size }) => setFound({ size, problem: null }),
+        (error) => error.name !== "AbortError" && setFound({ size: null, problem: error.message }),
+      );
+    }, WAIT_MS);
+    return () => (clearTimeout(timer), leave.abort());
+  }, [projectId, asked, version]);
+  return found;
+}
+
+/** By which metric's past the size is told: a quantile by its mean, what the ledger does not know by the cost. */
+export const sizedBy = (metric) => (isInLedger(metric) ? metric.split(".")[0] : "cost_nanos");
+
+/** What the size is of, where that is not the metric itself. */
+export function sizeNote(metric) {
+  if (!isInLedger(metric)) return `The past does not tell how “${metricTitle(metric)}” varies, so this is for the cost. `;
+  return isQuantile(metric) ? "For the mean instead of the quantile: " : "";
+}
+
+/** What is asked for the values of a form; null while they say no metric or no effect. */
+export function questionOf(values) {
+  const wrong = wrongValues(values);
+  const [metric] = values.primary;
+  if (!metric || !values.effect.trim() || wrong.effect || wrong.alpha || wrong.coverage) return null;
+  return {
+    metric: sizedBy(metric), relative_effect: Number(values.effect) / 100, alpha: Number(values.alpha) / 100,
+    coverage: Math.round(Number(values.coverage) * 100), num_arms: values.arms.filter(({ share }) => Number(share) > 0).length,
+  };
+}
+
+/** models: of useArmModels. */
+export function Plan({ projectId, values, models }) {
+  const question = questionOf(values);
+  const { size, problem } = useSize(projectId, question);
+  const model = values.model.trim() || values.name.trim() || "the model string";
+  const isAlias = models.aliases.includes(model);
+  const arms = values.arms.map(({ name, share, model }) => `${name || "an arm"}, ${percent(Number(share) / 100)}: ${model || "not chosen yet"}`);
+  const part = Number(values.coverage);
+  return html`<${Notice} title="What will happen">
+    <span class="plan">
+      <span>This saves a draft: nothing changes for callers until you start it.</span>
+      <span>From the start on, requests for “${model}” get one of the arms (${arms.join("; ")}). Every unit keeps its arm; it is ${sourceInWords(values.unit === "metadata." ? `metadata.${values.key || "…"}` : values.unit)}. Requests without one get the control.</span>
+      ${isAlias && html`<span>“${model}” is an alias now: it stands for the experiment from the start on, and for the arm that you choose at the end.</span>`}
+      ${part > 0 && part < 100 && html`<span>${percent(1 - part / 100)} of the units take no part and get the control.</span>`}
+      ${size && html`<span class="plan-size">${sizeNote(values.primary[0])}${size.text}</span>`}
+      ${!size && html`<span>${unsized(question, problem)}</span>`}
+      <span>A unit's outcomes count for ${plural(Number(values.window), "day")} and are in the results afterwards: the first come ${plural(Number(values.window), "day")} after the start. Nothing is to be decided before ${plural(Number(values.min_days), "day")} are over.</span>
+    </span>
+  <//>`;
+}
+
+function unsized(question, problem) {
+  if (!question) return "Choose the metric that decides to see how long it takes.";
+  return problem ? `How long it takes is not known: ${problem}` : "How long it takes is being looked up.";
+}
+
+export const effectHint = (values) => `The smallest change of “${metricTitle(values.primary[0] || "the metric")}” that is worth knowing of; smaller ones take far longer to find.`;

@@ -1,0 +1,98 @@
+// A definition as texts of a form and back, what is filled in at first, and what is wrong with what was typed.
+
+import { goalOf, isError } from "../words.js";
+import { checkSampling } from "../../../lib/rules/sampling.js";
+import { modelName, number, whole } from "../../../lib/rules/checks.js";
+
+const DAY_S = 86_400;
+const PARTS = 10_000;
+const METADATA = "metadata.";
+const MAX_ARMS = 8;
+
+export const mayAddArm = (arms) => arms.length < MAX_ARMS;
+
+/** What a new experiment has before anybody types. models: [control, treatment] as far as there are any. */
+export function initialValues(models) {
+  return {
+    name: "", model: "", unit: "safety_identifier", key: "", coverage: "100",
+    arms: [newArm("control", models[0], "50"), newArm("treatment", models[1], "50")],
+    primary: [""],
+    guardrails: [{ metric: "error_rate", action: "pause", margin: "0" }, { metric: "refusal_rate", action: "pause", margin: "0" }, { metric: "ttft_ms.p95", action: "alert", margin: "10" }],
+    secondary: [],
+    effect: "5", alpha: "5", tightest_at: "5000", window: "7", min_days: "7", layer: "default", holdout: "",
+  };
+}
+
+export const newArm = (name, model = "", share = "0") => ({ name, model, share, temperature: "", system_prompt: "", mode: "fill", defaults: {} });
+
+/** The values of a definition that there is. */
+export function valuesOf({ name, model, unit, coverage, layer, holdout, arms, metrics, analysis }) {
+  const total = arms.reduce((sum, { weight }) => sum + weight, 0) || 1;
+  const isMetadata = unit.from.startsWith(METADATA);
+  return {
+    name, model, layer: layer ?? "default", holdout: holdout ?? "", coverage: text(coverage / (PARTS / 100)),
+    unit: isMetadata ? METADATA : unit.from, key: isMetadata ? unit.from.slice(METADATA.length) : "",
+    arms: arms.map(({ name, weight, target: { model, defaults = {}, mode = "fill" } }) => ({
+      name, model, mode, defaults, share: text((100 * weight) / total), temperature: text(defaults.temperature), system_prompt: defaults.system_prompt ?? "",
+    })),
+    primary: metrics.primary.map(({ metric }) => metric),
+    guardrails: (metrics.guardrails ?? []).map(({ metric, action, margin }) => ({ metric, action, margin: text(margin * 100) })),
+    secondary: metrics.secondary ?? [],
+    effect: "5", alpha: text(analysis.alpha * 100), tightest_at: String(analysis.tightest_at), window: text(analysis.outcome_window_seconds / DAY_S), min_days: String(analysis.min_days),
+  };
+}
+
+const text = (value) => (value === undefined || value === null ? "" : String(Math.round(value * 100) / 100));
+
+/** own: the project's own metrics by name, which say which way is better. */
+export function definitionOf(values, own) {
+  const goal = (metric) => goalOf(metric, own) ?? "increase";
+  const isOwn = (metric) => metric in own;
+  return {
+    name: values.name.trim(), model: values.model.trim() || values.name.trim(),
+    unit: { from: values.unit === METADATA ? METADATA + values.key.trim() : values.unit },
+    coverage: Math.round(Number(values.coverage) * (PARTS / 100)), layer: values.layer.trim() || "default", holdout: values.holdout || null,
+    arms: values.arms.map(armOf),
+    metrics: {
+      primary: values.primary.filter(Boolean).map((metric) => ({ metric, goal: goal(metric) })),
+      guardrails: values.guardrails.map(({ metric, action, margin }) => ({ metric, action, margin: isError(metric) ? 0 : Number(margin) / 100, ...(isOwn(metric) && { goal: goal(metric) }) })),
+      secondary: values.secondary,
+    },
+    analysis: {
+      alpha: Number(values.alpha) / 100, tightest_at: Number(values.tightest_at), outcome_window_seconds: Math.round(Number(values.window) * DAY_S), min_days: Number(values.min_days),
+    },
+  };
+}
+
+function armOf({ name, model, share, temperature, system_prompt: prompt, mode, defaults }) {
+  const { temperature: _, system_prompt: __, ...others } = defaults;
+  const set = { ...others, ...(temperature.trim() && { temperature: Number(temperature) }), ...(prompt.trim() && { system_prompt: prompt }) };
+  return { name: name.trim(), weight: Math.round(Number(share) * (PARTS / 100)), target: { model, ...(Object.keys(set).length && { defaults: set, mode }) } };
+}
+
+/** What is wrong, {field: sentence}; of arms "arms.0.name". */
+export function wrongValues(values) {
+  return {
+    name: modelName(values.name), model: values.model.trim() ? modelName(values.model) : undefined,
+    key: values.unit === METADATA && !values.key.trim() ? "Say which key of the metadata names the unit." : undefined,
+    coverage: values.coverage.trim() ? number(values.coverage, { min: 0.01, max: 100 }) : "Give a part of 0.01 to 100 %.",
+    ...wrongArms(values.arms),
+    primary: values.primary.some(Boolean) ? undefined : "Choose the metric that decides.",
+    guardrails: values.guardrails.map(({ margin }) => number(margin, { min: 0, max: 1000 })).find(Boolean),
+    effect: number(values.effect, { min: 0.1, max: 1000 }), alpha: number(values.alpha, { min: 0.01, max: 20 }), tightest_at: whole(values.tightest_at, { min: 20, max: 100_000_000 }),
+    window: number(values.window, { min: 0.001, max: 90 }), min_days: whole(values.min_days, { max: 365 }),
+  };
+}
+
+function wrongArms(arms) {
+  const wrong = {};
+  arms.forEach(({ name, model, share, temperature }, place) => {
+    const isTwice = arms.findIndex((arm) => arm.name.trim() === name.trim()) < place;
+    wrong[`arms.${place}.name`] = modelName(name) ?? (isTwice ? "Two arms have the same name." : undefined);
+    wrong[`arms.${place}.model`] = model ? undefined : "Choose what the arm serves.";
+    wrong[`arms.${place}.share`] = share.trim() ? number(share, { min: 0, max: 100 }) : "Give a part of 0 to 100 %.";
+    wrong[`arms.${place}.temperature`] = checkSampling({ temperature }).temperature;
+  });
+  if (arms.filter(({ share }) => Number(share) > 0).length < 2) wrong["arms.0.share"] ??= "At least two arms need a part above 0.";
+  return wrong;
+}

@@ -1,0 +1,5 @@
+// Where an experiment is in the admin API.
+
+import { pathOf } from "../../lib/projects_api.js";
+
+export const experimentPath = (projectId, id, rest = "") => pathOf(projectId, `/experiments/${encodeURIComponent(id)}${rest}`);

@@ -1,0 +1,119 @@
+// What an experiment found: one metric over time, and each metric of each arm beside the control with what may be
+// concluded.
+
+import { Badge } from "../../components/badge.js";
+import { Chart } from "../../components/charts/chart.js";
+import { Empty, Loaded, Notice } from "../../components/feedback.js";
+import { Select } from "../../components/form.js";
+import { Section } from "../../components/page.js";
+import { Table } from "../../components/table.js";
+import { useApi } from "../../lib/data.js";
+import { coloursOf } from "../../lib/colours.js";
+import { change, plural } from "../../lib/format/format.js";
+import { html } from "../../lib/html.js";
+import { useQuery } from "../../lib/router.js";
+import { useMonthlyCost } from "../../lib/projects_api.js";
+import { absoluteOf, relativeOf, rowsOf } from "./look.js";
+import { experimentPath } from "./paths.js";
+import { IsControl } from "./tabs.js";
+import { metricOf, metricTitle, shownDifference, shownValue } from "./words.js";
+
+const DAY_S = 86_400;
+const EVERY_MS = 60_000;
+const WORD = { better: ["better", "good"], worse: ["worse", "bad"], different: ["differs", "info"], unclear: ["open", ""], harmed: ["harmed", "bad"], safe: ["safe", "good"] };
+const ROLES = [
+  ["primary", "What decides", "Declared before the start. Intervals hold whenever you look, and however often."],
+  ["guardrail", "Guardrails", "What must not become worse. Each is judged on its own, at 1 % false alarms."],
+  ["secondary", "Only watched", "Of those that are marked as different, few are false; they decide nothing."],
+];
+
+export function Results({ projectId, experiment, results, own }) {
+  const timeline = useApi(experimentPath(projectId, experiment.id, "/timeline"), {}, { every: EVERY_MS });
+  const { currency } = useMonthlyCost(projectId);
+  const shared = { projectId, experiment, own, currency };
+  return html`<${Loaded} from=${results} what="load the results">
+    ${(look) => html`
+      <${Verdict} look=${look} />
+      ${look.comparisons.length + look.quantiles.length === 0
+        ? html`<${NotYet} experiment=${experiment} />`
+        : html`<${OverTime} ...${shared} look=${look} days=${timeline.data?.data} />`}
+      <${ArmUnits} look=${look} experiment=${experiment} />
+      ${ROLES.map(([role, title, hint]) => html`<${OfRole} key=${role} ...${shared} look=${look} role=${role} title=${title} hint=${hint} />`)}`}
+  <//>`;
+}
+
+function Verdict({ look: { is_srm: isSrm, may_decide: may, conclusion } }) {
+  if (isSrm) return html`<${Notice} tone="bad" title="Units are not split as declared">Nothing here is to be believed until that is mended: something keeps units of one arm from being counted. Health shows where.<//>`;
+  return html`<${Notice} tone=${may ? "good" : "info"} title=${may ? "What may be concluded" : "What may be concluded so far"}>${conclusion} Intervals hold although you look now, and again later.<//>`;
+}
+
+function ArmUnits({ look, experiment }) {
+  const columns = [
+    { key: "name", title: "Arm", render: ({ name, place, ended, chosen }) => html`<span>${name} <${IsControl} name=${name} place=${place} /> ${ended && html`<${Badge}>ended<//>`} ${chosen && html`<${Badge} tone="good">chosen<//>`}</span>` },
+    { key: "model", title: "Serves", render: ({ model }) => html`<code>${model}</code>` },
+    { key: "share", title: "Of new units", format: "percent" },
+    { key: "units", title: "Units", format: "count", total: true },
+    { key: "compliance", title: "Whole treatment", format: "percent" },
+  ];
+  const rows = experiment.arms.map((arm, place) => ({ place, ...arm, ...look.arms[place], chosen: arm.name === experiment.decided_arm, model: arm.serves?.model ?? arm.target.model }));
+  return html`<${Table} name="arms" label="Units by arm" columns=${columns} rows=${rows} rowKey=${({ name }) => name} filter=${false} />`;
+}
+
+function NotYet({ experiment: { analysis } }) {
+  return html`<${Empty} icon="clock" title="No unit's window has ended yet">
+    What a unit does counts for ${plural(analysis.outcome_window_seconds / DAY_S, "day")} after its first request, and is in the results afterwards. Errors and refusals count at once.
+  <//>`;
+}
+
+/** The effect of each arm as looks at the end of each day had it, as a part of the control's value where it is told from 0. */
+function OverTime({ look, days, experiment, own, currency }) {
+  const metrics = [...new Set([...look.comparisons, ...look.quantiles].map(({ metric }) => metric))];
+  const [asked, ask] = useQuery("metric", "");
+  const metric = metrics.includes(asked) ? asked : metrics[0];
+  if (days === undefined) return null;
+  const arms = experiment.arms.slice(1).map(({ name }) => name);
+  const colours = coloursOf(arms);
+  const found = days.map(({ comparisons, quantiles }) => [...comparisons, ...quantiles].filter((each) => each.metric === metric));
+  const isRelative = found.some((each) => each.some(relativeOf));
+  const read = isRelative ? relativeOf : absoluteOf;
+  const at = (arm, part) => found.map((each) => read(each.find(({ arm: name }) => name === arm))?.[part] ?? null);
+  const series = arms.map((arm, place) => ({
+    key: arm, label: arm, color: colours[place],
+    values: at(arm, "value"), lows: at(arm, "low"), highs: at(arm, "high"),
+  }));
+  const times = days.map(({ day }) => Date.parse(`${day}T00:00:00Z`) / 1000);
+  const shown = isRelative ? change : (value) => shownDifference(metric, value, currency, own);
+  const options = metrics.map((name) => [name, metricTitle(name)]);
+  return html`<div class="over-time">
+    ${metrics.length > 1 && html`<${Select} label="Metric over time" value=${metric} options=${options} onValue=${(name) => ask(name)} />`}
+    <${Chart} title=${`${metricTitle(metric)}: difference from ${experiment.arms[0].name}`} hint="The line is what was measured by the end of each day, the band all differences that are not excluded: one that leaves 0 outside is proven."
+      times=${times} series=${series} kind="band" shown=${shown} zoom=${false} height=${240} note="No interval yet: too few units have ended their windows" />
+  </div>`;
+}
+
+function OfRole({ look, experiment, own, currency, role, title, hint }) {
+  const rows = rowsOf(look, role);
+  if (rows.length === 0) return null;
+  const value = (metric, estimate) => (estimate === undefined ? html`<span class="faint">–</span>` : html`<span class="num">${shownValue(metric, estimate, currency, own)}</span>`);
+  const columns = [
+    { key: "metric", title: "Metric", value: ({ metric }) => metricTitle(metric), render: ({ metric }) => html`<span>${metricTitle(metric)}<br /><small class="faint">${metricOf(metric, own)}</small></span>` },
+    { key: "arm", title: "Arm", hide: experiment.arms.length < 3 },
+    { key: "control", title: experiment.arms[0].name, align: "end", sort: false, render: ({ metric, control }) => value(metric, control) },
+    { key: "treatment", title: experiment.arms.length < 3 ? experiment.arms[1].name : "With the arm", align: "end", sort: false, render: ({ metric, treatment }) => value(metric, treatment) },
+    { key: "difference", title: "Difference", align: "end", sort: false, csv: false, render: (row) => html`<${Difference} row=${row} own=${own} currency=${currency} />` },
+    { key: "verdict", title: "", sort: false, class: "shrink", render: ({ verdict }) => html`<${Badge} dot tone=${WORD[verdict][1]}>${WORD[verdict][0]}<//>` },
+    { key: "text", title: "What may be concluded", sort: false, class: "name-cell", render: ({ text, action }) => html`<span>${text}${action && html` <small class="faint">Harm ${action === "pause" ? "pauses the experiment" : "raises an alert"}.</small>`}</span>` },
+  ];
+  return html`<${Section} title=${title} hint=${hint}>
+    <${Table} name=${role} label=${title} columns=${columns} rows=${rows} rowKey=${({ metric, arm }) => `${metric} ${arm}`} filter=${false} />
+  <//>`;
+}
+
+/** The interval first: a difference without it says nothing. */
+function Difference({ row, own, currency }) {
+  const relative = relativeOf(row);
+  const { value, low, high } = relative ?? absoluteOf(row) ?? {};
+  if (value === undefined || value === null) return html`<span class="faint">–</span>`;
+  const shown = relative ? change : (each) => shownDifference(row.metric, each, currency, own);
+  return html`<span class="difference"><b class="num">${shown(value)}</b><small class="num faint">${low === null || high === null ? "not bounded yet" : `${shown(low)} to ${shown(high)}`}</small></span>`;
+}

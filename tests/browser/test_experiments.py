@@ -1,0 +1,237 @@
+"""Experiments: made in a form that tells how long they take, started, watched, changed, stopped and decided."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import httpx
+from playwright.async_api import Page, expect
+
+from gateway.db.pool import Database
+from tests.browser.acts import confirm, dialog, row, told
+from tests.browser.conftest import Visit
+from tests.browser.experiment import METRIC, NAME, make_experiment, write_errors
+from tests.browser.house import MEMBER, VIEWER, BrowserHouse
+from tests.gateway.live import BASE
+from tests.patience import PATIENCE_S
+
+UNITS = 12
+
+
+def experiment_named(house: BrowserHouse, project: str, name: str) -> dict[str, Any]:
+    with house.operator() as operator:
+        listed = operator.get(f"/projects/{house.projects[project]}/experiments").json()["data"]
+    (found,) = [each for each in listed if each["name"] == name]
+    return dict(found)
+
+
+async def ask(house: BrowserHouse, project: str, model: str, units: int) -> set[str]:
+    """Send a request of each of some units; return the arms that replies name."""
+    async with httpx.AsyncClient(base_url=house.url, timeout=PATIENCE_S) as client:
+        arms = set()
+        for number in range(units):
+            body = {"model": model, "messages": [{"role": "user", "content": "hi"}], "max_tokens": 2}
+            reply = await client.post(
+                "/v1/chat/completions",
+                json=body | {"user": f"user-{number}"},
+                headers={"authorization": f"Bearer {house.keys[project]}"},
+            )
+            assert reply.status_code == 200, reply.text
+            found = re.search('arm="([^"]+)"', reply.headers["x-lorikeet-experiment"])
+            assert found is not None
+            arms.add(found[1])
+    return arms
+
+
+async def act(page: Page, name: str) -> None:
+    """Choose one of the experiment's further actions."""
+    await page.get_by_role("button", name="More actions").click()
+    await page.get_by_role("menuitem", name=name).click()
+
+
+async def test_an_experiment_lives_from_its_form_to_its_decision(visit: Visit, browser_house: BrowserHouse) -> None:
+    watched = await visit()
+    page = watched.page
+    lead = page.locator(".lead")
+    await watched.open(f"experiments?project={browser_house.projects['globex']}")
+    await expect(page.get_by_role("heading", name="No experiment yet")).to_be_visible()
+    await page.get_by_role("link", name="New experiment").first.click()
+    await page.get_by_role("button", name="Save as a draft").click()
+    await expect(page.locator(".field-error")).to_have_text(
+        [re.compile("Give it a name"), re.compile("Choose the metric")]
+    )
+    await page.get_by_label("Name", exact=True).first.fill("verse")
+    await page.get_by_label("Who keeps an arm").select_option("user")
+    await page.get_by_label("Metric that decides").select_option("cost_nanos")
+    serves = page.get_by_label("Serves")
+    await serves.nth(0).select_option(f"{BASE}:poet")
+    await serves.nth(1).select_option(f"{BASE}:sql-writer")
+    plan = page.get_by_role("note").filter(has_text="What will happen")
+    await expect(plan).to_contain_text("requests for “verse” get one of the arms (control, 50 %: tiny:poet; treatment")
+    await expect(plan.locator(".plan-size")).to_contain_text("days")
+    await page.get_by_role("button", name="Save as a draft").click()
+    await told(page, "The draft verse is saved")
+    await expect(page.get_by_role("heading", name="This is a draft")).to_be_visible()
+
+    await page.get_by_role("link", name="Change it").click()
+    await page.get_by_label("Days before anything is decided").fill("0")
+    await page.get_by_role("button", name="Save the draft").click()
+    await told(page, "verse is changed")
+    await page.get_by_role("button", name="Start").first.click()
+    asked = dialog(page, "Start verse?")
+    await expect(asked).to_contain_text("From now on requests for verse are answered by one of these")
+    await expect(asked.get_by_role("listitem")).to_have_text(
+        ["control, 50 %: tiny:poet", "treatment, 50 %: tiny:sql-writer"]
+    )
+    assert await watched.violations() == []
+    await watched.screenshot("light/experiment-start")
+    await confirm(page, "Start verse?", "Start")
+    await told(page, "verse runs")
+    await expect(lead).to_contain_text("running")
+
+    assert await ask(browser_house, "globex", "verse", UNITS) == {"control", "treatment"}
+    await expect(lead).to_contain_text(f"{UNITS} units")
+    await expect(row(page, "tiny:sql-writer@1")).to_contain_text(re.compile("[1-9]"))
+    await expect(page.get_by_role("region", name="Guardrails")).to_contain_text("Units with an error")
+
+    await act(page, "Change weights")
+    form = dialog(page, "Change weights")
+    await form.get_by_label("control, % of new units").fill("80")
+    await form.get_by_label("treatment, % of new units").fill("20")
+    await expect(form.get_by_role("note")).to_contain_text("Units that have seen an arm keep it")
+    await form.get_by_role("button", name="Change").click()
+    await told(page, "The weights of verse change")
+    await page.get_by_role("button", name="Pause").click()
+    await confirm(page, "Pause verse?", "Pause")
+    await expect(lead).to_contain_text("paused")
+    await page.get_by_role("button", name="Go on").click()
+    await confirm(page, "Let verse go on?", "Go on")
+    await expect(lead).to_contain_text("running")
+    await act(page, "Stop for good")
+    await confirm(page, "Stop verse for good?", "Stop the experiment", typed="verse")
+    await page.get_by_role("button", name="Choose an arm").click()
+    await dialog(page, "Which arm of verse stays?").get_by_label("Arm").select_option("treatment")
+    await confirm(page, "Which arm of verse stays?", "Serve treatment to all")
+    await expect(lead).to_contain_text("treatment was chosen")
+    assert experiment_named(browser_house, "globex", "verse")["decided_arm"] == "treatment"
+    await act(page, "Archive")
+    await confirm(page, "Archive verse?", "Archive")
+    await expect(lead).to_contain_text("archived")
+
+
+async def test_results_say_what_may_be_concluded(visit: Visit, browser_house: BrowserHouse) -> None:
+    """Of a running experiment: each difference with its interval, the days so far, whether it works as declared."""
+    watched = await visit()
+    page = watched.page
+    acme = browser_house.projects["acme"]
+    await watched.open(f"experiments?project={acme}")
+    await expect(row(page, NAME)).to_contain_text("4.2k")
+    await expect(row(page, NAME)).to_contain_text("warm is better")
+    await page.get_by_role("link", name=NAME).click()
+    decides = page.get_by_role("region", name="What decides")
+    await expect(decides).to_contain_text(re.compile(r"\+\d+(\.\d+)? %.*\+\d+(\.\d+)? % to \+\d+(\.\d+)? %", re.DOTALL))
+    await expect(decides).to_contain_text("better")
+    await expect(
+        page.get_by_role("img", name=re.compile(rf"{METRIC}: difference from control: last warm \+"))
+    ).to_be_visible()
+    await page.get_by_label("Metric over time").select_option("ttft_ms.p95")
+    await expect(
+        page.get_by_role("img", name=re.compile("p95: difference from control: last warm .* ms"))
+    ).to_be_visible()
+    await page.get_by_role("button", name="Show as table").click()
+    await expect(page.get_by_role("region", name="Time to first token, p95")).to_contain_text("to")
+    await page.get_by_role("link", name="Health").click()
+    await expect(page.get_by_text("named no unit")).to_be_visible()
+    await page.get_by_role("link", name="Set-up").click()
+    await expect(page.get_by_role("group", name="Definition")).to_contain_text('"model": "support"')
+    await page.get_by_role("link", name="How to call it").click()
+    await expect(page.get_by_role("group", name="curl line")).to_contain_text('"user":"ann-4711"')
+    await page.get_by_label("Unit").fill("ann-4711")
+    await page.get_by_role("button", name="Tell").click()
+    await expect(page.get_by_text(re.compile("“ann-4711” gets (control|warm)"))).to_be_visible()
+    await watched.go("/")
+    await page.get_by_role("combobox", name="Search").press_sequentially(NAME)
+    await expect(page.get_by_role("option", name=NAME)).to_contain_text("experiment")
+
+
+async def test_an_experiment_that_pauses_itself_says_why(visit: Visit, browser_house: BrowserHouse) -> None:
+    """The page that is open shows it by itself."""
+    initech = browser_house.projects["initech"]
+    with browser_house.operator() as client:
+        id = make_experiment(client, initech, name="guarded", arms=(BASE, f"{BASE}:tps-reports"))
+    watched = await visit()
+    page = watched.page
+    await watched.open(f"experiments/{initech}/{id}")
+    await expect(page.locator(".lead")).to_contain_text("running")
+    async with await Database.connect(browser_house.dsn) as database, database.transaction() as conn:
+        await write_errors(conn, id, control=4, treatment=60, of=300)
+    await ask(browser_house, "initech", "guarded", 1)
+    notice = page.get_by_role("note").filter(has_text="It paused itself")
+    await expect(notice).to_contain_text("error_rate")
+    await expect(page.get_by_role("region", name="Guardrails")).to_contain_text("harmed")
+    assert await watched.violations() == []
+    await page.get_by_role("button", name="Go on").click()
+    await expect(dialog(page, "Let guarded go on?")).to_contain_text("you overrule it")
+    await page.keyboard.press("Escape")
+    await watched.open("")
+    await page.get_by_role("link", name="The experiment guarded paused itself").click()
+    await expect(page.get_by_role("heading", level=1, name="guarded")).to_be_visible()
+
+
+async def test_what_experiments_share_is_made_and_removed(visit: Visit, browser_house: BrowserHouse) -> None:
+    watched = await visit()
+    page = watched.page
+    await watched.open(f"experiments/metrics?project={browser_house.projects['umbrella']}")
+    await page.get_by_role("button", name="New metric").first.click()
+    form = dialog(page, "New metric of feedback")
+    await form.get_by_label("Name").fill("solved")
+    await form.get_by_label("A vote is").select_option("label")
+    await form.get_by_label("Labels").fill("yes=1\nno")
+    await form.get_by_role("button", name="Create metric").click()
+    await expect(form.locator(".field-error")).to_contain_text("“no” is no label with its number")
+    await form.get_by_label("Labels").fill("yes=1\nno=0")
+    await form.get_by_role("button", name="Create metric").click()
+    await told(page, "solved can be voted on")
+    await expect(row(page, "solved")).to_contain_text("yes = 1, no = 0")
+    await expect(page.get_by_role("group", name="feedback line")).to_contain_text('"value":"yes"')
+    assert await watched.violations() == []
+    await page.get_by_role("button", name="Remove solved").click()
+    await confirm(page, "Remove solved?", "Remove metric")
+    await expect(row(page, "solved")).to_have_count(0)
+
+    await page.get_by_role("link", name="Layers, holdouts, units").click()
+    for what, kind in (("prompts", "layer"), ("global", "holdout")):
+        await page.get_by_role("button", name=f"New {kind}").click()
+        form = dialog(page, f"New {kind}")
+        await form.get_by_label("Name").fill(what)
+        await form.get_by_role("button", name=f"Create {kind}").click()
+        await told(page, f"The {kind} {what} is made")
+        await page.get_by_role("button", name=f"Remove {what}").click()
+        await confirm(page, f"Remove the {kind} {what}?", f"Remove {kind}")
+        await told(page, f"The {kind} {what} is removed")
+    await page.get_by_label("Unit").fill("ann@example.com")
+    await page.get_by_role("button", name="Forget it").click()
+    await confirm(page, "Forget this unit?", "Forget the unit", typed="ann@example.com")
+    await told(page, "No experiment knew this unit")
+
+
+async def test_a_member_decides_about_their_own_and_a_viewer_only_looks(
+    visit: Visit, browser_house: BrowserHouse
+) -> None:
+    watched = await visit(MEMBER)
+    page = watched.page
+    watched.expect("404 GET .*/experiments/exp_none")
+    await watched.open("experiments")
+    await page.get_by_role("link", name=NAME).click()
+    await expect(page.get_by_role("button", name="Pause")).to_be_visible()
+    await watched.open(f"experiments/{browser_house.projects['acme']}/exp_none")
+    await expect(page.get_by_role("heading", name="There is no experiment with this id")).to_be_visible()
+    watched = await visit(VIEWER)
+    page = watched.page
+    await watched.open(f"experiments/{browser_house.projects['acme']}/{browser_house.experiment}")
+    await expect(page.get_by_role("region", name="What decides")).to_be_visible()
+    for name in ("Pause", "More actions", "New experiment"):
+        await expect(page.get_by_role("button", name=name)).to_have_count(0)
+    await watched.open(f"experiments/{browser_house.projects['acme']}/new")
+    await expect(page.get_by_role("heading", name="Your role does not show this")).to_be_visible()
