@@ -47,6 +47,8 @@ from gateway.db.organization.organizations import installation_id
 from gateway.db.pool import FAILURES, UNAVAILABLE, UNUSABLE, Database, lock_table_warning
 from gateway.domain.limits.clock import DatabaseClock
 from gateway.domain.routing.bases import Bases
+from gateway.evaluation.votes import Votes
+from gateway.experiments.keys import ProjectKeys
 from gateway.exports.deliverer import Deliverer, places_below
 from gateway.limits.limiter import Limiter
 from gateway.limits.rules import Rules
@@ -89,6 +91,7 @@ class Services(msgspec.Struct, frozen=True, kw_only=True):
     chats: StoredChats
     contents: RequestContents
     refusals: Refusals
+    votes: Votes
 
 
 @asynccontextmanager
@@ -169,6 +172,7 @@ async def running_services(settings: Settings, *, model_dir: Path, dsn: str) -> 
             reconciler,
         )
         metrics.watch(pools)
+        project_keys = ProjectKeys(database, cipher)
         yield Services(
             settings=settings,
             database=database,
@@ -189,6 +193,7 @@ async def running_services(settings: Settings, *, model_dir: Path, dsn: str) -> 
             chats=StoredChats(database, cipher, writes),
             contents=contents,
             refusals=refusals,
+            votes=Votes(database, project_keys, cipher),
         )
 
 

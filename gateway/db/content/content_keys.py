@@ -36,11 +36,12 @@ class UnreadableRow(msgspec.Struct, frozen=True):
     num_replies: int
     num_chats: int
     num_contents: int
+    num_comments: int
 
 
 _UNREADABLE = """
     SELECT k.id, replies.count AS num_replies, chats.count AS num_chats,
-           contents.count AS num_contents
+           contents.count AS num_contents, comments.count AS num_comments
     FROM content_keys k
          CROSS JOIN LATERAL (SELECT count(*) FROM
              (SELECT FROM kept_replies WHERE content_key = k.id LIMIT $2) some_replies) replies
@@ -48,7 +49,10 @@ _UNREADABLE = """
              (SELECT FROM stored_chats WHERE content_key = k.id LIMIT $2) some_chats) chats
          CROSS JOIN LATERAL (SELECT count(*) FROM
              (SELECT FROM request_contents WHERE content_key = k.id LIMIT $2) some_contents) contents
-    WHERE NOT k.id = ANY ($1::text[]) AND replies.count + chats.count + contents.count > 0 ORDER BY k.id
+         CROSS JOIN LATERAL (SELECT count(*) FROM
+             (SELECT FROM feedback WHERE content_key = k.id LIMIT $2) some_comments) comments
+    WHERE NOT k.id = ANY ($1::text[]) AND replies.count + chats.count + contents.count + comments.count > 0
+    ORDER BY k.id
 """
 
 

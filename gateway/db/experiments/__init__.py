@@ -1,0 +1,1 @@
+"""Queries of experiments: definitions, keys, exposures, units and sums."""

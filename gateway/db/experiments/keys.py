@@ -1,0 +1,37 @@
+"""The secret of each project under which the units of its experiments are digested, encrypted by the gateways."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from gateway.db.pool import Connection
+
+_FIND = "SELECT content_key, sealed FROM experiment_keys WHERE project_id = $1"
+
+
+async def sealed_key(conn: Connection, project_id: str) -> tuple[str, bytes] | None:
+    """Return the encrypted secret of a project, after the id of the content key that it needs."""
+    row = await conn.fetchrow(_FIND, project_id)
+    return None if row is None else (row["content_key"], row["sealed"])
+
+
+_INSERT = """
+    INSERT INTO experiment_keys (project_id, content_key, sealed) VALUES ($1, $2, $3)
+    ON CONFLICT (project_id) DO NOTHING
+"""
+
+
+async def insert_key(conn: Connection, project_id: str, content_key: str, sealed: bytes) -> None:
+    """Keep the secret of a project, unless it has one."""
+    await conn.execute(_INSERT, project_id, content_key, sealed)
+
+
+_RESEAL = """
+    UPDATE experiment_keys SET content_key = $3, sealed = $4 WHERE project_id = $1 AND content_key = $2
+"""
+
+
+async def reseal_key(conn: Connection, project_id: str, before: str, content_key: str, sealed: bytes) -> None:
+    """Keep the same secret as another content key encrypts it. before: the id of the content key that it needed."""
+    await conn.execute(_RESEAL, project_id, before, content_key, sealed)

@@ -1,0 +1,38 @@
+"""Ids of replies that prove to be of a project's own experiments, before any row about the request exists.
+
+Such an id is a request's, followed by 8 characters of a MAC under the project's key. Votes may name it at once.
+"""
+
+from __future__ import annotations
+
+import hmac
+from base64 import b32encode
+from hashlib import blake2b
+
+MAC_BYTES = 5
+MAC_CHARS = 8
+"""Characters that the MAC adds to an id, in lower-case base32 as the rest of it."""
+
+_REQUEST = "req_"
+
+
+def signed_id(key: bytes, request_id: str) -> str:
+    """Return a request's id with its MAC: `req_<24><8>`. key: the project's secret (`experiment_keys`)."""
+    return request_id + _mac(key, request_id)
+
+
+def is_signed(key: bytes, signed: str) -> bool:
+    """Tell whether an id, of a request or of its reply (`chatcmpl-<24><8>`), was made by `signed_id` with the key."""
+    request_id = request_id_of(signed)
+    return hmac.compare_digest(signed[-MAC_CHARS:].encode(), _mac(key, request_id).encode())
+
+
+def request_id_of(signed: str) -> str:
+    """Return the id of the request that a signed id is of: `req_<24>`. The MAC is not checked."""
+    _, dash, random_part = signed.partition("-")
+    return f"{_REQUEST}{(random_part if dash else signed.removeprefix(_REQUEST))[:-MAC_CHARS]}"
+
+
+def _mac(key: bytes, request_id: str) -> str:
+    digest = blake2b(request_id.encode(), key=key, digest_size=MAC_BYTES, person=b"lorikeet vote").digest()
+    return b32encode(digest).decode().lower()
