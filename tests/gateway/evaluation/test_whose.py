@@ -1,4 +1,4 @@
-"""Whose feedback it is: other projects' ids answer as made-up ones, to the byte and in time; keys do what their scope is."""
+"""Whose feedback it is: other projects' ids answer as made-up ones, to the byte and in time; scopes of keys."""
 
 from __future__ import annotations
 
