@@ -49,6 +49,7 @@ from gateway.domain.limits.clock import DatabaseClock
 from gateway.domain.routing.bases import Bases
 from gateway.evaluation.votes import Votes
 from gateway.experiments.keys import ProjectKeys
+from gateway.experiments.notes import Notes
 from gateway.exports.deliverer import Deliverer, places_below
 from gateway.limits.limiter import Limiter
 from gateway.limits.rules import Rules
@@ -114,7 +115,8 @@ async def running_services(settings: Settings, *, model_dir: Path, dsn: str) -> 
         bases = Bases()
         failures = FailureCap(settings.max_failed_keys)
         authenticator = Authenticator(database, failures)
-        resolver = Resolver(database, bases)
+        project_keys = ProjectKeys(database, cipher)
+        resolver = Resolver(database, bases, project_keys.key)
         authenticator.changes.subscribe(resolver.changed)
         prices = PriceCache(PriceLoader(database), FAILURES)
         authenticator.changes.subscribe(prices.changed)
@@ -154,6 +156,7 @@ async def running_services(settings: Settings, *, model_dir: Path, dsn: str) -> 
         writes = Writes(metrics.content_lost)
         idempotency = Idempotency(database, cipher, writes)
         refusals = Refusals(database, metrics.refusals_lost)
+        notes = Notes(database, metrics.experiment_notes_lost)
         residency = Residency(database, lambda: pools.by_base)
         authenticator.changes.subscribe(residency.changed)
         _run(
@@ -166,13 +169,13 @@ async def running_services(settings: Settings, *, model_dir: Path, dsn: str) -> 
             *_ways_in(settings, database, lifecycle),
             residency,
             refusals,
+            notes,
             WebhookSender(database, allow_private=settings.private_webhooks),
             Deliverer(database, places_below(settings.export_dir, allow_private=settings.private_webhooks)),
             Bookkeeper(database),
             reconciler,
         )
         metrics.watch(pools)
-        project_keys = ProjectKeys(database, cipher)
         yield Services(
             settings=settings,
             database=database,
@@ -185,6 +188,7 @@ async def running_services(settings: Settings, *, model_dir: Path, dsn: str) -> 
                 metering.meter,
                 limiter,
                 contents,
+                notes,
                 default_max_tokens=settings.default_max_tokens,
             ),
             metrics=metrics,

@@ -49,7 +49,7 @@ async def measure(dsn: str, model_dir: Path, *, num_pools: int, num_replicas: in
                 await make_pool(conn, f"pool-{number}", model="m", folder=model_dir, base_digest=digest)
             await conn.execute(_REPLICAS, num_replicas // num_pools)
         bases, context = Bases(), engine_context()
-        resolver = Resolver(database, bases)
+        resolver = Resolver(database, bases, _no_key)
         pools = LivePools(
             database,
             bases,
@@ -92,6 +92,11 @@ async def _keep_changing(database: Database, pools: LivePools) -> None:
         async with database.acquire() as conn:
             await scale_pool(conn, pool_id, rng.randrange(2, 9))
         pools.changed(Change(0, "pools", pool_id, None))
+
+
+async def _no_key(project_id: str) -> bytes:
+    """Give a project's secret to nobody: no experiment runs here."""
+    raise AssertionError("no experiment runs")
 
 
 async def _resolve(resolver: Resolver, num_pools: int, seconds: float) -> list[float]:

@@ -6,6 +6,8 @@ import base64
 import secrets
 
 _RANDOM_BYTES = 15
+ID_CHARS = 24
+"""Characters of an id after its prefix."""
 
 
 def new_id(prefix: str) -> str:

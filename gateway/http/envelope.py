@@ -66,6 +66,8 @@ class Call(msgspec.Struct):
     is_cut_off: bool = False
     headers: tuple[tuple[str, str], ...] = ()
     num_admitted: int = 0
+    fields: dict[str, str] = {}
+    """More fields of the log line."""
     trace: str = ""
     """The client's traceparent (W3C Trace Context), where the header is well-formed."""
     outlives_client: bool = False
@@ -238,7 +240,7 @@ def _log_fields(call: Call, scope: Scope) -> dict[str, Any]:
         "trace": call.trace,
         "error": call.error,
     }
-    return {name: value for name, value in fields.items() if value not in (None, "")}
+    return {name: value for name, value in fields.items() if value not in (None, "")} | call.fields
 
 
 def _trace(scope: HTTPScope) -> str:

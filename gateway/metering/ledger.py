@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from gateway.db.experiments.exposures import ExposedRequest, write_exposed
 from gateway.db.ledger.journals import add_engine_usage, corrected_here, report_journal, settle_journals
 from gateway.db.ledger.usage import UsageEvent, write_usage_events
 from gateway.db.limits.leases import write_leases
@@ -68,6 +69,7 @@ class Ledger:
             asyncio.timeout(TIMEOUT_S),
             self._database.transaction() as conn,
         ):
+            await write_exposed(conn, [exposed for entry in entries if (exposed := _exposed(entry)) is not None])
             new = await write_usage_events(conn, [entry.event for entry in entries])
             await self._count_for_engines(conn, entries, new)
             await self._settle_journals(conn, entries, new, open_requests)
@@ -103,3 +105,21 @@ class Ledger:
         )
         if of_others:
             await settle_journals(conn, of_others)
+
+
+def _exposed(entry: Entry) -> ExposedRequest | None:
+    """Return which unit a request was of, where an experiment analyses it."""
+    tag, event = entry.tag, entry.event
+    if not tag.experiment_epoch:
+        return None
+    assert tag.experiment_id is not None and tag.experiment_arm is not None
+    return ExposedRequest(
+        event.request_id,
+        tag.project_id,
+        tag.experiment_id,
+        tag.unit_digest,
+        tag.experiment_epoch,
+        tag.experiment_arm,
+        tag.experiment_delivered is not False,
+        event.created_at,
+    )

@@ -10,7 +10,7 @@ from msgspec import Meta
 UnixNs = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 
 
-class MeterTag(msgspec.Struct, frozen=True):
+class MeterTag(msgspec.Struct, frozen=True, omit_defaults=True):
     """Everything of an event that the engine does not know. It travels as opaque bytes in `GenerateRequest.meter`,
     so that whichever gateway receives the usage can write the event. created_at_ns: Unix time in ns of its admission,
     by the database's clock: it counts in the windows of its limits that this lies in. journal_id: of the gateway that
@@ -28,6 +28,17 @@ class MeterTag(msgspec.Struct, frozen=True):
     stream: bool
     service_tier: str = "default"
     journal_id: str = ""
+    experiment_id: str | None = None
+    """The experiment whose arm the request got, if any; the next four fields are of it."""
+    experiment_version: int | None = None
+    experiment_arm: int | None = None
+    """The index of the arm."""
+    experiment_epoch: int | None = None
+    """The epoch that chose the arm; 0 where the request is not analysed."""
+    experiment_delivered: bool | None = None
+    """Whether the request got the arm's whole treatment."""
+    unit_digest: bytes = b""
+    """The digest of the request's unit, which no row of the ledger has."""
 
 
 encode_tag = msgspec.msgpack.Encoder().encode

@@ -71,6 +71,12 @@ class Metrics:
             "Refused requests missing from the list of refusals, because of too many at once or a failed write.",
             registry=registry,
         )
+        self.experiment_notes_lost = Counter(
+            "lorikeet_experiment_notes_lost",
+            "Units, refusals and unanalysed requests of experiments that were not counted: too many at once, or a "
+            "database that was away.",
+            registry=registry,
+        )
         self.usage_written = Counter(
             "lorikeet_usage_events_written", "Usage events written to the ledger.", registry=registry
         )

@@ -18,11 +18,12 @@ from gateway.http.caller import Caller
 from gateway.http.shape import shape
 from gateway.openai.shared.examples import MODELS
 from gateway.openai.shared.replies import json_response
-from gateway.routing.resolve import Resolver, Route
+from gateway.routing.resolve import Resolver
+from gateway.routing.route import Route
 
 
 class Model(msgspec.Struct, frozen=True, kw_only=True):
-    """A model that may be called: a base model, an adapter, a version of an adapter, or an alias."""
+    """A model that may be called: a base model, an adapter, a version of an adapter, an alias, or an experiment."""
 
     id: str
     object: Literal["model"] = "model"
@@ -34,8 +35,8 @@ class Model(msgspec.Struct, frozen=True, kw_only=True):
     root: str
     """The base model, as vLLM shows it."""
     parent: str | None
-    """The model on which this one stands, as vLLM shows it: the base model of an adapter, or the version of an
-    alias."""
+    """The model on which this one stands, as vLLM shows it: the base model of an adapter, or what an alias points
+    at. Null for a base model, and for an experiment, which stands on several."""
     max_model_len: int
 
 
@@ -67,13 +68,16 @@ def models(resolver: Resolver, pools: Mapping[str, Pool]) -> list[HTTPRouteHandl
 
 
 def _model(route: Route, pool: Pool) -> Model:
-    adapter, parent = route.adapter, None
+    adapter, named, parent = route.adapter, route.named, None
     owner, created = "lorikeet", pool.created
     if adapter is not None:
-        is_alias = ":" not in route.id
-        parent = f"{route.base}:{adapter.label}" if is_alias else route.base
+        parent = route.base if named is None else f"{route.base}:{adapter.label}"
         owner = "shared" if adapter.is_shared else adapter.ref.tenant
         created = int(adapter.created_at.timestamp())
+    if named is not None:
+        owner, created, parent = named.project_id, int(named.created_at.timestamp()), parent or route.base
+    if named is not None and named.is_experiment:
+        parent = None
     return Model(
         id=route.id,
         created=created,

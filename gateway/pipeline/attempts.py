@@ -7,7 +7,7 @@ nothing of the reply that the items become.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import aclosing, contextmanager
 from typing import Final
 
@@ -17,6 +17,7 @@ from engine.protocol import GenerateRequest, Usage
 from gateway.backends.base import Unanswered
 from gateway.backends.generation import Generation, Item
 from gateway.backends.pool import PoolRevision, Replica
+from gateway.domain.errors import GatewayError, Overloaded
 from gateway.domain.routing.retry_budget import RetryBudget
 
 MAX_ATTEMPTS = 3
@@ -33,8 +34,15 @@ RESTARTED: Final = Restarted()
 class Attempts:
     """What has been tried for one prompt."""
 
-    def __init__(self, pool: PoolRevision, request: GenerateRequest, budget: RetryBudget) -> None:
-        """budget: of the gateway process, for all retries but the first one after a replica's death."""
+    def __init__(
+        self,
+        pool: PoolRevision,
+        request: GenerateRequest,
+        budget: RetryBudget,
+        on_unanswered: Callable[[GatewayError], None] | None = None,
+    ) -> None:
+        """budget: of the gateway process, for all retries but the first one after a replica's death. on_unanswered:
+        called with the error where the prompt ends without any replica having had it."""
         self.request = request
         """The request as the next replica gets it."""
         self._pool = pool
@@ -42,6 +50,7 @@ class Attempts:
         self._budget = budget
         self._tried: set[str] = set()
         self._num_sent = 0
+        self._on_unanswered = on_unanswered
         self._has_seen_death = False
         budget.sent(_now_s())
 
@@ -51,7 +60,11 @@ class Attempts:
 
         Raises Overloaded: when no replica is ready.
         """
-        replica = self._pool.take(self._asked, self._tried)
+        try:
+            replica = self._pool.take(self._asked, self._tried)
+        except Overloaded as error:
+            self._end(error)
+            raise
         self._tried.add(replica.id)
         try:
             yield replica
@@ -66,10 +79,15 @@ class Attempts:
         self._num_sent += failure.was_sent
         if not (may_restart and self._has_another() and self._is_allowed(failure)):
             failure.settle()
+            self._end(failure.error)
             raise failure.error
         failure.supersede()
         if failure.was_sent:
             self.request = msgspec.structs.replace(self.request, attempt=self.request.attempt + 1)
+
+    def _end(self, error: GatewayError) -> None:
+        if not self._num_sent and self._on_unanswered is not None:
+            self._on_unanswered(error)
 
     def _has_another(self) -> bool:
         return self._pool.any_ready(self._tried) is not None
@@ -83,16 +101,21 @@ class Attempts:
 
 
 async def generated(
-    pool: PoolRevision, generation: Generation, budget: RetryBudget, *, may_restart: bool = False
+    pool: PoolRevision,
+    generation: Generation,
+    budget: RetryBudget,
+    on_unanswered: Callable[[GatewayError], None] | None = None,
+    *,
+    may_restart: bool = False,
 ) -> AsyncGenerator[Item | Restarted]:
     """Yield the items of one prompt's completions.
 
     may_restart: whether the reader can begin anew when it gets `RESTARTED`; else a prompt whose first item was yielded
-    is not tried again. Closing the generator aborts the prompt.
+    is not tried again. on_unanswered: as of `Attempts`. Closing the generator aborts the prompt.
 
     Raises as `gateway.backends.base.Backend.generate`, but for Unanswered.
     """
-    attempts = Attempts(pool, generation.request, budget)
+    attempts = Attempts(pool, generation.request, budget, on_unanswered)
     while True:
         has_begun = False
         try:
@@ -109,9 +132,14 @@ async def generated(
             yield RESTARTED
 
 
-async def embedded(pool: PoolRevision, request: GenerateRequest, budget: RetryBudget) -> tuple[bytes, Usage]:
+async def embedded(
+    pool: PoolRevision,
+    request: GenerateRequest,
+    budget: RetryBudget,
+    on_unanswered: Callable[[GatewayError], None] | None = None,
+) -> tuple[bytes, Usage]:
     """Return the embedding of one prompt, fp32 little-endian and of unit length. Raises as `generated`."""
-    attempts = Attempts(pool, request, budget)
+    attempts = Attempts(pool, request, budget, on_unanswered)
     while True:
         try:
             with attempts.replica() as replica:

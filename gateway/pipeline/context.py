@@ -9,11 +9,20 @@ import msgspec
 
 from gateway.content.transcript import LoggedMessage
 from gateway.domain.errors import ClientGone, DeadlinePassed
+from gateway.domain.experiments.exposure import Exposure
 from gateway.domain.tenancy.principal import Principal
 
 
 def _never() -> bool:
     return False
+
+
+def _no_unit(source: str) -> str | None:
+    return None
+
+
+def _told_nobody(exposure: Exposure) -> None:
+    pass
 
 
 class RequestContext(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,6 +46,14 @@ class RequestContext(msgspec.Struct, frozen=True, kw_only=True):
     """The trace that the request belongs to, as W3C's traceparent has it, for log lines."""
     said: Iterable[LoggedMessage] | None = None
     """The request's messages for the request log, read once and only if the project logs content. None: its prompts."""
+    unit: Callable[[str], str | None] = _no_unit
+    """Gives the unit that the request names in a source (`definition.UnitSource.source`), for an experiment."""
+    forced_arm: str | None = None
+    """The arm of an experiment that the caller asks for by name. It is not analysed."""
+    is_off: bool = False
+    """True where the caller asks for no part in an experiment."""
+    exposed: Callable[[Exposure], None] = _told_nobody
+    """Called with the arm of an experiment that the request gets, before anything can refuse the request."""
 
     def check(self) -> None:
         """Check that going on with the request is of use.

@@ -15,21 +15,25 @@ import msgspec
 from gateway.backends.pool import Pool, PoolRevision
 from gateway.content.request_log import RequestContents
 from gateway.content.transcript import LoggedMessage, Transcript
-from gateway.domain.errors import InvalidRequest, ModelNotFound
+from gateway.domain.errors import GatewayError, InvalidRequest, ModelNotFound
+from gateway.domain.experiments.exposure import Exposure
+from gateway.domain.experiments.vote_ids import signed_id
 from gateway.domain.limits.work import Part
 from gateway.domain.routing.retry_budget import RetryBudget
 from gateway.domain.tenancy.principal import Principal
+from gateway.experiments.notes import Notes
 from gateway.limits.limiter import Limiter
 from gateway.metering.meter import Meter
 from gateway.metering.tag import encode_tag
 from gateway.pipeline.bounds import check_ids, check_logprobs, check_numbers, check_total, num_logprob_values
 from gateway.pipeline.context import RequestContext
-from gateway.pipeline.defaults import with_system_prompt
+from gateway.pipeline.defaults import treated_prompt, with_system_prompt
 from gateway.pipeline.preparation import Preparation
 from gateway.pipeline.requests import EmbeddingBounds, EmbeddingRequest, Prompt, TextRequest
 from gateway.pipeline.run import Prepared, Run
 from gateway.pipeline.tokenizing import Tokenizing
-from gateway.routing.resolve import Resolver, Route
+from gateway.routing.resolve import Resolver
+from gateway.routing.route import Route
 
 T = TypeVar("T")
 
@@ -47,6 +51,17 @@ class Tokenized(msgspec.Struct, frozen=True):
     """Each token as the vocabulary has it, where that was asked for: a space may be another character there."""
 
 
+class Placed(msgspec.Struct, frozen=True):
+    """Where all prompts of one request go."""
+
+    route: Route
+    pool: PoolRevision
+    exposure: Exposure | None = None
+    """The arm of an experiment that the request got, where its model string names one."""
+    project_key: bytes = b""
+    """The secret of the project's experiments, with an exposure."""
+
+
 class Pipeline:
     """Takes requests of principals to pools. One per gateway process."""
 
@@ -57,6 +72,7 @@ class Pipeline:
         meter: Meter,
         limiter: Limiter,
         contents: RequestContents,
+        notes: Notes,
         *,
         default_max_tokens: int,
     ) -> None:
@@ -64,6 +80,7 @@ class Pipeline:
         self._pools = pools
         self._limiter = limiter
         self._contents = contents
+        self._notes = notes
         self._budget = RetryBudget()
         self._tokenizing = Tokenizing()
         self._preparation = Preparation(meter, limiter, self._tokenizing, default_max_tokens=default_max_tokens)
@@ -76,32 +93,49 @@ class Pipeline:
         Raises LimitReached: when a limit of the caller has not enough left.
         Raises Overloaded: when the database or the engine cannot be asked.
         """
-        route, pool = await self._route(context)
+        placed = await self._place(context)
+        try:
+            return await self._completed(context, placed, asked)
+        except GatewayError as error:
+            self._refused(context, placed, error)
+            raise
+
+    async def _completed(self, context: RequestContext, placed: Placed, asked: Sequence[TextRequest]) -> Run:
         prepared, num_values = [], 0
         for index, each in enumerate(asked):
             row_id = _row_id(context.request_id, index)
-            good = await self._preparation.completion(context, route, pool, each, row_id)
+            good = await self._preparation.completion(context, placed.route, placed.pool, each, row_id, placed.exposure)
             num_values += num_logprob_values(good.generation.request)
             check_logprobs(num_values, each.names.logprobs)
             prepared.append(good)
             if len(asked) > 1:
                 await asyncio.sleep(0)  # the streams of others go on while many prompts are tokenized
             context.check()
-        return await self._admitted(context, route, pool, prepared, [each.prompt for each in asked])
+        return await self._admitted(context, placed, prepared, [each.prompt for each in asked])
 
     async def embed(self, context: RequestContext, asked: Sequence[EmbeddingRequest], bounds: EmbeddingBounds) -> Run:
         """Admit embeddings of one text or several, which run when the Run is read. Raises as `complete` does."""
-        route, pool = await self._route(context)
+        placed = await self._place(context)
+        try:
+            return await self._embedded(context, placed, asked, bounds)
+        except GatewayError as error:
+            self._refused(context, placed, error)
+            raise
+
+    async def _embedded(
+        self, context: RequestContext, placed: Placed, asked: Sequence[EmbeddingRequest], bounds: EmbeddingBounds
+    ) -> Run:
+        route, pool = placed.route, placed.pool
         check_numbers(asked, pool.capabilities.embedding_size, bounds)
         prepared, num_tokens = [], 0
         for index, each in enumerate(asked):
             row_id = _row_id(context.request_id, index)
-            prepared.append(await self._preparation.embedding(context, route, pool, each, row_id))
+            prepared.append(await self._preparation.embedding(context, route, pool, each, row_id, placed.exposure))
             num_tokens += len(prepared[-1].generation.request.prompt_token_ids)
             check_total(num_tokens, bounds, each.names.prompt)
             await asyncio.sleep(0)  # the streams of others go on while thousands of texts are tokenized
             context.check()
-        return await self._admitted(context, route, pool, prepared, [each.prompt for each in asked])
+        return await self._admitted(context, placed, prepared, [each.prompt for each in asked])
 
     async def tokenize(
         self,
@@ -119,6 +153,8 @@ class Pipeline:
         Raises InvalidRequest: when the prompt cannot be tokenized.
         """
         route, pool = await self._route(context)
+        if route.treatment is not None:
+            prompt = treated_prompt(prompt, route.treatment)
         if route.adapter is not None:
             prompt = with_system_prompt(prompt, route.adapter.defaults)
         tokenizer = pool.tokenizer
@@ -145,19 +181,47 @@ class Pipeline:
         check_ids(field, token_ids, pool.capabilities.vocab_size)
         return await _worked_out(partial(pool.tokenizer.decode, with_special=True), token_ids)
 
+    async def _place(self, context: RequestContext) -> Placed:
+        """Return where all prompts of a request go, whatever changes meanwhile: in an experiment, to one arm."""
+        found = await self._resolver.find(context.principal, self._model(context))
+        if isinstance(found, Route):
+            return Placed(found, self._pool(found, found.id))
+        exposure = found.expose(context.unit, forced_arm=context.forced_arm, is_off=context.is_off)
+        context.exposed(exposure)
+        self._notes.exposed(exposure)
+        route = found.arms[exposure.arm].route
+        try:
+            if route is None:
+                raise ModelNotFound(found.model)  # never another arm in silence
+            return Placed(route, self._pool(route, found.model), exposure, found.project_key)
+        except ModelNotFound as error:
+            self._notes.refused(exposure, context.principal.project_id, context.request_id, error)
+            raise
+
+    def _refused(self, context: RequestContext, placed: Placed, error: GatewayError) -> None:
+        """Note that a request of an experiment was refused, for whatever reason: arms may differ in that."""
+        if placed.exposure is not None:
+            self._notes.refused(placed.exposure, context.principal.project_id, context.request_id, error)
+
     async def _route(self, context: RequestContext) -> tuple[Route, PoolRevision]:
-        """Return where all prompts of a request go, whatever changes meanwhile."""
-        principal = context.principal
-        model = context.model or self._only_model(principal)
+        """Return where what is no exposure goes: of an experiment, where the control goes."""
+        model = self._model(context)
+        route = await self._resolver.resolve(context.principal, model)
+        return route, self._pool(route, model)
+
+    def _model(self, context: RequestContext) -> str:
+        model = context.model or self._only_model(context.principal)
         if model is None:
             raise InvalidRequest(
                 "Missing required parameter: 'model'.", param="model", code="missing_required_parameter"
             )
-        route = await self._resolver.resolve(principal, model)
+        return model
+
+    def _pool(self, route: Route, model: str) -> PoolRevision:
         pool = self._pools.get(route.base)
         if pool is None:
             raise ModelNotFound(model)  # removed just now
-        return route, pool.serving
+        return pool.serving
 
     def _only_model(self, principal: Principal) -> str | None:
         """Return the base model, where the caller may use but one: requests that need not name a model go without."""
@@ -167,13 +231,12 @@ class Pipeline:
     async def _admitted(
         self,
         context: RequestContext,
-        route: Route,
-        pool: PoolRevision,
+        placed: Placed,
         prepared: Sequence[Prepared],
         asked: Sequence[Prompt],
     ) -> Run:
         """Reserve what the prompts of one request may use at most; completions may have to be shorter for it."""
-        first, principal = prepared[0], context.principal
+        route, pool, first, principal = placed.route, placed.pool, prepared[0], context.principal
         parts = tuple(_part(each) for each in prepared)
         admission = await self._limiter.admit(
             principal,
@@ -189,7 +252,11 @@ class Pipeline:
             said = context.said if context.said is not None else _prompts_said(asked, pool)
             transcript = Transcript(context.request_id, context.endpoint, context.model or "", said)
             close = self._logged(principal.project_id, transcript, admission.close)
-        return Run(context, pool, self._budget, route.adapter, admitted, admission.headers, close, transcript)
+        run = Run(context, pool, self._budget, route.adapter, admitted, admission.headers, close, transcript)
+        if placed.exposure is not None:
+            run.vote_id = signed_id(placed.project_key, context.request_id)
+            run.on_unanswered = partial(self._refused, context, placed)
+        return run
 
     def _logged(self, project_id: str, transcript: Transcript, close: Callable[[], None]) -> Callable[[], None]:
         """Return `close` such that, the first time, it has the transcript written as well; nothing waits for that."""

@@ -12,6 +12,7 @@ from engine.protocol import GenerateRequest, SamplingParams
 from gateway.backends.base import Model
 from gateway.backends.generation import Generation
 from gateway.domain.errors import Overloaded
+from gateway.domain.experiments.exposure import Exposure
 from gateway.limits.limiter import Limiter
 from gateway.metering.meter import Meter
 from gateway.metering.tag import MeterTag
@@ -24,11 +25,11 @@ from gateway.pipeline.bounds import (
     too_long,
 )
 from gateway.pipeline.context import RequestContext
-from gateway.pipeline.defaults import with_defaults
+from gateway.pipeline.defaults import with_defaults, with_treatment
 from gateway.pipeline.requests import Conversation, EmbeddingRequest, TextRequest
 from gateway.pipeline.run import Prepared
 from gateway.pipeline.tokenizing import Tokenizing
-from gateway.routing.resolve import Route
+from gateway.routing.route import Route
 from gateway.text.tools.grammar import call_grammar
 
 TIER_WEIGHTS = {"flex": 0.5, "default": 1.0, "priority": 2.0}
@@ -45,14 +46,22 @@ class Preparation:
         self._default_max_tokens = default_max_tokens
 
     async def completion(
-        self, context: RequestContext, route: Route, model: Model, request: TextRequest, row_id: str
+        self,
+        context: RequestContext,
+        route: Route,
+        model: Model,
+        request: TextRequest,
+        row_id: str,
+        exposure: Exposure | None = None,
     ) -> Prepared:
-        """Prepare one prompt's completions; row_id is the id of their row in the ledger.
+        """Prepare one prompt's completions; row_id is the id of their row in the ledger. exposure: in an experiment.
 
         Raises InvalidRequest: when a field cannot be served, by the client's name of the field.
         Raises Overloaded: when no more usage can be kept.
         """
-        adapter = route.adapter
+        adapter, is_delivered = route.adapter, True
+        if route.treatment is not None:
+            request, is_delivered = with_treatment(request, route.treatment)
         if adapter is not None:
             request = with_defaults(request, adapter.defaults)
         tools = request.prompt.tools if isinstance(request.prompt, Conversation) else None
@@ -69,7 +78,7 @@ class Preparation:
         max_tokens = completion_bound(
             capabilities.max_model_len, sizes, prompt.num_tokens, request, self._default_max_tokens
         )
-        tag = self._tag(context, route, request.service_tier)
+        tag = self._tag(context, route, request.service_tier, exposure, is_delivered=is_delivered)
         predicted = await self._tokenizing.predicted_tokens(
             context.principal.project_id, model, request.prediction, max_tokens
         )
@@ -89,9 +98,15 @@ class Preparation:
         return Prepared(generation, tag, request.names.grammar)
 
     async def embedding(
-        self, context: RequestContext, route: Route, model: Model, request: EmbeddingRequest, row_id: str
+        self,
+        context: RequestContext,
+        route: Route,
+        model: Model,
+        request: EmbeddingRequest,
+        row_id: str,
+        exposure: Exposure | None = None,
     ) -> Prepared:
-        """Prepare one text's embedding. Raises as `completion` does."""
+        """Prepare one text's embedding. Raises as `completion` does. A treatment is for completions alone."""
         prompt = await self._tokenizing.prepared_prompt(context.principal.project_id, model, request)
         capabilities = model.capabilities
         if prompt.num_tokens > capabilities.max_model_len:
@@ -99,7 +114,8 @@ class Preparation:
         sizes = (await self._limiter.rules(context.principal, route.model)).sizes
         check_prompt(sizes, prompt.num_tokens, request.names.prompt)
         check_dimensions(request.dimensions, capabilities.embedding_size, capabilities.embedding_sizes)
-        tag = self._tag(context, route, request.service_tier)
+        is_delivered = route.treatment is None
+        tag = self._tag(context, route, request.service_tier, exposure, is_delivered=is_delivered)
         generate = GenerateRequest(
             request_id=row_id,
             prompt_token_ids=prompt.token_ids,
@@ -110,15 +126,25 @@ class Preparation:
         )
         return Prepared(Generation(generate), tag)
 
-    def _tag(self, context: RequestContext, route: Route, service_tier: str) -> MeterTag:
+    def _tag(
+        self,
+        context: RequestContext,
+        route: Route,
+        service_tier: str,
+        exposure: Exposure | None,
+        *,
+        is_delivered: bool,
+    ) -> MeterTag:
         """Return what a prompt's usage event has to say beside its counts.
+
+        is_delivered: whether the prompt got all that the arm of its experiment sets.
 
         Raises Overloaded: when no more usage can be kept.
         """
         if not self._meter.has_room:
             raise Overloaded("The server cannot record usage at the moment. Try again later.", retry_after_s=5.0)
         principal, adapter = context.principal, route.adapter
-        return MeterTag(
+        tag = MeterTag(
             organization_id=principal.organization_id,
             project_id=principal.project_id,
             api_key_id=principal.api_key_id,
@@ -132,4 +158,15 @@ class Preparation:
             stream=context.stream,
             service_tier=service_tier,
             journal_id=self._meter.journal_id,
+        )
+        if exposure is None:
+            return tag
+        return msgspec.structs.replace(
+            tag,
+            experiment_id=exposure.experiment_id,
+            experiment_version=exposure.version,
+            experiment_arm=exposure.arm,
+            experiment_epoch=exposure.epoch,
+            experiment_delivered=is_delivered,
+            unit_digest=exposure.digest,
         )

@@ -16,7 +16,7 @@ from engine.protocol import Usage
 from gateway.backends.generation import Generation, Item, Piece
 from gateway.backends.pool import PoolRevision
 from gateway.content.transcript import Transcript
-from gateway.domain.errors import BackendFailed, InvalidRequest
+from gateway.domain.errors import BackendFailed, GatewayError, InvalidRequest
 from gateway.domain.limits.refusal import Headers
 from gateway.domain.routing.retry_budget import RetryBudget
 from gateway.metering.tag import MeterTag
@@ -24,7 +24,7 @@ from gateway.pipeline.attempts import Restarted, embedded, generated
 from gateway.pipeline.collected import Collected, Collector
 from gateway.pipeline.context import RequestContext
 from gateway.pipeline.merge import all_of, merged
-from gateway.routing.resolve import RoutedAdapter
+from gateway.routing.route import RoutedAdapter
 
 log = structlog.get_logger(__name__)
 
@@ -68,6 +68,10 @@ class Run:
         """Each prompt's token ids."""
         self.prompt_texts = [each.generation.prompt_text for each in prepared]
         """Each whole prompt as the client wrote it; None where that is a conversation, token ids or cut."""
+        self.vote_id = context.request_id
+        """The request's id as ids of replies are made of it; in an experiment with a MAC (`vote_ids`)."""
+        self.on_unanswered: Callable[[GatewayError], None] | None = None
+        """Called where the first prompt was refused before any engine had it: the ledger will not have it."""
         self._context = context
         self._pool = pool
         self._budget = budget
@@ -129,11 +133,17 @@ class Run:
     def _is_plain(self) -> bool:
         return self._transcript is None and self._before_end is None and self._context.deadline is None
 
+    def _told_of(self, prepared: Prepared) -> Callable[[GatewayError], None] | None:
+        """Return what is called where a prompt is not answered: the first prompt stands for the request."""
+        return self.on_unanswered if prepared is self._prepared[0] else None
+
     async def _generated(self, prepared: Prepared) -> AsyncGenerator[Item]:
         """Yield items that go to the client at once: once there is one, no other replica is asked."""
         self._context.check()
         try:
-            async with aclosing(generated(self._pool, prepared.generation, self._budget)) as items:
+            async with aclosing(
+                generated(self._pool, prepared.generation, self._budget, self._told_of(prepared))
+            ) as items:
                 async for item in items:
                     assert not isinstance(item, Restarted)
                     yield item
@@ -157,7 +167,9 @@ class Run:
         collector = Collector(num_choices)
         self._context.check()
         try:
-            attempts = generated(self._pool, prepared.generation, self._budget, may_restart=True)
+            attempts = generated(
+                self._pool, prepared.generation, self._budget, self._told_of(prepared), may_restart=True
+            )
             async with aclosing(attempts) as items:
                 async for item in items:
                     if isinstance(item, Restarted):
@@ -177,7 +189,7 @@ class Run:
     async def _embedded(self, prepared: Prepared) -> tuple[bytes, Usage]:
         self._context.check()
         try:
-            return await embedded(self._pool, prepared.generation.request, self._budget)
+            return await embedded(self._pool, prepared.generation.request, self._budget, self._told_of(prepared))
         except (InvalidRequest, BackendFailed) as error:
             raise self._for_caller(error, prepared) from None
 

@@ -5,59 +5,38 @@ An adapter that belongs to somebody else is looked up, and missed, exactly like 
 
 from __future__ import annotations
 
-import datetime
 from collections.abc import Collection
 
 import msgspec
 
 from adapters.ref import AdapterRef
-from gateway.db.adapters.routes import RouteRow, find_alias_target, find_current, find_version, list_routes
+from gateway.db.adapters.routes import (
+    NamedTarget,
+    RouteRow,
+    find_current,
+    find_named,
+    find_version,
+    list_named,
+    list_routes,
+)
 from gateway.db.changes import Change
 from gateway.db.pool import UNAVAILABLE, Database
 from gateway.db.pools.served import pools_serving
 from gateway.domain.adapters.defaults import Defaults
 from gateway.domain.errors import ModelNotFound, Overloaded
+from gateway.domain.experiments.treatment import Treatment
 from gateway.domain.routing.bases import Bases
 from gateway.domain.routing.model_string import Wanted, read_model
 from gateway.domain.tenancy.principal import Principal
+from gateway.routing.experiments import ExperimentLoader, ProjectKey, RunningExperiment
+from gateway.routing.route import OwnName, Route, RoutedAdapter
 
 RETRY_AFTER_S = 1.0
 
 _DEFAULTS = msgspec.json.Decoder(Defaults)
+_TREATMENT = msgspec.json.Decoder(Treatment)
 
-
-class RoutedAdapter(msgspec.Struct, frozen=True):
-    """One version of an adapter. id: the adapter's. key: of its content, as engines know it. is_shared: another project
-    of the organization owns it. created_at: of the name it was asked for by."""
-
-    id: str
-    ref: AdapterRef
-    key: str
-    defaults: Defaults
-    created_at: datetime.datetime
-    is_shared: bool
-
-    @property
-    def label(self) -> str:
-        """The name of the adapter as a reply gives it."""
-        return f"{self.ref.name}@{self.ref.version}"
-
-
-class Route(msgspec.Struct, frozen=True):
-    """Where a request goes: the pool of a base model, and the adapter to apply there.
-
-    id: what it was asked for by. model: what limits, prices, allow-lists and the ledger know it by, `<base>` or
-    `<base>:<adapter>`, whatever the version.
-    """
-
-    id: str
-    model: str
-    base: str
-    adapter: RoutedAdapter | None = None
-
-    def is_in(self, allowed: Collection[str] | None) -> bool:
-        """Tell whether these models include the route's model; None stands for all models."""
-        return allowed is None or self.model in allowed or self.id in allowed
+Found = Route | RunningExperiment
 
 
 class Resolver:
@@ -66,30 +45,43 @@ class Resolver:
     An adapter answers under every pool of its own base, and under no other.
     """
 
-    def __init__(self, database: Database, bases: Bases) -> None:
-        """bases: what is served, which may change in place; call `changed(None)` when it did."""
+    def __init__(self, database: Database, bases: Bases, project_key: ProjectKey) -> None:
+        """bases: what is served, which may change in place; call `changed(None)` when it did. project_key: gives the
+        secrets under which units of experiments are digested."""
         self._database = database
+        self._experiments = ExperimentLoader(database, bases, project_key)
         self.bases = bases
         """What is served, and who may use it."""
-        self._found: dict[str, dict[str, Route]] = {}  # by project and model string
+        self._found: dict[str, dict[str, Found]] = {}  # by project and model string
         self._borrowers: dict[str, set[str]] = {}  # projects for which something of an owner's was found
         self._generation = 0  # an answer asked for under an older one may be stale and is not remembered
 
     async def resolve(self, principal: Principal, model: str) -> Route:
-        """Return where a request of a project's key goes.
+        """Return where a request of a project's key goes that is no exposure: of an experiment, where its control goes.
+
+        Raises as `find` does.
+        """
+        found = await self.find(principal, model)
+        route = found.control if isinstance(found, RunningExperiment) else found
+        if route is None:
+            raise ModelNotFound(model)
+        return route
+
+    async def find(self, principal: Principal, model: str) -> Found:
+        """Return where requests of a project's key go, or the experiment that tells so for each of them.
 
         Raises ModelNotFound: when the key may use no such model, to the byte as if there were none.
         Raises Overloaded: when the database cannot be asked.
         """
         project_id, organization_id = principal.project_id, principal.organization_id
         if self.bases.is_visible(model, project_id, organization_id):
-            route: Route | None = Route(model, model, model)
+            found: Found | None = Route(model, model, model)
         else:
-            found = self._found.get(project_id)
-            route = (found.get(model) if found else None) or await self._find(project_id, organization_id, model)
-        if route is None or not route.is_in(principal.models):
+            known = self._found.get(project_id)
+            found = (known.get(model) if known else None) or await self._find(project_id, organization_id, model)
+        if found is None or not found.is_in(principal.models):
             raise ModelNotFound(model)
-        return route
+        return found
 
     async def list_routes(self, principal: Principal) -> list[Route]:
         """Return everything that a project's key may use: the bases, its adapters and those shared with it, and its
@@ -100,27 +92,33 @@ class Resolver:
         project_id, organization_id, allowed = principal.project_id, principal.organization_id, principal.models
         try:
             async with self._database.acquire() as conn:
-                rows = await list_routes(conn, project_id)
+                rows, names = await list_routes(conn, project_id), await list_named(conn, project_id)
         except UNAVAILABLE:
             raise _unavailable() from None
         visible = self.bases.visible(project_id, organization_id)
-        routes: list[Route | None] = [Route(name, name, name) for name in visible]
+        found: list[Found | None] = [Route(name, name, name) for name in visible]
         for row in rows:
             pools = [pool for pool in self.bases.pools_of(row.base_digest) if pool in visible]
-            if row.alias is not None:
-                pools = pools[:1]
-            routes += [_route(pool, row.alias or f"{pool}:{row.name}", row) for pool in pools]
-        versions = [
-            await self._find(project_id, organization_id, model) for model in sorted(allowed or ()) if "@" in model
-        ]
-        return [route for route in (*routes, *versions) if route is not None and route.is_in(allowed)]
+            found += [_route(pool, f"{pool}:{row.name}", row) for pool in pools]
+        for each in names:
+            if each.experiment_id is not None:
+                known = self._found.get(project_id, {}).get(each.name)
+                found.append(known or await self._find(project_id, organization_id, each.name))
+            elif each.version is None or self.bases.pools_of(each.version.base_digest):
+                found.append((await self._of_name(project_id, organization_id, each))[0])
+        for model in sorted(allowed or ()):
+            if "@" in model:
+                found.append(await self._find(project_id, organization_id, model))
+        allowed_ones = [each for each in found if each is not None and each.is_in(allowed)]
+        routes = [each.control if isinstance(each, RunningExperiment) else each for each in allowed_ones]
+        return [route for route in routes if route is not None]
 
     def changed(self, change: Change | None) -> None:
         """Forget what a change may have made stale; None: everything."""
         if change is None:
             self._found.clear()
             self._borrowers.clear()
-        elif change.table in ("adapters", "model_aliases", "adapter_shares"):
+        elif change.table in ("adapters", "model_aliases", "adapter_shares", "experiments"):
             self._forget(change.project_id)
         elif change.table == "projects":  # what an archived one shared
             self._forget(change.id)
@@ -132,55 +130,83 @@ class Resolver:
             for each in (project_id, *self._borrowers.pop(project_id, ())):
                 self._found.pop(each, None)
 
-    def _remember(self, project_id: str, route: Route) -> None:
-        self._found.setdefault(project_id, {})[route.id] = route
-        if route.adapter is not None and route.adapter.is_shared:
-            self._borrowers.setdefault(route.adapter.ref.tenant, set()).add(project_id)
+    def _remember(self, project_id: str, model: str, found: Found) -> None:
+        self._found.setdefault(project_id, {})[model] = found
+        if isinstance(found, Route) and found.adapter is not None and found.adapter.is_shared:
+            self._borrowers.setdefault(found.adapter.ref.tenant, set()).add(project_id)
 
-    async def _find(self, project_id: str, organization_id: str, model: str) -> Route | None:
+    async def _find(self, project_id: str, organization_id: str, model: str) -> Found | None:
         visible = self.bases.visible(project_id, organization_id)
         wanted = read_model(model, visible)
         if wanted is None:
             return None
         generation = self._generation
-        row = await self._look_up(project_id, wanted)
-        pools = self.bases.pools_of(row.base_digest) if row is not None else []
-        is_ahead = False
-        if (
-            row is not None and not pools
-        ):  # adapters go with their pool to another base, of which this gateway may not know for a moment
-            pools, is_ahead = await self._pools_serving(row.base_digest), True
-        pool = wanted.base or next((pool for pool in pools if pool in visible), None)
-        if row is None or pool not in pools:
-            return None
-        route = _route(pool, model, row)
-        if generation == self._generation and not is_ahead:
-            self._remember(project_id, route)
-        return route
+        found: Found | None
+        try:
+            if wanted.is_alias:
+                async with self._database.acquire() as conn:
+                    named = await find_named(conn, project_id, wanted.name)
+                found, is_sure = await self._of_name(project_id, organization_id, named)
+            else:
+                row = await self._look_up(project_id, wanted)
+                pool, is_sure = await self._pool_of(row, visible, wanted.base)
+                found = None if row is None or pool is None else _route(pool, model, row)
+        except UNAVAILABLE:
+            raise _unavailable() from None
+        if found is not None and generation == self._generation and is_sure:
+            self._remember(project_id, model, found)
+        return found
+
+    async def _of_name(
+        self, project_id: str, organization_id: str, named: NamedTarget | None
+    ) -> tuple[Found | None, bool]:
+        """Return what a project's own name leads to, and whether that may be remembered."""
+        if named is None:
+            return None, True
+        if named.experiment_id is not None:
+            loaded = self._experiments.load(project_id, organization_id, named.experiment_id, named.created_at)
+            return await loaded, True
+        own, treatment = OwnName(project_id, named.created_at), _treatment(named)
+        visible = self.bases.visible(project_id, organization_id)
+        if named.version is None:
+            pool = named.pool if named.pool in visible else None
+            return None if pool is None else Route(named.name, pool, pool, None, treatment, own), True
+        pool, is_sure = await self._pool_of(named.version, visible)
+        if pool is None:
+            return None, is_sure
+        route = _route(pool, named.name, named.version)
+        return msgspec.structs.replace(route, treatment=treatment, named=own), is_sure
+
+    async def _pool_of(
+        self, row: RouteRow | None, visible: Collection[str], wanted: str | None = None
+    ) -> tuple[str | None, bool]:
+        """Return the pool that serves a version, and whether that may be remembered. wanted: the pool that it has to
+        be; None: any that the project may use."""
+        if row is None:
+            return None, True
+        pools, is_sure = self.bases.pools_of(row.base_digest), True
+        if not pools:
+            # Adapters go with their pool to another base, of which this gateway may not know for a moment.
+            async with self._database.acquire() as conn:
+                pools, is_sure = await pools_serving(conn, row.base_digest or ""), False
+        pool = wanted or next((pool for pool in pools if pool in visible), None)
+        return pool if pool in pools else None, is_sure
 
     async def _look_up(self, project_id: str, wanted: Wanted) -> RouteRow | None:
-        try:
-            async with self._database.acquire() as conn:
-                if wanted.is_alias:
-                    return await find_alias_target(conn, project_id, wanted.name)
-                if wanted.version is not None:
-                    return await find_version(conn, project_id, wanted.name, wanted.version)
-                return await find_current(conn, project_id, wanted.name)
-        except UNAVAILABLE:
-            raise _unavailable() from None
-
-    async def _pools_serving(self, base_digest: str | None) -> list[str]:
-        try:
-            async with self._database.acquire() as conn:
-                return await pools_serving(conn, base_digest or "")
-        except UNAVAILABLE:
-            raise _unavailable() from None
+        async with self._database.acquire() as conn:
+            if wanted.version is not None:
+                return await find_version(conn, project_id, wanted.name, wanted.version)
+            return await find_current(conn, project_id, wanted.name)
 
 
 def _route(pool: str, model: str, row: RouteRow) -> Route:
     ref = AdapterRef(row.project_id, row.name, row.version, row.digest)
     adapter = RoutedAdapter(row.adapter_id, ref, ref.key, _DEFAULTS.decode(row.defaults), row.created_at, row.is_shared)
     return Route(model, f"{pool}:{row.name}", pool, adapter)
+
+
+def _treatment(named: NamedTarget) -> Treatment | None:
+    return None if named.treatment is None else _TREATMENT.decode(named.treatment)
 
 
 def _unavailable() -> Overloaded:

@@ -1,4 +1,5 @@
-"""The adapters' versions that a project may call: its own, those of its aliases, and what others share with it.
+"""The adapters' versions that a project may call: its own, what its own names stand for, and what
+others share with it.
 
 Read by every gateway's resolver; nothing here writes. A version that is not ready is not there.
 """
@@ -6,7 +7,7 @@ Read by every gateway's resolver; nothing here writes. A version that is not rea
 from __future__ import annotations
 
 import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -68,18 +69,56 @@ async def find_version(conn: Connection, project_id: str, name: str, version: in
     return RouteRow(**row) if row else None
 
 
-_ALIAS = """
-    SELECT a.id AS adapter_id, a.project_id, a.name, v.version, v.digest, a.defaults, m.created_at,
-           m.name AS alias, false AS is_shared, a.base_digest
-    FROM model_aliases m JOIN adapters a ON a.id = m.adapter_id
-        JOIN adapter_versions v ON v.adapter_id = m.adapter_id AND v.version = m.version
-    WHERE m.project_id = $1 AND m.name = $2 AND a.project_id = $1 AND a.removed_at IS NULL AND v.state = 'ready'
+class NamedTarget(msgspec.Struct, frozen=True):
+    """What a project's own name stands for: one of a version, the base model of a pool, and an experiment."""
+
+    name: str
+    created_at: datetime.datetime
+    """When the name was made."""
+    treatment: str | None
+    """What requests by the name get beside the model, as JSON (`treatment.Treatment`)."""
+    version: RouteRow | None = None
+    pool: str | None = None
+    """The name of the pool."""
+    experiment_id: str | None = None
+
+
+# A version that cannot be served, and a pool that was removed, are not there.
+_NAMES = """
+    SELECT m.name AS alias, m.target_kind, m.created_at, m.treatment, m.experiment_id, p.name AS pool,
+           a.id AS adapter_id, a.project_id, a.name, v.version, v.digest, a.defaults, a.base_digest
+    FROM model_aliases m
+        LEFT JOIN pools p ON p.id = m.pool_id AND p.removed_at IS NULL
+        LEFT JOIN adapters a ON a.id = m.adapter_id AND a.project_id = m.project_id AND a.removed_at IS NULL
+        LEFT JOIN adapter_versions v ON v.adapter_id = a.id AND v.version = m.version AND v.state = 'ready'
+    WHERE m.project_id = $1 AND ($2::text IS NULL OR m.name = $2)
+    ORDER BY m.created_at, a.name, m.name
 """
 
 
-async def find_alias_target(conn: Connection, project_id: str, alias: str) -> RouteRow | None:
-    row = await conn.fetchrow(_ALIAS, project_id, alias)
-    return RouteRow(**row) if row else None
+async def find_named(conn: Connection, project_id: str, name: str) -> NamedTarget | None:
+    """Return what a project's own name stands for; None where there is no such name, or nothing that can be served."""
+    row = await conn.fetchrow(_NAMES, project_id, name)
+    return None if row is None else _named(row)
+
+
+async def list_named(conn: Connection, project_id: str) -> list[NamedTarget]:
+    """Return all names of a project that stand for something that can be served, oldest first."""
+    rows = await conn.fetch(_NAMES, project_id, None)
+    return [named for row in rows if (named := _named(row)) is not None]
+
+
+def _named(row: Any) -> NamedTarget | None:
+    name = NamedTarget(row["alias"], row["created_at"], row["treatment"])
+    match row["target_kind"]:
+        case "version" if row["digest"] is not None:
+            fields = {field: row[field] for field in RouteRow.__struct_fields__ if field != "is_shared"}
+            return msgspec.structs.replace(name, version=RouteRow(**fields, is_shared=False))
+        case "pool" if row["pool"] is not None:
+            return msgspec.structs.replace(name, pool=row["pool"])
+        case "experiment":
+            return msgspec.structs.replace(name, experiment_id=row["experiment_id"])
+    return None
 
 
 _LIST = """
@@ -94,19 +133,13 @@ _LIST = """
         FROM adapter_shares s JOIN adapters a ON a.id = s.adapter_id JOIN projects p ON p.id = a.project_id
             JOIN adapter_versions v ON v.adapter_id = a.id AND v.version = a.current_version
         WHERE s.project_id = $1 AND a.removed_at IS NULL AND p.archived_at IS NULL AND v.state = 'ready'
-            AND NOT EXISTS (SELECT FROM own WHERE own.name = a.name)),
-    aliased AS (
-        SELECT a.id, a.project_id, a.name, v.version, v.digest, a.defaults, m.created_at, m.name, false,
-               a.base_digest, 2
-        FROM model_aliases m JOIN adapters a ON a.id = m.adapter_id
-            JOIN adapter_versions v ON v.adapter_id = m.adapter_id AND v.version = m.version
-        WHERE m.project_id = $1 AND a.project_id = $1 AND a.removed_at IS NULL AND v.state = 'ready')
+            AND NOT EXISTS (SELECT FROM own WHERE own.name = a.name))
     SELECT adapter_id, project_id, name, version, digest, defaults, created_at, alias, is_shared, base_digest
-    FROM (SELECT * FROM own UNION ALL SELECT * FROM shared UNION ALL SELECT * FROM aliased) callable
-    ORDER BY part, created_at, name, alias
+    FROM (SELECT * FROM own UNION ALL SELECT * FROM shared) callable
+    ORDER BY part, created_at, name
 """
 
 
 async def list_routes(conn: Connection, project_id: str) -> list[RouteRow]:
-    """The current version of every adapter that the project can call, its own first, then its aliases; oldest first."""
+    """The current version of every adapter that the project can call, its own first; oldest first."""
     return [RouteRow(**row) for row in await conn.fetch(_LIST, project_id)]

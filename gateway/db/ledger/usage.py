@@ -24,7 +24,7 @@ SUPERSEDED = "superseded"
 
 class UsageEvent(msgspec.Struct, frozen=True):
     """One attempt as a gateway tells of it. Times in ms; ttft_ms is None when no token came or its gateway died.
-    created_at: the instant of its meter tag, the same in every copy of it."""
+    created_at: the instant of its meter tag, the same in every copy of it. experiment_*: as in the meter tag."""
 
     request_id: str
     attempt: int
@@ -51,6 +51,11 @@ class UsageEvent(msgspec.Struct, frozen=True):
     created_at: datetime.datetime
     finished_at: datetime.datetime
     service_tier: str = "default"
+    experiment_id: str | None = None
+    experiment_version: int | None = None
+    experiment_arm: int | None = None
+    experiment_epoch: int | None = None
+    experiment_delivered: bool | None = None
 
 
 # One JSON text: a quarter of the time that an array for each column takes to encode, and less on the server, too.

@@ -104,6 +104,8 @@ CREATE TABLE experiment_arms (
     -- NULL: the base model of the pool.
     adapter_id     text,
     version        integer,
+    -- The defaults and their mode that the arm's target had; NULL: those of the definition.
+    treatment      jsonb,
     PRIMARY KEY (experiment_id, arm),
     FOREIGN KEY (adapter_id, version) REFERENCES adapter_versions (adapter_id, version),
     CHECK ((adapter_id IS NULL) = (version IS NULL))

@@ -55,6 +55,7 @@ from gateway.openai.shared.options import (
     text_style,
 )
 from gateway.openai.shared.replies import json_response, reply_id
+from gateway.openai.shared.units import Wishes
 from gateway.openai.shared.usage import UsageSoFar, usage_out
 from gateway.openai.stored.handler import check_store, store_chat
 from gateway.pipeline.collected import Answer, Collected
@@ -78,7 +79,8 @@ def chat_completions(
         body = await bodies.read(request, caller)
         wire = await decoded(_DECODER, body)
         said = messages_said(wire.messages)
-        context = context_of(call, caller, wire.model, ENDPOINT, stream=wire.stream, said=said)
+        wishes = Wishes(request.scope["headers"], caller, wire)
+        context = context_of(call, caller, wire.model, ENDPOINT, stream=wire.stream, said=said, wishes=wishes)
         note_user(call, wire.user, wire.safety_identifier)
         check_store(caller, wire.store)
         with_usage, tier, tools = include_usage(wire), _tier(wire), _tools(wire)
@@ -88,7 +90,7 @@ def chat_completions(
         reply = _Reply(
             wire,
             {
-                "id": reply_id("chatcmpl", call.request_id),
+                "id": reply_id("chatcmpl", run.vote_id),
                 "created": int(time.time()),
                 "model": wire.model,
                 "service_tier": tier,

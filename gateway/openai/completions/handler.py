@@ -50,6 +50,7 @@ from gateway.openai.shared.options import (
 )
 from gateway.openai.shared.replies import json_response, reply_id
 from gateway.openai.shared.slices import encoded
+from gateway.openai.shared.units import Wishes
 from gateway.openai.shared.usage import UsageSoFar, usage_out
 from gateway.pipeline.collected import Answer, Collected
 from gateway.pipeline.pipeline import Pipeline
@@ -71,7 +72,8 @@ def completions(pipeline: Pipeline, bodies: Bodies, idempotency: Idempotency) ->
         """Continue one text or several, whole or as a stream."""
         call = call_of(request.scope)
         wire = await decoded(_DECODER, await bodies.read(request, caller))
-        context = context_of(call, caller, wire.model, ENDPOINT, stream=wire.stream)
+        wishes = Wishes(request.scope["headers"], caller, wire)
+        context = context_of(call, caller, wire.model, ENDPOINT, stream=wire.stream, wishes=wishes)
         note_user(call, wire.user)
         with_usage = include_usage(wire)
         _check(wire)
@@ -84,7 +86,7 @@ def completions(pipeline: Pipeline, bodies: Bodies, idempotency: Idempotency) ->
         ]
         reply = partial(
             TextCompletion,
-            id=reply_id("cmpl", call.request_id),
+            id=reply_id("cmpl", run.vote_id),
             created=int(time.time()),
             model=wire.model,
             system_fingerprint=run.fingerprint,

@@ -37,6 +37,7 @@ from gateway.openai.shared.context import attach, context_of
 from gateway.openai.shared.idempotent import idempotent
 from gateway.openai.shared.replies import json_response
 from gateway.openai.shared.slices import encoded
+from gateway.openai.shared.units import Wishes
 from gateway.pipeline.bounds import check_total
 from gateway.pipeline.pipeline import Pipeline
 from gateway.pipeline.requests import EmbeddingBounds, EmbeddingRequest, FieldNames
@@ -54,7 +55,8 @@ def embeddings(pipeline: Pipeline, bodies: Bodies, idempotency: Idempotency) -> 
         """Embed one text or several."""
         call = call_of(request.scope)
         wire = await decoded(_DECODER, await bodies.read(request, caller))
-        context = context_of(call, caller, wire.model, ENDPOINT)
+        wishes = Wishes(request.scope["headers"], caller, wire)
+        context = context_of(call, caller, wire.model, ENDPOINT, wishes=wishes)
         note_user(call, wire.user)
         refuse_unsupported(wire, EMBEDDING_NO_EFFECT)
         inputs = prompts(wire.input, "input", MAX_INPUTS)

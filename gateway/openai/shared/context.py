@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
+from typing import Any
 
 from gateway.content.transcript import LoggedMessage
+from gateway.domain.experiments.exposure import HEADER as EXPERIMENT_HEADER
+from gateway.domain.experiments.exposure import Exposure
 from gateway.domain.tenancy.principal import Principal
 from gateway.http.envelope import Call
+from gateway.openai.shared.units import Wishes
 from gateway.pipeline.context import RequestContext
 from gateway.pipeline.run import Run
 
@@ -22,9 +27,21 @@ def context_of(
     *,
     stream: bool | None = False,
     said: Iterable[LoggedMessage] | None = None,
+    wishes: Wishes | None = None,
 ) -> RequestContext:
-    """Return the context of an HTTP request, and note its model for the request's log line."""
+    """Return the context of an HTTP request, and note its model for the request's log line.
+
+    wishes: what the request says about experiments; None where it is no exposure to one.
+    """
     call.model = model or ""
+    of_experiments: dict[str, Any] = {}
+    if wishes is not None:
+        of_experiments = {
+            "unit": wishes.unit,
+            "forced_arm": wishes.forced_arm,
+            "is_off": wishes.is_off,
+            "exposed": partial(_note_exposure, call),
+        }
     return RequestContext(
         principal=caller,
         request_id=call.request_id,
@@ -34,11 +51,18 @@ def context_of(
         gone=lambda: call.client_gone and not call.outlives_client,
         trace=call.trace,
         said=said,
+        **of_experiments,
     )
+
+
+def _note_exposure(call: Call, exposure: Exposure) -> None:
+    """Have the reply and the log line name the arm of an experiment, whatever the reply is."""
+    call.headers = (*call.headers, (EXPERIMENT_HEADER, exposure.header))
+    call.fields = exposure.log_fields
 
 
 def attach(call: Call, run: Run) -> None:
     """Give a reply the headers of its run, and close the run when the reply is over, however it ended."""
-    call.headers, call.on_end, call.num_admitted = run.headers, run.close, len(run.prompts)
+    call.headers, call.on_end, call.num_admitted = (*call.headers, *run.headers), run.close, len(run.prompts)
     if run.adapter_label is not None:
         call.headers = (*call.headers, (ADAPTER_HEADER, run.adapter_label))

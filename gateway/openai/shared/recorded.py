@@ -10,7 +10,10 @@ from litestar.types import Message, Receive, ReceiveMessage, Scope, Send
 
 from gateway.content.idempotency import Execution, Reply
 from gateway.http.envelope import Call, call_of
-from gateway.openai.shared.context import ADAPTER_HEADER
+from gateway.openai.shared.context import ADAPTER_HEADER, EXPERIMENT_HEADER
+
+KEPT_HEADERS = frozenset((ADAPTER_HEADER, EXPERIMENT_HEADER))
+"""Headers that a replay has as well: they tell where the reply came from."""
 
 
 async def never_gone() -> ReceiveMessage:
@@ -60,7 +63,7 @@ class Recorded(ASGIResponse):
         self._status = status
         of_reply = ((name.decode("latin-1"), value.decode("latin-1")) for name, value in headers)
         self._headers = [header for header in of_reply if header[0] != "content-length"]
-        self._headers += [header for header in call.headers if header[0] == ADAPTER_HEADER]
+        self._headers += [header for header in call.headers if header[0] in KEPT_HEADERS]
 
     def _add(self, data: bytes) -> None:
         if self._parts is not None:

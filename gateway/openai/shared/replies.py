@@ -6,10 +6,20 @@ import msgspec
 from litestar.response.base import ASGIResponse
 from litestar.types import Receive, Scope, Send
 
+from gateway.db.ids import ID_CHARS
+
 
 def reply_id(prefix: str, request_id: str) -> str:
-    """Return OpenAI's id of a reply, with the random part of our request id: one leads to the other."""
+    """Return OpenAI's id of a reply, with the random part of our request id: one leads to the other.
+
+    request_id: with its MAC, in an experiment (`vote_ids`).
+    """
     return f"{prefix}-{request_id.removeprefix('req_')}"
+
+
+def request_of(reply: str) -> str:
+    """Return the id of the request that a reply's id is of."""
+    return f"req_{reply.partition('-')[2][:ID_CHARS]}"
 
 
 def json_response(body: msgspec.Struct, *, status: int = 200) -> ASGIResponse:

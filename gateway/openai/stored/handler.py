@@ -20,7 +20,7 @@ from gateway.http.fields import decode
 from gateway.http.shape import shape
 from gateway.openai.chat.wire import ChatCompletion
 from gateway.openai.shared.list_query import Listing, read_listing
-from gateway.openai.shared.replies import json_response
+from gateway.openai.shared.replies import json_response, request_of
 from gateway.openai.stored.wire import (
     ChatCompletionDeleted,
     StoredChatCompletion,
@@ -183,7 +183,7 @@ def stored_chats(chats: StoredChats) -> list[HTTPRouteHandler]:
 def _shown(chat: StoredChat) -> dict[str, Any]:
     """A StoredChatCompletion, whatever fields a reply had when it was stored."""
     fields: dict[str, Any] = dict(_FIELDS.decode(chat.reply))
-    return fields | {"metadata": chat.metadata, "request_id": f"req_{chat.id.removeprefix('chatcmpl-')}"}
+    return fields | {"metadata": chat.metadata, "request_id": request_of(chat.id)}
 
 
 def _messages(chat_id: str, messages: bytes) -> list[StoredMessage]:

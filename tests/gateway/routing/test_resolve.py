@@ -16,6 +16,7 @@ from gateway.domain.errors import ModelNotFound
 from gateway.domain.tenancy.principal import Principal
 from gateway.routing.resolve import Resolver
 from tests.gateway.bases import bases, put_adapter
+from tests.gateway.experiments.making import project_key
 from tests.gateway.live import Tenant, make_tenant
 
 
@@ -64,7 +65,7 @@ async def alias(database: Database, tenant: Tenant, name: str, adapter: str, ver
 
 
 async def test_each_tenant_reaches_the_base_and_its_own(database: Database, acme: Tenant, globex: Tenant) -> None:
-    resolver = Resolver(database, bases())
+    resolver = Resolver(database, bases(), project_key)
     for tenant in (acme, globex):
         assert (await resolver.resolve(caller(tenant), "tiny")).adapter is None
         found = await resolver.resolve(caller(tenant), f"tiny:{tenant.adapter}")
@@ -82,7 +83,7 @@ async def test_each_tenant_reaches_the_base_and_its_own(database: Database, acme
 async def test_whatever_it_is_called_limits_and_bills_know_the_adapter(database: Database, acme: Tenant) -> None:
     await put(database, acme, "pirate", "b" * 64)
     await alias(database, acme, "bot", "pirate", 1)
-    resolver = Resolver(database, bases())
+    resolver = Resolver(database, bases(), project_key)
     for model, version in (("tiny:pirate", 2), ("tiny:pirate@1", 1), ("tiny:pirate@2", 2), ("bot", 1)):
         route = await resolver.resolve(caller(acme), model)
         assert route.adapter is not None
@@ -90,7 +91,7 @@ async def test_whatever_it_is_called_limits_and_bills_know_the_adapter(database:
 
 
 async def test_what_was_found_is_remembered_until_a_change_is_told(database: Database, acme: Tenant) -> None:
-    resolver = Resolver(database, bases())
+    resolver = Resolver(database, bases(), project_key)
     assert await label(resolver, acme, "tiny:pirate") == "pirate@1"
     await put(database, acme, "pirate", "b" * 64)
     assert await label(resolver, acme, "tiny:pirate") == "pirate@1"
@@ -109,7 +110,7 @@ async def test_a_moved_alias_and_an_ended_share_are_forgotten(database: Database
     await put(database, acme, "pirate", "b" * 64)
     await alias(database, acme, "bot", "pirate", 1)
     await share(database, acme, "pirate", globex)
-    resolver = Resolver(database, bases())
+    resolver = Resolver(database, bases(), project_key)
     assert await label(resolver, acme, "bot") == "pirate@1"
     assert await label(resolver, globex, "tiny:pirate") == "pirate@2"
     async with database.acquire() as conn:
@@ -125,7 +126,7 @@ async def test_a_moved_alias_and_an_ended_share_are_forgotten(database: Database
 
 async def test_a_change_of_the_owners_is_one_of_the_borrowers(database: Database, acme: Tenant, globex: Tenant) -> None:
     await share(database, acme, "pirate", globex)
-    resolver = Resolver(database, bases())
+    resolver = Resolver(database, bases(), project_key)
     assert await label(resolver, globex, "tiny:pirate") == "pirate@1"
     await put(database, acme, "pirate", "b" * 64)
     resolver.changed(Change(1, "adapters", "adpt", acme.project_id))
@@ -142,7 +143,7 @@ async def test_an_answer_that_a_change_overtook_is_not_remembered(database: Data
                 yield conn
                 resolver.changed(Change(1, "adapters", "adpt", "proj_other"))
 
-    resolver = Resolver(Overtaken(), bases())  # type: ignore[arg-type]
+    resolver = Resolver(Overtaken(), bases(), project_key)  # type: ignore[arg-type]
     assert await label(resolver, acme, "tiny:pirate") == "pirate@1"
     await put(database, acme, "pirate", "b" * 64)
     assert await label(resolver, acme, "tiny:pirate") == "pirate@2"

@@ -1,0 +1,70 @@
+"""Which unit each analysed request was of: written in the transaction that writes the request to the ledger, before it.
+
+The ledger itself never has a unit, since its rows cannot be removed.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import msgspec
+
+if TYPE_CHECKING:
+    from gateway.db.pool import Connection
+
+
+class ExposedRequest(msgspec.Struct, frozen=True):
+    """A row of `experiment_requests`."""
+
+    request_id: str
+    project_id: str
+    experiment_id: str
+    digest: bytes
+    epoch: int
+    arm: int
+    is_delivered: bool
+    created_at: datetime.datetime
+    num_refused: int = 0
+    """How many requests alike were refused; 0: the request ran."""
+
+
+# Of an experiment that was removed meanwhile nothing is kept: the usage is written all the same. The lock keeps those
+# that are still there until the transaction ends. In one order, so that no two gateways wait for each other.
+_WRITE = """
+    WITH live AS (SELECT id, project_id FROM experiments WHERE id = ANY ($3::text[]) ORDER BY id FOR KEY SHARE)
+    INSERT INTO experiment_requests
+        (request_id, project_id, experiment_id, digest, epoch, arm, is_delivered, num_refused, created_at)
+    SELECT r.request_id, r.project_id, r.experiment_id, r.digest, r.epoch, r.arm, r.is_delivered, r.num_refused,
+           r.created_at
+    FROM unnest($1::text[], $2::text[], $3::text[], $4::bytea[], $5::smallint[], $6::smallint[], $7::boolean[],
+                $8::integer[], $9::timestamptz[])
+            AS r (request_id, project_id, experiment_id, digest, epoch, arm, is_delivered, num_refused, created_at)
+        JOIN live ON live.id = r.experiment_id AND live.project_id = r.project_id
+    ORDER BY r.request_id
+    ON CONFLICT (request_id) DO NOTHING
+    RETURNING request_id
+"""
+
+
+async def write_exposed(conn: Connection, requests: Sequence[ExposedRequest]) -> set[str]:
+    """Write which units requests were of, in the caller's transaction; return the ids of those that had no row yet."""
+    if not requests:
+        return set()
+    columns = zip(*(_columns(each) for each in requests), strict=True)
+    return {row["request_id"] for row in await conn.fetch(_WRITE, *map(list, columns))}
+
+
+def _columns(each: ExposedRequest) -> tuple[object, ...]:
+    return (
+        each.request_id,
+        each.project_id,
+        each.experiment_id,
+        each.digest,
+        each.epoch,
+        each.arm,
+        each.is_delivered,
+        each.num_refused,
+        each.created_at,
+    )

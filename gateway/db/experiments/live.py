@@ -1,0 +1,105 @@
+"""Experiments as gateways serve them: the split, what each arm serves, and which units keep an earlier epoch."""
+
+from __future__ import annotations
+
+import datetime
+from typing import TYPE_CHECKING
+
+import msgspec
+
+if TYPE_CHECKING:
+    from gateway.db.pool import Connection
+
+
+class LiveArm(msgspec.Struct, frozen=True):
+    """What one arm serves, as it was pinned at the start. An arm whose version or pool is gone has no digest or no
+    pool."""
+
+    arm: int
+    pool_name: str
+    """The name of the pool, also where the pool is gone."""
+    has_pool: bool
+    """False once the pool is removed."""
+    adapter_id: str | None
+    """None: the base model of the pool."""
+    adapter_name: str | None
+    version: int | None
+    digest: str | None
+    """The digest of the version's content; None for a base model, and where the version cannot be served any more."""
+    defaults: str | None
+    """The defaults of the adapter, as JSON."""
+    fits: bool
+    """Whether the pool serves the base model that the adapter is for."""
+    treatment: str | None
+    """The treatment of the arm, as JSON; None: that of the definition."""
+
+
+class LiveExperiment(msgspec.Struct, frozen=True):
+    """An experiment that requests may name."""
+
+    id: str
+    name: str
+    model: str
+    state: str
+    definition: str
+    """The `definition.Experiment`, as JSON."""
+    version: int
+    seed: bytes
+    layer_seed: bytes
+    holdout_seed: bytes | None
+    holdout_size: int | None
+    slots: bytes
+    tables: list[bytes]
+    ended: list[int]
+    enrolling: bool
+    exposed_at: datetime.datetime | None
+    arms: list[LiveArm]
+    """In the order of their indexes."""
+
+
+# A version of somebody else, or of an adapter that was removed, is not there.
+_ARMS = """
+    SELECT r.arm, p.name AS pool_name, p.removed_at IS NULL AS has_pool, r.adapter_id, a.name AS adapter_name,
+           r.version, v.digest, a.defaults, r.treatment,
+           coalesce(a.base_digest = s.base_digest, true) AS fits
+    FROM experiment_arms r JOIN pools p ON p.id = r.pool_id
+        LEFT JOIN pool_revisions s ON s.pool_id = p.id AND s.revision = p.revision
+        LEFT JOIN adapters a ON a.id = r.adapter_id
+        LEFT JOIN adapter_versions v ON v.adapter_id = r.adapter_id AND v.version = r.version AND v.state = 'ready'
+            AND a.project_id = $1 AND a.removed_at IS NULL
+    WHERE r.experiment_id = $2
+    ORDER BY r.arm
+"""
+_FIND = """
+    SELECT e.id, e.name, e.model, e.state, e.definition, e.version, e.seed, l.seed AS layer_seed,
+           h.seed AS holdout_seed, h.size AS holdout_size, e.slots, e.tables, e.ended, e.enrolling, e.exposed_at
+    FROM experiments e
+        JOIN experiment_layers l ON l.project_id = e.project_id AND l.name = e.layer
+        LEFT JOIN experiment_holdouts h ON h.project_id = e.project_id AND h.name = e.holdout
+    WHERE e.project_id = $1 AND e.id = $2 AND e.slots IS NOT NULL
+"""
+
+
+async def find_live(conn: Connection, project_id: str, experiment_id: str) -> LiveExperiment | None:
+    """Return an experiment of a project that has started, with its arms as of one instant."""
+    async with conn.transaction(isolation="repeatable_read", readonly=True):
+        row = await conn.fetchrow(_FIND, project_id, experiment_id)
+        if row is None:
+            return None
+        arms = [LiveArm(**arm) for arm in await conn.fetch(_ARMS, project_id, experiment_id)]
+    return LiveExperiment(**row, arms=arms)
+
+
+# Two values of a million units, and not a million rows to decode. In the order of the primary key.
+_EXPOSED = """
+    SELECT string_agg(substr(u.digest, 1, 8), ''::bytea ORDER BY u.digest) AS keys,
+           string_agg(set_byte('\\x00'::bytea, 0, u.epoch::integer), ''::bytea ORDER BY u.digest) AS epochs
+    FROM experiment_units u WHERE u.experiment_id = $1 AND u.noted_at <= $2
+"""
+
+
+async def exposed_digests(conn: Connection, experiment_id: str, noted_by: datetime.datetime) -> tuple[bytes, bytes]:
+    """Return the first eight bytes of the digest of each unit that was noted by an instant, one after the other, and
+    the epoch of each unit's first exposure, a byte each."""
+    row = await conn.fetchrow(_EXPOSED, experiment_id, noted_by)
+    return (row["keys"] or b"", row["epochs"] or b"")

@@ -1,0 +1,17 @@
+"""What an arm changes in a request beside the model that serves it: plain data. Knows no field of the API."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from gateway.domain.adapters.defaults import Defaults
+
+
+class Treatment(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Values for the requests of an arm, or of the alias that an arm has become."""
+
+    defaults: Defaults
+    mode: Literal["fill", "replace"] = "fill"
+    """fill: defaults are for what a request leaves open. replace: for what it gives as well."""

@@ -1,0 +1,134 @@
+"""Experiments written into a database as the admin API's start writes them, for tests of what comes after the start."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+import msgspec
+
+from gateway.db.ids import new_id
+from gateway.domain.adapters.defaults import NO_DEFAULTS, Defaults
+from gateway.domain.experiments.allocation import first_split
+from gateway.domain.experiments.assignment import NUM_BUCKETS, Split
+from gateway.domain.experiments.definition import Arm, Experiment, Guardrail, Metrics, Primary, Target, UnitSource
+
+if TYPE_CHECKING:
+    from gateway.db.pool import Connection
+
+KEY = b"k" * 32
+
+
+async def project_key(project_id: str) -> bytes:
+    """Return the secret of each project's units, for a resolver without a database's keys."""
+    return KEY
+
+
+class ArmOf(msgspec.Struct, frozen=True):
+    """One arm: the base model of a pool, or a version of the project's adapter."""
+
+    name: str
+    adapter: str | None = None
+    version: int = 1
+    weight: int = 1
+    defaults: Defaults = NO_DEFAULTS
+    mode: Literal["fill", "replace"] = "fill"
+
+
+class Made(msgspec.Struct, frozen=True):
+    """An experiment that was started."""
+
+    id: str
+    definition: Experiment
+    split: Split
+
+
+_POOL = "SELECT id FROM pools WHERE name = $1 AND removed_at IS NULL"
+_LAYER = """
+    INSERT INTO experiment_layers (project_id, name, seed) VALUES ($1, $2, $3)
+    ON CONFLICT (project_id, name) DO UPDATE SET name = excluded.name RETURNING seed
+"""
+_EXPERIMENT = """
+    INSERT INTO experiments (id, project_id, name, model, state, definition, layer, seed, slots, tables, started_at)
+    VALUES ($1, $2, $3, $4, 'running', $5, $6, $7, $8, $9, now())
+"""
+_ARM = """
+    INSERT INTO experiment_arms (experiment_id, arm, pool_id, adapter_id, version)
+    VALUES ($1, $2, $3, (SELECT id FROM adapters WHERE project_id = $4 AND name = $5 AND removed_at IS NULL), $6)
+"""
+_ALIAS = """
+    INSERT INTO model_aliases (id, project_id, name, target_kind, experiment_id) VALUES ($1, $2, $3, 'experiment', $4)
+    ON CONFLICT (project_id, name) DO UPDATE SET
+        target_kind = 'experiment', experiment_id = excluded.experiment_id, adapter_id = NULL, version = NULL,
+        pool_id = NULL, treatment = NULL, moved_at = now()
+"""
+
+
+async def start_experiment(
+    conn: Connection,
+    project_id: str,
+    arms: Sequence[ArmOf],
+    *,
+    pool: str = "tiny",
+    name: str = "support-tone",
+    model: str = "support-bot",
+    unit: str = "user",
+    coverage: int = NUM_BUCKETS,
+    layer: str = "default",
+    seed: bytes | None = None,
+    **fields: Any,
+) -> Made:
+    """Start an experiment of a project over slots 0 to `coverage` of its layer; its name is made or turned into it.
+
+    pool: the pool that serves all arms. fields: more of the definition.
+    """
+    pool_id = await conn.fetchval(_POOL, pool)
+    assert pool_id is not None, f"there is no pool {pool}"
+    targets = [
+        Target(pool if arm.adapter is None else f"{pool}:{arm.adapter}@{arm.version}", arm.defaults, arm.mode)
+        for arm in arms
+    ]
+    definition = Experiment(
+        name,
+        model,
+        UnitSource(unit),
+        tuple(Arm(arm.name, arm.weight, target) for arm, target in zip(arms, targets, strict=True)),
+        fields.pop("metrics", Metrics((Primary("cost_nanos", "decrease"),), (Guardrail("error_rate", "pause"),))),
+        coverage=coverage,
+        layer=layer,
+        **fields,
+    )
+    layer_seed = await conn.fetchval(_LAYER, project_id, layer, secrets.token_bytes(32))
+    split = first_split(seed or secrets.token_bytes(32), layer_seed, range(coverage), [arm.weight for arm in arms])
+    made = Made(new_id("exp"), definition, split)
+    async with conn.transaction():
+        text = msgspec.json.encode(definition).decode()
+        values = (made.id, project_id, name, model, text, layer, split.seed, split.slots, list(split.tables))
+        await conn.execute(_EXPERIMENT, *values)
+        for at, arm in enumerate(arms):
+            version = None if arm.adapter is None else arm.version
+            await conn.execute(_ARM, made.id, at, pool_id, project_id, arm.adapter, version)
+        await conn.execute(_ALIAS, new_id("alias"), project_id, model, made.id)
+    return made
+
+
+_SET_STATE = "UPDATE experiments SET state = $2, changed_at = now() WHERE id = $1"
+
+
+async def set_state(conn: Connection, experiment_id: str, state: str) -> None:
+    """Make an experiment running, paused or stopped."""
+    await conn.execute(_SET_STATE, experiment_id, state)
+
+
+_SET_SPLIT = """
+    UPDATE experiments SET slots = $2, tables = $3, ended = $4, enrolling = $5, version = version + 1,
+        exposed_at = CASE WHEN $6 THEN clock_timestamp() ELSE exposed_at END, changed_at = now()
+    WHERE id = $1
+"""
+
+
+async def set_split(conn: Connection, experiment_id: str, split: Split, *, keeps_exposed: bool = False) -> None:
+    """Give an experiment other tables. keeps_exposed: units that are noted by now keep their epoch."""
+    values = split.slots, list(split.tables), list(split.ended), split.enrolling, keeps_exposed
+    await conn.execute(_SET_SPLIT, experiment_id, *values)
