@@ -1,5 +1,7 @@
 """Keeps pinned adapters on every engine that connects, and lets those go that are pinned no more.
 
+The arms of running and paused experiments count as pinned.
+
 Each gateway does so for the engines that it talks to: to load what is there, or to let go what is not, changes nothing.
 It remembers of an engine what it did itself, so a pin that ends while no gateway runs lasts until the engine ends.
 """
@@ -8,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import Protocol
 
 from gateway.backends.base import Health
@@ -23,7 +25,15 @@ LOOK_S = 1.0
 RETRY_S = 10.0
 """How soon what failed is tried again, as while the engine's store is away."""
 
+ASKED_S = 30.0
+"""How long adapters stay that somebody asked for, and that are not pinned by then."""
+LOAD_TIMEOUT_S = 20.0
+"""The longest wait for adapters that somebody asks for."""
+
 log = logging.getLogger(__name__)
+
+Wanted = tuple[str | None, str]
+"""The digest of a base and a content key."""
 
 
 class Engine(Protocol):
@@ -44,7 +54,8 @@ class Residency:
         self._database = database
         self._engines = engines
         self._held: dict[Engine, _Held] = {}
-        self._pinned: list[tuple[str | None, str]] = []
+        self._pinned: list[Wanted] = []
+        self._asked: dict[Wanted, float] = {}  # until when, by the loop's time
         self._is_stale = True
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -58,7 +69,7 @@ class Residency:
             await asyncio.gather(self._task, return_exceptions=True)
 
     def changed(self, change: Change | None) -> None:
-        if change is None or change.table in ("adapters", "projects"):
+        if change is None or change.table in ("adapters", "projects", "experiments"):
             self._is_stale = True
             self._wake.set()
 
@@ -67,13 +78,40 @@ class Residency:
         try:
             await self._look_up()
         finally:
-            engines = self._engines()
-            self._held = {engine: self._held.get(engine) or _Held(engine) for _, engine in engines}
-            await asyncio.gather(*(self._held[engine].hold(self._pinned_of(base)) for base, engine in engines))
+            await self._hold()
+
+    async def load(self, wanted: Collection[Wanted]) -> frozenset[Wanted]:
+        """Load adapters on every engine of their bases that is ready, to be pinned soon.
+
+        Return those that an engine refused or did not load in time, and those for whose base no engine is ready.
+        """
+        now_s = asyncio.get_running_loop().time()
+        self._asked = {each: until_s for each, until_s in self._asked.items() if until_s > now_s}
+        self._asked |= dict.fromkeys(wanted, now_s + ASKED_S)
+        try:
+            async with asyncio.timeout(LOAD_TIMEOUT_S):
+                await self._hold(again=True)
+        except TimeoutError:
+            log.warning("adapters that were asked for are not loaded yet")
+        return frozenset(each for each in wanted if not self._is_held(*each))
+
+    async def _hold(self, *, again: bool = False) -> None:
+        """Let each engine hold what it should. again: also what failed a moment ago."""
+        engines = self._engines()
+        self._held = {engine: self._held.get(engine) or _Held(engine) for _, engine in engines}
+        await asyncio.gather(*(self._held[engine].hold(self._pinned_of(base), again=again) for base, engine in engines))
+
+    def _is_held(self, base: str | None, key: str) -> bool:
+        """Tell whether an engine of a base is ready, and each of these holds content."""
+        ready = [self._held[engine] for of, engine in self._engines() if of == base and engine.health().ready]
+        return bool(ready) and all(held.has(key) for held in ready)
 
     def _pinned_of(self, base: str) -> list[str]:
-        """Return the content keys of the pinned adapters of a base, the oldest adapter first."""
-        return [key for of, key in self._pinned if of == base]
+        """Return the content keys of the pinned adapters of a base, the oldest adapter first, and of those that were
+        asked for."""
+        now_s = asyncio.get_running_loop().time()
+        asked = [each for each, until_s in self._asked.items() if until_s > now_s]
+        return [key for of, key in dict.fromkeys((*self._pinned, *asked)) if of == base]
 
     async def _look_up(self) -> None:
         if not self._is_stale:
@@ -96,15 +134,19 @@ class _Held:
         self._held: set[str] = set()
         self._failed: dict[str, float] = {}  # until when, by the loop's time, each is left alone
 
-    async def hold(self, pinned: Sequence[str]) -> None:
-        """These and no other of those that were held."""
+    def has(self, key: str) -> bool:
+        """Tell whether the engine holds content because this gateway asked for it."""
+        return key in self._held
+
+    async def hold(self, pinned: Sequence[str], *, again: bool = False) -> None:
+        """Let the engine hold these and no other of those that it held. again: also what failed a moment ago."""
         health = self._engine.health()
         if not health.ready:
             return
         if health.engine_id != self._engine_id:  # another process: it holds nothing yet
             self._engine_id, self._held, self._failed = health.engine_id, set(), {}
         now_s = asyncio.get_running_loop().time()
-        self._failed = {key: until_s for key, until_s in self._failed.items() if until_s > now_s}
+        self._failed = {} if again else {key: until for key, until in self._failed.items() if until > now_s}
         for key in pinned:
             if key not in self._held and await self._ask(self._engine.load, key):
                 self._held.add(key)

@@ -28,6 +28,10 @@ from gateway.admin.billing.reconciliation import ReconciliationController
 from gateway.admin.billing.stripe_customers import StripeCustomerController
 from gateway.admin.billing.usage import UsageController
 from gateway.admin.content.request_contents import get_request_content
+from gateway.admin.experiments.experiments import ExperimentController
+from gateway.admin.experiments.layers import HoldoutController, LayerController
+from gateway.admin.experiments.life import ExperimentLifeController
+from gateway.admin.experiments.metrics import FeedbackMetricController
 from gateway.admin.limits.limits import OrganizationLimitController, ProjectLimitController
 from gateway.admin.limits.rate_limits import RateLimitController
 from gateway.admin.limits.spend_alerts import OrganizationSpendAlertController, ProjectSpendAlertController
@@ -93,6 +97,11 @@ _HANDLERS: tuple[ControllerRouterHandler, ...] = (
     InvoiceController,
     CreditController,
     AdjustmentController,
+    ExperimentController,
+    ExperimentLifeController,
+    FeedbackMetricController,
+    LayerController,
+    HoldoutController,
     UserController,
     UserLoginController,
     AdminKeyController,

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 
 import msgspec
 from litestar.di import NamedDependency
 from litestar.params import SkipValidation
 
 from adapters.store import AdapterStore
+from gateway.adapters.residency import Wanted
 from gateway.adapters.service import Lifecycle
 from gateway.admin.billing.downloads import Downloads
 from gateway.admin.traffic.watchers import Watchers
@@ -19,6 +20,7 @@ from gateway.db.pool import Database
 from gateway.domain.adapters.sources import AllowedSources
 from gateway.domain.routing.bases import Bases
 from gateway.domain.tenancy.actor import Actor
+from gateway.experiments.keys import ProjectKeys
 from gateway.metering.journal import JournalState
 from gateway.metering.reconcile import Reconciliation
 from gateway.tenancy.authenticate import Authenticator
@@ -49,6 +51,10 @@ class AdminServices(msgspec.Struct, frozen=True, kw_only=True):
     journal: Callable[[], JournalState]
     reconcile: Callable[[], Awaitable[Reconciliation]]
     contents: RequestContents
+    load_adapters: Callable[[Collection[Wanted]], Awaitable[frozenset[Wanted]]]
+    """Loads adapters on their engines, and returns those that are not loaded."""
+    unit_keys: ProjectKeys
+    """The secrets under which units of experiments are digested."""
     downloads: Downloads = msgspec.field(default_factory=Downloads)
     watchers: Watchers = msgspec.field(default_factory=Watchers)
 

@@ -148,8 +148,21 @@ async def running_services(settings: Settings, *, model_dir: Path, dsn: str) -> 
         lifecycle = _lifecycle(settings, database, bases, pools)
         content_writes = Writes(metrics.content_lost, max_bytes=MAX_WAITING_BYTES)
         contents = RequestContents(database, cipher, content_writes)
+        residency = Residency(database, lambda: pools.by_base)
+        authenticator.changes.subscribe(residency.changed)
         admin = _admin_services(
-            settings, database, authenticator, failures, bases, pools, reconciler, lifecycle, metering, contents
+            settings,
+            database,
+            authenticator,
+            failures,
+            bases,
+            pools,
+            reconciler,
+            lifecycle,
+            metering,
+            contents,
+            residency,
+            project_keys,
         )
         authenticator.changes.subscribe(admin.watchers.changed)
         await _start(stack, authenticator, limiter, metering, pools, Purger(database))
@@ -157,8 +170,6 @@ async def running_services(settings: Settings, *, model_dir: Path, dsn: str) -> 
         idempotency = Idempotency(database, cipher, writes)
         refusals = Refusals(database, metrics.refusals_lost)
         notes = Notes(database, metrics.experiment_notes_lost)
-        residency = Residency(database, lambda: pools.by_base)
-        authenticator.changes.subscribe(residency.changed)
         _run(
             stack,
             writes,
@@ -289,6 +300,8 @@ def _admin_services(
     lifecycle: Lifecycle,
     metering: Metering,
     contents: RequestContents,
+    residency: Residency,
+    unit_keys: ProjectKeys,
 ) -> AdminServices:
     passwords = Passwords()
     return AdminServices(
@@ -309,6 +322,8 @@ def _admin_services(
         journal=lambda: metering.journal_state,
         reconcile=reconciler.reconcile,
         contents=contents,
+        load_adapters=residency.load,
+        unit_keys=unit_keys,
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, cast
@@ -23,6 +23,7 @@ from adapters.store import AdapterStore
 from engine.config import ModelConfig, RopeParameters
 from engine.protocol import AdapterProbe
 from gateway.adapters.intake import Inspect
+from gateway.adapters.residency import Wanted
 from gateway.adapters.service import Lifecycle
 from gateway.admin import AdminServices, admin_routers
 from gateway.backends.base import Health
@@ -37,6 +38,7 @@ from gateway.domain.content.keys import ContentKey
 from gateway.domain.errors import GatewayError
 from gateway.domain.tenancy.addresses import Network
 from gateway.domain.tenancy.principal import Role, Scope
+from gateway.experiments.keys import ProjectKeys
 from gateway.http.disconnect import telling_protocol
 from gateway.http.envelope import Application
 from gateway.http.errors import exception_handlers
@@ -98,7 +100,8 @@ class GoodEngines:
     """Engines that find every adapter good while they are there.
 
     answers: of the next probes, in order: an error to raise, or None for a good one; then all are good. dies: an error
-    takes the engines with it. resident_keys: what they hold. probed, unloaded: keys, in order.
+    takes the engines with it. resident_keys: what they hold. probed, unloaded: keys, in order. refused_keys: those that
+    they do not load when they are asked to.
     """
 
     def __init__(self) -> None:
@@ -108,6 +111,7 @@ class GoodEngines:
         self.resident_keys: set[str] = set()
         self.probed: list[str] = []
         self.unloaded: list[str] = []
+        self.refused_keys: set[str] = set()
 
     def ready_bases(self) -> list[str]:
         return [BASE_DIGEST] if self.is_ready else []
@@ -126,6 +130,13 @@ class GoodEngines:
     async def unload(self, key: str) -> None:
         self.resident_keys.discard(key)
         self.unloaded.append(key)
+
+    async def load(self, wanted: Collection[Wanted]) -> frozenset[Wanted]:
+        """Load what is for their base, as `Residency.load` does, unless `refused_keys` has it."""
+        bases = self.ready_bases()
+        missing = frozenset(each for each in wanted if each[0] not in bases or each[1] in self.refused_keys)
+        self.resident_keys |= {key for base, key in wanted if (base, key) not in missing}
+        return missing
 
 
 class Routes:
@@ -249,6 +260,8 @@ async def serve_admin(
         journal=lambda: journal,
         reconcile=Reconciler(database, {}, metrics.journal).reconcile,
         contents=RequestContents(database, Cipher([ContentKey(b"k" * 32)]), Writes(metrics.content_lost)),
+        load_adapters=engines.load,
+        unit_keys=ProjectKeys(database, Cipher([ContentKey(b"k" * 32)])),
     )
     key = await _store_admin_key(database, "default", ("admin_read", "admin_write"))
     routes = _IDLE.pop() if _IDLE else Routes(services)

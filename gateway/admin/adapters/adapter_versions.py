@@ -16,12 +16,14 @@ from gateway.admin.adapters.adapter_wire import (
     version_fields,
 )
 from gateway.admin.adapters.adapters import locked_adapter, make_current, no_such_adapter
+from gateway.admin.adapters.held import check_not_in_experiment
 from gateway.admin.common import author
 from gateway.admin.organization.projects import active_project, existing_project
 from gateway.admin.paging import Page, page, read_list_query, unknown_cursor
 from gateway.admin.services import Caller, Services
 from gateway.db.adapters import adapter_versions, adapters
 from gateway.db.adapters.adapter_versions import VersionRow
+from gateway.db.experiments.arms import experiments_of_adapter
 from gateway.db.organization import audit
 from gateway.domain.errors import Conflict, NotFound
 
@@ -122,6 +124,8 @@ class AdapterVersionController(Controller):
                 )
             if aliases := await adapters.aliases_of(conn, adapter.id, before.version):
                 raise _aliased(before, aliases)
+            held = await experiments_of_adapter(conn, adapter.id, before.version)
+            check_not_in_experiment(held, f"Version {before.version} of '{name}'")
             if not await adapter_versions.move_version(conn, adapter.id, before.version, "ready", "retired"):
                 raise Conflict(
                     f"Version {before.version} of '{name}' is '{before.state}'; only a version that is 'ready' can be "

@@ -26,6 +26,7 @@ from gateway.admin.adapters.adapter_wire import (
     adapter_fields,
     import_wire,
 )
+from gateway.admin.adapters.held import check_not_in_experiment
 from gateway.admin.adapters.upload import FORM, read_json, receive_adapter
 from gateway.admin.common import author
 from gateway.admin.organization.projects import active_project, existing_project
@@ -34,6 +35,7 @@ from gateway.admin.services import AdminServices, Caller, Services
 from gateway.db.adapters import adapter_imports, adapters, aliases
 from gateway.db.adapters.adapter_imports import ImportRow
 from gateway.db.adapters.adapter_versions import find_version, wish
+from gateway.db.experiments.arms import experiments_of_adapter
 from gateway.db.limits.limits import most_storage
 from gateway.db.organization import audit
 from gateway.domain.adapters.sources import WrongSource
@@ -149,6 +151,7 @@ class AdapterController(Controller):
             await existing_project(conn, caller.organization_id, project_id, lock=True)
             before = await locked_adapter(conn, project_id, name)
             gone = [alias.name for alias in await aliases.list_aliases(conn, project_id) if alias.adapter == name]
+            check_not_in_experiment(await experiments_of_adapter(conn, before.id), f"The adapter '{name}'")
             await adapters.remove_adapter(conn, project_id, name)
             shown = audited(before)
             await audit.record(conn, author(caller), "adapter.deleted", before.id, project_id=project_id, before=shown)

@@ -1,4 +1,6 @@
-"""A project's aliases over HTTP: its own names of models, which it moves from version to version."""
+"""A project's aliases over HTTP: its own names of models, which it moves from version to version.
+
+Experiments hold names from their start until they are decided: these neither move nor go."""
 
 from __future__ import annotations
 
@@ -42,17 +44,27 @@ class CreateAlias(MoveAlias, frozen=True, forbid_unknown_fields=True):
 
 
 class Alias(msgspec.Struct, frozen=True):
-    """A model id of a project's own that points at one version of an adapter."""
+    """A model id of a project's own."""
 
     id: str
     name: str
-    target_kind: Literal["version"]
-    adapter: str
-    version: int
+    target_kind: Literal["version", "pool", "experiment"]
+    """The kind of thing that the alias stands for: a version of an adapter, the base model of a pool, or an
+    experiment."""
+    adapter: str | None
+    """The name of the adapter; null for other kinds."""
+    version: int | None
+    """The number of the version; null for other kinds."""
+    pool: str | None
+    """The name of the base model; null for other kinds."""
+    experiment: str | None
+    """The name of the experiment that holds the alias until it is decided; null for other kinds."""
+    has_treatment: bool
+    """True if requests get the defaults of the arm that an experiment has chosen. A move ends that."""
     created_at: int
     """Unix seconds."""
     moved_at: int
-    """Unix seconds at which the alias was last pointed at another version."""
+    """Unix seconds at which the alias last came to stand for something else."""
     object: Literal["organization.project.alias"] = "organization.project.alias"
 
 
@@ -95,7 +107,7 @@ class AliasController(Controller):
                     f"The project already has {MAX_ALIASES} aliases, the most there can be. Remove one first."
                 )
             if not await aliases.create_alias(conn, project_id, wanted.name, adapter_id, wanted.version):
-                raise Conflict(f"The project already has an alias named '{wanted.name}'.", param="name")
+                raise Conflict(_taken(await _existing(conn, project_id, wanted.name)), param="name")
             made = await _existing(conn, project_id, wanted.name)
             await audit.record(conn, author(caller), "alias.created", made.id, project_id=project_id, after=made)
         return made
@@ -115,8 +127,9 @@ class AliasController(Controller):
         async with services.database.transaction() as conn:
             await active_project(conn, caller.organization_id, project_id)
             before = await _existing(conn, project_id, name)
+            _check_free(before)
             adapter_id = await _target(conn, project_id, wanted)
-            if (before.adapter, before.version) == (wanted.adapter, wanted.version):
+            if (before.adapter, before.version) == (wanted.adapter, wanted.version) and not before.has_treatment:
                 return before
             await aliases.move_alias(conn, project_id, name, adapter_id, wanted.version)
             after = await _existing(conn, project_id, name)
@@ -133,6 +146,7 @@ class AliasController(Controller):
         async with services.database.transaction() as conn:
             await existing_project(conn, caller.organization_id, project_id, lock=True)
             before = await _existing(conn, project_id, name)
+            _check_free(before)
             await aliases.remove_alias(conn, project_id, name)
             await audit.record(conn, author(caller), "alias.deleted", before.id, project_id=project_id, before=before)
         return DeletedAlias(name)
@@ -153,11 +167,28 @@ def _check_name(field: str, name: str, what: str = "adapter name") -> None:
         raise InvalidRequest(f"{error}.", param=field, code="invalid_value") from None
 
 
+def _taken(alias: Alias) -> str:
+    """Say what has the name of a new alias."""
+    if alias.target_kind == "experiment":
+        return f"The experiment '{alias.experiment}' has the name '{alias.name}'."
+    return f"The project already has an alias named '{alias.name}'."
+
+
 async def _existing(conn: Connection, project_id: str, name: str) -> Alias:
     row = await aliases.find_alias(conn, project_id, name)
     if row is None:
         raise NotFound(f"The project has no alias named '{name}'.", param="name")
     return _wire(row)
+
+
+def _check_free(alias: Alias) -> None:
+    """Raise Conflict where an experiment holds the alias."""
+    if alias.target_kind == "experiment":
+        raise Conflict(
+            f"The experiment '{alias.experiment}' holds the alias '{alias.name}'. Stop the experiment and decide.",
+            param="name",
+            code="held_by_experiment",
+        )
 
 
 async def _target(conn: Connection, project_id: str, wanted: MoveAlias) -> str:
@@ -177,6 +208,9 @@ def _wire(row: aliases.AliasRow) -> Alias:
         target_kind=row.target_kind,
         adapter=row.adapter,
         version=row.version,
+        pool=row.pool,
+        experiment=row.experiment,
+        has_treatment=row.has_treatment,
         created_at=seconds(row.created_at),
         moved_at=seconds(row.moved_at),
     )

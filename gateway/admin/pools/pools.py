@@ -26,6 +26,7 @@ from gateway.admin.pools.pool_bodies import (
 )
 from gateway.admin.pools.pool_wire import DeletedPool, Pool, PoolDetail, detail_wire, pool_wire, terms
 from gateway.admin.services import AdminServices, Caller, Services
+from gateway.db.experiments.arms import experiments_of_pool
 from gateway.db.organization import audit
 from gateway.db.organization.organizations import first_organization, lock_organization
 from gateway.db.pools import managed, pools, replicas, revisions
@@ -165,6 +166,7 @@ class PoolController(Controller):
             await pools.lock_pools(conn)  # of two pools of one base that are removed at once, the second one stays
             before = await _locked_pool(conn, caller.organization_id, pool_id)
             await _check_free(conn, before)
+            await _check_not_in_experiment(conn, before)
             await pools.remove_pool(conn, pool_id)
             await audit.record(conn, author(caller), "pool.removed", pool_id, before=terms(before))
         return DeletedPool(pool_id)
@@ -282,6 +284,17 @@ async def _check_free(conn: Connection, pool: ServedPool) -> None:
             f"{number} to the base of this pool, and no other pool serves that base: remove the adapters, or make "
             "another pool of the same model first.",
             code="pool_in_use",
+        )
+
+
+async def _check_not_in_experiment(conn: Connection, pool: ServedPool) -> None:
+    """Raise Conflict where an arm of an experiment is served by the pool; other organizations' names are not told."""
+    held = await experiments_of_pool(conn, pool.row.id)
+    if held:
+        names = [name for name, organization_id in held if organization_id == pool.row.organization_id]
+        shown = ", ".join(f"'{name}'" for name in names[:10]) or "of another organization"
+        raise Conflict(
+            f"The pool serves arms of experiments that are not decided yet: {shown}.", code="held_by_experiment"
         )
 
 

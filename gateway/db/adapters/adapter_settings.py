@@ -39,17 +39,26 @@ async def set_settings(conn: Connection, settings: SettingsRow) -> None:
     await conn.execute(_SET, settings.adapter_id, defaults, settings.pinned)
 
 
+# The arms of an experiment stay loaded from its start until it is stopped: a cold adapter would make its arm slower.
 _PINNED = """
-    SELECT a.project_id, v.digest, a.base_digest
+    SELECT a.project_id, v.digest, a.base_digest, a.created_at, a.id
     FROM adapters a JOIN projects p ON p.id = a.project_id
         JOIN adapter_versions v ON v.adapter_id = a.id AND v.version = a.current_version
     WHERE a.pinned AND a.removed_at IS NULL AND p.archived_at IS NULL AND v.state = 'ready'
-    ORDER BY a.created_at, a.id
+    UNION ALL
+    SELECT a.project_id, v.digest, a.base_digest, a.created_at, a.id
+    FROM experiments e JOIN experiment_arms r ON r.experiment_id = e.id JOIN adapters a ON a.id = r.adapter_id
+        JOIN projects p ON p.id = a.project_id
+        JOIN adapter_versions v ON (v.adapter_id, v.version) = (r.adapter_id, r.version)
+    WHERE e.state IN ('running', 'paused') AND NOT r.arm = ANY (e.ended) AND a.removed_at IS NULL
+      AND p.archived_at IS NULL AND v.state = 'ready'
+    ORDER BY created_at, id
 """
 
 
 async def list_pinned(conn: Connection) -> list[tuple[str | None, str]]:
-    """Return (digest of the base, content key) of the current version of each pinned adapter, of any tenant.
+    """Return (digest of the base, content key) of the current version of each pinned adapter, and of the
+    versions that arms of running and paused experiments serve, of any tenant.
 
     The oldest adapter comes first.
     """

@@ -1,6 +1,8 @@
-"""Aliases: a project's own names of models, each of which points at one version of one of its adapters.
+"""Aliases: a project's own names of models. Each stands for a version of one of its adapters, for the base model of a
+pool, or for an experiment.
 
-They are removed with the adapter (`adapters.remove_adapter`).
+Those of an adapter are removed with the adapter (`adapters.remove_adapter`). A name stands for an experiment from its
+start on, and for what the chosen arm serves once that is decided (`gateway.db.experiments.arms`).
 """
 
 from __future__ import annotations
@@ -17,15 +19,21 @@ if TYPE_CHECKING:
 
 
 class AliasRow(msgspec.Struct, frozen=True):
-    """adapter: its name. moved_at: when it last came to point where it points."""
-
     id: str
     name: str
-    target_kind: Literal["version"]
-    adapter: str
-    version: int
+    target_kind: Literal["version", "pool", "experiment"]
+    adapter: str | None
+    """The name of the adapter; None for other kinds."""
+    version: int | None
+    pool: str | None
+    """The name of the pool whose base model it is; None for other kinds."""
+    experiment: str | None
+    """The name of the experiment; None for other kinds."""
+    has_treatment: bool
+    """Whether requests get the defaults of an experiment's arm that was chosen."""
     created_at: datetime.datetime
     moved_at: datetime.datetime
+    """When the alias last came to stand for what it stands for."""
 
 
 _HAS_ADAPTER = "SELECT EXISTS (SELECT FROM adapters WHERE project_id = $1 AND name = $2 AND removed_at IS NULL)"
@@ -50,9 +58,12 @@ async def find_target(conn: Connection, project_id: str, adapter: str, version: 
 
 
 _FIND = """
-    SELECT m.id, m.name, m.target_kind, a.name AS adapter, m.version, m.created_at, m.moved_at
-    FROM model_aliases m JOIN adapters a ON a.id = m.adapter_id
-    WHERE m.project_id = $1 AND m.name = $2
+    SELECT m.id, m.name, m.target_kind, a.name AS adapter, m.version, p.name AS pool, e.name AS experiment,
+           m.treatment IS NOT NULL AS has_treatment, m.created_at, m.moved_at
+    FROM model_aliases m LEFT JOIN adapters a ON a.id = m.adapter_id LEFT JOIN pools p ON p.id = m.pool_id
+        LEFT JOIN experiments e ON e.id = m.experiment_id
+    WHERE m.project_id = $1 AND ($2::text IS NULL OR m.name = $2)
+    ORDER BY m.created_at, m.id
 """
 
 
@@ -61,17 +72,9 @@ async def find_alias(conn: Connection, project_id: str, name: str) -> AliasRow |
     return AliasRow(**row) if row else None
 
 
-_LIST = """
-    SELECT m.id, m.name, m.target_kind, a.name AS adapter, m.version, m.created_at, m.moved_at
-    FROM model_aliases m JOIN adapters a ON a.id = m.adapter_id
-    WHERE m.project_id = $1
-    ORDER BY m.created_at, m.id
-"""
-
-
 async def list_aliases(conn: Connection, project_id: str) -> list[AliasRow]:
     """Oldest first."""
-    return [AliasRow(**row) for row in await conn.fetch(_LIST, project_id)]
+    return [AliasRow(**row) for row in await conn.fetch(_FIND, project_id, None)]
 
 
 _CREATE = """
@@ -87,12 +90,14 @@ async def create_alias(conn: Connection, project_id: str, name: str, adapter_id:
 
 
 _MOVE = """
-    UPDATE model_aliases SET target_kind = 'version', adapter_id = $3, version = $4, moved_at = now()
+    UPDATE model_aliases SET target_kind = 'version', adapter_id = $3, version = $4, pool_id = NULL, treatment = NULL,
+        moved_at = now()
     WHERE project_id = $1 AND name = $2
 """
 
 
 async def move_alias(conn: Connection, project_id: str, name: str, adapter_id: str, version: int) -> None:
+    """Let an alias that stands for no experiment stand for a version."""
     await conn.execute(_MOVE, project_id, name, adapter_id, version)
 
 

@@ -67,8 +67,7 @@ def free_slots(owned: Iterable[bytes], count: int) -> list[int]:
     owned: `Split.slots` of each experiment of the layer that has not been archived.
     Raises Conflict: when fewer than `count` are free.
     """
-    owners = [bytes(slots) for slots in owned]
-    free = [slot for slot in range(NUM_BUCKETS) if not any(slots[slot] for slots in owners)]
+    free = [slot for slot, epochs in enumerate(_union(owned)) if not epochs]
     if len(free) < count:
         raise Conflict(
             f"The layer has {len(free)} of {NUM_BUCKETS} slots free, and {count} are needed. Stop another experiment "
@@ -76,6 +75,11 @@ def free_slots(owned: Iterable[bytes], count: int) -> list[int]:
             param="coverage",
         )
     return free[:count]
+
+
+def num_free(owned: Iterable[bytes]) -> int:
+    """Return how many slots of a layer no experiment owns. owned: as of `free_slots`."""
+    return _union(owned).count(0)
 
 
 def first_split(
@@ -139,6 +143,14 @@ def exposed_units(epochs: Mapping[bytes, int]) -> Exposed:
     """Return the index of exposed units. epochs: of each unit's digest, the epoch of its first exposure."""
     pairs = sorted((int.from_bytes(digest[:8], "little"), epoch) for digest, epoch in epochs.items())
     return Exposed(array("Q", [key for key, _ in pairs]), bytes(epoch for _, epoch in pairs))
+
+
+def _union(owned: Iterable[bytes]) -> bytes:
+    """Return 10,000 bytes, 0 for each slot that nobody owns."""
+    taken = 0
+    for slots in owned:
+        taken |= int.from_bytes(slots, "big")
+    return taken.to_bytes(NUM_BUCKETS, "big")
 
 
 def _check_ended(split: Split, weights: Sequence[int]) -> None:

@@ -39,6 +39,14 @@ def after(state: State, verb: Verb) -> State:
     return following
 
 
+def possible(state: State) -> list[Verb]:
+    """Return what may be done with an experiment in a state, in the order of its life."""
+    verbs: list[Verb] = [verb for origin, verb in NEXT if origin == state]
+    if state in _CHANGEABLE:
+        verbs.append("change")
+    return [*verbs, "delete"] if state == "draft" else verbs
+
+
 def owns_slots(state: State) -> bool:
     """Tell whether an experiment keeps its slots of the layer: from its start until it is decided."""
     return state in ("running", "paused", "stopped")

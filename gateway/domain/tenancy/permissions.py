@@ -37,6 +37,8 @@ _IN_PROJECT: frozenset[Permission] = frozenset(
         "adapters.read",
         "adapters.write",
         "billing.read",
+        "experiments.read",
+        "experiments.write",
         "key_limits.write",
         "keys.read",
         "keys.write",

@@ -18,6 +18,8 @@ Permission = Literal[
     "billing.write",
     "content.read",
     "content.write",
+    "experiments.read",
+    "experiments.write",
     "key_limits.write",
     "keys.read",
     "keys.write",

@@ -1,0 +1,136 @@
+"""Bodies to definitions, and rows to replies."""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from gateway.admin.common import seconds, seconds_or_none
+from gateway.admin.experiments import wire
+from gateway.admin.paging import wrong_value
+from gateway.db.experiments.arms import PinnedArm
+from gateway.db.experiments.experiments import ExperimentRow
+from gateway.domain.experiments import definition, states
+
+
+def definition_of(body: wire.CreateExperiment) -> definition.Experiment:
+    """Return the definition of a body."""
+    return msgspec.convert(msgspec.to_builtins(body), definition.Experiment)
+
+
+def with_changes(before: definition.Experiment, body: wire.ModifyExperiment) -> definition.Experiment:
+    """Return a definition with the fields that a body gives in the place of its own."""
+    given: dict[str, Any] = msgspec.to_builtins(body)
+    given.pop("version", None)
+    return msgspec.convert(msgspec.to_builtins(before) | given, definition.Experiment)
+
+
+def check_text(arms: Sequence[wire.SetArm]) -> None:
+    """Check the texts of arms. Raises InvalidRequest: for a NUL character, which the database cannot hold."""
+    for at, arm in enumerate(arms):
+        if "\0" in (arm.target.defaults.system_prompt or ""):
+            raise wrong_value(f"arms[{at}].target.defaults.system_prompt", "it must not hold a NUL character")
+
+
+def experiment_wire(
+    row: ExperimentRow, pinned: Sequence[PinnedArm], now: datetime.datetime | None = None
+) -> wire.Experiment:
+    """Return an experiment as replies show it. pinned: what its arms serve; empty for a draft."""
+    defined = row.definition
+    shown = msgspec.convert(
+        msgspec.to_builtins(defined, builtin_types=(float,)),
+        _Shown,
+    )
+    return wire.Experiment(
+        id=row.id,
+        name=row.name,
+        model=row.model,
+        state=row.state,
+        possible=list(states.possible(row.state)),
+        version=row.version,
+        unit=shown.unit,
+        coverage=defined.coverage,
+        layer=defined.layer,
+        holdout=defined.holdout,
+        arms=_arms(defined, shown.arms, pinned),
+        metrics=shown.metrics,
+        analysis=shown.analysis,
+        enrolling=row.enrolling,
+        next_weights=list(row.next_weights) if row.next_weights is not None else None,
+        why=_why(row),
+        decided_arm=None if row.decided_arm is None else defined.arms[row.decided_arm].name,
+        days=days_of(row, now),
+        created_at=seconds(row.created_at),
+        started_at=seconds_or_none(row.started_at),
+        stopped_at=seconds_or_none(row.stopped_at),
+        decided_at=seconds_or_none(row.decided_at),
+        changed_at=seconds(row.changed_at),
+    )
+
+
+def days_of(row: ExperimentRow, now: datetime.datetime | None = None) -> int:
+    """Return the whole days since the start of an experiment, up to its stop."""
+    if row.started_at is None:
+        return 0
+    return max(0, ((row.stopped_at or now or datetime.datetime.now(datetime.UTC)) - row.started_at).days)
+
+
+def audited(shown: wire.Experiment) -> wire.Experiment:
+    """Return an experiment for the audit log, which outlasts the project's content: a mark of each system prompt, and
+    not its text."""
+    return msgspec.structs.replace(shown, arms=[_marked(arm) for arm in shown.arms])
+
+
+class _ShownArm(msgspec.Struct):
+    name: str
+    weight: int
+    target: wire.ExperimentTarget
+    ended: bool
+
+
+class _Shown(msgspec.Struct):
+    """The parts of a definition that replies show as they are."""
+
+    unit: wire.ExperimentUnit
+    arms: list[_ShownArm]
+    metrics: wire.ExperimentMetrics
+    analysis: wire.ExperimentAnalysis
+
+
+def _arms(
+    defined: definition.Experiment, shown: Sequence[_ShownArm], pinned: Sequence[PinnedArm]
+) -> list[wire.ExperimentArm]:
+    total = sum(arm.weight for arm in defined.arms) or 1
+    serves = [_served(arm) for arm in pinned] or [None] * len(shown)
+    return [
+        wire.ExperimentArm(arm.name, arm.weight, arm.ended, arm.target, served, arm.weight / total)
+        for arm, served in zip(shown, serves, strict=True)
+    ]
+
+
+def _served(arm: PinnedArm) -> wire.Served:
+    model = arm.pool if arm.adapter is None else f"{arm.pool}:{arm.adapter}@{arm.version}"
+    return wire.Served(model, arm.pool, arm.adapter, arm.version)
+
+
+def _why(row: ExperimentRow) -> wire.StopReason | None:
+    if row.why is None:
+        return None
+    arm = row.why.get("arm")
+    name = row.definition.arms[arm].name if isinstance(arm, int) else arm
+    return wire.StopReason(
+        str(row.why.get("metric", "")), name, row.why.get("at"), str(row.why.get("text", "A guardrail fired."))
+    )
+
+
+def _marked(arm: wire.ExperimentArm) -> wire.ExperimentArm:
+    text = arm.target.defaults.system_prompt
+    if text is None:
+        return arm
+    mark = f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
+    defaults = msgspec.structs.replace(arm.target.defaults, system_prompt=mark)
+    return msgspec.structs.replace(arm, target=msgspec.structs.replace(arm.target, defaults=defaults))

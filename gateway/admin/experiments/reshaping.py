@@ -1,0 +1,42 @@
+"""Changes of an experiment that has started, as changes of who gets what: no unit that was exposed ever moves."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gateway.db.experiments.experiments import ExperimentRow, close_enrolment, set_split, split_of
+from gateway.db.experiments.layers import lock_slots
+from gateway.domain.errors import Conflict
+from gateway.domain.experiments.allocation import arm_ended, covering, exposed_units, free_slots, reweighted
+from gateway.domain.experiments.definition import Experiment
+
+if TYPE_CHECKING:
+    from gateway.db.pool import Connection
+
+
+async def reshape(conn: Connection, row: ExperimentRow, wanted: Experiment) -> None:
+    """Change the split of a locked experiment as its new definition says.
+
+    Ended arms and more coverage hold at once. New weights close the enrolment: the bookkeeper opens it again once every
+    gateway knows the units that were exposed.
+    Raises Conflict: when the layer has no room, when there are too many epochs, or while weights are being changed.
+    """
+    before = row.definition
+    ended = [at for at, arm in enumerate(wanted.arms) if arm.ended and not before.arms[at].ended]
+    more = wanted.coverage - before.coverage
+    weights = [arm.weight for arm in wanted.arms]
+    are_new = any(new.weight != old.weight for old, new in zip(before.arms, wanted.arms, strict=True) if not new.ended)
+    if not (ended or more or are_new):
+        return
+    if row.next_weights is not None:
+        raise Conflict("The weights are being changed. Try again in some seconds.", param="arms")
+    split = split_of(row)
+    for arm in ended:
+        split = arm_ended(split, arm)
+    if more:
+        split = covering(split, free_slots(await lock_slots(conn, row.project_id, before.layer), more))
+    if ended or more:
+        await set_split(conn, row.id, split)
+    if are_new:
+        reweighted(split, weights, exposed_units({}))  # refuses now what the bookkeeper could not do later
+        await close_enrolment(conn, row.id, weights)

@@ -1,0 +1,117 @@
+"""What the arms of an experiment serve, settled at the start: model strings to pools and to versions of the project's
+own adapters."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from gateway.db.experiments import arms
+from gateway.db.experiments.arms import PinnedArm, UsablePool
+from gateway.domain.adapters.defaults import NO_DEFAULTS, Defaults
+from gateway.domain.errors import Conflict, shortened
+from gateway.domain.experiments.definition import Experiment, Target
+from gateway.domain.experiments.treatment import Treatment
+from gateway.domain.routing.model_string import read_model
+
+if TYPE_CHECKING:
+    from gateway.db.pool import Connection
+
+
+class Unfit(Exception):
+    """A model string that no arm can serve, with the reason for people."""
+
+
+async def resolve_arms(
+    conn: Connection, organization_id: str, project_id: str, experiment: Experiment
+) -> list[PinnedArm]:
+    """Return what the arms of an experiment serve now, in their order.
+
+    Versions stay ready until the transaction ends; the caller keeps the pools (`keep_pools`).
+    Raises Conflict: naming the first arm that cannot be served.
+    """
+    pools = await arms.usable_pools(conn, organization_id, project_id)
+    found = []
+    for at, arm in enumerate(experiment.arms):
+        try:
+            found.append(await _resolve(conn, project_id, arm.target, pools))
+        except Unfit as error:
+            raise unfit(at, arm.target.model, str(error)) from None
+    return found
+
+
+def unfit(at: int, model: str, reason: str) -> Conflict:
+    """Return the refusal of an arm by its place."""
+    return Conflict(
+        f"The arm's model `{shortened(model)}` cannot be served: {reason}.",
+        param=f"arms[{at}].target.model",
+        code="arm_not_ready",
+    )
+
+
+async def _resolve(conn: Connection, project_id: str, target: Target, pools: Sequence[UsablePool]) -> PinnedArm:
+    """Return what a target stands for. Raises Unfit."""
+    by_name = {pool.name: pool for pool in pools}
+    if target.model in by_name:
+        return _pinned(by_name[target.model], None, _treatment(None, target))
+    wanted = read_model(target.model, by_name)
+    if wanted is None:
+        raise Unfit("the project has no such model")
+    if not wanted.is_alias:
+        assert wanted.base is not None
+        own = await _own(conn, project_id, wanted.name, wanted.version)
+        if by_name[wanted.base].base_digest != own.base_digest:
+            raise Unfit("the adapter was made for another base model")
+        return _pinned(by_name[wanted.base], own, _treatment(None, target))
+    alias = await arms.find_alias_target(conn, project_id, wanted.name)
+    if alias is None:
+        raise Unfit("the project has no such model")
+    if alias.target_kind == "experiment":
+        raise Unfit(f"it is the experiment '{alias.experiment}'")
+    if alias.adapter is None:
+        pool = next((each for each in pools if each.id == alias.pool_id), None)
+        if pool is None:
+            raise Unfit("its base model is not there any more")
+        return _pinned(pool, None, _treatment(alias.treatment, target))
+    own = await _own(conn, project_id, alias.adapter, alias.version)
+    pool = next((each for each in pools if each.base_digest == own.base_digest), None)
+    if pool is None:
+        raise Unfit("no pool that the project may use serves its base model")
+    return _pinned(pool, own, _treatment(alias.treatment, target))
+
+
+async def _own(conn: Connection, project_id: str, name: str, version: int | None) -> arms.OwnVersion:
+    """Return a version of the project's own adapter. Raises Unfit."""
+    found = await arms.find_own(conn, project_id, name, version)
+    if found is not None:
+        return found
+    if await arms.is_shared(conn, project_id, name):
+        raise Unfit(f"the adapter '{name}' belongs to another project, which may change it while the experiment runs")
+    what = f"the adapter '{name}'" if version is None else f"version {version} of the adapter '{name}'"
+    raise Unfit(f"{what} is not there or not ready")
+
+
+def _pinned(pool: UsablePool, own: arms.OwnVersion | None, treatment: Treatment | None) -> PinnedArm:
+    if own is None:
+        return PinnedArm(pool_id=pool.id, pool=pool.name, treatment=treatment)
+    return PinnedArm(
+        pool_id=pool.id,
+        pool=pool.name,
+        adapter_id=own.adapter_id,
+        adapter=own.adapter,
+        version=own.version,
+        digest=own.digest,
+        base_digest=own.base_digest,
+        treatment=treatment,
+    )
+
+
+def _treatment(of_alias: Treatment | None, target: Target) -> Treatment | None:
+    """Return what an arm changes in requests: its own values over those of the alias that it names, if that has any."""
+    if of_alias is None:
+        return Treatment(target.defaults, target.mode) if target.defaults != NO_DEFAULTS else None
+    merged = msgspec.to_builtins(of_alias.defaults) | msgspec.to_builtins(target.defaults)
+    mode = of_alias.mode if target.defaults == NO_DEFAULTS else target.mode
+    return Treatment(msgspec.convert(merged, Defaults), mode)

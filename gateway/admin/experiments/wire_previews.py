@@ -1,0 +1,149 @@
+"""Bodies and replies about what an experiment would do: a unit's arm, the units that an effect needs, and what the
+project's own traffic says. Shapes, and no meaning."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+from gateway.admin.experiments.wire import Coverage, MetricName
+from gateway.domain.experiments.assignment import Reason
+from gateway.domain.experiments.definition import MAX_ALPHA, MAX_ARMS, MAX_TIGHTEST_AT, MIN_ALPHA, MIN_TIGHTEST_AT
+
+MAX_RUNS = 2_000
+MAX_PAST_DAYS = 90
+
+Past = Literal["unit", "api_key", "request"]
+"""What counts as one unit of the past. unit: the units of the project's experiments. The ledger alone knows no units:
+there each API key, or each request, is taken for one."""
+PastDays = Annotated[int, Meta(ge=1, le=MAX_PAST_DAYS)]
+Id = Annotated[str, Meta(min_length=1, max_length=64, pattern=r"\A[a-zA-Z0-9_-]+\Z")]
+
+
+class PreviewExperiment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A question before the start: the arm of a unit, or the units and days that an effect needs."""
+
+    experiment_id: Id | None = None
+    """The experiment whose arm a unit would get, and whose arms, coverage and alpha are taken for the size; needed with
+    `unit`."""
+    unit: Annotated[str, Meta(min_length=1, max_length=512)] | None = None
+    """A unit whose arm is wanted. It is neither stored nor logged."""
+    metric: MetricName | None = None
+    """The metric whose effect is to be found; needed with `relative_effect`."""
+    relative_effect: Annotated[float, Meta(ge=-10, le=10)] | None = None
+    """The effect to be found, as a part of the metric's mean: 0.05 is 5 %."""
+    power: Annotated[float, Meta(ge=0.5, le=0.99)] = 0.8
+    """The probability with which the effect is to be found."""
+    alpha: Annotated[float, Meta(ge=MIN_ALPHA, le=MAX_ALPHA)] | None = None
+    """The level; null: that of the experiment, or 0.05."""
+    num_arms: Annotated[int, Meta(ge=2, le=MAX_ARMS)] | None = None
+    """Number of equal arms; null: those of the experiment, or 2."""
+    coverage: Coverage | None = None
+    """The part of units that take part, in parts of 10,000; null: that of the experiment, or all."""
+    past_days: PastDays = 28
+    """Days of the project's past traffic to learn from."""
+    past_units: Past | None = None
+    """What counts as one unit of the past: `unit` (those of the project's experiments), `api_key` or `request`. Null:
+    `unit` where the project has had experiments, else `request`."""
+
+
+class Assignment(msgspec.Struct, frozen=True):
+    """The arm that a unit gets."""
+
+    experiment_id: str
+    arm: str
+    """The name of the arm."""
+    reason: Reason
+    """Only `split` is analysed; every other reason gives the control."""
+    epoch: int
+    """The number of the set of weights that assigns the unit; 0 where it is not analysed."""
+
+
+class SizeNeeded(msgspec.Struct, frozen=True, kw_only=True):
+    """The units and days by which an effect is found."""
+
+    metric: str
+    relative_effect: float
+    effect: float
+    """The effect in the metric's unit."""
+    mean: float
+    """The metric's mean in the past."""
+    deviation: float
+    """The standard deviation of one unit's outcome in the past."""
+    units_per_arm: int
+    """Units of each arm, with intervals that hold at every look."""
+    units: int
+    """Units of all arms."""
+    units_per_day: float
+    """New units a day that take part, going by the past."""
+    days: int | None
+    """Days until the units have come; null where none come."""
+    past_units: Past
+    """What counted as one unit of the past."""
+    past_days: int
+    text: str
+    """The same in words."""
+
+
+class ExperimentPreview(msgspec.Struct, frozen=True):
+    """The answer to a question before the start."""
+
+    assignment: Assignment | None
+    """The arm of the unit; null where none was named."""
+    size: SizeNeeded | None
+    """The units and days needed; null where no metric was named."""
+    object: Literal["organization.project.experiment.preview"] = "organization.project.experiment.preview"
+
+
+class CalibrateExperiment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A wish to split the project's past units at random, again and again, as if experiments had run."""
+
+    metric: MetricName
+    """A metric without quantile."""
+    past_days: PastDays = 28
+    """Days of the project's past traffic to learn from."""
+    past_units: Past | None = None
+    """What counts as one unit of the past: `unit` (those of the project's experiments), `api_key` or `request`. Null:
+    `unit` where the project has had experiments, else `request`."""
+    alpha: Annotated[float, Meta(ge=MIN_ALPHA, le=MAX_ALPHA)] = 0.05
+    tightest_at: Annotated[int, Meta(ge=MIN_TIGHTEST_AT, le=MAX_TIGHTEST_AT)] = 5_000
+    """Number of units of both arms at which intervals are tightest."""
+    runs: Annotated[int, Meta(ge=1, le=MAX_RUNS)] = 200
+    """Number of random splits."""
+
+
+class EffectFound(msgspec.Struct, frozen=True):
+    """The smallest effect that is found in 80 % of experiments of some length."""
+
+    days: int
+    units: int
+    """New units of both arms by then."""
+    effect: float
+    """The effect in the metric's unit."""
+    relative: float | None
+    """The effect as a part of the mean; null where that is 0."""
+
+
+class ExperimentCalibration(msgspec.Struct, frozen=True, kw_only=True):
+    """What the project's own traffic says about experiments on it."""
+
+    metric: str
+    past_units: Past
+    """What counted as one unit of the past."""
+    num_units: int
+    num_days: int
+    mean: float
+    deviation: float
+    """The standard deviation of one unit's outcome."""
+    runs: int
+    """Random splits, in none of which an arm did anything."""
+    false_rate: float
+    """The part of the splits in which an interval that holds at every look ever called something proven."""
+    false_rate_fixed: float
+    """The part in which an ordinary test, looked at each day, ever did."""
+    horizons: list[EffectFound]
+    text: str
+    """The same in words."""
+    object: Literal["organization.project.experiment.calibration"] = "organization.project.experiment.calibration"

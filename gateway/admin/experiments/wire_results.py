@@ -1,0 +1,228 @@
+"""Replies about what an experiment found: results, health, exposures and the days so far. Shapes, and no meaning.
+
+A number that nothing bounds yet is null. ln E: an effect is proven once it reaches ln(1 / alpha).
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from gateway.domain.experiments.states import State
+
+Role = Literal["primary", "guardrail", "secondary"]
+Verdict = Literal["better", "worse", "different", "unclear"]
+
+
+class Estimate(msgspec.Struct, frozen=True):
+    """The mean of one arm."""
+
+    n: int
+    """Number of units whose outcome window is over and that have a value."""
+    mean: float
+    """The mean over units; of a metric per request, the sum over requests by their number."""
+    se: float
+    """The standard error of the mean."""
+
+
+class Bounds(msgspec.Struct, frozen=True):
+    """An interval that holds at every look; null where nothing bounds it yet."""
+
+    low: float | None
+    high: float | None
+
+
+class ComparisonResult(msgspec.Struct, frozen=True, kw_only=True):
+    """One metric of one arm beside the control."""
+
+    metric: str
+    role: Role
+    arm: str
+    """The name of the arm."""
+    control: Estimate
+    treatment: Estimate
+    effect: float
+    """The arm's mean less the control's."""
+    interval: Bounds
+    """The effects that are not excluded at the level `alpha`, however often anybody looks."""
+    relative_effect: float | None
+    """The effect as a part of the control's mean; null where that is 0."""
+    relative_interval: Bounds | None
+    """The interval as a part of the control's mean; null while that is not told from 0."""
+    log_e: float
+    """The natural logarithm of the E-value against no effect."""
+    p: float
+    """The p-value that holds at every look: never to be read without the interval."""
+    alpha: float
+    """The level at which this comparison is judged."""
+    verdict: Verdict
+    """`better` and `worse` are proven by the goal; `different` is a discovery of a metric without one."""
+    answered: list[float] | None
+    """The part of control's and arm's units that have a value; null while there are no units."""
+    text: str
+    """What may be said of the comparison, in words."""
+
+
+class QuantileBounds(msgspec.Struct, frozen=True):
+    """A quantile of one arm."""
+
+    estimate: float | None
+    low: float | None
+    high: float | None
+
+
+class QuantileResult(msgspec.Struct, frozen=True, kw_only=True):
+    """A quantile of times of one arm beside the control, one time a unit."""
+
+    metric: str
+    role: Role
+    arm: str
+    control: QuantileBounds
+    treatment: QuantileBounds
+    difference: Bounds
+    """Milliseconds that the arm's quantile lies above the control's, at every look."""
+    alpha: float
+    verdict: Verdict
+    text: str
+    """What may be said of the comparison, in words."""
+
+
+class GuardrailResult(msgspec.Struct, frozen=True, kw_only=True):
+    """What one guardrail says about one arm."""
+
+    metric: str
+    arm: str
+    action: Literal["pause", "alert"]
+    verdict: Literal["harmed", "safe", "unclear"]
+    """`harmed`: worse than the margin allows. `safe`: not so. Each is proven; `unclear`: neither is yet."""
+    log_e: float | None
+    """The natural logarithm of the E-value; null for guardrails that are judged by an interval."""
+    text: str
+    """What may be said of the guardrail, in words."""
+
+
+class ArmResult(msgspec.Struct, frozen=True):
+    """The units of one arm."""
+
+    name: str
+    units: int
+    compliance: float | None
+    """The part of units that got the whole treatment with each request; results are of all. Null without units."""
+
+
+class ExperimentResults(msgspec.Struct, frozen=True, kw_only=True):
+    """What one look at an experiment shows. Every number holds however often anybody looks."""
+
+    experiment_id: str
+    name: str
+    state: State
+    version: int
+    """The number of the latest change of the definition."""
+    looked_at: int
+    """Unix seconds of the look."""
+    days: int
+    """Whole days since the start."""
+    conclusion: str
+    """What may be concluded from this look and what not yet, in words."""
+    may_decide: bool
+    """True once the declared days have passed while units are split as declared."""
+    is_srm: bool
+    """True if units are not split as declared: nothing else here is to be believed then."""
+    srm_log_e: float
+    """The natural logarithm of the E-value against the declared split."""
+    arms: list[ArmResult]
+    comparisons: list[ComparisonResult]
+    quantiles: list[QuantileResult]
+    guardrails: list[GuardrailResult]
+    not_analysed: dict[str, int]
+    """Requests that are not analysed, by the reason for which they got their arm."""
+    object: Literal["organization.project.experiment.results"] = "organization.project.experiment.results"
+
+
+class TimelineDay(msgspec.Struct, frozen=True):
+    """What a look at the end of one day showed."""
+
+    day: str
+    """The day in UTC, such as 2026-11-24."""
+    is_srm: bool
+    arms: list[ArmResult]
+    comparisons: list[ComparisonResult]
+    quantiles: list[QuantileResult]
+
+
+class ExperimentTimeline(msgspec.Struct, frozen=True):
+    """What looks at the end of each day showed, oldest first."""
+
+    experiment_id: str
+    data: list[TimelineDay]
+    object: Literal["organization.project.experiment.timeline"] = "organization.project.experiment.timeline"
+
+
+class ExposureCount(msgspec.Struct, frozen=True):
+    """Units that were exposed first on one day."""
+
+    day: str
+    """The day in UTC, such as 2026-11-24."""
+    arm: str
+    epoch: int
+    """The number of the set of weights that assigned the units, from 1."""
+    units: int
+    delivered: int
+    """Units that got the whole treatment with each of their requests."""
+
+
+class ExperimentExposures(msgspec.Struct, frozen=True):
+    """Units by day, arm and epoch, the oldest day first."""
+
+    experiment_id: str
+    units: int
+    """All units."""
+    data: list[ExposureCount]
+    object: Literal["organization.project.experiment.exposures"] = "organization.project.experiment.exposures"
+
+
+class ArmHealth(msgspec.Struct, frozen=True):
+    """The split of one arm."""
+
+    name: str
+    units: int
+    expected_units: float
+    """The units that the declared shares give, over all epochs."""
+    compliance: float | None
+    """The part of units that got the whole treatment with each request; null without units."""
+
+
+class BusyUnit(msgspec.Struct, frozen=True):
+    """A unit with more than one per cent of the requests: perhaps a placeholder such as `anonymous`."""
+
+    digest: str
+    """The unit's digest under the project's key, in hexadecimal."""
+    num_requests: int
+    share: float
+    """The unit's part of the requests, from 0 to 1."""
+
+
+class ExperimentHealth(msgspec.Struct, frozen=True, kw_only=True):
+    """Whether an experiment works as declared."""
+
+    experiment_id: str
+    status: Literal["healthy", "warning", "broken"]
+    """`broken`: results are not to be believed. `warning`: something deserves a look."""
+    problems: list[str]
+    """What is wrong, in words; empty when nothing is."""
+    is_srm: bool
+    """True if units are not split as declared."""
+    srm_log_e: float
+    arms: list[ArmHealth]
+    not_analysed: dict[str, int]
+    """Requests that are not analysed, by the reason for which they got their arm."""
+    analysed_units: int
+    answer_rate: float | None
+    """The part of units with any feedback; null without units."""
+    busy_units: list[BusyUnit]
+    num_waiting: int
+    """Events that are not in the sums yet."""
+    lag_seconds: float
+    """Age of the oldest event that is not in the sums yet; 0 when none waits."""
+    object: Literal["organization.project.experiment.health"] = "organization.project.experiment.health"
