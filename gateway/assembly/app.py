@@ -23,6 +23,7 @@ from gateway.admin.router import admin_routers
 from gateway.assembly.services import Services, running_services
 from gateway.dashboard import dashboard
 from gateway.evaluation.handler import feedback
+from gateway.evaluation.ofrep import ofrep
 from gateway.http.bodies import Bodies
 from gateway.http.caller import provide_caller
 from gateway.http.connections import ConnectionCap, capped_protocol
@@ -88,6 +89,7 @@ def build_app(services: Services) -> Application:
                 ),
                 dependencies={"caller": caller},
             ),
+            ofrep(services.flags, bodies, caller=caller),
             *admin_routers(services.admin),
             *documentation(),
             *dashboard(),

@@ -47,6 +47,7 @@ from gateway.db.organization.organizations import installation_id
 from gateway.db.pool import FAILURES, UNAVAILABLE, UNUSABLE, Database, lock_table_warning
 from gateway.domain.limits.clock import DatabaseClock
 from gateway.domain.routing.bases import Bases
+from gateway.evaluation.flags import Flags
 from gateway.evaluation.votes import Votes
 from gateway.experiments.keys import ProjectKeys
 from gateway.experiments.notes import Notes
@@ -93,6 +94,7 @@ class Services(msgspec.Struct, frozen=True, kw_only=True):
     contents: RequestContents
     refusals: Refusals
     votes: Votes
+    flags: Flags
 
 
 @asynccontextmanager
@@ -209,6 +211,7 @@ async def running_services(settings: Settings, *, model_dir: Path, dsn: str) -> 
             contents=contents,
             refusals=refusals,
             votes=Votes(database, project_keys, cipher),
+            flags=Flags(database, resolver),
         )
 
 

@@ -52,20 +52,18 @@ class CreateFeedback(Vote, frozen=True, kw_only=True, forbid_unknown_fields=True
     """Many votes: all of them are kept, or none. No other field may stand beside it."""
 
 
-class FeedbackAccepted(msgspec.Struct, frozen=True, kw_only=True):
+class FeedbackAccepted(msgspec.Struct, frozen=True, kw_only=True, tag_field="object", tag="feedback"):
     """A vote that is on disk."""
 
     id: str
     replaced: bool
     """Whether an earlier vote of the same source about the same thing, by the same metric, counts no more."""
-    object: Literal["feedback"] = "feedback"
 
 
-class FeedbackAcceptedList(msgspec.Struct, frozen=True, kw_only=True):
+class FeedbackAcceptedList(msgspec.Struct, frozen=True, kw_only=True, tag_field="object", tag="list"):
     """Votes that are on disk, in the order in which they were sent."""
 
     data: list[FeedbackAccepted]
-    object: Literal["list"] = "list"
 
 
 class Feedback(msgspec.Struct, frozen=True, kw_only=True):
