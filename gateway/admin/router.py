@@ -32,6 +32,9 @@ from gateway.admin.experiments.experiments import ExperimentController
 from gateway.admin.experiments.layers import HoldoutController, LayerController
 from gateway.admin.experiments.life import ExperimentLifeController
 from gateway.admin.experiments.metrics import FeedbackMetricController
+from gateway.admin.experiments.previews import PreviewController
+from gateway.admin.experiments.results import ExperimentResultController
+from gateway.admin.experiments.units import forget_experiment_unit
 from gateway.admin.limits.limits import OrganizationLimitController, ProjectLimitController
 from gateway.admin.limits.rate_limits import RateLimitController
 from gateway.admin.limits.spend_alerts import OrganizationSpendAlertController, ProjectSpendAlertController
@@ -99,6 +102,9 @@ _HANDLERS: tuple[ControllerRouterHandler, ...] = (
     AdjustmentController,
     ExperimentController,
     ExperimentLifeController,
+    ExperimentResultController,
+    PreviewController,
+    forget_experiment_unit,
     FeedbackMetricController,
     LayerController,
     HoldoutController,

@@ -105,7 +105,7 @@ def _arms(
     defined: definition.Experiment, shown: Sequence[_ShownArm], pinned: Sequence[PinnedArm]
 ) -> list[wire.ExperimentArm]:
     total = sum(arm.weight for arm in defined.arms) or 1
-    serves = [_served(arm) for arm in pinned] or [None] * len(shown)
+    serves: list[wire.Served | None] = [_served(arm) for arm in pinned] or [None] * len(shown)
     return [
         wire.ExperimentArm(arm.name, arm.weight, arm.ended, arm.target, served, arm.weight / total)
         for arm, served in zip(shown, serves, strict=True)

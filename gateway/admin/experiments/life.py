@@ -19,16 +19,16 @@ from gateway.admin.services import AdminServices, Caller, Services
 from gateway.db.adapters import aliases
 from gateway.db.experiments import arms, experiments, layers
 from gateway.db.experiments.arms import PinnedArm
-from gateway.db.experiments.experiments import ExperimentRow
+from gateway.db.experiments.experiments import ExperimentRow, holdout_of
 from gateway.db.ids import new_id
 from gateway.db.pools.managed import is_usable
 from gateway.db.pools.pools import keep_pools
 from gateway.domain.errors import Conflict
 from gateway.domain.experiments import states
 from gateway.domain.experiments.allocation import first_split, free_slots
-from gateway.domain.experiments.assignment import Holdout
 from gateway.domain.experiments.states import Verb
 from gateway.domain.tenancy.actor import Actor
+from gateway.experiments.results import keep_state_look
 
 if TYPE_CHECKING:
     from gateway.db.pool import Connection
@@ -61,6 +61,7 @@ class ExperimentLifeController(Controller):
             if row.state == "draft":
                 await _begin(conn, services, caller, row, loaded)
             else:
+                await keep_state_look(conn, row)
                 await experiments.set_state(conn, experiment_id, state)
             return await _changed(conn, caller, "experiment.started", before, project_id)
 
@@ -110,6 +111,7 @@ class ExperimentLifeController(Controller):
                 raise wrong_value("arm", f"the arms are {', '.join(names)}")
             before, at = await shown_experiment(conn, row), names.index(wanted.arm)
             pinned = (await arms.list_arms(conn, [row.id]))[row.id]
+            await keep_state_look(conn, row)
             await arms.promote_arm(conn, project_id, row.model, pinned[at])
             await experiments.set_decided(conn, row.id, at)
             return await _changed(conn, caller, "experiment.decided", before, project_id)
@@ -136,6 +138,7 @@ async def _move(
         await active_project(conn, caller.organization_id, project_id)
         row = await existing_experiment(conn, project_id, experiment_id, lock=True)
         state, before = states.after(row.state, verb), await shown_experiment(conn, row)
+        await keep_state_look(conn, row)
         await experiments.set_state(conn, experiment_id, state)
         return await _changed(conn, caller, event, before, project_id)
 
@@ -191,10 +194,8 @@ async def _begin(
             raise unfit(at, defined.arms[at].target.model, "it was moved just now; start the experiment again")
     await _take_name(conn, services, caller, row)
     slots = free_slots(await layers.lock_slots(conn, project_id, defined.layer), defined.coverage)
-    holdout = None
-    if row.holdout_seed is not None and row.holdout_size is not None:
-        holdout = Holdout(row.holdout_seed, row.holdout_size)
-    split = first_split(row.seed, row.layer_seed, slots, [arm.weight for arm in defined.arms], holdout)
+    weights = [arm.weight for arm in defined.arms]
+    split = first_split(row.seed, row.layer_seed, slots, weights, holdout_of(row))
     await arms.pin_arms(conn, row.id, found)
     await experiments.start_experiment(conn, row.id, split)
 

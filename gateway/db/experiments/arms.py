@@ -154,7 +154,8 @@ async def find_alias_target(conn: Connection, project_id: str, name: str) -> Ali
     row = await conn.fetchrow(_ALIAS, project_id, name)
     if row is None:
         return None
-    return AliasTarget(*tuple(row)[:5], treatment=_treatment(row["treatment"]))
+    fields = dict(row)
+    return AliasTarget(**fields | {"treatment": _treatment(fields["treatment"])})
 
 
 _HOLD_NAME = """

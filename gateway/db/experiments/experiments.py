@@ -68,9 +68,6 @@ class ExperimentRow(msgspec.Struct, frozen=True, kw_only=True):
 def split_of(row: ExperimentRow, exposed: Exposed | None = None) -> Split:
     """Return the split of an experiment that has started. exposed: the units that were noted up to `row.exposed_at`."""
     assert row.slots is not None and row.tables is not None, "the experiment has started"
-    holdout = None
-    if row.holdout_seed is not None and row.holdout_size is not None:
-        holdout = Holdout(row.holdout_seed, row.holdout_size)
     return Split(
         row.seed,
         row.layer_seed,
@@ -80,8 +77,15 @@ def split_of(row: ExperimentRow, exposed: Exposed | None = None) -> Split:
         tuple(row.ended),
         row.enrolling,
         row.state != "running",
-        holdout,
+        holdout_of(row),
     )
+
+
+def holdout_of(row: ExperimentRow) -> Holdout | None:
+    """Return the holdout of an experiment."""
+    if row.holdout_seed is None or row.holdout_size is None:
+        return None
+    return Holdout(row.holdout_seed, row.holdout_size)
 
 
 _COLUMNS = """
@@ -127,8 +131,10 @@ _LIST = """
 async def list_experiments(
     conn: Connection, project_id: str, *, after: str | None, limit: int, state: str | None = None
 ) -> list[ExperimentRow]:
-    """Return experiments without seeds and splits, oldest first, that follow the one with the id `after`. state: of this
-    state alone."""
+    """Return experiments without seeds and splits, oldest first, that follow the one with the id `after`.
+
+    state: of this state alone.
+    """
     return [_experiment(row) for row in await conn.fetch(_LIST, project_id, after, limit, state)]
 
 
@@ -254,6 +260,15 @@ _DELETE = "DELETE FROM experiments WHERE id = $1 AND state = 'draft'"
 async def delete_draft(conn: Connection, experiment_id: str) -> None:
     """Remove an experiment that never started."""
     await conn.execute(_DELETE, experiment_id)
+
+
+_EPOCH = "SELECT epoch FROM experiment_units WHERE experiment_id = $1 AND digest = $2 AND noted_at <= $3"
+
+
+async def find_epoch(conn: Connection, experiment_id: str, digest: bytes, noted_by: datetime.datetime) -> int | None:
+    """Return the epoch of a unit's first exposure; None where no gateway had noted the unit by an instant."""
+    epoch: int | None = await conn.fetchval(_EPOCH, experiment_id, digest, noted_by)
+    return epoch
 
 
 _MODEL_HELD = """

@@ -102,4 +102,5 @@ async def exposed_digests(conn: Connection, experiment_id: str, noted_by: dateti
     """Return the first eight bytes of the digest of each unit that was noted by an instant, one after the other, and
     the epoch of each unit's first exposure, a byte each."""
     row = await conn.fetchrow(_EXPOSED, experiment_id, noted_by)
-    return (row["keys"] or b"", row["epochs"] or b"")
+    assert row is not None
+    return row["keys"] or b"", row["epochs"] or b""

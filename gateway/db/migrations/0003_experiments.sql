@@ -143,6 +143,8 @@ CREATE TABLE experiment_units (
     closes_at      timestamptz,
     -- Whether its outcomes are in the sums.
     is_closed      boolean NOT NULL DEFAULT false,
+    -- Its requests within the window.
+    num_requests   bigint NOT NULL DEFAULT 0,
     PRIMARY KEY (experiment_id, digest),
     CHECK ((state IS NULL) = (closes_at IS NULL)),
     CHECK (NOT is_closed OR state IS NOT NULL)
@@ -150,6 +152,8 @@ CREATE TABLE experiment_units (
 
 CREATE INDEX experiment_units_by_digest ON experiment_units (digest);
 CREATE INDEX experiment_units_to_close ON experiment_units (closes_at) WHERE NOT is_closed AND closes_at IS NOT NULL;
+CREATE INDEX experiment_units_noted ON experiment_units (experiment_id, noted_at) WHERE state IS NULL;
+CREATE INDEX experiment_units_busy ON experiment_units (experiment_id, num_requests) WHERE num_requests >= 100;
 
 -- Which unit a request was of, from which a unit's state can be counted anew, and to which feedback refers.
 CREATE TABLE experiment_requests (
@@ -193,6 +197,8 @@ CREATE TABLE experiment_events (
     queued_at          timestamptz NOT NULL DEFAULT clock_timestamp()
 );
 
+CREATE INDEX experiment_events_by_request ON experiment_events (request_id) WHERE request_id IS NOT NULL;
+
 -- Units by the day of their first exposure, in UTC.
 CREATE TABLE experiment_days (
     experiment_id  text NOT NULL REFERENCES experiments (id) ON DELETE CASCADE,
@@ -202,6 +208,8 @@ CREATE TABLE experiment_days (
     num_units      bigint NOT NULL,
     -- Those that got the whole treatment with each of their requests.
     num_delivered  bigint NOT NULL,
+    -- Requests of these units within their windows.
+    num_requests   bigint NOT NULL,
     PRIMARY KEY (experiment_id, day, epoch, arm)
 );
 

@@ -2,8 +2,9 @@
 
 - `assignment`, `allocation`: units to arms by keyed hashes; weights, coverage, epochs, layers
 - `sums`: the data that tables keep and results are made of
-- `sequences`, `counts`, `quantiles`: tests and intervals that hold at every look
-- `effects`, `many`, `judges`, `sizes`: effects of arms, families of metrics, judges, sizes before the start
+- `exposure`, `treatment`, `vote_ids`: what a request gets and tells of it
+- `statistics`, `quantiles`: tests and intervals that hold at every look, families of metrics, judges
+- `effects`, `sizes`: effects of arms, sizes before the start
 - `definition`, `metrics`, `states`: what an experiment is, may measure, and may become
 - `guardrails`, `results`: what stops it, and what one look shows
 

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from gateway.domain.errors import InvalidRequest
 from gateway.domain.experiments import sizes
-from gateway.domain.experiments.counts import is_beyond
 from gateway.domain.experiments.effects import MIN_UNITS, Kind, Mean, compare_arms, effect_of, mean_of, ratio_of
+from gateway.domain.experiments.statistics.counts import is_beyond
 from gateway.domain.experiments.sums import Sums, Unit, sums_of
 
 NUM_RUNS = 2_000

@@ -13,7 +13,7 @@ from typing import Literal
 
 import msgspec
 
-from gateway.domain.experiments import sequences
+from gateway.domain.experiments.statistics import sequences
 from gateway.domain.experiments.sums import NO_UNITS, Sums
 
 Kind = Literal["mean", "ratio"]

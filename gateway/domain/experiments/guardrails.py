@@ -7,10 +7,10 @@ from typing import Literal
 
 import msgspec
 
-from gateway.domain.experiments import counts
-from gateway.domain.experiments.counts import EpochCounts
 from gateway.domain.experiments.definition import Goal, Guardrail
 from gateway.domain.experiments.effects import Effect, Interval
+from gateway.domain.experiments.statistics import counts
+from gateway.domain.experiments.statistics.counts import EpochCounts
 
 ALPHA = 0.01
 """How often a guardrail of an experiment without effects may ever fire."""

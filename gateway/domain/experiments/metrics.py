@@ -30,7 +30,6 @@ METRICS: dict[str, Metric] = {
     "error_rate": Metric("decrease", is_error=True),
     "refusal_rate": Metric("decrease", is_error=True),
     "length_rate": Metric("decrease", per_request=True),
-    "valid_tool_call_rate": Metric("increase", per_request=True),
     "answer_rate": Metric("increase"),
 }
 """length_rate: requests that ended at their most tokens. answer_rate: units with any feedback."""

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from gateway.domain.experiments.counts import log_e
+from gateway.domain.experiments.statistics.counts import log_e
 
 FIRST_EDGE_MS = 0.1
 LAST_EDGE_MS = 600_000.0

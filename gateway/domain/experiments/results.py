@@ -8,12 +8,13 @@ from typing import Literal
 
 import msgspec
 
-from gateway.domain.experiments import counts, effects, guardrails, many, quantiles, sequences
-from gateway.domain.experiments.counts import EpochCounts
+from gateway.domain.experiments import effects, guardrails, quantiles
 from gateway.domain.experiments.definition import Experiment, Goal
 from gateway.domain.experiments.effects import Effect, Interval, Kind, Mean
 from gateway.domain.experiments.guardrails import Found
 from gateway.domain.experiments.metrics import Read, read_metric
+from gateway.domain.experiments.statistics import counts, many, sequences
+from gateway.domain.experiments.statistics.counts import EpochCounts
 from gateway.domain.experiments.sums import NO_UNITS, Sums
 
 Role = Literal["primary", "guardrail", "secondary"]

@@ -25,7 +25,7 @@ DAY_US = 86_400_000_000
 US_PER_MS = 1_000
 
 
-class Counts(msgspec.Struct, frozen=True):
+class Counts(msgspec.Struct, frozen=True, array_like=True):
     """Integers of a unit's requests that add up. Those of a correction may be negative."""
 
     num_requests: int = 0
@@ -44,8 +44,6 @@ class Counts(msgspec.Struct, frozen=True):
     num_token_times: int = 0
     queue_us: int = 0
     engine_us: int = 0
-    num_calls: int = 0
-    num_valid_calls: int = 0
     num_votes: int = 0
 
     def __add__(self, other: Counts) -> Counts:
@@ -76,7 +74,7 @@ class Event(msgspec.Struct, frozen=True):
     """What the event adds to the unit's metrics of the project's own; a vote that is replaced is subtracted."""
 
 
-class First(msgspec.Struct, frozen=True):
+class First(msgspec.Struct, frozen=True, array_like=True):
     """A unit's time of one metric: that of its first request that has one, by the request's best row."""
 
     at_us: int
@@ -85,7 +83,7 @@ class First(msgspec.Struct, frozen=True):
     us: int
 
 
-class UnitState(msgspec.Struct, frozen=True):
+class UnitState(msgspec.Struct, frozen=True, array_like=True):
     """What is known of a unit that was exposed."""
 
     first_us: int
@@ -113,8 +111,8 @@ Key = tuple[int, int, int]
 class Rows(msgspec.Struct, frozen=True):
     """What one unit adds to an experiment's tables."""
 
-    units: Mapping[Key, tuple[int, int]] = {}
-    """Units, and those of which the whole treatment was delivered."""
+    units: Mapping[Key, tuple[int, int, int]] = {}
+    """Units, those of which the whole treatment was delivered, and their requests within their windows."""
     sums: Mapping[tuple[Key, str], Unit] = {}
     """By day, epoch, arm and metric."""
     times: Mapping[tuple[Key, str], int] = {}
@@ -122,12 +120,13 @@ class Rows(msgspec.Struct, frozen=True):
 
 
 NO_ROWS = Rows()
+NOTHING = (0, 0, 0)
 
 
 class Changes(msgspec.Struct, frozen=True):
     """What to add to an experiment's tables, in any order with other changes."""
 
-    units: Mapping[Key, tuple[int, int]]
+    units: Mapping[Key, tuple[int, int, int]]
     sums: Mapping[tuple[Key, str], Sums]
     times: Mapping[tuple[Key, str, int], int]
     """How many units more, or fewer, are in a bucket."""
@@ -179,7 +178,7 @@ def rows_of(state: UnitState | None, window_us: int, own: Mapping[str, Kind], *,
                 sums[last, name] = Unit(total, d=num_votes if own[name] == "ratio" else 0)
         times = {(last, name): bucket_of(each.us / US_PER_MS) for name, each in state.firsts.items()}
     present = {key: unit for key, unit in sums.items() if unit is not None}
-    return Rows({first: (1, int(state.is_delivered))}, present, times)
+    return Rows({first: (1, int(state.is_delivered), state.counts.num_requests)}, present, times)
 
 
 def contribution(state: UnitState, metric: str) -> Unit | None:
@@ -198,9 +197,9 @@ def contribution(state: UnitState, metric: str) -> Unit | None:
 def changes(before: Rows, after: Rows) -> Changes:
     """Return what to add to tables that hold `before` of a unit, so that they hold `after`."""
     units = {
-        key: (mine[0] - its[0], mine[1] - its[1])
+        key: (mine[0] - its[0], mine[1] - its[1], mine[2] - its[2])
         for key in _either(before.units, after.units)
-        if (mine := after.units.get(key, (0, 0))) != (its := before.units.get(key, (0, 0)))
+        if (mine := after.units.get(key, NOTHING)) != (its := before.units.get(key, NOTHING))
     }
     sums = {
         key: difference
@@ -227,7 +226,6 @@ RECIPES: dict[str, tuple[str, str | None]] = {
     "queue_ms": ("queue_us", "num_requests"),
     "engine_ms": ("engine_us", "num_requests"),
     "length_rate": ("num_cut", "num_requests"),
-    "valid_tool_call_rate": ("num_valid_calls", "num_calls"),
     "answer_rate": ("num_votes", None),
 }
 """The count above and, of ratios, the count below that make each other metric. Times are in microseconds."""

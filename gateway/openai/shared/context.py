@@ -7,8 +7,7 @@ from functools import partial
 from typing import Any
 
 from gateway.content.transcript import LoggedMessage
-from gateway.domain.experiments.exposure import HEADER as EXPERIMENT_HEADER
-from gateway.domain.experiments.exposure import Exposure
+from gateway.domain.experiments.exposure import HEADER, Exposure
 from gateway.domain.tenancy.principal import Principal
 from gateway.http.envelope import Call
 from gateway.openai.shared.units import Wishes
@@ -57,7 +56,7 @@ def context_of(
 
 def _note_exposure(call: Call, exposure: Exposure) -> None:
     """Have the reply and the log line name the arm of an experiment, whatever the reply is."""
-    call.headers = (*call.headers, (EXPERIMENT_HEADER, exposure.header))
+    call.headers = (*call.headers, (HEADER, exposure.header))
     call.fields = exposure.log_fields
 
 

@@ -9,10 +9,11 @@ from litestar.response.base import ASGIResponse
 from litestar.types import Message, Receive, ReceiveMessage, Scope, Send
 
 from gateway.content.idempotency import Execution, Reply
+from gateway.domain.experiments.exposure import HEADER
 from gateway.http.envelope import Call, call_of
-from gateway.openai.shared.context import ADAPTER_HEADER, EXPERIMENT_HEADER
+from gateway.openai.shared.context import ADAPTER_HEADER
 
-KEPT_HEADERS = frozenset((ADAPTER_HEADER, EXPERIMENT_HEADER))
+KEPT_HEADERS = frozenset((ADAPTER_HEADER, HEADER))
 """Headers that a replay has as well: they tell where the reply came from."""
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import Any
 
 from gateway.domain.errors import InvalidRequest
@@ -18,7 +18,7 @@ MAX_UNIT_CHARS = 512
 _PREFIX, _ARM, _UNIT, _OFF = b"x-lorikeet-", ARM_HEADER.encode(), UNIT_HEADER.encode(), HEADER.encode()
 _METADATA = "metadata."
 
-Headers = Sequence[tuple[bytes, bytes]]
+Headers = Iterable[tuple[bytes, bytes]]
 
 
 class Wishes:

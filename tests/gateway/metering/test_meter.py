@@ -146,7 +146,7 @@ async def test_engines_may_forget_before_the_database_has_it_and_nothing_is_lost
     database: Database, dsn: str, postgres: str, tmp_path: Path
 ) -> None:
     source = Source()
-    async with gateway_on(tmp_path, database, max_journal_bytes=1300) as gateway:
+    async with gateway_on(tmp_path, database, max_journal_bytes=1200) as gateway:
         async with database_away(postgres, dsn):
             for number in range(3):
                 assert gateway.meter.has_room == (number < 2)

@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from gateway.domain.experiments.sequences import tightest_u
+from gateway.domain.experiments.statistics.sequences import tightest_u
 
 Floats = NDArray[np.float64]
 Draw = Callable[[np.random.Generator, tuple[int, int]], Floats]
@@ -77,7 +77,7 @@ def normal_log_e(t: Floats, n: Floats, tightest_at: int, alpha: float = 0.05) ->
 
 
 class Counts:
-    """ln E of two counts with even shares, from a table of ln gamma: see `gateway.domain.experiments.counts.log_e`."""
+    """ln E of two counts with even shares, from a table of ln gamma: see `statistics.counts.log_e`."""
 
     def __init__(self, concentration: float, most: int) -> None:
         self._half = np.array([math.lgamma(concentration / 2 + count) for count in range(most + 1)])

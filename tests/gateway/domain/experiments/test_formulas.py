@@ -8,10 +8,11 @@ import random
 
 import pytest
 
-from gateway.domain.experiments import counts, effects, many, quantiles, sequences, sizes
-from gateway.domain.experiments.counts import EpochCounts
+from gateway.domain.experiments import effects, quantiles, sizes
 from gateway.domain.experiments.effects import Mean
-from gateway.domain.experiments.judges import prediction_powered
+from gateway.domain.experiments.statistics import counts, many, sequences
+from gateway.domain.experiments.statistics.counts import EpochCounts
+from gateway.domain.experiments.statistics.judges import prediction_powered
 from gateway.domain.experiments.sums import NO_UNITS, Sums, Unit, change, sums_of
 
 

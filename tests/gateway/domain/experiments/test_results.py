@@ -10,10 +10,10 @@ import msgspec
 import pytest
 
 from gateway.domain.experiments import guardrails, quantiles
-from gateway.domain.experiments.counts import EpochCounts
 from gateway.domain.experiments.definition import Guardrail
 from gateway.domain.experiments.effects import Interval, Kind
 from gateway.domain.experiments.results import Results, SumsRow, Tally, TimesRow, UnitsRow, results_of, timeline
+from gateway.domain.experiments.statistics.counts import EpochCounts
 from gateway.domain.experiments.sums import Sums
 from tests.gateway.domain.experiments.test_definition import ARMS, GOOD, METRICS
 

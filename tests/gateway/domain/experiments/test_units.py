@@ -15,6 +15,7 @@ from gateway.domain.experiments.sums import NO_UNITS, Sums, Unit, sums_of
 from gateway.domain.experiments.units import (
     DAY_US,
     NO_ROWS,
+    NOTHING,
     Counts,
     Event,
     Key,
@@ -75,15 +76,15 @@ class Tables:
     """An experiment's tables, which only ever get changes."""
 
     def __init__(self) -> None:
-        self.units: dict[Key, tuple[int, int]] = {}
+        self.units: dict[Key, tuple[int, int, int]] = {}
         self.sums: dict[tuple[Key, str], Sums] = {}
         self.times: dict[tuple[Key, str, int], int] = {}
 
     def add(self, before: Rows, after: Rows) -> None:
         found = changes(before, after)
-        for key, (units, delivered) in found.units.items():
-            known = self.units.get(key, (0, 0))
-            self.units[key] = known[0] + units, known[1] + delivered
+        for key, more in found.units.items():
+            known = self.units.get(key, NOTHING)
+            self.units[key] = known[0] + more[0], known[1] + more[1], known[2] + more[2]
         for place, sums in found.sums.items():
             self.sums[place] = self.sums.get(place, NO_UNITS) + sums
         for bucket, num in found.times.items():
@@ -92,7 +93,7 @@ class Tables:
     def full(self) -> tuple[object, ...]:
         """Return what is in the tables, rows of nothing left out."""
         return (
-            {key: each for key, each in self.units.items() if each != (0, 0)},
+            {key: each for key, each in self.units.items() if each != NOTHING},
             {key: each for key, each in self.sums.items() if each != NO_UNITS},
             {key: each for key, each in self.times.items() if each},
         )
@@ -129,7 +130,7 @@ def test_sums_are_those_of_the_units() -> None:
     costs = [3, 0, 7_000_000_001]
     exposed = [Event(0, "req_1", Counts(1, cost_nanos=cost), (1, 0)) for cost in costs]
     tables = recounted(rows_of(folded([each], WINDOW_US), WINDOW_US, OWN, is_closed=True) for each in exposed)
-    assert tables.units == {(0, 1, 0): (3, 3)}
+    assert tables.units == {(0, 1, 0): (3, 3, 3)}
     assert tables.sums[(7, 1, 0), "cost_nanos"] == sums_of(Unit(cost) for cost in costs)
 
 

@@ -10,8 +10,9 @@ import math
 import numpy as np
 import pytest
 
-from gateway.domain.experiments import counts, effects, many, sizes
-from gateway.domain.experiments.judges import prediction_powered
+from gateway.domain.experiments import effects, sizes
+from gateway.domain.experiments.statistics import counts, many
+from gateway.domain.experiments.statistics.judges import prediction_powered
 from gateway.domain.experiments.sums import Sums
 from tests.gateway.domain.experiments.looks import (
     SHAPES,

@@ -1,0 +1,204 @@
+"""What an experiment would do, over HTTP: the arm of a unit, the units and days that an effect needs, and how often
+experiments on the project's own traffic would be wrong."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from typing import TYPE_CHECKING, Any
+
+from litestar import Controller, Request, post
+from litestar.params import FromPath
+
+from gateway.admin.access import needs, read_body
+from gateway.admin.experiments import wire_previews as wire
+from gateway.admin.experiments.experiments import existing_experiment
+from gateway.admin.experiments.past import LearntFrom, check_metric, learn
+from gateway.admin.experiments.shown import scales
+from gateway.admin.organization.projects import existing_project
+from gateway.admin.paging import wrong_value
+from gateway.admin.services import AdminServices, Caller, Services
+from gateway.db.experiments.experiments import ExperimentRow, find_epoch, holdout_of, split_of
+from gateway.db.experiments.layers import find_layer
+from gateway.domain.errors import InvalidRequest
+from gateway.domain.experiments import sizes
+from gateway.domain.experiments.allocation import exposed_units, first_split, free_slots
+from gateway.domain.experiments.assignment import NUM_BUCKETS, Split, assign, unit_digest
+from gateway.domain.experiments.calibration import Calibration, calibrate
+from gateway.domain.experiments.effects import MIN_UNITS, mean_of, ratio_of
+from gateway.domain.experiments.many import alpha_of_each
+from gateway.domain.experiments.sums import sums_of
+from gateway.domain.tenancy.actor import Actor
+
+if TYPE_CHECKING:
+    from gateway.db.pool import Connection
+
+DEFAULT_ALPHA = 0.05
+_CALIBRATING = asyncio.Semaphore(1)
+"""One calibration at a time in a gateway: each takes a processor."""
+_UNITS = {"unit": "units", "api_key": "API keys as units", "request": "requests as units"}
+
+
+class PreviewController(Controller):
+    path = "/projects/{project_id:str}/experiments"
+
+    @post("/preview", status_code=200, opt=needs("experiments.write", body=wire.PreviewExperiment))
+    async def preview_experiment(
+        self, project_id: FromPath[str], request: Request[Any, Any, Any], services: Services, caller: Caller
+    ) -> wire.ExperimentPreview:
+        """Tell which arm a unit would get, or how many units and days an effect needs. Nothing is exposed or stored."""
+        wanted = await read_body(request, wire.PreviewExperiment)
+        _check(wanted)
+        async with services.database.acquire() as conn:
+            await existing_project(conn, caller.organization_id, project_id)
+            row = None
+            if wanted.experiment_id is not None:
+                row = await existing_experiment(conn, project_id, wanted.experiment_id)
+        assignment = size = None
+        if row is not None and wanted.unit is not None:
+            assignment = await _assignment(services, row, wanted.unit)
+        if wanted.metric is not None and wanted.relative_effect is not None:
+            size = await _size(services, caller, project_id, wanted, row)
+        return wire.ExperimentPreview(assignment, size)
+
+    @post("/calibrate", status_code=200, opt=needs("experiments.write", body=wire.CalibrateExperiment))
+    async def calibrate_experiment(
+        self, project_id: FromPath[str], request: Request[Any, Any, Any], services: Services, caller: Caller
+    ) -> wire.ExperimentCalibration:
+        """Split the project's past units at random, again and again, and tell how often that would have looked like an
+        effect, and which effects some days of such traffic can find."""
+        wanted = await read_body(request, wire.CalibrateExperiment)
+        check_metric(wanted.metric)
+        async with services.database.acquire() as conn:
+            await existing_project(conn, caller.organization_id, project_id)
+        async with _CALIBRATING:
+            learnt = await learn(services, caller, project_id, wanted.metric, wanted.past_units, wanted.past_days)
+            found = await asyncio.to_thread(
+                calibrate,
+                learnt.units,
+                learnt.kind,
+                alpha=wanted.alpha,
+                tightest_at=wanted.tightest_at,
+                num_runs=wanted.runs,
+            )
+        return _calibration(wanted, learnt, found)
+
+
+def _check(wanted: wire.PreviewExperiment) -> None:
+    if wanted.metric is None and wanted.unit is None:
+        raise InvalidRequest("Name a `unit`, or a `metric` with its `relative_effect`.", param="unit")
+    if wanted.unit is not None and wanted.experiment_id is None:
+        raise InvalidRequest("A unit has an arm in an experiment: name it.", param="experiment_id")
+    if (wanted.metric is None) != (wanted.relative_effect is None):
+        raise InvalidRequest("`metric` and `relative_effect` go together.", param="relative_effect")
+    if wanted.relative_effect == 0:
+        raise wrong_value("relative_effect", "an effect of 0 is never found")
+    if wanted.metric is not None:
+        check_metric(wanted.metric)
+
+
+async def _assignment(services: AdminServices, row: ExperimentRow, unit: str) -> wire.Assignment:
+    """Return the arm that a unit gets, or would get if a draft started now."""
+    digest = unit_digest(await services.unit_keys.key(row.project_id), unit)
+    async with services.database.acquire() as conn:
+        split = await _draft_split(conn, row) if row.slots is None else await _split(conn, row, digest)
+    assigned = assign(split, unit, digest)
+    return wire.Assignment(row.id, row.definition.arms[assigned.arm].name, assigned.reason, assigned.epoch)
+
+
+async def _draft_split(conn: Connection, row: ExperimentRow) -> Split:
+    """Return the split that a draft would have. Raises Conflict: when its layer has no room."""
+    layer = await find_layer(conn, row.project_id, row.definition.layer)
+    slots = free_slots(layer.owned if layer is not None else (), row.definition.coverage)
+    weights = [arm.weight for arm in row.definition.arms]
+    return first_split(row.seed, row.layer_seed, slots, weights, holdout_of(row))
+
+
+async def _split(conn: Connection, row: ExperimentRow, digest: bytes) -> Split:
+    """Return the split of an experiment that has started, as far as it matters to one unit."""
+    if row.exposed_at is None:
+        return split_of(row)
+    epoch = await find_epoch(conn, row.id, digest, row.exposed_at)
+    return split_of(row, exposed_units({digest: epoch} if epoch else {}))
+
+
+async def _size(
+    services: AdminServices, caller: Actor, project_id: str, wanted: wire.PreviewExperiment, row: ExperimentRow | None
+) -> wire.SizeNeeded:
+    assert wanted.metric is not None and wanted.relative_effect is not None
+    learnt = await learn(services, caller, project_id, wanted.metric, wanted.past_units, wanted.past_days)
+    total = sums_of(each.unit for each in learnt.units)
+    if total.n < 2 * MIN_UNITS or (learnt.kind == "ratio" and not total.d):
+        raise InvalidRequest("There is too little traffic of the past to learn from.", param="metric")
+    whole = ratio_of(total) if learnt.kind == "ratio" else mean_of(total)
+    if not whole.mean:
+        raise InvalidRequest("The metric's mean is 0, of which no effect is a part.", param="metric")
+    defined = row.definition if row is not None else None
+    num_arms = wanted.num_arms or (len(defined.arms) if defined else 2)
+    alpha = wanted.alpha or (defined.analysis.alpha if defined else DEFAULT_ALPHA)
+    alpha = alpha_of_each(alpha, len(defined.metrics.primary) if defined else 1, num_arms)
+    coverage = wanted.coverage or (defined.coverage if defined else NUM_BUCKETS)
+    variance, effect = whole.variance * whole.n, abs(wanted.relative_effect * whole.mean)
+    per_arm = sizes.units_per_arm_anytime(variance, variance, effect, alpha, wanted.power) if variance else MIN_UNITS
+    num_days = learnt.units[-1].day - learnt.units[0].day + 1
+    per_day = total.n / num_days * coverage / NUM_BUCKETS
+    min_days = defined.analysis.min_days if defined else 1
+    days = sizes.days_needed(per_arm * num_arms, per_day, max(1, min_days)) if per_day else None
+    scale = scales().get(wanted.metric, 1.0)
+    return wire.SizeNeeded(
+        metric=wanted.metric,
+        relative_effect=wanted.relative_effect,
+        effect=wanted.relative_effect * whole.mean * scale,
+        mean=whole.mean * scale,
+        deviation=math.sqrt(variance) * scale,
+        units_per_arm=per_arm,
+        units=per_arm * num_arms,
+        units_per_day=per_day,
+        days=days,
+        past_units=learnt.past,
+        past_days=num_days,
+        text=_size_text(wanted, learnt, per_arm, num_arms, per_day, days),
+    )
+
+
+def _size_text(
+    wanted: wire.PreviewExperiment, learnt: LearntFrom, per_arm: int, num_arms: int, per_day: float, days: int | None
+) -> str:
+    assert wanted.relative_effect is not None
+    lasts = "never ends" if days is None else f"takes {days:,} {'day' if days == 1 else 'days'}"
+    return (
+        f"At your {per_day:,.0f} units a day, an experiment that finds an effect of {abs(wanted.relative_effect):.1%} "
+        f"on {wanted.metric} with a probability of {wanted.power:.0%} {lasts}: it needs {per_arm:,} units in each of "
+        f"{num_arms} arms, with intervals that hold at every look. Learnt from {len(learnt.units):,} "
+        f"{_UNITS[learnt.past]} of the past."
+    )
+
+
+def _calibration(
+    wanted: wire.CalibrateExperiment, learnt: LearntFrom, found: Calibration
+) -> wire.ExperimentCalibration:
+    rate, fixed = found.num_false / found.num_runs, found.num_false_fixed / found.num_runs
+    scale = scales().get(wanted.metric, 1.0)
+    horizons = [wire.EffectFound(each.days, each.units, each.effect * scale, each.relative) for each in found.horizons]
+    finds = "; ".join(
+        f"{each.days} days find {each.relative:.1%} or more" for each in horizons if each.relative is not None
+    )
+    text = (
+        f"{found.num_runs:,} times {found.num_units:,} {_UNITS[learnt.past]} of your past were split at "
+        f"random, so that no arm did anything. Looked at each day, {rate:.1%} of these splits were ever called an "
+        f"effect; at most {wanted.alpha:.1%} are to be expected. An ordinary test, looked at as often, would have "
+        f"called {fixed:.1%} one."
+    ) + (f" Of real effects, {finds}." if finds else "")
+    return wire.ExperimentCalibration(
+        metric=wanted.metric,
+        past_units=learnt.past,
+        num_units=found.num_units,
+        num_days=found.num_days,
+        mean=found.mean * scale,
+        deviation=found.deviation * scale,
+        runs=found.num_runs,
+        false_rate=rate,
+        false_rate_fixed=fixed,
+        horizons=horizons,
+        text=text,
+    )

@@ -1,0 +1,210 @@
+"""What an experiment found over HTTP: results, the days so far, exposures, and whether it works as declared."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from litestar import Controller, Request, get
+from litestar.params import FromPath
+
+from gateway.admin.access import needs
+from gateway.admin.common import instant, seconds
+from gateway.admin.experiments import wire_results as wire
+from gateway.admin.experiments.experiments import existing_experiment
+from gateway.admin.experiments.shown import (
+    arms_shown,
+    comparisons_shown,
+    day_shown,
+    guardrails_shown,
+    quantiles_shown,
+    scales,
+)
+from gateway.admin.experiments.words import conclusion
+from gateway.admin.organization.projects import existing_project
+from gateway.admin.paging import wrong_value
+from gateway.admin.services import Caller, Services
+from gateway.db.experiments.experiments import ExperimentRow
+from gateway.db.experiments.looks import LookRow
+from gateway.db.experiments.metrics import list_metrics
+from gateway.db.experiments.sums import load_units_by_day
+from gateway.domain.experiments.definition import Experiment
+from gateway.experiments.results import Health, read_health, read_look, read_timeline
+
+if TYPE_CHECKING:
+    import datetime
+    from collections.abc import Mapping
+
+MAX_UNIX_DIGITS = 10
+LOW_COMPLIANCE = 0.9
+MAX_LAG_S = 60.0
+
+
+class ExperimentResultController(Controller):
+    path = "/projects/{project_id:str}/experiments/{experiment_id:str}"
+
+    @get("/results", opt=needs("experiments.read", query=("metric", "as_of")))
+    async def get_experiment_results(
+        self,
+        project_id: FromPath[str],
+        experiment_id: FromPath[str],
+        request: Request[Any, Any, Any],
+        services: Services,
+        caller: Caller,
+    ) -> wire.ExperimentResults:
+        """Return what a look at an experiment shows now. Each number holds however often anybody looks.
+
+        With `metric`, of this one alone; with `as_of`, in Unix seconds, the latest look that was kept up to then.
+        """
+        metric, as_of = request.query_params.get("metric"), _read_time(request.query_params.get("as_of"))
+        async with services.database.acquire() as conn:
+            await existing_project(conn, caller.organization_id, project_id)
+            row = await existing_experiment(conn, project_id, experiment_id)
+            scale = scales(await list_metrics(conn, project_id))
+            look = await read_look(conn, row, metric=metric, as_of=as_of)
+        return _results(row, look, scale)
+
+    @get("/timeline", opt=needs("experiments.read", query=("metric",)))
+    async def get_experiment_timeline(
+        self,
+        project_id: FromPath[str],
+        experiment_id: FromPath[str],
+        request: Request[Any, Any, Any],
+        services: Services,
+        caller: Caller,
+    ) -> wire.ExperimentTimeline:
+        """Return what looks at the end of each day would have shown, the oldest day first."""
+        metric = request.query_params.get("metric")
+        async with services.database.acquire() as conn:
+            await existing_project(conn, caller.organization_id, project_id)
+            row = await existing_experiment(conn, project_id, experiment_id)
+            scale = scales(await list_metrics(conn, project_id))
+            days = await read_timeline(conn, row, metric=metric)
+        defined = row.definition
+        return wire.ExperimentTimeline(
+            experiment_id,
+            [
+                wire.TimelineDay(
+                    day_shown(day),
+                    each.is_srm,
+                    arms_shown(defined, each),
+                    comparisons_shown(defined, each, scale),
+                    quantiles_shown(defined, each),
+                )
+                for day, each in days
+            ],
+        )
+
+    @get("/exposures", opt=needs("experiments.read"))
+    async def get_experiment_exposures(
+        self, project_id: FromPath[str], experiment_id: FromPath[str], services: Services, caller: Caller
+    ) -> wire.ExperimentExposures:
+        """Return how many units were exposed first on each day, by arm and epoch."""
+        async with services.database.acquire() as conn:
+            await existing_project(conn, caller.organization_id, project_id)
+            row = await existing_experiment(conn, project_id, experiment_id)
+            counted = await load_units_by_day(conn, experiment_id, by_day=True)
+        names = [arm.name for arm in row.definition.arms]
+        shown = [
+            wire.ExposureCount(day_shown(each.day), names[each.arm], each.epoch, each.units, each.delivered)
+            for each in counted
+        ]
+        return wire.ExperimentExposures(experiment_id, sum(each.units for each in shown), shown)
+
+    @get("/health", opt=needs("experiments.read"))
+    async def get_experiment_health(
+        self, project_id: FromPath[str], experiment_id: FromPath[str], services: Services, caller: Caller
+    ) -> wire.ExperimentHealth:
+        """Return whether an experiment works as declared: the split, treatments delivered, requests without a unit."""
+        async with services.database.acquire() as conn:
+            await existing_project(conn, caller.organization_id, project_id)
+            row = await existing_experiment(conn, project_id, experiment_id)
+            found = await read_health(conn, row)
+        return _health(row, found)
+
+
+def _read_time(text: str | None) -> datetime.datetime | None:
+    if text is None:
+        return None
+    if not (text.isascii() and text.isdecimal() and len(text) <= MAX_UNIX_DIGITS):
+        raise wrong_value("as_of", "expected Unix seconds")
+    return instant(int(text))
+
+
+def _results(row: ExperimentRow, look: LookRow, scale: Mapping[str, float]) -> wire.ExperimentResults:
+    defined, found = row.definition, look.results
+    comparisons = comparisons_shown(defined, found, scale)
+    quantiles, guardrails = quantiles_shown(defined, found), guardrails_shown(defined, found)
+    return wire.ExperimentResults(
+        experiment_id=row.id,
+        name=row.name,
+        state=row.state,
+        version=look.version,
+        looked_at=seconds(look.looked_at),
+        days=look.days,
+        conclusion=conclusion(
+            comparisons,
+            quantiles,
+            guardrails,
+            units=sum(each.units for each in found.arms),
+            is_srm=found.is_srm,
+            days=look.days,
+            min_days=defined.analysis.min_days,
+            window_seconds=defined.analysis.outcome_window_seconds,
+        ),
+        may_decide=found.may_decide,
+        is_srm=found.is_srm,
+        srm_log_e=found.srm_log_e,
+        arms=arms_shown(defined, found),
+        comparisons=comparisons,
+        quantiles=quantiles,
+        guardrails=guardrails,
+        not_analysed=dict(found.not_analysed),
+    )
+
+
+def _health(row: ExperimentRow, found: Health) -> wire.ExperimentHealth:
+    arms = [
+        wire.ArmHealth(arm.name, each.units, each.expected_units, each.delivered / each.units if each.units else None)
+        for arm, each in zip(row.definition.arms, found.arms, strict=True)
+    ]
+    problems = _problems(row.definition, found, arms)
+    return wire.ExperimentHealth(
+        experiment_id=row.id,
+        status="broken" if found.is_srm else "warning" if problems else "healthy",
+        problems=problems,
+        is_srm=found.is_srm,
+        srm_log_e=found.srm_log_e,
+        arms=arms,
+        not_analysed=dict(found.not_analysed),
+        analysed_units=found.num_units,
+        answer_rate=found.answer_rate,
+        busy_units=[wire.BusyUnit(each.digest.hex(), each.num_requests, each.share) for each in found.busy_units],
+        num_waiting=found.waiting.num,
+        lag_seconds=found.waiting.lag_s,
+    )
+
+
+def _problems(defined: Experiment, found: Health, arms: list[wire.ArmHealth]) -> list[str]:
+    """Return what is wrong, in words, the worst first."""
+    problems = []
+    if found.is_srm:
+        problems.append("Units are not split as declared: the results are not to be believed.")
+    problems += [
+        f"{arm.compliance:.0%} of the units in {arm.name} got the whole treatment: requests set themselves what the "
+        "arm sets. Results are of all units, by intention to treat."
+        for arm in arms
+        if arm.compliance is not None and arm.compliance < LOW_COMPLIANCE
+    ]
+    no_unit = found.not_analysed.get("no_unit", 0)
+    if no_unit > found.num_requests / 10:
+        problems.append(f"{no_unit:,} requests named no unit in `{defined.unit.source}`: they are not analysed.")
+    if found.busy_units:
+        problems.append(
+            f"{len(found.busy_units)} units made more than 1 % of the requests each: perhaps a placeholder such as "
+            "`anonymous`, or a program. Each counts as one unit."
+        )
+    if found.num_noted_alone:
+        problems.append(f"{found.num_noted_alone:,} units were exposed, but their requests are not in the ledger.")
+    if found.waiting.lag_s > MAX_LAG_S:
+        problems.append(f"The sums are {found.waiting.lag_s:,.0f} seconds behind.")
+    return problems

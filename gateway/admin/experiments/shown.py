@@ -1,0 +1,125 @@
+"""Results as replies show them: names in place of indexes, and numbers in the metrics' own units.
+
+Sums count times in microseconds and votes in millionths; replies show milliseconds and the numbers that voters gave.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Collection, Mapping
+
+from gateway.admin.experiments import wire_results as wire
+from gateway.admin.experiments.words import comparison_text, finite, guardrail_text, quantile_text
+from gateway.db.experiments.metrics import MetricRow
+from gateway.domain.experiments.definition import Experiment
+from gateway.domain.experiments.effects import Interval, Mean
+from gateway.domain.experiments.metrics import METRICS
+from gateway.domain.experiments.quantiles import QuantileInterval
+from gateway.domain.experiments.results import Comparison, QuantileComparison, Results
+
+_EPOCH_DAY = datetime.date(1970, 1, 1)
+_FROM_MICROSECONDS = 1e-3
+_FROM_MILLIONTHS = 1e-6
+
+
+def scales(own: Collection[MetricRow] = ()) -> dict[str, float]:
+    """Return, by the metric's name, the factor that makes sums the metric's own unit, where that is not 1."""
+    built_in = dict.fromkeys((name for name in METRICS if name.endswith("_ms")), _FROM_MICROSECONDS)
+    return built_in | {each.name: _FROM_MILLIONTHS for each in own if each.type != "boolean"}
+
+
+def day_shown(day: int) -> str:
+    """Return a day since 1970 as a date."""
+    return (_EPOCH_DAY + datetime.timedelta(days=day)).isoformat()
+
+
+def arms_shown(defined: Experiment, results: Results) -> list[wire.ArmResult]:
+    return [wire.ArmResult(each.name, each.units, each.compliance) for each in results.arms]
+
+
+def comparisons_shown(defined: Experiment, results: Results, scale: Mapping[str, float]) -> list[wire.ComparisonResult]:
+    """Return what results say of each metric and arm."""
+    return [
+        _comparison(defined, each, scale.get(each.metric, 1.0), is_discovery=at in results.discoveries)
+        for at, each in enumerate(results.comparisons)
+    ]
+
+
+def quantiles_shown(defined: Experiment, results: Results) -> list[wire.QuantileResult]:
+    """Return what results say of each quantile and arm."""
+    return [_quantile(defined, each) for each in results.quantiles]
+
+
+def guardrails_shown(defined: Experiment, results: Results) -> list[wire.GuardrailResult]:
+    """Return what each guardrail says of each arm."""
+    actions = {each.metric: each.action for each in defined.metrics.guardrails}
+    return [
+        wire.GuardrailResult(
+            metric=each.metric,
+            arm=defined.arms[each.arm].name,
+            action=actions.get(each.metric, "alert"),
+            verdict=each.verdict,
+            log_e=None if each.log_e is None else finite(each.log_e),
+            text=guardrail_text(each.metric, defined.arms[each.arm].name, each.verdict),
+        )
+        for each in results.guardrails
+    ]
+
+
+def _comparison(defined: Experiment, each: Comparison, scale: float, *, is_discovery: bool) -> wire.ComparisonResult:
+    arm, control = defined.arms[each.arm].name, defined.arms[0].name
+    verdict: wire.Verdict = "unclear"
+    if each.role != "secondary" or is_discovery:
+        verdict = {True: "better", False: "worse", None: "different" if is_discovery else "unclear"}[each.is_better]
+    interval = _bounds(each.effect.interval, scale)
+    relative = _bounds(each.relative) if each.relative is not None else None
+    return wire.ComparisonResult(
+        metric=each.metric,
+        role=each.role,
+        arm=arm,
+        control=_estimate(each.control, scale),
+        treatment=_estimate(each.treatment, scale),
+        effect=each.effect.effect * scale,
+        interval=interval,
+        relative_effect=each.effect.effect / each.control.mean if each.control.mean else None,
+        relative_interval=relative,
+        log_e=each.effect.log_e,
+        p=each.effect.p,
+        alpha=each.alpha,
+        verdict=verdict,
+        answered=None if each.answered is None else list(each.answered),
+        text=comparison_text(each.metric, arm, control, each.effect.effect * scale, interval, relative, verdict),
+    )
+
+
+def _quantile(defined: Experiment, each: QuantileComparison) -> wire.QuantileResult:
+    arm, control = defined.arms[each.arm].name, defined.arms[0].name
+    difference = _bounds(each.difference)
+    verdict: wire.Verdict = "unclear"
+    if each.difference.low > 0:
+        verdict = "worse"
+    elif each.difference.high < 0:
+        verdict = "better"
+    return wire.QuantileResult(
+        metric=each.metric,
+        role=each.role,
+        arm=arm,
+        control=_quantile_bounds(each.control),
+        treatment=_quantile_bounds(each.treatment),
+        difference=difference,
+        alpha=each.alpha,
+        verdict=verdict,
+        text=quantile_text(each.metric, arm, control, difference, verdict),
+    )
+
+
+def _estimate(mean: Mean, scale: float) -> wire.Estimate:
+    return wire.Estimate(mean.n, mean.mean * scale, mean.variance**0.5 * scale)
+
+
+def _bounds(interval: Interval, scale: float = 1.0) -> wire.Bounds:
+    return wire.Bounds(finite(interval.low * scale), finite(interval.high * scale))
+
+
+def _quantile_bounds(each: QuantileInterval) -> wire.QuantileBounds:
+    return wire.QuantileBounds(finite(each.estimate), finite(each.low), finite(each.high))

@@ -1,0 +1,122 @@
+"""What results mean, in words: what may be concluded from a look, and what not yet. Pure text, no I/O."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from gateway.admin.experiments.wire_results import (
+    Bounds,
+    ComparisonResult,
+    GuardrailResult,
+    QuantileResult,
+    Verdict,
+)
+
+DAY_SECONDS = 86_400
+
+
+def amount(value: float) -> str:
+    """Return a number to four digits."""
+    return f"{value:,.4g}" if abs(value) < 1e4 else f"{value:,.0f}"
+
+
+def percent(part: float) -> str:
+    """Return a part as a signed percentage."""
+    return f"{part:+.1%}"
+
+
+def comparison_text(
+    metric: str, arm: str, control: str, effect: float, interval: Bounds, relative: Bounds | None, verdict: Verdict
+) -> str:
+    """Say what is known of a metric in one arm beside the control."""
+    if interval.low is None or interval.high is None:
+        return f"{metric} in {arm}: nothing is known yet beside {control}."
+    if relative is not None and relative.low is not None and relative.high is not None:
+        between = f"{percent(relative.low)} and {percent(relative.high)}"
+    else:
+        between = f"{amount(interval.low)} and {amount(interval.high)}"
+    proven = {
+        "better": f"{arm} is better: that is proven",
+        "worse": f"{arm} is worse: that is proven",
+        "different": f"{arm} is different: that is proven",
+        "unclear": "no difference is proven yet",
+    }[verdict]
+    return f"{metric} in {arm} is between {between} beside {control}; {proven}."
+
+
+def quantile_text(metric: str, arm: str, control: str, difference: Bounds, verdict: Verdict) -> str:
+    """Say what is known of a quantile in one arm beside the control."""
+    if difference.low is None or difference.high is None:
+        return f"{metric} in {arm}: nothing is known yet beside {control}."
+    proven = {"better": "that is better", "worse": "that is worse"}.get(verdict, "no difference is proven yet")
+    return (
+        f"{metric} in {arm} is between {amount(difference.low)} and {amount(difference.high)} ms above that of "
+        f"{control}; {proven}."
+    )
+
+
+def guardrail_text(metric: str, arm: str, verdict: str) -> str:
+    """Say what a guardrail found."""
+    found = {
+        "harmed": "harm is proven",
+        "safe": "no harm beyond the margin, which is proven",
+        "unclear": "neither harm nor safety is proven yet",
+    }[verdict]
+    return f"{metric} in {arm}: {found}."
+
+
+def conclusion(
+    comparisons: Sequence[ComparisonResult],
+    quantiles: Sequence[QuantileResult],
+    guardrails: Sequence[GuardrailResult],
+    *,
+    units: int,
+    is_srm: bool,
+    days: int,
+    min_days: int,
+    window_seconds: int,
+) -> str:
+    """Say what may be concluded from a look, and what not yet."""
+    if is_srm:
+        return (
+            "Units are not split as declared, so nothing here is to be believed. Find out why before anything else: "
+            "one arm may lose requests before they are counted."
+        )
+    if not units:
+        return "No unit has taken part yet."
+    said = []
+    shown: list[ComparisonResult | QuantileResult] = [*comparisons, *quantiles]
+    primary = [each for each in shown if each.role == "primary"]
+    harmed = [each for each in guardrails if each.verdict == "harmed"]
+    said += [each.text for each in harmed]
+    if all(_is_unknown(each) for each in primary):
+        said.append(
+            f"Nothing may be concluded about the primary metrics yet: outcomes count once a unit's window of "
+            f"{_duration(window_seconds)} is over."
+        )
+    said += [each.text for each in primary if not _is_unknown(each)]
+    if days < min_days:
+        said.append(f"Do not decide yet: {days} of the {min_days} declared days have passed.")
+    elif any(each.verdict in ("better", "worse") for each in primary):
+        said.append("It may be decided. Read the interval, and not the point: at a stop the point is too large.")
+    else:
+        said.append("More units make the intervals narrower; stopping now leaves the question open.")
+    return " ".join(said)
+
+
+def finite(value: float) -> float | None:
+    """Return a number, or None where nothing bounds it."""
+    return value if math.isfinite(value) else None
+
+
+def _is_unknown(each: ComparisonResult | QuantileResult) -> bool:
+    bounds = each.interval if isinstance(each, ComparisonResult) else each.difference
+    return bounds.low is None or bounds.high is None
+
+
+def _duration(seconds: int) -> str:
+    for size, name in ((DAY_SECONDS, "day"), (3600, "hour"), (60, "minute")):
+        if seconds >= size and seconds % size == 0:
+            return f"{seconds // size} {name}{'s' * (seconds != size)}"
+    return f"{seconds} seconds"

@@ -1,0 +1,146 @@
+"""What waits to be added to units and sums: rows of the ledger, refusals and votes, each taken once.
+
+Only one transaction at a time takes events and changes units and sums: the one that has the lock. The transaction that
+deletes an event adds it.
+"""
+
+from __future__ import annotations
+
+import datetime
+from typing import TYPE_CHECKING, Any, Literal
+
+import msgspec
+
+if TYPE_CHECKING:
+    from gateway.db.pool import Connection
+
+_LOCK_KEY = 0x6578706572  # "exper"
+_TRY_LOCK = "SELECT pg_try_advisory_xact_lock($1)"
+_LOCK = "SELECT pg_advisory_xact_lock($1)"
+
+UnitId = tuple[str, bytes]
+"""The id of an experiment and the digest of a unit."""
+
+
+class Request(msgspec.Struct, frozen=True):
+    """A row of experiment_requests."""
+
+    request_id: str
+    at_us: int
+    """When it was admitted or refused, in microseconds of Unix time."""
+    epoch: int
+    arm: int
+    is_delivered: bool
+    num_refused: int
+    """How many requests alike were refused; 0: the request ran."""
+
+
+class UsageRow(msgspec.Struct, frozen=True):
+    """What experiments read of a row of the ledger. A row of a later revision holds differences, but for its times to
+    the first and to the last token."""
+
+    attempt: int
+    revision: int
+    finish_reason: str
+    prompt_tokens: int
+    completion_tokens: int
+    cost_nanos: int
+    queue_ms: float
+    prefill_ms: float
+    decode_ms: float
+    ttft_ms: float | None
+    latency_ms: float | None
+
+
+class Taken(msgspec.Struct, frozen=True):
+    """An event, with what is known of its request."""
+
+    kind: Literal["usage", "refusal", "feedback"]
+    experiment_id: str
+    feedback_id: str | None
+    digest: bytes | None
+    """The unit of the request; None for a vote, and for a request of a unit that was forgotten."""
+    request: Request | None
+    usage: UsageRow | None
+
+
+async def try_lock(conn: Connection) -> bool:
+    """Take the lock of units and sums until the transaction ends; False where another transaction has it."""
+    has_lock: bool = await conn.fetchval(_TRY_LOCK, _LOCK_KEY)
+    return has_lock
+
+
+async def lock(conn: Connection) -> None:
+    """Wait for the lock of units and sums, which is held until the transaction ends."""
+    await conn.execute(_LOCK, _LOCK_KEY)
+
+
+_TAKE = """
+    WITH taken AS (
+        DELETE FROM experiment_events WHERE id IN (SELECT id FROM experiment_events ORDER BY id LIMIT $1) RETURNING *
+    )
+    SELECT t.kind, t.experiment_id, t.feedback_id, r.digest, r.request_id,
+           (extract(epoch FROM r.created_at) * 1000000)::bigint AS at_us, r.epoch, r.arm, r.is_delivered, r.num_refused,
+           t.attempt, t.revision, t.finish_reason, t.prompt_tokens, t.completion_tokens, t.cost_nanos, t.queue_ms,
+           t.prefill_ms, t.decode_ms, t.ttft_ms, t.latency_ms
+    FROM taken t LEFT JOIN experiment_requests r ON r.request_id = t.request_id AND r.experiment_id = t.experiment_id
+    ORDER BY t.id
+"""
+
+
+async def take(conn: Connection, most: int) -> list[Taken]:
+    """Delete the oldest events and return them, oldest first, in a transaction that has the lock."""
+    return [_taken(row) for row in await conn.fetch(_TAKE, most)]
+
+
+def _taken(row: Any) -> Taken:
+    kind, experiment_id, feedback_id, digest, *rest = row
+    request = Request(*rest[:6]) if digest is not None else None
+    usage = UsageRow(*rest[6:]) if kind == "usage" else None
+    return Taken(kind, experiment_id, feedback_id, digest, request, usage)
+
+
+class Waiting(msgspec.Struct, frozen=True):
+    """The events that are not in the sums yet."""
+
+    num: int
+    lag_s: float
+    """Age of the oldest one in seconds; 0 where none waits."""
+
+
+MAX_COUNTED = 1_000_000
+
+_WAITING = """
+    SELECT (SELECT count(*) FROM (SELECT FROM experiment_events LIMIT $1) e) AS num,
+           coalesce((SELECT extract(epoch FROM clock_timestamp() - queued_at)::float8 FROM experiment_events
+                     ORDER BY id LIMIT 1), 0) AS lag_s
+"""
+
+
+async def waiting(conn: Connection) -> Waiting:
+    """Return how many events wait, counted up to `MAX_COUNTED`, and for how long."""
+    row = await conn.fetchrow(_WAITING, MAX_COUNTED)
+    assert row is not None
+    return Waiting(row["num"], max(0.0, row["lag_s"]))
+
+
+_DROP_REQUESTS = """
+    DELETE FROM experiment_requests WHERE request_id IN (
+        SELECT r.request_id FROM experiments e CROSS JOIN LATERAL (
+            SELECT request_id FROM experiment_requests
+            WHERE experiment_id = e.id AND created_at < now() - $1::interval - make_interval(
+                secs => coalesce((e.definition #>> '{analysis,outcome_window_seconds}')::integer, $2))
+            LIMIT $3
+        ) r
+        LIMIT $3)
+"""
+
+KEPT_REQUESTS = datetime.timedelta(days=90)
+"""How long after the end of its outcome window a unit's requests are known."""
+
+MAX_DROPPED = 10_000
+
+
+async def drop_old_requests(conn: Connection, default_window_s: int) -> None:
+    """Delete requests of units whose outcome windows ended long ago, some at a time."""
+    await conn.execute(_DROP_REQUESTS, KEPT_REQUESTS, default_window_s, MAX_DROPPED)

@@ -1,0 +1,65 @@
+"""The past traffic of a project as units, to learn from before an experiment starts.
+
+The ledger knows no units: they are those of the project's experiments where it had any, else each API key or each
+request is taken for one.
+"""
+
+from __future__ import annotations
+
+import datetime
+from typing import TYPE_CHECKING, Literal
+
+import msgspec
+
+from gateway.db.experiments.events import UsageRow
+from gateway.db.pool import plan_anew
+
+if TYPE_CHECKING:
+    from gateway.db.pool import Connection
+
+MAX_ROWS = 50_000
+"""Rows of the ledger that are read at most, the newest ones."""
+
+Past = Literal["unit", "api_key", "request"]
+
+
+class PastRow(msgspec.Struct, frozen=True):
+    """A row of the ledger."""
+
+    unit: bytes
+    request_id: str
+    at: datetime.datetime
+    usage: UsageRow
+
+
+_BY_LEDGER = """
+    SELECT CASE WHEN $4 THEN l.api_key_id ELSE split_part(l.request_id, '.', 1) END::bytea AS unit, l.request_id,
+           l.created_at, l.attempt, l.revision, l.finish_reason, l.prompt_tokens, l.completion_tokens, l.cost_nanos,
+           l.queue_ms, l.prefill_ms, l.decode_ms, l.ttft_ms, l.latency_ms
+    FROM ledger l
+    WHERE l.project_id = $1 AND l.created_at >= $2 AND l.kind = 'usage'
+    ORDER BY l.created_at DESC LIMIT $3
+"""
+_BY_UNIT = """
+    SELECT q.digest AS unit, l.request_id, l.created_at, l.attempt, l.revision, l.finish_reason, l.prompt_tokens,
+           l.completion_tokens, l.cost_nanos, l.queue_ms, l.prefill_ms, l.decode_ms, l.ttft_ms, l.latency_ms
+    FROM ledger l JOIN experiment_requests q ON q.request_id = l.request_id AND q.project_id = l.project_id
+    WHERE l.project_id = $1 AND l.created_at >= $2 AND l.kind = 'usage' AND l.experiment_epoch > 0
+    ORDER BY l.created_at DESC LIMIT $3
+"""
+_HAS_UNITS = "SELECT EXISTS (SELECT FROM experiment_requests WHERE project_id = $1 AND created_at >= $2)"
+
+
+async def has_units(conn: Connection, project_id: str, since: datetime.datetime) -> bool:
+    """Tell whether an experiment of the project knew units since an instant."""
+    return bool(await conn.fetchval(_HAS_UNITS, project_id, since))
+
+
+async def load_past(conn: Connection, project_id: str, since: datetime.datetime, past: Past) -> list[PastRow]:
+    """Return rows of the project's usage since an instant, the newest first, in the caller's transaction."""
+    await plan_anew(conn)
+    if past == "unit":
+        rows = await conn.fetch(_BY_UNIT, project_id, since, MAX_ROWS)
+    else:
+        rows = await conn.fetch(_BY_LEDGER, project_id, since, MAX_ROWS, past == "api_key")
+    return [PastRow(row[0], row[1], row[2], UsageRow(*tuple(row)[3:])) for row in rows]

@@ -1,0 +1,308 @@
+"""Units of experiments: what is known of each, when its outcome window ends, and all rows that it is made of."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from gateway.db.experiments.events import Request, UnitId, UsageRow
+from gateway.domain.experiments.units import UnitState
+
+if TYPE_CHECKING:
+    from gateway.db.pool import Connection
+
+_encode_state = msgspec.msgpack.Encoder().encode
+_decode_state = msgspec.msgpack.Decoder(UnitState).decode
+_EPOCH = datetime.datetime.fromtimestamp(0, datetime.UTC)
+
+
+class UnitRow(msgspec.Struct, frozen=True):
+    """A unit that was exposed."""
+
+    state: UnitState | None
+    """None: a gateway noted the unit, and the ledger has nothing of it yet."""
+    is_closed: bool
+    """Whether its outcomes are in the sums."""
+
+
+_LOAD = """
+    SELECT u.experiment_id, u.digest, u.state, u.is_closed
+    FROM unnest($1::text[], $2::bytea[]) AS a (experiment_id, digest)
+        JOIN experiment_units u ON u.experiment_id = a.experiment_id AND u.digest = a.digest
+    ORDER BY u.experiment_id, u.digest FOR UPDATE OF u
+"""
+
+
+async def load_units(conn: Connection, ids: Collection[UnitId]) -> dict[UnitId, UnitRow]:
+    """Return those units that have a row, which stay locked until the transaction ends."""
+    return _units(await conn.fetch(_LOAD, *_columns(ids)))
+
+
+_OF_PROJECT = """
+    SELECT u.experiment_id, u.digest, u.state, u.is_closed
+    FROM experiment_units u JOIN experiments e ON e.id = u.experiment_id
+    WHERE u.digest = $2 AND e.project_id = $1
+    ORDER BY u.experiment_id FOR UPDATE OF u
+"""
+
+
+async def units_of_digest(conn: Connection, project_id: str, digest: bytes) -> dict[UnitId, UnitRow]:
+    """Return what a project's experiments know of one unit, locked until the transaction ends."""
+    return _units(await conn.fetch(_OF_PROJECT, project_id, digest))
+
+
+_DUE = """
+    SELECT experiment_id, digest, state, is_closed FROM experiment_units
+    WHERE NOT is_closed AND closes_at IS NOT NULL AND closes_at < now() - $1::interval
+    ORDER BY closes_at LIMIT $2
+"""
+
+
+async def units_to_close(conn: Connection, grace: datetime.timedelta, most: int) -> dict[UnitId, UnitRow]:
+    """Return units whose outcome window ended some time ago and whose outcomes are not in the sums, the oldest first,
+    in a transaction that has the lock of units and sums."""
+    return _units(await conn.fetch(_DUE, grace, most))
+
+
+class UnitWrite(msgspec.Struct, frozen=True):
+    """What a unit's row becomes."""
+
+    id: UnitId
+    state: UnitState
+    closes_us: int
+    is_closed: bool
+
+
+_WRITE = """
+    INSERT INTO experiment_units AS u (
+        experiment_id, digest, epoch, arm, state, closes_at, is_closed, num_requests)
+    SELECT * FROM unnest($1::text[], $2::bytea[], $3::smallint[], $4::smallint[], $5::bytea[], $6::timestamptz[],
+                         $7::boolean[], $8::bigint[])
+    ON CONFLICT (experiment_id, digest) DO UPDATE SET
+        epoch = excluded.epoch, arm = excluded.arm, state = excluded.state, closes_at = excluded.closes_at,
+        is_closed = excluded.is_closed, num_requests = excluded.num_requests
+"""
+
+
+async def write_units(conn: Connection, writes: Iterable[UnitWrite]) -> None:
+    """Write units, in the order of their ids, whether or not a gateway has noted them."""
+    ordered = sorted(writes, key=lambda each: each.id)
+    if ordered:
+        await conn.execute(
+            _WRITE,
+            *_columns([each.id for each in ordered]),
+            [each.state.epoch for each in ordered],
+            [each.state.arm for each in ordered],
+            [_encode_state(each.state) for each in ordered],
+            [instant(each.closes_us) for each in ordered],
+            [each.is_closed for each in ordered],
+            [each.state.counts.num_requests for each in ordered],
+        )
+
+
+class Vote(msgspec.Struct, frozen=True):
+    """A vote that counts: the latest of its source about its thing, unless that was withdrawn."""
+
+    feedback_id: str
+    metric: str
+    value: int
+    at_us: int
+    """When it was cast, in microseconds of Unix time."""
+
+
+class UnitRows(msgspec.Struct, frozen=True):
+    """All rows that a unit is made of."""
+
+    requests: list[Request] = []
+    usage: dict[str, list[UsageRow]] = {}
+    """By request, in the order of attempts and revisions."""
+    votes: list[Vote] = []
+
+
+_SINCE = """
+    SELECT min(r.created_at) FROM unnest($1::text[], $2::bytea[]) AS a (experiment_id, digest)
+        JOIN experiment_requests r ON r.experiment_id = a.experiment_id AND r.digest = a.digest
+"""
+
+# One statement, so that what it counts and the events that it deletes are of one moment: an event that is there is of
+# rows that are there. Bounded by a time, so that only the ledger's partitions from then on are read.
+_ROWS = """
+    WITH asked AS MATERIALIZED (
+        SELECT a.* FROM unnest($1::text[], $2::bytea[]) WITH ORDINALITY AS a (experiment_id, digest, place)
+    ), requests AS MATERIALIZED (
+        SELECT a.place, r.* FROM asked a
+            JOIN experiment_requests r ON r.experiment_id = a.experiment_id AND r.digest = a.digest
+    ), gone AS (
+        DELETE FROM experiment_events e USING requests r WHERE $4 AND e.request_id = r.request_id
+    )
+    SELECT
+        (SELECT json_agg(json_build_array(r.place - 1, r.request_id,
+                                          (extract(epoch FROM r.created_at) * 1000000)::bigint, r.epoch, r.arm,
+                                          r.is_delivered, r.num_refused)) FROM requests r) AS requests,
+        (SELECT json_agg(json_build_array(r.place - 1, l.request_id, l.attempt, l.revision, l.finish_reason,
+                                          l.prompt_tokens, l.completion_tokens, l.cost_nanos, l.queue_ms, l.prefill_ms,
+                                          l.decode_ms, l.ttft_ms, l.latency_ms))
+         FROM requests r JOIN ledger l ON l.request_id = r.request_id AND l.created_at = r.created_at
+         WHERE l.created_at >= $3 AND l.kind = 'usage') AS usage,
+        (SELECT json_agg(json_build_array(v.place - 1, v.id, v.metric, v.value,
+                                          (extract(epoch FROM v.occurred_at) * 1000000)::bigint))
+         FROM (SELECT r.place, f.* FROM requests r
+                   JOIN feedback f ON f.request_id = r.request_id AND f.project_id = r.project_id
+               UNION ALL
+               SELECT a.place, f.* FROM asked a JOIN experiments e ON e.id = a.experiment_id
+                   JOIN feedback f ON f.project_id = e.project_id AND f.digest = a.digest) v
+         WHERE v.withdrawn_at IS NULL) AS votes,
+        (SELECT min(created_at) < $3 FROM requests) AS is_older
+"""
+
+_Decode = Callable[[str], list[tuple[Any, ...]]]
+_Float = float | None
+_decode_requests: _Decode = msgspec.json.Decoder(list[tuple[int, str, int, int, int, bool, int]]).decode
+_decode_usage: _Decode = msgspec.json.Decoder(
+    list[tuple[int, str, int, int, str, int, int, int, float, float, float, _Float, _Float]]
+).decode
+_decode_votes: _Decode = msgspec.json.Decoder(list[tuple[int, str, str, int, int]]).decode
+
+_MARGIN = datetime.timedelta(days=1)
+
+
+class OlderRequest(Exception):
+    """A request of days ago was written just now. Asking again finds it."""
+
+
+async def rows_of_units(conn: Connection, ids: Sequence[UnitId], *, take_events: bool) -> list[UnitRows]:
+    """Return all rows of units, as of one moment.
+
+    take_events: whether the waiting events of the units' requests are deleted, since these rows have them.
+    Raises OlderRequest: when the transaction has to be begun anew.
+    """
+    columns = _columns(ids)
+    since = await conn.fetchval(_SINCE, *columns)
+    if since is None:
+        since = _EPOCH
+    row = await conn.fetchrow(_ROWS, *columns, since - _MARGIN, take_events)
+    assert row is not None
+    if row["is_older"]:
+        raise OlderRequest
+    found = [UnitRows([], {}, []) for _ in ids]
+    for place, *request in _decode_requests(row["requests"] or "[]"):
+        found[place].requests.append(Request(*request))
+    for place, request_id, *usage in _decode_usage(row["usage"] or "[]"):
+        found[place].usage.setdefault(request_id, []).append(UsageRow(*usage))
+    for place, *vote in _decode_votes(row["votes"] or "[]"):
+        found[place].votes.append(Vote(*vote))
+    for each in found:
+        for usages in each.usage.values():
+            usages.sort(key=lambda one: (one.attempt, one.revision))
+    return found
+
+
+_PAGE = """
+    SELECT u.experiment_id, u.digest, u.state, u.is_closed FROM experiment_units u
+    WHERE u.experiment_id = $1 AND u.digest > $2 AND u.state IS NOT NULL ORDER BY u.digest LIMIT $3
+"""
+_WITH_EVENTS = """
+    SELECT r.digest FROM experiment_events e JOIN experiment_requests r ON r.request_id = e.request_id
+    WHERE e.experiment_id = $1
+    UNION
+    SELECT r.digest FROM experiment_events e JOIN feedback f ON f.id = e.feedback_id
+        JOIN experiment_requests r ON r.request_id = f.request_id
+    WHERE r.experiment_id = $1
+    UNION
+    SELECT f.digest FROM experiment_events e JOIN feedback f ON f.id = e.feedback_id
+    WHERE e.experiment_id = $1 AND f.digest IS NOT NULL
+"""
+
+
+async def page_of_units(conn: Connection, experiment_id: str, after: bytes, most: int) -> dict[UnitId, UnitRow]:
+    """Return units of which something is known, in the order of their digests, from the one that follows `after`."""
+    return _units(await conn.fetch(_PAGE, experiment_id, after, most))
+
+
+async def digests_with_events(conn: Connection, experiment_id: str) -> set[bytes]:
+    """Return the units of which something waits that is not in the sums yet."""
+    return {row["digest"] for row in await conn.fetch(_WITH_EVENTS, experiment_id)}
+
+
+class BusyUnit(msgspec.Struct, frozen=True):
+    digest: bytes
+    num_requests: int
+
+
+_BUSY_FROM = 100
+_BUSY = """
+    SELECT digest, num_requests FROM experiment_units
+    WHERE experiment_id = $1 AND num_requests >= 100 AND num_requests > $2 ORDER BY num_requests DESC LIMIT $3
+"""
+_BUSY_OF_FEW = """
+    SELECT digest, num_requests FROM experiment_units
+    WHERE experiment_id = $1 AND num_requests > $2 ORDER BY num_requests DESC LIMIT $3
+"""
+
+
+async def busy_units(conn: Connection, experiment_id: str, more_than: int, most: int) -> list[BusyUnit]:
+    """Return the units with more requests than a number, the busiest first."""
+    if more_than >= _BUSY_FROM:  # an index has these; where one hundredth is less, there are few units
+        rows = await conn.fetch(_BUSY, experiment_id, more_than, most)
+    else:
+        rows = await conn.fetch(_BUSY_OF_FEW, experiment_id, more_than, most)
+    return [BusyUnit(**row) for row in rows]
+
+
+_NOTED = """
+    SELECT count(*) FROM experiment_units
+    WHERE experiment_id = $1 AND state IS NULL AND noted_at < now() - interval '1 minute'
+"""
+
+
+async def num_noted_alone(conn: Connection, experiment_id: str) -> int:
+    """Return how many units a gateway noted a while ago of which the ledger has nothing."""
+    num: int = await conn.fetchval(_NOTED, experiment_id)
+    return num
+
+
+_FORGET_EVENTS = """
+    DELETE FROM experiment_events e USING experiment_requests r
+    WHERE r.project_id = $1 AND r.digest = $2 AND e.request_id = r.request_id
+      AND r.experiment_id IN (SELECT id FROM experiments WHERE project_id = $1)
+"""
+_FORGET_FEEDBACK = """
+    DELETE FROM feedback WHERE project_id = $1 AND (digest = $2 OR request_id IN (
+        SELECT request_id FROM experiment_requests
+        WHERE digest = $2 AND experiment_id IN (SELECT id FROM experiments WHERE project_id = $1)))
+"""
+_FORGET_REQUESTS = """
+    DELETE FROM experiment_requests
+    WHERE digest = $2 AND experiment_id IN (SELECT id FROM experiments WHERE project_id = $1)
+"""
+_FORGET_UNIT = """
+    DELETE FROM experiment_units
+    WHERE digest = $2 AND experiment_id IN (SELECT id FROM experiments WHERE project_id = $1)
+"""
+
+
+async def forget_rows(conn: Connection, project_id: str, digest: bytes) -> None:
+    """Delete every row of a project that has a unit's digest, its requests' events and the votes about both."""
+    for statement in (_FORGET_EVENTS, _FORGET_FEEDBACK, _FORGET_REQUESTS, _FORGET_UNIT):
+        await conn.execute(statement, project_id, digest)
+
+
+def instant(unix_us: int) -> datetime.datetime:
+    """Return an instant that is given in microseconds of Unix time."""
+    return _EPOCH + datetime.timedelta(microseconds=unix_us)
+
+
+def _units(rows: Iterable[Any]) -> dict[UnitId, UnitRow]:
+    return {
+        (row["experiment_id"], row["digest"]): UnitRow(
+            None if row["state"] is None else _decode_state(row["state"]), row["is_closed"]
+        )
+        for row in rows
+    }
+
+
+def _columns(ids: Collection[UnitId]) -> tuple[list[str], list[bytes]]:
+    return [each[0] for each in ids], [each[1] for each in ids]

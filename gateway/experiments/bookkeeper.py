@@ -1,0 +1,130 @@
+"""Keeps the books of experiments in the background: counts events, closes windows, judges guardrails, opens enrolment.
+
+Every gateway has one; of all of them one works at a time, and any may take over. Knows no SQL.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+from collections.abc import Awaitable, Callable, Iterable
+from typing import TYPE_CHECKING
+
+import structlog
+
+from gateway.db.experiments.events import Waiting, drop_old_requests, waiting
+from gateway.db.experiments.looks import drop_old_looks
+from gateway.db.experiments.scopes import guarded_experiments, next_reweighting, write_reweighted
+from gateway.db.experiments.units import OlderRequest
+from gateway.db.pool import CONFLICTS, Database
+from gateway.domain.experiments.allocation import exposed_units, reweighted
+from gateway.domain.experiments.assignment import Split
+from gateway.domain.experiments.definition import DEFAULT_ANALYSIS
+from gateway.experiments.books import MAX_CLOSED, MAX_EVENTS, Counted, close_windows, count_events
+from gateway.experiments.guardrail import judge
+from gateway.support.worker import forever
+
+if TYPE_CHECKING:
+    from gateway.db.pool import Connection
+
+_LATER: tuple[type[Exception], ...] = (OlderRequest, *CONFLICTS)
+"""Errors after which a transaction may be begun anew."""
+
+log = structlog.get_logger(__name__)
+
+INTERVAL_S = 0.5
+"""Sums follow the ledger by this and the time of a transaction."""
+JUDGE_EVERY_S = 1.0
+"""How often one experiment is judged at most."""
+JUDGE_ALL_EVERY_S = 30.0
+"""How often all are judged, also those whose last events another gateway counted that ended since."""
+TIDY_EVERY_S = 60.0
+CLOSED_FOR = datetime.timedelta(seconds=5)
+"""How long enrolment is closed before new weights: until every gateway knows, and has noted the units before that."""
+
+
+class ExperimentBookkeeper:
+    """Works between `start` and `stop`.
+
+    observe: called with what waits, after each round.
+    """
+
+    def __init__(self, database: Database, observe: Callable[[Waiting], None] | None = None) -> None:
+        self._database = database
+        self._observe = observe
+        self._to_judge: set[str] = set()
+        self._judged_s: dict[str, float] = {}
+        self._judge_all_s = self._tidy_s = float("-inf")
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        self._task = asyncio.create_task(forever(self.work, INTERVAL_S, name="experiments' books"))
+
+    async def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def work(self) -> None:
+        """Do everything that there is to do now. Raises what the database raises."""
+        await self._repeat(count_events, MAX_EVENTS)
+        await self._repeat(close_windows, MAX_CLOSED)
+        await self._open_enrolment()
+        now_s = asyncio.get_running_loop().time()
+        if now_s - self._judge_all_s >= JUDGE_ALL_EVERY_S:
+            self._judge_all_s = now_s
+            async with self._database.acquire() as conn:
+                guarded = await guarded_experiments(conn)
+            self._to_judge |= guarded
+            self._judged_s = {each: at_s for each, at_s in self._judged_s.items() if each in guarded}
+        await self._judge()
+        if now_s - self._tidy_s >= TIDY_EVERY_S:
+            self._tidy_s = now_s
+            async with self._database.acquire() as conn:
+                await drop_old_requests(conn, DEFAULT_ANALYSIS.outcome_window_seconds)
+                await drop_old_looks(conn)
+        if self._observe is not None:
+            async with self._database.acquire() as conn:
+                self._observe(await waiting(conn))
+
+    async def _repeat(self, step: Callable[[Connection], Awaitable[Counted | None]], full: int) -> None:
+        """Take one transaction after the other until one finds less than it may take, or another gateway is at it."""
+        num = full
+        while num >= full:
+            try:
+                async with self._database.transaction() as conn:
+                    counted = await step(conn)
+            except _LATER as error:
+                log.info("experiments_counted_later", error=repr(error))
+                return
+            if counted is None:
+                return
+            num = counted.num
+            self._to_judge |= counted.experiment_ids
+            await self._judge()
+
+    async def _judge(self) -> None:
+        """Judge experiments whose sums changed, each at most once in a while; others stay noted."""
+        now_s = asyncio.get_running_loop().time()
+        for each in self._due(now_s):
+            self._to_judge.discard(each)
+            self._judged_s[each] = now_s
+            async with self._database.transaction() as conn:
+                why = await judge(conn, each)
+            if why is not None:
+                log.warning("experiment_paused", experiment=each, metric=why.metric, arm=why.arm)
+
+    def _due(self, now_s: float) -> Iterable[str]:
+        never = float("-inf")
+        return sorted(each for each in self._to_judge if now_s - self._judged_s.get(each, never) >= JUDGE_EVERY_S)
+
+    async def _open_enrolment(self) -> None:
+        """Give experiments their new weights once every gateway has kept new units out for long enough."""
+        while True:
+            async with self._database.transaction() as conn:
+                found = await next_reweighting(conn, CLOSED_FOR)
+                if found is None:
+                    return
+                split = Split(found.seed, b"", found.slots, tuple(found.tables), ended=tuple(found.ended))
+                changed = reweighted(split, found.next_weights, exposed_units({}))
+                await write_reweighted(conn, found.id, changed.tables, changed.slots)

@@ -1,0 +1,220 @@
+"""Adds what waits to units and sums, closes outcome windows, and forgets units: each in one transaction at a time.
+
+A transaction takes a batch of events, reads the units that they are about, and adds what changed. Where one event more
+is not enough to know what a unit comes to, it is recounted from its rows (`recount`), and what waits of it is taken as
+well. Knows no SQL.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from gateway.db.experiments.events import Taken, UnitId, lock, take, try_lock
+from gateway.db.experiments.feedback_counts import Difference, differences, drop_withdrawn, write_counted
+from gateway.db.experiments.scopes import Scope, find_scopes
+from gateway.db.experiments.sums import Total, add_total
+from gateway.db.experiments.units import (
+    UnitRow,
+    UnitWrite,
+    Vote,
+    forget_rows,
+    load_units,
+    rows_of_units,
+    units_of_digest,
+    units_to_close,
+    write_units,
+)
+from gateway.db.ledger.usage import SUPERSEDED
+from gateway.db.pool import Database, plan_anew
+from gateway.domain.experiments.units import Changes, Rows, UnitState, added, changes, rows_of
+from gateway.experiments.recount import has_all_requests, recounted, request_event, vote_event
+
+if TYPE_CHECKING:
+    from gateway.db.pool import Connection
+
+MAX_EVENTS = 1_000
+"""The most events that one transaction adds: a unit that is to be forgotten waits for one."""
+MAX_CLOSED = 1_000
+"""The most outcome windows that one transaction closes."""
+GRACE = datetime.timedelta(seconds=10)
+"""How long after its end a window is closed, so that what the ledger gets late is there at once."""
+
+
+class Counted(msgspec.Struct, frozen=True):
+    """What one transaction added."""
+
+    num: int
+    """Events, or windows that were closed."""
+    experiment_ids: frozenset[str] = frozenset()
+    """The experiments whose sums changed."""
+
+
+class _Unit(msgspec.Struct):
+    """A unit while events are added."""
+
+    row: UnitRow
+    state: UnitState | None
+    has_to_recount: bool = False
+
+
+async def count_events(conn: Connection, most: int = MAX_EVENTS) -> Counted | None:
+    """Add the oldest events, in the caller's transaction; None while another transaction does.
+
+    Raises OlderRequest: when the transaction has to be begun anew.
+    """
+    if not await try_lock(conn):
+        return None
+    taken = await take(conn, most)
+    if not taken:
+        return Counted(0)
+    await plan_anew(conn)
+    votes = await differences(
+        conn,
+        {each.feedback_id for each in taken if each.feedback_id is not None},
+        {each.request.request_id for each in taken if each.request is not None},
+    )
+    ids = {(each.experiment_id, each.digest) for each in taken if each.digest is not None}
+    ids |= {each.unit for each in votes}
+    scopes = await find_scopes(conn, {experiment_id for experiment_id, _ in ids})
+    rows = await load_units(conn, sorted(each for each in ids if each[0] in scopes))
+    units = {each: _Unit(row, row.state) for each, row in rows.items()}
+    _add_requests(units, taken, scopes)
+    again = sorted(each for each, unit in units.items() if unit.has_to_recount)
+    anew = await _recount(conn, units, again, scopes)
+    counted, removed = _add_votes(units, votes, scopes)
+    await _write(conn, units, scopes)
+    await write_counted(conn, [*anew, *counted], removed, [each for each in again if units[each].has_to_recount])
+    await drop_withdrawn(conn, {each.feedback_id for each in votes if each.current is None})
+    return Counted(len(taken), frozenset(scopes))
+
+
+def _add_requests(units: dict[UnitId, _Unit], taken: Collection[Taken], scopes: Mapping[str, Scope]) -> None:
+    """Add requests to their units' states; units that have none yet, and those whose rows correct what is known, are
+    marked to be recounted."""
+    for event in taken:
+        scope = scopes.get(event.experiment_id)
+        if event.digest is None or event.request is None or scope is None:
+            continue
+        unit = units.setdefault((event.experiment_id, event.digest), _Unit(UnitRow(None, False), None))
+        usage = event.usage
+        if usage is not None and (usage.attempt or usage.revision or usage.finish_reason == SUPERSEDED):
+            unit.has_to_recount = True
+        if unit.state is None or unit.has_to_recount:
+            unit.has_to_recount = True
+            continue
+        state = added(unit.state, request_event(event.request, [usage] if usage else []), scope.window_us)
+        if state is None:
+            unit.has_to_recount = True
+        else:
+            unit.state = state
+
+
+def _add_votes(
+    units: dict[UnitId, _Unit], votes: Collection[Difference], scopes: Mapping[str, Scope]
+) -> tuple[list[tuple[UnitId, Vote]], list[tuple[UnitId, str]]]:
+    """Add to their units by what votes differ from those that are counted; returns the votes that count now, and
+    those of which nothing is counted any more.
+
+    A unit that was recounted has its votes, and one that is not known yet gets them when it is.
+    """
+    counted, removed = [], []
+    for vote in votes:
+        unit, scope = units.get(vote.unit), scopes.get(vote.unit[0])
+        if unit is None or unit.state is None or scope is None:
+            continue
+        if unit.has_to_recount or vote.counted == vote.current:
+            continue
+        for each, sign in ((vote.counted, -1), (vote.current, 1)):
+            if each is not None and unit.state is not None:
+                unit.state = added(unit.state, vote_event(each, sign), scope.window_us)
+        if vote.current is not None:
+            counted.append((vote.unit, vote.current))
+        else:
+            removed.append((vote.unit, vote.feedback_id))
+    return counted, removed
+
+
+async def _recount(
+    conn: Connection, units: dict[UnitId, _Unit], again: list[UnitId], scopes: Mapping[str, Scope]
+) -> list[tuple[UnitId, Vote]]:
+    """Count units anew by their rows; returns the votes that they have then. A unit whose requests were deleted by now
+    stays as it is."""
+    counted: list[tuple[UnitId, Vote]] = []
+    if not again:
+        return counted
+    for each, rows in zip(again, await rows_of_units(conn, again, take_events=True), strict=True):
+        unit = units[each]
+        if has_all_requests(rows, unit.row.state):
+            unit.state = recounted(rows, scopes[each[0]].window_us)
+            counted += [(each, vote) for vote in rows.votes if unit.state is not None]
+        else:
+            unit.state, unit.has_to_recount = unit.row.state, False
+    return counted
+
+
+async def _write(conn: Connection, units: Mapping[UnitId, _Unit], scopes: Mapping[str, Scope]) -> None:
+    """Write what units come to, and add to the sums by how much that differs from what these have."""
+    total, writes = Total(), []
+    for each, unit in units.items():
+        if unit.state is None or unit.state == unit.row.state:
+            continue
+        scope = scopes[each[0]]
+        total.add(scope.id, _changes(scope, unit.row, UnitRow(unit.state, unit.row.is_closed)))
+        writes.append(UnitWrite(each, unit.state, unit.state.closes_us(scope.window_us), unit.row.is_closed))
+    await write_units(conn, writes)
+    await add_total(conn, total)
+
+
+async def close_windows(conn: Connection, most: int = MAX_CLOSED, grace: datetime.timedelta = GRACE) -> Counted | None:
+    """Add the outcomes of units whose windows ended, in the caller's transaction; None while another transaction
+    changes units."""
+    if not await try_lock(conn):
+        return None
+    due = await units_to_close(conn, grace, most)
+    scopes = await find_scopes(conn, {experiment_id for experiment_id, _ in due})
+    total, writes = Total(), []
+    for each, row in due.items():
+        scope = scopes[each[0]]
+        assert row.state is not None
+        total.add(scope.id, _changes(scope, row, UnitRow(row.state, is_closed=True)))
+        writes.append(UnitWrite(each, row.state, row.state.closes_us(scope.window_us), is_closed=True))
+    await write_units(conn, writes)
+    await add_total(conn, total)
+    return Counted(len(due), frozenset(scopes))
+
+
+async def forget(database: Database, project_id: str, digest: bytes) -> int:
+    """Remove all that a project's experiments know of a unit, and what it added to sums; returns of how many
+    experiments.
+
+    A request of the unit that is not in the ledger yet makes the unit known again, as a new one. Raises what the
+    database raises.
+    """
+    async with database.transaction() as conn:
+        return await forget_here(conn, project_id, digest)
+
+
+async def forget_here(conn: Connection, project_id: str, digest: bytes) -> int:
+    """Do as `forget` does, in the caller's transaction."""
+    await lock(conn)
+    units = await units_of_digest(conn, project_id, digest)
+    scopes = await find_scopes(conn, {experiment_id for experiment_id, _ in units})
+    total = Total()
+    for each, row in units.items():
+        total.add(each[0], _changes(scopes[each[0]], row, UnitRow(None, row.is_closed)))
+    await forget_rows(conn, project_id, digest)
+    await add_total(conn, total)
+    return len(units)
+
+
+def _changes(scope: Scope, before: UnitRow, after: UnitRow) -> Changes:
+    """Return what to add to the sums for a unit that changes."""
+    return changes(*(_rows(scope, each) for each in (before, after)))
+
+
+def _rows(scope: Scope, unit: UnitRow) -> Rows:
+    return rows_of(unit.state, scope.window_us, scope.own, is_closed=unit.is_closed)

@@ -1,0 +1,105 @@
+"""Pauses a running experiment whose guardrail has found harm: state, audit, webhooks and a look, in one transaction.
+
+Gateways hear of it by the change feed, as of any change of an experiment.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from gateway.db.experiments.looks import keep_look
+from gateway.db.experiments.scopes import Scope, find_scopes, pause, tell_webhooks
+from gateway.db.organization import audit
+from gateway.domain.experiments.definition import Experiment, Metrics
+from gateway.domain.experiments.guardrails import Found, has_to_pause
+from gateway.domain.experiments.results import Comparison, Results, results_of
+from gateway.experiments.results import load_tally, look_at
+
+if TYPE_CHECKING:
+    from gateway.db.pool import Connection
+
+EVENT = "experiment.paused"
+"""The name of the audit row, and of the message to webhooks."""
+
+
+class Why(msgspec.Struct, frozen=True):
+    """Why an experiment paused itself."""
+
+    metric: str
+    """The guardrail."""
+    arm: str
+    """The name of the arm that did harm."""
+    at: int
+    """Unix seconds."""
+    text: str
+    """What was found, in words."""
+
+
+async def judge(conn: Connection, experiment_id: str) -> Why | None:
+    """Pause an experiment if one of its guardrails says so, in the caller's transaction; returns why, or None."""
+    scope = (await find_scopes(conn, [experiment_id])).get(experiment_id)
+    if scope is None or scope.state != "running":
+        return None
+    guarded = _guarded(scope.definition)
+    if not guarded.metrics.guardrails:
+        return None
+    results = results_of(guarded, await load_tally(conn, scope, guarded, by_day=False), scope.own)
+    found = has_to_pause(guarded.metrics.guardrails, results.guardrails)
+    if not found:
+        return None
+    why = _why(scope.definition, found[0], results)
+    if not await pause(conn, scope.id, why):
+        return None
+    look = await look_at(conn, scope)
+    await keep_look(conn, scope.id, look.version, look.days, look.results, always=True)
+    data = {
+        "experiment_id": scope.id,
+        "project_id": scope.project_id,
+        "name": scope.definition.name,
+        "metric": why.metric,
+        "arm": why.arm,
+        "text": why.text,
+    }
+    await tell_webhooks(conn, scope.organization_id, EVENT, data)
+    await _audit(conn, scope, why)
+    return why
+
+
+async def _audit(conn: Connection, scope: Scope, why: Why) -> None:
+    author = audit.Author(
+        organization_id=scope.organization_id, kind="system", id="guardrail", email=None, address="", request_id=""
+    )
+    await audit.record(
+        conn,
+        author,
+        EVENT,
+        scope.id,
+        project_id=scope.project_id,
+        before={"state": scope.state},
+        after={"state": "paused", "why": why},
+    )
+
+
+def _guarded(definition: Experiment) -> Experiment:
+    """Return the definition with the guardrails alone that may pause the experiment."""
+    pausing = tuple(each for each in definition.metrics.guardrails if each.action == "pause")
+    return msgspec.structs.replace(definition, metrics=Metrics((), pausing, ()))
+
+
+def _why(definition: Experiment, found: Found, results: Results) -> Why:
+    arm, control = definition.arms[found.arm].name, definition.arms[0].name
+    text = f"`{found.metric}` is worse in the arm `{arm}` than in `{control}`"
+    compared = next(
+        (each for each in results.comparisons if (each.metric, each.arm) == (found.metric, found.arm)), None
+    )
+    if compared is not None:
+        text += f": {_shown(compared, is_control=False)} beside {_shown(compared, is_control=True)}"
+    return Why(found.metric, arm, int(time.time()), f"{text}.")
+
+
+def _shown(compared: Comparison, *, is_control: bool) -> str:
+    mean = compared.control if is_control else compared.treatment
+    return f"{mean.mean:.4g} of {mean.n} units"

@@ -1,0 +1,40 @@
+"""What units of the past contributed to a metric, counted as results count units. Knows no SQL."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterable, Sequence
+
+from gateway.db.experiments.events import Request
+from gateway.db.experiments.past import PastRow
+from gateway.domain.experiments.calibration import PastUnit
+from gateway.domain.experiments.units import DAY_US, Event, contribution, folded
+from gateway.experiments.recount import request_event
+
+NOT_IN_LEDGER = frozenset({"refusal_rate", "answer_rate"})
+"""Built-in metrics of which the ledger says nothing."""
+_EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+_US = datetime.timedelta(microseconds=1)
+_FOR_EVER = 100_000 * DAY_US
+
+
+def past_units(rows: Iterable[PastRow], metric: str) -> list[PastUnit]:
+    """Return what each unit contributed to a built-in metric over all its requests, in the order of the units' first
+    requests. rows: of the ledger, in any order."""
+    by_unit: dict[bytes, dict[str, list[PastRow]]] = {}
+    for row in rows:
+        by_unit.setdefault(row.unit, {}).setdefault(row.request_id, []).append(row)
+    found = []
+    for requests in by_unit.values():
+        state = folded((_event(request_id, each) for request_id, each in requests.items()), _FOR_EVER)
+        unit = contribution(state, metric) if state is not None else None
+        if state is not None and unit is not None:
+            found.append((state.first_us, unit))
+    found.sort(key=lambda each: each[0])
+    return [PastUnit(first_us // DAY_US, unit) for first_us, unit in found]
+
+
+def _event(request_id: str, rows: Sequence[PastRow]) -> Event:
+    usage = sorted((row.usage for row in rows), key=lambda each: (each.attempt, each.revision))
+    at_us = min((row.at - _EPOCH) // _US for row in rows)
+    return request_event(Request(request_id, at_us, 1, 0, True, 0), usage)

@@ -1,0 +1,186 @@
+"""What a unit comes to by its rows alone: requests, the ledger and feedback. Every sum of an experiment equals it.
+
+The bookkeeper recounts single units where adding an event is not enough; `verify` recounts a whole experiment and says
+where its tables differ. Knows no SQL.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from gateway.db.experiments.events import Request, UnitId, UsageRow
+from gateway.db.experiments.scopes import Scope, find_scopes
+from gateway.db.experiments.sums import Total, load_total
+from gateway.db.experiments.units import (
+    UnitRow,
+    UnitRows,
+    Vote,
+    digests_with_events,
+    page_of_units,
+    rows_of_units,
+)
+from gateway.db.ledger.usage import SUPERSEDED
+from gateway.domain.experiments.units import (
+    NO_COUNTS,
+    NO_ROWS,
+    US_PER_MS,
+    Counts,
+    Event,
+    UnitState,
+    changes,
+    folded,
+    rows_of,
+)
+
+if TYPE_CHECKING:
+    from gateway.db.pool import Connection
+
+ERROR, LENGTH = "error", "length"
+PAGE = 2_000
+MAX_DIFFERENCES = 100
+
+
+def request_event(request: Request, usage: Sequence[UsageRow]) -> Event:
+    """Return all that one request adds to its unit.
+
+    usage: its rows in the ledger, in the order of attempts and revisions; none where the request was refused. An
+    attempt that another one took the place of adds nothing. A further prompt of a request, which has a dot in its id,
+    adds tokens and costs, and no request.
+    """
+    is_whole = "." not in request.request_id
+    counts, times = Counts(num_refusals=request.num_refused), {}
+    for attempt in sorted({row.attempt for row in usage}):
+        more, times_us = _attempt([row for row in usage if row.attempt == attempt], is_whole=is_whole)
+        counts += more
+        times.update(times_us)
+    exposure = (request.epoch, request.arm) if is_whole else None
+    return Event(request.at_us, request.request_id, counts, exposure, is_delivered=request.is_delivered, times_us=times)
+
+
+def vote_event(vote: Vote, sign: int = 1) -> Event:
+    """Return what a vote adds to its unit, or with the sign -1 what taking it back does."""
+    return Event(vote.at_us, "", Counts(num_votes=sign), votes={vote.metric: sign * vote.value})
+
+
+def recounted(rows: UnitRows, window_us: int) -> UnitState | None:
+    """Return what is known of a unit by its rows alone; None where it was never exposed."""
+    requests = (request_event(request, rows.usage.get(request.request_id, ())) for request in rows.requests)
+    return folded([*requests, *map(vote_event, rows.votes)], window_us)
+
+
+def has_all_requests(rows: UnitRows, state: UnitState | None) -> bool:
+    """Tell whether the first request of a unit is still there: old ones are deleted, and a state outlives them."""
+    return state is None or any(request.request_id == state.first_id for request in rows.requests)
+
+
+class Verification(msgspec.Struct, frozen=True):
+    """What a recount of a whole experiment found."""
+
+    num_units: int
+    num_recounted: int
+    """Units that were counted from rows; others have events that wait, or requests that were deleted by now."""
+    differences: tuple[str, ...]
+    """What is not equal, in words, the first hundred; none where every integer is."""
+
+
+async def verify(conn: Connection, experiment_id: str) -> Verification:
+    """Compare an experiment's units and sums with a recount of all its rows, as of one moment.
+
+    Runs for as long as it takes to read all rows; holds nothing up. Raises LookupError: when the experiment has not
+    started.
+    """
+    async with conn.transaction(isolation="repeatable_read"):
+        scope = (await find_scopes(conn, [experiment_id])).get(experiment_id)
+        if scope is None:
+            raise LookupError(experiment_id)
+        waiting = await digests_with_events(conn, experiment_id)
+        expected, after, num_units, num_recounted = Total(), b"", 0, 0
+        found: list[str] = []
+        while page := await page_of_units(conn, experiment_id, after, PAGE):
+            num_units += len(page)
+            after = max(digest for _, digest in page)
+            num_recounted += await _compare_page(conn, scope, page, waiting, expected, found)
+        found += _differences(expected, await load_total(conn, experiment_id))
+    return Verification(num_units, num_recounted, tuple(found[:MAX_DIFFERENCES]))
+
+
+async def _compare_page(
+    conn: Connection,
+    scope: Scope,
+    page: dict[UnitId, UnitRow],
+    waiting: set[bytes],
+    expected: Total,
+    found: list[str],
+) -> int:
+    """Add what units come to, and say which of them differ; returns how many were counted from rows."""
+    asked = [unit for unit in page if unit[1] not in waiting]
+    states = {unit: row.state for unit, row in page.items()}
+    num = 0
+    for unit, rows in zip(asked, await rows_of_units(conn, asked, take_events=False), strict=True):
+        if has_all_requests(rows, page[unit].state):
+            num += 1
+            states[unit] = recounted(rows, scope.window_us)
+            if states[unit] != page[unit].state:
+                found.append(f"unit {unit[1].hex()}: {page[unit].state} is {states[unit]} by its rows")
+    for unit, state in states.items():
+        rows_now = rows_of(state, scope.window_us, scope.own, is_closed=page[unit].is_closed)
+        expected.add(scope.id, changes(NO_ROWS, rows_now))
+    return num
+
+
+def _differences(expected: Total, actual: Total) -> Iterable[str]:
+    tables: tuple[tuple[str, Mapping[Any, object], Mapping[Any, object]], ...] = (
+        ("units", expected.full()[0], actual.full()[0]),
+        ("sums", expected.full()[1], actual.full()[1]),
+        ("times", expected.full()[2], actual.full()[2]),
+    )
+    for name, mine, its in tables:
+        for key in mine.keys() | its.keys():
+            if mine.get(key) != its.get(key):
+                yield f"{name} {key[1:]}: {its.get(key)} is {mine.get(key)} by a recount"
+
+
+def _attempt(rows: Sequence[UsageRow], *, is_whole: bool) -> tuple[Counts, dict[str, int]]:
+    """Return what an attempt adds, and the request's times by it. rows: in the order of their revisions; each after
+    the first holds the difference to a better count."""
+    finish = rows[-1].finish_reason
+    cost_nanos = sum(row.cost_nanos for row in rows)
+    if finish == SUPERSEDED:
+        return msgspec.structs.replace(NO_COUNTS, cost_nanos=cost_nanos), {}
+    completion_tokens = sum(row.completion_tokens for row in rows)
+    counts = Counts(
+        num_errors=int(finish == ERROR),
+        cost_nanos=cost_nanos,
+        prompt_tokens=sum(row.prompt_tokens for row in rows),
+        completion_tokens=completion_tokens,
+    )
+    if not is_whole:
+        return counts, {}
+    queue_us = _us(sum(row.queue_ms for row in rows))
+    engine_us = _us(sum(row.prefill_ms + row.decode_ms for row in rows))
+    times = {"queue_ms": queue_us, "engine_ms": engine_us}
+    ttft_ms = next((row.ttft_ms for row in reversed(rows) if row.ttft_ms is not None), None)
+    latency_ms = next((row.latency_ms for row in reversed(rows) if row.latency_ms is not None), None)
+    if ttft_ms is not None:
+        times["ttft_ms"] = _us(ttft_ms)
+        if latency_ms is not None and latency_ms >= ttft_ms and completion_tokens > 1:
+            times["time_per_token_ms"] = _us((latency_ms - ttft_ms) / (completion_tokens - 1))
+    counts = msgspec.structs.replace(
+        counts,
+        num_requests=1,
+        num_cut=int(finish == LENGTH),
+        ttft_us=times.get("ttft_ms", 0),
+        num_ttft=int("ttft_ms" in times),
+        token_us=times.get("time_per_token_ms", 0),
+        num_token_times=int("time_per_token_ms" in times),
+        queue_us=queue_us,
+        engine_us=engine_us,
+    )
+    return counts, times
+
+
+def _us(ms: float) -> int:
+    return round(ms * US_PER_MS)

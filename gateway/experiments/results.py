@@ -1,0 +1,261 @@
+"""What an experiment shows now: results, their days, and health, from sums alone, in a bounded number of queries.
+
+The formulas are in `gateway.domain.experiments.results`. Results that are shown are kept (`experiment_looks`).
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING, Protocol
+
+import msgspec
+
+from gateway.db.experiments.events import Waiting, waiting
+from gateway.db.experiments.looks import LookRow, find_look, keep_look
+from gateway.db.experiments.scopes import Scope, find_scopes
+from gateway.db.experiments.sums import DayUnits, load_reasons, load_sums, load_times, load_units_by_day
+from gateway.db.experiments.units import busy_units, num_noted_alone
+from gateway.domain.errors import NotFound
+from gateway.domain.experiments import allocation, counts, metrics
+from gateway.domain.experiments.assignment import Split
+from gateway.domain.experiments.counts import EpochCounts
+from gateway.domain.experiments.definition import Experiment
+from gateway.domain.experiments.results import Results, Tally, UnitsRow, results_of, timeline
+
+if TYPE_CHECKING:
+    from gateway.db.pool import Connection
+
+DAY = datetime.timedelta(days=1)
+
+
+class HasId(Protocol):
+    """An experiment as any query returns it."""
+
+    @property
+    def id(self) -> str: ...
+
+
+async def read_results(
+    conn: Connection,
+    experiment: HasId,
+    *,
+    metric: str | None = None,
+    as_of: datetime.datetime | None = None,
+) -> Results:
+    """Return what a look at an experiment shows: see `read_look`."""
+    return (await read_look(conn, experiment, metric=metric, as_of=as_of)).results
+
+
+async def read_look(
+    conn: Connection,
+    experiment: HasId,
+    *,
+    metric: str | None = None,
+    as_of: datetime.datetime | None = None,
+) -> LookRow:
+    """Return what a look at an experiment shows, and keep it unless one was kept within the last minute.
+
+    metric: the only one that is shown. as_of: the latest kept look up to then is returned.
+    Raises NotFound: when the experiment has not started, does not have the metric, or was not looked at by then.
+    """
+    if as_of is not None:
+        look = await find_look(conn, experiment.id, as_of)
+        if look is None:
+            raise NotFound("Nobody had looked at the experiment by then.", param="as_of")
+    else:
+        scope = await _scope(conn, experiment.id)
+        look = await look_at(conn, scope)
+        await keep_look(conn, scope.id, look.version, look.days, look.results)
+    return look if metric is None else msgspec.structs.replace(look, results=of_metric(look.results, metric))
+
+
+async def look_at(conn: Connection, scope: Scope) -> LookRow:
+    """Return what the sums show now."""
+    now = datetime.datetime.now(datetime.UTC)
+    tally = await load_tally(conn, scope, scope.definition, by_day=False)
+    return LookRow(now, scope.version, tally.days, results_of(scope.definition, tally, scope.own))
+
+
+async def keep_state_look(conn: Connection, experiment: HasId) -> None:
+    """Keep what the experiment shows at a change of its state, in the transaction of the change."""
+    scope = await _scope(conn, experiment.id)
+    look = await look_at(conn, scope)
+    await keep_look(conn, scope.id, look.version, look.days, look.results, always=True)
+
+
+async def read_timeline(conn: Connection, experiment: HasId, *, metric: str | None = None) -> list[tuple[int, Results]]:
+    """Return what looks at the end of each day showed, with the day since 1970, oldest first.
+
+    Raises NotFound: when the experiment has not started, or does not have the metric.
+    """
+    scope = await _scope(conn, experiment.id)
+    days = timeline(scope.definition, await load_tally(conn, scope, scope.definition, by_day=True), scope.own)
+    return [(day, each if metric is None else of_metric(each, metric)) for day, each in days]
+
+
+def of_metric(results: Results, metric: str) -> Results:
+    """Return what results show of one metric, at the levels that all metrics share.
+
+    Raises NotFound: when they do not show the metric.
+    """
+    shown = [index for index, each in enumerate(results.comparisons) if each.metric == metric]
+    quantiles = tuple(each for each in results.quantiles if each.metric == metric)
+    guardrails = tuple(each for each in results.guardrails if each.metric == metric)
+    if not (shown or quantiles or guardrails):
+        raise NotFound("The experiment shows nothing of this metric.", param="metric")
+    return msgspec.structs.replace(
+        results,
+        comparisons=tuple(results.comparisons[index] for index in shown),
+        discoveries=tuple(place for place, index in enumerate(shown) if index in results.discoveries),
+        quantiles=quantiles,
+        guardrails=guardrails,
+    )
+
+
+async def load_tally(conn: Connection, scope: Scope, definition: Experiment, *, by_day: bool) -> Tally:
+    """Return all that results of some metrics are made of: of each day, or of all days together."""
+    wanted = names_of(definition)
+    reads = [read for name in wanted if (read := metrics.read_metric(name, scope.own)) is not None]
+    units = await load_units_by_day(conn, scope.id, by_day=by_day)
+    return Tally(
+        {epoch: shares_of(scope, epoch) for epoch in range(1, len(scope.tables) + 1)},
+        [UnitsRow(row.day, row.epoch, row.arm, row.units, row.delivered) for row in units],
+        await load_sums(conn, scope.id, {read.name for read in reads if read.quantile is None}, by_day=by_day),
+        await load_times(conn, scope.id, {read.name for read in reads if read.quantile is not None}, by_day=by_day),
+        await load_reasons(conn, scope.id),
+        days_since(scope),
+    )
+
+
+def names_of(definition: Experiment) -> Collection[str]:
+    """Return the names of all metrics of an experiment."""
+    listed = definition.metrics
+    named = {each.metric for each in listed.primary} | {each.metric for each in listed.guardrails}
+    return named | set(listed.secondary)
+
+
+def shares_of(scope: Scope, epoch: int) -> tuple[float, ...]:
+    """Return the part of an epoch's units that each arm should get."""
+    split = Split(b"", b"", b"", scope.tables)
+    return allocation.shares(split, epoch, len(scope.definition.arms))
+
+
+def days_since(scope: Scope) -> int:
+    """Return the whole days since an experiment's start, up to its stop."""
+    until = scope.stopped_at or datetime.datetime.now(datetime.UTC)
+    return max(0, (until - scope.started_at) // DAY)
+
+
+async def _scope(conn: Connection, experiment_id: str) -> Scope:
+    scope = (await find_scopes(conn, [experiment_id])).get(experiment_id)
+    if scope is None:
+        raise NotFound("The experiment has not started: there is nothing to see yet.")
+    return scope
+
+
+class EpochHealth(msgspec.Struct, frozen=True):
+    """How the units of one epoch are split."""
+
+    epoch: int
+    units: tuple[int, ...]
+    """By arm."""
+    shares: tuple[float, ...]
+    """The part of the units that each arm should have."""
+    log_e: float
+    """ln of the E-value against these shares."""
+
+
+class ArmHealth(msgspec.Struct, frozen=True):
+    """The units of one arm, over all epochs."""
+
+    units: int
+    expected_units: float
+    delivered: int
+    """Units that got the arm's whole treatment with each of their requests."""
+
+
+class BusyShare(msgspec.Struct, frozen=True):
+    """A unit with more than one per cent of all requests."""
+
+    digest: bytes
+    num_requests: int
+    share: float
+
+
+class Health(msgspec.Struct, frozen=True):
+    """Whether an experiment works as declared."""
+
+    epochs: tuple[EpochHealth, ...]
+    srm_log_e: float
+    """Over all epochs."""
+    is_srm: bool
+    """Whether units are not split as declared: results are not to be believed then."""
+    arms: tuple[ArmHealth, ...]
+    not_analysed: Mapping[str, int]
+    """Requests by the reason why they got their arm (`assignment.Reason`)."""
+    num_units: int
+    num_requests: int
+    """Requests of units within their outcome windows."""
+    num_noted_alone: int
+    """Units that a gateway noted a minute ago or earlier, and of which the ledger has nothing."""
+    answer_rate: float | None
+    """The part of units with any vote, of those whose window has ended; None where none has."""
+    busy_units: tuple[BusyShare, ...]
+    days: int
+    """Whole days since the start."""
+    days_left: int
+    """Days until the declared days have passed."""
+    waiting: Waiting
+    """Events of all experiments that are not in the sums yet."""
+
+
+BUSY_SHARE = 0.01
+MAX_BUSY = 20
+
+
+async def read_health(conn: Connection, experiment: HasId) -> Health:
+    """Return whether an experiment works as declared, from sums alone.
+
+    Raises NotFound: when the experiment has not started.
+    """
+    scope = await _scope(conn, experiment.id)
+    by_epoch: dict[int, dict[int, DayUnits]] = {}
+    for row in await load_units_by_day(conn, scope.id, by_day=False):
+        by_epoch.setdefault(row.epoch, {})[row.arm] = row
+    num_arms = len(scope.definition.arms)
+    epochs, counted = [], []
+    for epoch in range(1, len(scope.tables) + 1):
+        arms = by_epoch.get(epoch, {})
+        units, shares = tuple(arms[arm].units if arm in arms else 0 for arm in range(num_arms)), shares_of(scope, epoch)
+        counted.append(EpochCounts(units, shares))
+        epochs.append(EpochHealth(epoch, units, shares, counts.srm_log_e([counted[-1]])))
+    srm_log_e = counts.srm_log_e(counted)
+    rows = [row for arms in by_epoch.values() for row in arms.values()]
+    num_units, num_requests = sum(row.units for row in rows), sum(row.requests for row in rows)
+    answers = [row.sums for row in await load_sums(conn, scope.id, ["answer_rate"], by_day=False)]
+    num_answered, num_closed = sum(each.y for each in answers), sum(each.n for each in answers)
+    busy = await busy_units(conn, scope.id, int(num_requests * BUSY_SHARE), MAX_BUSY)
+    days = days_since(scope)
+    return Health(
+        epochs=tuple(epochs),
+        srm_log_e=srm_log_e,
+        is_srm=counts.is_beyond(srm_log_e, counts.SRM_ALPHA),
+        arms=tuple(
+            ArmHealth(
+                sum(row.units for row in rows if row.arm == arm),
+                sum(sum(each.units) * each.shares[arm] for each in epochs),
+                sum(row.delivered for row in rows if row.arm == arm),
+            )
+            for arm in range(num_arms)
+        ),
+        not_analysed=await load_reasons(conn, scope.id),
+        num_units=num_units,
+        num_requests=num_requests,
+        num_noted_alone=await num_noted_alone(conn, scope.id),
+        answer_rate=num_answered / num_closed if num_closed else None,
+        busy_units=tuple(BusyShare(each.digest, each.num_requests, each.num_requests / num_requests) for each in busy),
+        days=days,
+        days_left=max(0, scope.definition.analysis.min_days - days),
+        waiting=await waiting(conn),
+    )

@@ -1,0 +1,213 @@
+"""Units and sums follow events in any order, through kills, and equal a recount of all rows in every integer."""
+
+from __future__ import annotations
+
+import datetime
+import random
+
+import pytest
+
+from gateway.db.experiments.sums import Total, load_total
+from gateway.db.pool import Database
+from gateway.domain.experiments.sums import Sums, Unit, sums_of
+from gateway.domain.experiments.units import DAY_US
+from gateway.experiments.books import count_events
+from tests.gateway.experiments.books_rows import (
+    NOW,
+    WINDOW_S,
+    Made,
+    Sent,
+    keep_books,
+    make_experiment,
+    refuse,
+    send,
+    unit,
+    verified,
+    vote,
+    withdraw,
+)
+
+LONG_AGO = NOW - datetime.timedelta(seconds=WINDOW_S, days=2)
+SECOND = datetime.timedelta(seconds=1)
+
+
+async def total_of(database: Database, made: Made) -> Total:
+    async with database.acquire() as conn:
+        return await load_total(conn, made.id)
+
+
+async def sums(database: Database, made: Made, metric: str, arm: int = 0) -> Sums:
+    total = await total_of(database, made)
+    found = [each for (_, key, name), each in total.sums.items() if name == metric and key[2] == arm]
+    return sum(found, start=Sums())
+
+
+async def check(database: Database, made: Made, num_units: int) -> None:
+    """Fail unless a recount of all units equals the tables."""
+    verification = await verified(database, made)
+    assert verification.differences == ()
+    assert (verification.num_units, verification.num_recounted) == (num_units, num_units)
+
+
+async def test_a_units_requests_are_in_the_sums_once_its_window_has_ended(database: Database) -> None:
+    async with database.acquire() as conn:
+        made = await make_experiment(conn)
+        await send(conn, made, [Sent(unit(1), at=LONG_AGO, tokens=4), Sent(unit(1), at=LONG_AGO + SECOND, tokens=6)])
+        await send(conn, made, [Sent(unit(2), at=LONG_AGO, tokens=9), Sent(unit(3), tokens=100)])
+    await keep_books(database)
+    assert await sums(database, made, "completion_tokens") == sums_of([Unit(10, d=2), Unit(9, d=1)])
+    assert await sums(database, made, "queue_ms") == sums_of([Unit(3_000, d=2), Unit(1_500, d=1)])
+    assert await sums(database, made, "error_rate") == sums_of([Unit(0)] * 3)
+    days = {key[0]: numbers for (_, key), numbers in (await total_of(database, made)).units.items()}
+    first = int(LONG_AGO.timestamp() * 1e6) // DAY_US
+    assert days == {first: (2, 2, 3), int(NOW.timestamp() * 1e6) // DAY_US: (1, 1, 1)}
+    await check(database, made, 3)
+
+
+@pytest.mark.parametrize("seed", range(6))
+async def test_any_order_of_events_comes_to_the_same(database: Database, seed: int) -> None:
+    rng = random.Random(seed)
+    async with database.acquire() as conn:
+        made = await make_experiment(conn)
+        late = LONG_AGO - datetime.timedelta(hours=5)
+
+        async def requests() -> None:
+            await send(conn, made, [Sent(unit(1), at=LONG_AGO, request_id="req_a", tokens=3)])
+
+        async def earlier() -> None:  # in another epoch and arm: the unit's first exposure, whenever it is known
+            await send(conn, made, [Sent(unit(1), 1, late, 1, "req_b", tokens=11, is_delivered=False)])
+
+        async def failed() -> None:
+            await send(conn, made, [Sent(unit(2), 1, LONG_AGO, request_id="req_c", finish_reason="error", tokens=1)])
+
+        async def corrected() -> None:
+            await send(conn, made, [Sent(unit(2), 1, LONG_AGO, request_id="req_c", tokens=8, ttft_ms=31.0)])
+
+        async def prompts() -> None:
+            await send(conn, made, [Sent(unit(3), at=LONG_AGO, request_id="req_d.1", tokens=2)])
+
+        async def first_prompt() -> None:
+            await send(conn, made, [Sent(unit(3), at=LONG_AGO, request_id="req_d", tokens=5)])
+
+        async def voted() -> None:
+            await vote(conn, made, 7, request_id="req_a", at=LONG_AGO + SECOND)
+
+        async def of_the_unit() -> None:
+            await vote(conn, made, 5, digest=unit(2), metric="thumbs_up", at=LONG_AGO + SECOND)
+
+        async def refused() -> None:
+            await refuse(conn, made, Sent(unit(3), at=LONG_AGO + SECOND), num=4)
+
+        steps = [requests, earlier, failed, corrected, prompts, first_prompt, voted, of_the_unit, refused]
+        rng.shuffle(steps)
+        for step in steps:
+            await step()
+            if rng.random() < 0.6:
+                await keep_books(database)
+    await keep_books(database)
+    await check(database, made, 3)
+    assert await sums(database, made, "completion_tokens", 1) == sums_of([Unit(14, d=2), Unit(8, d=1)])
+    assert await sums(database, made, "completion_tokens", 0) == sums_of([Unit(7, d=1)])
+    assert await sums(database, made, "error_rate", 1) == sums_of([Unit(0), Unit(0)])
+    assert await sums(database, made, "refusal_rate", 0) == sums_of([Unit(1)])
+    assert await sums(database, made, "paid", 1) == sums_of([Unit(7)])
+    assert await sums(database, made, "thumbs_up", 1) == sums_of([Unit(5, d=1)])
+
+
+async def test_events_after_the_end_of_a_window_change_closed_sums(database: Database) -> None:
+    async with database.acquire() as conn:
+        made = await make_experiment(conn)
+        (request_id,) = await send(conn, made, [Sent(unit(1), at=LONG_AGO)])
+        await keep_books(database)
+        assert await sums(database, made, "answer_rate") == sums_of([Unit(0)])
+        await vote(conn, made, 3, request_id=request_id, at=LONG_AGO + SECOND)
+        await vote(conn, made, 100, request_id=request_id, metric="thumbs_up")  # cast after the window
+    await keep_books(database)
+    assert await sums(database, made, "answer_rate") == sums_of([Unit(1)])
+    assert await sums(database, made, "paid") == sums_of([Unit(3)])
+    assert await sums(database, made, "thumbs_up") == Sums()
+    await check(database, made, 1)
+
+
+async def test_a_vote_that_is_replaced_or_withdrawn_leaves_nothing_of_itself(database: Database) -> None:
+    async with database.acquire() as conn:
+        made = await make_experiment(conn)
+        (request_id,) = await send(conn, made, [Sent(unit(1), at=LONG_AGO)])
+        for value in (1, 0, 5):
+            feedback_id = await vote(conn, made, value, request_id=request_id, at=LONG_AGO)
+            await keep_books(database)
+            assert await sums(database, made, "paid") == sums_of([Unit(value)])
+        for _ in range(3):  # an event of nothing new adds nothing
+            await vote(conn, made, 5, request_id=request_id, at=LONG_AGO)
+        await keep_books(database)
+        assert await sums(database, made, "paid") == sums_of([Unit(5)])
+        await withdraw(conn, made, feedback_id)
+        await keep_books(database)
+        assert await sums(database, made, "paid") == Sums()
+        assert await conn.fetchval("SELECT count(*) FROM feedback") == 0
+    await check(database, made, 1)
+
+
+async def test_an_attempt_that_another_one_took_the_place_of_counts_for_nothing(database: Database) -> None:
+    async with database.acquire() as conn:
+        made = await make_experiment(conn)
+        sent = Sent(unit(1), at=LONG_AGO, request_id="req_again", tokens=2, finish_reason="error")
+        await send(conn, made, [sent])
+        await keep_books(database)
+        assert await sums(database, made, "error_rate") == sums_of([Unit(1)])
+        lost = Sent(unit(1), at=LONG_AGO, request_id="req_again", finish_reason="superseded", tokens=0)
+        await send(conn, made, [lost])
+        await send(conn, made, [Sent(unit(1), at=LONG_AGO, request_id="req_again", attempt=1, tokens=6)])
+    await keep_books(database)
+    assert await sums(database, made, "error_rate") == sums_of([Unit(0)])
+    assert await sums(database, made, "completion_tokens") == sums_of([Unit(6, d=1)])
+    await check(database, made, 1)
+
+
+async def test_what_a_killed_transaction_took_is_taken_again(database: Database) -> None:
+    rng = random.Random(3)
+    async with database.acquire() as conn:
+        made = await make_experiment(conn)
+        sent = [
+            Sent(unit(rng.randrange(40)), 0, LONG_AGO + rng.randrange(3_600) * SECOND, tokens=rng.randrange(50))
+            for _ in range(300)
+        ]
+        await send(conn, made, sent)
+    waiting = 300
+    while waiting:
+        with pytest.raises(ZeroDivisionError):
+            async with database.transaction() as conn:
+                await count_events(conn, 20)
+                _ = 1 / 0
+        async with database.transaction() as conn:
+            await count_events(conn, 20)
+        async with database.acquire() as conn:
+            waiting = await conn.fetchval("SELECT count(*) FROM experiment_events")
+    await keep_books(database)
+    total = sum(each.tokens for each in sent)
+    assert (await sums(database, made, "completion_tokens")).y == total
+    await check(database, made, len({each.unit for each in sent}))
+
+
+async def test_one_gateway_at_a_time_counts(database: Database) -> None:
+    async with database.acquire() as conn:
+        made = await make_experiment(conn)
+        await send(conn, made, [Sent(unit(1))])
+    async with database.transaction() as first:
+        assert (counted := await count_events(first)) is not None and counted.num == 1
+        async with database.transaction() as second:
+            assert await count_events(second) is None
+
+
+async def test_a_unit_that_a_gateway_noted_gets_the_arm_of_its_first_request(database: Database) -> None:
+    async with database.acquire() as conn:
+        made = await make_experiment(conn)
+        note = "INSERT INTO experiment_units (experiment_id, digest, epoch, arm) VALUES ($1, $2, 1, 0)"
+        await conn.execute(note, made.id, unit(1))
+        await keep_books(database)
+        assert (await total_of(database, made)).units == {}
+        await send(conn, made, [Sent(unit(1), 1)])
+        await keep_books(database)
+        row = await conn.fetchrow("SELECT arm, num_requests, is_closed FROM experiment_units")
+    assert row is not None and tuple(row) == (1, 1, False)
+    await check(database, made, 1)
