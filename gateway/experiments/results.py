@@ -17,11 +17,12 @@ from gateway.db.experiments.scopes import Scope, find_scopes
 from gateway.db.experiments.sums import DayUnits, load_reasons, load_sums, load_times, load_units_by_day
 from gateway.db.experiments.units import busy_units, num_noted_alone
 from gateway.domain.errors import NotFound
-from gateway.domain.experiments import allocation, counts, metrics
+from gateway.domain.experiments import allocation, metrics
 from gateway.domain.experiments.assignment import Split
-from gateway.domain.experiments.counts import EpochCounts
 from gateway.domain.experiments.definition import Experiment
 from gateway.domain.experiments.results import Results, Tally, UnitsRow, results_of, timeline
+from gateway.domain.experiments.statistics import counts
+from gateway.domain.experiments.statistics.counts import EpochCounts
 
 if TYPE_CHECKING:
     from gateway.db.pool import Connection
