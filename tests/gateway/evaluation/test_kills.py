@@ -5,24 +5,42 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Iterator
+from contextlib import ExitStack
 
 import asyncpg
 import httpx
 import pytest
 
+from gateway.settings import Settings
 from tests.gateway.evaluation.furniture import connected, put_experiment, put_metrics, put_request
-from tests.gateway.limits.fleet import Fleet, make_key, running_fleet
+from tests.gateway.limits.fleet import Fleet
+from tests.gateway.live import BASE, FakeEngine
+from tests.gateway.model_folder import make_model_folder
+from tests.installation.gateway_process import GatewayProcess
+from tests.installation.tenants import make_key
 from tests.patience import PATIENCE_S
 
 NUM_SENDERS = 6
-NUM_SAME, NUM_SAME_FULL = 300, 1_000
-NUM_KILLED, NUM_KILLED_FULL = 12, 100
+NUM_SAME = 1_000
+NUM_KILLS, NUM_KILLS_FULL = 4, 50
+NUM_KILLED, NUM_KILLED_FULL = 6, 100
 
 
 @pytest.fixture(scope="module")
 def fleet(module_dsn: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
-    with running_fleet(module_dsn, tmp_path_factory.mktemp("votes"), num_gateways=3) as fleet:
-        yield fleet
+    folder = tmp_path_factory.mktemp("votes")
+    model_dir = make_model_folder(folder / "model")
+    settings = Settings(data_dir=folder, model=str(model_dir), model_name=BASE)
+    settings.run_dir.mkdir(parents=True)
+    with ExitStack() as stack:
+        stack.callback(FakeEngine(settings.engine.endpoint, model_dir).stop)
+        gateways = [GatewayProcess(settings, module_dsn, number) for number in range(3)]
+        for gateway in gateways:
+            stack.callback(gateway.close)
+            gateway.start()
+        for gateway in gateways:
+            gateway.wait_ready()
+        yield Fleet(module_dsn, [gateway.url for gateway in gateways], gateways)
 
 
 async def votes_of(conn: asyncpg.Connection, project_id: str) -> list[asyncpg.Record]:
@@ -35,7 +53,7 @@ async def test_the_same_vote_a_thousand_times_is_one(fleet: Fleet, full: bool) -
     async with connected(fleet.dsn) as conn:
         await put_metrics(conn, tenant.project_id)
         request_id = await put_request(conn, tenant.project_id, await put_experiment(conn, tenant.project_id))
-        left, answers = [NUM_SAME_FULL if full else NUM_SAME], set()
+        left, answers = [NUM_SAME], set()
         body = {"request_id": request_id, "metric": "thumbs_up", "value": True, "id": "vote-1"}
 
         async def send() -> None:
@@ -50,7 +68,7 @@ async def test_the_same_vote_a_thousand_times_is_one(fleet: Fleet, full: bool) -
                     left[0] -= 1
 
         async def kill() -> None:
-            while left[0] > 0:
+            for _ in range(NUM_KILLS_FULL if full else NUM_KILLS):
                 gateway = chance.choice(fleet.gateways)
                 gateway.kill()
                 gateway.start()
