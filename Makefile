@@ -110,9 +110,10 @@ long-pools: $(VENV)/.installed-dev
 	$(BIN)/pytest --full -s tests/faults/pools
 
 # 2,000 experiments without an effect for each of five shapes of outcomes, looked at 1,000 times each; with effects, faults
-# and errors as many; a million units under 200 changes of weights. A minute.
+# and errors as many; a million units under 200 changes of weights: a minute. Then 100,000 requests to arms that say who
+# they are, under promotions, restarts and 60 kills.
 long-experiments: $(VENV)/.installed-dev
-	$(BIN)/pytest --full -s tests/gateway/domain/experiments
+	$(BIN)/pytest --full -s tests/gateway/domain/experiments tests/gateway/experiments tests/e2e/test_experiment_arms.py
 
 # A gateway killed at 200 moments of uploads, promotions and removals of adapters. FIRST_SEED goes on from one.
 long-adapter-kills: $(VENV)/.installed-dev

@@ -11,6 +11,16 @@ from gateway.admin.adapters.adapters import AddFromSource
 from gateway.admin.adapters.aliases import CreateAlias
 from gateway.admin.billing.credits import GrantCredit
 from gateway.admin.billing.prices import SetPrices
+from gateway.admin.experiments.wire import (
+    CreateExperiment,
+    CreateFeedbackMetric,
+    CreateHoldout,
+    CreateLayer,
+    DecideExperiment,
+    ForgetUnit,
+    ModifyExperiment,
+)
+from gateway.admin.experiments.wire_previews import CalibrateExperiment, PreviewExperiment
 from gateway.admin.limits.limits import SetLimit
 from gateway.admin.limits.webhooks import CreateWebhook
 from gateway.admin.organization.keys import CreateKey
@@ -24,6 +34,36 @@ NANOS = 10**9
 BODIES: Mapping[type[msgspec.Struct], dict[str, Any]] = {
     AddFromSource: {"name": "support", "source": "hf://my-org/support-adapter", "promote": True},
     CreateAlias: {"name": "support-bot", "adapter": "support", "version": 3},
+    CreateExperiment: {
+        "name": "support-tone",
+        "model": "support-bot",
+        "unit": {"from": "safety_identifier"},
+        "coverage": 2000,
+        "arms": [
+            {"name": "control", "weight": 5000, "target": {"model": f"{MODEL}:support@2"}},
+            {
+                "name": "warm",
+                "weight": 5000,
+                "target": {"model": f"{MODEL}:support@3", "defaults": {"temperature": 0.2}, "mode": "fill"},
+            },
+        ],
+        "metrics": {
+            "primary": [{"metric": "thumbs-up", "goal": "increase"}],
+            "guardrails": [
+                {"metric": "error_rate", "action": "pause"},
+                {"metric": "ttft_ms.p95", "margin": 0.1},
+            ],
+        },
+        "analysis": {"alpha": 0.05, "tightest_at": 5000, "outcome_window_seconds": 604_800, "min_days": 7},
+    },
+    ModifyExperiment: {"coverage": 5000},
+    DecideExperiment: {"arm": "warm"},
+    PreviewExperiment: {"metric": "completion_tokens", "relative_effect": 0.05},
+    CalibrateExperiment: {"metric": "cost_nanos", "past_days": 28},
+    CreateFeedbackMetric: {"name": "thumbs-up", "type": "boolean", "goal": "increase"},
+    CreateLayer: {"name": "search"},
+    CreateHoldout: {"name": "quarter", "size": 500},
+    ForgetUnit: {"unit": "ann@example.com"},
     CreateKey: {
         "name": "production",
         "scopes": ["inference"],

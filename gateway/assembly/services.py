@@ -49,6 +49,7 @@ from gateway.domain.limits.clock import DatabaseClock
 from gateway.domain.routing.bases import Bases
 from gateway.evaluation.flags import Flags
 from gateway.evaluation.votes import Votes
+from gateway.experiments.bookkeeper import ExperimentBookkeeper
 from gateway.experiments.keys import ProjectKeys
 from gateway.experiments.notes import Notes
 from gateway.exports.deliverer import Deliverer, places_below
@@ -186,6 +187,7 @@ async def running_services(settings: Settings, *, model_dir: Path, dsn: str) -> 
             WebhookSender(database, allow_private=settings.private_webhooks),
             Deliverer(database, places_below(settings.export_dir, allow_private=settings.private_webhooks)),
             Bookkeeper(database),
+            ExperimentBookkeeper(database, metrics.experiments),
             reconciler,
         )
         metrics.watch(pools)

@@ -105,6 +105,7 @@ def _tell_unreadable(row: UnreadableRow) -> None:
         num_replies=row.num_replies,
         num_chats=row.num_chats,
         num_contents=row.num_contents,
+        num_unit_keys=row.num_unit_keys,
         num_comments=row.num_comments,
         error="kept content is encrypted with a key that this gateway does not have, so that it cannot be read: put "
         "the key behind the others in LORIKEET_CONTENT_KEY, or restore content.key",

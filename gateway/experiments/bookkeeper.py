@@ -7,25 +7,22 @@ from __future__ import annotations
 
 import asyncio
 import datetime
-from collections.abc import Awaitable, Callable, Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
 
 import structlog
 
-from gateway.db.experiments.events import Waiting, drop_old_requests, waiting
+from gateway.db.experiments.events import drop_old_requests, drop_oldest, try_lock, waiting
 from gateway.db.experiments.looks import drop_old_looks
 from gateway.db.experiments.scopes import guarded_experiments, next_reweighting, write_reweighted
 from gateway.db.experiments.units import OlderRequest
-from gateway.db.pool import CONFLICTS, Database
+from gateway.db.pool import CONFLICTS, FAILURES, UNFIT, Database
 from gateway.domain.experiments.allocation import exposed_units, reweighted
 from gateway.domain.experiments.assignment import Split
 from gateway.domain.experiments.definition import DEFAULT_ANALYSIS
-from gateway.experiments.books import MAX_CLOSED, MAX_EVENTS, Counted, close_windows, count_events
+from gateway.experiments.books import MAX_CLOSED, MAX_EVENTS, close_windows, count_events
 from gateway.experiments.guardrail import judge
+from gateway.observability.experiment_metrics import ExperimentMetrics
 from gateway.support.worker import forever
-
-if TYPE_CHECKING:
-    from gateway.db.pool import Connection
 
 _LATER: tuple[type[Exception], ...] = (OlderRequest, *CONFLICTS)
 """Errors after which a transaction may be begun anew."""
@@ -44,14 +41,11 @@ CLOSED_FOR = datetime.timedelta(seconds=5)
 
 
 class ExperimentBookkeeper:
-    """Works between `start` and `stop`.
+    """Works between `start` and `stop`."""
 
-    observe: called with what waits, after each round.
-    """
-
-    def __init__(self, database: Database, observe: Callable[[Waiting], None] | None = None) -> None:
+    def __init__(self, database: Database, metrics: ExperimentMetrics | None = None) -> None:
         self._database = database
-        self._observe = observe
+        self._metrics = metrics
         self._to_judge: set[str] = set()
         self._judged_s: dict[str, float] = {}
         self._judge_all_s = self._tidy_s = float("-inf")
@@ -67,8 +61,8 @@ class ExperimentBookkeeper:
 
     async def work(self) -> None:
         """Do everything that there is to do now. Raises what the database raises."""
-        await self._repeat(count_events, MAX_EVENTS)
-        await self._repeat(close_windows, MAX_CLOSED)
+        await self._count()
+        await self._close()
         await self._open_enrolment()
         now_s = asyncio.get_running_loop().time()
         if now_s - self._judge_all_s >= JUDGE_ALL_EVERY_S:
@@ -83,25 +77,53 @@ class ExperimentBookkeeper:
             async with self._database.acquire() as conn:
                 await drop_old_requests(conn, DEFAULT_ANALYSIS.outcome_window_seconds)
                 await drop_old_looks(conn)
-        if self._observe is not None:
+        if self._metrics is not None:
             async with self._database.acquire() as conn:
-                self._observe(await waiting(conn))
+                self._metrics.observe(await waiting(conn))
 
-    async def _repeat(self, step: Callable[[Connection], Awaitable[Counted | None]], full: int) -> None:
-        """Take one transaction after the other until one finds less than it may take, or another gateway is at it."""
-        num = full
-        while num >= full:
+    async def _count(self) -> None:
+        """Count events until fewer are there than one transaction may take, or another gateway counts."""
+        most = MAX_EVENTS
+        while True:
             try:
                 async with self._database.transaction() as conn:
-                    counted = await step(conn)
+                    counted = await count_events(conn, most)
             except _LATER as error:
                 log.info("experiments_counted_later", error=repr(error))
                 return
-            if counted is None:
+            except Exception as error:
+                if isinstance(error, FAILURES) and not isinstance(error, UNFIT):
+                    raise
+                log.exception("experiment_events_not_counted", num=most)
+                most = await self._without_the_unfit(most)
+                continue
+            if counted is None or counted.num < most:
+                self._to_judge |= counted.experiment_ids if counted is not None else set()
                 return
-            num = counted.num
+            most = min(MAX_EVENTS, 2 * most)
             self._to_judge |= counted.experiment_ids
             await self._judge()
+
+    async def _without_the_unfit(self, most: int) -> int:
+        """Leave out the event that cannot be counted, once it is alone: others, of other tenants, wait behind it.
+        Returns how many to take next."""
+        if most > 1:
+            return most // 2
+        async with self._database.transaction() as conn:
+            if await try_lock(conn):
+                log.error("experiment_event_dropped", experiment=await drop_oldest(conn))
+                if self._metrics is not None:
+                    self._metrics.dropped.inc()
+        return 1
+
+    async def _close(self) -> None:
+        """Close windows until fewer are due than one transaction closes, or another gateway changes units."""
+        num = MAX_CLOSED
+        while num >= MAX_CLOSED:
+            async with self._database.transaction() as conn:
+                closed = await close_windows(conn)
+            num = 0 if closed is None else closed.num
+            self._to_judge |= set() if closed is None else closed.experiment_ids
 
     async def _judge(self) -> None:
         """Judge experiments whose sums changed, each at most once in a while; others stay noted."""
@@ -109,10 +131,18 @@ class ExperimentBookkeeper:
         for each in self._due(now_s):
             self._to_judge.discard(each)
             self._judged_s[each] = now_s
-            async with self._database.transaction() as conn:
-                why = await judge(conn, each)
+            try:
+                async with self._database.transaction() as conn:
+                    why = await judge(conn, each)
+            except FAILURES:
+                raise
+            except Exception:  # others are judged all the same
+                log.exception("experiment_not_judged", experiment=each)
+                continue
             if why is not None:
                 log.warning("experiment_paused", experiment=each, metric=why.metric, arm=why.arm)
+                if self._metrics is not None:
+                    self._metrics.paused.inc()
 
     def _due(self, now_s: float) -> Iterable[str]:
         never = float("-inf")

@@ -39,7 +39,10 @@ class Why(msgspec.Struct, frozen=True):
 
 
 async def judge(conn: Connection, experiment_id: str) -> Why | None:
-    """Pause an experiment if one of its guardrails says so, in the caller's transaction; returns why, or None."""
+    """Pause an experiment if one of its guardrails says so, in the caller's transaction; returns why, or None.
+
+    What a guardrail found before a person started the experiment again does not pause it a second time.
+    """
     scope = (await find_scopes(conn, [experiment_id])).get(experiment_id)
     if scope is None or scope.state != "running":
         return None
@@ -47,7 +50,9 @@ async def judge(conn: Connection, experiment_id: str) -> Why | None:
     if not guarded.metrics.guardrails:
         return None
     results = results_of(guarded, await load_tally(conn, scope, guarded, by_day=False), scope.own)
-    found = has_to_pause(guarded.metrics.guardrails, results.guardrails)
+    names = [arm.name for arm in scope.definition.arms]
+    harms = [each for each in results.guardrails if (each.metric, names[each.arm]) not in scope.overruled]
+    found = has_to_pause(guarded.metrics.guardrails, harms)
     if not found:
         return None
     why = _why(scope.definition, found[0], results)

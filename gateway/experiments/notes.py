@@ -41,10 +41,13 @@ Unit = tuple[str, bytes]
 class Notes:
     """One per gateway process; writes between `start` and `stop`. lost: counts the notes that were not written."""
 
-    def __init__(self, database: Database, lost: Counter, timeout_s: float = TIMEOUT_S) -> None:
+    def __init__(
+        self, database: Database, lost: Counter, *, max_waiting: int = MAX_WAITING, max_written: int = MAX_WRITTEN
+    ) -> None:
         self._database = database
         self._lost = lost
-        self._timeout_s = timeout_s
+        self._max_waiting = max_waiting
+        self._max_written = max_written
         self._written: dict[Unit, None] = {}
         self._units: dict[Unit, NewUnit] = {}
         self._refused: dict[Unit, ExposedRequest] = {}
@@ -67,7 +70,7 @@ class Notes:
         """Note the arm that a request got."""
         if not exposure.epoch:
             key = exposure.experiment_id, _today(), exposure.reason
-            if key in self._reasons or len(self._reasons) < MAX_WAITING:
+            if key in self._reasons or len(self._reasons) < self._max_waiting:
                 self._reasons[key] = self._reasons.get(key, 0) + 1
             else:
                 self._lost.inc()
@@ -75,7 +78,7 @@ class Notes:
         unit = exposure.experiment_id, exposure.digest
         if unit in self._written or unit in self._units:
             return
-        if len(self._units) < MAX_WAITING:
+        if len(self._units) < self._max_waiting:
             self._units[unit] = NewUnit(exposure.experiment_id, exposure.digest, exposure.epoch, exposure.arm)
         else:
             self._lost.inc()
@@ -86,7 +89,7 @@ class Notes:
             return
         unit = exposure.experiment_id, exposure.digest
         known = self._refused.get(unit)
-        if known is None and len(self._refused) >= MAX_WAITING:
+        if known is None and len(self._refused) >= self._max_waiting:
             self._lost.inc()
             return
         self._refused[unit] = ExposedRequest(
@@ -109,17 +112,17 @@ class Notes:
         if not (units or refused or reasons):
             return
         try:
-            async with asyncio.timeout(self._timeout_s), self._database.transaction() as conn:
+            async with asyncio.timeout(TIMEOUT_S), self._database.transaction() as conn:
                 await write_notes(conn, units.values(), refused, reasons)
         except FAILURES as error:
             log.warning("experiment_notes_not_written", error=repr(error))
             self._units = units | self._units
-            self._unwritten = refused[:MAX_WAITING]
+            self._unwritten = refused[: self._max_waiting]
             self._reasons = {key: reasons.get(key, 0) + self._reasons.get(key, 0) for key in reasons | self._reasons}
             self._lost.inc(len(refused) - len(self._unwritten))
             return
         self._written |= dict.fromkeys(units)
-        for unit in list(islice(self._written, max(0, len(self._written) - MAX_WRITTEN))):
+        for unit in list(islice(self._written, max(0, len(self._written) - self._max_written))):
             del self._written[unit]
 
     async def _run(self) -> None:

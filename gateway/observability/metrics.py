@@ -23,6 +23,7 @@ from engine.protocol import Usage
 from gateway.backends.pool import Pool
 from gateway.db.ledger.usage import UsageEvent
 from gateway.observability.engine_metrics import EngineCollector
+from gateway.observability.experiment_metrics import ExperimentMetrics
 from gateway.observability.journal_metrics import JournalMetrics
 from gateway.observability.request_metrics import RequestMetrics
 
@@ -52,6 +53,7 @@ class Metrics:
             registry = CollectorRegistry()
         self._requests = RequestMetrics(registry)
         self.journal = JournalMetrics(registry, rendered)
+        self.experiments = ExperimentMetrics(registry)
         self._http_requests = Counter(
             "lorikeet_http_requests",
             "HTTP requests answered, by method, route and status.",

@@ -43,6 +43,10 @@ class LiveGateway:
         self.url = f"http://127.0.0.1:{self.port}"
 
     @property
+    def settings(self) -> Settings:
+        return self._settings
+
+    @property
     def port(self) -> int:
         return int(self._socket.getsockname()[1])
 

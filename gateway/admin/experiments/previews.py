@@ -16,7 +16,6 @@ from gateway.admin.experiments.experiments import existing_experiment
 from gateway.admin.experiments.past import LearntFrom, check_metric, learn
 from gateway.admin.experiments.shown import scales
 from gateway.admin.organization.projects import existing_project
-from gateway.admin.paging import wrong_value
 from gateway.admin.services import AdminServices, Caller, Services
 from gateway.db.experiments.experiments import ExperimentRow, find_epoch, holdout_of, split_of
 from gateway.db.experiments.layers import find_layer
@@ -91,8 +90,6 @@ def _check(wanted: wire.PreviewExperiment) -> None:
         raise InvalidRequest("A unit has an arm in an experiment: name it.", param="experiment_id")
     if (wanted.metric is None) != (wanted.relative_effect is None):
         raise InvalidRequest("`metric` and `relative_effect` go together.", param="relative_effect")
-    if wanted.relative_effect == 0:
-        raise wrong_value("relative_effect", "an effect of 0 is never found")
     if wanted.metric is not None:
         check_metric(wanted.metric)
 
@@ -167,7 +164,7 @@ def _size_text(
     assert wanted.relative_effect is not None
     lasts = "never ends" if days is None else f"takes {days:,} {'day' if days == 1 else 'days'}"
     return (
-        f"At your {per_day:,.0f} units a day, an experiment that finds an effect of {abs(wanted.relative_effect):.1%} "
+        f"At your {per_day:,.0f} units a day, an experiment that finds an effect of {wanted.relative_effect:.1%} "
         f"on {wanted.metric} with a probability of {wanted.power:.0%} {lasts}: it needs {per_arm:,} units in each of "
         f"{num_arms} arms, with intervals that hold at every look. Learnt from {len(learnt.units):,} "
         f"{_UNITS[learnt.past]} of the past."

@@ -53,7 +53,8 @@ class ExperimentResultController(Controller):
     ) -> wire.ExperimentResults:
         """Return what a look at an experiment shows now. Each number holds however often anybody looks.
 
-        With `metric`, of this one alone; with `as_of`, in Unix seconds, the latest look that was kept up to then.
+        The query `metric` names the only metric to show; `as_of`, in Unix seconds, asks for the latest look that was
+        kept up to then.
         """
         metric, as_of = request.query_params.get("metric"), _read_time(request.query_params.get("as_of"))
         async with services.database.acquire() as conn:

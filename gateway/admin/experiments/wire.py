@@ -53,6 +53,10 @@ ModelString = Annotated[
         extra_json_schema={"pattern": r"^[^\u0000-\u0020]+$"},
     ),
 ]
+Unit = Annotated[
+    str,
+    Meta(pattern=r"\A[^\x00]+\Z", min_length=1, max_length=512, extra_json_schema={"pattern": r"^[^\u0000]+$"}),
+]
 MetricName = Annotated[str, Meta(min_length=1, max_length=MAX_METRIC_CHARS)]
 Weight = Annotated[int, Meta(ge=0, le=MAX_WEIGHT)]
 Coverage = Annotated[int, Meta(ge=1, le=NUM_BUCKETS)]
@@ -101,13 +105,13 @@ class SetTarget(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A base model, `<base>:<adapter>`, `<base>:<adapter>@<version>`, or an alias; never an experiment. The version is
     settled at the start: an alias or an adapter that moves later does not move the arm."""
     defaults: SetArmDefaults = SetArmDefaults()
-    """Values of the arm; they win over those of the adapter."""
+    """Values of the arm, which win over the adapter's."""
     mode: Mode = "fill"
     """`fill`: defaults are for fields that a request leaves open. `replace`: they also replace what a request gives."""
 
 
 class SetArm(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One of the things that are compared."""
+    """An arm: a thing that is compared."""
 
     name: Name
     weight: Weight
@@ -195,9 +199,9 @@ class ModifyExperiment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     model: Name | UnsetType = UNSET
     unit: SetUnit | UnsetType = UNSET
     arms: Annotated[tuple[SetArm, ...], Meta(min_length=2, max_length=MAX_ARMS)] | UnsetType = UNSET
-    """All arms, those that stay as they are as well. New weights are for units that were not exposed yet."""
+    """All arms, also unchanged ones. New weights are for units that were not exposed yet."""
     metrics: SetMetrics | UnsetType = UNSET
-    """All metrics, those that stay as they are as well."""
+    """All metrics, also unchanged ones."""
     coverage: Coverage | UnsetType = UNSET
     layer: Name | UnsetType = UNSET
     holdout: Name | UnsetType | None = UNSET
@@ -257,7 +261,7 @@ class CreateHoldout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class ForgetUnit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A unit about which nothing is to be known any more."""
 
-    unit: Annotated[str, Meta(min_length=1, max_length=512)]
+    unit: Unit
     """The unit as requests name it. It is neither stored nor logged."""
 
 
@@ -296,7 +300,7 @@ class ExperimentTarget(msgspec.Struct, frozen=True):
 
 
 class Served(msgspec.Struct, frozen=True):
-    """What an arm has served since the start of the experiment."""
+    """The model that an arm has served since the start of the experiment."""
 
     model: str
     """The model string with the version: `<base>` or `<base>:<adapter>@<version>`."""
@@ -308,7 +312,7 @@ class Served(msgspec.Struct, frozen=True):
 
 
 class ExperimentArm(msgspec.Struct, frozen=True):
-    """One of the things that are compared."""
+    """An arm: a thing that is compared."""
 
     name: str
     weight: int
@@ -317,7 +321,7 @@ class ExperimentArm(msgspec.Struct, frozen=True):
     """True once the arm has ended: its units get the control and are no longer analysed."""
     target: ExperimentTarget
     serves: Served | None
-    """What is served, settled at the start; null for a draft."""
+    """The model that is served, settled at the start; null for a draft."""
     share: float
     """The arm's part of new units, from 0 to 1."""
 
@@ -367,7 +371,7 @@ class StopReason(msgspec.Struct, frozen=True):
     at: int | None
     """Unix seconds."""
     text: str
-    """What was found, in words."""
+    """The finding in words."""
 
 
 class Experiment(msgspec.Struct, frozen=True, kw_only=True):
@@ -382,7 +386,7 @@ class Experiment(msgspec.Struct, frozen=True, kw_only=True):
     again later. `stopped`: all get the control for good. `decided`: the model string is an alias of the chosen arm's
     target. `archived`: only kept."""
     possible: list[Literal["start", "pause", "stop", "decide", "archive", "change", "delete"]]
-    """What may be done with the experiment in its state."""
+    """Actions that the experiment's state allows."""
     version: int
     """The number of the latest change of the definition."""
     unit: ExperimentUnit
@@ -399,7 +403,7 @@ class Experiment(msgspec.Struct, frozen=True, kw_only=True):
     next_weights: list[int] | None
     """The weights that new units will get once all gateways are ready for them; null unless a change is under way."""
     why: StopReason | None
-    """Why the experiment paused itself; null where a person did or nobody."""
+    """The reason for which the experiment paused itself; null where a person did, or nobody."""
     decided_arm: str | None
     """The name of the arm that was chosen."""
     days: int

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from gateway.admin.experiments.wire import Coverage, MetricName
+from gateway.admin.experiments.wire import Coverage, MetricName, Unit
 from gateway.domain.experiments.assignment import Reason
 from gateway.domain.experiments.definition import MAX_ALPHA, MAX_ARMS, MAX_TIGHTEST_AT, MIN_ALPHA, MIN_TIGHTEST_AT
 
@@ -28,25 +28,25 @@ class PreviewExperiment(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
     experiment_id: Id | None = None
     """The experiment whose arm a unit would get, and whose arms, coverage and alpha are taken for the size; needed with
     `unit`."""
-    unit: Annotated[str, Meta(min_length=1, max_length=512)] | None = None
+    unit: Unit | None = None
     """A unit whose arm is wanted. It is neither stored nor logged."""
     metric: MetricName | None = None
     """The metric whose effect is to be found; needed with `relative_effect`."""
-    relative_effect: Annotated[float, Meta(ge=-10, le=10)] | None = None
-    """The effect to be found, as a part of the metric's mean: 0.05 is 5 %."""
+    relative_effect: Annotated[float, Meta(gt=0, le=10)] | None = None
+    """The effect to be found in either direction, as a part of the metric's mean: 0.05 is 5 %."""
     power: Annotated[float, Meta(ge=0.5, le=0.99)] = 0.8
     """The probability with which the effect is to be found."""
     alpha: Annotated[float, Meta(ge=MIN_ALPHA, le=MAX_ALPHA)] | None = None
     """The level; null: that of the experiment, or 0.05."""
     num_arms: Annotated[int, Meta(ge=2, le=MAX_ARMS)] | None = None
-    """Number of equal arms; null: those of the experiment, or 2."""
+    """Number of equal arms; null: as many as the experiment has, or 2."""
     coverage: Coverage | None = None
     """The part of units that take part, in parts of 10,000; null: that of the experiment, or all."""
     past_days: PastDays = 28
     """Days of the project's past traffic to learn from."""
     past_units: Past | None = None
-    """What counts as one unit of the past: `unit` (those of the project's experiments), `api_key` or `request`. Null:
-    `unit` where the project has had experiments, else `request`."""
+    """The thing that counts as a unit of the past: `unit`, as experiments of the project knew it, `api_key` or
+    `request`. Null: `unit` where the project has had experiments, else `request`."""
 
 
 class Assignment(msgspec.Struct, frozen=True):
@@ -81,7 +81,7 @@ class SizeNeeded(msgspec.Struct, frozen=True, kw_only=True):
     days: int | None
     """Days until the units have come; null where none come."""
     past_units: Past
-    """What counted as one unit of the past."""
+    """The thing that counted as a unit of the past."""
     past_days: int
     text: str
     """The same in words."""
@@ -105,8 +105,8 @@ class CalibrateExperiment(msgspec.Struct, frozen=True, forbid_unknown_fields=Tru
     past_days: PastDays = 28
     """Days of the project's past traffic to learn from."""
     past_units: Past | None = None
-    """What counts as one unit of the past: `unit` (those of the project's experiments), `api_key` or `request`. Null:
-    `unit` where the project has had experiments, else `request`."""
+    """The thing that counts as a unit of the past: `unit`, as experiments of the project knew it, `api_key` or
+    `request`. Null: `unit` where the project has had experiments, else `request`."""
     alpha: Annotated[float, Meta(ge=MIN_ALPHA, le=MAX_ALPHA)] = 0.05
     tightest_at: Annotated[int, Meta(ge=MIN_TIGHTEST_AT, le=MAX_TIGHTEST_AT)] = 5_000
     """Number of units of both arms at which intervals are tightest."""
@@ -119,7 +119,7 @@ class EffectFound(msgspec.Struct, frozen=True):
 
     days: int
     units: int
-    """New units of both arms by then."""
+    """New units of all arms by then."""
     effect: float
     """The effect in the metric's unit."""
     relative: float | None
@@ -127,11 +127,11 @@ class EffectFound(msgspec.Struct, frozen=True):
 
 
 class ExperimentCalibration(msgspec.Struct, frozen=True, kw_only=True):
-    """What the project's own traffic says about experiments on it."""
+    """Findings about experiments on the project's own traffic."""
 
     metric: str
     past_units: Past
-    """What counted as one unit of the past."""
+    """The thing that counted as a unit of the past."""
     num_units: int
     num_days: int
     mean: float

@@ -34,7 +34,7 @@ class Bounds(msgspec.Struct, frozen=True):
 
 
 class ComparisonResult(msgspec.Struct, frozen=True, kw_only=True):
-    """One metric of one arm beside the control."""
+    """A metric of an arm beside the control."""
 
     metric: str
     role: Role
@@ -61,7 +61,7 @@ class ComparisonResult(msgspec.Struct, frozen=True, kw_only=True):
     answered: list[float] | None
     """The part of control's and arm's units that have a value; null while there are no units."""
     text: str
-    """What may be said of the comparison, in words."""
+    """The comparison in words."""
 
 
 class QuantileBounds(msgspec.Struct, frozen=True):
@@ -85,11 +85,11 @@ class QuantileResult(msgspec.Struct, frozen=True, kw_only=True):
     alpha: float
     verdict: Verdict
     text: str
-    """What may be said of the comparison, in words."""
+    """The comparison in words."""
 
 
 class GuardrailResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What one guardrail says about one arm."""
+    """The judgement of a guardrail about an arm."""
 
     metric: str
     arm: str
@@ -99,7 +99,7 @@ class GuardrailResult(msgspec.Struct, frozen=True, kw_only=True):
     log_e: float | None
     """The natural logarithm of the E-value; null for guardrails that are judged by an interval."""
     text: str
-    """What may be said of the guardrail, in words."""
+    """The judgement in words."""
 
 
 class ArmResult(msgspec.Struct, frozen=True):
@@ -112,7 +112,7 @@ class ArmResult(msgspec.Struct, frozen=True):
 
 
 class ExperimentResults(msgspec.Struct, frozen=True, kw_only=True):
-    """What one look at an experiment shows. Every number holds however often anybody looks."""
+    """A look at an experiment. Every number holds however often anybody looks."""
 
     experiment_id: str
     name: str
@@ -124,7 +124,7 @@ class ExperimentResults(msgspec.Struct, frozen=True, kw_only=True):
     days: int
     """Whole days since the start."""
     conclusion: str
-    """What may be concluded from this look and what not yet, in words."""
+    """The conclusion in words: also what may not be concluded yet."""
     may_decide: bool
     """True once the declared days have passed while units are split as declared."""
     is_srm: bool
@@ -141,7 +141,7 @@ class ExperimentResults(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TimelineDay(msgspec.Struct, frozen=True):
-    """What a look at the end of one day showed."""
+    """A look at an experiment at the end of a day."""
 
     day: str
     """The day in UTC, such as 2026-11-24."""
@@ -152,7 +152,7 @@ class TimelineDay(msgspec.Struct, frozen=True):
 
 
 class ExperimentTimeline(msgspec.Struct, frozen=True):
-    """What looks at the end of each day showed, oldest first."""
+    """Looks at an experiment at the end of each day, oldest first."""
 
     experiment_id: str
     data: list[TimelineDay]
@@ -204,13 +204,13 @@ class BusyUnit(msgspec.Struct, frozen=True):
 
 
 class ExperimentHealth(msgspec.Struct, frozen=True, kw_only=True):
-    """Whether an experiment works as declared."""
+    """Signs that an experiment works as declared, or does not."""
 
     experiment_id: str
     status: Literal["healthy", "warning", "broken"]
     """`broken`: results are not to be believed. `warning`: something deserves a look."""
     problems: list[str]
-    """What is wrong, in words; empty when nothing is."""
+    """Faults in words; empty when nothing is wrong."""
     is_srm: bool
     """True if units are not split as declared."""
     srm_log_e: float

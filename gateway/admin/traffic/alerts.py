@@ -1,7 +1,7 @@
 """Conditions that hold now and that somebody should look at, the worst first. They end by themselves when over.
 
-Limits, keys and adapters are shown to callers who may read them, in their own projects; engines, journals, webhooks and
-deliveries are the operator's.
+Limits, keys, adapters and experiments are shown to callers who may read them, in their own projects; engines, journals,
+webhooks and deliveries are the operator's.
 """
 
 from __future__ import annotations
@@ -59,12 +59,13 @@ async def find_alerts(services: AdminServices, caller: Actor) -> list[Alert]:
     is_operator = "organization.read" in caller.permissions
     organization_id = caller.organization_id
     limits, keys = projects_with(caller, "limits.read"), projects_with(caller, "keys.read")
-    adapters = projects_with(caller, "adapters.read")
+    adapters, experiments = projects_with(caller, "adapters.read"), projects_with(caller, "experiments.read")
     found = list(_of_this_gateway(services)) if is_operator else []
     async with services.database.acquire() as conn:
         found += map(_limit, await rows.full_limits(conn, organization_id, limits))
         found += map(_key, await rows.ending_keys(conn, organization_id, keys))
         found += map(_version, await rows.rejected_versions(conn, organization_id, adapters))
+        found += map(_experiment, await rows.paused_experiments(conn, organization_id, experiments))
         if is_operator:
             found += _journals(await lost_journals(conn))
             found += map(_webhook, await rows.failing_webhooks(conn, organization_id))
@@ -153,6 +154,18 @@ def _version(row: rows.RejectedVersion) -> Alert:
         href=f"/admin/adapters/{row.project_id}/{row.name}",
         project_id=row.project_id,
         since=seconds(row.rejected_at),
+    )
+
+
+def _experiment(row: rows.PausedExperiment) -> Alert:
+    return Alert(
+        severity="warning",
+        code="experiment_paused",
+        title=f"The experiment {row.name} paused itself",
+        detail=f"Tenant {row.project_name}: {row.why or 'a guardrail found harm.'}",
+        href=f"/admin/experiments/{row.project_id}/{row.id}",
+        project_id=row.project_id,
+        since=seconds(row.paused_at),
     )
 
 

@@ -30,7 +30,9 @@ def register(verbs: Verbs) -> None:
     setting.add_argument("name", metavar="NAME", help="name of the alias, which clients use as the model id")
     setting.add_argument("version", metavar="ADAPTER@VERSION", help="name and version of an adapter, such as support@3")
     setting.set_defaults(run=_set)
-    listing = actions.add_parser("list", help="list aliases", description="List a tenant's aliases, oldest first.")
+    listing = actions.add_parser(
+        "list", help="list aliases", description="List a tenant's aliases, oldest first, and what each stands for."
+    )
     listing.set_defaults(run=_list)
     remove = actions.add_parser(
         "remove", help="remove an alias", description="Remove an alias. The version that the alias points at stays."
@@ -72,8 +74,11 @@ def _list(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
     if arguments.json:
         print_json(aliases)
         return 0
-    rows = [(a["name"], a["adapter"], a["version"], utc(a["created_at"]), utc(a["moved_at"])) for a in aliases]
-    print_table(("NAME", "ADAPTER", "VERSION", "CREATED", "MOVED"), rows)
+    rows = [
+        (a["name"], a["adapter"], a["version"], a["pool"], a["experiment"], utc(a["created_at"]), utc(a["moved_at"]))
+        for a in aliases
+    ]
+    print_table(("NAME", "ADAPTER", "VERSION", "BASE", "EXPERIMENT", "CREATED", "MOVED"), rows)
     return 0
 
 

@@ -36,12 +36,15 @@ class UnreadableRow(msgspec.Struct, frozen=True):
     num_replies: int
     num_chats: int
     num_contents: int
+    num_unit_keys: int
+    """Secrets of projects under which units of experiments are digested."""
     num_comments: int
+    """Comments of feedback."""
 
 
 _UNREADABLE = """
     SELECT k.id, replies.count AS num_replies, chats.count AS num_chats,
-           contents.count AS num_contents, comments.count AS num_comments
+           contents.count AS num_contents, unit_keys.count AS num_unit_keys, comments.count AS num_comments
     FROM content_keys k
          CROSS JOIN LATERAL (SELECT count(*) FROM
              (SELECT FROM kept_replies WHERE content_key = k.id LIMIT $2) some_replies) replies
@@ -50,8 +53,11 @@ _UNREADABLE = """
          CROSS JOIN LATERAL (SELECT count(*) FROM
              (SELECT FROM request_contents WHERE content_key = k.id LIMIT $2) some_contents) contents
          CROSS JOIN LATERAL (SELECT count(*) FROM
+             (SELECT FROM experiment_keys WHERE content_key = k.id LIMIT $2) some_unit_keys) unit_keys
+         CROSS JOIN LATERAL (SELECT count(*) FROM
              (SELECT FROM feedback WHERE content_key = k.id LIMIT $2) some_comments) comments
-    WHERE NOT k.id = ANY ($1::text[]) AND replies.count + chats.count + contents.count + comments.count > 0
+    WHERE NOT k.id = ANY ($1::text[])
+      AND replies.count + chats.count + contents.count + unit_keys.count + comments.count > 0
     ORDER BY k.id
 """
 

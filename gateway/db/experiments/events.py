@@ -93,6 +93,17 @@ async def take(conn: Connection, most: int) -> list[Taken]:
     return [_taken(row) for row in await conn.fetch(_TAKE, most)]
 
 
+_DROP_OLDEST = (
+    "DELETE FROM experiment_events WHERE id = (SELECT min(id) FROM experiment_events) RETURNING experiment_id"
+)
+
+
+async def drop_oldest(conn: Connection) -> str | None:
+    """Delete the oldest event, which cannot be counted, in a transaction that has the lock; returns its experiment."""
+    experiment_id: str | None = await conn.fetchval(_DROP_OLDEST)
+    return experiment_id
+
+
 def _taken(row: Any) -> Taken:
     kind, experiment_id, feedback_id, digest, *rest = row
     request = Request(*rest[:6]) if digest is not None else None

@@ -233,14 +233,17 @@ async def close_enrolment(conn: Connection, experiment_id: str, weights: Sequenc
 
 
 _SET_STATE = """
-    UPDATE experiments SET state = $2, changed_at = now(), why = CASE WHEN $2 = 'running' THEN NULL ELSE why END,
+    UPDATE experiments SET state = $2, changed_at = now(),
+        overruled = CASE WHEN $2 = 'running' AND why IS NOT NULL THEN overruled || why ELSE overruled END,
+        why = CASE WHEN $2 = 'running' THEN NULL ELSE why END,
         stopped_at = CASE WHEN $2 = 'stopped' THEN now() ELSE stopped_at END
     WHERE id = $1
 """
 
 
 async def set_state(conn: Connection, experiment_id: str, state: State) -> None:
-    """Let an experiment that has started run, pause, stop, or be archived."""
+    """Let an experiment that has started run, pause, stop, or be archived. One that a guardrail paused and that runs
+    again is not paused for the same harm any more."""
     await conn.execute(_SET_STATE, experiment_id, state)
 
 

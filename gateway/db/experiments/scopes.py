@@ -31,6 +31,8 @@ class Scope(msgspec.Struct, frozen=True):
     """The table of each epoch (`assignment.Split.tables`)."""
     started_at: datetime.datetime
     stopped_at: datetime.datetime | None
+    overruled: frozenset[tuple[str, str]]
+    """Guardrails and the names of arms that they paused the experiment for before a person started it again."""
     own: Mapping[str, Kind]
     """How each metric of the project's own is made of votes."""
 
@@ -42,7 +44,7 @@ class Scope(msgspec.Struct, frozen=True):
 
 _FIND = """
     SELECT e.id, e.project_id, p.organization_id, e.state, e.version, e.definition, e.tables, e.started_at,
-           e.stopped_at,
+           e.stopped_at, e.overruled,
            (SELECT json_object_agg(m.name, m.kind) FROM feedback_metrics m WHERE m.project_id = e.project_id) AS own
     FROM experiments e JOIN projects p ON p.id = e.project_id
     WHERE e.id = ANY ($1) AND e.started_at IS NOT NULL
@@ -136,4 +138,6 @@ def _scope(row: Any) -> Scope:
     fields["own"] = {} if row["own"] is None else msgspec.json.decode(row["own"])
     fields["definition"] = _definition(row["definition"])
     fields["tables"] = tuple(row["tables"])
+    overruled = msgspec.json.decode(row["overruled"])
+    fields["overruled"] = frozenset((each["metric"], each["arm"]) for each in overruled)
     return Scope(**fields)

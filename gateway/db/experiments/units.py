@@ -167,6 +167,8 @@ _decode_usage: _Decode = msgspec.json.Decoder(
 _decode_votes: _Decode = msgspec.json.Decoder(list[tuple[int, str, str, int, int]]).decode
 
 _MARGIN = datetime.timedelta(days=1)
+ROWS_TIMEOUT_S = 120.0
+"""A unit may have millions of requests."""
 
 
 class OlderRequest(Exception):
@@ -183,7 +185,7 @@ async def rows_of_units(conn: Connection, ids: Sequence[UnitId], *, take_events:
     since = await conn.fetchval(_SINCE, *columns)
     if since is None:
         since = _EPOCH
-    row = await conn.fetchrow(_ROWS, *columns, since - _MARGIN, take_events)
+    row = await conn.fetchrow(_ROWS, *columns, since - _MARGIN, take_events, timeout=ROWS_TIMEOUT_S)
     assert row is not None
     if row["is_older"]:
         raise OlderRequest

@@ -132,6 +132,35 @@ async def rejected_versions(
     return [RejectedVersion(**row) for row in await conn.fetch(_REJECTED, organization_id, only, REJECTED_WITHIN, MOST)]
 
 
+class PausedExperiment(msgspec.Struct, frozen=True):
+    """An experiment that a guardrail paused."""
+
+    id: str
+    name: str
+    project_id: str
+    project_name: str
+    why: str | None
+    """What the guardrail found, in words."""
+    paused_at: datetime.datetime
+
+
+_PAUSED = """
+    SELECT e.id, e.name, e.project_id, p.name AS project_name, e.why ->> 'text' AS why, e.changed_at AS paused_at
+    FROM experiments e JOIN projects p ON p.id = e.project_id
+    WHERE p.organization_id = $1 AND ($2::text[] IS NULL OR p.id = ANY ($2)) AND p.archived_at IS NULL
+      AND e.state = 'paused' AND e.why IS NOT NULL
+    ORDER BY e.changed_at DESC LIMIT $3
+"""
+
+
+async def paused_experiments(
+    conn: Connection, organization_id: str, project_ids: Sequence[str] | None
+) -> list[PausedExperiment]:
+    """Return the experiments that paused themselves and were not started again, the latest first."""
+    only = None if project_ids is None else list(project_ids)
+    return [PausedExperiment(**row) for row in await conn.fetch(_PAUSED, organization_id, only, MOST)]
+
+
 class Failing(msgspec.Struct, frozen=True):
     """name: a webhook's URL, or a delivery's name. failed_at: None where only the next attempt is known."""
 

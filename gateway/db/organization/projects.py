@@ -229,6 +229,16 @@ _REMOVE_SHARES = """
     WHERE a.id = s.adapter_id AND (s.project_id = $1 OR a.project_id = $1)
 """
 _REMOVE_GRANTS = "DELETE FROM pool_grants WHERE project_id = $1"
+# Requests, units, sums, looks and arms go with their experiment, by the foreign keys.
+_REMOVE_FEEDBACK = "DELETE FROM feedback WHERE project_id = $1"
+_REMOVE_EVENTS = """
+    DELETE FROM experiment_events WHERE experiment_id IN (SELECT id FROM experiments WHERE project_id = $1)
+"""
+_REMOVE_EXPERIMENTS = "DELETE FROM experiments WHERE project_id = $1"
+_REMOVE_METRICS = "DELETE FROM feedback_metrics WHERE project_id = $1"
+_REMOVE_LAYERS = "DELETE FROM experiment_layers WHERE project_id = $1"
+_REMOVE_HOLDOUTS = "DELETE FROM experiment_holdouts WHERE project_id = $1"
+_REMOVE_UNIT_KEY = "DELETE FROM experiment_keys WHERE project_id = $1"
 _REMOVE_LIMITS = "DELETE FROM limits WHERE project_id = $1"
 _PURGED = "UPDATE projects SET purged_at = now() WHERE id = $1"
 
@@ -247,6 +257,13 @@ async def purge_project(conn: Connection, project_id: str) -> None:
         _REMOVE_ADAPTERS,
         _REMOVE_IMPORTS,
         _REMOVE_ALIASES,
+        _REMOVE_FEEDBACK,
+        _REMOVE_EVENTS,
+        _REMOVE_EXPERIMENTS,
+        _REMOVE_METRICS,
+        _REMOVE_LAYERS,
+        _REMOVE_HOLDOUTS,
+        _REMOVE_UNIT_KEY,
         _REMOVE_SHARES,
         _REMOVE_GRANTS,
         _REMOVE_LIMITS,

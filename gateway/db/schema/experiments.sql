@@ -77,6 +77,8 @@ CREATE TABLE experiments (
     exposed_at    timestamptz,
     -- Why it was paused or stopped, where it was not a person who did: a guardrail and what it found, as JSON.
     why           jsonb,
+    -- What guardrails found before a person started the experiment again: it does not pause for that any more.
+    overruled     jsonb NOT NULL DEFAULT '[]',
     decided_arm   smallint,
     created_at    timestamptz NOT NULL DEFAULT now(),
     started_at    timestamptz,

@@ -16,6 +16,32 @@ IDEMPOTENCY_KEY = {
     "schema": {"type": "string", "minLength": 1, "maxLength": 255, "pattern": r"^[!-~]([ -~]*[!-~])?$"},
 }
 
+EXPERIMENTS: tuple[dict[str, Any], ...] = (
+    {
+        "name": "x-lorikeet-unit",
+        "in": "header",
+        "required": False,
+        "description": "The end user, conversation or whatever else keeps its arm, for experiments whose unit is here. "
+        "In UTF-8.",
+        "schema": {"type": "string", "maxLength": 128},
+    },
+    {
+        "name": "x-lorikeet-arm",
+        "in": "header",
+        "required": False,
+        "description": "The name of an arm of the experiment that `model` names, to get that arm. The request is not "
+        "analysed. Without an experiment it changes nothing.",
+        "schema": {"type": "string", "maxLength": 64},
+    },
+    {
+        "name": "x-lorikeet-experiment",
+        "in": "header",
+        "required": False,
+        "description": "With the value `off` the request gets the control and is not analysed.",
+        "schema": {"type": "string", "enum": ["off"]},
+    },
+)
+
 
 def _header(description: str, example: str, **schema: Any) -> dict[str, Any]:
     return {"description": description, "schema": {"type": "string", "examples": [example], **schema}}
@@ -56,6 +82,14 @@ ADAPTER = {
         "The adapter that wrote the reply, as `<name>@<version>`; absent for the base model.", "support@3"
     ),
 }
+EXPERIMENT = {
+    "x-lorikeet-experiment": _header(
+        "The experiment that `model` names, its version, the arm that served the request, and why it was that arm: a "
+        "string with parameters of RFC 9651. `split`: by the unit; `targeting_match`: the request asked for it; "
+        "`default`: no unit, or not of the experiment; `disabled`: paused, or the arm has ended. Absent otherwise.",
+        '"support-tone";v=3;arm="warm";reason=split',
+    ),
+}
 REPLAY = {
     "idempotent-replayed": _header(
         "The value `true` says that an Idempotency-Key brought an earlier reply again.", "true"
@@ -63,7 +97,7 @@ REPLAY = {
     "x-lorikeet-original-request-id": _header("The `x-request-id` of the reply that this reply repeats.", "req_0Q3kV9"),
 }
 
-ALL = EVERY | RETRY | LIMITS | ADAPTER | REPLAY
+ALL = EVERY | RETRY | LIMITS | ADAPTER | EXPERIMENT | REPLAY
 
 
 def references(*groups: dict[str, Any]) -> dict[str, dict[str, str]]:

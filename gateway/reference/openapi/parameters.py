@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from gateway.reference.openapi.headers import IDEMPOTENCY_KEY
+from gateway.reference.openapi.headers import EXPERIMENTS, IDEMPOTENCY_KEY
 from gateway.reference.openapi.operations import Operation
 
 QUERY: dict[str, dict[str, Any]] = {
@@ -56,3 +56,4 @@ def _of_headers(each: Operation) -> Iterator[dict[str, Any]]:
         yield {"name": name, "in": "header", "required": True, "schema": {"type": "string"}}
     if each.shape.is_billed:
         yield IDEMPOTENCY_KEY
+        yield from EXPERIMENTS

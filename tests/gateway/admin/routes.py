@@ -22,6 +22,16 @@ from gateway.admin.billing.price_classes import SetPriceClass
 from gateway.admin.billing.prices import SetPrices
 from gateway.admin.billing.reconciliation import WriteOff
 from gateway.admin.billing.stripe_customers import SetStripeCustomer
+from gateway.admin.experiments.wire import (
+    CreateExperiment,
+    CreateFeedbackMetric,
+    CreateHoldout,
+    CreateLayer,
+    DecideExperiment,
+    ForgetUnit,
+    ModifyExperiment,
+)
+from gateway.admin.experiments.wire_previews import CalibrateExperiment, PreviewExperiment
 from gateway.admin.limits.limits import SetLimit
 from gateway.admin.limits.rate_limits import UpdateRateLimit
 from gateway.admin.limits.spend_alerts import SetSpendAlert
@@ -38,12 +48,62 @@ from gateway.admin.organization.users import CreateUser, ModifyUser, ResetUser
 from gateway.admin.pools.pool_bodies import CreatePool, UpdatePool
 from gateway.http.shape import Shape
 
+EXPERIMENT: dict[str, Any] = {
+    "name": "support-tone",
+    "model": "support-test",
+    "unit": {"from": "safety_identifier"},
+    "arms": [
+        {"name": "control", "weight": 1, "target": {"model": "tiny:pirate@1"}},
+        {"name": "warm", "weight": 1, "target": {"model": "tiny:pirate@2", "defaults": {"temperature": 0.2}}},
+    ],
+    "metrics": {"primary": [{"metric": "cost_nanos", "goal": "decrease"}]},
+    "coverage": 2000,
+    "layer": "default",
+    "holdout": None,
+    "analysis": {"alpha": 0.05},
+}
 GOOD_BODIES: dict[type[msgspec.Struct], dict[str, Any]] = {
     SetAdapter: {"defaults": {"temperature": 0.5, "system_prompt": None}, "pinned": False},
     MoveAlias: {"adapter": "pirate", "version": 1},
     CreateAlias: {"name": "support-bot", "adapter": "pirate", "version": 1},
     ShareAdapter: {"project_id": "proj_x"},
     AddFromSource: {"name": "x", "source": "https://models.example.com/x.tar", "promote": True, "base": "tiny"},
+    CreateExperiment: EXPERIMENT,
+    ModifyExperiment: EXPERIMENT | {"version": 1},
+    DecideExperiment: {"arm": "warm"},
+    PreviewExperiment: {
+        "experiment_id": "exp_x",
+        "unit": "ann",
+        "metric": "cost_nanos",
+        "relative_effect": 0.1,
+        "power": 0.8,
+        "alpha": 0.05,
+        "num_arms": 2,
+        "coverage": 10_000,
+        "past_days": 28,
+        "past_units": "request",
+    },
+    CalibrateExperiment: {
+        "metric": "cost_nanos",
+        "past_days": 28,
+        "past_units": "request",
+        "alpha": 0.05,
+        "tightest_at": 5000,
+        "runs": 10,
+    },
+    CreateFeedbackMetric: {
+        "name": "thumbs-up",
+        "type": "boolean",
+        "goal": "increase",
+        "kind": "mean",
+        "least": None,
+        "most": None,
+        "labels": None,
+        "description": "",
+    },
+    CreateLayer: {"name": "search"},
+    CreateHoldout: {"name": "quarter", "size": 500},
+    ForgetUnit: {"unit": "ann@example.com"},
     AddMember: {"user_id": "user_x", "role": "viewer"},
     Adjust: {
         "direction": "refund",

@@ -19,7 +19,7 @@ from gateway.db.pools.replicas import add_running_replica
 from gateway.db.pools.revisions import add_revision
 from gateway.domain.tenancy.keys import new_key
 from gateway.domain.tenancy.principal import Permission, Role
-from tests.gateway.admin.routes import GOOD_BODIES, Route, routes_of
+from tests.gateway.admin.routes import EXPERIMENT, GOOD_BODIES, Route, routes_of
 from tests.gateway.admin_server import AdminServer
 
 ROLES: tuple[Role, ...] = ("owner", "admin", "billing", "viewer")
@@ -28,7 +28,18 @@ ROLES: tuple[Role, ...] = ("owner", "admin", "billing", "viewer")
 MAY: dict[str, frozenset[str]] = {
     "viewer": frozenset(
         f"{what}.read"
-        for what in ("adapters", "billing", "keys", "limits", "members", "organization", "pools", "projects", "users")
+        for what in (
+            "adapters",
+            "billing",
+            "experiments",
+            "keys",
+            "limits",
+            "members",
+            "organization",
+            "pools",
+            "projects",
+            "users",
+        )
     ),
     "billing": frozenset(
         {"billing.read", "billing.write", "limits.read", "projects.read", "keys.read", "organization.read"}
@@ -44,6 +55,7 @@ MAY["admin"] = (
             "admin_keys",
             "billing",
             "content",
+            "experiments",
             "key_limits",
             "keys",
             "limits",
@@ -63,11 +75,13 @@ MAY["key usage"] = frozenset({"billing.read"})
 
 # In a project of theirs. The operator's limits and suspension are not the customer's to lift.
 MAY_IN_PROJECT: dict[str, frozenset[str]] = {
-    "viewer": frozenset(f"{what}.read" for what in ("adapters", "billing", "keys", "limits", "members", "projects")),
+    "viewer": frozenset(
+        f"{what}.read" for what in ("adapters", "billing", "experiments", "keys", "limits", "members", "projects")
+    ),
     "billing": frozenset({"billing.read", "limits.read", "projects.read", "keys.read"}),
 }
 MAY_IN_PROJECT["admin"] = MAY_IN_PROJECT["viewer"] | {
-    f"{what}.write" for what in ("adapters", "key_limits", "keys", "members")
+    f"{what}.write" for what in ("adapters", "experiments", "key_limits", "keys", "members")
 }
 MAY_IN_PROJECT["admin"] |= {"content.read", "content.write"}
 MAY_IN_PROJECT["owner"] = MAY_IN_PROJECT["admin"] | {"owners.write"}
@@ -172,6 +186,15 @@ MEANT = {
     ("adapters",): "adapters",
     ("projects", "adapters", "shares"): "organization",
     ("projects", "aliases"): "adapters",
+    ("projects", "experiments"): "experiments",
+    ("projects", "experiments", "results"): "experiments",
+    ("projects", "experiments", "timeline"): "experiments",
+    ("projects", "experiments", "exposures"): "experiments",
+    ("projects", "experiments", "health"): "experiments",
+    ("projects", "experiment_layers"): "experiments",
+    ("projects", "experiment_units"): "experiments",
+    ("projects", "feedback_metrics"): "experiments",
+    ("projects", "holdouts"): "experiments",
     ("pools",): "pools",
     ("replicas",): "pools",
     ("hosts",): "pools",
@@ -217,6 +240,13 @@ ACTIONS = {"close", "suspend", "resume", "archive", "rotate", "reset", "verify",
     "drain",
     "restart",
     "cancel",
+    "start",
+    "pause",
+    "stop",
+    "decide",
+    "preview",
+    "calibrate",
+    "forget",
 }
 
 
@@ -296,6 +326,7 @@ class Foreign(msgspec.Struct, frozen=True):
     import_id: str
     pool_id: str
     replica_id: str
+    experiment_id: str
     rate_limit_id: str = "rl-tiny:pirate"
     name: str = "pirate"
 
@@ -330,8 +361,18 @@ async def foreign(server: AdminServer) -> Foreign:
         pool = made.id
         await add_revision(conn, pool, "demo", {})
         replica = (await add_running_replica(conn, pool, 1, "ipc:///run/theirs.sock")).id
+    async with server.client(key) as other:
+        experiment = (await other.post(f"/projects/{project}/experiments", json=EXPERIMENT)).json()["id"]
+        metric = {"name": "pirate", "type": "boolean", "goal": "increase"}
+        for path, body in (
+            ("feedback_metrics", metric),
+            ("experiment_layers", {"name": "pirate"}),
+            ("holdouts", {"name": "pirate", "size": 1}),
+        ):
+            made_there = await other.post(f"/projects/{project}/{path}", json=body)
+            assert made_there.status_code == 200, made_there.text
     ids = (user["id"], account["id"], account["api_key"]["id"], admin_key, limit, webhook, alert, delivered, import_id)
-    return Foreign(project, *ids, pool, replica)
+    return Foreign(project, *ids, pool, replica, experiment)
 
 
 async def test_other_tenants_ids_answer_as_nonexistent_ones_to_the_byte(cast: Cast, foreign: Foreign) -> None:
@@ -399,6 +440,7 @@ async def test_other_tenants_ids_in_bodies_and_cursors_answer_as_nonexistent_one
         (foreign.alert_id, lambda id: operator.get("/spend_alerts", params={"after": id})),
         (foreign.alert_id, lambda id: operator.get(f"{acme}/spend_alerts", params={"after": id})),
         (foreign.delivery_id, lambda id: operator.get("/deliveries", params={"after": id})),
+        (foreign.experiment_id, lambda id: operator.get(f"{acme}/experiments", params={"after": id})),
         (foreign.pool_id, lambda id: operator.get("/pools", params={"after": id})),
         (foreign.replica_id, lambda id: operator.get("/replicas", params={"after": id})),
         (foreign.pool_id, lambda id: operator.get(f"{acme}/models", params={"after": id})),

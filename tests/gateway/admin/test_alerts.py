@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from gateway.metering.journal import JournalState
 from tests.gateway.admin_server import AdminServer, serve_admin
 from tests.gateway.bases import put_adapter
 from tests.gateway.billing.books import NOW, Books, open_books
+from tests.gateway.experiments.books_rows import make_experiment
 from tests.patience import least
 
 AWAY = EngineSnapshot(id="", model="tiny", state="unreachable", detail="no engine answers", since=5)
@@ -93,6 +95,23 @@ async def test_each_condition_is_told_once_and_tenants_hear_of_their_own(databas
         assert {each["project_id"] for each in mine} == {acme.project_id}
         async with server.person(await member(server, acme.project_id, "bo@acme.example.com", "billing")) as bo:
             assert [each["code"] for each in await alerts(bo)] == ["limit_exhausted", "key_expires_soon"]
+
+
+async def test_an_experiment_that_paused_itself_is_told_to_its_project(database: Database, tmp_path: Path) -> None:
+    acme = await open_books(database)
+    await open_books(database, "globex")
+    async with database.acquire() as conn:
+        mine, _ = [await make_experiment(conn, project=name) for name in ("acme", "globex")]
+        await conn.execute("UPDATE experiments SET state = 'paused'")
+        why = {"metric": "error_rate", "arm": "warm", "at": 5, "text": "`warm` fails."}
+        await conn.execute("UPDATE experiments SET why = $1", json.dumps(why))
+    async with serve_admin(database, tmp_path) as server, server.client(server.operator_key) as operator:
+        assert [each["code"] for each in await alerts(operator)] == ["experiment_paused"] * 2
+        async with server.person(await member(server, acme.project_id)) as ann:
+            (told,) = await alerts(ann)
+        assert told["href"] == f"/admin/experiments/{acme.project_id}/{mine.id}" and "`warm` fails." in told["detail"]
+        async with server.person(await member(server, acme.project_id, "bo@acme.example.com", "billing")) as bo:
+            assert await alerts(bo) == []
 
 
 async def test_a_limit_of_the_organization_leads_to_its_page(server: AdminServer, books: Books) -> None:

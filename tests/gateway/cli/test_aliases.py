@@ -28,7 +28,7 @@ async def test_an_alias_is_set_moved_listed_and_removed(lorikeet: Cli, adapters:
     (listed,) = await lorikeet.json("alias", "list", *OF_ACME)
     assert (listed["id"], listed["adapter"], listed["version"]) == (made["id"], "pirate", 2)
     code, out, _ = await lorikeet("alias", "list", *OF_ACME)
-    assert (code, out.split()[:5]) == (0, ["NAME", "ADAPTER", "VERSION", "CREATED", "MOVED"])
+    assert (code, out.split()[:7]) == (0, ["NAME", "ADAPTER", "VERSION", "BASE", "EXPERIMENT", "CREATED", "MOVED"])
     assert await lorikeet("alias", "remove", "bot", *OF_ACME) == (0, "alias bot of acme is removed\n", "")
     assert await lorikeet.json("alias", "list", *OF_ACME) == []
 

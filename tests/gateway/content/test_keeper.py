@@ -48,6 +48,7 @@ async def test_what_nobody_can_read_is_told_at_the_start_and_each_day(database: 
         await conn.execute(
             "INSERT INTO request_contents VALUES ($1, 'a', now(), now() + interval '1 day', $2, '')", project_id, OLD.id
         )
+        await conn.execute("INSERT INTO experiment_keys VALUES ($1, $2, '')", project_id, OLD.id)
         await conn.execute("UPDATE projects SET store_days = 1, log_content_days = 1")
         await conn.execute("UPDATE content_keys SET used_at = now() - interval '1 month'")
     with capture_logs() as logs:
@@ -56,11 +57,9 @@ async def test_what_nobody_can_read_is_told_at_the_start_and_each_day(database: 
             now_s += later_s
             await keeper.work()
         await Keeper(database, Cipher([NEW, OLD])).work()
-    told = [
-        (line["event"], line["key"], line["num_chats"], line["num_replies"], line["num_contents"])
-        for line in about_keys(logs)
-    ]
-    assert told == [("content_key_missing", OLD.id, 2, 0, 1)] * 2
+    counts = ("num_chats", "num_replies", "num_contents", "num_unit_keys", "num_comments")
+    told = [(line["event"], line["key"], *(line[name] for name in counts)) for line in about_keys(logs)]
+    assert told == [("content_key_missing", OLD.id, 2, 0, 1, 1, 0)] * 2
 
 
 async def test_what_is_old_is_found_by_an_index(database: Database) -> None:

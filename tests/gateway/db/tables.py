@@ -17,6 +17,9 @@ from gateway.admin.adapters import adapters as admin_adapters
 from gateway.admin.adapters import aliases as admin_aliases
 from gateway.admin.billing import deliveries as admin_deliveries
 from gateway.admin.billing import prices as admin_prices
+from gateway.admin.experiments import experiments as admin_experiments
+from gateway.admin.experiments import layers as admin_layers
+from gateway.admin.experiments import metrics as admin_metrics
 from gateway.admin.limits import limits as admin_limits
 from gateway.admin.limits import webhooks as admin_webhooks
 from gateway.admin.organization import projects as admin_projects
@@ -25,14 +28,17 @@ from gateway.admin.pools import pools as admin_pools
 from gateway.db.adapters import adapter_imports
 from gateway.db.billing import deliveries, prices
 from gateway.db.content import idempotency, request_contents, stored_chats
+from gateway.db.experiments import feedback, looks
 from gateway.db.ledger import journals, refusals, rollups
 from gateway.db.limits import leases, webhooks
 from gateway.db.organization import logins, projects, users
 from gateway.db.pools import replicas
+from gateway.domain.experiments import definition
 from tests.gateway.adapters import test_watcher
 from tests.gateway.admin import test_shares
 from tests.gateway.content import test_idempotency, test_stored_chats
 from tests.gateway.content import test_request_log as test_contents
+from tests.gateway.evaluation import test_whose
 
 Test = Callable[..., Any]
 """A test function that holds the promise."""
@@ -102,6 +108,8 @@ USAGE = Reason("as many as there is usage, which the operator's limits bound")
 LEDGER = Reason("never removed: invoices and reports rest on the ledger")
 RECORD = Reason("never removed: it records what was done, or what was billed")
 STAYS = Reason("never removed: the ledger or the audit log names it; one short row")
+
+OF_EXPERIMENT = Reason("goes with its experiment, by the foreign key")
 
 REMOVES_LIMITS = Removal(projects._REMOVE_LIMITS)
 
@@ -402,6 +410,101 @@ TABLES: dict[str, Coverage] = {
         bound=Bound(admin_projects.MAX_LOG_CONTENT_DAYS, "days for which content may be logged"),
         removal=Removal(request_contents._DROP_EXPIRED),
         in_backup=False,
+    ),
+    # experiments
+    "experiments": Coverage(
+        access=Route(("projects", "experiments")),
+        foreign=ForeignId("experiment_id"),
+        bound=Bound(admin_experiments.MAX_EXPERIMENTS_EVER, "experiments of a project"),
+        removal=Removal(projects._REMOVE_EXPERIMENTS),
+    ),
+    "experiment_arms": Coverage(
+        access=Route(("projects", "experiments")),
+        foreign=ForeignId("experiment_id"),
+        bound=Bound(definition.MAX_ARMS, "arms of an experiment"),
+        removal=OF_EXPERIMENT,
+    ),
+    "experiment_layers": Coverage(
+        access=Route(("projects", "experiment_layers")),
+        foreign=ForeignId("name"),
+        bound=Bound(admin_layers.MAX_LAYERS, "layers of a project"),
+        removal=Removal(projects._REMOVE_LAYERS),
+    ),
+    "experiment_holdouts": Coverage(
+        access=Route(("projects", "holdouts")),
+        foreign=ForeignId("name"),
+        bound=Bound(admin_layers.MAX_HOLDOUTS, "holdouts of a project"),
+        removal=Removal(projects._REMOVE_HOLDOUTS),
+    ),
+    "experiment_keys": Coverage(
+        access=INTERNAL,
+        foreign=INTERNAL,
+        bound=Reason("one row per project"),
+        removal=Removal(projects._REMOVE_UNIT_KEY),
+    ),
+    "experiment_units": Coverage(
+        access=Route(("projects", "experiment_units")),
+        foreign=ForeignId("project_id"),
+        bound=USAGE,
+        removal=OF_EXPERIMENT,
+    ),
+    "experiment_requests": Coverage(access=INTERNAL, foreign=INTERNAL, bound=USAGE, removal=OF_EXPERIMENT),
+    "experiment_events": Coverage(
+        access=INTERNAL, foreign=INTERNAL, bound=USAGE, removal=Removal(projects._REMOVE_EVENTS)
+    ),
+    "experiment_days": Coverage(
+        access=Route(("projects", "experiments", "exposures")),
+        foreign=ForeignId("experiment_id"),
+        bound=Reason("one row per experiment, day, epoch and arm"),
+        removal=OF_EXPERIMENT,
+    ),
+    "experiment_sums": Coverage(
+        access=Route(("projects", "experiments", "results")),
+        foreign=ForeignId("experiment_id"),
+        bound=Reason("one row per experiment, day, epoch, arm and metric"),
+        removal=OF_EXPERIMENT,
+    ),
+    "experiment_times": Coverage(
+        access=Route(("projects", "experiments", "results")),
+        foreign=ForeignId("experiment_id"),
+        bound=Reason("one row per experiment, day, epoch, arm, metric and bucket"),
+        removal=OF_EXPERIMENT,
+    ),
+    "experiment_reasons": Coverage(
+        access=Route(("projects", "experiments", "health")),
+        foreign=ForeignId("experiment_id"),
+        bound=Reason("one row per experiment, day and reason"),
+        removal=OF_EXPERIMENT,
+    ),
+    "experiment_looks": Coverage(
+        access=Route(("projects", "experiments", "results")),
+        foreign=ForeignId("experiment_id"),
+        bound=Reason("one row per experiment and minute at most, and one per change of state"),
+        removal=Removal(looks._DROP_OLD),
+    ),
+    "feedback_metrics": Coverage(
+        access=Route(("projects", "feedback_metrics")),
+        foreign=ForeignId("name"),
+        bound=Bound(admin_metrics.MAX_METRICS, "feedback metrics of a project"),
+        removal=Removal(projects._REMOVE_METRICS),
+    ),
+    "feedback": Coverage(
+        access=Reason("a key of the project that sent the request, by the request's own guard"),
+        foreign=test_whose.test_anothers_feedback_is_read_and_withdrawn_as_none,
+        bound=Bound(feedback.KEEP_DAYS, "days for which votes are kept"),
+        removal=Removal(feedback._DROP_OLD),
+    ),
+    "feedback_ids": Coverage(
+        access=INTERNAL,
+        foreign=INTERNAL,
+        bound=Bound(feedback.KEEP_DAYS, "days for which ids of votes are kept"),
+        removal=Removal(feedback._DROP_IDS_OF_PROJECT),
+    ),
+    "feedback_counted": Coverage(
+        access=INTERNAL,
+        foreign=INTERNAL,
+        bound=Reason("one row per vote and experiment"),
+        removal=Reason("goes with its vote or its experiment, by the foreign keys"),
     ),
     # traffic
     "traffic_rollups": Coverage(

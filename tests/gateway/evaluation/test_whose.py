@@ -56,7 +56,8 @@ async def test_anothers_feedback_is_read_and_withdrawn_as_none(site: Site, other
 
 
 async def test_times_tell_no_foreign_id_from_a_made_up_one(site: Site, other: Site) -> None:
-    foreign, took = [await other.request() for _ in range(NUM_TIMED)], ([], [])
+    foreign = [await other.request() for _ in range(NUM_TIMED)]
+    took: tuple[list[float], list[float]] = ([], [])
     for text in foreign:
         for kind, request_id in enumerate((text, new_id("req"))):
             start = time.perf_counter()

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
+from gateway.db.adapters.bases import register_base
 from gateway.db.ids import new_id
 from gateway.domain.adapters.defaults import NO_DEFAULTS, Defaults
 from gateway.domain.experiments.allocation import first_split
 from gateway.domain.experiments.assignment import NUM_BUCKETS, Split
 from gateway.domain.experiments.definition import Arm, Experiment, Guardrail, Metrics, Primary, Target, UnitSource
+from gateway.pools.first_pool import make_pool
 
 if TYPE_CHECKING:
     from gateway.db.pool import Connection
@@ -32,6 +35,8 @@ class ArmOf(msgspec.Struct, frozen=True):
     adapter: str | None = None
     version: int = 1
     weight: int = 1
+    pool: str | None = None
+    """Another pool than that of the other arms."""
     defaults: Defaults = NO_DEFAULTS
     mode: Literal["fill", "replace"] = "fill"
 
@@ -42,6 +47,12 @@ class Made(msgspec.Struct, frozen=True):
     id: str
     definition: Experiment
     split: Split
+
+
+async def make_pool_row(conn: Connection, name: str, base_digest: str) -> None:
+    """Make a pool that no engine serves, in the caller's transaction: for arms in tests without gateways."""
+    await register_base(conn, base_digest, name)
+    await make_pool(conn, name, model="demo", folder=Path("/m"), base_digest=base_digest, num_replicas=0)
 
 
 _POOL = "SELECT id FROM pools WHERE name = $1 AND removed_at IS NULL"
@@ -81,14 +92,14 @@ async def start_experiment(
 ) -> Made:
     """Start an experiment of a project over slots 0 to `coverage` of its layer; its name is made or turned into it.
 
-    pool: the pool that serves all arms. fields: more of the definition.
+    pool: the pool that serves arms that name none. fields: more of the definition.
     """
-    pool_id = await conn.fetchval(_POOL, pool)
-    assert pool_id is not None, f"there is no pool {pool}"
-    targets = [
-        Target(pool if arm.adapter is None else f"{pool}:{arm.adapter}@{arm.version}", arm.defaults, arm.mode)
-        for arm in arms
+    pools = [arm.pool or pool for arm in arms]
+    models = [
+        base if arm.adapter is None else f"{base}:{arm.adapter}@{arm.version}"
+        for base, arm in zip(pools, arms, strict=True)
     ]
+    targets = [Target(each, arm.defaults, arm.mode) for each, arm in zip(models, arms, strict=True)]
     definition = Experiment(
         name,
         model,
@@ -108,6 +119,8 @@ async def start_experiment(
         await conn.execute(_EXPERIMENT, *values)
         for at, arm in enumerate(arms):
             version = None if arm.adapter is None else arm.version
+            pool_id = await conn.fetchval(_POOL, pools[at])
+            assert pool_id is not None, f"there is no pool {pools[at]}"
             await conn.execute(_ARM, made.id, at, pool_id, project_id, arm.adapter, version)
         await conn.execute(_ALIAS, new_id("alias"), project_id, model, made.id)
     return made

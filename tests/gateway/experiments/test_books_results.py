@@ -8,6 +8,7 @@ import random
 import msgspec
 import pytest
 
+from gateway.db.experiments.experiments import set_state
 from gateway.db.experiments.looks import list_looks
 from gateway.db.pool import Database
 from gateway.domain.errors import NotFound
@@ -122,4 +123,10 @@ async def test_harm_pauses_an_experiment_within_600_units(database: Database) ->
         assert (body["type"], body["data"]["experiment_id"]) == ("experiment.paused", made.id)
         (look,) = await list_looks(conn, made.id, LONG_AGO)
         assert _found(look.results)["error_rate", 1] == "harmed"
+        await set_state(conn, made.id, "running")
+        await send(conn, made, [Sent(unit(num + n), 1, finish_reason="error") for n in range(20)])
+        await keep_books(database)
+        assert await conn.fetchval("SELECT state FROM experiments WHERE id = $1", made.id) == "running", (
+            "a person's will"
+        )
         assert await conn.fetchval("SELECT state FROM experiments WHERE id = $1", bystander.id) == "running"

@@ -19,6 +19,7 @@ from gateway.db.pool import LISTENER_NAME
 from tests.gateway.bases import put_adapter
 from tests.gateway.live import LiveGateway, make_operator_key
 from tests.gateway.model_folder import make_model_folder
+from tests.gateway.routing.lab import Lab
 from tests.gateway.routing.recording_engine import RecordingEngine
 from tests.installation.databases import Databases
 from tests.installation.live_gateway import gateways_with
@@ -119,3 +120,11 @@ async def tenants(city: City, operator: httpx.AsyncClient) -> AsyncIterator[list
     yield made
     for tenant in made:
         await tenant.close()
+
+
+@pytest.fixture
+async def lab(city: City, tenants: list[Tenant]) -> Lab:
+    """One of the tenants, with three versions of an adapter."""
+    tenant = tenants[0]
+    await tenant.put("bot", 1, 2, 3)
+    return Lab(city, tenant, [await tenant.client(gateway) for gateway in range(2)])

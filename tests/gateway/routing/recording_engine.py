@@ -68,6 +68,14 @@ class RecordingEngine:
         """From now on requests for the adapter of this content key fail the engine."""
         self._mailbox.failures[key] = EngineError("internal", f"adapter {key} broke it")
 
+    def fill(self, key: str) -> None:
+        """From now on there is no room for requests for the adapter of this content key, until `empty`."""
+        self._mailbox.failures[key] = EngineError("queue_full", "no room", retry_after_s=0.1)
+
+    def empty(self, key: str) -> None:
+        """There is room again."""
+        del self._mailbox.failures[key]
+
     def stop(self) -> None:
         self._server.drain()
         for thread in self._threads:

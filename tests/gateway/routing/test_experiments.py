@@ -2,85 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
-import datetime
+import time
 from typing import Any
 
-import asyncpg
-import httpx
-import msgspec
 import pytest
 
-from gateway.domain.experiments.assignment import assign, unit_digest
+from gateway.domain.experiments.assignment import assign
 from gateway.domain.experiments.vote_ids import is_signed, request_id_of
-from tests.gateway.experiments.making import ArmOf, Made, set_state, start_experiment
-from tests.gateway.routing.conftest import City, Tenant
-from tests.patience import PATIENCE_S
+from tests.gateway.experiments.making import set_state
+from tests.gateway.routing.lab import CHAT, COMPLETIONS, EMBEDDINGS, HEADER, Lab, arm_of
+from tests.patience import PATIENCE_S, least
 
-ARMS = (ArmOf("control", "bot", 1), ArmOf("warm", "bot", 2))
-CHAT, COMPLETIONS, EMBEDDINGS = "/v1/chat/completions", "/v1/completions", "/v1/embeddings"
-HEADER = "x-lorikeet-experiment"
-
-
-class Lab(msgspec.Struct, frozen=True):
-    """A tenant with an experiment, and a client of each gateway."""
-
-    city: City
-    tenant: Tenant
-    clients: list[httpx.AsyncClient]
-
-    async def start(self, arms: tuple[ArmOf, ...] = ARMS, **fields: Any) -> Made:
-        conn = await asyncpg.connect(self.city.dsn)
-        try:
-            return await start_experiment(conn, self.tenant.project_id, arms, **fields)
-        finally:
-            await conn.close()
-
-    async def ask(self, unit: str | None, path: str = CHAT, gateway: int = 0, **fields: Any) -> httpx.Response:
-        """Ask the experiment; headers are a field of that name."""
-        prompt: dict[str, Any] = {COMPLETIONS: {"prompt": "hello"}, EMBEDDINGS: {"input": "hello"}}.get(
-            path, {"messages": [{"role": "user", "content": "hello"}]}
-        )
-        headers = fields.pop("headers", {})
-        tokens = {} if path == EMBEDDINGS else {"max_tokens": 2}
-        user = {} if unit is None else {"user": unit}
-        body = {"model": "support-bot"} | prompt | tokens | user | fields
-        return await self.clients[gateway].post(path, json=body, headers=headers)
-
-    async def rows(self, table: str, least: int = 1) -> list[asyncpg.Record]:
-        """The project's rows of a table, once there are so many."""
-        of = "project_id = $1"
-        if table in ("experiment_units", "experiment_reasons", "experiment_events"):
-            of = "experiment_id IN (SELECT id FROM experiments WHERE project_id = $1)"
-        async with asyncio.timeout(PATIENCE_S):
-            while True:
-                found = await self.city.fetch(f"SELECT * FROM {table} WHERE {of}", self.tenant.project_id)
-                if len(found) >= least:
-                    return found
-                await asyncio.sleep(0.05)
-
-    async def digests(self, *units: str) -> dict[bytes, str]:
-        """The units by their digests, with the secret that a gateway has read."""
-        services = self.city.gateways[0]._services
-        loop = self.city.gateways[0].loop
-        assert services is not None and loop is not None
-        found = services.pipeline._resolver._found[self.tenant.project_id]["support-bot"]
-        return {unit_digest(found.project_key, unit): unit for unit in units}  # type: ignore[union-attr]
-
-
-@pytest.fixture
-async def lab(city: City, tenants: list[Tenant]) -> Lab:
-    tenant = tenants[0]
-    await tenant.put("bot", 1, 2, 3)
-    return Lab(city, tenant, [await tenant.client(gateway) for gateway in range(2)])
-
-
-def arm_of(reply: httpx.Response) -> str:
-    """The arm that a reply's header names."""
-    assert reply.status_code == 200, reply.text
-    name, version, arm, reason = reply.headers[HEADER].split(";")
-    assert (name, version, reason) == ('"support-tone"', "v=1", "reason=split")
-    return str(arm.removeprefix('arm="').removesuffix('"'))
+WITHIN_S = 1.0
 
 
 async def test_one_unit_has_one_arm_everywhere(lab: Lab) -> None:
@@ -116,9 +49,9 @@ async def test_a_reply_of_an_experiment_can_be_voted_on_at_once(lab: Lab) -> Non
     reply = await lab.ask("ann")
     signed, request_id = reply.json()["id"], reply.headers["x-request-id"]
     assert (len(signed), request_id_of(signed)) == (len("chatcmpl-") + 32, request_id)
-    found = lab.city.gateways[0]._services.resolver._found[lab.tenant.project_id]["support-bot"]  # type: ignore[union-attr]
-    assert is_signed(found.project_key, signed)  # type: ignore[union-attr]
-    assert not is_signed(found.project_key, signed[:-1] + ("a" if signed[-1] != "a" else "b"))  # type: ignore[union-attr]
+    key = await lab.key()
+    assert is_signed(key, signed)
+    assert not is_signed(key, signed[:-1] + ("a" if signed[-1] != "a" else "b"))
     plain = await lab.ask("ann", model="tiny:bot")
     assert len(plain.json()["id"]) == len("chatcmpl-") + 24
     assert HEADER not in plain.headers
@@ -188,13 +121,19 @@ async def test_a_pause_holds_on_both_gateways_within_a_second(lab: Lab) -> None:
     unit = next(f"user-{n}" for n in range(100) if assign(made.split, f"user-{n}", b"").arm == 1)
     for gateway in range(2):
         assert arm_of(await lab.ask(unit, gateway=gateway)) == "warm"
-    conn = await asyncpg.connect(lab.city.dsn)
-    try:
-        for state, expected in (("paused", "control"), ("running", "warm"), ("stopped", "control")):
+    async with lab.connected() as conn:
+
+        async def become(state: str, expected: str) -> float:
+            """Seconds until both gateways know it."""
             await set_state(conn, made.id, state)
-            set_at = datetime.datetime.now()
+            set_at_s = time.monotonic()
             for gateway in range(2):
                 while f'arm="{expected}"' not in (await lab.ask(unit, gateway=gateway)).headers[HEADER]:
-                    assert (datetime.datetime.now() - set_at).total_seconds() < PATIENCE_S
-    finally:
-        await conn.close()
+                    assert time.monotonic() < set_at_s + PATIENCE_S
+            return time.monotonic() - set_at_s
+
+        async def pause_and_go_on() -> float:
+            return max(await become("paused", "control"), await become("running", "warm"))
+
+        assert await least(pause_and_go_on, WITHIN_S) < WITHIN_S
+        await become("stopped", "control")

@@ -1,0 +1,1 @@
+"""Experiments from the command line."""

@@ -1,0 +1,241 @@
+"""`lorikeet experiment results` and its like: what an experiment found, whether it works, and what it would find.
+
+Every number has its interval, and a sentence says what may be concluded.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from gateway.cli.errors import CommandFailed, ServerUnreachable
+from gateway.cli.experiments.parts import add_name, add_tenant, find_experiment, percent
+from gateway.cli.output import add_json_flag, print_json, print_result, print_table
+
+if TYPE_CHECKING:
+    from gateway.cli.output import Verbs
+    from gateway.experiments.recount import Verification
+
+
+def register(actions: Verbs) -> None:
+    results = actions.add_parser(
+        "results",
+        help="show what an experiment found",
+        description="Show what an experiment found: each metric with an interval that holds however often anybody "
+        "looks, and a sentence that says what may be concluded.",
+    )
+    results.add_argument("--metric", metavar="METRIC", help="show only this metric")
+    results.add_argument("--as-of", type=int, metavar="SECONDS", help="show the latest look up to this Unix time")
+    results.set_defaults(run=_results)
+    health = actions.add_parser(
+        "health",
+        help="show whether an experiment works as declared",
+        description="Show whether units are split as declared, treatments are delivered, and requests name units.",
+    )
+    health.set_defaults(run=_health)
+    verify = actions.add_parser(
+        "verify",
+        help="recount an experiment from its rows",
+        description="Compare the sums of an experiment with a recount of all its rows, straight from the database. "
+        "Every integer has to be equal.",
+    )
+    verify.set_defaults(run=_verify)
+    for parser in (results, health, verify):
+        add_name(parser)
+    preview = actions.add_parser(
+        "preview",
+        help="show a unit's arm, or how long an experiment would take",
+        description="Show which arm a unit gets, or how many units and days an effect needs. Nothing is exposed.",
+    )
+    preview.add_argument("name", metavar="NAME", nargs="?", help="name of the experiment; needed with --unit")
+    preview.add_argument("--unit", metavar="UNIT", help="unit whose arm to show")
+    preview.add_argument("--metric", metavar="METRIC", help="metric whose effect is to be found")
+    preview.add_argument("--effect", type=percent, metavar="PERCENT", help="effect, in percent of the metric's mean")
+    preview.set_defaults(run=_preview)
+    calibrate = actions.add_parser(
+        "calibrate",
+        help="try experiments without effects on past traffic",
+        description="Split past units of a tenant at random, many times, and count how often that looks like an "
+        "effect. Shows also the effects that 7, 14 and 28 days can find.",
+    )
+    calibrate.add_argument("metric", metavar="METRIC", help="metric of the ledger, such as cost_nanos")
+    calibrate.add_argument("--runs", type=int, default=200, metavar="NUMBER", help="random splits (default: 200)")
+    calibrate.set_defaults(run=_calibrate)
+    for parser in (preview, calibrate):
+        parser.add_argument("--days", type=int, default=28, metavar="DAYS", help="days of past traffic (default: 28)")
+        parser.add_argument(
+            "--count",
+            choices=("unit", "api_key", "request"),
+            help="thing that counts as a unit of the past (default: units of earlier experiments, else requests)",
+        )
+    forget = actions.add_parser(
+        "forget",
+        help="forget a unit",
+        description="Remove all that a tenant's experiments know of a unit, and correct their sums.",
+    )
+    forget.add_argument("unit", metavar="UNIT", help="unit as requests name it")
+    forget.set_defaults(run=_forget)
+    for parser in (results, health, verify, preview, calibrate, forget):
+        add_tenant(parser)
+        add_json_flag(parser)
+
+
+def _results(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
+    from gateway.cli.client import AdminClient
+
+    wanted = {"metric": arguments.metric, "as_of": arguments.as_of}
+    with AdminClient.of(environ) as client:
+        path, _ = find_experiment(client, arguments)
+        found = client.get(f"{path}/results", **{name: each for name, each in wanted.items() if each is not None})
+    if arguments.json:
+        print_json(found)
+        return 0
+    print_table(("ARM", "UNITS", "FULLY TREATED"), [_arm(arm) for arm in found["arms"]])
+    rows = [*map(_comparison, found["comparisons"]), *map(_quantile, found["quantiles"])]
+    if rows:
+        print()
+        print_table(("METRIC", "ROLE", "ARM", "CONTROL", "ARM'S", "DIFFERENCE", "INTERVAL", "PROVEN"), rows)
+    for guardrail in found["guardrails"]:
+        if guardrail["verdict"] == "harmed":
+            print(guardrail["text"])
+    print()
+    print(found["conclusion"])
+    return 0
+
+
+def _arm(arm: dict[str, Any]) -> tuple[object, ...]:
+    return arm["name"], arm["units"], "" if arm["compliance"] is None else f"{arm['compliance']:.0%}"
+
+
+def _comparison(each: dict[str, Any]) -> tuple[object, ...]:
+    relative = each["relative_interval"]
+    if relative is not None and relative["low"] is not None and relative["high"] is not None:
+        effect = "" if each["relative_effect"] is None else f"{each['relative_effect']:+.1%}"
+        interval = f"{relative['low']:+.1%} to {relative['high']:+.1%}"
+    else:
+        effect, interval = f"{each['effect']:+.4g}", _span(each["interval"])
+    control, treatment = f"{each['control']['mean']:.4g}", f"{each['treatment']['mean']:.4g}"
+    proven = "not yet" if each["verdict"] == "unclear" else each["verdict"]
+    return each["metric"], each["role"], each["arm"], control, treatment, effect, interval, proven
+
+
+def _quantile(each: dict[str, Any]) -> tuple[object, ...]:
+    control, treatment = each["control"]["estimate"], each["treatment"]["estimate"]
+    known = control is not None and treatment is not None
+    shown = (f"{control:.4g}", f"{treatment:.4g}", f"{treatment - control:+.4g}") if known else ("", "", "")
+    proven = "not yet" if each["verdict"] == "unclear" else each["verdict"]
+    return each["metric"], each["role"], each["arm"], *shown, _span(each["difference"]), proven
+
+
+def _span(bounds: dict[str, Any]) -> str:
+    if bounds["low"] is None or bounds["high"] is None:
+        return "nothing yet"
+    return f"{bounds['low']:+.4g} to {bounds['high']:+.4g}"
+
+
+def _health(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
+    from gateway.cli.client import AdminClient
+
+    with AdminClient.of(environ) as client:
+        path, _ = find_experiment(client, arguments)
+        found = client.get(f"{path}/health")
+    if arguments.json:
+        print_json(found)
+        return 0
+    rows = [
+        (
+            arm["name"],
+            arm["units"],
+            f"{arm['expected_units']:,.0f}",
+            "" if arm["compliance"] is None else f"{arm['compliance']:.0%}",
+        )
+        for arm in found["arms"]
+    ]
+    print_table(("ARM", "UNITS", "AS DECLARED", "FULLY TREATED"), rows)
+    for reason, number in sorted(found["not_analysed"].items()):
+        print(f"{number:,} requests are not analysed: {reason}")
+    for problem in found["problems"]:
+        print(problem)
+    print(f"the experiment is {found['status']}")
+    return 0
+
+
+def _preview(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
+    from gateway.cli.client import AdminClient
+
+    body: dict[str, Any] = {"unit": arguments.unit, "metric": arguments.metric, "past_days": arguments.days}
+    body["past_units"] = arguments.count
+    if arguments.effect is not None:
+        body["relative_effect"] = arguments.effect / 100
+    with AdminClient.of(environ) as client:
+        base = f"{client.tenant_path(arguments.tenant)}/experiments"
+        if arguments.name is not None:
+            body["experiment_id"] = find_experiment(client, arguments)[1]["id"]
+        found = client.post(f"{base}/preview", json=body)
+    said = []
+    if found["assignment"]:
+        said.append(f"the unit gets {found['assignment']['arm']} ({found['assignment']['reason']})")
+    if found["size"]:
+        said.append(found["size"]["text"])
+    return print_result(arguments, found, "\n".join(said))
+
+
+def _calibrate(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
+    from gateway.cli.client import AdminClient
+
+    body = {"metric": arguments.metric, "past_days": arguments.days, "runs": arguments.runs}
+    body["past_units"] = arguments.count
+    with AdminClient.of(environ) as client:
+        found = client.post(f"{client.tenant_path(arguments.tenant)}/experiments/calibrate", json=body)
+    return print_result(arguments, found, found["text"])
+
+
+def _forget(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
+    from gateway.cli.client import AdminClient
+
+    with AdminClient.of(environ) as client:
+        path = f"{client.tenant_path(arguments.tenant)}/experiment_units/forget"
+        found = client.post(path, json={"unit": arguments.unit})
+    number = found["experiments"]
+    return print_result(arguments, found, f"the unit is forgotten; {number} experiment{'s' * (number != 1)} knew it")
+
+
+def _verify(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
+    from gateway.cli.client import AdminClient
+    from gateway.cli.server.processes import database_dsn
+    from gateway.db.pool import UNAVAILABLE, UNUSABLE, in_words
+    from gateway.settings import load_settings
+
+    with AdminClient.of(environ) as client:
+        _, experiment = find_experiment(client, arguments)
+    try:
+        found = asyncio.run(_recount(database_dsn(load_settings(environ)), experiment["id"]))
+    except LookupError:
+        raise CommandFailed("the experiment has not started: there is nothing to recount") from None
+    except UNUSABLE as error:
+        raise CommandFailed(in_words(error)) from None
+    except OSError as error:
+        raise ServerUnreachable(in_words(error)) from None
+    except UNAVAILABLE as error:
+        raise ServerUnreachable(in_words(error)) from None
+    shown = {
+        "num_units": found.num_units,
+        "num_recounted": found.num_recounted,
+        "differences": list(found.differences),
+    }
+    if found.differences and not arguments.json:
+        raise CommandFailed(f"the sums differ from a recount: {'; '.join(found.differences[:5])}")
+    print_result(
+        arguments, shown, f"{found.num_recounted} of {found.num_units} units recounted; every integer is equal"
+    )
+    return 1 if found.differences else 0
+
+
+async def _recount(dsn: str, experiment_id: str) -> Verification:
+    from gateway.db.pool import Database
+    from gateway.experiments.recount import verify
+
+    async with await Database.connect(dsn, max_size=1) as database, database.acquire() as conn:
+        return await verify(conn, experiment_id)

@@ -1,0 +1,41 @@
+"""Arguments that commands about experiments share, and how one finds the experiment that is named."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING, Any
+
+from gateway.cli.errors import CommandFailed
+
+if TYPE_CHECKING:
+    from gateway.cli.client import AdminClient
+
+
+def add_tenant(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--tenant", required=True, metavar="NAME", help="name of the tenant")
+
+
+def add_name(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("name", metavar="NAME", help="name of the experiment")
+
+
+def percent(text: str) -> float:
+    """Return a percentage. Raises ArgumentTypeError: for what is none above 0."""
+    try:
+        value = float(text.removesuffix("%"))
+    except ValueError:
+        value = 0.0
+    if not 0 < value <= 100:
+        raise argparse.ArgumentTypeError(f"expected a percentage from 0.01 to 100, not '{text}'")
+    return value
+
+
+def find_experiment(client: AdminClient, arguments: argparse.Namespace) -> tuple[str, dict[str, Any]]:
+    """Return the path of the experiment that is named, and what it is. Raises CommandFailed."""
+    base = f"{client.tenant_path(arguments.tenant)}/experiments"
+    for each in client.get_all(base):
+        if arguments.name in (each["name"], each["id"]):
+            return f"{base}/{each['id']}", each
+    raise CommandFailed(
+        f"{arguments.tenant} has no experiment named '{arguments.name}'; `lorikeet experiment list` lists all"
+    )

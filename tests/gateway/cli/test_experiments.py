@@ -1,0 +1,134 @@
+"""Experiments from the command line: a whole life, with flags or a file, in words and in JSON."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.db.pool import Database
+from gateway.pools.first_pool import ensure_first_pool
+from tests.gateway.bases import BASE_DIGEST, put_adapter
+from tests.gateway.cli.conftest import Cli
+
+OF_ACME = ("--tenant", "acme")
+CREATE = (
+    *("experiment", "create", "tone", "--model", "bot", "--arm", "control=tiny:support@1"),
+    *("--arm", "warm=tiny:support@2", "--primary", "cost_nanos:decrease", "--guardrail", "error_rate:pause"),
+)
+
+
+@pytest.fixture
+async def acme(lorikeet: Cli, database: Database) -> Any:
+    """A tenant with an adapter of two versions."""
+    tenant = await lorikeet.json("tenant", "create", "acme")
+    async with database.acquire() as conn:
+        await ensure_first_pool(
+            conn, "tiny", model="demo", folder=Path("/x"), base_digest=BASE_DIGEST, address="ipc:///run/nobody.sock"
+        )
+        for letter in "ab":
+            await put_adapter(conn, tenant["id"], "support", digest=letter * 64, rank=8, size_bytes=1)
+    return tenant
+
+
+async def test_an_experiment_lives_from_flags_to_the_decision(lorikeet: Cli, acme: Any) -> None:
+    code, out, err = await lorikeet(*CREATE, "--coverage", "20", "--min-days", "3", *OF_ACME)
+    assert (code, out, err) == (
+        0,
+        "experiment tone is a draft: `lorikeet experiment start tone` starts it\n",
+        "",
+    )
+    made = await lorikeet.json("experiment", "show", "tone", *OF_ACME)
+    assert (made["coverage"], made["analysis"]["min_days"]) == (2000, 3)
+    assert made["metrics"]["guardrails"][0]["action"] == "pause"
+    assert (await lorikeet("experiment", "start", "tone", *OF_ACME))[1] == "experiment tone is running\n"
+    _, out, _ = await lorikeet("experiment", "change", "tone", "--weight", "warm=3", "--coverage", "50", *OF_ACME)
+    assert out.startswith("experiment tone is at version 2; the new weights hold in some seconds")
+    _, out, _ = await lorikeet("experiment", "list", *OF_ACME)
+    assert out.splitlines()[1].split()[:5] == ["tone", "running", "bot", "control,", "warm"]
+    _, out, _ = await lorikeet("alias", "list", *OF_ACME)
+    assert out.splitlines()[1].split()[:5] == ["bot", "-", "-", "-", "tone"]
+    _, out, _ = await lorikeet("experiment", "show", "tone", *OF_ACME)
+    assert "tiny:support@2" in out and "possible now: pause, stop, change" in out
+    for verb, state in (("pause", "paused"), ("stop", "stopped")):
+        assert (await lorikeet("experiment", verb, "tone", *OF_ACME))[1] == f"experiment tone is {state}\n"
+    _, out, _ = await lorikeet("experiment", "decide", "tone", "warm", *OF_ACME)
+    assert out == "bot is tiny:support@2 for everybody from now on\n"
+    assert (await lorikeet("experiment", "archive", "tone", *OF_ACME))[1] == "experiment tone is archived\n"
+    assert [each["name"] for each in await lorikeet.json("experiment", "list", "--state", "archived", *OF_ACME)] == [
+        "tone"
+    ]
+
+
+async def test_an_experiment_comes_from_a_file(lorikeet: Cli, acme: Any, tmp_path: Path) -> None:
+    await lorikeet(*CREATE, *OF_ACME)
+    made = await lorikeet.json("experiment", "show", "tone", *OF_ACME)
+    body = {name: made[name] for name in ("unit", "coverage", "metrics")}
+    body["arms"] = [{name: arm[name] for name in ("name", "weight", "target")} for arm in made["arms"]]
+    path = tmp_path / "experiment.json"
+    path.write_text(json.dumps(body | {"model": "bot-2"}))
+    second = await lorikeet.json("experiment", "create", "second", "--file", str(path), *OF_ACME)
+    assert (second["name"], second["model"], second["arms"]) == ("second", "bot-2", made["arms"])
+    assert (await lorikeet("experiment", "delete", "second", *OF_ACME))[1] == "the draft second is deleted\n"
+
+
+async def test_an_arm_ends(lorikeet: Cli, acme: Any) -> None:
+    await lorikeet(*CREATE, "--arm", "base=tiny", *OF_ACME)
+    await lorikeet("experiment", "start", "tone", *OF_ACME)
+    after = await lorikeet.json("experiment", "change", "tone", "--end-arm", "base", *OF_ACME)
+    assert [(arm["ended"], arm["weight"]) for arm in after["arms"]] == [(False, 1), (False, 1), (True, 0)]
+
+
+async def test_results_say_what_may_be_concluded(lorikeet: Cli, acme: Any) -> None:
+    await lorikeet(*CREATE, *OF_ACME)
+    await lorikeet("experiment", "start", "tone", *OF_ACME)
+    code, out, err = await lorikeet("experiment", "results", "tone", *OF_ACME)
+    assert (code, err, out.splitlines()[-1]) == (0, "", "No unit has taken part yet.")
+    code, out, _ = await lorikeet("experiment", "health", "tone", *OF_ACME)
+    assert (code, out.splitlines()[-1]) == (0, "the experiment is healthy")
+    code, out, _ = await lorikeet("experiment", "preview", "tone", "--unit", "ann", *OF_ACME)
+    assert code == 0 and out in ("the unit gets warm (split)\n", "the unit gets control (split)\n")
+    _, out, _ = await lorikeet("experiment", "forget", "ann", *OF_ACME)
+    assert out == "the unit is forgotten; 0 experiments knew it\n"
+
+
+async def test_metrics_layers_and_holdouts(lorikeet: Cli, acme: Any) -> None:
+    await lorikeet("experiment", "metric", "create", "thumbs-up", *OF_ACME)
+    tone = ("experiment", "metric", "create", "tone", "--type", "label", "--label", "warm=1", "--label", "cold=-1")
+    assert (await lorikeet.json(*tone, *OF_ACME))["labels"] == {"warm": 1.0, "cold": -1.0}
+    await lorikeet("experiment", "layer", "create", "search", *OF_ACME)
+    await lorikeet("experiment", "holdout", "create", "quarter", "2.5", *OF_ACME)
+    for what, rows in (
+        ("metric", [["thumbs-up", "boolean", "increase", "mean", "-"], ["tone", "label", "increase", "mean", "-"]]),
+        ("layer", [["search", "100", "%", "-"]]),
+        ("holdout", [["quarter", "2.5", "%"]]),
+    ):
+        _, out, _ = await lorikeet("experiment", what, "list", *OF_ACME)
+        assert [line.split() for line in out.splitlines()[1:]] == rows
+    assert (await lorikeet("experiment", "layer", "delete", "search", *OF_ACME))[1] == "layer search is deleted\n"
+
+
+async def test_what_is_wrong_is_said_in_one_line(lorikeet: Cli, acme: Any) -> None:
+    await lorikeet(*CREATE, *OF_ACME)
+    for words, exit_code, complaint in (
+        (("create", "x"), 2, "give a name, --model, two or more --arm, and --primary; or --file"),
+        ((*CREATE[1:], "--weight", "hot=1"), 2, "there is no arm named 'hot'"),
+        ((*CREATE[1:], "--arm", "hot"), 2, "--arm: expected NAME=VALUE"),
+        ((*CREATE[1:], "--primary", "cost_nanos"), 2, "expected METRIC:increase or METRIC:decrease"),
+        (CREATE[1:], 1, "already has an experiment named 'tone'"),
+        (("create", "--file", "/nowhere.json"), 1, "/nowhere.json: No such file"),
+        (("show", "nothing"), 1, "acme has no experiment named 'nothing'"),
+        (("decide", "tone", "warm"), 1, "the experiment is draft"),
+        (("results", "tone"), 1, "has not started"),
+        (("change", "tone"), 2, "give --coverage, --weight, --end-arm or --file"),
+        (("change", "tone", "--end-arm", "hot"), 2, "there is no arm named 'hot'"),
+        (("preview",), 1, "Name a `unit`"),
+        (("calibrate", "smiles"), 1, "Invalid value for 'metric'"),
+        (("metric", "create", "x", "--type", "label", "--label", "warm"), 2, "--label: expected NAME=NUMBER"),
+        (("layer", "delete", ".."), 1, "is not valid"),
+    ):
+        code, out, err = await lorikeet("experiment", *words, *OF_ACME)
+        assert (code, out) == (exit_code, ""), (words, out, err)
+        assert complaint in err and err.count("\n") == 1, (words, err)

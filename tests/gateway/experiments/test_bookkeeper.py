@@ -1,0 +1,167 @@
+"""The bookkeeper opens enrolment with new weights, tells how far it is behind, and takes over from another one."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+from contextlib import AsyncExitStack
+
+from prometheus_client import CollectorRegistry
+
+from gateway.db.changes import Change, ChangeFeed
+from gateway.db.experiments.events import waiting
+from gateway.db.pool import Database
+from gateway.domain.experiments.allocation import bucket_counts, rebalanced, table
+from gateway.domain.experiments.assignment import NUM_BUCKETS
+from gateway.experiments.bookkeeper import ExperimentBookkeeper
+from gateway.experiments.results import read_health
+from gateway.observability.experiment_metrics import ExperimentMetrics
+from tests.gateway.experiments.books_rows import (
+    Sent,
+    keep_books,
+    make_experiment,
+    refuse,
+    send,
+    unit,
+    vote,
+)
+from tests.gateway.experiments.test_books import LONG_AGO, check
+from tests.patience import PATIENCE_S, least
+
+_CLOSE = """
+    UPDATE experiments SET enrolling = false, next_weights = '{3,1}', closed_at = clock_timestamp() - $2::interval
+    WHERE id = $1
+"""
+_ROW = "SELECT enrolling, next_weights, closed_at, exposed_at, tables, slots FROM experiments WHERE id = $1"
+
+
+async def test_new_weights_come_once_enrolment_was_closed_for_long_enough(database: Database) -> None:
+    async with database.acquire() as conn:
+        made = await make_experiment(conn)
+        await conn.execute(_CLOSE, made.id, datetime.timedelta(seconds=1))
+        await keep_books(database)
+        row = await conn.fetchrow(_ROW, made.id)
+        assert row is not None and (row["enrolling"], len(row["tables"])) == (False, 1)
+        await conn.execute(_CLOSE, made.id, datetime.timedelta(seconds=6))
+        await keep_books(database)
+        row = await conn.fetchrow(_ROW, made.id)
+    assert row is not None
+    assert (row["enrolling"], row["next_weights"], row["closed_at"]) == (True, None, None)
+    assert row["tables"] == [table((1, 1)), rebalanced(table((1, 1)), (3, 1))]
+    assert [row["tables"][1].count(arm) for arm in (0, 1)] == bucket_counts((3, 1))
+    assert row["slots"] == bytes([2]) * NUM_BUCKETS
+    assert row["exposed_at"] is not None
+
+
+async def test_units_of_several_epochs_are_judged_by_their_own_shares(database: Database) -> None:
+    async with database.acquire() as conn:
+        made = await make_experiment(conn)
+        await send(conn, made, [Sent(unit(n), n % 2, LONG_AGO) for n in range(60)])
+        await conn.execute(_CLOSE, made.id, datetime.timedelta(seconds=6))
+        await keep_books(database)
+        second = [Sent(unit(n), int(n % 4 == 3), LONG_AGO, epoch=2) for n in range(100, 160)]
+        await send(conn, made, second)
+        await send(conn, made, [Sent(unit(n), n % 2, LONG_AGO, epoch=1, tokens=9) for n in range(5)])
+        await keep_books(database)
+        health = await read_health(conn, made)
+    assert [each.units for each in health.epochs] == [(30, 30), (45, 15)]
+    assert [each.shares for each in health.epochs] == [(0.5, 0.5), (0.75, 0.25)]
+    assert not health.is_srm
+    assert [arm.expected_units for arm in health.arms] == [75, 45]
+    await check(database, made, 120)
+
+
+async def test_health_names_busy_units_and_what_is_not_analysed(database: Database) -> None:
+    async with database.acquire() as conn:
+        made = await make_experiment(conn)
+        sent = [Sent(unit(n), n % 2, LONG_AGO, is_delivered=n != 1) for n in range(200)]
+        ids = await send(conn, made, [*sent, *(Sent(unit(7), 1, LONG_AGO) for _ in range(29))])
+        await vote(conn, made, 1, request_id=ids[0], at=LONG_AGO)
+        await refuse(conn, made, Sent(unit(8), 0, LONG_AGO))
+        reasons = "INSERT INTO experiment_reasons (experiment_id, day, reason, num_requests) VALUES ($1, $2, $3, $4)"
+        for days, num in ((0, 4), (1, 3)):
+            await conn.execute(reasons, made.id, (LONG_AGO - datetime.timedelta(days=days)).date(), "no_unit", num)
+        await keep_books(database)
+        health = await read_health(conn, made)
+    assert (health.num_units, health.num_requests) == (200, 229)
+    assert [(each.digest, each.num_requests) for each in health.busy_units] == [(unit(7), 30)]
+    assert health.not_analysed == {"no_unit": 7}
+    assert [(arm.units, arm.delivered) for arm in health.arms] == [(100, 100), (100, 99)]
+    assert health.answer_rate == 1 / 200
+    assert (health.days, health.days_left, health.waiting.num) == (10, 0, 0)
+
+
+LIMIT_S = 2.0
+
+
+async def test_two_gateways_hear_of_harm_within_two_seconds_of_its_row(database: Database, dsn: str) -> None:
+    async def seconds() -> float:
+        async with database.acquire() as conn:
+            made = await make_experiment(conn, project="acme")
+            harmless = [Sent(unit(n), n % 2, finish_reason="error" if n < 8 else "stop") for n in range(100)]
+            await send(conn, made, harmless)
+        heard = [asyncio.Event() for _ in range(2)]
+        async with AsyncExitStack() as stack:
+            for event in heard:
+                gateway = await stack.enter_async_context(await Database.connect(dsn))
+                feed, bookkeeper = ChangeFeed(gateway), ExperimentBookkeeper(gateway)
+
+                def changed(change: Change | None, event: asyncio.Event = event) -> None:
+                    if change is not None and (change.table, change.id) == ("experiments", made.id):
+                        event.set()
+
+                feed.subscribe(changed)
+                await feed.start()
+                stack.push_async_callback(feed.stop)
+                bookkeeper.start()
+                stack.push_async_callback(bookkeeper.stop)
+            async with database.acquire() as conn, asyncio.timeout(PATIENCE_S):
+                while (await waiting(conn)).num:  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
+                await send(conn, made, [Sent(unit(n), 1, finish_reason="error") for n in range(100, 125)])
+                began_s = asyncio.get_running_loop().time()
+                await asyncio.gather(*(event.wait() for event in heard))
+                took_s = asyncio.get_running_loop().time() - began_s
+                assert await conn.fetchval("SELECT state FROM experiments WHERE id = $1", made.id) == "paused"
+        return took_s
+
+    assert await least(seconds, LIMIT_S) < LIMIT_S
+
+
+async def test_an_event_that_cannot_be_counted_is_left_out_and_holds_up_nobody(database: Database) -> None:
+    registry = CollectorRegistry()
+    bookkeeper = ExperimentBookkeeper(database, ExperimentMetrics(registry))
+    async with database.acquire() as conn:
+        made, other = await make_experiment(conn), await make_experiment(conn, project="globex")
+        (request_id, _) = await send(conn, made, [Sent(unit(n), at=LONG_AGO) for n in (1, 2)])
+        await bookkeeper.work()
+        least_value = -(2**63)  # the sum of two such votes is more than a state holds
+        await vote(conn, made, least_value, request_id=request_id, at=LONG_AGO)
+        await vote(conn, made, least_value, digest=unit(1), at=LONG_AGO)
+        await send(conn, other, [Sent(unit(n), at=LONG_AGO) for n in range(30)])
+        await send(conn, made, [Sent(unit(3), at=LONG_AGO)])
+        await bookkeeper.work()
+        assert (await waiting(conn)).num == 0
+    assert registry.get_sample_value("lorikeet_experiment_events_dropped_total") == 1
+    await check(database, other, 30)
+
+
+async def test_what_waits_is_shown_and_counted_by_whoever_runs(database: Database) -> None:
+    registry = CollectorRegistry()
+    bookkeepers = [ExperimentBookkeeper(database, ExperimentMetrics(registry)), ExperimentBookkeeper(database)]
+    async with database.acquire() as conn:
+        made = await make_experiment(conn)
+        await send(conn, made, [Sent(unit(n), n % 2, LONG_AGO) for n in range(50)])
+        before = await waiting(conn)
+        assert before.num == 50 and before.lag_s > 0
+        for bookkeeper in bookkeepers:
+            bookkeeper.start()
+        await bookkeepers[0].stop()
+        async with asyncio.timeout(PATIENCE_S):
+            while (await waiting(conn)).num:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        await bookkeepers[1].stop()
+    await bookkeepers[0].work()
+    assert registry.get_sample_value("lorikeet_experiment_events_waiting") == 0
+    assert registry.get_sample_value("lorikeet_experiment_lag_seconds") == 0
+    await check(database, made, 50)

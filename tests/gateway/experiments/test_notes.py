@@ -1,0 +1,143 @@
+"""What requests leave in memory is written each second, once, and within bounds."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry, Counter
+
+from gateway.db.pool import Database
+from gateway.domain.errors import BackendFailed, ClientGone, GatewayError, InvalidRequest, LimitReached, Overloaded
+from gateway.domain.experiments.assignment import Reason, unit_digest
+from gateway.domain.experiments.exposure import Exposure
+from gateway.experiments.notes import Notes
+from tests.gateway.bases import BASE_DIGEST
+from tests.gateway.experiments.making import KEY, ArmOf, Made, make_pool_row, start_experiment
+from tests.gateway.live import Tenant, make_tenant
+
+LIMITED = LimitReached("too many")
+
+
+@pytest.fixture
+async def acme(dsn: str) -> Tenant:
+    return await make_tenant(dsn, "acme", "pirate", "1")
+
+
+@pytest.fixture
+async def made(database: Database, acme: Tenant) -> Made:
+    async with database.transaction() as conn:
+        await make_pool_row(conn, "tiny", BASE_DIGEST)
+        return await start_experiment(conn, acme.project_id, [ArmOf("control", "pirate"), ArmOf("plain")])
+
+
+class Unreachable:
+    """A database that is away until it is told to come back."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self.is_away = True
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[Any]:
+        if self.is_away:
+            raise ConnectionRefusedError("nobody listens")
+        async with self._database.transaction() as conn:
+            yield conn
+
+
+def lost() -> Counter:
+    return Counter("lost", "", registry=CollectorRegistry())
+
+
+def value(counter: Counter) -> float:
+    return next(iter(counter.collect())).samples[0].value
+
+
+def exposure(made: Made, unit: str, arm: int = 0, reason: Reason = "split") -> Exposure:
+    epoch, name = int(reason == "split"), made.definition.arms[arm].name
+    return Exposure(made.id, "support-tone", 1, arm, name, epoch, reason, unit_digest(KEY, unit))
+
+
+async def rows(database: Database, table: str) -> list[Any]:
+    async with database.acquire() as conn:
+        return await conn.fetch(f"SELECT * FROM {table}")
+
+
+async def test_a_unit_is_written_once_and_keeps_its_first_epoch(database: Database, made: Made) -> None:
+    notes, other = Notes(database, lost()), Notes(database, lost())
+    for _ in range(3):
+        notes.exposed(exposure(made, "ann", 1))
+        await notes.flush()
+    other.exposed(Exposure(made.id, "support-tone", 2, 0, "control", 2, "split", unit_digest(KEY, "ann")))
+    other.exposed(exposure(made, "bob"))
+    await other.flush()
+    found = {row["digest"]: (row["epoch"], row["arm"]) for row in await rows(database, "experiment_units")}
+    assert found == {unit_digest(KEY, "ann"): (1, 1), unit_digest(KEY, "bob"): (1, 0)}
+
+
+@pytest.mark.parametrize(
+    ("error", "is_refusal"),
+    [
+        (LIMITED, True),
+        (InvalidRequest("wrong"), True),
+        (Overloaded("full", retry_after_s=1.0), True),
+        (ClientGone("left"), False),
+        (BackendFailed("broke"), False),
+    ],
+)
+async def test_a_refusal_is_an_event_of_its_unit(
+    database: Database, acme: Tenant, made: Made, error: GatewayError, is_refusal: bool
+) -> None:
+    notes = Notes(database, lost())
+    for number in range(3):
+        notes.refused(exposure(made, "ann", 1), acme.project_id, f"req_{number}", error)
+    notes.refused(exposure(made, "bob", 0, "no_unit"), acme.project_id, "req_x", error)
+    await notes.flush()
+    found = [(row["request_id"], row["num_refused"], row["arm"]) for row in await rows(database, "experiment_requests")]
+    events = [(row["kind"], row["request_id"]) for row in await rows(database, "experiment_events")]
+    assert found == ([("req_0", 3, 1)] if is_refusal else [])
+    assert events == ([("refusal", "req_0")] if is_refusal else [])
+
+
+async def test_what_the_database_does_not_take_waits(database: Database, acme: Tenant, made: Made) -> None:
+    away, counter = Unreachable(database), lost()
+    notes = Notes(away, counter)  # type: ignore[arg-type]
+    for number in range(2):
+        notes.exposed(exposure(made, "ann"))
+        notes.exposed(exposure(made, "", 0, "no_unit"))
+        notes.refused(exposure(made, "ann"), acme.project_id, f"req_{number}", LIMITED)
+        await notes.flush()
+    assert await rows(database, "experiment_units") == []
+    away.is_away = False
+    await notes.flush()
+    assert len(await rows(database, "experiment_units")) == 1
+    assert {row["request_id"] for row in await rows(database, "experiment_requests")} == {"req_0", "req_1"}
+    assert [(row["reason"], row["num_requests"]) for row in await rows(database, "experiment_reasons")] == [
+        ("no_unit", 2)
+    ]
+    assert value(counter) == 0
+
+
+async def test_notes_take_a_bounded_room_and_say_what_is_lost(database: Database, made: Made) -> None:
+    counter = lost()
+    notes = Notes(database, counter, max_waiting=3, max_written=2)
+    for number in range(5):
+        notes.exposed(exposure(made, f"user-{number}"))
+    assert value(counter) == 2
+    await notes.flush()
+    assert len(notes._written) == 2
+    assert len(await rows(database, "experiment_units")) == 3
+
+
+async def test_notes_of_an_experiment_that_is_gone_go_with_it(database: Database, acme: Tenant, made: Made) -> None:
+    notes = Notes(database, lost())
+    gone = Exposure("exp_gone", "gone", 1, 0, "control", 1, "split", b"d" * 16)
+    notes.exposed(gone)
+    notes.refused(gone, acme.project_id, "req_1", LIMITED)
+    notes.exposed(exposure(made, "ann"))
+    await notes.flush()
+    assert [row["experiment_id"] for row in await rows(database, "experiment_units")] == [made.id]
+    assert await rows(database, "experiment_requests") == []
