@@ -29,6 +29,7 @@ from gateway.admin.billing.stripe_customers import StripeCustomerController
 from gateway.admin.billing.usage import UsageController
 from gateway.admin.content.request_contents import get_request_content
 from gateway.admin.experiments.experiments import ExperimentController
+from gateway.admin.experiments.exports import ExperimentExportController
 from gateway.admin.experiments.layers import HoldoutController, LayerController
 from gateway.admin.experiments.life import ExperimentLifeController
 from gateway.admin.experiments.metrics import FeedbackMetricController
@@ -101,6 +102,7 @@ _HANDLERS: tuple[ControllerRouterHandler, ...] = (
     CreditController,
     AdjustmentController,
     ExperimentController,
+    ExperimentExportController,
     ExperimentLifeController,
     ExperimentResultController,
     PreviewController,

@@ -22,6 +22,10 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from gateway.admin.router import admin_routers
 from gateway.assembly.services import Services, running_services
 from gateway.dashboard import dashboard
+from gateway.evaluation.handler import feedback
+from gateway.evaluation.ofrep import ofrep
+from gateway.http.bodies import Bodies
+from gateway.http.caller import provide_caller
 from gateway.http.connections import ConnectionCap, capped_protocol
 from gateway.http.disconnect import telling_protocol
 from gateway.http.envelope import Application
@@ -40,8 +44,6 @@ from gateway.openai.completions.handler import completions
 from gateway.openai.embeddings.handler import embeddings
 from gateway.openai.health import health
 from gateway.openai.models import models
-from gateway.openai.shared.bodies import Bodies
-from gateway.openai.shared.caller import provide_caller
 from gateway.openai.stored.handler import stored_chats
 from gateway.openai.tokens.handler import tokens
 from gateway.reference.page.routes import documentation
@@ -70,6 +72,7 @@ def build_app(services: Services) -> Application:
             *stored_chats(services.chats),
             *models(services.resolver, pools),
             *tokens(services.pipeline, pace, operations=("tokenize", "detokenize")),
+            *feedback(services.votes, bodies, may_post=provide_caller(services.authenticator, "feedback")),
         ],
         dependencies={"caller": caller},
     )
@@ -86,6 +89,7 @@ def build_app(services: Services) -> Application:
                 ),
                 dependencies={"caller": caller},
             ),
+            ofrep(services.flags, bodies, caller=caller),
             *admin_routers(services.admin),
             *documentation(),
             *dashboard(),

@@ -48,6 +48,8 @@ from gateway.db.organization.organizations import installation_id
 from gateway.db.pool import FAILURES, UNAVAILABLE, UNUSABLE, Database, lock_table_warning
 from gateway.domain.limits.clock import DatabaseClock
 from gateway.domain.routing.bases import Bases
+from gateway.evaluation.flags import Flags
+from gateway.evaluation.votes import Votes
 from gateway.experiments.bookkeeper import ExperimentBookkeeper
 from gateway.experiments.keys import ProjectKeys
 from gateway.experiments.notes import Notes
@@ -93,6 +95,8 @@ class Services(msgspec.Struct, frozen=True, kw_only=True):
     chats: StoredChats
     contents: RequestContents
     refusals: Refusals
+    votes: Votes
+    flags: Flags
 
 
 @asynccontextmanager
@@ -210,6 +214,8 @@ async def running_services(settings: Settings, *, model_dir: Path, dsn: str) -> 
             chats=StoredChats(database, cipher, writes),
             contents=contents,
             refusals=refusals,
+            votes=Votes(database, project_keys, cipher),
+            flags=Flags(database, resolver),
         )
 
 

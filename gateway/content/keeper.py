@@ -13,6 +13,7 @@ import structlog
 from gateway.content.cipher import Cipher
 from gateway.db.content import idempotency, request_contents, stored_chats
 from gateway.db.content.content_keys import UnreadableRow, note_content_keys, unreadable_content
+from gateway.db.experiments import feedback
 from gateway.db.pool import Database
 from gateway.support.worker import forever
 
@@ -32,6 +33,9 @@ DROPS = (
     stored_chats.drop_old_chats,
     request_contents.drop_expired_contents,
     request_contents.drop_forbidden_contents,
+    feedback.drop_withdrawn_votes,
+    feedback.drop_old_votes,
+    feedback.drop_old_ids,
 )
 
 
@@ -83,6 +87,7 @@ async def drop_content(database: Database, project_id: str) -> None:
     await _drop_all(database, lambda conn: idempotency.drop_slots_of(conn, project_id))
     await _drop_all(database, lambda conn: stored_chats.drop_chats_of(conn, project_id))
     await _drop_all(database, lambda conn: request_contents.drop_contents_of(conn, project_id))
+    await _drop_all(database, lambda conn: feedback.drop_votes_of(conn, project_id))
 
 
 async def _drop_all(database: Database, drop: Callable[[Connection], Awaitable[int]]) -> None:

@@ -8,19 +8,46 @@ from __future__ import annotations
 
 import zipfile
 from collections.abc import AsyncIterator
+from typing import Protocol
 
-from gateway.exports.produce import Export
 from gateway.exports.sink import Sink
 
 MEDIA_TYPE = "application/zip"
 COMPRESSION_LEVEL = 1
 
 
-def archive_name(export: Export) -> str:
+class Named(Protocol):
+    """A request for an export, by the names of the files that it makes."""
+
+    @property
+    def file_name(self) -> str: ...
+
+    @property
+    def manifest_name(self) -> str: ...
+
+
+class Encoded(Protocol):
+    """A manifest."""
+
+    def encode(self) -> bytes: ...
+
+
+class Archived(Protocol):
+    """An export: the file's chunks, and what they were."""
+
+    @property
+    def request(self) -> Named: ...
+
+    def chunks(self) -> AsyncIterator[bytes]: ...
+
+    def manifest(self) -> Encoded: ...
+
+
+def archive_name(export: Archived) -> str:
     return f"{export.request.file_name}.zip"
 
 
-async def zip_chunks(export: Export) -> AsyncIterator[bytes]:
+async def zip_chunks(export: Archived) -> AsyncIterator[bytes]:
     """Yield the bytes of an archive of exports.
 
     Raises what the export raises; the archive then lacks its end.

@@ -14,8 +14,8 @@ from litestar.response.base import ASGIResponse
 
 from gateway.backends.pool import Pool
 from gateway.domain.errors import ModelNotFound
+from gateway.http.caller import Caller
 from gateway.http.shape import shape
-from gateway.openai.shared.caller import Caller
 from gateway.openai.shared.examples import MODELS
 from gateway.openai.shared.replies import json_response
 from gateway.routing.resolve import Resolver

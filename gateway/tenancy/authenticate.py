@@ -17,7 +17,7 @@ from gateway.db.pool import FAILURES, Database
 from gateway.domain.errors import InvalidApiKey, Overloaded, PermissionDenied, Suspended, TooManyAttempts
 from gateway.domain.tenancy.addresses import contains
 from gateway.domain.tenancy.keys import ParsedKey, parse_key
-from gateway.domain.tenancy.permissions import of_project_role, of_role, of_scopes
+from gateway.domain.tenancy.permissions import has_scope, of_project_role, of_role, of_scopes
 from gateway.domain.tenancy.principal import Principal, Scope
 from gateway.tenancy.failures import FailureCap
 from gateway.tenancy.key_cache import CachedKey, KeyCache
@@ -185,5 +185,5 @@ def require(principal: Principal, scope: Scope) -> None:
 
     Raises PermissionDenied where it does not.
     """
-    if scope not in principal.scopes:
+    if not has_scope(principal.scopes, scope):
         raise PermissionDenied(f"You have insufficient permissions for this operation. Missing scopes: {scope}.")

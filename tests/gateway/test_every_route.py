@@ -38,7 +38,8 @@ def routes(house: House) -> list[Route]:
 
 def test_the_public_routes_are_these(routes: list[Route]) -> None:
     undeclared = {str(route) for route in routes if route.access is None and not route.path.startswith("/v1/")}
-    assert undeclared - PUBLIC == {"POST /tokenize", "POST /detokenize"}, "which ask for a tenant's key, as /v1 does"
+    of_tenants = {"/tokenize", "/detokenize", "/ofrep/v1/evaluate/flags", "/ofrep/v1/evaluate/flags/{key}"}
+    assert undeclared - PUBLIC == {f"POST {path}" for path in of_tenants}, "which ask for a tenant's key, as /v1 does"
     assert undeclared >= PUBLIC
 
 
@@ -89,12 +90,16 @@ async def test_another_tenants_key_opens_nothing_of_a_tenant(
                 body = b'{"model":"%b",%b}' % (model, b'"input":"x"' if "embed" in path else field)
             if "{completion_id}" in path:
                 body = b'{"metadata":{}}'
+            if "feedback" in path:
+                body = b'{"request_id":"req_x","metric":"x","value":true}'
             reply = await client.send(route.method, path, headers, body if route.method == "POST" else b"")
             if path == "/v1/models":
                 assert model not in reply.body
-            elif str(route) == "GET /v1/chat/completions":
+            elif str(route) == "POST /v1/feedback":
+                assert (reply.status, reply.error["param"]) == (400, "metric"), "metrics are of the project"
+            elif str(route) in ("GET /v1/chat/completions", "GET /v1/feedback"):
                 assert b'"data":[]' in reply.body
-            elif "{completion_id}" in path:
+            elif "{completion_id}" in path or "{feedback_id}" in path:
                 assert (reply.status, reply.error["code"]) == (404, "not_found"), str(route)
             else:
                 assert (reply.status, reply.error["code"]) == (404, "model_not_found"), str(route)

@@ -26,6 +26,10 @@ function curl({ scopes, project_id: project }, secret, model) {
     const body = JSON.stringify({ model, messages: [{ role: "user", content: "Hello" }], max_tokens: 40 });
     return `curl ${base}/v1/chat/completions \\\n  ${bearer} \\\n  -H "Content-Type: application/json" \\\n  -d '${body.replaceAll("'", "'\\''")}'`;
   }
+  if (scopes.includes("feedback")) {
+    const vote = JSON.stringify({ completion_id: "chatcmpl-…", metric: "thumbs_up", value: true });
+    return `curl ${base}/v1/feedback \\\n  ${bearer} \\\n  -H "Content-Type: application/json" \\\n  -d '${vote}'`;
+  }
   if (scopes.includes("adapters")) return `curl ${base}/v1/organization${pathOf(project, "/adapters")} \\\n  ${bearer}`;
   return `curl "${base}/v1/organization/usage/completions?start_time=$(($(date +%s) - 86400))" \\\n  ${bearer}`;
 }

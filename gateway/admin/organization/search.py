@@ -1,5 +1,5 @@
-"""Finds tenants, keys, adapters, experiments, pools, people, requests and refusals by a part of what is known of them, as
-far as the caller may see them.
+"""Finds tenants, keys, adapters, experiments, pools, people, requests and refusals by a part of what is known of them,
+as far as the caller may see them.
 """
 
 from __future__ import annotations

@@ -274,8 +274,7 @@ CREATE TABLE feedback (
     source         text NOT NULL CHECK (source IN ('user', 'judge', 'code', 'human')),
     value          bigint NOT NULL,
     label          text,
-    -- The id that the client gave the vote, and the digest of what it said under that id.
-    client_id      text,
+    -- The digest of what the vote says.
     fingerprint    bytea NOT NULL,
     -- What the vote says in words, encrypted.
     content_key    text,
@@ -290,11 +289,26 @@ CREATE TABLE feedback (
     FOREIGN KEY (project_id, metric) REFERENCES feedback_metrics (project_id, name)
 );
 
-CREATE UNIQUE INDEX feedback_by_client_id ON feedback (project_id, client_id) WHERE client_id IS NOT NULL;
 CREATE INDEX feedback_by_request ON feedback (request_id) WHERE request_id IS NOT NULL;
 CREATE INDEX feedback_by_digest ON feedback (project_id, digest) WHERE digest IS NOT NULL;
 CREATE INDEX feedback_by_time ON feedback (project_id, received_at, id);
+CREATE INDEX feedback_withdrawn ON feedback (withdrawn_at) WHERE withdrawn_at IS NOT NULL;
 CREATE INDEX feedback_by_content_key ON feedback (content_key) WHERE content_key IS NOT NULL;
+
+-- Ids that clients gave their votes, so that a vote that is sent again is told from another one, also after later ones.
+CREATE TABLE feedback_ids (
+    project_id    text NOT NULL REFERENCES projects (id),
+    -- The digest of the id, which may say who voted.
+    client_id     bytea NOT NULL CHECK (octet_length(client_id) = 16),
+    fingerprint   bytea NOT NULL,
+    -- What was answered: NULL only within the transaction that makes the row.
+    feedback_id   text,
+    replaced      boolean,
+    received_at   timestamptz NOT NULL DEFAULT clock_timestamp(),
+    PRIMARY KEY (project_id, client_id)
+);
+
+CREATE INDEX feedback_ids_by_time ON feedback_ids (received_at);
 
 -- The vote that the sums of an experiment have of each feedback: the bookkeeper adds what the feedback differs by.
 CREATE TABLE feedback_counted (

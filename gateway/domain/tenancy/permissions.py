@@ -8,7 +8,7 @@ owns it.
 from __future__ import annotations
 
 import typing
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from gateway.domain.errors import NotFound, PermissionDenied
 from gateway.domain.tenancy.actor import Actor
@@ -58,6 +58,7 @@ OF_PROJECT_ROLE: dict[Role, frozenset[Permission]] = {
 
 OF_SCOPE: dict[Scope, frozenset[Permission]] = {
     "inference": frozenset(),
+    "feedback": frozenset(),
     "adapters": frozenset({"adapters.read", "adapters.write"}),
     "usage": frozenset({"billing.read"}),
     "admin_read": READ,
@@ -77,6 +78,11 @@ def of_project_role(role: Role | None) -> frozenset[Permission]:
 
 def of_scopes(scopes: Iterable[Scope]) -> frozenset[Permission]:
     return frozenset[Permission]().union(*(OF_SCOPE[scope] for scope in scopes))
+
+
+def has_scope(scopes: Collection[Scope], wanted: Scope) -> bool:
+    """Tell whether a key's scopes let it do what one scope is for: a key that may use models may post feedback."""
+    return wanted in scopes or (wanted == "feedback" and "inference" in scopes)
 
 
 def has_permission(actor: Actor, permission: Permission, project_id: str) -> bool:

@@ -16,6 +16,8 @@ from gateway.content.idempotency import Idempotency
 from gateway.content.stored_chats import StoredChats
 from gateway.domain.errors import InvalidRequest
 from gateway.domain.tenancy.principal import Principal, ServiceTier
+from gateway.http.bodies import Bodies, decoded
+from gateway.http.caller import Caller
 from gateway.http.disconnect import unless_gone
 from gateway.http.envelope import call_of, note_user
 from gateway.http.fields import refuse_unsupported
@@ -35,8 +37,6 @@ from gateway.openai.chat.wire import (
     ChatCompletionRequest,
 )
 from gateway.openai.shared import examples
-from gateway.openai.shared.bodies import Bodies, decoded
-from gateway.openai.shared.caller import Caller
 from gateway.openai.shared.context import attach, context_of
 from gateway.openai.shared.grammar import check_beside_tools, requested_grammar
 from gateway.openai.shared.idempotent import idempotent

@@ -15,6 +15,8 @@ from msgspec import UNSET
 
 from gateway.content.idempotency import Idempotency
 from gateway.domain.errors import InvalidRequest
+from gateway.http.bodies import Bodies, decoded
+from gateway.http.caller import Caller
 from gateway.http.disconnect import unless_gone
 from gateway.http.envelope import call_of, note_user
 from gateway.http.fields import refuse_unsupported
@@ -31,8 +33,6 @@ from gateway.openai.completions.wire import (
     TextCompletion,
 )
 from gateway.openai.shared import examples
-from gateway.openai.shared.bodies import Bodies, decoded
-from gateway.openai.shared.caller import Caller
 from gateway.openai.shared.context import attach, context_of
 from gateway.openai.shared.grammar import requested_grammar
 from gateway.openai.shared.idempotent import idempotent

@@ -21,9 +21,9 @@ from gateway.content.idempotency import Execution, Idempotency, Reply
 from gateway.content.refusals import PARAM
 from gateway.db.content.idempotency import Slot
 from gateway.domain.errors import GatewayError, InvalidRequest, Overloaded, ShuttingDown
+from gateway.http.caller import Caller
 from gateway.http.envelope import Call, call_of
 from gateway.http.error_body import body_of, unexpected
-from gateway.openai.shared.caller import Caller
 from gateway.openai.shared.recorded import Recorded
 
 HEADER = b"idempotency-key"

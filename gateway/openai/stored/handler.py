@@ -18,11 +18,11 @@ from litestar.response.base import ASGIResponse
 from gateway.content.stored_chats import Chat, ListQuery, StoredChat, StoredChats
 from gateway.domain.errors import InvalidRequest, NotFound
 from gateway.domain.tenancy.principal import Principal
+from gateway.http.caller import Caller
 from gateway.http.envelope import call_of
 from gateway.http.fields import decode
 from gateway.http.shape import shape
 from gateway.openai.chat.wire import ChatCompletion
-from gateway.openai.shared.caller import Caller
 from gateway.openai.shared.list_query import Listing, read_listing
 from gateway.openai.shared.replies import json_response, request_of
 from gateway.openai.stored.wire import (

@@ -11,13 +11,13 @@ from litestar.handlers import HTTPRouteHandler
 from litestar.response.base import ASGIResponse
 
 from gateway.domain.errors import InvalidRequest
+from gateway.http.bodies import decoded
+from gateway.http.caller import Caller
 from gateway.http.envelope import call_of
 from gateway.http.shape import shape
 from gateway.openai.chat.messages import template_messages
 from gateway.openai.chat.rendering import rendering
 from gateway.openai.chat.tools import requested_tools
-from gateway.openai.shared.bodies import decoded
-from gateway.openai.shared.caller import Caller
 from gateway.openai.shared.context import context_of
 from gateway.openai.shared.replies import json_response
 from gateway.openai.tokens.wire import Detokenized, DetokenizeRequest, Tokenized, TokenizeRequest

@@ -34,6 +34,8 @@ def tag_of(path: str) -> Tag:
             return Tag(ADMIN, "Logins")
         case ["v1", "tokenize" | "detokenize"] | ["tokenize" | "detokenize"]:
             return Tag(INFERENCE, "Tokens")
+        case ["ofrep", *_]:
+            return Tag(INFERENCE, "Flags")
         case ["v1", resource, *_]:
             return Tag(INFERENCE, _words(resource))
     return Tag(OPERATION, "Documents" if parts[:1] in (["docs"], ["openapi.json"]) else _words(parts[0]))

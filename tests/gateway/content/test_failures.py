@@ -18,10 +18,10 @@ from gateway.content.writes import WAIT_S, Writes
 from gateway.db.content.idempotency import Slot
 from gateway.db.pool import Database
 from gateway.domain.errors import BackendFailed, Overloaded
+from gateway.http.caller import Caller, provide_caller
 from gateway.http.envelope import Application, Call, call_of
 from gateway.http.errors import exception_handlers
 from gateway.observability.metrics import Metrics
-from gateway.openai.shared.caller import Caller, provide_caller
 from gateway.openai.shared.idempotent import idempotent
 from gateway.openai.shared.recorded import Recorded, never_gone
 from gateway.tenancy.authenticate import Authenticator

@@ -28,7 +28,7 @@ from gateway.admin.pools import pools as admin_pools
 from gateway.db.adapters import adapter_imports
 from gateway.db.billing import deliveries, prices
 from gateway.db.content import idempotency, request_contents, stored_chats
-from gateway.db.experiments import looks
+from gateway.db.experiments import feedback, looks
 from gateway.db.ledger import journals, refusals, rollups
 from gateway.db.limits import leases, webhooks
 from gateway.db.organization import logins, projects, users
@@ -38,6 +38,7 @@ from tests.gateway.adapters import test_watcher
 from tests.gateway.admin import test_shares
 from tests.gateway.content import test_idempotency, test_stored_chats
 from tests.gateway.content import test_request_log as test_contents
+from tests.gateway.evaluation import test_whose
 
 Test = Callable[..., Any]
 """A test function that holds the promise."""
@@ -489,9 +490,15 @@ TABLES: dict[str, Coverage] = {
     ),
     "feedback": Coverage(
         access=Reason("a key of the project that sent the request, by the request's own guard"),
-        foreign=ForeignId("project_id"),
-        bound=Reason("one row per request or unit, metric and source"),
-        removal=Removal(projects._REMOVE_FEEDBACK),
+        foreign=test_whose.test_anothers_feedback_is_read_and_withdrawn_as_none,
+        bound=Bound(feedback.KEEP_DAYS, "days for which votes are kept"),
+        removal=Removal(feedback._DROP_OLD),
+    ),
+    "feedback_ids": Coverage(
+        access=INTERNAL,
+        foreign=INTERNAL,
+        bound=Bound(feedback.KEEP_DAYS, "days for which ids of votes are kept"),
+        removal=Removal(feedback._DROP_IDS_OF_PROJECT),
     ),
     "feedback_counted": Coverage(
         access=INTERNAL,

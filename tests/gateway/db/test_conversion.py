@@ -59,6 +59,7 @@ OF_EXPERIMENTS = {
     "experiments",
     "feedback",
     "feedback_counted",
+    "feedback_ids",
     "feedback_metrics",
 }
 LATER = OF_POOLS | OF_EXPERIMENTS

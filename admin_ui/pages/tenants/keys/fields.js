@@ -10,7 +10,8 @@ import { can } from "../../../lib/session.js";
 import { now, short } from "../../../lib/format/time.js";
 
 export const SCOPES = [
-  ["inference", "Use models", "Chat, completions and embeddings"],
+  ["inference", "Use models", "Chat, completions and embeddings, and feedback on them"],
+  ["feedback", "Post feedback", "And nothing else: fit for an app on its users' devices"],
   ["adapters", "Manage adapters", "Upload, promote and delete over the API"],
   ["usage", "Read usage", "Tokens and cost of this tenant"],
 ];

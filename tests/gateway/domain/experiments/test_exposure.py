@@ -46,6 +46,8 @@ def test_an_id_proves_which_project_it_is_of(prefix: str) -> None:
         assert not is_signed(KEY, shown[:at] + other + shown[at + 1 :])
 
 
-@pytest.mark.parametrize("wrong", ["", "chatcmpl-", "req_", "x", "chatcmpl-é", "req_" + "b" * 24, "chatcmpl-" + "a" * 32])
+@pytest.mark.parametrize(
+    "wrong", ["", "chatcmpl-", "req_", "x", "chatcmpl-é", "req_" + "b" * 24, "chatcmpl-" + "a" * 32]
+)
 def test_an_id_that_nobody_made_proves_nothing(wrong: str) -> None:
     assert not is_signed(KEY, wrong)

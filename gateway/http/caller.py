@@ -8,16 +8,16 @@ from litestar import Request
 from litestar.di import NamedDependency, Provide
 from litestar.params import SkipValidation
 
-from gateway.domain.tenancy.principal import Principal
+from gateway.domain.tenancy.principal import Principal, Scope
 from gateway.http.envelope import call_of
 from gateway.tenancy.authenticate import Authenticator, require
 
 Caller = NamedDependency[SkipValidation[Principal]]
-"""The parameter `caller` of a handler: a principal that may use models."""
+"""The parameter `caller` of a handler: a principal with a scope that the handler's router asks for."""
 
 
-def provide_caller(authenticator: Authenticator) -> Provide:
-    """Return the caller of a request.
+def provide_caller(authenticator: Authenticator, scope: Scope = "inference") -> Provide:
+    """Return the caller of a request, whose key has the scope.
 
     Raises InvalidApiKey and PermissionDenied before the handler runs or the body is read.
     """
@@ -27,7 +27,7 @@ def provide_caller(authenticator: Authenticator) -> Provide:
         principal = await authenticator.authenticate(request.headers.get("authorization"), call.address)
         call.organization, call.tenant = principal.organization_id, principal.project_id
         call.api_key_id = principal.api_key_id
-        require(principal, "inference")
+        require(principal, scope)
         return principal
 
     return Provide(caller)

@@ -9,9 +9,9 @@ from typing import Any, TypeVar
 import msgspec
 from litestar import Request
 
+from gateway.http.caller import Caller
 from gateway.http.fields import decode
 from gateway.http.json_work import UNCOUNTED_BYTES
-from gateway.openai.shared.caller import Caller
 from gateway.support.pace import Pace
 
 T = TypeVar("T")

@@ -1,0 +1,85 @@
+"""The export `analysis` as JSON: all that an experiment's results are made of, and each look that was kept.
+
+`recompute` is a script that computes the results anew from this file alone.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from gateway.db.experiments.looks import list_looks
+from gateway.db.experiments.scopes import Scope
+from gateway.db.experiments.sums import load_reasons, load_total
+from gateway.domain.experiments import allocation
+from gateway.domain.experiments.assignment import Split
+from gateway.domain.experiments.definition import Experiment
+from gateway.domain.experiments.metrics import read_metric
+
+if TYPE_CHECKING:
+    from gateway.db.pool import Connection
+
+FORMULAS_VERSION = 1
+"""Grows when a formula changes so that the same sums give other results."""
+LOOKS_PER_CHUNK = 100
+
+_START = datetime.datetime.fromtimestamp(0, datetime.UTC)
+
+
+async def analysis_chunks(conn: Connection, scope: Scope) -> AsyncIterator[bytes]:
+    """Yield the bytes of the file; kept looks come a hundred at a time. Within the transaction of a snapshot."""
+    total, split = await load_total(conn, scope.id), Split(b"", b"", b"", scope.tables)
+    num_arms = len(scope.definition.arms)
+    whole: dict[str, Any] = {
+        "formulas_version": FORMULAS_VERSION,
+        "experiment_id": scope.id,
+        "version": scope.version,
+        "state": scope.state,
+        "started_at": scope.started_at,
+        "stopped_at": scope.stopped_at,
+        "definition": scope.definition,
+        "metrics": _metrics(scope),
+        "shares": {str(epoch): allocation.shares(split, epoch, num_arms) for epoch in range(1, len(scope.tables) + 1)},
+        "units": [(*key, units, delivered) for (_, key), (units, delivered, _) in sorted(total.units.items())],
+        "sums": [
+            (*key, metric, *msgspec.structs.astuple(sums)) for (_, key, metric), sums in sorted(total.sums.items())
+        ],
+        "times": [(*key, metric, bucket, num) for (_, key, metric, bucket), num in sorted(total.times.items())],
+        "not_analysed": dict(sorted((await load_reasons(conn, scope.id)).items())),
+    }
+    yield msgspec.json.encode(whole)[:-1] + b',"looks":['
+    after, separator = _START, b""
+    while looks := await list_looks(conn, scope.id, after, LOOKS_PER_CHUNK):
+        for look in looks:
+            yield separator + msgspec.json.encode(look)
+            separator = b","
+        after = looks[-1].looked_at
+    yield b"]}\n"
+
+
+def _metrics(scope: Scope) -> dict[str, Any]:
+    """Return how each metric of an experiment is made of sums."""
+    found = {}
+    for name in sorted(_names(scope.definition)):
+        read = read_metric(name, scope.own)
+        if read is None:
+            continue
+        metric = read.metric
+        kind = scope.own.get(name, "ratio" if metric is not None and metric.per_request else "mean")
+        found[name] = {
+            "name": read.name,
+            "quantile": read.quantile,
+            "kind": kind,
+            "is_error": metric is not None and metric.is_error,
+            "better": None if metric is None else metric.better,
+        }
+    return found
+
+
+def _names(definition: Experiment) -> set[str]:
+    listed = definition.metrics
+    named = {each.metric for each in listed.primary} | {each.metric for each in listed.guardrails}
+    return named | set(listed.secondary)

@@ -1,0 +1,103 @@
+"""Exports of experiments: a script of the standard library computes the published numbers anew from sums alone."""
+
+from __future__ import annotations
+
+import math
+import random
+from typing import Any
+
+import msgspec
+import pytest
+
+from gateway.domain.experiments.definition import Experiment
+from gateway.domain.experiments.quantiles import EDGES_MS
+from gateway.domain.experiments.results import SumsRow, Tally, TimesRow, UnitsRow, results_of
+from gateway.domain.experiments.sums import Unit, sums_of
+from gateway.exports.experiments.recompute import recompute
+
+DEFINITION: dict[str, Any] = {
+    "name": "tone",
+    "model": "bot",
+    "unit": {"from": "user"},
+    "arms": [{"name": name, "weight": 1, "target": {"model": "tiny"}} for name in ("control", "warm", "cold")],
+    "metrics": {
+        "primary": [{"metric": "thumbs_up", "goal": "increase"}],
+        "guardrails": [{"metric": "error_rate"}, {"metric": "ttft_ms.p95", "margin": 0.1}, {"metric": "ttft_ms"}],
+        "secondary": ["cost_nanos", "length_rate"],
+    },
+    "analysis": {"tightest_at": 500, "min_days": 0},
+}
+METRICS = {
+    "thumbs_up": {"name": "thumbs_up", "quantile": None, "kind": "mean", "is_error": False, "better": None},
+    "error_rate": {"name": "error_rate", "quantile": None, "kind": "mean", "is_error": True, "better": "decrease"},
+    "ttft_ms.p95": {"name": "ttft_ms", "quantile": 0.95, "kind": "ratio", "is_error": False, "better": "decrease"},
+    "ttft_ms": {"name": "ttft_ms", "quantile": None, "kind": "ratio", "is_error": False, "better": "decrease"},
+    "cost_nanos": {"name": "cost_nanos", "quantile": None, "kind": "mean", "is_error": False, "better": "decrease"},
+    "length_rate": {"name": "length_rate", "quantile": None, "kind": "ratio", "is_error": False, "better": "decrease"},
+}
+SHARES = {1: (0.5, 0.25, 0.25), 2: (1 / 3, 1 / 3, 1 / 3)}
+
+
+def drawn(chance: random.Random, per_arm: int) -> Tally:
+    """Return sums of units drawn at random: two days, two epochs, three arms, a covariate for the means."""
+    units, sums, times = [], [], []
+    for day in (20_000, 20_001):
+        for epoch in (1, 2):
+            for arm in range(3):
+                num = chance.randrange(per_arm)
+                units.append(UnitsRow(day, epoch, arm, num, chance.randint(0, num)))
+                for metric in ("thumbs_up", "error_rate", "ttft_ms", "cost_nanos", "length_rate"):
+                    of_arm = [
+                        Unit(chance.randrange(2 + arm), x=chance.randrange(5), d=1 + chance.randrange(3))
+                        for _ in range(num)
+                    ]
+                    sums.append(SumsRow(day, epoch, arm, metric, sums_of(of_arm)))
+                counts = [0] * (len(EDGES_MS) + 1)
+                for _ in range(num):
+                    counts[chance.randrange(300, 400)] += 1
+                times.append(TimesRow(day, epoch, arm, "ttft_ms", tuple(counts)))
+    return Tally(SHARES, units, sums, times, {"no_unit": 3}, 2)
+
+
+def exported(tally: Tally) -> dict[str, Any]:
+    """Return the parts of an export `analysis` that numbers are made of."""
+    return {
+        "definition": msgspec.to_builtins(msgspec.convert(DEFINITION, Experiment)),
+        "metrics": METRICS,
+        "shares": {str(epoch): list(each) for epoch, each in tally.shares.items()},
+        "units": [[row.day, row.epoch, row.arm, row.units, row.delivered] for row in tally.units],
+        "sums": [[row.day, row.epoch, row.arm, row.metric, *msgspec.structs.astuple(row.sums)] for row in tally.sums],
+        "times": [
+            [row.day, row.epoch, row.arm, row.metric, bucket, num]
+            for row in tally.times
+            for bucket, num in enumerate(row.counts)
+            if num
+        ],
+        "not_analysed": dict(tally.not_analysed),
+    }
+
+
+def assert_same(found: Any, wanted: Any, path: str = "") -> None:
+    """Check that two trees are equal, numbers to 1e-9 of their size."""
+    if isinstance(wanted, dict):
+        assert found.keys() == wanted.keys(), path
+        for name, each in wanted.items():
+            assert_same(found[name], each, f"{path}.{name}")
+    elif isinstance(wanted, list | tuple):
+        assert len(found) == len(wanted), path
+        for at, (mine, its) in enumerate(zip(found, wanted, strict=True)):
+            assert_same(mine, its, f"{path}[{at}]")
+    elif isinstance(wanted, float) and not isinstance(found, bool):
+        same_nan = math.isnan(wanted) and math.isnan(found)
+        assert same_nan or math.isclose(found, wanted, rel_tol=1e-9, abs_tol=1e-9), path
+    else:
+        assert found == wanted, path
+
+
+@pytest.mark.parametrize("per_arm", [1, 4, 40, 1_000])
+@pytest.mark.parametrize("seed", range(5))
+def test_the_script_finds_every_number_that_is_published(seed: int, per_arm: int) -> None:
+    tally = drawn(random.Random(seed), per_arm)
+    published = msgspec.to_builtins(results_of(msgspec.convert(DEFINITION, Experiment), tally, {"thumbs_up": "mean"}))
+    del published["may_decide"]  # which depends on the day of asking
+    assert_same(recompute(exported(tally)), published)
