@@ -88,7 +88,7 @@ def holdout_of(row: ExperimentRow) -> Holdout | None:
     return Holdout(row.holdout_seed, row.holdout_size)
 
 
-_COLUMNS = """
+_FIND = """
     SELECT e.id, e.project_id, e.name, e.model, e.state, e.definition, e.version, e.seed, l.seed AS layer_seed,
            h.seed AS holdout_seed, h.size AS holdout_size, e.slots, e.tables, e.ended, e.enrolling, e.next_weights,
            e.closed_at, e.exposed_at, e.why, e.decided_arm, e.created_at, e.started_at, e.stopped_at, e.decided_at,
@@ -96,10 +96,8 @@ _COLUMNS = """
     FROM experiments e
         JOIN experiment_layers l ON (l.project_id, l.name) = (e.project_id, e.layer)
         LEFT JOIN experiment_holdouts h ON (h.project_id, h.name) = (e.project_id, e.holdout)
+    WHERE e.project_id = $1 AND e.id = $2
 """
-
-_FIND = _COLUMNS + "WHERE e.project_id = $1 AND e.id = $2"
-_LOCK = _FIND + " FOR NO KEY UPDATE OF e"  # usage and notes may still refer to the experiment
 
 
 async def find_experiment(conn: Connection, project_id: str, experiment_id: str) -> ExperimentRow | None:
@@ -108,10 +106,14 @@ async def find_experiment(conn: Connection, project_id: str, experiment_id: str)
     return _experiment(row) if row else None
 
 
+# Usage and notes may still refer to the experiment.
+_LOCK = "SELECT FROM experiments WHERE project_id = $1 AND id = $2 FOR NO KEY UPDATE"
+
+
 async def lock_experiment(conn: Connection, project_id: str, experiment_id: str) -> ExperimentRow | None:
     """Return the project's experiment with this id, which nobody else changes until the transaction ends."""
-    row = await conn.fetchrow(_LOCK, project_id, experiment_id)
-    return _experiment(row) if row else None
+    await conn.execute(_LOCK, project_id, experiment_id)
+    return await find_experiment(conn, project_id, experiment_id)
 
 
 _LIST = """

@@ -37,7 +37,7 @@ EXPERIMENTS: tuple[dict[str, Any], ...] = (
         "name": "x-lorikeet-experiment",
         "in": "header",
         "required": False,
-        "description": "With the value `off` the request gets the control and is not analysed.",
+        "description": "The value `off` gives the request the control, without analysing it.",
         "schema": {"type": "string", "enum": ["off"]},
     },
 )
