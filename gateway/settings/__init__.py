@@ -73,6 +73,21 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     host: Annotated[str, Meta(description="Address on which the gateway listens.")] = "127.0.0.1"
     port: Annotated[int, Meta(ge=1, le=65535, description="Port on which the gateway listens.")] = 8080
+    public_url: Annotated[
+        str,
+        Meta(
+            pattern=r"^(https?://[^\s/]+/?)?$",
+            description="URL at which clients reach the gateways, e.g. `https://llm.example.com`, where a proxy with "
+            "TLS stands in front. An `https` URL allows LORIKEET_HOST to be an address that other machines can reach.",
+        ),
+    ] = ""
+    plain_http: Annotated[
+        bool,
+        Meta(
+            description="Permission to speak plain HTTP at an address that other machines can reach: keys, passwords "
+            "and content then travel in the clear."
+        ),
+    ] = False
     metrics_listen: Annotated[
         str,
         Meta(

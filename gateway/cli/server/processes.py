@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from gateway.cli.errors import CommandFailed, ServerUnreachable
 from gateway.cli.output import add_json_flag, print_json, print_table
 from gateway.settings import Settings, load_settings, settings_table
+from gateway.settings.transport import check_transport
 
 if TYPE_CHECKING:
     from gateway.cli.output import Verbs
@@ -105,6 +106,7 @@ def register(verbs: Verbs) -> None:
 
 def _serve(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
     settings = load_settings(environ)
+    check_transport(settings, environ)
     from gateway.serve import serve
     from gateway.support.process import keep_private
 
@@ -116,6 +118,7 @@ def _serve(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
 
 def _gateway(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
     settings = load_settings(environ)
+    check_transport(settings, environ)
     sockets = None if arguments.fd is None else [_listening_socket("--fd", arguments.fd)]
     metrics_fd = arguments.metrics_fd
     metrics_socket = None if metrics_fd is None else _listening_socket("--metrics-fd", metrics_fd)
