@@ -15,6 +15,7 @@ LIBRARIES = {
         "gateway/admin",
         "gateway/assembly",
         "gateway/dashboard",
+        "gateway/evaluation",
         "gateway/http",
         "gateway/openai",
         "gateway/reference",

@@ -26,18 +26,18 @@ from gateway.evaluation.handler import feedback
 from gateway.evaluation.ofrep import ofrep
 from gateway.http.bodies import Bodies
 from gateway.http.caller import provide_caller
-from gateway.http.connections import ConnectionCap, capped_protocol
 from gateway.http.disconnect import telling_protocol
 from gateway.http.envelope import Application
 from gateway.http.errors import exception_handlers
-from gateway.http.heads import bounded_heads
 from gateway.http.metrics_server import MetricsText, listening_socket, metrics_app, serving_metrics
-from gateway.http.old_clients import for_old_clients
+from gateway.http.protocol.connections import ConnectionCap, capped_protocol
+from gateway.http.protocol.heads import bounded_heads
+from gateway.http.protocol.old_clients import for_old_clients
+from gateway.http.protocol.slow_bodies import timely_bodies
+from gateway.http.protocol.slow_heads import timely_heads
+from gateway.http.protocol.unread import reading_protocol
+from gateway.http.protocol.unwanted import dropping_protocol
 from gateway.http.server import ENDING_S, Server
-from gateway.http.slow_bodies import timely_bodies
-from gateway.http.slow_heads import timely_heads
-from gateway.http.unread import reading_protocol
-from gateway.http.unwanted import dropping_protocol
 from gateway.observability.metrics import configure_logging
 from gateway.openai.chat.handler import chat_completions
 from gateway.openai.completions.handler import completions

@@ -59,8 +59,8 @@ def feedback(votes: Votes, bodies: Bodies, *, may_post: Provide) -> list[HTTPRou
     async def create_feedback(request: Request[Any, Any, Any], caller: Caller) -> ASGIResponse:
         """Say how good a reply was, or what came of it.
 
-        One vote, or up to 1,000 in `data`, of which all are kept or none. The answer comes once they are on disk. Of
-        several votes of one source about one thing, by one metric, the latest one counts.
+        A body has a vote, or up to 1,000 in `data`, of which all are kept or none. The answer comes once they are on
+        disk. If one source votes several times about one thing by one metric, the latest vote counts.
         """
         posting.take(caller.project_id)
         asked = await decoded(_CREATE, await bodies.read(request, caller))

@@ -51,7 +51,7 @@ def ofrep(flags: Flags, bodies: Bodies, *, caller: Provide) -> Router:
     async def evaluate_flag(key: FromPath[str], request: Request[Any, Any, Any], caller: Caller) -> ASGIResponse:
         """Return the arm that a unit gets in an experiment.
 
-        In the shape of OpenFeature's remote evaluation protocol. Nobody is exposed to anything by asking.
+        The reply has the shape of OpenFeature's remote evaluation protocol. Nobody is exposed to anything by asking.
         """
         unit = await unit_of(request, caller)
         found = await flags.evaluate(caller, unit, key) if "\0" not in key else []
@@ -67,7 +67,8 @@ def ofrep(flags: Flags, bodies: Bodies, *, caller: Provide) -> Router:
     async def evaluate_flags(request: Request[Any, Any, Any], caller: Caller) -> ASGIResponse:
         """Return the arms that a unit gets in all experiments that have started.
 
-        In the shape of OpenFeature's remote evaluation protocol: with an `ETag`, and 304 where `If-None-Match` has it.
+        The reply has the shape of OpenFeature's remote evaluation protocol, and an `ETag`: a request whose
+        `If-None-Match` has it gets 304.
         """
         unit = await unit_of(request, caller)
         body = msgspec.json.encode(EvaluatedFlags(flags=[_flag(*each) for each in await flags.evaluate(caller, unit)]))

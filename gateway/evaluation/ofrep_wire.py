@@ -12,10 +12,10 @@ Reason = Literal["SPLIT", "TARGETING_MATCH", "DISABLED", "DEFAULT"]
 
 
 class EvaluateFlags(msgspec.Struct, frozen=True):
-    """What an application knows of its user. Fields that are not named here are let pass, as the protocol wants."""
+    """The facts that an application knows of its user. Fields that are not named here are let pass, as the protocol wants."""
 
     context: dict[str, Any] = {}
-    """`targetingKey` names the unit: the same text that requests name. All else is not read."""
+    """`targetingKey` names the unit: the same text that requests name. Other fields are not read."""
 
 
 class EvaluatedFlag(msgspec.Struct, frozen=True, kw_only=True):

@@ -21,7 +21,7 @@ Seconds = Annotated[float, Meta(ge=0, le=4_102_444_800)]
 
 
 class Vote(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One vote: about a reply by `completion_id` or `request_id`, or about a unit by `unit`."""
+    """A vote about a reply by `completion_id` or `request_id`, or about a unit by `unit`."""
 
     metric: Annotated[str, Meta(min_length=1, max_length=64)]
     """The name of one of the project's own metrics."""
@@ -40,11 +40,11 @@ class Vote(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     source: Source = "user"
     """The kind of source that the vote comes from. Votes of different sources are kept apart."""
     comment: Annotated[str, Meta(max_length=MAX_COMMENT_CHARS)] | None = None
-    """What the vote says in words. It is redacted and encrypted."""
+    """The vote in words. They are redacted and encrypted."""
 
 
 class CreateFeedback(Vote, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One vote, or up to 1,000 in `data`."""
+    """A vote, or up to 1,000 in `data`."""
 
     metric: Annotated[str, Meta(min_length=1, max_length=64)] | None = None  # type: ignore[assignment]
     value: bool | int | float | Label | None = None  # type: ignore[assignment]

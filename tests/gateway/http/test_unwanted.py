@@ -17,7 +17,7 @@ from gateway.assembly.app import server_config
 from gateway.domain.errors import UploadsPaused
 from gateway.http.envelope import Application
 from gateway.http.errors import exception_handlers
-from gateway.http.unwanted import MAX_UNWANTED_BYTES, UNWANTED_BYTES_PER_S
+from gateway.http.protocol.unwanted import MAX_UNWANTED_BYTES, UNWANTED_BYTES_PER_S
 from gateway.observability.metrics import Metrics
 from gateway.settings import Settings
 from tests.patience import PATIENCE_S

@@ -7,7 +7,7 @@ import asyncio
 import structlog
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from gateway.http.heads import refusal
+from gateway.http.protocol.heads import refusal
 
 log = structlog.get_logger(__name__)
 
