@@ -9,6 +9,7 @@ import time
 
 import pytest
 
+from engine.config.model_folder import FAMILIES
 from gateway.agent.hardware import this_host
 from gateway.agent.steps import NO_ANSWER
 from gateway.agent.tending import SILENT_S
@@ -170,7 +171,7 @@ async def test_a_change_of_revision_is_switched_to_when_it_is_ready_and_the_old_
     [
         ({"broken": "the model is wrong"}, "the model is wrong"),
         ({"crash": "it is unlucky"}, "3 starts in a row failed: its process ended (code 3): it is unlucky"),
-        ({"config.json": "{}"}, "config.json: model_type is None; supported: llama, mistral, qwen2, qwen3"),
+        ({"config.json": "{}"}, f"config.json: model_type is None; supported: {', '.join(FAMILIES)}"),
         ({"model.safetensors": "\0" * 8}, "model.safetensors is no file of safetensors"),
         ({"chat_template.jinja": "{% if"}, "another cannot be read: unexpected 'end of template'"),
     ],
