@@ -37,7 +37,7 @@ EXPERIMENTS: tuple[dict[str, Any], ...] = (
         "name": "x-lorikeet-experiment",
         "in": "header",
         "required": False,
-        "description": "With the value `off` the request gets the control and is not analysed.",
+        "description": "The value `off` asks for the control; the request is not analysed.",
         "schema": {"type": "string", "enum": ["off"]},
     },
 )
