@@ -44,7 +44,10 @@ def test_a_store_in_a_bucket_needs_a_folder_for_its_cache(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize(
     ("endpoint", "model", "says"),
-    [("nonsense", "model", "nonsense"), ("ipc:///tmp/unused.sock", "nowhere", "config.json does not exist")],
+    [
+        ("ipc:///no/such/folder/engine.sock", "model", "/no/such/folder"),
+        ("ipc:///tmp/unused.sock", "nowhere", "config.json does not exist"),
+    ],
 )
 def test_the_process_ends_with_one_line_and_a_code_of_its_own(
     endpoint: str, model: str, says: str, tmp_path: Path

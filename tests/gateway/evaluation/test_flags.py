@@ -13,6 +13,7 @@ import pytest
 
 from tests.gateway.conftest import House
 from tests.gateway.evaluation.furniture import connected
+from tests.installation.tenants import make_key
 from tests.installation.waiting import until
 from tests.patience import PATIENCE_S
 
@@ -27,7 +28,7 @@ class Flagged(msgspec.Struct, frozen=True):
     id: str
     name: str
     client: httpx.AsyncClient
-    """Sends with acme's key."""
+    """Sends with the project's key."""
     operator: httpx.AsyncClient
     path: str
     """The experiment's own path in the admin API."""
@@ -56,16 +57,16 @@ async def flagged(house: House) -> AsyncIterator[Flagged]:
         "unit": {"from": "user"},
         "arms": [
             {"name": "control", "weight": 1, "target": {"model": "tiny"}},
-            {"name": "warm", "weight": 1, "target": {"model": f"tiny:{house.acme.adapter}"}},
+            {"name": "warm", "weight": 1, "target": {"model": "tiny", "defaults": {"temperature": 0.5}}},
         ],
         "metrics": {"primary": [{"metric": "cost_nanos", "goal": "decrease"}]},
     }
-    path = f"/v1/organization/projects/{house.acme.project_id}/experiments"
+    key = await make_key(house.dsn, name)
+    path = f"/v1/organization/projects/{key.project_id}/experiments"
     operator = {"authorization": f"Bearer {house.operator_key}"}
-    tenant = {"authorization": f"Bearer {house.acme.key}"}
     async with (
         httpx.AsyncClient(base_url=house.url, headers=operator, timeout=PATIENCE_S) as admin,
-        httpx.AsyncClient(base_url=house.url, headers=tenant, timeout=PATIENCE_S) as client,
+        httpx.AsyncClient(base_url=house.url, headers=key.headers, timeout=PATIENCE_S) as client,
     ):
         layer = await admin.post(path.replace("experiments", "experiment_layers"), json={"name": name})
         assert layer.status_code == 200, layer.text
