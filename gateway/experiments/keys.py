@@ -7,6 +7,7 @@ import secrets
 from gateway.content.cipher import Cipher, Place, Sealed
 from gateway.db.experiments.keys import insert_key, reseal_key, sealed_key
 from gateway.db.pool import Database
+from gateway.domain.errors import NotFound
 
 KEY_BYTES = 32
 _TABLE = "experiment_keys"
@@ -23,7 +24,7 @@ class ProjectKeys:
     async def key(self, project_id: str) -> bytes:
         """Return the secret of a project, which is made if there is none.
 
-        Raises ContentUnreadable: when this gateway lacks the content key that it needs.
+        Raises NotFound: when the project is purged. Raises ContentUnreadable: when this gateway lacks the content key that it needs.
         Raises what the database raises.
         """
         known = self._known.get(project_id)
@@ -39,7 +40,8 @@ class ProjectKeys:
                 made = self._cipher.seal(secrets.token_bytes(KEY_BYTES), place)
                 await insert_key(conn, project_id, made.key_id, made.data)
                 found = await sealed_key(conn, project_id)  # of whoever came first
-                assert found is not None
+                if found is None:
+                    raise NotFound("The project is gone.")
             key = self._cipher.open(Sealed(*found), place)
             if found[0] != self._cipher.key_id:
                 sealed = self._cipher.seal(key, place)

@@ -171,7 +171,10 @@ class Resolver:
         if named.version is None:
             pool = named.pool if named.pool in visible else None
             return None if pool is None else Route(named.name, pool, pool, None, treatment, own), True
-        pool, is_sure = await self._pool_of(named.version, visible)
+        chosen = named.pool if named.pool in visible else None
+        pool, is_sure = await self._pool_of(named.version, visible, chosen)
+        if pool is None and chosen is not None:  # it serves another base by now
+            pool, is_sure = await self._pool_of(named.version, visible)
         if pool is None:
             return None, is_sure
         route = _route(pool, named.name, named.version)

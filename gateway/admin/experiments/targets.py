@@ -76,7 +76,8 @@ async def _resolve(conn: Connection, project_id: str, target: Target, pools: Seq
             raise Unfit("its base model is not there any more")
         return _pinned(pool, None, _treatment(alias.treatment, target))
     own = await _own(conn, project_id, alias.adapter, alias.version)
-    pool = next((each for each in pools if each.base_digest == own.base_digest), None)
+    serving = [each for each in pools if each.base_digest == own.base_digest]
+    pool = next((each for each in serving if each.id == alias.pool_id), next(iter(serving), None))
     if pool is None:
         raise Unfit("no pool that the project may use serves its base model")
     return _pinned(pool, own, _treatment(alias.treatment, target))

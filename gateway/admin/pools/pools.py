@@ -115,6 +115,8 @@ class PoolController(Controller):
             texts = present.settings if settings is UNSET else settings
             is_asked = wanted.model is not UNSET or settings is not UNSET
             if (model, texts) != (present.model, present.settings) or (is_asked and present.state == "failed"):
+                if model != present.model:
+                    await _check_not_in_experiment(conn, before)  # its results would be of two models
                 if not wanted.allow_unfit_adapters:
                     await _check_adapters(conn, services, before, model, texts)
                 revision = await revisions.add_revision(

@@ -26,7 +26,7 @@ class AliasRow(msgspec.Struct, frozen=True):
     """The name of the adapter; None for other kinds."""
     version: int | None
     pool: str | None
-    """The name of the pool whose base model it is; None for other kinds."""
+    """The name of the pool whose base model it is; of a version, the pool that an experiment chose, if one did."""
     experiment: str | None
     """The name of the experiment; None for other kinds."""
     has_treatment: bool

@@ -79,7 +79,7 @@ class NamedTarget(msgspec.Struct, frozen=True):
     """What requests by the name get beside the model, as JSON (`treatment.Treatment`)."""
     version: RouteRow | None = None
     pool: str | None = None
-    """The name of the pool."""
+    """The name of the pool; of a version, the one that is to serve it if it can, or None for any."""
     experiment_id: str | None = None
 
 
@@ -113,7 +113,8 @@ def _named(row: Any) -> NamedTarget | None:
     match row["target_kind"]:
         case "version" if row["digest"] is not None:
             fields = {field: row[field] for field in RouteRow.__struct_fields__ if field != "is_shared"}
-            return msgspec.structs.replace(name, version=RouteRow(**fields, is_shared=False))
+            version = RouteRow(**fields, is_shared=False)
+            return msgspec.structs.replace(name, version=version, pool=row["pool"])
         case "pool" if row["pool"] is not None:
             return msgspec.structs.replace(name, pool=row["pool"])
         case "experiment":

@@ -172,7 +172,7 @@ async def hold_name(conn: Connection, alias_id: str, project_id: str, name: str,
 
 _PROMOTE = """
     UPDATE model_aliases SET target_kind = CASE WHEN $4::text IS NULL THEN 'pool' ELSE 'version' END,
-        pool_id = CASE WHEN $4::text IS NULL THEN $3 END, adapter_id = $4, version = $5, experiment_id = NULL,
+        pool_id = $3, adapter_id = $4, version = $5, experiment_id = NULL,
         treatment = $6, moved_at = now()
     WHERE project_id = $1 AND name = $2
 """

@@ -189,28 +189,19 @@ def _columns(votes: Sequence[NewVote]) -> list[list[Any]]:
     return [[getattr(vote, name) for vote in votes] for name in NewVote.__struct_fields__]
 
 
-# A vote that comes before the row of its request, or of its unit, can be about any experiment that has started.
+# One event of a vote, whatever it is about: the bookkeeper looks up which units that are, in all experiments of the
+# project. A unit that appears later is counted by all its rows, votes too.
 _ANNOUNCE = """
-    WITH changed AS (SELECT id, project_id, request_id, digest, occurred_at FROM feedback
-                     WHERE project_id = $1 AND id = ANY ($2::text[])),
-    known AS (
-        SELECT r.experiment_id, c.id, c.occurred_at
-        FROM changed c JOIN experiment_requests r ON r.request_id = c.request_id AND r.project_id = $1
-        UNION ALL
-        SELECT u.experiment_id, c.id, c.occurred_at
-        FROM changed c JOIN experiment_units u ON u.digest = c.digest
-             JOIN experiments e ON e.id = u.experiment_id AND e.project_id = $1)
     INSERT INTO experiment_events (experiment_id, kind, feedback_id, created_at)
-    SELECT experiment_id, 'feedback', id, occurred_at FROM known
-    UNION ALL
-    SELECT e.id, 'feedback', c.id, c.occurred_at
-    FROM changed c JOIN experiments e ON e.project_id = $1 AND e.state IN ('running', 'paused', 'stopped')
-    WHERE NOT EXISTS (SELECT FROM known k WHERE k.id = c.id)
+    SELECT e.id, 'feedback', f.id, f.occurred_at
+    FROM feedback f CROSS JOIN (SELECT id FROM experiments WHERE project_id = $1 AND started_at IS NOT NULL
+                                ORDER BY created_at DESC, id DESC LIMIT 1) e
+    WHERE f.project_id = $1 AND f.id = ANY ($2::text[])
 """
 
 
 async def announce_votes(conn: Connection, project_id: str, ids: Collection[str]) -> None:
-    """Leave votes that have changed for the bookkeeper of each experiment that they can be about."""
+    """Leave votes that have changed for the bookkeeper of experiments, each once."""
     await conn.execute(_ANNOUNCE, project_id, list(ids))
 
 

@@ -17,13 +17,14 @@ async def sealed_key(conn: Connection, project_id: str) -> tuple[str, bytes] | N
 
 
 _INSERT = """
-    INSERT INTO experiment_keys (project_id, content_key, sealed) VALUES ($1, $2, $3)
+    INSERT INTO experiment_keys (project_id, content_key, sealed)
+    SELECT id, $2, $3 FROM projects WHERE id = $1 AND purged_at IS NULL FOR SHARE
     ON CONFLICT (project_id) DO NOTHING
 """
 
 
 async def insert_key(conn: Connection, project_id: str, content_key: str, sealed: bytes) -> None:
-    """Keep the secret of a project, unless it has one."""
+    """Keep the secret of a project, unless it has one or is purged."""
     await conn.execute(_INSERT, project_id, content_key, sealed)
 
 

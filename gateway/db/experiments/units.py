@@ -215,7 +215,8 @@ _WITH_EVENTS = """
     WHERE r.experiment_id = $1
     UNION
     SELECT f.digest FROM experiment_events e JOIN feedback f ON f.id = e.feedback_id
-    WHERE e.experiment_id = $1 AND f.digest IS NOT NULL
+        JOIN experiments x ON x.project_id = f.project_id
+    WHERE x.id = $1 AND f.digest IS NOT NULL
 """
 
 

@@ -118,6 +118,7 @@ CREATE TABLE model_aliases (
     version        integer,
     created_at     timestamptz NOT NULL DEFAULT now(),
     moved_at       timestamptz NOT NULL DEFAULT now(),
+    -- Of a version: the pool that served the arm of an experiment that was chosen, if the name was one's.
     pool_id        text,
     experiment_id  text,
     -- The defaults and their mode that an experiment's arm had, which the name keeps once the arm was chosen.
@@ -127,7 +128,8 @@ CREATE TABLE model_aliases (
     CONSTRAINT model_aliases_target_kind_check CHECK (target_kind IN ('version', 'pool', 'experiment')),
     CONSTRAINT model_aliases_target_check CHECK (
         (target_kind = 'version') = (adapter_id IS NOT NULL) AND (adapter_id IS NULL) = (version IS NULL)
-        AND (target_kind = 'pool') = (pool_id IS NOT NULL) AND (target_kind = 'experiment') = (experiment_id IS NOT NULL))
+        AND CASE target_kind WHEN 'pool' THEN pool_id IS NOT NULL WHEN 'version' THEN true ELSE pool_id IS NULL END
+        AND (target_kind = 'experiment') = (experiment_id IS NOT NULL))
 );
 
 CREATE INDEX model_aliases_by_version ON model_aliases (adapter_id, version);

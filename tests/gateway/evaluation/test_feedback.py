@@ -39,6 +39,13 @@ async def test_a_vote_is_read_as_it_was_sent_and_waits_for_its_experiment(site: 
     assert await site.events() == [(site.experiment_id, made["id"])]
 
 
+async def test_a_vote_about_an_unknown_unit_waits_once_however_many_experiments_run(site: Site) -> None:
+    for _ in range(3):
+        await put_experiment(site.conn, site.key.project_id)
+    made = await site.vote(unit="yet-unknown@example.com", occurred_at=1_760_000_000)
+    assert [feedback for _, feedback in await site.events()] == [made["id"]]
+
+
 async def test_comments_and_units_are_nowhere_in_the_tables(site: Site) -> None:
     await site.vote(unit="zoe@example.com", occurred_at=1_760_000_000, comment="a quince of a reply", id="zoe-1")
     async with await Database.connect(site.house.dsn) as database:

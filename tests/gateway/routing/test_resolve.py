@@ -4,18 +4,22 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from adapters.inspection import BaseShape
 from gateway.db.adapters import aliases, shares
 from gateway.db.adapters.adapters import remove_adapter
 from gateway.db.changes import Change
 from gateway.db.pool import Database
 from gateway.domain.errors import ModelNotFound
+from gateway.domain.routing.bases import Base, Bases
 from gateway.domain.tenancy.principal import Principal
+from gateway.pools.first_pool import make_pool
 from gateway.routing.resolve import Resolver
-from tests.gateway.bases import bases, put_adapter
+from tests.gateway.bases import BASE_DIGEST, bases, put_adapter
 from tests.gateway.experiments.making import project_key
 from tests.gateway.live import Tenant, make_tenant
 
@@ -147,3 +151,29 @@ async def test_an_answer_that_a_change_overtook_is_not_remembered(database: Data
     assert await label(resolver, acme, "tiny:pirate") == "pirate@1"
     await put(database, acme, "pirate", "b" * 64)
     assert await label(resolver, acme, "tiny:pirate") == "pirate@2"
+
+
+_ALIAS_OF_POOL = """
+    UPDATE model_aliases SET pool_id = (SELECT id FROM pools WHERE name = $1) WHERE project_id = $2 AND name = 'bot'
+"""
+
+
+async def test_a_version_whose_pool_was_chosen_stays_there_while_it_can(database: Database, acme: Tenant) -> None:
+    """Two pools serve the base: the older one answers by default."""
+    await alias(database, acme, "bot", "pirate", 1)
+    shape = BaseShape({}, 1)
+    both = [Base(name, BASE_DIGEST, shape) for name in ("tiny", "tiny-fast")]
+    async with database.acquire() as conn, conn.transaction():
+        assert await make_pool(
+            conn, "tiny-fast", model="demo", folder=Path("/models/demo"), base_digest=BASE_DIGEST, address="ipc:///none"
+        )
+    resolver = Resolver(database, Bases(both), project_key)
+    assert (await resolver.resolve(caller(acme), "bot")).base == "tiny"
+    async with database.acquire() as conn:
+        await conn.execute(_ALIAS_OF_POOL, "tiny-fast", acme.project_id)
+    resolver.changed(None)
+    found = await resolver.resolve(caller(acme), "bot")
+    assert (found.base, found.model) == ("tiny-fast", "tiny-fast:pirate")
+    resolver.bases.replace([both[0], Base("tiny-fast", "f" * 64, shape)], {})
+    resolver.changed(None)
+    assert (await resolver.resolve(caller(acme), "bot")).base == "tiny"

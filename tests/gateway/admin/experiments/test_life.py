@@ -80,7 +80,8 @@ async def test_an_alias_becomes_the_experiment_and_then_what_was_chosen(lab: Lab
     assert await lab.refusal(f"{lab.project}/aliases/support-bot", method="DELETE") == (409, "name")
     await lab.do(made, "decide", arm="control")
     after = (await lab.aliases())["support-bot"]
-    assert (after["target_kind"], after["version"], after["has_treatment"]) == ("version", 1, False)
+    assert (after["target_kind"], after["version"], after["pool"]) == ("version", 1, "tiny")
+    assert after["has_treatment"] is False
     assert (await lab.client.post(f"{lab.project}/aliases/support-bot", json=move)).json()["version"] == 2
 
 
@@ -238,6 +239,8 @@ async def test_a_pool_that_an_arm_needs_is_not_removed(lab: Lab, database: Any) 
         pool_id = await conn.fetchval("SELECT id FROM pools")
         await conn.execute("UPDATE pools SET num_replicas = 0")
         await conn.execute("UPDATE replicas SET state = 'stopped'")
+    change = await lab.client.post(f"/pools/{pool_id}", json={"model": "acme/another-model"})
+    assert (change.status_code, change.json()["error"]["code"]) == (409, "held_by_experiment"), change.text
     reply = await lab.client.delete(f"/pools/{pool_id}")
     assert (reply.status_code, reply.json()["error"]["code"]) == (409, "held_by_experiment"), reply.text
     assert "'support-tone'" in reply.json()["error"]["message"]
