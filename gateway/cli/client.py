@@ -66,10 +66,17 @@ class AdminClient:
 
     def get_text(self, path: str, **params: Any) -> str:
         """A reply that is no JSON."""
+        return self._got(path, params).text
+
+    def get_bytes(self, path: str, **params: Any) -> bytes:
+        """A reply that is no text."""
+        return self._got(path, params).content
+
+    def _got(self, path: str, params: dict[str, Any]) -> httpx.Response:
         reply = self._send("GET", path, params=params)
         if not reply.is_success:
             self._refuse(reply)
-        return reply.text
+        return reply
 
     def post(self, path: str, **content: Any) -> dict[str, Any]:
         """content: httpx's `json`, or `data` and `files`."""

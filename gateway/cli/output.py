@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     Verbs = argparse._SubParsersAction[argparse.ArgumentParser]
 
 
-def write_file(path: Path, text: str) -> None:
-    """Write text as UTF-8 to a file that its owner alone may read, and that is there as a whole or not at all.
+def write_file(path: Path, content: str | bytes) -> None:
+    """Write text as UTF-8, or bytes, to a file that its owner alone may read, and that is there whole or not at all.
 
     Raises CommandFailed.
     """
@@ -25,8 +25,8 @@ def write_file(path: Path, text: str) -> None:
         temporary = path.with_name(f".{path.name}.{os.getpid()}.partial")
         try:
             opened = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-            with os.fdopen(opened, "w", encoding="utf-8") as file:
-                file.write(text)
+            with os.fdopen(opened, "wb") as file:
+                file.write(content if isinstance(content, bytes) else content.encode())
             temporary.replace(path)
         finally:
             temporary.unlink(missing_ok=True)

@@ -145,6 +145,12 @@ class InferenceClient:
             answer: dict[str, Any] = msgspec.json.decode(reply.read())
             return answer
 
+    def vote(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        """Send one vote, which is on disk on return."""
+        with self._sent("POST", "/v1/feedback", json=body) as reply:
+            kept: dict[str, Any] = msgspec.json.decode(reply.read())
+            return kept
+
     def stream_chat(self, body: Mapping[str, Any]) -> Generator[Chunk]:
         """The chunks as they come; the last one has the usage. Stopping early ends the request."""
         asked = {**body, "stream": True, "stream_options": {"include_usage": True}}

@@ -1,0 +1,58 @@
+"""`lorikeet experiment export`: an experiment's rows or sums in a file, fetched from the running server."""
+
+from __future__ import annotations
+
+import argparse
+import io
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gateway.cli.errors import CommandFailed
+from gateway.cli.experiments.parts import add_name, add_tenant, find_experiment
+from gateway.cli.output import add_json_flag, print_result, write_file
+
+if TYPE_CHECKING:
+    from gateway.cli.output import Verbs
+
+KINDS = ("exposures", "outcomes", "feedback", "analysis")
+FORMATS = ("csv", "jsonl", "parquet", "json")
+
+
+def register(actions: Verbs) -> None:
+    export = actions.add_parser(
+        "export",
+        help="export exposures, outcomes, feedback or the analysis",
+        description="Write an experiment's exposures, outcomes or feedback as rows, or its analysis as JSON, to a file "
+        "that its owner alone may read. Units are known by their digests alone.",
+    )
+    add_name(export)
+    export.add_argument("kind", choices=KINDS, help="content of the export")
+    export.add_argument(
+        "--format", choices=FORMATS, help="format of the file (default: csv, and json for the analysis)"
+    )
+    export.add_argument(
+        "--out", type=Path, metavar="FILE", help="file to write (default: ID-KIND.FORMAT in the current folder)"
+    )
+    add_tenant(export)
+    add_json_flag(export)
+    export.set_defaults(run=_export)
+
+
+def _export(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
+    from gateway.cli.client import AdminClient
+
+    asked = {"kind": arguments.kind} | ({"format": arguments.format} if arguments.format else {})
+    with AdminClient.of(environ) as client:
+        path, _ = find_experiment(client, arguments)
+        archive = client.get_bytes(f"{path}/exports", **asked)
+    try:
+        with zipfile.ZipFile(io.BytesIO(archive)) as opened:
+            name = opened.namelist()[0]
+            content = opened.read(name)
+    except (zipfile.BadZipFile, EOFError):
+        raise CommandFailed("the export was cut off before its end: try again") from None
+    out = arguments.out or Path(name)
+    write_file(out, content)
+    return print_result(arguments, {"file": str(out), "num_bytes": len(content)}, f"{out}: {len(content):,} bytes")
