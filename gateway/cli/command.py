@@ -22,7 +22,7 @@ from gateway.cli.billing import (
 )
 from gateway.cli.chat import chat
 from gateway.cli.errors import EXIT_OK, EXIT_USAGE, CommandFailed, is_text, one_line
-from gateway.cli.experiments import experiments, feedback
+from gateway.cli.experiments import demo, experiments, feedback
 from gateway.cli.limits import limits, webhooks
 from gateway.cli.organization import (
     admin_keys,
@@ -90,6 +90,7 @@ def build_parser() -> argparse.ArgumentParser:
         aliases,
         experiments,
         feedback,
+        demo,
         service_accounts,
         users,
         members,

@@ -1,9 +1,10 @@
 """The start of a new installation: the operator's key, somebody who can sign in and, for the demo model, prices and
-two tenants with their adapters.
+two tenants with their adapters, one of them with an experiment that is ready to be started.
 
 Runs at every start and changes nothing the second time. Keys are stored hashed, so the files that hold them lead: a key
 that stands in its file is made valid in the database, unless the database knows it already, revoked or not. Adapters
-are seeded only with their tenant: one that the operator removed does not come back, nor does a tenant. Prices are set
+and the experiment are seeded only with their tenant: one that the operator removed does not come back, nor does a
+tenant. Prices are set
 where there are no tenants yet: what is there keeps costing what it did. The first person is made where the organization
 never had anybody: who was removed does not come back either.
 """
@@ -35,6 +36,7 @@ from gateway.domain.billing.book import ANY, Entry
 from gateway.domain.billing.money import DEFAULT_CURRENCY
 from gateway.domain.tenancy.keys import KeyKind, new_key, parse_key
 from gateway.domain.tenancy.principal import Scope
+from gateway.serve import demo_experiment
 from gateway.settings import Settings
 from gateway.support.process import write_private
 from gateway.tenancy.passwords import Passwords
@@ -206,6 +208,10 @@ async def _tenant(
             made.append(("adapter.created", row.id, shown))
         for event, object_id, after in made:
             await record(connection, _author(organization_id), event, object_id, project_id=project.id, after=after)
+        if tenant == demo_experiment.TENANT:
+            await demo_experiment.make_demo_experiment(
+                connection, _author(organization_id), project.id, settings.model_name
+            )
     return project.id
 
 

@@ -145,6 +145,11 @@ class InferenceClient:
             answer: dict[str, Any] = msgspec.json.decode(reply.read())
             return answer
 
+    def chat_in_experiment(self, body: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
+        """Return an answer, and the header that names its experiment and arm; empty where it is of none."""
+        with self._sent("POST", "/v1/chat/completions", json=body) as reply:
+            return msgspec.json.decode(reply.read()), reply.headers.get("x-lorikeet-experiment", "")
+
     def vote(self, body: Mapping[str, Any]) -> dict[str, Any]:
         """Send one vote, which is on disk on return."""
         with self._sent("POST", "/v1/feedback", json=body) as reply:

@@ -62,3 +62,26 @@ async def test_an_export_is_a_private_file_of_which_the_script_makes_results(
     assert [arm["name"] for arm in shown["arms"]] == ["control", "warm"]
     code, _, err = await lorikeet(*export, "analysis", "--format", "csv", *tenant)
     assert code == 1 and "analysis come as json" in err
+
+
+async def test_traffic_of_the_demo_starts_the_draft_and_votes_about_each_reply(lorikeet: Cli, site: Site) -> None:
+    arms = [
+        {"name": name, "weight": 1, "target": {"model": "tiny", "defaults": {"temperature": heat}}}
+        for name, heat in (("control", 0.0), ("warm", 0.5))
+    ]
+    draft = {"name": "tone", "model": "tone", "unit": {"from": "safety_identifier"}, "arms": arms}
+    draft |= {"metrics": {"primary": [{"metric": "thumbs_up", "goal": "increase"}]}}
+    headers = {"authorization": f"Bearer {site.house.operator_key}"}
+    project = f"/v1/organization/projects/{site.key.project_id}"
+    await site.client.post(f"{project}/experiment_layers", json={"name": "demo"}, headers=headers)
+    made = await site.client.post(f"{project}/experiments", json=draft | {"layer": "demo"}, headers=headers)
+    assert made.status_code == 200, made.text
+    name = await site.conn.fetchval("SELECT name FROM projects WHERE id = $1", site.key.project_id)
+    shown = await lorikeet.json("demo", "traffic", "--requests", "6", "--tenant", name)
+    assert (shown["experiment"], shown["num_requests"]) == ("tone", 6)
+    votes = await site.counted()
+    assert len(votes) == 6 and sum(value for _, value in votes) == shown["num_good"]
+    assert (await lorikeet("demo", "traffic", "--requests", "1", "--tenant", name))[0] == 0
+    await lorikeet("experiment", "pause", "tone", "--tenant", name)
+    code, _, err = await lorikeet("demo", "traffic", "--requests", "1", "--tenant", name)
+    assert code == 1 and "the experiment tone is paused" in err

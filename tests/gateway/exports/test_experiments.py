@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import datetime
+import json
 import math
 import random
 from typing import Any
@@ -9,11 +11,24 @@ from typing import Any
 import msgspec
 import pytest
 
+from gateway.db.pool import Database
 from gateway.domain.experiments.definition import Experiment
 from gateway.domain.experiments.quantiles import EDGES_MS
 from gateway.domain.experiments.results import SumsRow, Tally, TimesRow, UnitsRow, results_of
 from gateway.domain.experiments.sums import Unit, sums_of
+from gateway.experiments.results import read_look
+from gateway.exports.experiments.produce import make_export_request, open_experiment_export
 from gateway.exports.experiments.recompute import recompute
+from tests.gateway.experiments.books_rows import (
+    NOW,
+    WINDOW_S,
+    Sent,
+    keep_books,
+    make_experiment,
+    send,
+    unit,
+    vote,
+)
 
 DEFINITION: dict[str, Any] = {
     "name": "tone",
@@ -101,3 +116,28 @@ def test_the_script_finds_every_number_that_is_published(seed: int, per_arm: int
     published = msgspec.to_builtins(results_of(msgspec.convert(DEFINITION, Experiment), tally, {"thumbs_up": "mean"}))
     del published["may_decide"]  # which depends on the day of asking
     assert_same(recompute(exported(tally)), published)
+
+
+async def test_the_script_makes_of_an_export_what_the_kept_look_in_it_shows(database: Database) -> None:
+    long_ago = NOW - datetime.timedelta(seconds=WINDOW_S, days=2)
+    chance = random.Random(1)
+    async with database.acquire() as conn:
+        made = await make_experiment(conn)
+        sent = [Sent(unit(n), n % 2, long_ago, tokens=chance.randrange(20) + 9 * (n % 2)) for n in range(80)]
+        for number, request_id in enumerate(await send(conn, made, sent)):
+            await vote(conn, made, number % 3, request_id=request_id, at=long_ago)
+        await keep_books(database)
+        look = await read_look(conn, made)
+    request = make_export_request(made.project_id, made.id, "analysis", None)
+    async with open_experiment_export(database, request) as export:
+        assert export is not None
+        whole = json.loads(b"".join([chunk async for chunk in export.chunks()]))
+    assert len(whole["units"]) and len(whole["sums"]) and len(whole["looks"]) == 1
+    published = msgspec.to_builtins(look.results)
+    assert [arm["units"] for arm in published["arms"]] == [40, 40]
+    del published["may_decide"]  # which depends on the day of asking
+    assert_same(recompute(whole), published)
+    kept = whole["looks"][0]["results"]
+    del kept["may_decide"]
+    # JSON has no infinity: the bounds of a look are null where nothing bounds them
+    assert_same(msgspec.json.decode(msgspec.json.encode(recompute(whole))), kept)

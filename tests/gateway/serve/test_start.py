@@ -21,6 +21,8 @@ from gateway.agent.model import ModelNotPrepared, prepare_model
 from gateway.cli import main
 from gateway.db.adapters.adapters import list_adapters, remove_adapter
 from gateway.db.billing.prices import list_versions
+from gateway.db.experiments.experiments import delete_draft, list_experiments
+from gateway.db.experiments.metrics import list_metrics
 from gateway.db.organization.audit import AuditFilter, list_audit, verify
 from gateway.db.organization.keys import find_usable_key, revoke_key
 from gateway.db.organization.logins import find_credentials
@@ -28,6 +30,7 @@ from gateway.db.organization.organizations import ensure_organization
 from gateway.db.organization.projects import create_project, find_project
 from gateway.db.organization.users import remove_user
 from gateway.db.pool import Database
+from gateway.domain.experiments.definition import check_definition
 from gateway.domain.tenancy.keys import parse_key
 from gateway.serve import second_pool
 from gateway.serve.banner import banner, curl_line
@@ -151,6 +154,8 @@ async def test_a_first_start_makes_keys_and_demo_and_a_second_one_changes_nothin
             "project.created": 2,
             "adapter.created": 3,
             "api_key.created": 2,
+            "metric.created": 1,
+            "experiment.created": 1,
         }
         assert {(row.actor_kind, row.actor_id) for row in events} == {("system", "bootstrap")}
         assert (await verify(connection, organization.id)).broken is None
@@ -163,6 +168,26 @@ async def test_a_first_start_makes_keys_and_demo_and_a_second_one_changes_nothin
         (prices,) = await list_versions(connection, organization.id)
         assert prices.version.entries == (DEMO_PRICES,) and "  prices  " in banner(settings, access)
         assert await find_usable_key(connection, parsed.sha256) is None, "a revoked key does not come back"
+
+
+async def test_the_demos_experiment_is_a_valid_draft_over_adapters_that_exist_and_does_not_come_back(
+    empty_dsn: str, tmp_path: Path
+) -> None:
+    settings = Settings(data_dir=tmp_path)
+    await bootstrap(empty_dsn, settings, BASE_DIGEST)
+    async with await Database.connect(empty_dsn, max_size=1) as database, database.acquire() as connection:
+        organization = await ensure_organization(connection, ORGANIZATION)
+        acme = await find_project(connection, organization.id, "acme")
+        assert acme is not None
+        (draft,) = await list_experiments(connection, acme.id, after=None, limit=10)
+        assert (draft.name, draft.model, draft.state) == ("tone", "tone", "draft")
+        metrics = [metric.name for metric in await list_metrics(connection, acme.id)]
+        check_definition(draft.definition, metrics)
+        adapters = {f"{settings.model_name}:{row.name}" for row in await list_adapters(connection, acme.id)}
+        assert {arm.target.model for arm in draft.definition.arms} == adapters
+        await delete_draft(connection, draft.id)
+        await bootstrap(empty_dsn, settings, BASE_DIGEST)
+        assert await list_experiments(connection, acme.id, after=None, limit=10) == []
 
 
 async def test_the_banner_of_two_demo_pools_names_both(empty_dsn: str, tmp_path: Path) -> None:
