@@ -192,7 +192,6 @@ MEANT = {
     ("projects", "experiments", "exports"): "experiments",
     ("projects", "experiments", "exposures"): "experiments",
     ("projects", "experiments", "health"): "experiments",
-    ("projects", "experiments", "exports"): "experiments",
     ("projects", "experiment_layers"): "experiments",
     ("projects", "experiment_units"): "experiments",
     ("projects", "feedback_metrics"): "experiments",
