@@ -13,7 +13,7 @@ import structlog
 from gateway.content.cipher import Cipher
 from gateway.db.content import idempotency, request_contents, stored_chats
 from gateway.db.content.content_keys import UnreadableRow, note_content_keys, unreadable_content
-from gateway.db.experiments import feedback, purging
+from gateway.db.experiments import exposures, feedback
 from gateway.db.pool import Database
 from gateway.support.worker import forever
 
@@ -88,7 +88,7 @@ async def drop_content(database: Database, project_id: str) -> None:
     await _drop_all(database, lambda conn: stored_chats.drop_chats_of(conn, project_id))
     await _drop_all(database, lambda conn: request_contents.drop_contents_of(conn, project_id))
     await _drop_all(database, lambda conn: feedback.drop_votes_of(conn, project_id))
-    await _drop_all(database, lambda conn: purging.drop_units_of(conn, project_id))
+    await _drop_all(database, lambda conn: exposures.drop_units_of(conn, project_id))
 
 
 async def _drop_all(database: Database, drop: Callable[[Connection], Awaitable[int]]) -> None:

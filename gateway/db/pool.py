@@ -41,7 +41,11 @@ CONFLICTS: tuple[type[Exception], ...] = (asyncpg.TransactionRollbackError, asyn
 """The errors that a query raises when its transaction was ended for the sake of another, in a deadlock or where it
 may not wait long. The transaction may be sent again."""
 
-UNFIT: tuple[type[Exception], ...] = (asyncpg.DataError, asyncpg.IntegrityConstraintViolationError)
+UNFIT: tuple[type[Exception], ...] = (
+    asyncpg.DataError,
+    asyncpg.IntegrityConstraintViolationError,
+    asyncpg.ProgramLimitExceededError,  # as where a value becomes longer than a value can be
+)
 """The errors that a query raises for its values, and will raise again."""
 
 UNUSABLE: tuple[type[Exception], ...] = (

@@ -24,7 +24,8 @@ class ProjectKeys:
     async def key(self, project_id: str) -> bytes:
         """Return the secret of a project, which is made if there is none.
 
-        Raises NotFound: when the project is purged. Raises ContentUnreadable: when this gateway lacks the content key that it needs.
+        Raises NotFound: when the project is purged.
+        Raises ContentUnreadable: when this gateway lacks the content key that it needs.
         Raises what the database raises.
         """
         known = self._known.get(project_id)

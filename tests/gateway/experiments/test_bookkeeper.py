@@ -146,6 +146,30 @@ async def test_an_event_that_cannot_be_counted_is_left_out_and_holds_up_nobody(d
     await check(database, other, 30)
 
 
+_REFUSE = """
+    CREATE FUNCTION refuse_unit() RETURNS trigger LANGUAGE plpgsql AS $$
+    BEGIN
+        RAISE EXCEPTION 'string buffer exceeds maximum allowed length' USING ERRCODE = 'program_limit_exceeded';
+    END
+    $$;
+    CREATE TRIGGER refuse_unit BEFORE INSERT ON experiment_units FOR EACH ROW
+        WHEN (NEW.digest = decode(repeat('00', 15) || '01', 'hex')) EXECUTE FUNCTION refuse_unit();
+"""
+
+
+async def test_a_unit_that_is_too_large_for_the_database_holds_up_nobody(database: Database) -> None:
+    registry = CollectorRegistry()
+    async with database.acquire() as conn:
+        await conn.execute(_REFUSE)
+        made, other = await make_experiment(conn), await make_experiment(conn, project="globex")
+        await send(conn, made, [Sent(unit(1), at=LONG_AGO)])
+        await send(conn, other, [Sent(unit(n), at=LONG_AGO) for n in range(2, 9)])
+        await ExperimentBookkeeper(database, ExperimentMetrics(registry)).work()
+        assert (await waiting(conn)).num == 0
+    assert registry.get_sample_value("lorikeet_experiment_events_dropped_total") == 1
+    await check(database, other, 7)
+
+
 async def test_what_waits_is_shown_and_counted_by_whoever_runs(database: Database) -> None:
     registry = CollectorRegistry()
     bookkeepers = [ExperimentBookkeeper(database, ExperimentMetrics(registry)), ExperimentBookkeeper(database)]
