@@ -18,6 +18,7 @@ from gateway.db.experiments.feedback_counts import Difference, differences, drop
 from gateway.db.experiments.scopes import Scope, find_scopes
 from gateway.db.experiments.sums import Total, add_total
 from gateway.db.experiments.units import (
+    MAX_RECOUNTED,
     UnitRow,
     UnitWrite,
     Vote,
@@ -146,7 +147,7 @@ async def _recount(
     counted: list[tuple[UnitId, Vote]] = []
     if not again:
         return counted
-    for each, rows in zip(again, await rows_of_units(conn, again, take_events=True), strict=True):
+    for each, rows in zip(again, await rows_of_units(conn, again, take_events=True, most=MAX_RECOUNTED), strict=True):
         unit = units[each]
         if has_all_requests(rows, unit.row.state):
             unit.state = recounted(rows, scopes[each[0]].window_us)

@@ -122,8 +122,8 @@ class UnitRows(msgspec.Struct, frozen=True):
     votes: list[Vote] = []
 
 
-_SINCE = """
-    SELECT min(r.created_at) FROM unnest($1::text[], $2::bytea[]) AS a (experiment_id, digest)
+_EXTENT = """
+    SELECT min(r.created_at) AS since, count(*) AS num FROM unnest($1::text[], $2::bytea[]) AS a (experiment_id, digest)
         JOIN experiment_requests r ON r.experiment_id = a.experiment_id AND r.digest = a.digest
 """
 
@@ -171,20 +171,33 @@ ROWS_TIMEOUT_S = 120.0
 """A unit may have millions of requests."""
 
 
+MAX_RECOUNTED = 2_000_000
+"""The most requests that one transaction recounts: a quarter of what a query does within its time."""
+
+
 class OlderRequest(Exception):
     """A request of days ago was written just now. Asking again finds it."""
 
 
-async def rows_of_units(conn: Connection, ids: Sequence[UnitId], *, take_events: bool) -> list[UnitRows]:
+class UnitsTooLarge(Exception):
+    """Units have more requests than one transaction may recount."""
+
+
+async def rows_of_units(
+    conn: Connection, ids: Sequence[UnitId], *, take_events: bool, most: int | None = None
+) -> list[UnitRows]:
     """Return all rows of units, as of one moment.
 
     take_events: whether the waiting events of the units' requests are deleted, since these rows have them.
-    Raises OlderRequest: when the transaction has to be begun anew.
+    most: the most requests that all of them may have; None for no bound.
+    Raises OlderRequest: when the transaction has to be begun anew. Raises UnitsTooLarge: when they have more.
     """
     columns = _columns(ids)
-    since = await conn.fetchval(_SINCE, *columns)
-    if since is None:
-        since = _EPOCH
+    extent = await conn.fetchrow(_EXTENT, *columns)
+    assert extent is not None
+    if most is not None and extent["num"] > most:
+        raise UnitsTooLarge(f"{len(ids)} units have {extent['num']} requests")
+    since = extent["since"] or _EPOCH
     row = await conn.fetchrow(_ROWS, *columns, since - _MARGIN, take_events, timeout=ROWS_TIMEOUT_S)
     assert row is not None
     if row["is_older"]:

@@ -6,10 +6,12 @@ import asyncio
 import datetime
 from contextlib import AsyncExitStack
 
+import pytest
 from prometheus_client import CollectorRegistry
 
 from gateway.db.changes import Change, ChangeFeed
 from gateway.db.experiments.events import waiting
+from gateway.db.experiments.units import UnitsTooLarge, rows_of_units
 from gateway.db.pool import Database
 from gateway.domain.experiments.allocation import bucket_counts, rebalanced, table
 from gateway.domain.experiments.assignment import NUM_BUCKETS
@@ -168,6 +170,17 @@ async def test_a_unit_that_is_too_large_for_the_database_holds_up_nobody(databas
         assert (await waiting(conn)).num == 0
     assert registry.get_sample_value("lorikeet_experiment_events_dropped_total") == 1
     await check(database, other, 7)
+
+
+async def test_units_with_more_requests_than_one_transaction_recounts_are_refused_at_once(database: Database) -> None:
+    async with database.acquire() as conn:
+        made = await make_experiment(conn)
+        await send(conn, made, [Sent(unit(1), at=LONG_AGO) for _ in range(3)])
+        ids = [(made.id, unit(1))]
+        with pytest.raises(UnitsTooLarge, match="3 requests"):
+            await rows_of_units(conn, ids, take_events=True, most=2)
+        (rows,) = await rows_of_units(conn, ids, take_events=True, most=3)
+    assert len(rows.requests) == 3
 
 
 async def test_what_waits_is_shown_and_counted_by_whoever_runs(database: Database) -> None:
