@@ -83,8 +83,10 @@ async def test_an_arm_that_is_gone_is_refused_and_no_other_arm_answers(lab: Lab)
     )
     assert 'arm="warm";reason=split' in reply.headers[HEADER]
     assert arm_of(await lab.ask(bob)) == "control"
-    refused = await lab.rows("experiment_requests", 3)
-    assert sum(row["num_refused"] for row in refused if row["arm"] == 1) >= 1
+    async with asyncio.timeout(PATIENCE_S):
+        while not any(row["num_refused"] for row in await lab.rows("experiment_requests")):  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+    assert {row["arm"] for row in await lab.rows("experiment_requests") if row["num_refused"]} == {1}
 
 
 async def test_an_arm_whose_pool_the_project_may_not_use_is_refused(lab: Lab) -> None:
