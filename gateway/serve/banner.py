@@ -17,6 +17,8 @@ def banner(settings: Settings, access: Access, num_demo_pools: int = 1, computes
     num_demo_pools: pools that the demo has, one or two. computes: what the engine computes in and on; "" is not shown.
     """
     lines = ["", f"Lorikeet is ready at {settings.base_url}/v1", ""]
+    if computes:
+        lines.append(f"  engine        computes in {computes} (`lorikeet doctor` says why)")
     if access.tenant_keys:
         lines += _demo_lines(settings, access, num_demo_pools)
     else:
@@ -26,8 +28,6 @@ def banner(settings: Settings, access: Access, num_demo_pools: int = 1, computes
             f"  operator key  in {settings.operator_key_path}",
             *_dashboard_lines(settings, access),
         ]
-    if computes:
-        lines.append(f"  engine        computes in {computes} (`lorikeet doctor` says why)")
     lines += [f"  logs          {settings.log_dir}", "  stop          Ctrl-C (running requests finish first)", ""]
     return "\n".join(lines)
 

@@ -197,6 +197,8 @@ async def test_the_banner_of_two_demo_pools_names_both(empty_dsn: str, tmp_path:
     assert sum(second_pool.NAME in line for line in two) == len(access.tenant_keys), "all tenants may use it"
     assert sum(f"{second_pool.NAME}:{second_pool.ADAPTER}" in line for line in two) == 1, "one has an adapter there"
     assert second_pool.NAME not in banner(settings, access)
+    assert "computes in bfloat16 on cpu" in banner(settings, access, computes="bfloat16 on cpu").splitlines()[3]
+    assert "computes" not in banner(settings, access)
 
 
 async def test_the_demo_sets_no_prices_where_somebody_would_have_to_pay_them(empty_dsn: str, tmp_path: Path) -> None:
