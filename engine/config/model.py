@@ -1,4 +1,4 @@
-"""What a base model is: the numbers of its `config.json` on which a forward pass depends. Knows no file, no device."""
+"""The numbers of a base model's `config.json` on which a forward pass depends. Knows no file and no device."""
 
 from __future__ import annotations
 
@@ -50,17 +50,17 @@ class ModelConfig(msgspec.Struct, frozen=True):
     max_position: int
     tie_word_embeddings: bool
     qkv_bias: bool = False
-    """Whether queries, keys and values have biases: Qwen2, and others with attention_bias."""
+    """True where queries, keys and values have biases: Qwen2, and others with attention_bias."""
     o_bias: bool = False
-    """Whether the output of attention has a bias: Llama, Qwen3, SmolLM3 and Granite with attention_bias."""
+    """True where the output of attention has a bias: Llama, Qwen3, SmolLM3 and Granite with attention_bias."""
     qk_norm: bool = False
-    """Whether queries and keys are normed by head: Qwen3."""
+    """True where queries and keys are normed by head: Qwen3 and Gemma 3."""
     activation: Literal["silu", "gelu_tanh"] = "silu"
     """The function of the gate: Gemma has gelu by its approximation with tanh."""
     norm_offset: float = 0.0
     """The number that is added to the weight of each norm: 1 for Gemma."""
     output_norms: bool = False
-    """Whether the outputs of attention and of the feed-forward part are normed before they are added: Gemma 3."""
+    """True where the outputs of attention and of the feed-forward part are normed before they are added: Gemma 3."""
     window_rope: RopeParameters | None = None
     """The rotation of layers with a window, where it is another one: Gemma 3."""
     windows: tuple[int | None, ...] = ()
@@ -106,5 +106,5 @@ class ModelConfig(msgspec.Struct, frozen=True):
         }[projection]
 
     def adapter_targets(self) -> dict[str, tuple[int, int]]:
-        """What an adapter may target: {projection: (in_features, out_features)}, the same in every layer."""
+        """Return the modules that an adapter may target in each layer: {projection: (in_features, out_features)}."""
         return {projection: self.projection_shape(projection) for projection in PROJECTIONS}

@@ -116,7 +116,7 @@ def _embedding_sizes(raw: dict[str, Any]) -> tuple[int, ...]:
 
 
 def _rope(raw: dict[str, Any]) -> RopeParameters:
-    """Both spellings: `rope_parameters` (transformers 5) and `rope_theta` with `rope_scaling` (transformers 4)."""
+    """Read `rope_parameters` (transformers 5), or else `rope_theta` with `rope_scaling` (transformers 4)."""
     scaling = raw.get("rope_parameters") or raw.get("rope_scaling") or {}
     kind = scaling.get("rope_type") or scaling.get("type") or "default"
     if kind not in ("default", "linear", "llama3", "yarn"):
