@@ -16,7 +16,7 @@ class Gpu(msgspec.Struct, frozen=True):
 
 
 class Machine(msgspec.Struct, frozen=True, kw_only=True):
-    """What the system says of its processors and memory, without asking PyTorch."""
+    """The processors, memory and load of this machine, as the system tells them without PyTorch."""
 
     processor: str
     features: tuple[str, ...]
@@ -44,7 +44,7 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
     dtype: str
     """The number format of the weights, such as `bfloat16`."""
     products: str
-    """What multiplies by the base model's matrices: `torch`, or a path of the native kernels such as `int8 avx2`."""
+    """The code that multiplies by the base model's matrices: `torch`, or a native path such as `int8 avx2`."""
     native_paths: tuple[str, ...]
     """The paths of the native kernels that this processor can run, the slowest first; empty without the library."""
     num_threads: int
@@ -72,4 +72,4 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     gpus: tuple[Gpu, ...]
     choice: Choice
     measured: Measured | None
-    """None where it was not asked for, or the device is not a CPU."""
+    """The measurement; None where none was asked for, or the device is not a CPU."""

@@ -26,7 +26,7 @@ RETRY_S = 10.0
 """How soon what failed is tried again, as while the engine's store is away."""
 
 ASKED_S = 30.0
-"""How long adapters stay that somebody asked for, and that are not pinned by then."""
+"""The time for which adapters stay that were asked for and are not pinned by then."""
 LOAD_TIMEOUT_S = 20.0
 """The longest wait for adapters that somebody asks for."""
 

@@ -1,4 +1,4 @@
-"""What is learnt of a project's past traffic before an experiment starts: for previews and calibrations."""
+"""Reads a project's past traffic before an experiment starts, for previews and calibrations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an experiment would do, over HTTP: the arm of a unit, the units and days that an effect needs, and how often
+"""Previews of an experiment over HTTP: the arm of a unit, the units and days that an effect needs, and how often
 experiments on the project's own traffic would be wrong."""
 
 from __future__ import annotations

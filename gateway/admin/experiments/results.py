@@ -1,4 +1,4 @@
-"""What an experiment found over HTTP: results, the days so far, exposures, and whether it works as declared."""
+"""Findings of an experiment over HTTP: results, the days so far, exposures, and whether it works as declared."""
 
 from __future__ import annotations
 

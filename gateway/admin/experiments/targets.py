@@ -1,4 +1,4 @@
-"""What the arms of an experiment serve, settled at the start: model strings to pools and to versions of the project's
+"""Settles at the start what the arms of an experiment serve: model strings to pools and to versions of the project's
 own adapters."""
 
 from __future__ import annotations
