@@ -1,26 +1,27 @@
 """The keys of PEFT's `rank_pattern` and `alpha_pattern`: the modules they mean, at a cost that strangers can't choose.
 
 PEFT matches each key as the regular expression `(.*\\.)?(key)$` against a module's name; the first key in file order
-that matches wins. Python's `re` can take exponential time, so only a part of its language is taken (what people write
-in these files) and the work it can cost is bounded before anything is matched.
+that matches wins. Python's `re` can take exponential time, and keeps all other threads waiting meanwhile. So only a
+part of its language is taken (what people write in these files), matched by an automaton of our own in counted steps.
 """
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Mapping
 
+from adapters.module_expression import ModuleExpression, ModuleName, Steps, has_reversed_range
+
 MAX_KEYS = 2048
 MAX_KEY_CHARS = 256
-# Steps of matching one adapter's modules, estimated from above: under a second where every step is taken.
-MAX_MATCH_COST = 8_000_000
-NAME_CHARS = 32
-PLAIN_KEY_COST = 8
+MAX_STEPS = 500_000
+"""Steps of matching all modules of one adapter with one of the two options: a fifth of a second, in which other threads
+get their turns."""
 
 _ATOM = r"(?:[A-Za-z0-9_.-]|\\[.dw-]|\[(?:\w(?:-\w)?)+\])"
 _GROUP = rf"\((?:\?:)?{_ATOM}+(?:\|{_ATOM}+)*\)"
 _BRANCH = rf"(?:{_ATOM}[*+?]?|{_GROUP})+"
+_NAME = re.compile(r"[A-Za-z0-9_.-]+")
 _KEY = re.compile(rf"\^?{_BRANCH}(?:\|{_BRANCH})*\$?", re.ASCII)
 
 
@@ -37,34 +38,26 @@ def pattern_errors(option: str, keys: Mapping[str, object]) -> list[str]:
 
 
 def _is_simple(key: str) -> bool:
-    if len(key) > MAX_KEY_CHARS or _KEY.fullmatch(key) is None:
-        return False
-    try:
-        re.compile(key)
-    except re.error:  # a reversed range such as [9-0]
-        return False
-    return True
-
-
-def _match_cost(key: str) -> int:
-    """An upper bound of how many ways there are to match the key: repeats span the name, alternatives multiply."""
-    groups = [*re.findall(r"\(([^)]*)\)", key), re.sub(r"\([^)]*\)", "", key)]
-    repeats = len(re.findall(r"[*+]", key))
-    optionals = len(re.findall(r"(?<!\()\?", key))
-    ways = NAME_CHARS**repeats * 2**optionals * math.prod(group.count("|") + 1 for group in groups)
-    return int(max(ways, PLAIN_KEY_COST))
+    return len(key) <= MAX_KEY_CHARS and _KEY.fullmatch(key) is not None and not has_reversed_range(key)
 
 
 class ModulePatterns:
-    """Values by module name, as PEFT looks them up. The keys must have passed `pattern_errors`.
-
-    match_cost: the most steps that one lookup may take; look nothing up where all of them may exceed MAX_MATCH_COST.
-    """
+    """Values by module name, as PEFT looks them up. The keys must have passed `pattern_errors`."""
 
     def __init__(self, values: Mapping[str, float]) -> None:
-        self._values = [(re.compile(rf"(.*\.)?({key})$"), value) for key, value in values.items()]
-        self.match_cost = sum(map(_match_cost, values))
+        self._keys = list(values.items())
+        self._read: list[ModuleName | ModuleExpression] = []
+        self._steps = Steps(MAX_STEPS)
 
     def lookup(self, module: str, default: float) -> float:
-        """The value for a module such as `model.layers.0.self_attn.q_proj`."""
-        return next((value for pattern, value in self._values if pattern.match(module)), default)
+        """Return the value for a module such as `model.layers.0.self_attn.q_proj`.
+
+        Raises TooCostly: when this and all look-ups before it take more than MAX_STEPS.
+        """
+        for place, (key, value) in enumerate(self._keys):
+            if place == len(self._read):
+                kind = ModuleName if _NAME.fullmatch(key) is not None else ModuleExpression
+                self._read.append(kind(key, self._steps))
+            if self._read[place].matches(module):
+                return value
+        return default

@@ -12,7 +12,8 @@ from typing import Any, BinaryIO
 import msgspec
 
 from adapters.errors import AdapterRejected
-from adapters.patterns import MAX_MATCH_COST, ModulePatterns, pattern_errors
+from adapters.module_expression import TooCostly
+from adapters.patterns import ModulePatterns, pattern_errors
 from adapters.safe_file import read_json_object
 
 CONFIG_NAME = "adapter_config.json"
@@ -103,22 +104,19 @@ class RankAndScaling:
         self._ranks = ModulePatterns(config.rank_pattern)
         self._alphas = ModulePatterns(config.alpha_pattern)
 
-    def check_cost(self, num_modules: int) -> None:
-        """Check the cost of the patterns.
-
-        Raises AdapterRejected if they could take too long to match for so many modules.
-        """
-        if (self._ranks.match_cost + self._alphas.match_cost) * num_modules > MAX_MATCH_COST:
-            reason = "rank_pattern and alpha_pattern repeat or branch too often, or have too many keys"
-            raise AdapterRejected([f"{CONFIG_NAME}: {reason}, to match {num_modules} modules; write plain names"])
-
     def of(self, module: str) -> tuple[int, float]:
-        """(rank, scaling) of a module such as `model.layers.0.self_attn.q_proj`.
+        """Return rank and scaling of a module such as `model.layers.0.self_attn.q_proj`.
 
         The scaling is alpha / rank, with rsLoRA alpha / sqrt(rank) (Kalajdzievski 2023).
+
+        Raises AdapterRejected: when the patterns take too long to match for all modules up to this one.
         """
-        rank = int(self._ranks.lookup(module, self._config.r))
-        alpha = self._alphas.lookup(module, self._config.lora_alpha)
+        try:
+            rank = int(self._ranks.lookup(module, self._config.r))
+            alpha = self._alphas.lookup(module, self._config.lora_alpha)
+        except TooCostly:
+            reason = "rank_pattern and alpha_pattern have too many keys or repeats to be matched with all modules"
+            raise AdapterRejected([f"{CONFIG_NAME}: {reason}; write plain names"]) from None
         return rank, alpha / math.sqrt(rank) if self._config.use_rslora else alpha / rank
 
 

@@ -92,7 +92,6 @@ def describe(config_file: BinaryIO, weights_file: BinaryIO) -> AdapterFile:
     ranks = RankAndScaling(config)
     header = read_header(weights_file, WEIGHTS_NAME)
     pairs, reasons = _pair_tensors(header)
-    ranks.check_cost(len(pairs))
     modules = []
     for (layer, projection), pair in sorted(pairs.items()):
         path = f"model.layers.{layer}.{_BLOCK_OF_PROJECTION[projection]}.{projection}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,7 @@ import pytest
 
 from adapters.errors import AdapterRejected
 from adapters.peft_format import read_adapter
-from tests.adapters.folders import CONFIG, Tensors, tensor, tensor_name, write_adapter
+from tests.adapters.folders import CONFIG, write_adapter
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "dora": ({"use_dora": True}, "use_dora: DoRA is not supported"),
@@ -38,8 +37,10 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "alpha_is_a_huge_integer": ({"lora_alpha": 10**400}, "lora_alpha"),
     "pattern_is_a_list": ({"rank_pattern": ["q_proj"]}, "`$.rank_pattern`"),
     "pattern_backtracks": ({"rank_pattern": {"(a+)+$": 2}}, "rank_pattern: the key '(a+)+$'"),
-    "pattern_repeats": ({"alpha_pattern": {".*.*.*.*.*x": 2}}, "alpha_pattern repeat or branch too often"),
-    "pattern_branches": ({"rank_pattern": {"(.|.|.|.)" * 13 + "x": 2}}, "repeat or branch too often"),
+    "pattern_costs_too_much": (
+        {"rank_pattern": {f"{number}" + ".*" * 100 + "x": 2 for number in range(2000)}},
+        "too many keys or repeats",
+    ),
     "pattern_has_many_keys": (
         {"rank_pattern": {f"module_{number}": 2 for number in range(3000)}},
         "rank_pattern has 3000 keys",
@@ -99,15 +100,3 @@ def test_the_list_of_reasons_is_bounded(tmp_path: Path) -> None:
         read_adapter(write_adapter(tmp_path, config))
     assert len(refusal.value.reasons) == 21
     assert refusal.value.reasons[-1] == "and 980 more"
-
-
-@pytest.mark.parametrize("key", [".*.*.*x", ".*.*(.|.|.|.|.|.)(.|.|.|.)x", "(.|.)" * 15 + "x"])
-def test_the_most_costly_accepted_patterns_are_matched_in_bounded_time(key: str, tmp_path: Path) -> None:
-    tensors: Tensors = {}
-    for layer in range(240):
-        tensors[tensor_name(layer, "self_attn.q_proj", "A")] = tensor(2, 1)
-        tensors[tensor_name(layer, "self_attn.q_proj", "B")] = tensor(1, 2)
-    start_s = time.process_time()
-    adapter = read_adapter(write_adapter(tmp_path, {**CONFIG, "alpha_pattern": {key: 1}}, tensors))
-    assert {module.scaling for module in adapter.modules} == {2.0}
-    assert time.process_time() - start_s < 2.0

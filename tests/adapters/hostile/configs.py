@@ -53,7 +53,9 @@ CASES: dict[str, Case] = {
     "targets that leave the tensors out": options("target_modules does not name it", target_modules=["k_proj"]),
     "layers that leave the tensors out": options("layers_to_transform leaves this layer out", layers_to_transform=[1]),
     "a pattern that backtracks": options("the key '(a+)+$'", rank_pattern={"(a+)+$": 2}),
-    "a pattern that repeats": options("repeat or branch too often", alpha_pattern={".*" * 40 + "x": 2}),
+    "patterns that take too long to match": options(
+        "too many keys or repeats", alpha_pattern={f"{number}" + ".*" * 100 + "x": 2 for number in range(2000)}
+    ),
     "thirty thousand patterns": options(
         "rank_pattern has 30000 keys", rank_pattern=dict.fromkeys(map(str, range(30_000)), 2)
     ),
