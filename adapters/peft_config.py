@@ -12,8 +12,8 @@ from typing import Any, BinaryIO
 import msgspec
 
 from adapters.errors import AdapterRejected
-from adapters.module_expression import TooCostly
-from adapters.patterns import ModulePatterns, pattern_errors
+from adapters.patterns.expression import TooCostly
+from adapters.patterns.lookup import ModulePatterns, pattern_errors
 from adapters.safe_file import read_json_object
 
 CONFIG_NAME = "adapter_config.json"

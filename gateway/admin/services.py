@@ -23,6 +23,7 @@ from gateway.domain.tenancy.actor import Actor
 from gateway.experiments.keys import ProjectKeys
 from gateway.metering.journal import JournalState
 from gateway.metering.reconcile import Reconciliation
+from gateway.support.secrets import Secrets
 from gateway.tenancy.authenticate import Authenticator
 from gateway.tenancy.logins import Logins
 from gateway.tenancy.passwords import Passwords
@@ -53,6 +54,7 @@ class AdminServices(msgspec.Struct, frozen=True, kw_only=True):
     contents: RequestContents
     load_adapters: Callable[[Collection[Wanted]], Awaitable[frozenset[Wanted]]]
     """Loads adapters on their engines, and returns those that are not loaded."""
+    secrets: Secrets
     unit_keys: ProjectKeys
     """The secrets under which units of experiments are digested."""
     downloads: Downloads = msgspec.field(default_factory=Downloads)

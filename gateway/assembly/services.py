@@ -32,7 +32,6 @@ from gateway.backends.engine.client import EngineBackend
 from gateway.backends.engine.link import engine_context
 from gateway.billing.bookkeeper import Bookkeeper
 from gateway.billing.price_cache import PriceCache
-from gateway.content.cipher import Cipher
 from gateway.content.idempotency import Idempotency
 from gateway.content.keeper import Keeper
 from gateway.content.keys import content_keys
@@ -65,7 +64,9 @@ from gateway.pools.first_pool import ensure_first_pool
 from gateway.pools.live import LivePools
 from gateway.routing.resolve import Resolver
 from gateway.settings import Settings
+from gateway.support.cipher import Cipher
 from gateway.support.outbound import Guard
+from gateway.support.secrets import Secrets
 from gateway.tenancy.authenticate import Authenticator
 from gateway.tenancy.failures import FailureCap
 from gateway.tenancy.logins import Logins
@@ -110,6 +111,7 @@ async def running_services(settings: Settings, *, model_dir: Path, dsn: str) -> 
     StoreFailure and BadContentKey.
     """
     cipher = Cipher(content_keys(settings.content_key, settings.content_key_path))
+    secrets = Secrets(cipher)
     shared = os.environ.get(SHARED_METRICS_DIR)
     metrics = Metrics(CollectorRegistry(), Path(shared) if shared else None)
     async with AsyncExitStack() as stack:
@@ -166,6 +168,7 @@ async def running_services(settings: Settings, *, model_dir: Path, dsn: str) -> 
             metering,
             contents,
             residency,
+            secrets,
             project_keys,
         )
         authenticator.changes.subscribe(admin.watchers.changed)
@@ -186,8 +189,8 @@ async def running_services(settings: Settings, *, model_dir: Path, dsn: str) -> 
             residency,
             refusals,
             notes,
-            WebhookSender(database, allow_private=settings.private_webhooks),
-            Deliverer(database, places_below(settings.export_dir, allow_private=settings.private_webhooks)),
+            WebhookSender(database, secrets, allow_private=settings.private_webhooks),
+            Deliverer(database, places_below(settings.export_dir, allow_private=settings.private_webhooks), secrets),
             Bookkeeper(database),
             ExperimentBookkeeper(database, metrics.experiments),
             reconciler,
@@ -308,13 +311,18 @@ def _admin_services(
     metering: Metering,
     contents: RequestContents,
     residency: Residency,
+    secrets: Secrets,
     unit_keys: ProjectKeys,
 ) -> AdminServices:
     passwords = Passwords()
     return AdminServices(
         database=database,
         logins=Logins(
-            database, passwords, failures, idle=datetime.timedelta(minutes=settings.login_idle_minutes) or None
+            database,
+            passwords,
+            failures,
+            secrets.open,
+            idle=datetime.timedelta(minutes=settings.login_idle_minutes) or None,
         ),
         passwords=passwords,
         store=lifecycle.store,
@@ -332,6 +340,7 @@ def _admin_services(
         reconcile=reconciler.reconcile,
         contents=contents,
         load_adapters=residency.load,
+        secrets=secrets,
         unit_keys=unit_keys,
     )
 

@@ -5,7 +5,7 @@ completions, and what all requests say and get, where a project logs it. Knows n
     stored_chats                              `store`
     request_log, transcript                   what a project logs of all its requests, collected while they run
     redact                                    what is taken out before; pure, linear in the text
-    cipher, keys                              AES-256-GCM under a key per project; where keys come from
+    keys, resealing                           where content keys come from; secrets of the operator's side follow them
     writes, keeper, purge                     writes that a reply waits for a moment; content whose time is over
 
 What may be kept is a project's setting (`keep_replies`, `store_days`, `log_content_days`). Rows are encrypted in the

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 import msgspec
 import structlog
 
-from gateway.content.cipher import Cipher, Place, Sealed
 from gateway.content.refusals import in_progress, lost, not_kept, reused, unavailable
 from gateway.content.unanswered_claims import UnsureClaims
 from gateway.content.watches import Watches
@@ -23,6 +22,7 @@ from gateway.content.writes import Writes
 from gateway.db.content import idempotency as db
 from gateway.db.content.idempotency import KeptRow, Slot, SlotRow
 from gateway.db.pool import FAILURES, Database
+from gateway.support.cipher import Cipher, Place, Sealed
 from gateway.support.pace import Pace
 from gateway.support.quota import Quota
 from gateway.support.threads import maybe_in_thread

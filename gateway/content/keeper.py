@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from gateway.content.cipher import Cipher
+from gateway.content.resealing import reseal
 from gateway.db.content import idempotency, request_contents, stored_chats
 from gateway.db.content.content_keys import UnreadableRow, note_content_keys, unreadable_content
 from gateway.db.experiments import exposures, feedback
 from gateway.db.pool import Database
+from gateway.support.cipher import Cipher
+from gateway.support.secrets import Secrets
 from gateway.support.worker import forever
 
 if TYPE_CHECKING:
@@ -24,7 +26,7 @@ log = structlog.get_logger(__name__)
 
 INTERVAL_S = 60.0
 COUNT_INTERVAL_S = 86_400.0
-"""Between two looks at what this gateway cannot read."""
+"""Between two looks at what this gateway cannot read, and which secrets another key encrypts."""
 
 DROPS = (
     idempotency.expire_slots,
@@ -45,6 +47,7 @@ class Keeper:
     def __init__(self, database: Database, cipher: Cipher, clock: Callable[[], float] = time.monotonic) -> None:
         self._database = database
         self._cipher = cipher
+        self._secrets = Secrets(cipher)
         self._clock = clock
         self._others: list[str] = []
         self._count_at_s = clock()
@@ -60,11 +63,14 @@ class Keeper:
 
     async def work(self) -> None:
         """Everything that there is to do now. Raises what the database raises."""
+        counts = self._clock() >= self._count_at_s
+        if counts:
+            await reseal(self._database, self._secrets)
         async with self._database.acquire() as conn:
             others = await note_content_keys(conn, self._cipher.key_ids, self._cipher.key_id)
             if others != self._others:
                 self._warn(others)
-            if self._clock() >= self._count_at_s:
+            if counts:
                 for row in await unreadable_content(conn, self._cipher.key_ids):
                     _tell_unreadable(row)
                 self._count_at_s = self._clock() + COUNT_INTERVAL_S
@@ -108,6 +114,7 @@ def _tell_unreadable(row: UnreadableRow) -> None:
         num_contents=row.num_contents,
         num_unit_keys=row.num_unit_keys,
         num_comments=row.num_comments,
+        num_secrets=row.num_secrets,
         error="kept content is encrypted with a key that this gateway does not have, so that it cannot be read: put "
         "the key behind the others in LORIKEET_CONTENT_KEY, or restore content.key",
     )

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from gateway.content.cipher import Cipher, Place, Sealed
 from gateway.content.transcript import Content, Transcript
 from gateway.content.writes import Writes
 from gateway.db.content import request_contents as db
 from gateway.db.pool import Database
+from gateway.support.cipher import Cipher, Place, Sealed
 
 if TYPE_CHECKING:
     from gateway.db.pool import Connection

@@ -11,13 +11,13 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from gateway.content.cipher import Cipher, Place, Sealed
 from gateway.content.writes import Writes
 from gateway.db.content import stored_chats as db
 from gateway.db.content.stored_chats import ChatRow, NewChat, Order
 from gateway.db.organization import audit
 from gateway.db.pool import Database
 from gateway.domain.tenancy.principal import Principal
+from gateway.support.cipher import Cipher, Place, Sealed
 from gateway.support.threads import maybe_in_thread
 
 MAX_CHAT_BYTES = 16 << 20

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from gateway.content.cipher import Cipher, Place, Sealed
 from gateway.content.redact import redacted
 from gateway.db.experiments import feedback as db
 from gateway.db.experiments.feedback import ClientId, NewVote, Standing, VoteQuery, VoteRow
@@ -24,6 +23,7 @@ from gateway.domain.experiments.vote_ids import is_signed, request_id_of
 from gateway.domain.experiments.votes import FeedbackMetric, Subject, checked_value, feedback_id, fingerprint
 from gateway.evaluation.wire import FeedbackAccepted, Vote
 from gateway.experiments.keys import ProjectKeys
+from gateway.support.cipher import Cipher, Place, Sealed
 
 if TYPE_CHECKING:
     from gateway.db.pool import Connection

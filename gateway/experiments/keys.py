@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import secrets
 
-from gateway.content.cipher import Cipher, Place, Sealed
 from gateway.db.experiments.keys import insert_key, reseal_key, sealed_key
 from gateway.db.pool import Database
 from gateway.domain.errors import NotFound
+from gateway.support.cipher import Cipher, Place, Sealed
 
 KEY_BYTES = 32
 _TABLE = "experiment_keys"

@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import httpx
+import msgspec
 import structlog
 
 from gateway.db.billing import deliveries
@@ -23,13 +24,14 @@ from gateway.exports.place import Folder, Place, put_export
 from gateway.exports.produce import open_export
 from gateway.exports.request import make_request
 from gateway.support.outbound import Guard
+from gateway.support.secrets import Secrets
 
 log = structlog.get_logger(__name__)
 
 POLL_S = 30.0
 
 Places = Callable[[DeliveryRow], Awaitable[Place]]
-"""Returns the place of a destination. Raises NotPublic, OSError, UnicodeError."""
+"""Returns the place of a delivery whose secret is in clear. Raises NotPublic, OSError, UnicodeError."""
 
 
 class Deliverer:
@@ -39,12 +41,14 @@ class Deliverer:
         self,
         database: Database,
         places: Places,
+        secrets: Secrets,
         *,
         poll_s: float = POLL_S,
         first_delay: datetime.timedelta = FIRST_DELAY,
     ) -> None:
         self._database = database
         self._places = places
+        self._secrets = secrets
         self._poll_s = poll_s
         self._first_delay = first_delay
         self._task: asyncio.Task[None] | None = None
@@ -89,17 +93,28 @@ class Deliverer:
 
     async def _deliver(self, run: DueRun) -> str | None:
         """Why it failed, None if it did not."""
-        delivery = run.delivery
+        delivery, secret = run.delivery, None
         try:
+            delivery = self._opened(delivery)
+            secret = delivery.secret.decode() if delivery.secret is not None else None
             request = make_request(delivery.organization_id, delivery.kind, delivery.format, run.period)
             place = await self._places(delivery)
             async with open_export(self._database, request) as export:
                 await put_export(export, place)
         except Exception as error:  # whatever it is, those that follow are not to wait for it
-            reason, detail = in_words(error), in_detail(error, delivery.secret)
+            reason, detail = in_words(error), in_detail(error, secret)
             log.warning("delivery_failed", delivery=delivery.id, period=run.period, error=reason, detail=detail)
             return reason
         return None
+
+    def _opened(self, delivery: DeliveryRow) -> DeliveryRow:
+        """Return a delivery with its secret in clear. Raises ContentUnreadable."""
+        if delivery.secret is None:
+            return delivery
+        secret = self._secrets.open(
+            delivery.content_key, delivery.secret, "deliveries.secret", delivery.organization_id, delivery.name
+        )
+        return msgspec.structs.replace(delivery, content_key=None, secret=secret)
 
 
 def places_below(root: Path, *, allow_private: bool) -> Places:
@@ -110,7 +125,9 @@ def places_below(root: Path, *, allow_private: bool) -> Places:
     guard = Guard.of(allow_private=allow_private)
 
     async def place(delivery: DeliveryRow) -> Place:
-        destination = join_secret(delivery.destination, delivery.secret)
+        destination = join_secret(
+            delivery.destination, delivery.secret.decode() if delivery.secret is not None else None
+        )
         if isinstance(destination, FolderDestination):
             return Folder(root / delivery.organization_id / destination.path)
         address = None if destination.endpoint is None else await guard.address_of(httpx.URL(destination.endpoint))

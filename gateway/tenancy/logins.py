@@ -15,13 +15,14 @@ import logging
 import math
 import secrets
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from gateway.db.organization import audit, logins
 from gateway.db.pool import FAILURES, Database
+from gateway.domain.content.keys import SecretColumn
 from gateway.domain.errors import InvalidCredentials, TooManyAttempts
 from gateway.domain.tenancy import totp
 from gateway.tenancy.failures import FailureCap
@@ -37,6 +38,9 @@ MAX_DELAY_S = 900.0
 MAX_USER_AGENT_CHARS = 256
 MAX_KNOWN_TOKENS = 10_000
 """Tokens of logins of which one gateway remembers that they were good."""
+
+OpenSecret = Callable[[str | None, bytes, SecretColumn, str, str], bytes]
+"""Returns a secret in clear, as `gateway.support.secrets.Secrets.open`."""
 
 log = logging.getLogger(__name__)
 
@@ -85,15 +89,17 @@ class Logins:
         database: Database,
         passwords: Passwords,
         failures: FailureCap,
+        open_secret: OpenSecret,
         *,
         idle: datetime.timedelta | None = None,
     ) -> None:
-        """failures: the cap per address that bad keys count in as well. idle: ends logins that are unused for so
-        long; None: none."""
+        """failures: the cap per address that bad keys count in as well. open_secret: opens seeds of authenticators.
+        idle: ends logins that are unused for so long; None: none."""
         self.idle = idle
         self._database = database
         self._passwords = passwords
         self._failures = failures
+        self._open_secret = open_secret
         self._line = LoginLine(MAX_AT_ONCE)
         self._known_tokens: OrderedDict[bytes, None] = OrderedDict()
         self._recordings: set[asyncio.Task[None]] = set()
@@ -138,10 +144,16 @@ class Logins:
         return user
 
     async def use_code(self, user: logins.Credentials, code: str) -> bool:
-        """Tell whether the code is right and was never used before."""
+        """Tell whether the code of a user's authenticator is right and was never used before.
+
+        Raises ContentUnreadable: when this gateway lacks the key that its seed is encrypted with.
+        """
         assert user.totp_secret is not None
+        seed = self._open_secret(
+            user.totp_content_key, user.totp_secret, "users.totp_secret", user.organization_id, user.id
+        )
         async with self._database.acquire() as conn:
-            step = totp.matching_step(user.totp_secret, code, await logins.now_s(conn))
+            step = totp.matching_step(seed, code, await logins.now_s(conn))
             return step is not None and await logins.use_totp_step(conn, user.id, step)
 
     async def find(self, token: str, address: str, now_s: float) -> logins.LoggedIn:

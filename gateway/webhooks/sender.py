@@ -25,7 +25,9 @@ from gateway.db.limits.webhooks import (
     note_failed,
 )
 from gateway.db.pool import FAILURES, Database
+from gateway.domain.errors import ContentUnreadable
 from gateway.support.outbound import Guard, NotPublic, new_client, send_to
+from gateway.support.secrets import Secrets
 
 log = structlog.get_logger(__name__)
 
@@ -52,12 +54,14 @@ class WebhookSender:
     def __init__(
         self,
         database: Database,
+        secrets: Secrets,
         *,
         allow_private: bool,
         first_delay: datetime.timedelta = FIRST_DELAY,
         timeout_s: float = TIMEOUT_S,
     ) -> None:
         self._database = database
+        self._secrets = secrets
         self._guard = Guard.of(allow_private=allow_private)
         self._first_delay = first_delay
         self._timeout_s = timeout_s
@@ -121,6 +125,8 @@ class WebhookSender:
                 await self._send(client, delivery)
         except TimeoutError:
             return f"the receiver did not answer within {self._timeout_s:g} s"
+        except ContentUnreadable:
+            return "no content key of this gateway opens the webhook's secret"
         except (Undeliverable, NotPublic, httpx.HTTPError, httpx.InvalidURL, OSError, ValueError) as error:
             return str(error) or type(error).__name__
         return None
@@ -128,14 +134,17 @@ class WebhookSender:
     async def _send(self, client: httpx.AsyncClient, delivery: Delivery) -> None:
         """Send a message; only the status of the answer is read.
 
-        Raises Undeliverable, NotPublic, and what httpx and the resolver raise.
+        Raises Undeliverable, ContentUnreadable, NotPublic, and what httpx and the resolver raise.
         """
         url = httpx.URL(delivery.url)
+        secret = self._secrets.open(
+            delivery.content_key, delivery.secret, "webhooks.secret", delivery.organization_id, delivery.webhook_id
+        )
         headers = {
             "content-type": "application/json",
             "webhook-id": delivery.id,
             "webhook-timestamp": str(delivery.now_s),
-            "webhook-signature": signature(delivery.secret, delivery.id, delivery.now_s, delivery.body),
+            "webhook-signature": signature(secret, delivery.id, delivery.now_s, delivery.body),
         }
         address = await self._guard.address_of(url)
         async with send_to(client, address, "POST", url, headers=headers, content=delivery.body.encode()) as response:

@@ -11,7 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from adapters.errors import AdapterRejected
-from adapters.patterns import ModulePatterns, pattern_errors
+from adapters.patterns.lookup import ModulePatterns, pattern_errors
 from adapters.peft_format import read_adapter
 from tests.adapters.folders import CONFIG, Tensors, tensor, tensor_name, write_adapter
 

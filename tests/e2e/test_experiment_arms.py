@@ -22,12 +22,12 @@ import httpx
 import msgspec
 import pytest
 
-from gateway.content.cipher import Cipher
 from gateway.content.keys import content_keys
 from gateway.db.pool import Database
 from gateway.domain.experiments.assignment import assign, unit_digest
 from gateway.experiments.keys import ProjectKeys
 from gateway.postgres.embedded import running_dsn
+from gateway.support.cipher import Cipher
 from tests.e2e.installation import Installation
 from tests.e2e.signatures.model import Signature, make_signature_model, write_signature
 from tests.e2e.signatures.tenants import FILES, signatures

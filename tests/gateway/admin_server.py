@@ -28,7 +28,6 @@ from gateway.adapters.service import Lifecycle
 from gateway.admin import AdminServices, admin_routers
 from gateway.backends.base import Health
 from gateway.backends.engine.snapshot import EngineSnapshot
-from gateway.content.cipher import Cipher
 from gateway.content.request_log import RequestContents
 from gateway.content.writes import Writes
 from gateway.db.adapters.bases import register_base
@@ -45,6 +44,8 @@ from gateway.http.errors import exception_handlers
 from gateway.metering.journal import JournalState
 from gateway.metering.reconcile import Reconciler
 from gateway.observability.metrics import Metrics
+from gateway.support.cipher import Cipher
+from gateway.support.secrets import Secrets
 from gateway.tenancy.authenticate import Authenticator
 from gateway.tenancy.failures import FailureCap
 from gateway.tenancy.logins import Logins
@@ -53,6 +54,8 @@ from tests.gateway.bases import BASE_DIGEST, bases
 from tests.installation.tenants import store_operator_key
 from tests.patience import PATIENCE_S
 
+CIPHER = Cipher([ContentKey(b"k" * 32)])
+SECRETS = Secrets(CIPHER)
 MAX_ADAPTER_BYTES = 64 * 1024
 MAX_ADAPTER_RANK = 16
 MAX_BODY_BYTES = 4096
@@ -248,7 +251,7 @@ async def serve_admin(
         lifecycle=lifecycle,
         sources=AllowedSources.parse("https://models.example.com/"),
         authenticator=Authenticator(database, failures),
-        logins=Logins(database, passwords, failures),
+        logins=Logins(database, passwords, failures, SECRETS.open),
         passwords=passwords,
         bases=served,
         version="0.0.0",
@@ -259,9 +262,10 @@ async def serve_admin(
         engines=lambda: list(snapshots),
         journal=lambda: journal,
         reconcile=Reconciler(database, {}, metrics.journal).reconcile,
-        contents=RequestContents(database, Cipher([ContentKey(b"k" * 32)]), Writes(metrics.content_lost)),
+        contents=RequestContents(database, CIPHER, Writes(metrics.content_lost)),
         load_adapters=engines.load,
-        unit_keys=ProjectKeys(database, Cipher([ContentKey(b"k" * 32)])),
+        secrets=SECRETS,
+        unit_keys=ProjectKeys(database, CIPHER),
     )
     key = await _store_admin_key(database, "default", ("admin_read", "admin_write"))
     routes = _IDLE.pop() if _IDLE else Routes(services)

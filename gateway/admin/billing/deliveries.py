@@ -123,6 +123,9 @@ class DeliveryController(Controller):
         wanted = await read_body(request, SetDelivery)
         from_period = _check(wanted)
         destination, secret = split_secret(wanted.destination)
+        sealed = None
+        if secret is not None:
+            sealed = services.secrets.seal(secret.encode(), "deliveries.secret", caller.organization_id, wanted.name)
         async with services.database.transaction() as conn:
             await lock_organization(conn, caller.organization_id)
             await _check_first(conn, caller.organization_id, wanted, from_period)
@@ -139,7 +142,8 @@ class DeliveryController(Controller):
                 format=wanted.format,
                 schedule=wanted.schedule,
                 destination=destination,
-                secret=secret,
+                content_key=None if sealed is None else sealed.key_id,
+                secret=None if sealed is None else sealed.data,
                 from_period=from_period,
                 move=wanted.from_period is not None,
             )

@@ -88,7 +88,16 @@ class WebhookController(Controller):
                 raise InvalidRequest(
                     f"There are already {MAX_WEBHOOKS} webhooks, the most there can be. Delete one first."
                 )
-            row = await webhooks.create_webhook(conn, caller.organization_id, wanted.url, secret)
+            webhook_id = webhooks.new_webhook_id()
+            sealed = services.secrets.seal(secret, "webhooks.secret", caller.organization_id, webhook_id)
+            row = await webhooks.create_webhook(
+                conn,
+                webhook_id,
+                caller.organization_id,
+                wanted.url,
+                content_key=sealed.key_id,
+                secret=sealed.data,
+            )
             await audit.record(conn, author(caller), "webhook.created", row.id, after=Webhook(**_fields(row)))
         return CreatedWebhook(**_fields(row), secret=shown_secret(secret))
 

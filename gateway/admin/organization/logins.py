@@ -236,8 +236,9 @@ class LoginController(Controller):
         if user.totp_confirmed:
             raise Conflict("You already have an authenticator. Remove the old authenticator first.", code="totp_exists")
         secret = totp.new_secret()
+        sealed = services.secrets.seal(secret, "users.totp_secret", caller.organization_id, caller.id)
         async with services.database.transaction() as conn:
-            await rows.set_totp_secret(conn, caller.id, secret)
+            await rows.set_totp_secret(conn, caller.id, sealed.data, content_key=sealed.key_id)
             await unlock(conn, user.email)
             await audit.record(conn, author(caller), "user.totp_begun", caller.id)
         return TotpSecret(totp.base32(secret), totp.provisioning_uri(secret, user.email))

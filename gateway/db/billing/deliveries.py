@@ -34,7 +34,8 @@ async def try_become_deliverer(conn: Connection) -> bool:
 
 
 class DeliveryRow(msgspec.Struct, frozen=True):
-    """destination: as it may be shown. secret: never shown."""
+    """destination: as it may be shown. secret: never shown, and encrypted with the content key of the id content_key,
+    or in clear where that is None."""
 
     id: str
     organization_id: str
@@ -43,7 +44,8 @@ class DeliveryRow(msgspec.Struct, frozen=True):
     format: str
     schedule: str
     destination: dict[str, Any]
-    secret: str | None
+    content_key: str | None
+    secret: bytes | None
     from_period: datetime.date
     created_at: datetime.datetime
 
@@ -67,14 +69,16 @@ class RunRow(msgspec.Struct, frozen=True):
 
 
 _CREATE = """
-    INSERT INTO deliveries (id, organization_id, name, kind, format, schedule, destination, secret, from_period)
-    VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)
+    INSERT INTO deliveries (id, organization_id, name, kind, format, schedule, destination, content_key, secret,
+                            from_period)
+    VALUES ($1, $2, $3, $4, $5, $6, $7, $11, $8, $9)
     ON CONFLICT (organization_id, name) DO UPDATE SET
         kind = excluded.kind, format = excluded.format, schedule = excluded.schedule,
-        destination = excluded.destination, secret = excluded.secret,
+        destination = excluded.destination, content_key = excluded.content_key, secret = excluded.secret,
         from_period = CASE WHEN $10 OR deliveries.schedule <> excluded.schedule THEN excluded.from_period
             ELSE deliveries.from_period END
-    RETURNING id, organization_id, name, kind, format, schedule, destination, secret, from_period, created_at
+    RETURNING id, organization_id, name, kind, format, schedule, destination, content_key, secret, from_period,
+              created_at
 """
 
 
@@ -87,20 +91,21 @@ async def set_delivery(
     format: str,
     schedule: str,
     destination: dict[str, Any],
-    secret: str | None,
+    content_key: str | None,
+    secret: bytes | None,
     from_period: datetime.date,
     move: bool,
 ) -> DeliveryRow:
     """Make a delivery, or change the one of this name; what was delivered stays delivered. move: let it begin at
     from_period even if it began at another period of the same schedule."""
-    values = (name, kind, format, schedule, json.dumps(destination), secret, from_period, move)
+    values = (name, kind, format, schedule, json.dumps(destination), secret, from_period, move, content_key)
     row = await conn.fetchrow(_CREATE, new_id("dlv"), organization_id, *values)
     assert row is not None
     return _delivery(row)
 
 
 _LIST = """
-    SELECT id, organization_id, name, kind, format, schedule, destination, secret, from_period, created_at
+    SELECT id, organization_id, name, kind, format, schedule, destination, content_key, secret, from_period, created_at
     FROM deliveries
     WHERE organization_id = $1
       AND ($2::text IS NULL OR (created_at, id) > (SELECT created_at, id FROM deliveries
@@ -118,7 +123,8 @@ async def list_deliveries(
 
 _REMOVE = """
     DELETE FROM deliveries WHERE organization_id = $1 AND id = $2
-    RETURNING id, organization_id, name, kind, format, schedule, destination, secret, from_period, created_at
+    RETURNING id, organization_id, name, kind, format, schedule, destination, content_key, secret, from_period,
+              created_at
 """
 
 
@@ -173,8 +179,8 @@ async def queue_due_periods(conn: Connection) -> None:
 
 # The sums are read before the export is made: rows that come in between cause one delivery more, and none is missed.
 _NEXT = """
-    SELECT d.id, d.organization_id, d.name, d.kind, d.format, d.schedule, d.destination, d.secret, d.from_period,
-           d.created_at, r.period, r.attempts,
+    SELECT d.id, d.organization_id, d.name, d.kind, d.format, d.schedule, d.destination, d.content_key, d.secret,
+           d.from_period, d.created_at, r.period, r.attempts,
            CASE WHEN length(r.period) = 10 THEN day_sums(d.organization_id, r.period::date) END AS sums
     FROM delivery_runs r JOIN deliveries d ON d.id = r.delivery_id
     WHERE r.delivered_at IS NULL AND r.due_at <= clock_timestamp()

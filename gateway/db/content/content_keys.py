@@ -40,11 +40,14 @@ class UnreadableRow(msgspec.Struct, frozen=True):
     """Secrets of projects under which units of experiments are digested."""
     num_comments: int
     """Comments of feedback."""
+    num_secrets: int
+    """Seeds of authenticators, secrets of webhooks, and keys of object stores."""
 
 
 _UNREADABLE = """
     SELECT k.id, replies.count AS num_replies, chats.count AS num_chats,
-           contents.count AS num_contents, unit_keys.count AS num_unit_keys, comments.count AS num_comments
+           contents.count AS num_contents, unit_keys.count AS num_unit_keys, comments.count AS num_comments,
+           secrets.count AS num_secrets
     FROM content_keys k
          CROSS JOIN LATERAL (SELECT count(*) FROM
              (SELECT FROM kept_replies WHERE content_key = k.id LIMIT $2) some_replies) replies
@@ -56,8 +59,13 @@ _UNREADABLE = """
              (SELECT FROM experiment_keys WHERE content_key = k.id LIMIT $2) some_unit_keys) unit_keys
          CROSS JOIN LATERAL (SELECT count(*) FROM
              (SELECT FROM feedback WHERE content_key = k.id LIMIT $2) some_comments) comments
+         CROSS JOIN LATERAL (SELECT count(*) FROM
+             (SELECT FROM users WHERE totp_content_key = k.id
+              UNION ALL SELECT FROM webhooks WHERE content_key = k.id
+              UNION ALL SELECT FROM deliveries WHERE content_key = k.id LIMIT $2) some_secrets) secrets
     WHERE NOT k.id = ANY ($1::text[])
-      AND replies.count + chats.count + contents.count + unit_keys.count + comments.count > 0
+      AND replies.count + chats.count + contents.count + unit_keys.count + comments.count
+          + secrets.count > 0
     ORDER BY k.id
 """
 

@@ -39,7 +39,10 @@ class Delivery(msgspec.Struct, frozen=True):
 
     id: str
     webhook_id: str
+    organization_id: str
     url: str
+    content_key: str | None
+    """The id of the content key that the secret is encrypted with; None: it is in clear."""
     secret: bytes
     body: str
     attempts: int
@@ -47,13 +50,20 @@ class Delivery(msgspec.Struct, frozen=True):
 
 
 _CREATE = """
-    INSERT INTO webhooks (id, organization_id, url, secret) VALUES ($1, $2, $3, $4)
+    INSERT INTO webhooks (id, organization_id, url, content_key, secret) VALUES ($1, $2, $3, $4, $5)
     RETURNING id, organization_id, url, created_at, last_delivered_at, last_failed_at, last_error
 """
 
 
-async def create_webhook(conn: Connection, organization_id: str, url: str, secret: bytes) -> WebhookRow:
-    row = await conn.fetchrow(_CREATE, new_id("wh"), organization_id, url, secret)
+def new_webhook_id() -> str:
+    return new_id("wh")
+
+
+async def create_webhook(
+    conn: Connection, webhook_id: str, organization_id: str, url: str, *, content_key: str | None, secret: bytes
+) -> WebhookRow:
+    """Make a webhook. secret: encrypted with the content key of this id; in clear where that is None."""
+    row = await conn.fetchrow(_CREATE, webhook_id, organization_id, url, content_key, secret)
     assert row is not None
     return WebhookRow(**row)
 
@@ -100,7 +110,7 @@ _CLAIM = """
             WHERE delivered_at IS NULL AND attempts < $4 AND due_at <= clock_timestamp() AND webhook_id <> ALL ($5)
             ORDER BY webhook_id, due_at)
         ORDER BY due_at LIMIT $1 FOR UPDATE SKIP LOCKED)
-    RETURNING d.id, d.webhook_id, w.url, w.secret, d.body, d.attempts,
+    RETURNING d.id, d.webhook_id, w.organization_id, w.url, w.content_key, w.secret, d.body, d.attempts,
               extract(epoch FROM clock_timestamp())::bigint AS now_s
 """
 

@@ -27,6 +27,8 @@ class Credentials(msgspec.Struct, frozen=True):
     role: Role | None
     password_hash: str | None
     totp_secret: bytes | None
+    totp_content_key: str | None
+    """The id of the content key that totp_secret is encrypted with; None: it is in clear."""
     totp_confirmed: bool
     totp_last_step: int
 
@@ -57,7 +59,7 @@ class LoggedIn(msgspec.Struct, frozen=True):
 
 
 _BY_EMAIL = """
-    SELECT id, organization_id, email, name, role, password_hash, totp_secret,
+    SELECT id, organization_id, email, name, role, password_hash, totp_secret, totp_content_key,
            totp_confirmed_at IS NOT NULL AS totp_confirmed, totp_last_step
     FROM users WHERE email = $1 AND removed_at IS NULL
 """
@@ -70,7 +72,7 @@ async def find_credentials(conn: Connection, email: str) -> Credentials | None:
 
 
 _BY_ID = """
-    SELECT id, organization_id, email, name, role, password_hash, totp_secret,
+    SELECT id, organization_id, email, name, role, password_hash, totp_secret, totp_content_key,
            totp_confirmed_at IS NOT NULL AS totp_confirmed, totp_last_step
     FROM users WHERE id = $1 AND removed_at IS NULL
 """
@@ -93,12 +95,20 @@ async def set_password_hash(conn: Connection, user_id: str, password_hash: str) 
     await conn.execute(_SET_PASSWORD, user_id, password_hash)
 
 
-_SET_TOTP = "UPDATE users SET totp_secret = $2, totp_confirmed_at = NULL, totp_last_step = 0 WHERE id = $1"
+_SET_TOTP = """
+    UPDATE users SET totp_secret = $2, totp_content_key = $3, totp_confirmed_at = NULL, totp_last_step = 0
+    WHERE id = $1
+"""
 
 
-async def set_totp_secret(conn: Connection, user_id: str, secret: bytes | None) -> None:
-    """A secret that does not count before it is confirmed; None: no second factor."""
-    await conn.execute(_SET_TOTP, user_id, secret)
+async def set_totp_secret(
+    conn: Connection, user_id: str, secret: bytes | None, *, content_key: str | None = None
+) -> None:
+    """Keep the seed of an authenticator, which does not count before it is confirmed; None: no second factor.
+
+    content_key: the id of the key that the seed is encrypted with.
+    """
+    await conn.execute(_SET_TOTP, user_id, secret, content_key)
 
 
 _CONFIRM_TOTP = "UPDATE users SET totp_confirmed_at = now() WHERE id = $1 AND totp_secret IS NOT NULL"

@@ -122,11 +122,13 @@ CREATE TABLE deliveries (
     format           text NOT NULL,
     schedule         text NOT NULL CHECK (schedule IN ('daily', 'monthly')),
     destination      jsonb NOT NULL,
-    -- The object store's secret key; NULL for a folder.
-    secret           text,
+    -- The object store's secret key, encrypted by the gateways with the content key of the id in content_key; NULL there:
+    -- in clear, from before. NULL for a folder.
+    secret           bytea,
     -- The first day or month to deliver.
     from_period      date NOT NULL,
     created_at       timestamptz NOT NULL DEFAULT clock_timestamp(),
+    content_key      text,
     UNIQUE (organization_id, name)
 );
 

@@ -52,12 +52,15 @@ CREATE TABLE webhooks (
     id                 text PRIMARY KEY,
     organization_id    text NOT NULL REFERENCES organizations (id) ON DELETE CASCADE,
     url                text NOT NULL,
+    -- What signs the messages, encrypted by the gateways with the content key of the id in content_key; NULL there: in
+    -- clear, from before.
     secret             bytea NOT NULL,
     created_at         timestamptz NOT NULL DEFAULT now(),
     -- The outcome of messages stays when the messages are gone.
     last_delivered_at  timestamptz,
     last_failed_at     timestamptz,
-    last_error         text
+    last_error         text,
+    content_key        text
 );
 
 CREATE INDEX webhooks_by_organization ON webhooks (organization_id, created_at, id);

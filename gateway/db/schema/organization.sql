@@ -48,11 +48,14 @@ CREATE TABLE users (
     -- The role in the whole organization; NULL for members of single projects.
     role               text CHECK (role IN ('owner', 'admin', 'billing', 'viewer')),
     password_hash      text,
+    -- The seed of the authenticator, encrypted by the gateways with the content key of the id in totp_content_key; NULL
+    -- there: in clear, from before.
     totp_secret        bytea,
     totp_confirmed_at  timestamptz,
     totp_last_step     bigint NOT NULL DEFAULT 0,
     created_at         timestamptz NOT NULL DEFAULT now(),
     removed_at         timestamptz,
+    totp_content_key   text,
     UNIQUE (organization_id, id)
 );
 

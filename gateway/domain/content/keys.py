@@ -5,10 +5,14 @@ from __future__ import annotations
 import base64
 import binascii
 import hashlib
+from typing import Literal
 
 import msgspec
 
 KEY_BYTES = 32
+
+SecretColumn = Literal["users.totp_secret", "webhooks.secret", "deliveries.secret"]
+"""A column of secrets that gateways need in clear, which lie there encrypted."""
 
 
 class BadContentKey(ValueError):

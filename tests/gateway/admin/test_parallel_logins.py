@@ -17,7 +17,7 @@ from gateway.tenancy.failures import FailureCap
 from gateway.tenancy.login_line import MAX_WAITING
 from gateway.tenancy.logins import Client, Logins
 from gateway.tenancy.passwords import MAX_AT_ONCE, NICENESS, Passwords
-from tests.gateway.admin_server import PASSWORD, AdminServer
+from tests.gateway.admin_server import PASSWORD, SECRETS, AdminServer
 from tests.patience import PATIENCE_S
 
 CLIENT, OTHER_CLIENT = "192.0.2.1", "198.51.100.1"
@@ -58,7 +58,7 @@ async def attempt(logins: Logins, email: str, password: str, address: str) -> st
 async def test_300_wrong_logins_at_once_leave_another_client_its_login(server: AdminServer) -> None:
     await server.user("ann@example.com", "owner")
     hasher = CountingHasher(time_cost=1, memory_cost=1024, parallelism=1)
-    logins = Logins(server.services.database, Passwords(hasher), FailureCap(MAX_FAILED))
+    logins = logins_of(server, hasher, FailureCap(MAX_FAILED))
     wrong = [
         asyncio.create_task(attempt(logins, f"person{number}@example.com", "wrong", CLIENT)) for number in range(300)
     ]
@@ -74,9 +74,13 @@ async def test_300_wrong_logins_at_once_leave_another_client_its_login(server: A
     assert hasher.niceness == {max(NICENESS, os.nice(0))}, "requests and engines come first"
 
 
+def logins_of(server: AdminServer, hasher: PasswordHasher, failures: FailureCap) -> Logins:
+    return Logins(server.services.database, Passwords(hasher), failures, SECRETS.open)
+
+
 async def test_parallel_wrong_logins_do_not_outrun_the_cap(server: AdminServer) -> None:
     hasher = CountingHasher(time_cost=1, memory_cost=64, parallelism=1)
-    logins = Logins(server.services.database, Passwords(hasher), FailureCap(7))
+    logins = logins_of(server, hasher, FailureCap(7))
     outcomes: Counter[str] = Counter()
     for batch in range(4):
         emails = [f"person{batch}.{number}@example.com" for number in range(5)]
@@ -88,7 +92,7 @@ async def test_parallel_wrong_logins_do_not_outrun_the_cap(server: AdminServer) 
 async def test_right_logins_and_those_refused_unread_cost_no_attempt(server: AdminServer) -> None:
     await server.user("ann@example.com", "owner")
     hasher = CountingHasher(time_cost=1, memory_cost=64, parallelism=1)
-    logins = Logins(server.services.database, Passwords(hasher), FailureCap(6))
+    logins = logins_of(server, hasher, FailureCap(6))
     refused = await asyncio.gather(*(attempt(logins, f"p{number}@example.com", "wrong", CLIENT) for number in range(9)))
     assert Counter(refused) == {"wrong": 5, "refused": 4}, "half of the line is one client's"
     for _ in range(3):
@@ -100,7 +104,7 @@ async def test_right_logins_and_those_refused_unread_cost_no_attempt(server: Adm
 @pytest.mark.parametrize("num_clients", [MAX_AT_ONCE + 8])
 async def test_the_line_is_short_for_all_clients_together(server: AdminServer, num_clients: int) -> None:
     hasher = CountingHasher(time_cost=1, memory_cost=64, parallelism=1)
-    logins = Logins(server.services.database, Passwords(hasher), FailureCap(MAX_FAILED))
+    logins = logins_of(server, hasher, FailureCap(MAX_FAILED))
     outcomes = await asyncio.gather(
         *(attempt(logins, f"p{n}@example.com", "wrong", f"192.0.2.{n}") for n in range(num_clients + 3))
     )

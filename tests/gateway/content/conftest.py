@@ -11,11 +11,11 @@ import asyncpg
 import httpx
 import pytest
 
-from gateway.content.cipher import Cipher
 from gateway.db.organization.keys import create_key
 from gateway.db.pool import Database
 from gateway.domain.content.keys import ContentKey
 from gateway.domain.tenancy.keys import new_key
+from gateway.support.cipher import Cipher
 from tests.gateway.conftest import House
 from tests.gateway.limits.fleet import Key, make_key
 from tests.installation.waiting import until

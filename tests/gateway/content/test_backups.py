@@ -10,7 +10,6 @@ import pytest
 from prometheus_client import CollectorRegistry, Counter
 
 from gateway.cli import main
-from gateway.content.cipher import Cipher
 from gateway.content.idempotency import Execution, Idempotency, Reply
 from gateway.content.keys import content_keys
 from gateway.content.stored_chats import Chat, StoredChat, StoredChats
@@ -20,6 +19,7 @@ from gateway.db.content.request_contents import insert_content
 from gateway.db.pool import Database
 from gateway.domain.errors import Conflict
 from gateway.domain.tenancy.principal import Principal
+from gateway.support.cipher import Cipher
 from tests.gateway.limits.fleet import make_key
 
 REPLY = Reply(200, (), b"what was answered")

@@ -15,11 +15,11 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from structlog.testing import capture_logs
 
-from gateway.content.cipher import NONCE_BYTES, Cipher, Place, Sealed
 from gateway.content.keys import content_keys
 from gateway.domain.content.keys import BadContentKey, ContentKey, parse_keys
 from gateway.domain.errors import ContentUnreadable
 from gateway.settings import BadSetting, load_settings
+from gateway.support.cipher import NONCE_BYTES, Cipher, Place, Sealed
 
 OLD, NEW = ContentKey(b"o" * 32), ContentKey(b"n" * 32)
 PLACE = Place("proj_a", "stored_chats.reply", "chatcmpl-1")

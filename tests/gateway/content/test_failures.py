@@ -12,7 +12,6 @@ from litestar import Request, post
 from litestar.response.base import ASGIResponse
 from prometheus_client import CollectorRegistry, Counter
 
-from gateway.content.cipher import Cipher
 from gateway.content.idempotency import Execution, Idempotency, Reply
 from gateway.content.writes import WAIT_S, Writes
 from gateway.db.content.idempotency import Slot
@@ -24,6 +23,7 @@ from gateway.http.errors import exception_handlers
 from gateway.observability.metrics import Metrics
 from gateway.openai.shared.idempotent import idempotent
 from gateway.openai.shared.recorded import Recorded, never_gone
+from gateway.support.cipher import Cipher
 from gateway.tenancy.authenticate import Authenticator
 from tests.gateway.limits.fleet import Key
 from tests.patience import PATIENCE_S

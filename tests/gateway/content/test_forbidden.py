@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from gateway.content.cipher import Cipher
 from gateway.content.keeper import Keeper
 from gateway.content.purge import Purger
 from gateway.db.content import idempotency, stored_chats
 from gateway.db.content.idempotency import Slot
 from gateway.db.organization import projects
 from gateway.db.pool import Database
+from gateway.support.cipher import Cipher
 from tests.gateway.limits.fleet import Key, make_key
 
 DAY = datetime.timedelta(days=1)

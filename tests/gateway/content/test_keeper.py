@@ -5,11 +5,11 @@ from __future__ import annotations
 from structlog.testing import capture_logs
 from structlog.typing import EventDict
 
-from gateway.content.cipher import Cipher
 from gateway.content.keeper import COUNT_INTERVAL_S, Keeper
 from gateway.db.content import idempotency, request_contents, stored_chats
 from gateway.db.pool import Database
 from gateway.domain.content.keys import ContentKey
+from gateway.support.cipher import Cipher
 from tests.gateway.limits.fleet import make_key
 
 OLD, NEW, OTHER = (ContentKey(letter * 32) for letter in (b"o", b"n", b"x"))

@@ -13,10 +13,10 @@ from typing import Any
 import httpx
 import pytest
 
-from gateway.content.cipher import Cipher
 from gateway.content.keeper import Keeper
 from gateway.content.purge import Purger
 from gateway.db.pool import Database
+from gateway.support.cipher import Cipher
 from tests.gateway.conftest import House
 from tests.gateway.content.conftest import connected, everything
 from tests.gateway.limits.fleet import Key

@@ -9,7 +9,6 @@ import msgspec
 import pytest
 from prometheus_client import CollectorRegistry, Counter
 
-from gateway.content.cipher import Cipher
 from gateway.content.request_log import RequestContents
 from gateway.content.transcript import (
     BYTES_PER_CHAR,
@@ -22,6 +21,7 @@ from gateway.content.transcript import (
 )
 from gateway.content.writes import Writes
 from gateway.db.pool import Database
+from gateway.support.cipher import Cipher
 from tests.gateway.limits.fleet import Key, make_key
 
 

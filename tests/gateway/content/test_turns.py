@@ -12,13 +12,13 @@ import pytest
 from prometheus_client import CollectorRegistry, Counter
 
 from gateway.content import idempotency as turns
-from gateway.content.cipher import Cipher
 from gateway.content.idempotency import Execution, Idempotency, Reply, Slot
 from gateway.content.watches import Silence
 from gateway.content.writes import Writes
 from gateway.db.content import idempotency as rows
 from gateway.db.pool import Database
 from gateway.domain.errors import Conflict, LimitReached, Overloaded
+from gateway.support.cipher import Cipher
 from tests.gateway.conftest import House
 from tests.gateway.limits.fleet import Key
 from tests.patience import PATIENCE_S

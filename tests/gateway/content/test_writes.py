@@ -8,12 +8,12 @@ import pytest
 from prometheus_client import CollectorRegistry, Counter
 from structlog.testing import capture_logs
 
-from gateway.content.cipher import Cipher
 from gateway.content.idempotency import Execution, Idempotency, Reply
 from gateway.content.writes import Writes
 from gateway.db.content.idempotency import Slot
 from gateway.db.pool import Database
 from gateway.domain.errors import Conflict
+from gateway.support.cipher import Cipher
 from tests.gateway.limits.fleet import make_key
 
 

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from gateway.content.cipher import Cipher
 from gateway.content.keys import content_keys
 from gateway.db.pool import Database
 from gateway.domain.experiments.assignment import unit_digest
 from gateway.domain.experiments.vote_ids import signed_id
 from gateway.experiments.keys import ProjectKeys
+from gateway.support.cipher import Cipher
 from tests.gateway.content.conftest import everything
 from tests.gateway.evaluation.conftest import Site
 from tests.gateway.evaluation.furniture import put_experiment, put_unit

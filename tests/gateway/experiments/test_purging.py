@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.content.cipher import Cipher, ContentKey
 from gateway.content.keeper import drop_content
 from gateway.db.pool import Database
 from gateway.domain.errors import NotFound
 from gateway.experiments.keys import ProjectKeys
+from gateway.support.cipher import Cipher, ContentKey
 from tests.gateway.experiments.books_rows import Sent, keep_books, make_experiment, send, unit, verified, vote
 from tests.gateway.experiments.test_books import LONG_AGO
 

@@ -14,7 +14,7 @@ from gateway.db.billing import deliveries
 from gateway.db.billing.deliveries import DeliveryRow
 from gateway.exports.deliverer import Deliverer, places_below
 from gateway.exports.place import Place
-from tests.gateway.admin_server import AdminServer, serve_admin
+from tests.gateway.admin_server import SECRETS, AdminServer, serve_admin
 from tests.gateway.exports.ledger import BEFORE, Books, write_usage
 from tests.gateway.exports.reading import json_rows
 from tests.gateway.exports.s3_server import ACCESS_KEY, SECRET, S3Server
@@ -61,7 +61,8 @@ async def test_a_closed_month_is_delivered_once_by_one_of_many_gateways(books: B
     async with serve_admin(books.database, tmp_path / "server") as server:
         made = (await order(server)).json()
         gateways = [
-            Deliverer(books.database, places_below(tmp_path / str(number), allow_private=False)) for number in range(4)
+            Deliverer(books.database, places_below(tmp_path / str(number), allow_private=False), SECRETS)
+            for number in range(4)
         ]
         attempts = await asyncio.gather(*(gateway.deliver_due() for gateway in gateways))
         assert sum(attempts) == 1, attempts
@@ -79,7 +80,7 @@ async def test_every_day_that_is_over_is_delivered_and_again_once_late_rows_have
     """A day whose sums stay the same is left alone."""
     today = datetime.datetime.now(datetime.UTC).date()
     since = today - datetime.timedelta(days=3)
-    deliverer = Deliverer(books.database, places_below(tmp_path / "out", allow_private=False))
+    deliverer = Deliverer(books.database, places_below(tmp_path / "out", allow_private=False), SECRETS)
     async with serve_admin(books.database, tmp_path / "server") as server:
         daily = {"kind": "usage", "format": "jsonl", "schedule": "daily", "from_period": since.isoformat()}
         made = (await order(server, **daily)).json()
@@ -110,7 +111,7 @@ async def test_a_destination_that_fails_in_any_way_holds_up_nobody_else(
 
     async def place(delivery: DeliveryRow) -> Place:
         if delivery.name == "unforeseen":
-            raise ZeroDivisionError(f"not to be told: {delivery.secret}")
+            raise ZeroDivisionError(f"not to be told: {(delivery.secret or b'').decode()}")
         return await places(delivery)
 
     async with serve_admin(books.database, tmp_path / "server") as server:
@@ -125,7 +126,7 @@ async def test_a_destination_that_fails_in_any_way_holds_up_nobody_else(
                     name,
                     endpoint,
                 )
-        assert await Deliverer(books.database, place).deliver_due() == 4
+        assert await Deliverer(books.database, place, SECRETS).deliver_due() == 4
         (errors,) = zip(*[await runs(server, each) for each in made.values()], strict=True)
     assert [run["last_error"] for run in errors] == [
         "the host name of the endpoint has no address",
@@ -142,7 +143,9 @@ async def test_what_fails_is_tried_again_after_growing_pauses_until_it_arrives(b
     with S3Server() as store:
         async with serve_admin(books.database, tmp_path) as server:
             made = (await order(server, destination=bucket(store.url))).json()
-            impatient = Deliverer(books.database, places_below(tmp_path, allow_private=True), first_delay=NOTHING)
+            impatient = Deliverer(
+                books.database, places_below(tmp_path, allow_private=True), SECRETS, first_delay=NOTHING
+            )
             store.fail_puts = 3
             assert await impatient.deliver_due() == 4
             assert len(store.objects) == 2 and store.uploads == {}
@@ -168,7 +171,7 @@ async def test_a_secret_goes_in_and_never_comes_out(
         async with serve_admin(books.database, tmp_path) as server:
             shown = [await order(server, destination=bucket(store.url))]
             store.fail_puts = 1  # it quotes the secret in its refusal
-            deliverer = Deliverer(books.database, places_below(tmp_path, allow_private=True))
+            deliverer = Deliverer(books.database, places_below(tmp_path, allow_private=True), SECRETS)
             assert await deliverer.deliver_due() == 1
             async with server.client(server.operator_key) as operator:
                 shown += [await operator.get(path) for path in ("/deliveries", f"/deliveries/{shown[0].json()['id']}")]
@@ -186,7 +189,7 @@ async def test_a_store_at_a_private_address_is_refused_unless_that_is_wanted(boo
     with S3Server() as store:
         async with serve_admin(books.database, tmp_path) as server:
             made = (await order(server, destination=bucket(store.url))).json()
-            await Deliverer(books.database, places_below(tmp_path, allow_private=False)).deliver_due()
+            await Deliverer(books.database, places_below(tmp_path, allow_private=False), SECRETS).deliver_due()
             (run,) = await runs(server, made["id"])
         assert (
             "not a public address; the setting LORIKEET_PRIVATE_WEBHOOKS allows" in run["last_error"]
@@ -231,7 +234,7 @@ async def test_a_wrong_delivery_is_refused_by_its_field(books: Books, tmp_path: 
 
 
 async def test_setting_a_delivery_again_changes_it_and_keeps_what_was_delivered(books: Books, tmp_path: Path) -> None:
-    deliverer = Deliverer(books.database, places_below(tmp_path / "out", allow_private=False))
+    deliverer = Deliverer(books.database, places_below(tmp_path / "out", allow_private=False), SECRETS)
     async with serve_admin(books.database, tmp_path / "server") as server:
         first = (await order(server)).json()
         assert await deliverer.deliver_due() == 1

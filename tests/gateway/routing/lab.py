@@ -12,11 +12,11 @@ import httpx
 import msgspec
 
 from engine.protocol import GenerateRequest
-from gateway.content.cipher import Cipher
 from gateway.content.keys import content_keys
 from gateway.db.pool import Database
 from gateway.domain.experiments.assignment import unit_digest
 from gateway.experiments.keys import ProjectKeys
+from gateway.support.cipher import Cipher
 from tests.gateway.experiments.making import ArmOf, Made, start_experiment
 from tests.patience import PATIENCE_S
 

@@ -18,11 +18,13 @@ from gateway.db.limits.webhooks import (
     clean_up,
     create_webhook,
     list_webhooks,
+    new_webhook_id,
 )
 from gateway.db.organization.organizations import ensure_organization
 from gateway.db.pool import Database
 from gateway.domain.limits.limit import Limit
 from gateway.webhooks.sender import TIMEOUT_S, WebhookSender, shown_secret, signature
+from tests.gateway.admin_server import SECRETS
 from tests.installation.waiting import until
 from tests.patience import PATIENCE_S
 
@@ -61,7 +63,14 @@ async def queue(database: Database, port: int, message_id: str) -> str:
     """A webhook at this port and a message for it; the webhook's id."""
     async with database.acquire() as conn:
         organization = await ensure_organization(conn, "default")
-        webhook = await create_webhook(conn, organization.id, f"http://localhost:{port}/hook?x=1", SECRET)
+        webhook = await create_webhook(
+            conn,
+            webhook_id := new_webhook_id(),
+            organization.id,
+            f"http://localhost:{port}/hook?x=1",
+            content_key=(sealed := SECRETS.seal(SECRET, "webhooks.secret", organization.id, webhook_id)).key_id,
+            secret=sealed.data,
+        )
         await conn.execute(
             "INSERT INTO webhook_deliveries (id, webhook_id, body) VALUES ($1, $2, $3)", message_id, webhook.id, BODY
         )
@@ -73,7 +82,9 @@ async def delivering(database: Database, statuses: list[int], *, allow_private: 
     receiver = Receiver(statuses)
     server = await asyncio.start_server(receiver.handle, "127.0.0.1", 0)
     await queue(database, server.sockets[0].getsockname()[1], "msg_1")
-    sender = WebhookSender(database, allow_private=allow_private, first_delay=datetime.timedelta(milliseconds=50))
+    sender = WebhookSender(
+        database, SECRETS, allow_private=allow_private, first_delay=datetime.timedelta(milliseconds=50)
+    )
     sender.start()
     try:
         yield receiver
@@ -148,7 +159,7 @@ async def test_a_receiver_that_never_ends_is_left_and_delays_nobody_else(databas
         await queue(database, server.sockets[0].getsockname()[1], f"msg_{number}")
         for number, server in enumerate((dripping, flooding, prompt))
     ]
-    sender = WebhookSender(database, allow_private=True, timeout_s=5.5)
+    sender = WebhookSender(database, SECRETS, allow_private=True, timeout_s=5.5)
     sender.start()
     try:
         await receiver.wait_for(1)

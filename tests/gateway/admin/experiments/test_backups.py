@@ -7,13 +7,13 @@ import datetime
 from pathlib import Path
 
 from gateway.cli import main
-from gateway.content.cipher import Cipher
 from gateway.content.keys import content_keys
 from gateway.db.experiments.experiments import find_experiment, split_of
 from gateway.db.pool import Database
 from gateway.domain.experiments.assignment import assign
 from gateway.experiments.keys import ProjectKeys
 from gateway.experiments.results import read_results
+from gateway.support.cipher import Cipher
 from tests.gateway.experiments.books_rows import NOW, Sent, keep_books, make_experiment, send, unit, verified
 
 

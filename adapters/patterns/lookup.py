@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from adapters.module_expression import ModuleExpression, ModuleName, Steps, has_reversed_range
+from adapters.patterns.expression import ModuleExpression, ModuleName, Steps, has_reversed_range
 
 MAX_KEYS = 2048
 MAX_KEY_CHARS = 256

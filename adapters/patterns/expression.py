@@ -59,7 +59,7 @@ class ModuleName:
 
 
 class ModuleExpression:
-    """A key that `adapters.patterns` takes for a simple expression, ready to be matched."""
+    """A key that `lookup` takes for a simple expression, ready to be matched."""
 
     def __init__(self, key: str, steps: Steps) -> None:
         """Raises TooCostly: when even to read the key takes more steps than are left."""

@@ -1,0 +1,28 @@
+"""Encrypts the operator's secrets with the content key that encrypts now: those from before they were sealed, and those
+that a former key has sealed, so that it can be dropped."""
+
+from __future__ import annotations
+
+from gateway.db.content.secrets import replace_secret, secrets_of_other_keys
+from gateway.db.pool import Database
+from gateway.domain.errors import ContentUnreadable
+from gateway.support.secrets import Secrets
+
+
+async def reseal(database: Database, secrets: Secrets) -> int:
+    """Encrypt all secrets that are in clear or encrypted with another key; return how many there were.
+
+    One that cannot be read stays as it is, and is logged. Gateways may do this at the same time. Raises what the
+    database raises.
+    """
+    num_sealed = 0
+    async with database.acquire() as conn:
+        for row in await secrets_of_other_keys(conn, secrets.key_id):
+            try:
+                clear = secrets.open(row.content_key, row.secret, row.column, row.organization_id, row.owner)
+            except ContentUnreadable:
+                continue
+            sealed = secrets.seal(clear, row.column, row.organization_id, row.owner)
+            await replace_secret(conn, row, sealed.key_id, sealed.data)
+            num_sealed += 1
+    return num_sealed

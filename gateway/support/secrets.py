@@ -1,0 +1,38 @@
+"""Secrets of the operator's side that gateways need in clear, sealed for where they lie: seeds of authenticators, what
+signs webhooks, and keys of object stores.
+
+Knows neither the tables nor what a secret is for.
+"""
+
+from __future__ import annotations
+
+from gateway.domain.content.keys import SecretColumn
+from gateway.support.cipher import Cipher, Place, Sealed
+
+
+class Secrets:
+    """Seals and opens secrets. One per gateway process."""
+
+    def __init__(self, cipher: Cipher) -> None:
+        self._cipher = cipher
+
+    @property
+    def key_id(self) -> str:
+        """The id of the content key that encrypts."""
+        return self._cipher.key_id
+
+    def seal(self, secret: bytes, column: SecretColumn, organization_id: str, owner: str) -> Sealed:
+        """Return a secret encrypted for its place. owner: the id of the row, or what else is unique in the column
+        within the organization and never changes."""
+        return self._cipher.seal(secret, Place(organization_id, column, owner))
+
+    def open(
+        self, content_key: str | None, data: bytes, column: SecretColumn, organization_id: str, owner: str
+    ) -> bytes:
+        """Return a secret in clear. content_key: the id of the key that it was sealed with; None: it was not sealed.
+
+        Raises ContentUnreadable: when this gateway lacks the key, or the secret was made for another place.
+        """
+        if content_key is None:
+            return data
+        return self._cipher.open(Sealed(content_key, data), Place(organization_id, column, owner))
