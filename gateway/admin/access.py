@@ -129,7 +129,8 @@ def login_token(connection: ASGIConnection[Any, Any, Any, Any]) -> str | None:
 def admin_guard(services: AdminServices) -> Guard:
     """A guard that leaves the Actor in the request's `auth`.
 
-    It raises InvalidApiKey, InvalidCredentials, PermissionDenied, or NotFound for what the caller has no part in.
+    It raises InvalidApiKey, InvalidCredentials, PermissionDenied, NotFound for what the caller has no part in, or
+    LimitReached for one who sends too many requests.
     """
 
     async def guard(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHandler) -> None:
@@ -143,6 +144,7 @@ def admin_guard(services: AdminServices) -> Guard:
         if access is None:
             assert connection.scope.get("method") == "OPTIONS", "check_routes saw every other route"
             return
+        services.pace.take(actor.id)
         _check_text(connection, access)
         _check_permission(actor, access, connection.path_params.get("project_id"))
         connection.scope["auth"] = actor

@@ -23,10 +23,14 @@ from gateway.domain.tenancy.actor import Actor
 from gateway.experiments.keys import ProjectKeys
 from gateway.metering.journal import JournalState
 from gateway.metering.reconcile import Reconciliation
+from gateway.support.pace import Pace
 from gateway.support.secrets import Secrets
 from gateway.tenancy.authenticate import Authenticator
 from gateway.tenancy.logins import Logins
 from gateway.tenancy.passwords import Passwords
+
+REQUESTS_PER_S, REQUESTS_BURST = 50.0, 600.0
+"""Requests of one key or person to the admin API of one gateway process."""
 
 
 class AdminServices(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,6 +61,10 @@ class AdminServices(msgspec.Struct, frozen=True, kw_only=True):
     secrets: Secrets
     unit_keys: ProjectKeys
     """The secrets under which units of experiments are digested."""
+    pace: Pace = msgspec.field(
+        default_factory=lambda: Pace(REQUESTS_PER_S, REQUESTS_BURST, what="the admin API", whose="This key or user")
+    )
+    """Of each key and person."""
     downloads: Downloads = msgspec.field(default_factory=Downloads)
     watchers: Watchers = msgspec.field(default_factory=Watchers)
 

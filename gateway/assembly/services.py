@@ -75,6 +75,11 @@ from gateway.webhooks.sender import WebhookSender
 
 log = structlog.get_logger(__name__)
 
+CONNECTIONS = 8
+ADMIN_CONNECTIONS = 4
+"""Connections to the database of one gateway: for requests and what works beside them, and for the admin API, whose
+reports never take one that a request waits for."""
+
 T = TypeVar("T")
 
 DATABASE_RETRY_S = 0.5
@@ -116,6 +121,7 @@ async def running_services(settings: Settings, *, model_dir: Path, dsn: str) -> 
     metrics = Metrics(CollectorRegistry(), Path(shared) if shared else None)
     async with AsyncExitStack() as stack:
         database = await stack.enter_async_context(await connect_database(dsn))
+        of_admin = await stack.enter_async_context(await connect_database(dsn, ADMIN_CONNECTIONS))
         await once_available(lambda: _warn_about_locks(database))
         await once_available(lambda: _ensure_first_pool(database, settings, model_dir))
         bases = Bases()
@@ -158,7 +164,7 @@ async def running_services(settings: Settings, *, model_dir: Path, dsn: str) -> 
         authenticator.changes.subscribe(residency.changed)
         admin = _admin_services(
             settings,
-            database,
+            of_admin,
             authenticator,
             failures,
             bases,
@@ -376,12 +382,12 @@ def _version() -> str:
         return "unknown"  # run from a source tree that is not installed
 
 
-async def connect_database(dsn: str) -> Database:
-    """Connect to the database.
+async def connect_database(dsn: str, max_connections: int = CONNECTIONS) -> Database:
+    """Connect to the database with up to so many connections.
 
     Raises what `once_available` raises.
     """
-    return await once_available(lambda: Database.connect(dsn))
+    return await once_available(lambda: Database.connect(dsn, max_size=max_connections))
 
 
 async def once_available(work: Callable[[], Awaitable[T]]) -> T:

@@ -20,6 +20,10 @@ from gateway.openai.shared.examples import MODELS
 from gateway.openai.shared.replies import json_response
 from gateway.routing.resolve import Resolver
 from gateway.routing.route import Route
+from gateway.support.pace import Pace
+
+READS_PER_S, READS_BURST = 20.0, 200.0
+"""Looks of one project at its models: each costs queries."""
 
 
 class Model(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,9 +50,12 @@ class ModelList(msgspec.Struct, frozen=True):
 
 
 def models(resolver: Resolver, pools: Mapping[str, Pool]) -> list[HTTPRouteHandler]:
+    pace = Pace(READS_PER_S, READS_BURST, what="models")
+
     @get("/models", opt=shape(reply=ModelList, example=MODELS))
     async def list_models(caller: Caller) -> ASGIResponse:
         """List the models that the key may call: base models, adapters and aliases."""
+        pace.take(caller.project_id)
         routes = await resolver.list_routes(caller)
         shown = [_model(route, pool) for route in routes if (pool := pools.get(route.base)) is not None]
         return json_response(ModelList(shown))
@@ -58,6 +65,7 @@ def models(resolver: Resolver, pools: Mapping[str, Pool]) -> list[HTTPRouteHandl
     async def get_model(model_id: FromPath[Path], caller: Caller) -> ASGIResponse:
         """Return one model that the key may call."""
         model = str(model_id).lstrip("/")
+        pace.take(caller.project_id)
         route = await resolver.resolve(caller, model)
         pool = pools.get(route.base)
         if pool is None:

@@ -6,7 +6,7 @@ Knows neither HTTP nor the names of an API's fields, nor which kind of backend a
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TypeVar
 
@@ -34,8 +34,12 @@ from gateway.pipeline.run import Prepared, Run
 from gateway.pipeline.tokenizing import Tokenizing
 from gateway.routing.resolve import Resolver
 from gateway.routing.route import Route
+from gateway.support.pace import Pace
 
 T = TypeVar("T")
+
+MISSES_PER_S, MISSES_BURST = 5.0, 50.0
+"""Requests of one project for models that it has not; each costs a query."""
 
 THREAD_ABOVE_TOKENS = 4096
 """More tokens are turned into text in a thread, so that the streams of others go on."""
@@ -82,6 +86,7 @@ class Pipeline:
         self._contents = contents
         self._notes = notes
         self._budget = RetryBudget()
+        self._misses = Pace(MISSES_PER_S, MISSES_BURST, what="models that it has not")
         self._tokenizing = Tokenizing()
         self._preparation = Preparation(meter, limiter, self._tokenizing, default_max_tokens=default_max_tokens)
 
@@ -183,7 +188,7 @@ class Pipeline:
 
     async def _place(self, context: RequestContext) -> Placed:
         """Return where all prompts of a request go, whatever changes meanwhile: in an experiment, to one arm."""
-        found = await self._resolver.find(context.principal, self._model(context))
+        found = await self._looked_up(context.principal, self._resolver.find, self._model(context))
         if isinstance(found, Route):
             return Placed(found, self._pool(found, found.id))
         exposure = found.expose(context.unit, forced_arm=context.forced_arm, is_off=context.is_off)
@@ -206,8 +211,20 @@ class Pipeline:
     async def _route(self, context: RequestContext) -> tuple[Route, PoolRevision]:
         """Return where what is no exposure goes: of an experiment, where the control goes."""
         model = self._model(context)
-        route = await self._resolver.resolve(context.principal, model)
+        route = await self._looked_up(context.principal, self._resolver.resolve, model)
         return route, self._pool(route, model)
+
+    async def _looked_up(
+        self, principal: Principal, look_up: Callable[[Principal, str], Awaitable[T]], model: str
+    ) -> T:
+        """Return what a model string stands for. Raises what look_up raises, and LimitReached for a project that has
+        asked for too many models that it has not."""
+        self._misses.take(principal.project_id, 0)
+        try:
+            return await look_up(principal, model)
+        except ModelNotFound:
+            self._misses.charge(principal.project_id, 1)
+            raise
 
     def _model(self, context: RequestContext) -> str:
         model = context.model or self._only_model(context.principal)

@@ -12,12 +12,19 @@ MAX_TENANTS = 10_000
 
 class Pace:
     """The generic cell rate algorithm (ITU-T I.371): per_second requests a second, up to `burst` of them at once. what:
-    they are for."""
+    they are for. whose: they are."""
 
     def __init__(
-        self, per_second: float, burst: float, *, what: str, clock: Callable[[], float] = time.monotonic
+        self,
+        per_second: float,
+        burst: float,
+        *,
+        what: str,
+        whose: str = "This project",
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._what = what
+        self._whose = whose
         self._interval_s = 1 / per_second
         self._ahead_s = burst / per_second
         self._clock = clock
@@ -33,7 +40,7 @@ class Pace:
         after_s = busy_until_s + num_requests * self._interval_s
         if after_s - now_s > self._ahead_s and busy_until_s > now_s:
             raise LimitReached(
-                f"This project has sent too many requests for {self._what}. Send them more slowly.",
+                f"{self._whose} has sent too many requests for {self._what}. Send them more slowly.",
                 retry_after_s=after_s - now_s - self._ahead_s,
             )
         self._set(tenant, after_s, now_s)

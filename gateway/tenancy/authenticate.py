@@ -25,8 +25,8 @@ from gateway.tenancy.key_cache import CachedKey, KeyCache
 LOOKUP_TIMEOUT_S = 5.0
 NOTE_EVERY = datetime.timedelta(minutes=1)
 WRITE_INTERVAL_S = 5.0
-CHANGES_OF_OWNERS = frozenset({"organizations", "projects", "users"})
-"""Tables whose rows many keys depend on; they change seldom."""
+CHANGES_OF_OWNERS = frozenset({"organizations", "users"})
+"""Tables whose rows many keys depend on; they change seldom, and by operators alone."""
 
 log = logging.getLogger(__name__)
 
@@ -125,6 +125,8 @@ class Authenticator:
             self._cache.forget_all()
         elif change.table == "api_keys":
             self._cache.forget(change.id)
+        elif change.table == "projects":
+            self._cache.forget_of_project(change.id)
         elif change.table in CHANGES_OF_OWNERS:
             self._cache.forget_all()
 

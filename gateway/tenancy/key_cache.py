@@ -103,6 +103,16 @@ class KeyCache:
                 self._remember(sha256)
         self._unknown_until.clear()
 
+    def forget_of_project(self, project_id: str) -> None:
+        """A project changed, and with it all of its keys."""
+        self.generation += 1
+        for sha256, entry in [*self._known.items()]:
+            if entry.principal.project_id == project_id:
+                del self._known[sha256]
+                self._digests_of.pop(entry.principal.api_key_id, None)
+                self._remember(sha256)
+        self._unknown_until.clear()
+
     def forget_all(self) -> None:
         self.generation += 1
         for sha256 in self._known:

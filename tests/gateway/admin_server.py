@@ -45,6 +45,7 @@ from gateway.metering.journal import JournalState
 from gateway.metering.reconcile import Reconciler
 from gateway.observability.metrics import Metrics
 from gateway.support.cipher import Cipher
+from gateway.support.pace import Pace
 from gateway.support.secrets import Secrets
 from gateway.tenancy.authenticate import Authenticator
 from gateway.tenancy.failures import FailureCap
@@ -223,8 +224,9 @@ async def serve_admin(
     inspect: Inspect = inspect,
     snapshots: Sequence[EngineSnapshot] = (),
     journal: JournalState = JournalState(True, 0, 1),  # noqa: B008 - it is frozen
+    pace: Pace | None = None,
 ) -> AsyncIterator[AdminServer]:
-    """Serve on a free port of the loopback until the context is left."""
+    """Serve on a free port of the loopback until the context is left. pace: of each caller, None: as usual."""
     # A hash that takes long would take long in every test.
     passwords = Passwords(PasswordHasher(time_cost=1, memory_cost=64, parallelism=1))
     failures = FailureCap(max_failed_keys)
@@ -265,6 +267,7 @@ async def serve_admin(
         contents=RequestContents(database, CIPHER, Writes(metrics.content_lost)),
         load_adapters=engines.load,
         secrets=SECRETS,
+        pace=pace or Pace(1e6, 1e6, what="the admin API"),
         unit_keys=ProjectKeys(database, CIPHER),
     )
     key = await _store_admin_key(database, "default", ("admin_read", "admin_write"))
