@@ -43,7 +43,6 @@ const ADVICE = {
   0: "Check that the gateway runs and that this machine reaches it, then try again.",
   403: "Ask an owner or an admin of the organization for a role that may do this.",
   404: "It may have been removed, or the address is wrong.",
-  409: "Somebody may have changed it meanwhile: reload and look again.",
   503: "The gateway waits for its engine or its database; System shows which.",
 };
 

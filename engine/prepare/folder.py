@@ -72,7 +72,8 @@ def prepare(source: str, out: Path) -> Path:
         return make_folder(note, out, lambda to: convert_gguf(path, to), chat=False)
     if source.count("/") != 1 or source.startswith((".", "/", "~")):
         raise PreparationFailed(
-            f"{source!r} is neither `demo`, nor a folder or file that exists, nor a hub id (OWNER/NAME)"
+            f"{source!r} is neither `demo` nor `demo-random`, nor a folder or file that exists, nor a hub id "
+            "(OWNER/NAME)"
         )
     return make_folder(SourceNote(1, "hub", source), out, lambda to: download(source, to), chat=False)
 

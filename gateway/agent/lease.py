@@ -21,6 +21,9 @@ from gateway.db.pools.hosts import claim_host, release_host, renew_host
 LEASE_S = 5.0
 RENEW_S = 1.0
 CLAIM_PAUSE_S = 0.5
+ATTEMPTS_UNTIL_SAID = 4
+"""Attempts at a host before it is said that another agent has it: one that ends needs a moment."""
+
 LOCK_NAME = "agent.lock"
 
 log = structlog.get_logger(__name__)
@@ -45,7 +48,9 @@ class Lease:
 
         An agent is present as long as it holds its lock file: where nobody does, the lease need not run out first.
         """
+        num_attempts = 0
         while True:
+            num_attempts += 1
             try:
                 async with self._database.acquire() as conn:
                     generation = await claim_host(
@@ -65,6 +70,10 @@ class Lease:
                 self.generation = generation
                 log.info("host_claimed", host=self.host_id, generation=generation)
                 return
+            if num_attempts == ATTEMPTS_UNTIL_SAID:
+                log.warning(
+                    "host_taken", host=self.host_id, error="another agent runs on this host: waiting for its end"
+                )
             await asyncio.sleep(CLAIM_PAUSE_S)
 
     async def keep(self) -> None:

@@ -28,6 +28,9 @@ from gateway.text.tokenizer import Tokenizer
 from gateway.text.tools.tool import Tool
 
 RETRY_AFTER_S = 1.0
+RETRY_STOPPED_AFTER_S = 30.0
+"""Where no replica runs: one that is started reads its model first."""
+
 MAX_IN_FLIGHT = 1 << 20
 """Choices that are admitted while no replica is there to say how many it takes."""
 
@@ -206,7 +209,7 @@ class PoolRevision:
             raise Overloaded(
                 f"No engine is ready for '{self.name}' ({self.detail}).",
                 code=ENGINE_UNAVAILABLE,
-                retry_after_s=RETRY_AFTER_S,
+                retry_after_s=RETRY_AFTER_S if self._replicas else RETRY_STOPPED_AFTER_S,
             )
         self._balancer.taken(replica.id, asked)
         return replica

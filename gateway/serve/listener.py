@@ -5,9 +5,12 @@ from __future__ import annotations
 import errno
 import http.client
 import socket
+from typing import TypeVar
 from urllib.parse import urlsplit
 
 import msgspec
+
+T = TypeVar("T")
 
 BACKLOG = 2048
 PROBE_TIMEOUT_S = 2.0
@@ -79,23 +82,55 @@ def is_ready(base_url: str) -> bool:
 
 def engines_in_words(base_url: str, operator_key: str) -> str:
     """Return what the first engine computes in and on, such as `bfloat16 on cpu`; "" where the gateway does not say."""
+    listed = _asked(base_url, operator_key, "/v1/organization/engines", _Engines) or _Engines()
+    return next((f"{engine.dtype} on {engine.device}" for engine in listed.data if engine.dtype and engine.device), "")
+
+
+def answers(base_url: str, operator_key: str, model: str) -> bool:
+    """Tell whether an engine of a base model is ready, or none is to be: its pool is drained, has failed or is gone.
+
+    False where the gateway does not say.
+    """
+    engines = _asked(base_url, operator_key, "/v1/organization/engines", _Engines)
+    if engines is not None and any(engine.model == model and engine.state == "ready" for engine in engines.data):
+        return True
+    pools = _asked(base_url, operator_key, "/v1/organization/pools?limit=100", _Pools)
+    if pools is None:
+        return False
+    pool = next((pool for pool in pools.data if pool.name == model), None)
+    return pool is None or pool.num_replicas == 0 or pool.state == "failed"
+
+
+def _asked(base_url: str, operator_key: str, path: str, kind: type[T]) -> T | None:
+    """Return what the admin API answers; None where it does not."""
     address = urlsplit(base_url)
     connection = http.client.HTTPConnection(address.hostname or "", address.port, timeout=PROBE_TIMEOUT_S)
     try:
-        connection.request("GET", "/v1/organization/engines", headers={"authorization": f"Bearer {operator_key}"})
+        connection.request("GET", path, headers={"authorization": f"Bearer {operator_key}"})
         response = connection.getresponse()
-        listed = _Engines() if response.status != 200 else msgspec.json.decode(response.read(), type=_Engines)
+        return msgspec.json.decode(response.read(), type=kind) if response.status == 200 else None
     except (OSError, http.client.HTTPException, msgspec.DecodeError):
-        return ""
+        return None
     finally:
         connection.close()
-    return next((f"{engine.dtype} on {engine.device}" for engine in listed.data if engine.dtype and engine.device), "")
 
 
 class _Engine(msgspec.Struct, frozen=True):
     device: str
     dtype: str
+    model: str = ""
+    state: str = ""
 
 
 class _Engines(msgspec.Struct, frozen=True):
     data: tuple[_Engine, ...] = ()
+
+
+class _Pool(msgspec.Struct, frozen=True):
+    name: str
+    num_replicas: int
+    state: str
+
+
+class _Pools(msgspec.Struct, frozen=True):
+    data: tuple[_Pool, ...] = ()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import os
 import time
 from contextlib import ExitStack
@@ -23,7 +24,7 @@ from gateway.serve.bootstrap import BadOperatorKey, bootstrap
 from gateway.serve.commands import agent_command, gateway_command, gateway_environ
 from gateway.serve.first_pool import settle_first_pool
 from gateway.serve.fleet import Fleet, StartFailed
-from gateway.serve.listener import Listener, PortUnavailable, engines_in_words, is_ready
+from gateway.serve.listener import Listener, PortUnavailable, answers, engines_in_words, is_ready
 from gateway.serve.lock import DataFolderInUse, DataFolderUnusable, data_folder_lock, refuse_half_restored
 from gateway.serve.stop import StopRequested, StopSignals
 from gateway.serve.supervisor import Child
@@ -33,6 +34,9 @@ from gateway.support.process import bound_logs, private_folder
 
 PROBE_INTERVAL_S = 0.25
 PROGRESS_INTERVAL_S = 5.0
+FIRST_MODEL_S = 60.0
+"""How long a start waits for the first base model when everything else is ready."""
+
 TEND_INTERVAL_S = 0.2
 """How soon a child's end is noticed. Each look takes processor time from the engine, where processors are few."""
 
@@ -102,7 +106,7 @@ def _run(settings: Settings, gateways: int, num_demo_pools: int, terminal: Termi
         fleet = _build_fleet(settings, gateways, model_dir, dsn, postgres, listener, metrics_fd, terminal)
         stack.callback(fleet.drain, settings.drain_seconds, lambda: stop.hurried)
         fleet.start(stop)
-        _wait_until_ready(settings, fleet, terminal, stop)
+        _wait_until_ready(settings, access.operator_key, fleet, terminal, stop)
         computes = engines_in_words(settings.base_url, access.operator_key)
         terminal.show(banner(settings, access, num_demo_pools, computes))
         _supervise(settings, fleet, terminal, stop)
@@ -172,11 +176,23 @@ def _build_fleet(
     return Fleet(postgres, agent, children, listener, terminal)
 
 
-def _wait_until_ready(settings: Settings, fleet: Fleet, terminal: Terminal, stop: StopSignals) -> None:
+def _wait_until_ready(
+    settings: Settings, operator_key: str, fleet: Fleet, terminal: Terminal, stop: StopSignals
+) -> None:
+    """Wait until the gateway answers, and then for an engine of the settings' base model, which what is shown next
+    names; for that no longer than FIRST_MODEL_S."""
     with terminal.step("engine and gateway"):
         started = time.monotonic()
-        next_report = started + PROGRESS_INTERVAL_S
-        while not stop.requested and not is_ready(settings.base_url):
+        next_report, give_up = started + PROGRESS_INTERVAL_S, math.inf
+        while not stop.requested:
+            if is_ready(settings.base_url):
+                give_up = min(give_up, time.monotonic() + FIRST_MODEL_S)
+                if answers(settings.base_url, operator_key, settings.model_name):
+                    break
+                if time.monotonic() > give_up:
+                    name = settings.model_name
+                    terminal.say(f"warning: no engine of {name} is ready yet: `lorikeet pool show {name}` says why")
+                    break
             fleet.tend(stop, starting=True)
             if time.monotonic() > next_report:
                 terminal.say(f"engine and gateway: still loading, {time.monotonic() - started:.0f} s")

@@ -14,7 +14,7 @@ export function DrainPool({ pool, onClose }) {
     invalidate("/pools", "/hosts");
     toast(`${pool.name} drains`);
   }}>
-    <p>${pool.num_ready ? `${replicas(pool.num_ready)} take no new request, end those that run, and stop.` : "No replica is started any more."}</p>
+    <p>${pool.num_ready ? `${replicas(pool.num_ready)} ${pool.num_ready === 1 ? "takes no new request, ends those that run, and stops" : "take no new request, end those that run, and stop"}.` : "No replica is started any more."}</p>
     <p>Nobody answers requests for <code>${pool.name}</code>${pool.num_adapters ? ` and its ${pool.num_adapters === 1 ? "adapter" : `${pool.num_adapters} adapters`}` : ""} until it is scaled up again.</p>
   <//>`;
 }
@@ -37,7 +37,7 @@ export function RemovePool({ pool, onClose }) {
     toast(`The pool ${pool.name} is removed`);
   }}>
     <p>The name is free afterwards, and requests for it are refused. Usage that was recorded stays, and so do the files of the model on the hosts.</p>
-    ${pool.num_adapters > 0 && html`<p>${pool.num_adapters === 1 ? "One adapter belongs" : `${pool.num_adapters} adapters belong`} to its base: it can be removed only while another pool serves the same base.</p>`}
+    ${pool.num_adapters > 0 && html`<p>${pool.num_adapters === 1 ? "One adapter belongs" : `${pool.num_adapters} adapters belong`} to its base: remove ${pool.num_adapters === 1 ? "it" : "them"} first, or have another pool serve the same base.</p>`}
   <//>`;
 }
 

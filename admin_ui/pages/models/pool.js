@@ -54,7 +54,7 @@ function Actions({ pool, ask }) {
     null,
     isStill
       ? { title: "Remove", icon: "trash", danger: true, onClick: () => ask("remove") }
-      : { title: "Drain", hint: "before it can be removed", icon: "pause", danger: true, onClick: () => ask("drain") },
+      : { title: "Drain", hint: "stop all replicas; needed before removing", icon: "pause", danger: true, onClick: () => ask("drain") },
   ];
   return html`<${Button} kind="primary" icon="adapters" onClick=${() => ask("scale")}>Scale<//>
     <${Menu} label="More actions" align="end" look="button secondary icon-only" button=${html`<${Icon} name="more" />`} items=${items} />`;
@@ -63,15 +63,16 @@ function Actions({ pool, ask }) {
 function View({ pool, ask }) {
   const names = useProjectNames();
   const own = useSession().who.organization;
+  const serving = pool.revisions.find(({ revision }) => revision === pool.revision) ?? pool;
   return html`
     ${pool.revision !== pool.wanted_revision && html`<${InMotion} pool=${pool} onCancel=${can("pools.write") && pool.revision !== null && (() => ask("cancel"))} />`}
     <${Section} title="Replicas" hint=${`${replicas(pool.num_replicas)} wanted${memoryOf(pool.replica_bytes, pool.num_replicas) && `: ${memoryOf(pool.replica_bytes, pool.num_replicas)}`}.`}><${Replicas} pool=${pool} /><//>
     <div class="grid-2">
       <${Section} title="What it serves" card>
         <${Facts} rows=${[
-          ["Model", html`<code>${pool.model}</code>`],
-          ["Engine settings", settingsOf(pool) ? html`<code>${settingsOf(pool)}</code>` : "as on the hosts"],
-          ["Memory a replica", html`<${Num} value=${pool.replica_bytes} kind="bytes" />`],
+          ["Model", html`<code>${serving.model}</code>`],
+          ["Engine settings", settingsOf(serving) ? html`<code>${settingsOf(serving)}</code>` : "as on the hosts"],
+          ["Memory a replica", html`<${Num} value=${serving.replica_bytes} kind="bytes" />`],
           ["Adapters of its base", html`<${Num} value=${pool.num_adapters} />`],
           ["Used by", whoMayUse(pool, names, own)],
           ["Created", html`<${Time} at=${pool.created_at} />`],

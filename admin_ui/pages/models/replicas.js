@@ -19,7 +19,7 @@ export function Replicas({ pool }) {
     { key: "state", title: "State", render: (row) => html`<${State} replica=${row} />` },
     { key: "revision", title: "Revision", align: "end" },
     { key: "host", title: "Host", value: ({ host, host_id: id }) => host ?? (id ? id : "elsewhere"), render: ({ host, host_id: id, gpu }) => html`<span>${host ?? (id ? id : html`<span class="faint" title="Somebody else runs this engine; it is only connected to.">elsewhere</span>`)}${gpu !== null && html` <small class="faint">GPU ${gpu}</small>`}</span>` },
-    { key: "address", title: "Address", render: ({ address }) => (address ? html`<${Code} text=${address} what="address" />` : html`<span class="faint">–</span>`) },
+    { key: "address", title: "Address", render: ({ address }) => (address ? html`<${Code} text=${address} max=${24} what="address" />` : html`<span class="faint">–</span>`) },
     { key: "since", title: "Since", render: ({ since }) => html`<${Time} at=${since} relative />` },
     { key: "generation", title: "Starts", format: "count" },
     { key: "act", title: "", sort: false, csv: false, class: "shrink", hide: !mayWrite, render: (row) => html`<${Actions} replica=${row} isChanging=${pool.revision !== null && pool.revision !== pool.wanted_revision} onAct=${(kind) => setAct({ kind, replica: row })} />` },

@@ -8,7 +8,7 @@ export const pathOf = (id, rest = "") => `/pools/${encodeURIComponent(id)}${rest
 export const isMoving = ({ state }) => ["starting", "changing", "scaling", "draining"].includes(state);
 
 /** "max_model_len=8192, dtype=float32", or "" where nothing is set. */
-export const settingsOf = ({ settings }) => Object.entries(settings).map(([name, value]) => `${name}=${value}`).join(", ");
+export const settingsOf = ({ settings }) => Object.entries(settings).sort().map(([name, value]) => `${name}=${value}`).join(", ");
 
 /** Engine settings of a text with one NAME=VALUE in each line. */
 export function readSettings(text) {

@@ -25,7 +25,7 @@ _ADVICE = {
     "insufficient_quota": "the budget is used up: ask whoever runs the server",
     "server_is_overloaded": "try again in a moment",
     "server_shutting_down": "try again in a moment",
-    "engine_unavailable": "the engine comes back by itself: try again in a moment",
+    "engine_unavailable": "try again in a moment; `lorikeet pool list` says what runs",
     "backend_failed": "the engine comes back by itself: try again in a moment",
 }
 

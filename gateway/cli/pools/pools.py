@@ -128,12 +128,14 @@ def _list(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
     if arguments.json:
         print_json(pools)
         return 0
+    from gateway.cli.pools.shown import revisions_in_short
+
     rows = [
         (
             p["name"],
             p["state"],
             f"{p['num_ready']}/{p['num_replicas']}",
-            p["wanted_revision"],
+            revisions_in_short(p),
             p["model"],
             p["access"],
             p["why"],

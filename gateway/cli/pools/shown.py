@@ -11,12 +11,13 @@ from gateway.cli.output import print_table, utc
 def print_pool(pool: dict[str, Any]) -> None:
     """Print the facts of a pool, then its revisions and replicas."""
     replica_bytes, grants = pool["replica_bytes"], pool["grants"]
+    serving = next((each for each in pool["revisions"] if each["revision"] == pool["revision"]), pool)
     facts = [
         ("pool", pool["name"]),
         ("id", pool["id"]),
         ("state", ": ".join(filter(None, (pool["state"], pool["why"])))),
-        ("model", pool["model"]),
-        ("settings", " ".join(f"{name}={value}" for name, value in pool["settings"].items())),
+        ("model", serving["model"]),
+        ("settings", _settings(serving)),
         ("replicas", f"{pool['num_ready']} ready of {pool['num_replicas']} wanted"),
         ("memory", "" if replica_bytes is None else f"{size(replica_bytes)} a replica, by the estimate"),
         ("revision", _revision(pool)),
@@ -31,7 +32,7 @@ def print_pool(pool: dict[str, Any]) -> None:
             each["revision"],
             each["state"],
             each["model"],
-            " ".join(f"{name}={value}" for name, value in each["settings"].items()),
+            _settings(each),
             (each["base_digest"] or "")[:12],
             utc(each["created_at"]),
             each["why"],
@@ -77,6 +78,16 @@ def print_hosts(hosts: Sequence[dict[str, Any]]) -> None:
         for each in hosts
     ]
     print_table(("HOST", "STATE", "PROCESSORS", "MEMORY TAKEN", "GPU MEMORY TAKEN", "REPLICAS", "ID"), rows)
+
+
+def revisions_in_short(pool: dict[str, Any]) -> str:
+    """Return the revision that serves, and the one that is to take its place."""
+    serving, wanted = pool["revision"], pool["wanted_revision"]
+    return str(wanted) if serving in (None, wanted) else f"{serving} -> {wanted}"
+
+
+def _settings(revision: dict[str, Any]) -> str:
+    return " ".join(f"{name}={value}" for name, value in sorted(revision["settings"].items()))
 
 
 def size(num_bytes: int) -> str:

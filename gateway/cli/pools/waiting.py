@@ -6,6 +6,7 @@ import argparse
 import time
 from typing import TYPE_CHECKING, Any
 
+from gateway.cli import EXIT_INTERRUPTED
 from gateway.cli.errors import EXIT_OK, EXIT_OPEN, CommandFailed
 from gateway.cli.output import print_result
 from gateway.cli.progress import Progress
@@ -15,6 +16,12 @@ if TYPE_CHECKING:
 
 POLL_S = 0.5
 TIMEOUT_S = 1800
+
+
+class WaitingEnded(CommandFailed):
+    """Ctrl-C ended the waiting for a change, which goes on."""
+
+    exit_code = EXIT_INTERRUPTED
 
 
 def add_wait(parser: argparse.ArgumentParser) -> None:
@@ -33,7 +40,7 @@ def add_wait(parser: argparse.ArgumentParser) -> None:
 def settle(client: AdminClient, arguments: argparse.Namespace, pool: dict[str, Any], text: str) -> int:
     """Print the outcome of a change: at once, or with --wait once it has ended. Returns the exit code.
 
-    Raises CommandFailed: when the change failed.
+    Raises CommandFailed: when the change failed, or its WaitingEnded when Ctrl-C is pressed.
     """
     if not arguments.wait:
         return print_result(arguments, pool, text)
@@ -42,7 +49,7 @@ def settle(client: AdminClient, arguments: argparse.Namespace, pool: dict[str, A
     try:
         pool = _watch(client, pool, progress, arguments.timeout)
     except KeyboardInterrupt:
-        raise CommandFailed(
+        raise WaitingEnded(
             f"the change of pool {pool['name']} goes on; `lorikeet pool show {pool['name']}` tells how far it is"
         ) from None
     if not _has_ended(pool):
@@ -77,6 +84,8 @@ def _check(pool: dict[str, Any], wanted: int) -> None:
         goes_on = f"; revision {pool['revision']} goes on" if pool["revision"] is not None else ""
         raise CommandFailed(f"revision {wanted} of pool {name} failed: {revision['why'].rstrip('.')}{goes_on}")
     if pool["wanted_revision"] != wanted:
+        if pool["wanted_revision"] == pool["revision"] and pool["wanted_revision"] < wanted:
+            raise CommandFailed(f"the change of pool {name} was given up: revision {pool['revision']} goes on")
         raise CommandFailed(f"pool {name} was changed again: revision {pool['wanted_revision']} is wanted now")
     if pool["state"] == "failed":
         raise CommandFailed(f"pool {name} failed: {pool['why']}")

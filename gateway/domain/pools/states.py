@@ -18,7 +18,7 @@ Access = Literal["all", "listed"]
 """The projects that may use a pool: all of the installation, or those that are listed."""
 
 MAX_NAME_CHARS = 128
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/+-]*")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*(?:/[A-Za-z0-9._+-]+)*")
 
 
 def check_pool_name(name: str) -> None:
@@ -32,5 +32,6 @@ def check_pool_name(name: str) -> None:
         raise ValueError(f"The name of a pool has at most {MAX_NAME_CHARS} characters.")
     if _NAME.fullmatch(name) is None:
         raise ValueError(
-            "The name of a pool begins with a letter or digit and holds letters, digits, '.', '_', '/', '+' and '-'."
+            "The name of a pool begins with a letter or digit and holds letters, digits, '.', '_', '+', '-' and, "
+            "between two of these, '/'."
         )

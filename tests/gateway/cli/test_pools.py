@@ -200,8 +200,11 @@ def test_an_interrupted_wait_says_that_the_change_goes_on() -> None:
     pool = {"id": "pool_x", "name": "qwen", "state": "starting", "why": "", "revision": None, "wanted_revision": 1}
     pool |= {"rollout": None}
     arguments = argparse.Namespace(wait=True, json=True, timeout=60)
-    with pytest.raises(CommandFailed, match="the change of pool qwen goes on; `lorikeet pool show qwen` tells how far"):
+    with pytest.raises(
+        CommandFailed, match="the change of pool qwen goes on; `lorikeet pool show qwen` tells how far"
+    ) as end:
         settle(cast("AdminClient", Interrupted()), arguments, pool | {"revisions": []}, "pool qwen is created")
+    assert end.value.exit_code == 130
 
 
 async def test_replicas_and_hosts_are_listed_drained_and_restarted(

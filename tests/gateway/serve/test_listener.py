@@ -9,19 +9,20 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
-from gateway.serve.listener import engines_in_words
+from gateway.serve.listener import answers, engines_in_words
 
 
 @contextmanager
-def answering(status: int, body: bytes) -> Iterator[str]:
-    """Serve one answer to whatever is asked with the key `secret`; yields the base URL."""
+def answering(status: int, body: bytes, pools: bytes = b"{}") -> Iterator[str]:
+    """Serve one answer about engines and one about pools to who asks with the key `secret`; yields the base URL."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            is_known = self.headers["authorization"] == "Bearer secret" and self.path == "/v1/organization/engines"
-            self.send_response(status if is_known else 401)
+            of_engines = self.path == "/v1/organization/engines"
+            is_known = of_engines or self.path.partition("?")[0] == "/v1/organization/pools"
+            self.send_response(status if is_known and self.headers["authorization"] == "Bearer secret" else 401)
             self.end_headers()
-            self.wfile.write(body)
+            self.wfile.write(body if of_engines else pools)
 
         def log_message(self, *_: object) -> None:
             pass
@@ -50,3 +51,26 @@ def test_the_first_engine_that_says_it_is_told(status: int, body: bytes, words: 
         assert engines_in_words(base_url, "secret") == words
         assert engines_in_words(base_url, "another") == ""
     assert engines_in_words(base_url, "secret") == "", "nobody listens any more"
+
+
+def pool(num_replicas: int, state: str) -> str:
+    return f'{{"name": "tiny", "num_replicas": {num_replicas}, "state": "{state}"}}'
+
+
+@pytest.mark.parametrize(
+    ("engines", "pools", "expected"),
+    [
+        ('{"model": "tiny", "state": "ready", "device": "", "dtype": ""}', pool(1, "ready"), True),
+        ('{"model": "other", "state": "ready", "device": "", "dtype": ""}', pool(1, "starting"), False),
+        ('{"model": "tiny", "state": "unreachable", "device": "", "dtype": ""}', pool(1, "scaling"), False),
+        ("", pool(1, "starting"), False),
+        ("", pool(0, "stopped"), True),
+        ("", pool(1, "failed"), True),
+        ("", "", True),
+    ],
+)
+def test_a_model_is_waited_for_while_an_engine_of_it_may_come(engines: str, pools: str, expected: bool) -> None:
+    with answering(200, f'{{"data": [{engines}]}}'.encode(), f'{{"data": [{pools}]}}'.encode()) as base_url:
+        assert answers(base_url, "secret", "tiny") is expected
+        assert not answers(base_url, "another", "tiny")
+    assert not answers(base_url, "secret", "tiny"), "nobody listens any more"
