@@ -88,9 +88,15 @@ async def test_two_agents_never_run_one_replica_twice(host: Host, full: bool) ->
     pool = await host.pool(host.model(), num_replicas=2)
     rng, num_faults = random.Random(22), FULL_FAULTS if full else NUM_FAULTS
     seen = host.watched_addresses()
+
+    async def has_engines() -> bool:
+        return bool(host.pids())
+
     agents = [host.agent(), host.agent()]
     for number in range(num_faults):
         await asyncio.sleep(rng.uniform(0.05, 1.0))
+        if number % 2:  # as slow as the machine may be, engines are started anew
+            await until(has_engines, host.log)
         if pids := host.pids():
             os.kill(rng.choice(pids), signal.SIGKILL)
         victim = rng.randrange(2)
