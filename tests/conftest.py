@@ -25,6 +25,9 @@ if not Path("/dev/nvidiactl").exists():
 os.environ["SSL_CERT_FILE"] = str(Path(__file__).parent / "installation" / "authority.pem")
 
 NUM_BROWSER_HOUSES = 2
+_INSTALLED_APART = ("test_experiment_arms.py", "test_signatures.py")
+"""End-to-end tests that start an installation of their own, and so need not wait for those that share one."""
+
 _BROWSER_FILES = sorted(path.name for path in (Path(__file__).parent / "browser").glob("test_*.py"))
 
 _KEEPER = pytest.StashKey[Keeper]()
@@ -174,8 +177,8 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
     """Let processes that share a run take whole files, so that these start their servers once.
 
-    The end-to-end tests share one process, and those in a browser share two, with a house and a browser in each. Made
-    here: the marks of `--dist loadgroup` have no effect with pytest 9.
+    The end-to-end tests share one process but for those with an installation of their own, and those in a browser share
+    two, with a house and a browser in each. Made here: the marks of `--dist loadgroup` have no effect with pytest 9.
     """
     if config.getoption("dist") != "loadfile":
         return None
@@ -187,7 +190,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
             *folders, name = path.split("/")
             if "browser" in folders:
                 return f"browser {_BROWSER_FILES.index(name) % NUM_BROWSER_HOUSES}"
-            return "e2e" if "e2e" in folders else path
+            return "e2e" if "e2e" in folders and name not in _INSTALLED_APART else path
 
     return ByServers(config, log)
 
