@@ -43,6 +43,14 @@ def _keeper(config: pytest.Config) -> Keeper:
     return config.stash[_KEEPER]
 
 
+def log_plainly() -> None:
+    """Let what this process logs be lines with plain tracebacks. By default structlog asks rich for those of errors, which
+    formats every local variable: a logged error may take ten seconds of processor time."""
+    structlog.reset_defaults()
+    *processors, _ = structlog.get_config()["processors"]
+    structlog.configure([*processors, structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)])
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: Any) -> None:
     """Tell a worker of pytest-xdist where the run's server is."""
@@ -50,6 +58,7 @@ def pytest_configure_node(node: Any) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    log_plainly()
     if (workerinput := getattr(config, "workerinput", None)) is not None:
         os.environ[RUN_VARIABLE] = workerinput[_FOLDER]
         atexit.register(os._exit, 0)  # its reports are sent; to free every object would take seconds
@@ -143,7 +152,7 @@ def log_apart(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with (tmp_path_factory.mktemp("log") / "this-process.log").open("w") as file:
         structlog.configure(logger_factory=structlog.WriteLoggerFactory(file))
         yield
-        structlog.reset_defaults()
+        log_plainly()
 
 
 LONGEST = (
