@@ -44,8 +44,11 @@ def _keeper(config: pytest.Config) -> Keeper:
 
 
 def log_plainly() -> None:
-    """Let what this process logs be lines with plain tracebacks. By default structlog asks rich for those of errors, which
-    formats every local variable: a logged error may take ten seconds of processor time."""
+    """Let what this process logs be lines with plain tracebacks.
+
+    By default structlog has rich format those of errors with every local variable: one error may take ten seconds of
+    processor time.
+    """
     structlog.reset_defaults()
     *processors, _ = structlog.get_config()["processors"]
     structlog.configure([*processors, structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)])

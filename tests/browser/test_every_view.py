@@ -29,7 +29,10 @@ async def test_every_view_is_well(visit: Visit, browser_house: BrowserHouse, mod
         assert look["title"] != "Lorikeet", name
         overflow = look["overflow"]
         contrast = full or (name in ONE_OF_EACH_KIND and mode != "phone")
-        found[name] = [*await page.violations(contrast=contrast), *([f"{overflow} pixels too wide"] if overflow > 0 else [])]
+        found[name] = [
+            *await page.violations(contrast=contrast),
+            *([f"{overflow} pixels too wide"] if overflow > 0 else []),
+        ]
         await page.screenshot(f"{mode}/{name}")
         if (mode, name) in OF_THE_GUIDE:
             await page.screenshot(f"guide/{mode}-{name}", whole=False)
