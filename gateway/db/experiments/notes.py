@@ -21,18 +21,23 @@ class NewUnit(msgspec.Struct, frozen=True):
     digest: bytes
     epoch: int
     arm: int
+    exposed_at: datetime.datetime
 
 
 # What of an experiment that was removed meanwhile is noted has no place any more. In one order, so that no two gateways
-# wait for each other.
+# wait for each other. The earliest epoch stays: a note of it may come later than others.
 _UNITS = """
     WITH live AS (SELECT id FROM experiments WHERE id = ANY ($1::text[]) ORDER BY id FOR KEY SHARE)
-    INSERT INTO experiment_units (experiment_id, digest, epoch, arm)
-    SELECT u.experiment_id, u.digest, u.epoch, u.arm
-    FROM unnest($1::text[], $2::bytea[], $3::smallint[], $4::smallint[]) AS u (experiment_id, digest, epoch, arm)
+    INSERT INTO experiment_units AS known (experiment_id, digest, epoch, arm, noted_at)
+    SELECT u.experiment_id, u.digest, u.epoch, u.arm, u.exposed_at
+    FROM unnest($1::text[], $2::bytea[], $3::smallint[], $4::smallint[], $5::timestamptz[])
+            AS u (experiment_id, digest, epoch, arm, exposed_at)
         JOIN live ON live.id = u.experiment_id
     ORDER BY u.experiment_id, u.digest
-    ON CONFLICT (experiment_id, digest) DO NOTHING
+    ON CONFLICT (experiment_id, digest) DO UPDATE SET
+        epoch = excluded.epoch, arm = excluded.arm, noted_at = excluded.noted_at
+        WHERE excluded.epoch < known.epoch
+    RETURNING experiment_id, epoch
 """
 _REASONS = """
     WITH live AS (SELECT id FROM experiments WHERE id = ANY ($1::text[]) ORDER BY id FOR KEY SHARE)
@@ -55,12 +60,13 @@ async def write_notes(
     units: Collection[NewUnit],
     refused: Sequence[ExposedRequest],
     reasons: Mapping[tuple[str, datetime.date, str], int],
-) -> None:
-    """Write what one gateway noted, in the caller's transaction. reasons: how many requests were not analysed, by
-    experiment, day in UTC and reason."""
+) -> set[tuple[str, int]]:
+    """Write what one gateway noted, in the caller's transaction, and return the experiments and epochs of units that
+    nobody had noted. reasons: how many requests were not analysed, by experiment, day in UTC and reason."""
+    written: set[tuple[str, int]] = set()
     if units:
         columns = zip(*(msgspec.structs.astuple(each) for each in units), strict=True)
-        await conn.execute(_UNITS, *map(list, columns))
+        written = {(row["experiment_id"], row["epoch"]) for row in await conn.fetch(_UNITS, *map(list, columns))}
     new = await write_exposed(conn, refused)
     if new:
         rows = [(each.experiment_id, each.request_id, each.created_at) for each in refused if each.request_id in new]
@@ -68,3 +74,4 @@ async def write_notes(
     if reasons:
         columns = zip(*((*key, num) for key, num in reasons.items()), strict=True)
         await conn.execute(_REASONS, *map(list, columns))
+    return written

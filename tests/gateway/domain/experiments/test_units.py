@@ -179,4 +179,4 @@ def test_the_time_of_a_unit_is_that_of_its_first_request_by_its_best_row() -> No
 )
 def test_ratios_have_requests_below_and_no_value_without_any(metric: str, expected: Unit | None) -> None:
     state = folded([Event(0, "req_1", Counts(3, num_cut=1, ttft_us=30, num_ttft=2, num_votes=2), (1, 0))], WINDOW_US)
-    assert state is not None and contribution(state, metric) == expected
+    assert state is not None and contribution(state.counts, metric) == expected
