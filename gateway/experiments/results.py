@@ -96,9 +96,7 @@ async def read_timeline(conn: Connection, experiment: HasId, *, metric: str | No
     return [(day, each if metric is None else of_metric(each, metric)) for day, each in days]
 
 
-async def read_ages(
-    conn: Connection, experiment: HasId, *, metric: str | None = None
-) -> tuple[Scope, list[AgeEffects]]:
+async def read_ages(conn: Connection, experiment: HasId, *, metric: str | None = None) -> list[AgeEffects]:
     """Return the effects by days since units' first exposures.
 
     Raises NotFound: when the experiment has not started, or does not have the metric.
@@ -115,7 +113,7 @@ async def read_ages(
     )
     ages = await load_ages(conn, scope.id, wanted)
     found = effects_by_age(scope.definition, tally, ages, scope.own)
-    return scope, [each for each in found if each.metric in wanted]
+    return [each for each in found if each.metric in wanted]
 
 
 def of_metric(results: Results, metric: str) -> Results:

@@ -90,9 +90,9 @@ def trend_of(days: Sequence[Comparison]) -> Trend:
     nothing in common."""
     first, last = days[0].effect, days[-1].effect
     is_lower, is_higher = last.interval.high < first.interval.low, last.interval.low > first.interval.high
-    if first.effect < 0:
-        is_lower, is_higher = is_higher, is_lower
-    return "fading" if is_lower else "growing" if is_higher else "unclear"
+    if not (is_lower or is_higher):
+        return "unclear"
+    return "fading" if (is_lower and first.interval.low > 0) or (is_higher and first.interval.high < 0) else "growing"
 
 
 def _tally_of(
