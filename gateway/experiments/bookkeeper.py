@@ -12,8 +12,8 @@ from collections.abc import Iterable
 import structlog
 
 from gateway.db.experiments.events import drop_old_requests, drop_oldest, try_lock, waiting
-from gateway.db.experiments.gateways import drop_silent, tell_of_late_units
 from gateway.db.experiments.looks import drop_old_looks
+from gateway.db.experiments.notes import drop_silent, tell_of_late_units
 from gateway.db.experiments.scopes import guarded_experiments, next_reweighting, write_reweighted
 from gateway.db.experiments.units import OlderRequest
 from gateway.db.pool import CONFLICTS, FAILURES, UNFIT, Database

@@ -20,8 +20,14 @@ import structlog
 from prometheus_client import Counter
 
 from gateway.db.experiments.exposures import ExposedRequest
-from gateway.db.experiments.gateways import begin_batch, leave, nothing_noted, tell_of_late_units
-from gateway.db.experiments.notes import NewUnit, write_notes
+from gateway.db.experiments.notes import (
+    NewUnit,
+    begin_batch,
+    leave,
+    nothing_noted,
+    tell_of_late_units,
+    write_notes,
+)
 from gateway.db.pool import FAILURES, UNFIT, Database
 from gateway.domain.errors import GatewayError
 from gateway.domain.experiments.exposure import Exposure

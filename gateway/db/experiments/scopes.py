@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from gateway.db.experiments.gateways import SILENT_FOR
+from gateway.db.experiments.notes import SILENT_FOR
 from gateway.domain.experiments.definition import Experiment
 from gateway.domain.experiments.effects import Kind
 

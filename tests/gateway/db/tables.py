@@ -28,7 +28,7 @@ from gateway.admin.pools import pools as admin_pools
 from gateway.db.adapters import adapter_imports
 from gateway.db.billing import deliveries, prices
 from gateway.db.content import idempotency, request_contents, stored_chats
-from gateway.db.experiments import feedback, gateways, looks
+from gateway.db.experiments import feedback, looks, notes
 from gateway.db.ledger import journals, refusals, rollups
 from gateway.db.limits import leases, webhooks
 from gateway.db.organization import logins, projects, users
@@ -489,7 +489,7 @@ TABLES: dict[str, Coverage] = {
         removal=OF_EXPERIMENT,
     ),
     "experiment_gateways": Coverage(
-        access=INTERNAL, foreign=INTERNAL, bound=Reason("one row per gateway"), removal=Removal(gateways._DROP_SILENT)
+        access=INTERNAL, foreign=INTERNAL, bound=Reason("one row per gateway"), removal=Removal(notes._DROP_SILENT)
     ),
     "experiment_reasons": Coverage(
         access=Route(("projects", "experiments", "health")),
