@@ -169,7 +169,7 @@ class AgeDay(msgspec.Struct, frozen=True, kw_only=True):
     effect: float
     """The arm's mean less the control's."""
     interval: Bounds
-    """The effects that are not excluded. Those of all days hold together, however often anybody looks."""
+    """The effects that are not excluded. The intervals of all days hold together, however often anybody looks."""
     relative_effect: float | None
     """The effect as a part of the control's mean; null where that is 0."""
     relative_interval: Bounds | None

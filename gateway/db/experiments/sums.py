@@ -221,7 +221,10 @@ _TOTALS = """
 
 async def load_sums(conn: Connection, experiment_id: str, metrics: Collection[str], *, by_day: bool) -> list[SumsRow]:
     """Return the sums of some metrics, of each day or of all days together."""
-    rows = await conn.fetch(_SUMS if by_day else _TOTALS, experiment_id, list(metrics)) if metrics else []
+    if by_day:
+        rows = await conn.fetch(_SUMS, experiment_id, list(metrics))
+    else:
+        rows = await conn.fetch(_TOTALS, experiment_id, list(metrics))
     return [SumsRow(day, epoch, arm, metric, Sums(*sums)) for day, epoch, arm, metric, *sums in rows]
 
 
@@ -237,7 +240,12 @@ _TIME_TOTALS = """
 
 async def load_times(conn: Connection, experiment_id: str, metrics: Collection[str], *, by_day: bool) -> list[TimesRow]:
     """Return how many units have their time of a metric in each bucket, of each day or of all days together."""
-    rows = await conn.fetch(_TIMES if by_day else _TIME_TOTALS, experiment_id, list(metrics)) if metrics else []
+    if not metrics:
+        return []
+    if by_day:
+        rows = await conn.fetch(_TIMES, experiment_id, list(metrics))
+    else:
+        rows = await conn.fetch(_TIME_TOTALS, experiment_id, list(metrics))
     found = []
     for day, epoch, arm, metric, buckets, numbers in rows:
         counts = [0] * (len(EDGES_MS) + 1)
