@@ -12,6 +12,7 @@ import msgspec
 
 from gateway.domain.experiments.definition import Experiment
 from gateway.domain.experiments.effects import Kind
+from gateway.domain.experiments.metrics import METRICS
 from gateway.domain.experiments.results import (
     Comparison,
     Role,
@@ -73,6 +74,8 @@ def effects_by_age(
         kind = kind_of(metric, own)
         if kind is None or not num:
             continue
+        if goal is None and metric in METRICS:
+            goal = METRICS[metric].better
         days = [
             _tally_of(tally, closed, [row for row in ages if row.metric == metric], metric, age) for age in range(num)
         ]
