@@ -6,6 +6,7 @@ that is equal by what they say, so that the order in which votes arrive changes 
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 from collections.abc import Sequence
 from hashlib import blake2b
@@ -16,7 +17,7 @@ import msgspec
 from gateway.content.redact import redacted
 from gateway.db.experiments import feedback as db
 from gateway.db.experiments.feedback import ClientId, NewVote, Standing, VoteQuery, VoteRow
-from gateway.db.pool import Database
+from gateway.db.pool import CONFLICTS, Database
 from gateway.domain.errors import Conflict, InvalidRequest, NotFound
 from gateway.domain.experiments.assignment import unit_digest
 from gateway.domain.experiments.vote_ids import is_signed, request_id_of
@@ -30,6 +31,9 @@ if TYPE_CHECKING:
 
 FUTURE_S = 300.0
 """Seconds by which a client's clock may be ahead."""
+
+NUM_TRIES = 3
+"""How often votes are written where another transaction wins over theirs."""
 
 
 class _Checked(msgspec.Struct):
@@ -53,6 +57,12 @@ class Votes:
         Raises InvalidRequest: for the first field that is wrong. Raises NotFound: for a request that no experiment of
         the project has. Raises Conflict: for an id of a client under which another vote was sent.
         """
+        for _ in range(NUM_TRIES - 1):
+            with contextlib.suppress(*CONFLICTS):
+                return await self._add(project_id, votes, many=many)
+        return await self._add(project_id, votes, many=many)
+
+    async def _add(self, project_id: str, votes: Sequence[Vote], *, many: bool) -> list[FeedbackAccepted]:
         key = await self._keys.key(project_id)
         paths = [f"data[{at}]." if many else "" for at in range(len(votes))]
         subjects = [_subject(key, vote, path) for vote, path in zip(votes, paths, strict=True)]
@@ -190,10 +200,8 @@ async def _kept(
         if each.row.id not in latest or _order(latest[each.row.id]) < _order(each.row):
             latest[each.row.id] = each.row
     votes = [latest[id] for id in sorted(latest)]
-    inserted = await db.insert_votes(conn, project_id, votes)
-    rest = [vote for vote in votes if vote.id not in inserted]
-    standing = await db.lock_votes(conn, project_id, [vote.id for vote in rest]) if rest else {}
-    changed = [vote for vote in rest if _replaces(vote, standing[vote.id])]
+    inserted, standing = await _placed(conn, project_id, votes)
+    changed = [vote for vote in votes if vote.id in standing and _replaces(vote, standing[vote.id])]
     if changed:
         await db.replace_votes(conn, project_id, changed)
     moved = inserted | {vote.id for vote in changed}
@@ -212,6 +220,20 @@ async def _kept(
         else FeedbackAccepted(id=each.row.id, replaced=each.row.id in replaced)
         for each in checked
     ]
+
+
+async def _placed(conn: Connection, project_id: str, votes: Sequence[NewVote]) -> tuple[set[str], dict[str, Standing]]:
+    """Insert votes, or lock what stands in their place; returns the ids of the former, and the latter.
+
+    What stood in a vote's place may be removed before it is locked, if it was withdrawn: then the vote is inserted.
+    """
+    inserted: set[str] = set()
+    standing: dict[str, Standing] = {}
+    while rest := [vote for vote in votes if vote.id not in inserted and vote.id not in standing]:
+        inserted |= await db.insert_votes(conn, project_id, rest)
+        there = [vote.id for vote in rest if vote.id not in inserted]
+        standing |= await db.lock_votes(conn, project_id, there) if there else {}
+    return inserted, standing
 
 
 async def _claimed(

@@ -13,6 +13,7 @@ import structlog
 
 from gateway.db.experiments.events import drop_old_requests, drop_oldest, try_lock, waiting
 from gateway.db.experiments.looks import drop_old_looks
+from gateway.db.experiments.notes import drop_silent, tell_of_late_units
 from gateway.db.experiments.scopes import guarded_experiments, next_reweighting, write_reweighted
 from gateway.db.experiments.units import OlderRequest
 from gateway.db.pool import CONFLICTS, FAILURES, UNFIT, Database
@@ -37,7 +38,9 @@ JUDGE_ALL_EVERY_S = 30.0
 """How often all are judged, also those whose last events another gateway counted that ended since."""
 TIDY_EVERY_S = 60.0
 CLOSED_FOR = datetime.timedelta(seconds=5)
-"""How long enrolment is closed before new weights: until every gateway knows, and has noted the units before that."""
+"""How long enrolment is closed before new weights at least."""
+KNOWN_AFTER = datetime.timedelta(seconds=2)
+"""How long after it every gateway knows that enrolment is closed: new weights wait for all that was noted by then."""
 
 
 class ExperimentBookkeeper:
@@ -77,6 +80,7 @@ class ExperimentBookkeeper:
             async with self._database.acquire() as conn:
                 await drop_old_requests(conn, DEFAULT_ANALYSIS.outcome_window_seconds)
                 await drop_old_looks(conn)
+                await drop_silent(conn)
         if self._metrics is not None:
             async with self._database.acquire() as conn:
                 self._metrics.observe(await waiting(conn))
@@ -97,6 +101,9 @@ class ExperimentBookkeeper:
                 log.exception("experiment_events_not_counted", num=most)
                 most = await self._without_the_unfit(most)
                 continue
+            if counted is not None and counted.new_units:
+                async with self._database.acquire() as conn:
+                    await tell_of_late_units(conn, counted.new_units)
             if counted is None or counted.num < most:
                 self._to_judge |= counted.experiment_ids if counted is not None else set()
                 return
@@ -152,7 +159,7 @@ class ExperimentBookkeeper:
         """Give experiments their new weights once every gateway has kept new units out for long enough."""
         while True:
             async with self._database.transaction() as conn:
-                found = await next_reweighting(conn, CLOSED_FOR)
+                found = await next_reweighting(conn, CLOSED_FOR, KNOWN_AFTER)
                 if found is None:
                     return
                 split = Split(found.seed, b"", found.slots, tuple(found.tables), ended=tuple(found.ended))

@@ -25,6 +25,7 @@ from gateway.db.experiments.units import (
     forget_rows,
     load_units,
     rows_of_units,
+    units_alike,
     units_of_digest,
     units_to_close,
     write_units,
@@ -32,7 +33,7 @@ from gateway.db.experiments.units import (
 from gateway.db.ledger.usage import SUPERSEDED
 from gateway.db.pool import Database, plan_anew
 from gateway.domain.experiments.units import Changes, Rows, UnitState, added, changes, rows_of
-from gateway.experiments.recount import has_all_requests, recounted, request_event, vote_event
+from gateway.experiments.recount import has_all_requests, looked_back, recounted, request_event, vote_event
 
 if TYPE_CHECKING:
     from gateway.db.pool import Connection
@@ -52,6 +53,8 @@ class Counted(msgspec.Struct, frozen=True):
     """Events, or windows that were closed."""
     experiment_ids: frozenset[str] = frozenset()
     """The experiments whose sums changed."""
+    new_units: frozenset[tuple[str, int]] = frozenset()
+    """The experiments and epochs of units that no gateway had noted."""
 
 
 class _Unit(msgspec.Struct):
@@ -80,17 +83,18 @@ async def count_events(conn: Connection, most: int = MAX_EVENTS) -> Counted | No
     )
     ids = {(each.experiment_id, each.digest) for each in taken if each.digest is not None}
     ids |= {each.unit for each in votes}
-    scopes = await find_scopes(conn, {experiment_id for experiment_id, _ in ids})
+    scopes: Mapping[str, Scope] = await find_scopes(conn, {experiment_id for experiment_id, _ in ids})
     rows = await load_units(conn, sorted(each for each in ids if each[0] in scopes))
     units = {each: _Unit(row, row.state) for each, row in rows.items()}
     _add_requests(units, taken, scopes)
     again = sorted(each for each, unit in units.items() if unit.has_to_recount)
     anew = await _recount(conn, units, again, scopes)
     counted, removed = _add_votes(units, votes, scopes)
-    await _write(conn, units, scopes)
+    scopes = await _look_back(conn, units, scopes)
+    new_units = await _write(conn, units, scopes)
     await write_counted(conn, [*anew, *counted], removed, [each for each in again if units[each].has_to_recount])
     await drop_withdrawn(conn, {each.feedback_id for each in votes if each.current is None})
-    return Counted(len(taken), frozenset(scopes))
+    return Counted(len(taken), frozenset(scopes), frozenset(new_units))
 
 
 def _add_requests(units: dict[UnitId, _Unit], taken: Collection[Taken], scopes: Mapping[str, Scope]) -> None:
@@ -157,8 +161,30 @@ async def _recount(
     return counted
 
 
-async def _write(conn: Connection, units: Mapping[UnitId, _Unit], scopes: Mapping[str, Scope]) -> None:
-    """Write what units come to, and add to the sums by how much that differs from what these have."""
+async def _look_back(conn: Connection, units: dict[UnitId, _Unit], scopes: Mapping[str, Scope]) -> Mapping[str, Scope]:
+    """Bring what units did before their first exposures up to date, of those that changed and in the project's other
+    experiments with the same source of units; returns the scopes of all."""
+    changed = [
+        each
+        for each, unit in units.items()
+        if unit.state is not None and unit.state != unit.row.state and scopes[each[0]].has_alike
+    ]
+    if not changed:
+        return scopes
+    for each, row in (await units_alike(conn, changed)).items():
+        units.setdefault(each, _Unit(row, row.state))
+    missing = {experiment_id for experiment_id, _ in units} - scopes.keys()
+    scopes = {**scopes, **await find_scopes(conn, missing)}
+    digests = {(scopes[each[0]].project_id, each[1]) for each in changed}
+    alike = {each: unit.state for each, unit in units.items() if (scopes[each[0]].project_id, each[1]) in digests}
+    for each, state in looked_back(alike, scopes).items():
+        units[each].state = state
+    return scopes
+
+
+async def _write(conn: Connection, units: Mapping[UnitId, _Unit], scopes: Mapping[str, Scope]) -> set[tuple[str, int]]:
+    """Write what units come to, and add to the sums by how much that differs from what these have; returns the
+    experiments and epochs of units that no gateway had noted."""
     total, writes = Total(), []
     for each, unit in units.items():
         if unit.state is None or unit.state == unit.row.state:
@@ -166,8 +192,9 @@ async def _write(conn: Connection, units: Mapping[UnitId, _Unit], scopes: Mappin
         scope = scopes[each[0]]
         total.add(scope.id, _changes(scope, unit.row, UnitRow(unit.state, unit.row.is_closed)))
         writes.append(UnitWrite(each, unit.state, unit.state.closes_us(scope.window_us), unit.row.is_closed))
-    await write_units(conn, writes)
+    new_units = await write_units(conn, writes)
     await add_total(conn, total)
+    return new_units
 
 
 async def close_windows(conn: Connection, most: int = MAX_CLOSED, grace: datetime.timedelta = GRACE) -> Counted | None:

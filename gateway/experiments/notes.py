@@ -1,21 +1,34 @@
 """Notes which units were exposed, which of their requests were refused, and why requests are not analysed.
 
 On a request's path it only counts in memory, of which it takes a bounded amount; what there is no room for is counted
-in a metric and forgotten. A task writes the notes every second. The ledger tells what became of requests that ran.
+in a metric and forgotten. A task writes the notes every second, in batches that are each written once, and says up to
+when all are written: new weights wait for that. The ledger tells what became of requests that ran.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import datetime
+import secrets
+import time
 from itertools import islice
+from typing import Literal
 
+import msgspec
 import structlog
 from prometheus_client import Counter
 
 from gateway.db.experiments.exposures import ExposedRequest
-from gateway.db.experiments.notes import NewUnit, write_notes
-from gateway.db.pool import FAILURES, Database
+from gateway.db.experiments.notes import (
+    NewUnit,
+    begin_batch,
+    leave,
+    nothing_noted,
+    tell_of_late_units,
+    write_notes,
+)
+from gateway.db.pool import FAILURES, UNFIT, Database
 from gateway.domain.errors import GatewayError
 from gateway.domain.experiments.exposure import Exposure
 
@@ -23,7 +36,6 @@ log = structlog.get_logger(__name__)
 
 WRITE_EVERY_S = 1.0
 TIMEOUT_S = 3.0
-"""Shorter than enrolment stays closed for while weights change: a unit is written by then, or not at all."""
 
 MAX_WAITING = 50_000
 """The most units, refusals, and reasons each, that wait to be written."""
@@ -36,6 +48,21 @@ REFUSALS = frozenset({400, 401, 403, 404, 409, 413, 422, 429, 503})
 
 Unit = tuple[str, bytes]
 """An experiment, and the digest of a unit."""
+
+
+class _Batch(msgspec.Struct):
+    """Notes that are written together, once."""
+
+    number: int
+    noted_until_s: float
+    """When the batch was made, by the monotonic clock: later notes are in the next one."""
+    units: dict[Unit, NewUnit]
+    refused: dict[Unit, ExposedRequest]
+    reasons: dict[tuple[str, datetime.date, str], int]
+
+    @property
+    def num(self) -> int:
+        return len(self.units) + len(self.refused) + sum(self.reasons.values())
 
 
 class Notes:
@@ -51,8 +78,10 @@ class Notes:
         self._written: dict[Unit, None] = {}
         self._units: dict[Unit, NewUnit] = {}
         self._refused: dict[Unit, ExposedRequest] = {}
-        self._unwritten: list[ExposedRequest] = []  # refusals that the database did not take
         self._reasons: dict[tuple[str, datetime.date, str], int] = {}
+        self._gateway_id = f"gateway_{secrets.token_hex(16)}"
+        self._num_batches = 0
+        self._batch: _Batch | None = None  # what the database did not take, or of which it did not say so
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -64,22 +93,28 @@ class Notes:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
         await self.flush()
-        self._lost.inc(len(self._units) + len(self._unwritten) + sum(self._reasons.values()))
+        unwritten = [self._next_batch()] + ([] if self._batch is None else [self._batch])
+        self._lost.inc(sum(each.num for each in unwritten))
+        if not any(each.num for each in unwritten):
+            with contextlib.suppress(*FAILURES):
+                async with asyncio.timeout(TIMEOUT_S), self._database.transaction() as conn:
+                    await leave(conn, self._gateway_id)
 
     def exposed(self, exposure: Exposure) -> None:
         """Note the arm that a request got."""
         if not exposure.epoch:
             key = exposure.experiment_id, _today(), exposure.reason
-            if key in self._reasons or len(self._reasons) < self._max_waiting:
+            if key in self._reasons or self._has_room("reasons"):
                 self._reasons[key] = self._reasons.get(key, 0) + 1
             else:
                 self._lost.inc()
             return
         unit = exposure.experiment_id, exposure.digest
-        if unit in self._written or unit in self._units:
+        if unit in self._written or unit in self._units or (self._batch is not None and unit in self._batch.units):
             return
-        if len(self._units) < self._max_waiting:
-            self._units[unit] = NewUnit(exposure.experiment_id, exposure.digest, exposure.epoch, exposure.arm)
+        if self._has_room("units"):
+            now = datetime.datetime.now(datetime.UTC)
+            self._units[unit] = NewUnit(exposure.experiment_id, exposure.digest, exposure.epoch, exposure.arm, now)
         else:
             self._lost.inc()
 
@@ -89,7 +124,7 @@ class Notes:
             return
         unit = exposure.experiment_id, exposure.digest
         known = self._refused.get(unit)
-        if known is None and len(self._refused) >= self._max_waiting:
+        if known is None and not self._has_room("refused"):
             self._lost.inc()
             return
         self._refused[unit] = ExposedRequest(
@@ -106,24 +141,56 @@ class Notes:
 
     async def flush(self) -> None:
         """Write what was noted. What cannot be written now waits for the next time, as far as there is room for it."""
-        units, self._units = self._units, {}
-        refused, self._refused = [*self._unwritten, *self._refused.values()], {}
-        reasons, self._reasons, self._unwritten = self._reasons, {}, []
-        if not (units or refused or reasons):
+        batch = self._batch
+        if batch is not None and not await self._write(batch):
+            return
+        batch = self._next_batch()
+        if batch.num:
+            self._batch = batch
+            await self._write(batch)
             return
         try:
             async with asyncio.timeout(TIMEOUT_S), self._database.transaction() as conn:
-                await write_notes(conn, units.values(), refused, reasons)
+                await nothing_noted(conn, self._gateway_id, datetime.timedelta(seconds=TIMEOUT_S))
         except FAILURES as error:
+            log.warning("experiment_notes_not_told_of", error=repr(error))
+
+    def _has_room(self, what: Literal["units", "refused", "reasons"]) -> bool:
+        """Tell whether one note more of a kind may wait."""
+        waiting = 0 if self._batch is None else len(getattr(self._batch, what))
+        return waiting + len(getattr(self, f"_{what}")) < self._max_waiting
+
+    def _next_batch(self) -> _Batch:
+        """Take what was noted since the last batch."""
+        self._num_batches += 1
+        batch = _Batch(self._num_batches, time.monotonic(), self._units, self._refused, self._reasons)
+        self._units, self._refused, self._reasons = {}, {}, {}
+        return batch
+
+    async def _write(self, batch: _Batch) -> bool:
+        """Write the batch that waits; False where the database does not take it, or does not say whether it did."""
+        age = datetime.timedelta(seconds=time.monotonic() - batch.noted_until_s + TIMEOUT_S)
+        new_units = {(unit.experiment_id, unit.epoch) for unit in batch.units.values()}
+        try:
+            async with asyncio.timeout(TIMEOUT_S), self._database.transaction() as conn:
+                if await begin_batch(conn, self._gateway_id, batch.number, age):
+                    new_units = await write_notes(
+                        conn, batch.units.values(), list(batch.refused.values()), batch.reasons
+                    )
+            async with asyncio.timeout(TIMEOUT_S), self._database.transaction() as conn:
+                await tell_of_late_units(conn, new_units)
+        except Exception as error:
+            if not isinstance(error, FAILURES) or isinstance(error, UNFIT):
+                self._batch = None
+                self._lost.inc(batch.num)
+                raise
             log.warning("experiment_notes_not_written", error=repr(error))
-            self._units = units | self._units
-            self._unwritten = refused[: self._max_waiting]
-            self._reasons = {key: reasons.get(key, 0) + self._reasons.get(key, 0) for key in reasons | self._reasons}
-            self._lost.inc(len(refused) - len(self._unwritten))
-            return
-        self._written |= dict.fromkeys(units)
+            return False
+        self._batch = None
+        self._written |= dict.fromkeys(batch.units)
         for unit in list(islice(self._written, max(0, len(self._written) - self._max_written))):
             del self._written[unit]
+        return True
 
     async def _run(self) -> None:
         while True:

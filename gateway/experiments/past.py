@@ -27,7 +27,7 @@ def past_units(rows: Iterable[PastRow], metric: str) -> list[PastUnit]:
     found = []
     for requests in by_unit.values():
         state = folded((_event(request_id, each) for request_id, each in requests.items()), _FOR_EVER)
-        unit = contribution(state, metric) if state is not None else None
+        unit = contribution(state.counts, metric) if state is not None else None
         if state is not None and unit is not None:
             found.append((state.first_us, unit))
     found.sort(key=lambda each: each[0])

@@ -13,7 +13,7 @@ import msgspec
 
 from gateway.db.experiments.events import Request, UnitId, UsageRow
 from gateway.db.experiments.scopes import Scope, find_scopes
-from gateway.db.experiments.sums import Total, load_total
+from gateway.db.experiments.sums import Total, load_time_totals, load_total, load_totals
 from gateway.db.experiments.units import (
     UnitRow,
     UnitRows,
@@ -21,6 +21,7 @@ from gateway.db.experiments.units import (
     digests_with_events,
     page_of_units,
     rows_of_units,
+    units_alike,
 )
 from gateway.db.ledger.usage import SUPERSEDED
 from gateway.domain.experiments.units import (
@@ -30,6 +31,7 @@ from gateway.domain.experiments.units import (
     Counts,
     Event,
     UnitState,
+    before_of,
     changes,
     folded,
     rows_of,
@@ -71,6 +73,25 @@ def recounted(rows: UnitRows, window_us: int) -> UnitState | None:
     return folded([*requests, *map(vote_event, rows.votes)], window_us)
 
 
+def looked_back(states: Mapping[UnitId, UnitState | None], scopes: Mapping[str, Scope]) -> dict[UnitId, UnitState]:
+    """Return units' states with what each did before its first exposure. states: what all experiments of a project that
+    have the same source of units know of a unit, of each unit."""
+    alike: dict[tuple[str, str, bytes], list[tuple[str, UnitState]]] = {}
+    for (experiment_id, digest), state in states.items():
+        scope = scopes[experiment_id]
+        if state is not None:
+            alike.setdefault((scope.project_id, scope.definition.unit.source, digest), []).append(
+                (experiment_id, state)
+            )
+    found = {}
+    for (_, _, digest), listed in alike.items():
+        for experiment_id, state in listed:
+            others = [(its, each, scopes[its].window_us) for its, each in listed if its != experiment_id]
+            before = before_of(state.first_us, others, scopes[experiment_id].own)
+            found[experiment_id, digest] = msgspec.structs.replace(state, before=before)
+    return found
+
+
 def has_all_requests(rows: UnitRows, state: UnitState | None) -> bool:
     """Tell whether the first request of a unit is still there: old ones are deleted, and a state outlives them."""
     return state is None or any(request.request_id == state.first_id for request in rows.requests)
@@ -104,6 +125,8 @@ async def verify(conn: Connection, experiment_id: str) -> Verification:
             after = max(digest for _, digest in page)
             num_recounted += await _compare_page(conn, scope, page, waiting, expected, found)
         found += _differences(expected, await load_total(conn, experiment_id))
+        found += _differing("totals", expected.totals(), await load_totals(conn, experiment_id))
+        found += _differing("totals of times", expected.time_totals(), await load_time_totals(conn, experiment_id))
     return Verification(num_units, num_recounted, tuple(found[:MAX_DIFFERENCES]))
 
 
@@ -123,8 +146,16 @@ async def _compare_page(
         if has_all_requests(rows, page[unit].state):
             num += 1
             states[unit] = recounted(rows, scope.window_us)
-            if states[unit] != page[unit].state:
-                found.append(f"unit {unit[1].hex()}: {page[unit].state} is {states[unit]} by its rows")
+    if scope.has_alike:
+        alike = await units_alike(conn, list(page))
+        scopes = await find_scopes(conn, {experiment_id for experiment_id, _ in alike})
+        before = looked_back({unit: row.state for unit, row in alike.items()} | states, scopes)
+        states |= {unit: before[unit] for unit in page if unit in before}
+    found += (
+        f"unit {unit[1].hex()}: {page[unit].state} is {states[unit]} by its rows"
+        for unit in asked
+        if states[unit] != page[unit].state
+    )
     for unit, state in states.items():
         rows_now = rows_of(state, scope.window_us, scope.own, is_closed=page[unit].is_closed)
         expected.add(scope.id, changes(NO_ROWS, rows_now))
@@ -132,15 +163,16 @@ async def _compare_page(
 
 
 def _differences(expected: Total, actual: Total) -> Iterable[str]:
-    tables: tuple[tuple[str, Mapping[Any, object], Mapping[Any, object]], ...] = (
-        ("units", expected.full()[0], actual.full()[0]),
-        ("sums", expected.full()[1], actual.full()[1]),
-        ("times", expected.full()[2], actual.full()[2]),
-    )
-    for name, mine, its in tables:
-        for key in mine.keys() | its.keys():
-            if mine.get(key) != its.get(key):
-                yield f"{name} {key[1:]}: {its.get(key)} is {mine.get(key)} by a recount"
+    pairs: Iterable[tuple[Any, Any]] = zip(expected.full(), actual.full(), strict=True)
+    for name, (mine, its) in zip(("units", "sums", "times", "ages"), pairs, strict=True):
+        yield from _differing(name, mine, its)
+
+
+def _differing(name: str, mine: Mapping[Any, object], its: Mapping[Any, object]) -> Iterable[str]:
+    """Say where a table differs from a recount, which is `mine`."""
+    for key in mine.keys() | its.keys():
+        if mine.get(key) != its.get(key):
+            yield f"{name} {key[1:]}: {its.get(key)} is {mine.get(key)} by a recount"
 
 
 def _attempt(rows: Sequence[UsageRow], *, is_whole: bool) -> tuple[Counts, dict[str, int]]:

@@ -14,10 +14,11 @@ import msgspec
 from gateway.db.experiments.events import Waiting, waiting
 from gateway.db.experiments.looks import LookRow, find_look, keep_look
 from gateway.db.experiments.scopes import Scope, find_scopes
-from gateway.db.experiments.sums import DayUnits, load_reasons, load_sums, load_times, load_units_by_day
+from gateway.db.experiments.sums import DayUnits, load_ages, load_reasons, load_sums, load_times, load_units_by_day
 from gateway.db.experiments.units import busy_units, num_noted_alone
 from gateway.domain.errors import NotFound
 from gateway.domain.experiments import allocation, metrics
+from gateway.domain.experiments.ages import OF_ALL, AgeEffects, effects_by_age
 from gateway.domain.experiments.assignment import Split
 from gateway.domain.experiments.definition import Experiment
 from gateway.domain.experiments.results import Results, Tally, UnitsRow, results_of, timeline
@@ -95,6 +96,26 @@ async def read_timeline(conn: Connection, experiment: HasId, *, metric: str | No
     return [(day, each if metric is None else of_metric(each, metric)) for day, each in days]
 
 
+async def read_ages(conn: Connection, experiment: HasId, *, metric: str | None = None) -> list[AgeEffects]:
+    """Return the effects by days since units' first exposures.
+
+    Raises NotFound: when the experiment has not started, or does not have the metric.
+    """
+    scope = await _scope(conn, experiment.id)
+    wanted = {metric} if metric is not None else set(names_of(scope.definition))
+    if not wanted <= set(names_of(scope.definition)):
+        raise _no_metric()
+    units = await load_units_by_day(conn, scope.id, by_day=False)
+    tally = Tally(
+        {epoch: shares_of(scope, epoch) for epoch in range(1, len(scope.tables) + 1)},
+        [UnitsRow(row.day, row.epoch, row.arm, row.units, row.delivered) for row in units],
+        await load_sums(conn, scope.id, {OF_ALL}, by_day=False),
+    )
+    ages = await load_ages(conn, scope.id, wanted)
+    found = effects_by_age(scope.definition, tally, ages, scope.own)
+    return [each for each in found if each.metric in wanted]
+
+
 def of_metric(results: Results, metric: str) -> Results:
     """Return what results show of one metric, at the levels that all metrics share.
 
@@ -104,7 +125,7 @@ def of_metric(results: Results, metric: str) -> Results:
     quantiles = tuple(each for each in results.quantiles if each.metric == metric)
     guardrails = tuple(each for each in results.guardrails if each.metric == metric)
     if not (shown or quantiles or guardrails):
-        raise NotFound("The experiment shows nothing of this metric.", param="metric")
+        raise _no_metric()
     return msgspec.structs.replace(
         results,
         comparisons=tuple(results.comparisons[index] for index in shown),
@@ -112,6 +133,10 @@ def of_metric(results: Results, metric: str) -> Results:
         quantiles=quantiles,
         guardrails=guardrails,
     )
+
+
+def _no_metric() -> NotFound:
+    return NotFound("The experiment shows nothing of this metric.", param="metric")
 
 
 async def load_tally(conn: Connection, scope: Scope, definition: Experiment, *, by_day: bool) -> Tally:

@@ -156,19 +156,22 @@ class ExperimentLoader:
             adapter = RoutedAdapter(live.adapter_id, ref, ref.key, defaults, name.created_at, is_shared=False)
         return Route(model, _model(live), live.pool_name, adapter, _treatment(live, arm), name)
 
-    async def _units(self, experiment_id: str, noted_by: datetime.datetime) -> Exposed:
-        """Return the units that keep an earlier epoch. They are read once, however many requests wait for them."""
+    async def _units(self, experiment_id: str, listed_at: datetime.datetime) -> Exposed:
+        """Return the units that keep an earlier epoch. They are read once, however many requests wait for them.
+
+        listed_at: when their list changed last.
+        """
         known = self._exposed.pop(experiment_id, None)
-        if known is None or known[0] != noted_by or _has_failed(known[1]):
-            known = noted_by, asyncio.create_task(self._read_units(experiment_id, noted_by))
+        if known is None or known[0] != listed_at or _has_failed(known[1]):
+            known = listed_at, asyncio.create_task(self._read_units(experiment_id))
         self._exposed[experiment_id] = known
         if len(self._exposed) > MAX_EXPOSED:
             del self._exposed[next(iter(self._exposed))]
         return await asyncio.shield(known[1])
 
-    async def _read_units(self, experiment_id: str, noted_by: datetime.datetime) -> Exposed:
+    async def _read_units(self, experiment_id: str) -> Exposed:
         async with self._database.acquire() as conn:
-            keys, epochs = await exposed_digests(conn, experiment_id, noted_by)
+            keys, epochs = await exposed_digests(conn, experiment_id)
         return await asyncio.to_thread(exposed_of, keys, epochs)
 
 

@@ -10,11 +10,11 @@ import asyncpg
 import httpx
 
 from gateway.db.experiments.sums import Total, add_total
-from gateway.domain.experiments.units import NO_ROWS, Counts, First, UnitState, changes, rows_of
+from gateway.domain.experiments.units import NO_ROWS, Counts, Did, First, UnitState, changes, rows_of
 from tests.gateway.live import BASE
 
 NAME, MODEL, METRIC = "support-tone", "support", "thumbs_up"
-DAYS, UNITS_A_DAY, WINDOW_DAYS = 14, 300, 1
+DAYS, UNITS_A_DAY, WINDOW_DAYS = 14, 300, 2
 LIKED = (0.58, 0.67)
 """The part of votes that are a thumb up, by arm."""
 DAY_US = 86_400_000_000
@@ -91,7 +91,10 @@ async def write_units(conn: asyncpg.Connection, experiment_id: str) -> None:
         )
         liked = {METRIC: (int(drawn.random() < LIKED[arm]), 1)} if votes else {}
         firsts = {"ttft_ms": First(at, "req", 0, ttft_us)}
-        state = UnitState(at, "req", 1, arm, arm == 0 or drawn.random() < 0.97, counts, liked, firsts)
+        later = Counts(num_requests=requests // 2, cost_nanos=counts.cost_nanos * (requests // 2) // requests)
+        less = Counts(num_requests=-later.num_requests, cost_nanos=-later.cost_nanos)
+        days = {0: Did(counts + less, liked)} | ({1: Did(later)} if requests > 1 else {})
+        state = UnitState(at, "req", 1, arm, arm == 0 or drawn.random() < 0.97, counts, liked, firsts, days)
         rows = rows_of(state, window, {METRIC: "ratio"}, is_closed=at + window < now)
         total.add(experiment_id, changes(NO_ROWS, rows))
     async with conn.transaction():

@@ -15,9 +15,10 @@ import { Table } from "../table.js";
  * times: Unix seconds, ascending. series: [{key, label, color, values}], values by time, null where there is none.
  * kind: "line", "area", "bars" (stacked), or "band": each series has lows and highs as well, and values may be negative.
  * unit: how values are shown: count, tokens, ms, percent, change, or money with a currency; or shown(value) instead. zoom
- * false: dragging does nothing. title and hint stand above; note stands in place of a chart without values.
+ * false: dragging does nothing. title and hint stand above; note stands in place of a chart without values. when(time): how
+ * a place on the axis is written where it is no instant; whenTitle: what such places are.
  */
-export function Chart({ title, hint, times, series, kind = "line", unit = "count", currency, shown: written, height = 200, zoom = true, href, note }) {
+export function Chart({ title, hint, times, series, kind = "line", unit = "count", currency, shown: written, height = 200, zoom = true, href, note, when, whenTitle }) {
   const [asTable, setAsTable] = useState(false);
   const shown = written ?? ((value) => unit === "money" ? format.money(value, currency) : format[unit](value));
   const isEmpty = !times?.length || series.every(({ values }) => values.every((value) => (kind === "band" ? isNone(value) : !value)));
@@ -31,27 +32,27 @@ export function Chart({ title, hint, times, series, kind = "line", unit = "count
     ${isEmpty
       ? html`<div class="chart-empty" style=${{ minHeight: `${height}px` }}>${note ?? "Nothing in this range"}</div>`
       : asTable
-        ? html`<${Values} title=${title} times=${times} series=${series} unit=${unit} currency=${currency} written=${written} />`
-        : html`<${Plot} title=${title} times=${times} series=${series} kind=${kind} height=${height} shown=${shown} isWhole=${kind !== "band" && (unit === "count" || unit === "tokens")} zoom=${zoom} />`}
+        ? html`<${Values} title=${title} times=${times} series=${series} unit=${unit} currency=${currency} written=${written} when=${when} whenTitle=${whenTitle} />`
+        : html`<${Plot} title=${title} times=${times} series=${series} kind=${kind} height=${height} shown=${shown} isWhole=${kind !== "band" && (unit === "count" || unit === "tokens")} zoom=${zoom} when=${when} />`}
   </figure>`;
 }
 
 const isNone = (value) => value === null || value === undefined;
 const SUMMED = new Set(["count", "tokens", "money"]);
 
-function Values({ title, times, series, unit, currency, written }) {
+function Values({ title, times, series, unit, currency, written, when, whenTitle }) {
   const listed = series.flatMap(({ key, label, values, lows, highs }) => [
     { key, label, values }, ...(lows ? [{ key: `${key} low`, label: "from", values: lows }, { key: `${key} high`, label: "to", values: highs }] : []),
   ]);
   const rows = times.map((at, place) => ({ at, currency, ...Object.fromEntries(listed.map(({ key, values }) => [key, values[place]])) }));
   const columns = [
-    { key: "at", title: "Time", format: "time" },
+    when ? { key: "at", title: whenTitle, render: ({ at }) => when(at) } : { key: "at", title: "Time", format: "time" },
     ...listed.map(({ key, label }) => ({ key, title: label, format: unit, ...(written && { render: (row) => html`<span class="num">${written(row[key])}</span>` }), total: SUMMED.has(unit) && listed.length === series.length })),
   ];
   return html`<${Table} name="values" label=${title} columns=${columns} rows=${rows.reverse()} rowKey=${(row) => row.at} filter=${false} />`;
 }
 
-function Plot({ title, times, series, kind, height, shown, isWhole, zoom }) {
+function Plot({ title, times, series, kind, height, shown, isWhole, zoom, when }) {
   const root = useRef(null);
   const plot = useRef(null);
   const [hover, setHover] = useState(null);
@@ -70,7 +71,7 @@ function Plot({ title, times, series, kind, height, shown, isWhole, zoom }) {
   useEffect(() => {
     const width = root.current.clientWidth;
     const made = options({
-      width, height, kind, shown, isWhole, zoom,
+      width, height, kind, shown, isWhole, zoom, when,
       step: times.length > 1 ? times[1] - times[0] : 60,
       bounds: () => boundsOf(newest.current),
       colours: drawn.map(({ color }) => resolved(color, root.current)),
@@ -94,17 +95,17 @@ function Plot({ title, times, series, kind, height, shown, isWhole, zoom }) {
   const between = ({ lows, highs }) => (lows ? ` (${shown(lows.at(-1))} to ${shown(highs.at(-1))})` : "");
   const last = series.map((each) => `${each.label} ${shown(each.values.at(-1))}${between(each)}`).join(", ");
   return html`<div class="plot" ref=${root} role="img" aria-label="${title}: last ${last}. The button above shows it as a table.">
-    ${hover && html`<${Tooltip} hover=${hover} times=${times} series=${series} shown=${shown} />`}
+    ${hover && html`<${Tooltip} hover=${hover} times=${times} series=${series} shown=${shown} when=${when} />`}
   </div>`;
 }
 
-function Tooltip({ hover, times, series, shown }) {
+function Tooltip({ hover, times, series, shown, when }) {
   const { index, left, width } = hover;
   if (times[index] === undefined) return null;
   const rows = series.map(({ key, label, color, values, lows, highs }) => ({ key, label, color, value: values[index], between: lows && !isNone(lows[index]) && [lows[index], highs[index]] }));
   const side = left > width / 2 ? { right: `${width - left + 12}px` } : { left: `${left + 12}px` };
   return html`<div class="chart-tip" style=${side}>
-    <time title=${utc(times[index])}>${short(times[index])}</time>
+    ${when ? html`<span>${when(times[index])}</span>` : html`<time title=${utc(times[index])}>${short(times[index])}</time>`}
     ${rows.map(({ key, label, color, value, between }) => html`<div key=${key}><i style=${{ background: color }}></i><span>${label}</span><b>${shown(value)}</b></div>
       ${between && html`<div key=${`${key} between`} class="chart-between">${shown(between[0])} to ${shown(between[1])}</div>`}`)}
   </div>`;

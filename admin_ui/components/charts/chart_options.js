@@ -30,10 +30,10 @@ function timeLabels(plot, splits, _axis, _space, step) {
 
 /**
  * step: seconds from one time to the next. colours: one per series, resolved. ink: {text, line, font}. shown(value): as
- * text. isWhole: values are whole numbers. bounds(): of a band's picture. onHover({index, left, width} | null),
+ * text. when(time): of the axis, where its places are no instants. isWhole: values are whole numbers. bounds(): of a band's picture. onHover({index, left, width} | null),
  * onZoom(from, to). A band has three columns for each series: its highs, its lows, its values.
  */
-export function options({ width, height, kind, shown, isWhole, zoom, step, colours, ink, bounds, onHover, onZoom }) {
+export function options({ width, height, kind, shown, isWhole, zoom, when, step, colours, ink, bounds, onHover, onZoom }) {
   const isBars = kind === "bars";
   const isBand = kind === "band";
   const axis = { stroke: ink.text, font: `11px ${ink.font}`, ticks: { show: false } };
@@ -62,7 +62,7 @@ export function options({ width, height, kind, shown, isWhole, zoom, step, colou
       y: { range: isBand ? bounds : (_, min, max) => [0, max > 0 ? max * 1.1 : 1] },
     },
     axes: [
-      { ...axis, grid: { show: false }, values: timeLabels, space: 64, size: 28 },
+      { ...axis, grid: { show: false }, values: when ? (_, splits) => splits.map((at) => (at % step ? "" : when(at))) : timeLabels, space: 64, size: 28 },
       { ...axis, grid: { stroke: ink.line, width: 1 }, values: (_, splits) => splits.map(shown), ...(isWhole && { incrs: WHOLE }), space: 36, size: widest },
     ],
     series: [{}, ...(isBand ? drawn.flatMap((each) => [edge, edge, each]) : drawn)],

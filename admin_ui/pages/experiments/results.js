@@ -15,6 +15,7 @@ import { useQuery } from "../../lib/router.js";
 import { useMonthlyCost } from "../../lib/projects_api.js";
 import { absoluteOf, relativeOf, rowsOf } from "./look.js";
 import { experimentPath } from "./paths.js";
+import { ByAge } from "./ages.js";
 import { IsControl } from "./tabs.js";
 import { metricOf, metricTitle, shownDifference, shownValue } from "./words.js";
 
@@ -36,7 +37,7 @@ export function Results({ projectId, experiment, results, own }) {
       <${Verdict} look=${look} />
       ${look.comparisons.length + look.quantiles.length === 0
         ? html`<${NotYet} experiment=${experiment} />`
-        : html`<${OverTime} ...${shared} look=${look} days=${timeline.data?.data} />`}
+        : html`<${OverTime} ...${shared} look=${look} days=${timeline.data?.data} /><${ByAge} ...${shared} />`}
       <${ArmUnits} look=${look} experiment=${experiment} />
       ${ROLES.map(([role, title, hint]) => html`<${OfRole} key=${role} ...${shared} look=${look} role=${role} title=${title} hint=${hint} />`)}`}
   <//>`;

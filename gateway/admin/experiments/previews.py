@@ -115,7 +115,7 @@ async def _split(conn: Connection, row: ExperimentRow, digest: bytes) -> Split:
     """Return the split of an experiment that has started, as far as it matters to one unit."""
     if row.exposed_at is None:
         return split_of(row)
-    epoch = await find_epoch(conn, row.id, digest, row.exposed_at)
+    epoch = await find_epoch(conn, row.id, digest)
     return split_of(row, exposed_units({digest: epoch} if epoch else {}))
 
 

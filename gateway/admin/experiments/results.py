@@ -12,6 +12,7 @@ from gateway.admin.common import instant, seconds
 from gateway.admin.experiments import wire_results as wire
 from gateway.admin.experiments.experiments import existing_experiment
 from gateway.admin.experiments.shown import (
+    age_shown,
     arms_shown,
     comparisons_shown,
     day_shown,
@@ -28,7 +29,7 @@ from gateway.db.experiments.looks import LookRow
 from gateway.db.experiments.metrics import list_metrics
 from gateway.db.experiments.sums import load_units_by_day
 from gateway.domain.experiments.definition import Experiment
-from gateway.experiments.results import Health, read_health, read_look, read_timeline
+from gateway.experiments.results import Health, read_ages, read_health, read_look, read_timeline
 
 if TYPE_CHECKING:
     import datetime
@@ -94,6 +95,27 @@ class ExperimentResultController(Controller):
                 for day, each in days
             ],
         )
+
+    @get("/ages", opt=needs("experiments.read", query=("metric",)))
+    async def get_experiment_ages(
+        self,
+        project_id: FromPath[str],
+        experiment_id: FromPath[str],
+        request: Request[Any, Any, Any],
+        services: Services,
+        caller: Caller,
+    ) -> wire.ExperimentAges:
+        """Return each effect by days since units' first requests: whether it fades as users get used to an arm.
+
+        The query `metric` names the only metric to show.
+        """
+        metric = request.query_params.get("metric")
+        async with services.database.acquire() as conn:
+            await existing_project(conn, caller.organization_id, project_id)
+            row = await existing_experiment(conn, project_id, experiment_id)
+            scale = scales(await list_metrics(conn, project_id))
+            found = await read_ages(conn, row, metric=metric)
+        return wire.ExperimentAges(experiment_id, [age_shown(row.definition, each, scale) for each in found])
 
     @get("/exposures", opt=needs("experiments.read"))
     async def get_experiment_exposures(

@@ -9,8 +9,9 @@ import datetime
 from collections.abc import Collection, Mapping
 
 from gateway.admin.experiments import wire_results as wire
-from gateway.admin.experiments.words import comparison_text, finite, guardrail_text, quantile_text
+from gateway.admin.experiments.words import comparison_text, finite, guardrail_text, quantile_text, trend_text
 from gateway.db.experiments.metrics import MetricRow
+from gateway.domain.experiments.ages import AgeEffects
 from gateway.domain.experiments.definition import Experiment
 from gateway.domain.experiments.effects import Interval, Mean
 from gateway.domain.experiments.metrics import METRICS
@@ -64,6 +65,33 @@ def guardrails_shown(defined: Experiment, results: Results) -> list[wire.Guardra
         )
         for each in results.guardrails
     ]
+
+
+def age_shown(defined: Experiment, each: AgeEffects, scale: Mapping[str, float]) -> wire.AgeResult:
+    """Return what results say of one metric and arm by days since exposure."""
+    days = [
+        (age, _comparison(defined, found, scale.get(each.metric, 1.0), is_discovery=False)) for age, found in each.days
+    ]
+    arm = defined.arms[each.arm].name
+    return wire.AgeResult(
+        metric=each.metric,
+        role=each.role,
+        arm=arm,
+        trend=each.trend,
+        text=trend_text(each.metric, arm, each.trend),
+        days=[
+            wire.AgeDay(
+                day=age,
+                control=found.control,
+                treatment=found.treatment,
+                effect=found.effect,
+                interval=found.interval,
+                relative_effect=found.relative_effect,
+                relative_interval=found.relative_interval,
+            )
+            for age, found in days
+        ],
+    )
 
 
 def _comparison(defined: Experiment, each: Comparison, scale: float, *, is_discovery: bool) -> wire.ComparisonResult:

@@ -159,6 +159,46 @@ class ExperimentTimeline(msgspec.Struct, frozen=True):
     object: Literal["organization.project.experiment.timeline"] = "organization.project.experiment.timeline"
 
 
+class AgeDay(msgspec.Struct, frozen=True, kw_only=True):
+    """A metric of an arm beside the control, on one day since exposure."""
+
+    day: int
+    """Days since a unit's first request: 0 for its first 24 hours."""
+    control: Estimate
+    treatment: Estimate
+    effect: float
+    """The arm's mean less the control's."""
+    interval: Bounds
+    """The effects that are not excluded. The intervals of all days hold together, however often anybody looks."""
+    relative_effect: float | None
+    """The effect as a part of the control's mean; null where that is 0."""
+    relative_interval: Bounds | None
+    """The interval as a part of the control's mean; null while that is not told from 0."""
+
+
+class AgeResult(msgspec.Struct, frozen=True, kw_only=True):
+    """A metric of an arm by days since exposure."""
+
+    metric: str
+    role: Role
+    arm: str
+    """The name of the arm."""
+    trend: Literal["fading", "growing", "unclear"]
+    """`fading`: the last day's effect is proven to be smaller than the first day's, or turned; `growing`: larger."""
+    text: str
+    """The trend in words."""
+    days: list[AgeDay]
+
+
+class ExperimentAges(msgspec.Struct, frozen=True):
+    """Effects by days since units' first requests, over the units whose outcome window is over."""
+
+    experiment_id: str
+    data: list[AgeResult]
+    """Empty where the outcome window has less than two days."""
+    object: Literal["organization.project.experiment.ages"] = "organization.project.experiment.ages"
+
+
 class ExposureCount(msgspec.Struct, frozen=True):
     """Units that were exposed first on one day."""
 

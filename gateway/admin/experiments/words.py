@@ -12,6 +12,7 @@ from gateway.admin.experiments.wire_results import (
     QuantileResult,
     Verdict,
 )
+from gateway.domain.experiments.ages import Trend
 
 DAY_SECONDS = 86_400
 
@@ -120,3 +121,19 @@ def _duration(seconds: int) -> str:
         if seconds >= size and seconds % size == 0:
             return f"{seconds // size} {name}{'s' * (seconds != size)}"
     return f"{seconds} seconds"
+
+
+def trend_text(metric: str, arm: str, trend: Trend) -> str:
+    """Return in words how an effect changes with the days since units' first requests."""
+    match trend:
+        case "fading":
+            return (
+                f"`{metric}`: the effect of `{arm}` is smaller on a unit's last day than on its first: that is proven."
+            )
+        case "growing":
+            return (
+                f"`{metric}`: the effect of `{arm}` is larger on a unit's last day than on its first: that is proven."
+            )
+    return (
+        f"`{metric}`: it is not known yet whether the effect of `{arm}` changes with the days since a unit's first one."
+    )

@@ -28,6 +28,11 @@ def register(actions: Verbs) -> None:
     )
     results.add_argument("--metric", metavar="METRIC", help="show only this metric")
     results.add_argument("--as-of", type=int, metavar="SECONDS", help="show the latest look up to this Unix time")
+    results.add_argument(
+        "--by-age",
+        action="store_true",
+        help="show effects by days since units' first requests: whether they fade",
+    )
     results.set_defaults(run=_results)
     health = actions.add_parser(
         "health",
@@ -88,6 +93,12 @@ def _results(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
     wanted = {"metric": arguments.metric, "as_of": arguments.as_of}
     with AdminClient.of(environ) as client:
         path, _ = find_experiment(client, arguments)
+        if arguments.by_age:
+            if arguments.as_of is not None:
+                raise CommandFailed("--by-age shows what is known now: leave out --as-of.")
+            return _by_age(
+                client.get(f"{path}/ages", **({"metric": arguments.metric} if arguments.metric else {})), arguments
+            )
         found = client.get(f"{path}/results", **{name: each for name, each in wanted.items() if each is not None})
     if arguments.json:
         print_json(found)
@@ -105,20 +116,40 @@ def _results(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
     return 0
 
 
+def _by_age(found: dict[str, Any], arguments: argparse.Namespace) -> int:
+    if arguments.json:
+        print_json(found)
+        return 0
+    rows = [(each["metric"], each["arm"], day["day"], *_effect(day)) for each in found["data"] for day in each["days"]]
+    if not rows:
+        print("Nothing yet: the outcome window has less than two days, or no unit's window is over.")
+        return 0
+    print_table(("METRIC", "ARM", "DAY", "DIFFERENCE", "INTERVAL"), rows)
+    print()
+    for each in found["data"]:
+        if each["trend"] != "unclear":
+            print(each["text"])
+    return 0
+
+
 def _arm(arm: dict[str, Any]) -> tuple[object, ...]:
     return arm["name"], arm["units"], "" if arm["compliance"] is None else f"{arm['compliance']:.0%}"
 
 
 def _comparison(each: dict[str, Any]) -> tuple[object, ...]:
-    relative = each["relative_interval"]
-    if relative is not None and relative["low"] is not None and relative["high"] is not None:
-        effect = "" if each["relative_effect"] is None else f"{each['relative_effect']:+.1%}"
-        interval = f"{relative['low']:+.1%} to {relative['high']:+.1%}"
-    else:
-        effect, interval = f"{each['effect']:+.4g}", _span(each["interval"])
+    effect, interval = _effect(each)
     control, treatment = f"{each['control']['mean']:.4g}", f"{each['treatment']['mean']:.4g}"
     proven = "not yet" if each["verdict"] == "unclear" else each["verdict"]
     return each["metric"], each["role"], each["arm"], control, treatment, effect, interval, proven
+
+
+def _effect(each: dict[str, Any]) -> tuple[str, str]:
+    """Return an effect and its interval, as parts of the control's mean where that is told from 0."""
+    relative = each["relative_interval"]
+    if relative is not None and relative["low"] is not None and relative["high"] is not None:
+        effect = "" if each["relative_effect"] is None else f"{each['relative_effect']:+.1%}"
+        return effect, f"{relative['low']:+.1%} to {relative['high']:+.1%}"
+    return f"{each['effect']:+.4g}", _span(each["interval"])
 
 
 def _quantile(each: dict[str, Any]) -> tuple[object, ...]:

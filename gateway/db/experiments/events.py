@@ -14,7 +14,8 @@ import msgspec
 if TYPE_CHECKING:
     from gateway.db.pool import Connection
 
-_LOCK_KEY = 0x6578706572  # "exper"
+LOCK_KEY = 0x6578706572  # "exper"
+"""The advisory lock of units and sums."""
 _TRY_LOCK = "SELECT pg_try_advisory_xact_lock($1)"
 _LOCK = "SELECT pg_advisory_xact_lock($1)"
 
@@ -66,13 +67,13 @@ class Taken(msgspec.Struct, frozen=True):
 
 async def try_lock(conn: Connection) -> bool:
     """Take the lock of units and sums until the transaction ends; False where another transaction has it."""
-    has_lock: bool = await conn.fetchval(_TRY_LOCK, _LOCK_KEY)
+    has_lock: bool = await conn.fetchval(_TRY_LOCK, LOCK_KEY)
     return has_lock
 
 
 async def lock(conn: Connection) -> None:
     """Wait for the lock of units and sums, which is held until the transaction ends."""
-    await conn.execute(_LOCK, _LOCK_KEY)
+    await conn.execute(_LOCK, LOCK_KEY)
 
 
 _TAKE = """

@@ -66,7 +66,7 @@ class ExperimentRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def split_of(row: ExperimentRow, exposed: Exposed | None = None) -> Split:
-    """Return the split of an experiment that has started. exposed: the units that were noted up to `row.exposed_at`."""
+    """Return the split of an experiment that has started. exposed: the units that keep an earlier epoch."""
     assert row.slots is not None and row.tables is not None, "the experiment has started"
     return Split(
         row.seed,
@@ -223,7 +223,8 @@ async def set_split(conn: Connection, experiment_id: str, split: Split) -> None:
 
 
 _CLOSE = """
-    UPDATE experiments SET enrolling = false, next_weights = $2, closed_at = clock_timestamp(), changed_at = now()
+    UPDATE experiments SET enrolling = false, next_weights = $2, closed_at = clock_timestamp(),
+        exposed_at = clock_timestamp(), changed_at = now()
     WHERE id = $1
 """
 
@@ -267,12 +268,12 @@ async def delete_draft(conn: Connection, experiment_id: str) -> None:
     await conn.execute(_DELETE, experiment_id)
 
 
-_EPOCH = "SELECT epoch FROM experiment_units WHERE experiment_id = $1 AND digest = $2 AND noted_at <= $3"
+_EPOCH = "SELECT epoch FROM experiment_units WHERE experiment_id = $1 AND digest = $2"
 
 
-async def find_epoch(conn: Connection, experiment_id: str, digest: bytes, noted_by: datetime.datetime) -> int | None:
-    """Return the epoch of a unit's first exposure; None where no gateway had noted the unit by an instant."""
-    epoch: int | None = await conn.fetchval(_EPOCH, experiment_id, digest, noted_by)
+async def find_epoch(conn: Connection, experiment_id: str, digest: bytes) -> int | None:
+    """Return the epoch of a unit's first exposure; None where no gateway has noted the unit."""
+    epoch: int | None = await conn.fetchval(_EPOCH, experiment_id, digest)
     return epoch
 
 

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from gateway.db.experiments.units import instant
-from gateway.domain.experiments.units import UnitState
+from gateway.db.experiments.units import decode_state, instant
 
 if TYPE_CHECKING:
     from gateway.db.pool import Connection
@@ -17,7 +16,6 @@ if TYPE_CHECKING:
 ROWS_PER_BATCH = 250
 MILLION = 1_000_000
 
-_STATE = msgspec.msgpack.Decoder(UnitState)
 _VOTES = msgspec.json.Encoder(order="sorted")
 
 
@@ -129,12 +127,12 @@ async def feedback_rows(conn: Connection, experiment_id: str) -> AsyncIterator[l
 
 
 def _exposure(experiment_id: str, arms: list[str], row: Any) -> ExposureRow:
-    at = row["noted_at"] if row["state"] is None else instant(_STATE.decode(row["state"]).first_us)
+    at = row["noted_at"] if row["state"] is None else instant(decode_state(row["state"]).first_us)
     return ExposureRow(at, experiment_id, arms[row["arm"]], row["digest"].hex(), row["epoch"])
 
 
 def _outcome(experiment_id: str, arms: list[str], row: Any) -> OutcomeRow:
-    state = _STATE.decode(row["state"])
+    state = decode_state(row["state"])
     counts = msgspec.structs.asdict(state.counts)
     return OutcomeRow(
         experiment_id=experiment_id,
@@ -153,7 +151,7 @@ def _outcome(experiment_id: str, arms: list[str], row: Any) -> OutcomeRow:
 def _is_within(row: Any) -> bool:
     if row["state"] is None:
         return False
-    return bool(instant(_STATE.decode(row["state"]).first_us) <= row["occurred_at"] < row["closes_at"])
+    return bool(instant(decode_state(row["state"]).first_us) <= row["occurred_at"] < row["closes_at"])
 
 
 def _feedback(experiment_id: str, row: Any) -> FeedbackRow:

@@ -158,12 +158,15 @@ async def insert_votes(conn: Connection, project_id: str, votes: Sequence[NewVot
 
 _STANDING = """
     SELECT id, occurred_at, fingerprint, withdrawn_at IS NOT NULL AS is_withdrawn FROM feedback
-    WHERE project_id = $1 AND id = ANY ($2::text[]) ORDER BY id FOR UPDATE
+    WHERE project_id = $1 AND id = ANY ($2::text[]) ORDER BY id FOR NO KEY UPDATE
 """
 
 
 async def lock_votes(conn: Connection, project_id: str, ids: Collection[str]) -> dict[str, Standing]:
-    """Return votes of these ids, withdrawn ones as well, and keep others from changing them."""
+    """Return votes of these ids that are there, withdrawn ones as well, and keep others from changing them.
+
+    The bookkeeper refers to them meanwhile: its keys are not what changes.
+    """
     return {row["id"]: Standing(**row) for row in await conn.fetch(_STANDING, project_id, list(ids))}
 
 

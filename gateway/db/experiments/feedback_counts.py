@@ -106,9 +106,12 @@ async def write_counted(
         await conn.execute(_WRITE, ids, experiment_ids, [unit[1] for unit, _ in listed], values, times)
 
 
+# One that somebody changes just now stays, without waiting for it: it goes with the purge if it stays withdrawn.
 _DROP_WITHDRAWN = """
-    DELETE FROM feedback f WHERE f.id = ANY ($1) AND f.withdrawn_at IS NOT NULL
-      AND NOT EXISTS (SELECT FROM feedback_counted c WHERE c.feedback_id = f.id)
+    DELETE FROM feedback WHERE ctid = ANY (ARRAY (
+        SELECT f.ctid FROM feedback f WHERE f.id = ANY ($1) AND f.withdrawn_at IS NOT NULL
+          AND NOT EXISTS (SELECT FROM feedback_counted c WHERE c.feedback_id = f.id)
+        ORDER BY f.id FOR UPDATE SKIP LOCKED))
 """
 
 

@@ -90,17 +90,20 @@ async def find_live(conn: Connection, project_id: str, experiment_id: str) -> Li
     return LiveExperiment(**row, arms=arms)
 
 
-# Two values of a million units, and not a million rows to decode. In the order of the primary key.
+# Two values of a million units, and not a million rows to decode. In the order of the primary key. By epochs and not by
+# times, since clocks differ: an epoch that no slot has any more is one that its units keep.
 _EXPOSED = """
     SELECT string_agg(substr(u.digest, 1, 8), ''::bytea ORDER BY u.digest) AS keys,
            string_agg(set_byte('\\x00'::bytea, 0, u.epoch::integer), ''::bytea ORDER BY u.digest) AS epochs
-    FROM experiment_units u WHERE u.experiment_id = $1 AND u.noted_at <= $2
+    FROM experiment_units u JOIN experiments e ON e.id = u.experiment_id
+    WHERE u.experiment_id = $1
+      AND (NOT e.enrolling OR position(set_byte('\\x00'::bytea, 0, u.epoch) IN e.slots) = 0)
 """
 
 
-async def exposed_digests(conn: Connection, experiment_id: str, noted_by: datetime.datetime) -> tuple[bytes, bytes]:
-    """Return the first eight bytes of the digest of each unit that was noted by an instant, one after the other, and
-    the epoch of each unit's first exposure, a byte each."""
-    row = await conn.fetchrow(_EXPOSED, experiment_id, noted_by)
+async def exposed_digests(conn: Connection, experiment_id: str) -> tuple[bytes, bytes]:
+    """Return the first eight bytes of the digest of each unit that keeps an earlier epoch, one after the other, and
+    that epoch, a byte each; while enrolment is closed, those of all units that were exposed."""
+    row = await conn.fetchrow(_EXPOSED, experiment_id)
     assert row is not None
     return row["keys"] or b"", row["epochs"] or b""

@@ -1,4 +1,8 @@
-"""What gateways note of requests to experiments each second: units, refusals, and requests that are not analysed."""
+"""What gateways note of requests to experiments each second: units, refusals, and requests that are not analysed.
+
+A gateway says up to when all its notes are written: new weights wait for that, so that no unit that has seen an arm
+moves. Its batches have numbers, so that one that is sent again is not written twice.
+"""
 
 from __future__ import annotations
 
@@ -21,18 +25,23 @@ class NewUnit(msgspec.Struct, frozen=True):
     digest: bytes
     epoch: int
     arm: int
+    exposed_at: datetime.datetime
 
 
 # What of an experiment that was removed meanwhile is noted has no place any more. In one order, so that no two gateways
-# wait for each other.
+# wait for each other. The earliest epoch stays: a note of it may come later than others.
 _UNITS = """
     WITH live AS (SELECT id FROM experiments WHERE id = ANY ($1::text[]) ORDER BY id FOR KEY SHARE)
-    INSERT INTO experiment_units (experiment_id, digest, epoch, arm)
-    SELECT u.experiment_id, u.digest, u.epoch, u.arm
-    FROM unnest($1::text[], $2::bytea[], $3::smallint[], $4::smallint[]) AS u (experiment_id, digest, epoch, arm)
+    INSERT INTO experiment_units AS known (experiment_id, digest, epoch, arm, noted_at)
+    SELECT u.experiment_id, u.digest, u.epoch, u.arm, u.exposed_at
+    FROM unnest($1::text[], $2::bytea[], $3::smallint[], $4::smallint[], $5::timestamptz[])
+            AS u (experiment_id, digest, epoch, arm, exposed_at)
         JOIN live ON live.id = u.experiment_id
     ORDER BY u.experiment_id, u.digest
-    ON CONFLICT (experiment_id, digest) DO NOTHING
+    ON CONFLICT (experiment_id, digest) DO UPDATE SET
+        epoch = excluded.epoch, arm = excluded.arm, noted_at = excluded.noted_at
+        WHERE excluded.epoch < known.epoch
+    RETURNING experiment_id, epoch
 """
 _REASONS = """
     WITH live AS (SELECT id FROM experiments WHERE id = ANY ($1::text[]) ORDER BY id FOR KEY SHARE)
@@ -55,12 +64,13 @@ async def write_notes(
     units: Collection[NewUnit],
     refused: Sequence[ExposedRequest],
     reasons: Mapping[tuple[str, datetime.date, str], int],
-) -> None:
-    """Write what one gateway noted, in the caller's transaction. reasons: how many requests were not analysed, by
-    experiment, day in UTC and reason."""
+) -> set[tuple[str, int]]:
+    """Write what one gateway noted, in the caller's transaction, and return the experiments and epochs of units that
+    nobody had noted. reasons: how many requests were not analysed, by experiment, day in UTC and reason."""
+    written: set[tuple[str, int]] = set()
     if units:
         columns = zip(*(msgspec.structs.astuple(each) for each in units), strict=True)
-        await conn.execute(_UNITS, *map(list, columns))
+        written = {(row["experiment_id"], row["epoch"]) for row in await conn.fetch(_UNITS, *map(list, columns))}
     new = await write_exposed(conn, refused)
     if new:
         rows = [(each.experiment_id, each.request_id, each.created_at) for each in refused if each.request_id in new]
@@ -68,3 +78,76 @@ async def write_notes(
     if reasons:
         columns = zip(*((*key, num) for key, num in reasons.items()), strict=True)
         await conn.execute(_REASONS, *map(list, columns))
+    return written
+
+
+SILENT_FOR = datetime.timedelta(minutes=10)
+"""How long new weights wait for a gateway that does not write: it was killed or cut off. What it noted and writes later
+is heeded from then on (`tell_of_late_units`)."""
+
+_BEGIN_BATCH = """
+    INSERT INTO experiment_gateways AS g (id, batch, noted_until) VALUES ($1, $2, clock_timestamp() - $3::interval)
+    ON CONFLICT (id) DO UPDATE SET batch = excluded.batch, noted_until = excluded.noted_until
+        WHERE g.batch < excluded.batch
+    RETURNING true
+"""
+
+
+async def begin_batch(conn: Connection, gateway_id: str, batch: int, age: datetime.timedelta) -> bool:
+    """Tell whether a gateway's batch of notes has to be written: False where it was, unknown to the gateway.
+
+    In the transaction that writes the batch, before it. batch: its number, higher than those before. age: since when at
+    most notes may be missing in it.
+    """
+    return bool(await conn.fetchval(_BEGIN_BATCH, gateway_id, batch, age))
+
+
+# Written where somebody waits for it, and once a minute, so that an idle gateway costs next to nothing.
+_NOTHING_NOTED = """
+    WITH told AS (
+        UPDATE experiment_gateways SET noted_until = clock_timestamp() - $2::interval
+        WHERE id = $1 AND (noted_until < clock_timestamp() - interval '1 minute'
+                           OR EXISTS (SELECT FROM experiments WHERE next_weights IS NOT NULL))
+    )
+    INSERT INTO experiment_gateways (id, batch, noted_until) SELECT $1, 0, clock_timestamp() - $2::interval
+    WHERE NOT EXISTS (SELECT FROM experiment_gateways WHERE id = $1)
+"""
+
+
+async def nothing_noted(conn: Connection, gateway_id: str, age: datetime.timedelta) -> None:
+    """Tell that a gateway has nothing to write. age: since when at most this may be wrong."""
+    await conn.execute(_NOTHING_NOTED, gateway_id, age)
+
+
+_LEAVE = "DELETE FROM experiment_gateways WHERE id = $1"
+
+
+async def leave(conn: Connection, gateway_id: str) -> None:
+    """Forget a gateway that has written all it noted and notes no more."""
+    await conn.execute(_LEAVE, gateway_id)
+
+
+_DROP_SILENT = "DELETE FROM experiment_gateways WHERE noted_until < clock_timestamp() - $1::interval"
+
+
+async def drop_silent(conn: Connection) -> None:
+    """Forget gateways that have been silent for long. One that comes back makes itself known again."""
+    await conn.execute(_DROP_SILENT, SILENT_FOR)
+
+
+# An epoch that no slot has any more assigns no new units.
+_LATE = """
+    UPDATE experiments e SET exposed_at = clock_timestamp()
+    WHERE e.exposed_at IS NOT NULL AND e.id IN (
+        SELECT x.id FROM unnest($1::text[], $2::smallint[]) AS u (experiment_id, epoch)
+            JOIN experiments x ON x.id = u.experiment_id
+        WHERE position(set_byte('\\x00'::bytea, 0, u.epoch) IN x.slots) = 0)
+"""
+
+
+async def tell_of_late_units(conn: Connection, units: Collection[tuple[str, int]]) -> None:
+    """Let all gateways read the list of exposed units again where units were written after the weights that assigned
+    them had been replaced. units: the experiment and the epoch of each new one, committed by now."""
+    if units:
+        pairs = sorted(set(units))
+        await conn.execute(_LATE, [each for each, _ in pairs], [epoch for _, epoch in pairs])

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from gateway.db.experiments.notes import SILENT_FOR
 from gateway.domain.experiments.definition import Experiment
 from gateway.domain.experiments.effects import Kind
 
@@ -35,6 +36,8 @@ class Scope(msgspec.Struct, frozen=True):
     """Guardrails and the names of arms that they paused the experiment for before a person started it again."""
     own: Mapping[str, Kind]
     """How each metric of the project's own is made of votes."""
+    has_alike: bool
+    """Whether other experiments of the project that have started take their units from the same place."""
 
     @property
     def window_us(self) -> int:
@@ -45,7 +48,9 @@ class Scope(msgspec.Struct, frozen=True):
 _FIND = """
     SELECT e.id, e.project_id, p.organization_id, e.state, e.version, e.definition, e.tables, e.started_at,
            e.stopped_at, e.overruled,
-           (SELECT json_object_agg(m.name, m.kind) FROM feedback_metrics m WHERE m.project_id = e.project_id) AS own
+           (SELECT json_object_agg(m.name, m.kind) FROM feedback_metrics m WHERE m.project_id = e.project_id) AS own,
+           EXISTS (SELECT FROM experiments o WHERE o.project_id = e.project_id AND o.id <> e.id
+                   AND o.started_at IS NOT NULL AND o.definition -> 'unit' = e.definition -> 'unit') AS has_alike
     FROM experiments e JOIN projects p ON p.id = e.project_id
     WHERE e.id = ANY ($1) AND e.started_at IS NOT NULL
 """
@@ -104,15 +109,26 @@ class Reweighting(msgspec.Struct, frozen=True):
 
 
 _REWEIGHTING = """
-    SELECT id, seed, slots, tables, ended, next_weights FROM experiments
+    SELECT id, seed, slots, tables, ended, next_weights FROM experiments e
     WHERE next_weights IS NOT NULL AND closed_at < clock_timestamp() - $1::interval
-    ORDER BY id LIMIT 1 FOR UPDATE SKIP LOCKED
+      AND (closed_at < clock_timestamp() - $3::interval OR NOT EXISTS (
+               SELECT FROM experiment_gateways g WHERE g.noted_until < e.closed_at + $2::interval)
+           AND NOT EXISTS (
+               SELECT FROM (SELECT queued_at FROM experiment_events ORDER BY id LIMIT 1) oldest
+               WHERE oldest.queued_at < e.closed_at + $2::interval))
+    ORDER BY id LIMIT 1 FOR UPDATE OF e SKIP LOCKED
 """
 
 
-async def next_reweighting(conn: Connection, closed_for: datetime.timedelta) -> Reweighting | None:
-    """Return an experiment whose enrolment has been closed for long enough, locked until the transaction ends."""
-    row = await conn.fetchrow(_REWEIGHTING, closed_for)
+async def next_reweighting(
+    conn: Connection, closed_for: datetime.timedelta, known_after: datetime.timedelta
+) -> Reweighting | None:
+    """Return an experiment whose enrolment has been closed for long enough, locked until the transaction ends: all
+    exposures are written that gateways noted, and the ledger has, up to a time after it closed. known_after: that time.
+
+    Gateways that are silent for long are not waited for.
+    """
+    row = await conn.fetchrow(_REWEIGHTING, closed_for, known_after, SILENT_FOR)
     return None if row is None else Reweighting(**row)
 
 
@@ -124,7 +140,7 @@ _REWEIGHTED = """
 
 
 async def write_reweighted(conn: Connection, experiment_id: str, tables: Sequence[bytes], slots: bytes) -> None:
-    """Open enrolment with a new epoch's table; units noted up to now keep their epoch."""
+    """Open enrolment with a new epoch's table; units that were exposed by now keep their epoch."""
     await conn.execute(_REWEIGHTED, experiment_id, list(tables), slots)
 
 

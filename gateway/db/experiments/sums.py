@@ -1,4 +1,9 @@
-"""Sums over units, by day, epoch and arm: added to by the bookkeeper, read for results and health."""
+"""Sums over units by epoch and arm, of each day and of all days together: added to by the bookkeeper, read for results
+and health.
+
+Rows of all days together are what the days' rows add up to. Results read these alone: they take no longer after a
+hundred days than after one.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +13,11 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from gateway.domain.experiments.ages import AgeRow
 from gateway.domain.experiments.quantiles import EDGES_MS
 from gateway.domain.experiments.results import SumsRow, TimesRow
 from gateway.domain.experiments.sums import NO_UNITS, Sums
-from gateway.domain.experiments.units import NOTHING, Changes, Key
+from gateway.domain.experiments.units import NOTHING, AgeKey, Changes, Key
 
 if TYPE_CHECKING:
     from gateway.db.pool import Connection
@@ -22,6 +28,11 @@ _FIRST_DAY = datetime.date(1970, 1, 1).toordinal()
 UnitsOf = dict[tuple[str, Key], tuple[int, int, int]]
 SumsOf = dict[tuple[str, Key, str], Sums]
 TimesOf = dict[tuple[str, Key, str, int], int]
+AgesOf = dict[tuple[str, AgeKey], Sums]
+TotalsOf = dict[tuple[str, int, int, str], Sums]
+"""By experiment, epoch, arm and metric, of all days together."""
+TimeTotalsOf = dict[tuple[str, int, int, str, int], int]
+"""By experiment, epoch, arm, metric and bucket, of all days together."""
 
 
 class Total:
@@ -31,6 +42,7 @@ class Total:
         self.units: UnitsOf = {}
         self.sums: SumsOf = {}
         self.times: TimesOf = {}
+        self.ages: AgesOf = {}
 
     def add(self, experiment_id: str, changes: Changes) -> None:
         """Add the changes of one unit."""
@@ -42,13 +54,32 @@ class Total:
         for (key, metric, bucket), num in changes.times.items():
             place = experiment_id, key, metric, bucket
             self.times[place] = self.times.get(place, 0) + num
+        for age, sums in changes.ages.items():
+            self.ages[experiment_id, age] = self.ages.get((experiment_id, age), NO_UNITS) + sums
 
-    def full(self) -> tuple[UnitsOf, SumsOf, TimesOf]:
-        """Return what is not nothing: units, sums and times."""
+    def totals(self) -> TotalsOf:
+        """Return the sums of all days together."""
+        found: TotalsOf = {}
+        for (experiment_id, (_, epoch, arm), metric), sums in self.sums.items():
+            place = experiment_id, epoch, arm, metric
+            found[place] = found.get(place, NO_UNITS) + sums
+        return {place: each for place, each in found.items() if each != NO_UNITS}
+
+    def time_totals(self) -> TimeTotalsOf:
+        """Return the units by bucket of all days together."""
+        found: TimeTotalsOf = {}
+        for (experiment_id, (_, epoch, arm), metric, bucket), num in self.times.items():
+            place = experiment_id, epoch, arm, metric, bucket
+            found[place] = found.get(place, 0) + num
+        return {place: num for place, num in found.items() if num}
+
+    def full(self) -> tuple[UnitsOf, SumsOf, TimesOf, AgesOf]:
+        """Return what is not nothing: units, sums, times and ages."""
         return (
             {key: each for key, each in self.units.items() if each != NOTHING},
             {key: each for key, each in self.sums.items() if each != NO_UNITS},
             {key: each for key, each in self.times.items() if each},
+            {key: each for key, each in self.ages.items() if each != NO_UNITS},
         )
 
 
@@ -79,27 +110,73 @@ _ADD_TIMES = """
     ON CONFLICT (experiment_id, day, epoch, arm, metric, bucket) DO UPDATE SET
         num_units = t.num_units + excluded.num_units
 """
+_ADD_TOTALS = """
+    INSERT INTO experiment_totals AS s (experiment_id, epoch, arm, metric, n, y, yy, x, xx, xy, d, dd, yd)
+    SELECT experiment_id, epoch, arm, metric, n, y::numeric, yy::numeric, x::numeric, xx::numeric, xy::numeric,
+           d::numeric, dd::numeric, yd::numeric
+    FROM unnest($1::text[], $2::smallint[], $3::smallint[], $4::text[], $5::bigint[], $6::text[], $7::text[],
+                $8::text[], $9::text[], $10::text[], $11::text[], $12::text[], $13::text[])
+        AS v (experiment_id, epoch, arm, metric, n, y, yy, x, xx, xy, d, dd, yd)
+    ON CONFLICT (experiment_id, epoch, arm, metric) DO UPDATE SET
+        n = s.n + excluded.n, y = s.y + excluded.y, yy = s.yy + excluded.yy, x = s.x + excluded.x,
+        xx = s.xx + excluded.xx, xy = s.xy + excluded.xy, d = s.d + excluded.d, dd = s.dd + excluded.dd,
+        yd = s.yd + excluded.yd
+"""
+_ADD_TIME_TOTALS = """
+    INSERT INTO experiment_time_totals AS t (experiment_id, epoch, arm, metric, bucket, num_units)
+    SELECT * FROM unnest($1::text[], $2::smallint[], $3::smallint[], $4::text[], $5::smallint[], $6::bigint[])
+    ON CONFLICT (experiment_id, epoch, arm, metric, bucket) DO UPDATE SET num_units = t.num_units + excluded.num_units
+"""
+_ADD_AGES = """
+    INSERT INTO experiment_ages AS s (experiment_id, epoch, arm, metric, age, n, y, yy, d, dd, yd)
+    SELECT experiment_id, epoch, arm, metric, age, n, y::numeric, yy::numeric, d::numeric, dd::numeric, yd::numeric
+    FROM unnest($1::text[], $2::smallint[], $3::smallint[], $4::text[], $5::smallint[], $6::bigint[], $7::text[],
+                $8::text[], $9::text[], $10::text[], $11::text[])
+        AS v (experiment_id, epoch, arm, metric, age, n, y, yy, d, dd, yd)
+    ON CONFLICT (experiment_id, epoch, arm, metric, age) DO UPDATE SET
+        n = s.n + excluded.n, y = s.y + excluded.y, yy = s.yy + excluded.yy, d = s.d + excluded.d,
+        dd = s.dd + excluded.dd, yd = s.yd + excluded.yd
+"""
 
 
 async def add_total(conn: Connection, total: Total) -> None:
     """Add changes to the tables, in a transaction that has the lock of units and sums."""
-    units, sums, times = total.full()
+    units, sums, times, ages = total.full()
     if units:
         rows = [(each, *_place(key), *units[each, key]) for each, key in sorted(units)]
         await conn.execute(_ADD_UNITS, *zip(*rows, strict=True))
     if sums:
         values = [
-            (each, *_place(key), metric, one.n, *(str(value) for value in msgspec.structs.astuple(one)[1:]))
-            for each, key, metric in sorted(sums)
-            if (one := sums[each, key, metric])
+            (each, *_place(key), metric, *_numbers(sums[each, key, metric])) for each, key, metric in sorted(sums)
         ]
         await conn.execute(_ADD_SUMS, *zip(*values, strict=True))
+    if totals := total.totals():
+        values = [(*place, *_numbers(totals[place])) for place in sorted(totals)]
+        await conn.execute(_ADD_TOTALS, *zip(*values, strict=True))
     if times:
         buckets = [
             (each, *_place(key), metric, bucket, times[each, key, metric, bucket])
             for each, key, metric, bucket in sorted(times)
         ]
         await conn.execute(_ADD_TIMES, *zip(*buckets, strict=True))
+    if time_totals := total.time_totals():
+        listed = [(*place, time_totals[place]) for place in sorted(time_totals)]
+        await conn.execute(_ADD_TIME_TOTALS, *zip(*listed, strict=True))
+    if ages:
+        of_days = [
+            (each, *key, one.n, *map(str, (one.y, one.yy, one.d, one.dd, one.yd)))
+            for (each, key), one in sorted(ages.items(), key=_by_key)
+        ]
+        await conn.execute(_ADD_AGES, *zip(*of_days, strict=True))
+
+
+def _by_key(item: tuple[tuple[str, AgeKey], Sums]) -> tuple[str, AgeKey]:
+    return item[0]
+
+
+def _numbers(sums: Sums) -> tuple[int | str, ...]:
+    """Return the columns of sums. Those that may have more than 64 bits are texts."""
+    return sums.n, *(str(value) for value in msgspec.structs.astuple(sums)[1:])
 
 
 def _place(key: Key) -> tuple[datetime.date, int, int]:
@@ -133,23 +210,31 @@ async def load_units_by_day(conn: Connection, experiment_id: str, *, by_day: boo
 
 
 _SUMS = """
-    SELECT CASE WHEN $2 THEN day - date '1970-01-01' ELSE 0 END, epoch, arm, metric, sum(n), sum(y), sum(yy), sum(x),
-           sum(xx), sum(xy), sum(d), sum(dd), sum(yd)
-    FROM experiment_sums WHERE experiment_id = $1 AND ($3::text[] IS NULL OR metric = ANY ($3)) GROUP BY 1, 2, 3, 4
+    SELECT day - date '1970-01-01', epoch, arm, metric, n, y, yy, x, xx, xy, d, dd, yd
+    FROM experiment_sums WHERE experiment_id = $1 AND metric = ANY ($2)
+"""
+_TOTALS = """
+    SELECT 0, epoch, arm, metric, n, y, yy, x, xx, xy, d, dd, yd
+    FROM experiment_totals WHERE experiment_id = $1 AND metric = ANY ($2)
 """
 
 
-async def load_sums(
-    conn: Connection, experiment_id: str, metrics: Collection[str] | None = None, *, by_day: bool
-) -> list[SumsRow]:
-    """Return the sums of some metrics, or of all, of each day or of all days together."""
-    rows = await conn.fetch(_SUMS, experiment_id, by_day, None if metrics is None else list(metrics))
+async def load_sums(conn: Connection, experiment_id: str, metrics: Collection[str], *, by_day: bool) -> list[SumsRow]:
+    """Return the sums of some metrics, of each day or of all days together."""
+    if by_day:
+        rows = await conn.fetch(_SUMS, experiment_id, list(metrics))
+    else:
+        rows = await conn.fetch(_TOTALS, experiment_id, list(metrics))
     return [SumsRow(day, epoch, arm, metric, Sums(*sums)) for day, epoch, arm, metric, *sums in rows]
 
 
 _TIMES = """
-    SELECT CASE WHEN $2 THEN day - date '1970-01-01' ELSE 0 END, epoch, arm, metric, bucket, sum(num_units)
-    FROM experiment_times WHERE experiment_id = $1 AND metric = ANY ($3) GROUP BY 1, 2, 3, 4, 5
+    SELECT day - date '1970-01-01', epoch, arm, metric, array_agg(bucket), array_agg(num_units)
+    FROM experiment_times WHERE experiment_id = $1 AND metric = ANY ($2) AND num_units <> 0 GROUP BY 1, 2, 3, 4
+"""
+_TIME_TOTALS = """
+    SELECT 0, epoch, arm, metric, array_agg(bucket), array_agg(num_units)
+    FROM experiment_time_totals WHERE experiment_id = $1 AND metric = ANY ($2) AND num_units <> 0 GROUP BY 2, 3, 4
 """
 
 
@@ -157,13 +242,32 @@ async def load_times(conn: Connection, experiment_id: str, metrics: Collection[s
     """Return how many units have their time of a metric in each bucket, of each day or of all days together."""
     if not metrics:
         return []
-    found: dict[tuple[int, int, int, str], list[int]] = {}
-    for day, epoch, arm, metric, bucket, num in await conn.fetch(_TIMES, experiment_id, by_day, list(metrics)):
-        counts = found.get((day, epoch, arm, metric))
-        if counts is None:
-            counts = found[day, epoch, arm, metric] = [0] * (len(EDGES_MS) + 1)
-        counts[bucket] += num
-    return [TimesRow(*key, tuple(counts)) for key, counts in sorted(found.items())]
+    if by_day:
+        rows = await conn.fetch(_TIMES, experiment_id, list(metrics))
+    else:
+        rows = await conn.fetch(_TIME_TOTALS, experiment_id, list(metrics))
+    found = []
+    for day, epoch, arm, metric, buckets, numbers in rows:
+        counts = [0] * (len(EDGES_MS) + 1)
+        for bucket, num in zip(buckets, numbers, strict=True):
+            counts[bucket] = num
+        found.append(TimesRow(day, epoch, arm, metric, tuple(counts)))
+    return sorted(found, key=lambda row: (row.day, row.epoch, row.arm, row.metric))
+
+
+_AGES = """
+    SELECT age, epoch, arm, metric, n, y, yy, d, dd, yd FROM experiment_ages
+    WHERE experiment_id = $1 AND metric = ANY ($2)
+"""
+
+
+async def load_ages(conn: Connection, experiment_id: str, metrics: Collection[str]) -> list[AgeRow]:
+    """Return the sums of some metrics by days since exposure, over the units that did something on such a day."""
+    rows = await conn.fetch(_AGES, experiment_id, list(metrics))
+    return [
+        AgeRow(age, epoch, arm, metric, Sums(n, y, yy, d=d, dd=dd, yd=yd))
+        for age, epoch, arm, metric, n, y, yy, d, dd, yd in rows
+    ]
 
 
 _REASONS = "SELECT reason, sum(num_requests) AS num FROM experiment_reasons WHERE experiment_id = $1 GROUP BY reason"
@@ -182,6 +286,15 @@ _ALL_SUMS = """
     SELECT day - date '1970-01-01', epoch, arm, metric, n, y, yy, x, xx, xy, d, dd, yd FROM experiment_sums
     WHERE experiment_id = $1
 """
+_ALL_AGES = """
+    SELECT epoch, arm, metric, age, n, y, yy, d, dd, yd FROM experiment_ages WHERE experiment_id = $1
+"""
+_ALL_TOTALS = """
+    SELECT epoch, arm, metric, n, y, yy, x, xx, xy, d, dd, yd FROM experiment_totals WHERE experiment_id = $1
+"""
+_ALL_TIME_TOTALS = """
+    SELECT epoch, arm, metric, bucket, num_units FROM experiment_time_totals WHERE experiment_id = $1
+"""
 _ALL_TIMES = """
     SELECT day - date '1970-01-01', epoch, arm, metric, bucket, num_units FROM experiment_times
     WHERE experiment_id = $1
@@ -197,4 +310,20 @@ async def load_total(conn: Connection, experiment_id: str) -> Total:
         total.sums[experiment_id, (day, epoch, arm), metric] = Sums(*sums)
     for day, epoch, arm, metric, bucket, num in await conn.fetch(_ALL_TIMES, experiment_id):
         total.times[experiment_id, (day, epoch, arm), metric, bucket] = num
+    for epoch, arm, metric, age, n, y, yy, d, dd, yd in await conn.fetch(_ALL_AGES, experiment_id):
+        total.ages[experiment_id, (epoch, arm, metric, age)] = Sums(n, y, yy, d=d, dd=dd, yd=yd)
     return total
+
+
+async def load_totals(conn: Connection, experiment_id: str) -> TotalsOf:
+    """Return the sums of all days together, to compare them with a recount."""
+    found = {}
+    for epoch, arm, metric, *sums in await conn.fetch(_ALL_TOTALS, experiment_id):
+        found[experiment_id, epoch, arm, metric] = Sums(*sums)
+    return {place: each for place, each in found.items() if each != NO_UNITS}
+
+
+async def load_time_totals(conn: Connection, experiment_id: str) -> TimeTotalsOf:
+    """Return the units by bucket of all days together, to compare them with a recount."""
+    rows = await conn.fetch(_ALL_TIME_TOTALS, experiment_id)
+    return {(experiment_id, epoch, arm, metric, bucket): num for epoch, arm, metric, bucket, num in rows if num}

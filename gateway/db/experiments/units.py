@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -14,8 +14,10 @@ from gateway.domain.experiments.units import UnitState
 if TYPE_CHECKING:
     from gateway.db.pool import Connection
 
-_encode_state = msgspec.msgpack.Encoder().encode
-_decode_state = msgspec.msgpack.Decoder(UnitState).decode
+_encode = msgspec.msgpack.Encoder().encode
+decode_state = msgspec.msgpack.Decoder(UnitState, strict=False).decode
+"""Gives a state from a row. Not strict, since sums of votes beyond 64 bits are texts there."""
+_MAX_PACKED = 2**63 - 1
 _EPOCH = datetime.datetime.fromtimestamp(0, datetime.UTC)
 
 
@@ -54,6 +56,22 @@ async def units_of_digest(conn: Connection, project_id: str, digest: bytes) -> d
     return _units(await conn.fetch(_OF_PROJECT, project_id, digest))
 
 
+# Of the project's experiments that take their units from the same place.
+_ALIKE = """
+    SELECT DISTINCT u.experiment_id, u.digest, u.state, u.is_closed
+    FROM unnest($1::text[], $2::bytea[]) AS a (experiment_id, digest)
+        JOIN experiments e ON e.id = a.experiment_id
+        JOIN experiment_units u ON u.digest = a.digest AND u.state IS NOT NULL
+        JOIN experiments o ON o.id = u.experiment_id AND o.project_id = e.project_id
+            AND o.definition -> 'unit' = e.definition -> 'unit'
+"""
+
+
+async def units_alike(conn: Connection, ids: Collection[UnitId]) -> dict[UnitId, UnitRow]:
+    """Return what all experiments of a unit's project that have the same source of units know of it, of each unit."""
+    return _units(await conn.fetch(_ALIKE, *_columns(ids))) if ids else {}
+
+
 _DUE = """
     SELECT experiment_id, digest, state, is_closed FROM experiment_units
     WHERE NOT is_closed AND closes_at IS NOT NULL AND closes_at < now() - $1::interval
@@ -78,29 +96,57 @@ class UnitWrite(msgspec.Struct, frozen=True):
 
 _WRITE = """
     INSERT INTO experiment_units AS u (
-        experiment_id, digest, epoch, arm, state, closes_at, is_closed, num_requests)
-    SELECT * FROM unnest($1::text[], $2::bytea[], $3::smallint[], $4::smallint[], $5::bytea[], $6::timestamptz[],
-                         $7::boolean[], $8::bigint[])
+        experiment_id, digest, epoch, arm, noted_at, state, closes_at, is_closed, num_requests)
+    SELECT * FROM unnest($1::text[], $2::bytea[], $3::smallint[], $4::smallint[], $5::timestamptz[], $6::bytea[],
+                         $7::timestamptz[], $8::boolean[], $9::bigint[])
     ON CONFLICT (experiment_id, digest) DO UPDATE SET
-        epoch = excluded.epoch, arm = excluded.arm, state = excluded.state, closes_at = excluded.closes_at,
+        epoch = least(u.epoch, excluded.epoch),
+        arm = CASE WHEN u.epoch < excluded.epoch THEN u.arm ELSE excluded.arm END,
+        noted_at = least(u.noted_at, excluded.noted_at), state = excluded.state, closes_at = excluded.closes_at,
         is_closed = excluded.is_closed, num_requests = excluded.num_requests
+    RETURNING experiment_id, epoch, xmax = 0 AS is_new
 """
 
 
-async def write_units(conn: Connection, writes: Iterable[UnitWrite]) -> None:
-    """Write units, in the order of their ids, whether or not a gateway has noted them."""
+async def write_units(conn: Connection, writes: Iterable[UnitWrite]) -> set[tuple[str, int]]:
+    """Write units, in the order of their ids, whether or not a gateway has noted them. A unit that was noted in an
+    earlier epoch keeps that: the request of its first exposure is not in the ledger yet.
+
+    Returns the experiments and epochs of units that no gateway had noted.
+    """
     ordered = sorted(writes, key=lambda each: each.id)
+    rows = []
     if ordered:
-        await conn.execute(
+        rows = await conn.fetch(
             _WRITE,
             *_columns([each.id for each in ordered]),
             [each.state.epoch for each in ordered],
             [each.state.arm for each in ordered],
-            [_encode_state(each.state) for each in ordered],
+            [instant(each.state.first_us) for each in ordered],
+            [encode_state(each.state) for each in ordered],
             [instant(each.closes_us) for each in ordered],
             [each.is_closed for each in ordered],
             [each.state.counts.num_requests for each in ordered],
         )
+    return {(row["experiment_id"], row["epoch"]) for row in rows if row["is_new"]}
+
+
+def encode_state(state: UnitState) -> bytes:
+    """Return a state as rows have it. Its sums of votes, of which each may have 50 bits, have no bound."""
+    sums = [total for total, _ in state.votes.values()] + list(state.before.values())
+    sums += [total for did in state.days.values() for total, _ in did.votes.values()]
+    if all(abs(total) <= _MAX_PACKED for total in sums):
+        return _encode(state)
+    texts = {
+        "votes": _wide(state.votes),
+        "days": {age: [did.counts, _wide(did.votes)] for age, did in state.days.items()},
+        "before": {metric: str(value) for metric, value in state.before.items()},
+    }
+    return _encode([texts.get(name, getattr(state, name)) for name in state.__struct_fields__])
+
+
+def _wide(votes: Mapping[str, tuple[int, int]]) -> dict[str, tuple[str, int]]:
+    return {metric: (str(total), num) for metric, (total, num) in votes.items()}
 
 
 class Vote(msgspec.Struct, frozen=True):
@@ -314,7 +360,7 @@ def instant(unix_us: int) -> datetime.datetime:
 def _units(rows: Iterable[Any]) -> dict[UnitId, UnitRow]:
     return {
         (row["experiment_id"], row["digest"]): UnitRow(
-            None if row["state"] is None else _decode_state(row["state"]), row["is_closed"]
+            None if row["state"] is None else decode_state(row["state"]), row["is_closed"]
         )
         for row in rows
     }

@@ -73,7 +73,7 @@ CREATE TABLE experiments (
     -- The weights that the next epoch will have, and since when enrolment is closed for them.
     next_weights  integer[],
     closed_at     timestamptz,
-    -- Units that were exposed up to this instant keep the epoch of their first exposure; NULL while nobody needs to.
+    -- When the list of units that keep an earlier epoch, which gateways read, changed last; NULL while there is none.
     exposed_at    timestamptz,
     -- Why it was paused or stopped, where it was not a person who did: a guardrail and what it found, as JSON.
     why           jsonb,
@@ -95,6 +95,7 @@ CREATE TABLE experiments (
     CHECK ((next_weights IS NULL) = (closed_at IS NULL))
 );
 
+CREATE INDEX experiments_to_reweight ON experiments (closed_at) WHERE next_weights IS NOT NULL;
 CREATE UNIQUE INDEX experiments_by_model ON experiments (project_id, model) WHERE state IN ('running', 'paused', 'stopped');
 CREATE INDEX experiments_by_project ON experiments (project_id, created_at, id);
 
@@ -122,6 +123,7 @@ CREATE TABLE experiment_units (
     digest         bytea NOT NULL CHECK (octet_length(digest) = 16),
     epoch          smallint NOT NULL CHECK (epoch >= 1),
     arm            smallint NOT NULL CHECK (arm >= 0),
+    -- When its first request was exposed, by the clock of the gateway that says so.
     noted_at       timestamptz NOT NULL DEFAULT now(),
     -- What is known of the unit, a `units.UnitState` in MessagePack, and when its outcome window ends.
     state          bytea,
@@ -139,6 +141,15 @@ CREATE INDEX experiment_units_by_digest ON experiment_units (digest);
 CREATE INDEX experiment_units_to_close ON experiment_units (closes_at) WHERE NOT is_closed AND closes_at IS NOT NULL;
 CREATE INDEX experiment_units_noted ON experiment_units (experiment_id, noted_at) WHERE state IS NULL;
 CREATE INDEX experiment_units_busy ON experiment_units (experiment_id, num_requests) WHERE num_requests >= 100;
+
+-- Gateways that note exposures. New weights wait until each has written all that it noted before enrolment closed.
+CREATE TABLE experiment_gateways (
+    id             text PRIMARY KEY,
+    -- The number of the last batch of notes that is written: one that is sent again is not written twice.
+    batch          bigint NOT NULL,
+    -- All that the gateway noted before this instant is written.
+    noted_until    timestamptz NOT NULL
+);
 
 -- Which unit a request was of, from which a unit's state can be counted anew, and to which feedback refers.
 CREATE TABLE experiment_requests (
@@ -227,6 +238,52 @@ CREATE TABLE experiment_times (
     bucket         smallint NOT NULL,
     num_units      bigint NOT NULL,
     PRIMARY KEY (experiment_id, day, epoch, arm, metric, bucket)
+);
+
+-- The sums of all days together, which results read: their rows do not grow with the days. Equal to experiment_sums.
+CREATE TABLE experiment_totals (
+    experiment_id  text NOT NULL REFERENCES experiments (id) ON DELETE CASCADE,
+    epoch          smallint NOT NULL,
+    arm            smallint NOT NULL,
+    metric         text NOT NULL,
+    n              bigint NOT NULL,
+    y              numeric NOT NULL,
+    yy             numeric NOT NULL,
+    x              numeric NOT NULL,
+    xx             numeric NOT NULL,
+    xy             numeric NOT NULL,
+    d              numeric NOT NULL,
+    dd             numeric NOT NULL,
+    yd             numeric NOT NULL,
+    PRIMARY KEY (experiment_id, epoch, arm, metric)
+);
+
+-- The units in each bucket of all days together, which results read. Equal to experiment_times.
+CREATE TABLE experiment_time_totals (
+    experiment_id  text NOT NULL REFERENCES experiments (id) ON DELETE CASCADE,
+    epoch          smallint NOT NULL,
+    arm            smallint NOT NULL,
+    metric         text NOT NULL,
+    bucket         smallint NOT NULL,
+    num_units      bigint NOT NULL,
+    PRIMARY KEY (experiment_id, epoch, arm, metric, bucket)
+);
+
+-- Sums over units whose windows ended, of what each did on one day since its first exposure: 0 for the first 24 hours.
+-- A unit that did nothing on such a day is not in the row of that day.
+CREATE TABLE experiment_ages (
+    experiment_id  text NOT NULL REFERENCES experiments (id) ON DELETE CASCADE,
+    epoch          smallint NOT NULL,
+    arm            smallint NOT NULL,
+    metric         text NOT NULL,
+    age            smallint NOT NULL CHECK (age >= 0),
+    n              bigint NOT NULL,
+    y              numeric NOT NULL,
+    yy             numeric NOT NULL,
+    d              numeric NOT NULL,
+    dd             numeric NOT NULL,
+    yd             numeric NOT NULL,
+    PRIMARY KEY (experiment_id, epoch, arm, metric, age)
 );
 
 -- Requests that are not analysed, by the reason why they got their arm (`assignment.Reason`).

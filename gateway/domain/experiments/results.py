@@ -127,15 +127,11 @@ def results_of(experiment: Experiment, tally: Tally, own: Mapping[str, Kind] | N
     epochs = _unit_counts(tally, num_arms)
     srm = counts.srm_log_e(list(epochs.values()))
     comparisons, by_quantile, found = [], [], []
-    for metric, role, goal, margin in _wanted(experiment):
+    for metric, role, goal, margin in wanted(experiment):
         read = read_metric(metric, own)
         if read is None:
             continue
-        alpha = experiment.analysis.alpha
-        if role == "primary":
-            alpha = many.alpha_of_each(alpha, len(experiment.metrics.primary), num_arms)
-        elif role == "guardrail":
-            alpha = guardrails.ALPHA
+        alpha = level_of(experiment, role)
         goal = goal or (read.metric.better if read.metric else None)
         for arm in range(1, num_arms):
             verdict: guardrails.Verdict = "unclear"
@@ -145,8 +141,9 @@ def results_of(experiment: Experiment, tally: Tally, own: Mapping[str, Kind] | N
                 by_quantile.append(quantile)
                 verdict = _quantile_verdict(quantile, margin) if goal == "decrease" else "unclear"
             else:
-                kind: Kind = own[metric] if metric in own else "ratio" if _is_ratio(read) else "mean"
-                compared = _comparison(experiment, tally, (metric, role, goal, kind), arm, alpha)
+                kind = kind_of(metric, own)
+                assert kind is not None
+                compared = comparison_of(experiment, tally, (metric, role, goal, kind), arm, alpha)
                 if compared is not None:
                     comparisons.append(compared)
                 if read.metric is not None and read.metric.is_error:
@@ -208,7 +205,8 @@ def collapsed(tally: Tally) -> Tally:
     )
 
 
-def _wanted(experiment: Experiment) -> list[tuple[str, Role, Goal | None, float]]:
+def wanted(experiment: Experiment) -> list[tuple[str, Role, Goal | None, float]]:
+    """Return each metric of an experiment with its role, goal and margin."""
     metrics = experiment.metrics
     return [
         *((each.metric, "primary", each.goal, 0.0) for each in metrics.primary),
@@ -217,8 +215,23 @@ def _wanted(experiment: Experiment) -> list[tuple[str, Role, Goal | None, float]
     ]
 
 
-def _is_ratio(read: Read) -> bool:
-    return read.metric is not None and read.metric.per_request
+def level_of(experiment: Experiment, role: Role) -> float:
+    """Return the level at which a metric is judged: primary ones share that of the experiment."""
+    if role == "guardrail":
+        return guardrails.ALPHA
+    alpha = experiment.analysis.alpha
+    num_primary = len(experiment.metrics.primary)
+    return many.alpha_of_each(alpha, num_primary, len(experiment.arms)) if role == "primary" else alpha
+
+
+def kind_of(metric: str, own: Mapping[str, Kind]) -> Kind | None:
+    """Return how a metric is made of sums; None for quantiles, and for metrics that are not there."""
+    read = read_metric(metric, own)
+    if read is None or read.quantile is not None:
+        return None
+    if read.metric is None:
+        return own[metric]
+    return "ratio" if read.metric.per_request else "mean"
 
 
 def _unit_counts(tally: Tally, num_arms: int) -> dict[int, EpochCounts]:
@@ -245,9 +258,11 @@ def _arm_result(experiment: Experiment, tally: Tally, arm: int) -> ArmResult:
     return ArmResult(experiment.arms[arm].name, units, delivered / units if units else None)
 
 
-def _comparison(
+def comparison_of(
     experiment: Experiment, tally: Tally, what: tuple[str, Role, Goal | None, Kind], arm: int, alpha: float
 ) -> Comparison | None:
+    """Return a metric of an arm beside the control; None where too few units have a value. what: the metric, its role,
+    goal and kind."""
     metric, role, goal, kind = what
     sums: dict[tuple[int, int], Sums] = {}
     for row in tally.sums:

@@ -2,8 +2,9 @@
 
 Events are rows of the ledger, refusals and votes. A unit's outcomes count from its first exposure until its outcome
 window ends; then they are added to the sums of the day on which the window ended. Units with an error or a refusal are
-counted at once, on the day of their first exposure, since guardrails cannot wait. All numbers are integers, so that a
-recount is equal rather than close.
+counted at once, on the day of their first exposure, since guardrails cannot wait. What a unit does is also counted by
+days since its first exposure, as far as whole days fit into its window. All numbers are integers, so that a recount is
+equal rather than close.
 
 `folded` counts anew from all events of a unit, `added` adds one event to what is known, and both agree. Knows neither
 tables nor where events come from.
@@ -23,6 +24,9 @@ from gateway.domain.experiments.sums import NO_UNITS, Sums, Unit, change
 
 DAY_US = 86_400_000_000
 US_PER_MS = 1_000
+
+MAX_AGES = 28
+"""The most days since a unit's first exposure that are counted each on its own."""
 
 
 class Counts(msgspec.Struct, frozen=True, array_like=True):
@@ -83,6 +87,17 @@ class First(msgspec.Struct, frozen=True, array_like=True):
     us: int
 
 
+class Did(msgspec.Struct, frozen=True, array_like=True):
+    """What a unit did on one day since its first exposure."""
+
+    counts: Counts = NO_COUNTS
+    votes: Mapping[str, tuple[int, int]] = {}
+    """By metric the sum of the day's votes, and how many there are."""
+
+
+NOT_ANYTHING = Did()
+
+
 class UnitState(msgspec.Struct, frozen=True, array_like=True):
     """What is known of a unit that was exposed."""
 
@@ -98,6 +113,11 @@ class UnitState(msgspec.Struct, frozen=True, array_like=True):
     votes: Mapping[str, tuple[int, int]]
     """By metric the sum of the unit's votes, and how many there are."""
     firsts: Mapping[str, First]
+    days: Mapping[int, Did] = {}
+    """By days since its first exposure, of those that are counted on their own (`num_ages`) and on which it did
+    something."""
+    before: Mapping[str, int] = {}
+    """What it did before its first exposure, by metric (`before_of`): the covariate. Metrics with 0 are left out."""
 
     def closes_us(self, window_us: int) -> int:
         """Return when its outcome window ends, in microseconds of Unix time."""
@@ -106,6 +126,10 @@ class UnitState(msgspec.Struct, frozen=True, array_like=True):
 
 Key = tuple[int, int, int]
 """A day since 1970 in UTC, an epoch and the index of an arm."""
+
+
+AgeKey = tuple[int, int, str, int]
+"""An epoch, the index of an arm, a metric, and days since a unit's first exposure."""
 
 
 class Rows(msgspec.Struct, frozen=True):
@@ -117,6 +141,8 @@ class Rows(msgspec.Struct, frozen=True):
     """By day, epoch, arm and metric."""
     times: Mapping[tuple[Key, str], int] = {}
     """The bucket of the unit's time (`quantiles.bucket_of`)."""
+    ages: Mapping[AgeKey, Unit] = {}
+    """By days since its first exposure, of those on which it did something; for units whose window ended."""
 
 
 NO_ROWS = Rows()
@@ -130,6 +156,7 @@ class Changes(msgspec.Struct, frozen=True):
     sums: Mapping[tuple[Key, str], Sums]
     times: Mapping[tuple[Key, str, int], int]
     """How many units more, or fewer, are in a bucket."""
+    ages: Mapping[AgeKey, Sums] = {}
 
 
 def folded(events: Iterable[Event], window_us: int) -> UnitState | None:
@@ -158,6 +185,34 @@ def added(state: UnitState, event: Event, window_us: int) -> UnitState | None:
     return _with(state, event, window_us)
 
 
+def num_ages(window_us: int) -> int:
+    """Return how many days since a unit's first exposure are counted each on its own: none where its window has one."""
+    days = min(window_us // DAY_US, MAX_AGES)
+    return days if days > 1 else 0
+
+
+def before_of(
+    first_us: int, earlier: Iterable[tuple[str, UnitState, int]], own: Mapping[str, Kind]
+) -> Mapping[str, int]:
+    """Return what a unit did before its first exposure, by metric: its outcomes in the one of the project's other
+    experiments whose window for it ended last before then. Only means over units have covariates.
+
+    first_us: of the first exposure. earlier: of the unit in other experiments with the same source of units, the
+    experiment's id, the state and the length of the window in microseconds. own: as of `rows_of`.
+    """
+    ended = [
+        (state.closes_us(window_us), experiment_id, state)
+        for experiment_id, state, window_us in earlier
+        if state.closes_us(window_us) <= first_us
+    ]
+    if not ended:
+        return {}
+    last = max(ended, key=lambda each: each[:2])[2]
+    values = {name: unit.y for name in _MEANS if (unit := contribution(last.counts, name)) is not None}
+    values |= {name: total for name, (total, _) in last.votes.items() if own.get(name) == "mean"}
+    return {name: int(value) for name, value in sorted(values.items()) if value}
+
+
 def rows_of(state: UnitState | None, window_us: int, own: Mapping[str, Kind], *, is_closed: bool) -> Rows:
     """Return what a unit adds to an experiment's tables.
 
@@ -167,31 +222,49 @@ def rows_of(state: UnitState | None, window_us: int, own: Mapping[str, Kind], *,
         return NO_ROWS
     first: Key = (state.first_us // DAY_US, state.epoch, state.arm)
     last: Key = (state.closes_us(window_us) // DAY_US, state.epoch, state.arm)
-    sums = {(first, name): contribution(state, name) for name in AT_ONCE}
+    sums = {(first, name): unit for name in AT_ONCE if (unit := contribution(state.counts, name, state.before))}
     times: dict[tuple[Key, str], int] = {}
+    ages: dict[AgeKey, Unit] = {}
     if is_closed:
         for name in RECIPES:
-            if (unit := contribution(state, name)) is not None:
+            if (unit := contribution(state.counts, name, state.before)) is not None:
                 sums[last, name] = unit
-        for name, (total, num_votes) in state.votes.items():
-            if name in own and num_votes:
-                sums[last, name] = Unit(total, d=num_votes if own[name] == "ratio" else 0)
+        sums |= {(last, name): unit for name, unit in _of_votes(state.votes, own, state.before)}
         times = {(last, name): bucket_of(each.us / US_PER_MS) for name, each in state.firsts.items()}
-    present = {key: unit for key, unit in sums.items() if unit is not None}
-    return Rows({first: (1, int(state.is_delivered), state.counts.num_requests)}, present, times)
+        for age in range(num_ages(window_us) if state.days else 0):
+            did = state.days.get(age, NOT_ANYTHING)
+            named = [(name, contribution(did.counts, name)) for name in METRICS] if did is not NOT_ANYTHING else []
+            ages |= {
+                (state.epoch, state.arm, name, age): unit
+                for name, unit in [*named, *_of_votes(did.votes, own)]
+                if unit is not None and (unit.y or unit.d)
+            }
+    return Rows({first: (1, int(state.is_delivered), state.counts.num_requests)}, sums, times, ages)
 
 
-def contribution(state: UnitState, metric: str) -> Unit | None:
-    """Return what a unit contributes to a built-in metric; None where it has no value of it."""
+def contribution(counts: Counts, metric: str, before: Mapping[str, int] | None = None) -> Unit | None:
+    """Return what a unit contributes to a built-in metric; None where it has no value of it. before: of its state."""
+    x = before.get(metric, 0) if before else 0
     if metric in AT_ONCE:
-        return Unit(int(getattr(state.counts, AT_ONCE[metric]) > 0))
+        return Unit(int(getattr(counts, AT_ONCE[metric]) > 0), x)
     above, below = RECIPES[metric]
     if metric in _FLAGS:
-        return Unit(int(getattr(state.counts, above) > 0))
+        return Unit(int(getattr(counts, above) > 0), x)
     if below is None:
-        return Unit(getattr(state.counts, above))
-    denominator = getattr(state.counts, below)
-    return Unit(getattr(state.counts, above), d=denominator) if denominator else None
+        return Unit(getattr(counts, above), x)
+    denominator = getattr(counts, below)
+    return Unit(getattr(counts, above), d=denominator) if denominator else None
+
+
+def _of_votes(
+    votes: Mapping[str, tuple[int, int]], own: Mapping[str, Kind], before: Mapping[str, int] | None = None
+) -> Iterable[tuple[str, Unit]]:
+    """Return what votes contribute to the metrics of the project's own."""
+    for name, (total, num_votes) in votes.items():
+        if name not in own or not num_votes:
+            continue
+        is_ratio = own[name] == "ratio"
+        yield name, Unit(total, 0 if is_ratio else (before or {}).get(name, 0), num_votes if is_ratio else 0)
 
 
 def changes(before: Rows, after: Rows) -> Changes:
@@ -211,7 +284,12 @@ def changes(before: Rows, after: Rows) -> Changes:
         for (key, metric), bucket in listed.items():
             place = key, metric, bucket
             times[place] = times.get(place, 0) + sign
-    return Changes(units, sums, {place: num for place, num in times.items() if num})
+    ages = {
+        key: difference
+        for key in _either(before.ages, after.ages)
+        if (difference := change(before.ages.get(key), after.ages.get(key))) != NO_UNITS
+    }
+    return Changes(units, sums, {place: num for place, num in times.items() if num}, ages)
 
 
 AT_ONCE: dict[str, str] = {"error_rate": "num_errors", "refusal_rate": "num_refusals"}
@@ -232,6 +310,12 @@ RECIPES: dict[str, tuple[str, str | None]] = {
 
 _FLAGS = frozenset({"answer_rate"})
 
+_MEANS = (*AT_ONCE, *(name for name, (_, below) in RECIPES.items() if below is None))
+"""The built-in metrics that are means over units."""
+
+IN_EVERY_UNIT = frozenset(_MEANS)
+"""Metrics of which each unit has a value on each day since its first exposure: 0 where it did nothing."""
+
 assert METRICS.keys() == AT_ONCE.keys() | RECIPES.keys()
 
 
@@ -239,10 +323,12 @@ def _with(state: UnitState, event: Event, window_us: int) -> UnitState:
     """Return a unit's state with an event, which counts for nothing outside of the unit's window."""
     if not state.first_us <= event.at_us < state.closes_us(window_us):
         return state
-    votes = dict(state.votes)
-    for metric, value in event.votes.items():
-        total, num_votes = votes.get(metric, (0, 0))
-        votes[metric] = total + value, num_votes + event.counts.num_votes
+    age, days = (event.at_us - state.first_us) // DAY_US, dict(state.days)
+    if age < num_ages(window_us):
+        did = days.pop(age, NOT_ANYTHING)
+        did = Did(did.counts + event.counts, _with_votes(did.votes, event))
+        if did != NOT_ANYTHING:
+            days[age] = did
     firsts = dict(state.firsts)
     for metric, time_us in event.times_us.items():
         new = First(event.at_us, event.request_id, event.revision, time_us)
@@ -253,9 +339,21 @@ def _with(state: UnitState, event: Event, window_us: int) -> UnitState:
         state,
         is_delivered=state.is_delivered and event.is_delivered,
         counts=state.counts + event.counts,
-        votes={metric: both for metric, both in votes.items() if both != (0, 0)},
+        votes=_with_votes(state.votes, event),
         firsts=firsts,
+        days=days,
     )
+
+
+def _with_votes(votes: Mapping[str, tuple[int, int]], event: Event) -> Mapping[str, tuple[int, int]]:
+    """Return sums and numbers of votes by metric with those of an event."""
+    if not event.votes:
+        return votes
+    changed = dict(votes)
+    for metric, value in event.votes.items():
+        total, num_votes = changed.get(metric, (0, 0))
+        changed[metric] = total + value, num_votes + event.counts.num_votes
+    return {metric: both for metric, both in changed.items() if both != (0, 0)}
 
 
 def _place(event: Event) -> tuple[int, str]:

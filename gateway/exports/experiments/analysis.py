@@ -18,6 +18,7 @@ from gateway.domain.experiments import allocation
 from gateway.domain.experiments.assignment import Split
 from gateway.domain.experiments.definition import Experiment
 from gateway.domain.experiments.metrics import read_metric
+from gateway.domain.experiments.units import IN_EVERY_UNIT
 
 if TYPE_CHECKING:
     from gateway.db.pool import Connection
@@ -48,6 +49,10 @@ async def analysis_chunks(conn: Connection, scope: Scope) -> AsyncIterator[bytes
             (*key, metric, *msgspec.structs.astuple(sums)) for (_, key, metric), sums in sorted(total.sums.items())
         ],
         "times": [(*key, metric, bucket, num) for (_, key, metric, bucket), num in sorted(total.times.items())],
+        "ages": [
+            (epoch, arm, metric, age, each.n, each.y, each.yy, each.d, each.dd, each.yd)
+            for (_, (epoch, arm, metric, age)), each in sorted(total.ages.items(), key=lambda item: item[0])
+        ],
         "not_analysed": dict(sorted((await load_reasons(conn, scope.id)).items())),
     }
     yield msgspec.json.encode(whole)[:-1] + b',"looks":['
@@ -75,6 +80,7 @@ def _metrics(scope: Scope) -> dict[str, Any]:
             "kind": kind,
             "is_error": metric is not None and metric.is_error,
             "better": None if metric is None else metric.better,
+            "is_in_every_unit": metric is not None and read.name in IN_EVERY_UNIT,
         }
     return found
 

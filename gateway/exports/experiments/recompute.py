@@ -23,12 +23,7 @@ Mean = dict[str, float]
 def recompute(export: dict[str, Any]) -> dict[str, Any]:
     """Return what a look at the sums of an export shows."""
     definition, arms = export["definition"], len(export["definition"]["arms"])
-    metrics, alpha = definition["metrics"], definition["analysis"]["alpha"]
-    wanted = [(each["metric"], "primary", each["goal"], 0.0) for each in metrics["primary"]]
-    wanted += [(each["metric"], "guardrail", each["goal"], each["margin"]) for each in metrics["guardrails"]]
-    wanted += [(each, "secondary", None, 0.0) for each in metrics["secondary"]]
-    primary_alpha = alpha / max(1, len(metrics["primary"]) * (arms - 1))
-    levels = {"primary": primary_alpha, "guardrail": GUARDRAIL_ALPHA, "secondary": alpha}
+    alpha, (wanted, levels) = definition["analysis"]["alpha"], wanted_of(export)
     units = units_of(export, arms)
     comparisons, quantiles, guardrails = [], [], []
     for name, role, declared, margin in wanted:
@@ -63,6 +58,57 @@ def recompute(export: dict[str, Any]) -> dict[str, Any]:
         "is_srm": srm >= -math.log(SRM_ALPHA),
         "not_analysed": export["not_analysed"],
     }
+
+
+def recompute_ages(export: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the effects by days since exposure. A unit that did nothing on a day counts as 0 where all units have a
+    value; their number is that of the units whose outcome window ended, all of which have a cost."""
+    arms, (wanted, levels) = len(export["definition"]["arms"]), wanted_of(export)
+    num = min(export["definition"]["analysis"]["outcome_window_seconds"] // 86_400, 28)
+    closed: dict[tuple[int, int], int] = {}
+    for _, epoch, arm, name, *values in export["sums"]:
+        if name == "cost_nanos":
+            closed[epoch, arm] = closed.get((epoch, arm), 0) + values[0]
+    found = []
+    for name, role, goal, _ in wanted:
+        about = export["metrics"].get(name)
+        if about is None or about["quantile"] is not None or num < 2:
+            continue
+        for arm in range(1, arms):
+            days: list[Any] = []
+            for age in range(num):
+                of_day = {
+                    (row[0], row[1]): dict(zip(("n", "y", "yy", "d", "dd", "yd"), row[4:], strict=True))
+                    for row in export["ages"]
+                    if (row[2], row[3]) == (name, age)
+                }
+                if about["is_in_every_unit"]:
+                    of_day = {place: of_day.get(place, {}) | {"n": n} for place, n in closed.items() if n}
+                sums = [[0, *place, name, *(each.get(field, 0) for field in FIELDS)] for place, each in of_day.items()]
+                what = name, role, goal or about["better"]
+                compared = comparison(export | {"sums": sums}, units_of(export, arms), what, arm, levels[role] / num)
+                days += [[age, compared]] if compared else []
+            if days:
+                trend = trend_of(days[0][1]["effect"]["interval"], days[-1][1]["effect"]["interval"])
+                found.append({"metric": name, "role": role, "arm": arm, "days": days, "trend": trend})
+    return found
+
+
+def trend_of(first: dict[str, float], last: dict[str, float]) -> str:
+    is_lower, is_higher = last["high"] < first["low"], last["low"] > first["high"]
+    if not (is_lower or is_higher):
+        return "unclear"
+    return "fading" if (is_lower and first["low"] > 0) or (is_higher and first["high"] < 0) else "growing"
+
+
+def wanted_of(export: dict[str, Any]) -> tuple[list[tuple[str, str, str | None, float]], dict[str, float]]:
+    """Return each metric with its role, goal and margin, and the level of each role."""
+    metrics, alpha = export["definition"]["metrics"], export["definition"]["analysis"]["alpha"]
+    wanted = [(each["metric"], "primary", each["goal"], 0.0) for each in metrics["primary"]]
+    wanted += [(each["metric"], "guardrail", each["goal"], each["margin"]) for each in metrics["guardrails"]]
+    wanted += [(each, "secondary", None, 0.0) for each in metrics["secondary"]]
+    primary_alpha = alpha / max(1, len(metrics["primary"]) * (len(export["definition"]["arms"]) - 1))
+    return wanted, {"primary": primary_alpha, "guardrail": GUARDRAIL_ALPHA, "secondary": alpha}
 
 
 def shares_of(export: dict[str, Any]) -> dict[int, list[float]]:
@@ -326,5 +372,6 @@ def quantile_verdict(found: dict[str, Any], margin: float) -> str:
 
 
 if __name__ == "__main__":
-    shown = recompute(json.loads(Path(sys.argv[1]).read_text(encoding="utf-8")))
+    given = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
+    shown = recompute(given) | {"ages": recompute_ages(given)}
     sys.stdout.write(json.dumps(shown, indent=2) + "\n")

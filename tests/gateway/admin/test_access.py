@@ -189,6 +189,7 @@ MEANT = {
     ("projects", "experiments"): "experiments",
     ("projects", "experiments", "results"): "experiments",
     ("projects", "experiments", "timeline"): "experiments",
+    ("projects", "experiments", "ages"): "experiments",
     ("projects", "experiments", "exports"): "experiments",
     ("projects", "experiments", "exposures"): "experiments",
     ("projects", "experiments", "health"): "experiments",

@@ -86,6 +86,9 @@ async def test_results_say_what_may_be_concluded(lorikeet: Cli, acme: Any) -> No
     await lorikeet("experiment", "start", "tone", *OF_ACME)
     code, out, err = await lorikeet("experiment", "results", "tone", *OF_ACME)
     assert (code, err, out.splitlines()[-1]) == (0, "", "No unit has taken part yet.")
+    code, out, err = await lorikeet("experiment", "results", "tone", "--by-age", *OF_ACME)
+    assert (code, err) == (0, "") and out.startswith("Nothing yet: the outcome window has less than two days")
+    assert (await lorikeet.json("experiment", "results", "tone", "--by-age", *OF_ACME))["data"] == []
     code, out, _ = await lorikeet("experiment", "health", "tone", *OF_ACME)
     assert (code, out.splitlines()[-1]) == (0, "the experiment is healthy")
     code, out, _ = await lorikeet("experiment", "preview", "tone", "--unit", "ann", *OF_ACME)
@@ -122,6 +125,7 @@ async def test_what_is_wrong_is_said_in_one_line(lorikeet: Cli, acme: Any) -> No
         (("show", "nothing"), 1, "acme has no experiment named 'nothing'"),
         (("decide", "tone", "warm"), 1, "the experiment is draft"),
         (("results", "tone"), 1, "has not started"),
+        (("results", "tone", "--by-age", "--as-of", "5"), 1, "leave out --as-of"),
         (("change", "tone"), 2, "give --coverage, --weight, --end-arm or --file"),
         (("change", "tone", "--end-arm", "hot"), 2, "there is no arm named 'hot'"),
         (("preview",), 1, "Name a `unit`"),

@@ -28,7 +28,7 @@ from gateway.admin.pools import pools as admin_pools
 from gateway.db.adapters import adapter_imports
 from gateway.db.billing import deliveries, prices
 from gateway.db.content import idempotency, request_contents, stored_chats
-from gateway.db.experiments import feedback, looks
+from gateway.db.experiments import feedback, looks, notes
 from gateway.db.ledger import journals, refusals, rollups
 from gateway.db.limits import leases, webhooks
 from gateway.db.organization import logins, projects, users
@@ -469,6 +469,27 @@ TABLES: dict[str, Coverage] = {
         foreign=ForeignId("experiment_id"),
         bound=Reason("one row per experiment, day, epoch, arm, metric and bucket"),
         removal=OF_EXPERIMENT,
+    ),
+    "experiment_totals": Coverage(
+        access=Route(("projects", "experiments", "results")),
+        foreign=ForeignId("experiment_id"),
+        bound=Reason("one row per experiment, epoch, arm and metric"),
+        removal=OF_EXPERIMENT,
+    ),
+    "experiment_time_totals": Coverage(
+        access=Route(("projects", "experiments", "results")),
+        foreign=ForeignId("experiment_id"),
+        bound=Reason("one row per experiment, epoch, arm, metric and bucket"),
+        removal=OF_EXPERIMENT,
+    ),
+    "experiment_ages": Coverage(
+        access=Route(("projects", "experiments", "ages")),
+        foreign=ForeignId("experiment_id"),
+        bound=Reason("one row per experiment, epoch, arm, metric and day since exposure, of which there are 28"),
+        removal=OF_EXPERIMENT,
+    ),
+    "experiment_gateways": Coverage(
+        access=INTERNAL, foreign=INTERNAL, bound=Reason("one row per gateway"), removal=Removal(notes._DROP_SILENT)
     ),
     "experiment_reasons": Coverage(
         access=Route(("projects", "experiments", "health")),

@@ -44,9 +44,11 @@ async def connected(dsn: str) -> AsyncIterator[Connection]:
 
 OF_POOLS = {"pools", "pool_revisions", "pool_grants", "hosts", "replicas"}
 OF_EXPERIMENTS = {
+    "experiment_ages",
     "experiment_arms",
     "experiment_days",
     "experiment_events",
+    "experiment_gateways",
     "experiment_holdouts",
     "experiment_keys",
     "experiment_layers",
@@ -54,7 +56,9 @@ OF_EXPERIMENTS = {
     "experiment_reasons",
     "experiment_requests",
     "experiment_sums",
+    "experiment_time_totals",
     "experiment_times",
+    "experiment_totals",
     "experiment_units",
     "experiments",
     "feedback",

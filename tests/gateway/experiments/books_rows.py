@@ -229,6 +229,24 @@ async def vote(
     return feedback_id
 
 
+_VOTES = """
+    WITH cast_now AS (
+        INSERT INTO feedback (id, project_id, request_id, metric, source, value, fingerprint, occurred_at)
+        SELECT 'fb_' || r, $1, r, 'paid', 'user', $4, '', $5 FROM unnest($3::text[]) AS r
+        RETURNING id
+    )
+    INSERT INTO experiment_events (experiment_id, kind, feedback_id, created_at)
+    SELECT $2, 'feedback', id, $5 FROM cast_now
+"""
+
+
+async def vote_for_each(
+    conn: Connection, made: Made, request_ids: Sequence[str], value: int, *, at: datetime.datetime
+) -> None:
+    """Write one vote about each of some requests."""
+    await conn.execute(_VOTES, made.project_id, made.id, request_ids, value, at)
+
+
 async def withdraw(conn: Connection, made: Made, feedback_id: str) -> None:
     """Take a vote back."""
     async with conn.transaction():

@@ -7,15 +7,18 @@ import datetime
 from contextlib import AsyncExitStack
 
 import pytest
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, Counter
 
 from gateway.db.changes import Change, ChangeFeed
 from gateway.db.experiments.events import waiting
+from gateway.db.experiments.live import exposed_digests
 from gateway.db.experiments.units import UnitsTooLarge, rows_of_units
 from gateway.db.pool import Database
 from gateway.domain.experiments.allocation import bucket_counts, rebalanced, table
 from gateway.domain.experiments.assignment import NUM_BUCKETS
+from gateway.domain.experiments.exposure import Exposure
 from gateway.experiments.bookkeeper import ExperimentBookkeeper
+from gateway.experiments.notes import Notes
 from gateway.experiments.results import read_health
 from gateway.observability.experiment_metrics import ExperimentMetrics
 from tests.gateway.experiments.books_rows import (
@@ -53,6 +56,67 @@ async def test_new_weights_come_once_enrolment_was_closed_for_long_enough(databa
     assert [row["tables"][1].count(arm) for arm in (0, 1)] == bucket_counts((3, 1))
     assert row["slots"] == bytes([2]) * NUM_BUCKETS
     assert row["exposed_at"] is not None
+
+
+_SILENT_SINCE = "UPDATE experiment_gateways SET noted_until = now() - $1::interval"
+
+
+async def test_new_weights_wait_for_what_a_gateway_has_noted(database: Database) -> None:
+    notes = Notes(database, Counter("lost", "", registry=CollectorRegistry()))
+    async with database.acquire() as conn:
+        made = await make_experiment(conn)
+        await notes.flush()
+        notes.exposed(Exposure(made.id, "tone", 1, 1, "warm", 1, "split", unit(1)))
+        before = datetime.datetime.now(datetime.UTC)
+        await conn.execute(_SILENT_SINCE, datetime.timedelta(minutes=1))
+        await conn.execute(_CLOSE, made.id, datetime.timedelta(seconds=6))
+        await keep_books(database)
+        assert not await conn.fetchval("SELECT enrolling FROM experiments WHERE id = $1", made.id)
+        await notes.flush()
+        noted_at = await conn.fetchval("SELECT noted_at FROM experiment_units WHERE experiment_id = $1", made.id)
+        assert noted_at < before, "the time of the exposure, and not of its note"
+        await keep_books(database)
+        assert await conn.fetchval("SELECT enrolling FROM experiments WHERE id = $1", made.id)
+        assert await exposed_digests(conn, made.id) == (unit(1)[:8], bytes([1]))
+
+
+async def test_a_gateway_without_notes_says_so_and_one_that_is_gone_is_not_waited_for(database: Database) -> None:
+    notes = Notes(database, Counter("lost", "", registry=CollectorRegistry()))
+    async with database.acquire() as conn:
+        made, other = await make_experiment(conn), await make_experiment(conn)
+        await notes.flush()
+        await conn.execute(_SILENT_SINCE, datetime.timedelta(minutes=1))
+        await conn.execute(_CLOSE, made.id, datetime.timedelta(seconds=6))
+        await conn.execute(_CLOSE, other.id, datetime.timedelta(minutes=11))
+        await keep_books(database)
+        enrolling = "SELECT enrolling FROM experiments WHERE id = $1"
+        assert [await conn.fetchval(enrolling, each.id) for each in (made, other)] == [False, True]
+        await notes.flush()
+        await keep_books(database)
+        assert await conn.fetchval(enrolling, made.id)
+
+
+@pytest.mark.parametrize("by_ledger", [False, True])
+async def test_a_unit_that_is_written_after_new_weights_is_told_to_all_gateways(
+    database: Database, by_ledger: bool
+) -> None:
+    notes = Notes(database, Counter("lost", "", registry=CollectorRegistry()))
+    async with database.acquire() as conn:
+        made = await make_experiment(conn)
+        await conn.execute(_CLOSE, made.id, datetime.timedelta(seconds=6))
+        await keep_books(database)
+        listed_at = await conn.fetchval("SELECT exposed_at FROM experiments WHERE id = $1", made.id)
+        notes.exposed(Exposure(made.id, "tone", 2, 0, "control", 2, "split", unit(2)))
+        await notes.flush()
+        assert await conn.fetchval("SELECT exposed_at FROM experiments WHERE id = $1", made.id) == listed_at
+        if by_ledger:
+            await send(conn, made, [Sent(unit(1), 1, epoch=1)])
+            await keep_books(database)
+        else:
+            notes.exposed(Exposure(made.id, "tone", 1, 1, "warm", 1, "split", unit(1)))
+            await notes.flush()
+        assert await conn.fetchval("SELECT exposed_at FROM experiments WHERE id = $1", made.id) > listed_at
+        assert await exposed_digests(conn, made.id) == (unit(1)[:8], bytes([1]))
 
 
 async def test_units_of_several_epochs_are_judged_by_their_own_shares(database: Database) -> None:
@@ -130,6 +194,14 @@ async def test_two_gateways_hear_of_harm_within_two_seconds_of_its_row(database:
     assert await least(seconds, LIMIT_S) < LIMIT_S
 
 
+_HUGE = """
+    INSERT INTO experiment_events (
+        experiment_id, kind, request_id, attempt, revision, finish_reason, prompt_tokens, completion_tokens, cost_nanos,
+        queue_ms, prefill_ms, decode_ms, created_at)
+    VALUES ($1, 'usage', $2, 0, 0, 'stop', $3, 1, 1, 0, 0, 0, $4)
+"""
+
+
 async def test_an_event_that_cannot_be_counted_is_left_out_and_holds_up_nobody(database: Database) -> None:
     registry = CollectorRegistry()
     bookkeeper = ExperimentBookkeeper(database, ExperimentMetrics(registry))
@@ -137,9 +209,8 @@ async def test_an_event_that_cannot_be_counted_is_left_out_and_holds_up_nobody(d
         made, other = await make_experiment(conn), await make_experiment(conn, project="globex")
         (request_id, _) = await send(conn, made, [Sent(unit(n), at=LONG_AGO) for n in (1, 2)])
         await bookkeeper.work()
-        least_value = -(2**63)  # the sum of two such votes is more than a state holds
-        await vote(conn, made, least_value, request_id=request_id, at=LONG_AGO)
-        await vote(conn, made, least_value, digest=unit(1), at=LONG_AGO)
+        for _ in range(2):  # the tokens of two such requests are more than a state holds
+            await conn.execute(_HUGE, made.id, request_id, 2**63 - 1, LONG_AGO)
         await send(conn, other, [Sent(unit(n), at=LONG_AGO) for n in range(30)])
         await send(conn, made, [Sent(unit(3), at=LONG_AGO)])
         await bookkeeper.work()

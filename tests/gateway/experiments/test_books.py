@@ -11,6 +11,7 @@ from gateway.db.experiments.sums import Total, load_total
 from gateway.db.pool import Database
 from gateway.domain.experiments.sums import Sums, Unit, sums_of
 from gateway.domain.experiments.units import DAY_US
+from gateway.domain.experiments.votes import MAX_NUMBER, MILLION
 from gateway.experiments.books import count_events
 from tests.gateway.experiments.books_rows import (
     NOW,
@@ -24,6 +25,7 @@ from tests.gateway.experiments.books_rows import (
     unit,
     verified,
     vote,
+    vote_for_each,
     withdraw,
 )
 
@@ -211,3 +213,43 @@ async def test_a_unit_that_a_gateway_noted_gets_the_arm_of_its_first_request(dat
         row = await conn.fetchrow("SELECT arm, num_requests, is_closed FROM experiment_units")
     assert row is not None and tuple(row) == (1, 1, False)
     await check(database, made, 1)
+
+
+async def test_votes_of_any_number_and_size_are_counted_exactly(database: Database) -> None:
+    largest, num = round(MAX_NUMBER) * MILLION, 10_000  # together beyond 64 bits
+    async with database.acquire() as conn:
+        made = await make_experiment(conn)
+        ids = await send(conn, made, [Sent(unit(1), at=LONG_AGO) for _ in range(num)])
+        await keep_books(database)
+        for at in range(0, num, 1_000):
+            await vote_for_each(conn, made, ids[at : at + 1_000], largest, at=LONG_AGO)
+            await keep_books(database)
+        assert await sums(database, made, "paid") == sums_of([Unit(num * largest)])
+        await vote(conn, made, 5, digest=unit(1), at=LONG_AGO)
+    await keep_books(database)
+    assert await sums(database, made, "paid") == sums_of([Unit(num * largest + 5)])
+    await check(database, made, 1)
+
+
+async def test_sums_of_all_days_have_the_rows_of_one_day_and_equal_a_recount(database: Database) -> None:
+    async with database.acquire() as conn:
+        made = []
+        for num_days in (1, 20):
+            one = await make_experiment(conn, days_ago=40)
+            days = (LONG_AGO - datetime.timedelta(days=n % num_days) for n in range(40))
+            await send(conn, one, [Sent(unit(n), n % 2, at, ttft_ms=20.0) for n, at in enumerate(days)])
+            made.append(one)
+        await keep_books(database)
+        counts = [await conn.fetchrow(_NUM_TOTALS, one.id) for one in made]
+        assert counts[0] == counts[1] and counts[0][0] > 0
+        for one in made:
+            await check(database, one, 40)
+        await conn.execute("UPDATE experiment_totals SET yy = yy + 1 WHERE metric = 'cost_nanos' AND arm = 1")
+        await conn.execute("UPDATE experiment_time_totals SET num_units = num_units - 1 WHERE metric = 'ttft_ms'")
+    assert len((await verified(database, made[1])).differences) == 3
+
+
+_NUM_TOTALS = """
+    SELECT (SELECT count(*) FROM experiment_totals WHERE experiment_id = $1),
+           (SELECT count(*) FROM experiment_time_totals WHERE experiment_id = $1)
+"""

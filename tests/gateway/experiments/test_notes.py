@@ -141,3 +141,44 @@ async def test_notes_of_an_experiment_that_is_gone_go_with_it(database: Database
     await notes.flush()
     assert [row["experiment_id"] for row in await rows(database, "experiment_units")] == [made.id]
     assert await rows(database, "experiment_requests") == []
+
+
+class Unheard:
+    """A database that takes what is written, while the writer hears of a lost connection."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self.is_heard = False
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[Any]:
+        async with self._database.transaction() as conn:
+            yield conn
+        if not self.is_heard:
+            raise ConnectionResetError("the reply was lost")
+
+
+async def test_notes_whose_writing_was_not_heard_of_count_once(database: Database, acme: Tenant, made: Made) -> None:
+    unheard, counter = Unheard(database), lost()
+    notes = Notes(unheard, counter)  # type: ignore[arg-type]
+    notes.exposed(exposure(made, "", 0, "no_unit"))
+    notes.refused(exposure(made, "ann"), acme.project_id, "req_1", LIMITED)
+    await notes.flush()
+    notes.exposed(exposure(made, "", 0, "no_unit"))
+    await notes.flush()
+    unheard.is_heard = True
+    await notes.flush()
+    assert [row["num_requests"] for row in await rows(database, "experiment_reasons")] == [2]
+    assert len(await rows(database, "experiment_events")) == 1
+    assert value(counter) == 0
+
+
+async def test_a_gateway_that_stops_is_not_waited_for(database: Database, made: Made) -> None:
+    notes = Notes(database, lost())
+    notes.start()
+    notes.exposed(exposure(made, "ann"))
+    await notes.flush()
+    assert len(await rows(database, "experiment_gateways")) == 1
+    await notes.stop()
+    assert await rows(database, "experiment_gateways") == []
+    assert len(await rows(database, "experiment_units")) == 1

@@ -12,13 +12,14 @@ import msgspec
 import pytest
 
 from gateway.db.pool import Database
-from gateway.domain.experiments.definition import Experiment
+from gateway.domain.experiments.definition import Analysis, Experiment
 from gateway.domain.experiments.quantiles import EDGES_MS
 from gateway.domain.experiments.results import SumsRow, Tally, TimesRow, UnitsRow, results_of
 from gateway.domain.experiments.sums import Unit, sums_of
-from gateway.experiments.results import read_look
+from gateway.experiments.results import read_ages, read_look
 from gateway.exports.experiments.produce import make_export_request, open_experiment_export
-from gateway.exports.experiments.recompute import recompute
+from gateway.exports.experiments.recompute import recompute, recompute_ages
+from tests.gateway.experiments.books_rows import DEFINITION as ROWS_OF
 from tests.gateway.experiments.books_rows import (
     NOW,
     WINDOW_S,
@@ -141,3 +142,28 @@ async def test_the_script_makes_of_an_export_what_the_kept_look_in_it_shows(data
     del kept["may_decide"]
     # JSON has no infinity: the bounds of a look are null where nothing bounds them
     assert_same(msgspec.json.decode(msgspec.json.encode(recompute(whole))), kept)
+
+
+async def test_the_script_finds_the_effects_by_days_since_exposure(database: Database) -> None:
+    chance, day = random.Random(2), datetime.timedelta(days=1)
+    week = msgspec.structs.replace(ROWS_OF, analysis=Analysis(outcome_window_seconds=3 * 86_400, tightest_at=60))
+    async with database.acquire() as conn:
+        made = await make_experiment(conn, week)
+        for age in range(3):
+            at = NOW - (6 - age) * day
+            sent = [
+                Sent(unit(n), n % 2, at, tokens=20 + chance.randrange(3) - 5 * (n % 2) * (2 - age))
+                for n in range(60)
+                if age == 0 or n % 4
+            ]
+            ids = await send(conn, made, sent)
+            await vote(conn, made, age + 1, request_id=ids[age], at=at)
+        await keep_books(database)
+        published = [msgspec.to_builtins(each) for each in await read_ages(conn, made)]
+    async with open_experiment_export(
+        database, make_export_request(made.project_id, made.id, "analysis", None)
+    ) as export:
+        assert export is not None
+        whole = json.loads(b"".join([chunk async for chunk in export.chunks()]))
+    assert {each["metric"]: each["trend"] for each in published}["completion_tokens"] == "fading"
+    assert_same(recompute_ages(whole), published)

@@ -25,7 +25,7 @@ ANALYSIS = {"outcome_window_seconds": 3600, "min_days": 0, "tightest_at": 100}
 
 async def started(lab: Lab, **changes: Any) -> tuple[dict[str, Any], Made]:
     """Start an experiment whose windows last for an hour."""
-    made = await lab.make(metrics=METRICS, analysis=ANALYSIS, coverage=10_000, **changes)
+    made = await lab.make(**{"metrics": METRICS, "analysis": ANALYSIS, "coverage": 10_000} | changes)
     await lab.do(made, "start")
     async with lab.database.acquire() as conn:
         organization_id = await conn.fetchval("SELECT organization_id FROM projects WHERE id = $1", lab.project_id)
@@ -109,6 +109,29 @@ async def test_days_and_exposures_add_up(lab: Lab) -> None:
     assert {each["metric"] for day in timeline for each in day["comparisons"]} == {"completion_tokens"}
 
 
+async def test_effects_by_days_since_exposure(lab: Lab) -> None:
+    made, rows = await started(lab, analysis=ANALYSIS | {"outcome_window_seconds": 2 * 86_400})
+    assert (await get(lab, made, "ages"))["data"] == []
+    async with lab.database.acquire() as conn:
+        for age, saved in ((0, 40), (1, 0)):
+            at = NOW - (72 - 24 * age) * HOUR
+            tokens = [100 + n % 7 - (n % 2) * saved for n in range(80)]
+            await send(conn, rows, [Sent(unit(n), n % 2, at, tokens=tokens[n]) for n in range(80)])
+    await keep_books(lab.database)
+    found = {each["metric"]: each for each in (await get(lab, made, "ages"))["data"]}
+    assert found.keys() == {"completion_tokens", "error_rate", "ttft_ms", "cost_nanos"}
+    tokens_shown = found["completion_tokens"]
+    assert (tokens_shown["arm"], tokens_shown["role"], tokens_shown["trend"]) == ("warm", "primary", "fading")
+    assert "smaller on a unit's last day than on its first: that is proven" in tokens_shown["text"]
+    assert [day["day"] for day in tokens_shown["days"]] == [0, 1]
+    assert tokens_shown["days"][0]["interval"]["high"] < 0 < tokens_shown["days"][1]["interval"]["high"]
+    assert found["ttft_ms"]["days"][0]["control"]["mean"] == 20.0, "times are in milliseconds"
+    only = await get(lab, made, "ages", metric="cost_nanos")
+    assert {each["metric"] for each in only["data"]} == {"cost_nanos"}
+    reply = await lab.client.get(f"{lab.path}/{made['id']}/ages", params={"metric": "smiles"})
+    assert (reply.status_code, reply.json()["error"]["param"]) == (404, "metric")
+
+
 async def test_health_says_what_is_wrong(lab: Lab) -> None:
     made, rows = await started(lab)
     healthy = await get(lab, made, "health")
@@ -134,7 +157,7 @@ async def test_health_says_what_is_wrong(lab: Lab) -> None:
 
 async def test_a_draft_has_nothing_to_show(lab: Lab) -> None:
     made = await lab.make()
-    for what in ("results", "timeline", "health"):
+    for what in ("results", "timeline", "ages", "health"):
         assert (await lab.client.get(f"{lab.path}/{made['id']}/{what}")).status_code == 404
 
 

@@ -14,8 +14,10 @@ from gateway.domain.experiments.quantiles import bucket_of
 from gateway.domain.experiments.sums import NO_UNITS, Sums, Unit, sums_of
 from gateway.domain.experiments.units import (
     DAY_US,
+    MAX_AGES,
     NO_ROWS,
     NOTHING,
+    AgeKey,
     Counts,
     Event,
     Key,
@@ -25,6 +27,7 @@ from gateway.domain.experiments.units import (
     changes,
     contribution,
     folded,
+    num_ages,
     rows_of,
 )
 
@@ -79,6 +82,7 @@ class Tables:
         self.units: dict[Key, tuple[int, int, int]] = {}
         self.sums: dict[tuple[Key, str], Sums] = {}
         self.times: dict[tuple[Key, str, int], int] = {}
+        self.ages: dict[AgeKey, Sums] = {}
 
     def add(self, before: Rows, after: Rows) -> None:
         found = changes(before, after)
@@ -89,6 +93,8 @@ class Tables:
             self.sums[place] = self.sums.get(place, NO_UNITS) + sums
         for bucket, num in found.times.items():
             self.times[bucket] = self.times.get(bucket, 0) + num
+        for age, sums in found.ages.items():
+            self.ages[age] = self.ages.get(age, NO_UNITS) + sums
 
     def full(self) -> tuple[object, ...]:
         """Return what is in the tables, rows of nothing left out."""
@@ -96,6 +102,7 @@ class Tables:
             {key: each for key, each in self.units.items() if each != NOTHING},
             {key: each for key, each in self.sums.items() if each != NO_UNITS},
             {key: each for key, each in self.times.items() if each},
+            {key: each for key, each in self.ages.items() if each != NO_UNITS},
         )
 
 
@@ -124,6 +131,24 @@ def test_a_unit_that_is_forgotten_leaves_nothing(listed: list[list[Event]]) -> N
     for each in rows[1:]:
         tables.add(each, NO_ROWS)
     assert tables.full() == recounted(rows[:1]).full()
+
+
+@given(units_events())
+def test_days_since_exposure_add_up_to_the_whole_window(events: list[Event]) -> None:
+    state = folded(events, WINDOW_US)
+    rows = rows_of(state, WINDOW_US, OWN, is_closed=True)
+    whole = {metric: unit.y for (_, metric), unit in rows.sums.items()}
+    for metric in ("cost_nanos", "completion_tokens", "paid"):
+        by_day = sum(unit.y for (_, _, name, _), unit in rows.ages.items() if name == metric)
+        assert by_day == whole.get(metric, by_day)
+    assert all(0 <= age < 7 for _, _, _, age in rows.ages)
+
+
+def test_days_since_exposure_are_bounded_and_a_window_of_one_day_has_none() -> None:
+    assert [num_ages(days * DAY_US) for days in (0, 1, 2, 28, 90)] == [0, 0, 2, MAX_AGES, MAX_AGES]
+    events = [Event(day * DAY_US, f"req_{day}", Counts(1), (1, 0)) for day in range(90)]
+    state = folded(events, 90 * DAY_US)
+    assert state is not None and sorted(state.days) == list(range(MAX_AGES))
 
 
 def test_sums_are_those_of_the_units() -> None:
@@ -179,4 +204,4 @@ def test_the_time_of_a_unit_is_that_of_its_first_request_by_its_best_row() -> No
 )
 def test_ratios_have_requests_below_and_no_value_without_any(metric: str, expected: Unit | None) -> None:
     state = folded([Event(0, "req_1", Counts(3, num_cut=1, ttft_us=30, num_ttft=2, num_votes=2), (1, 0))], WINDOW_US)
-    assert state is not None and contribution(state, metric) == expected
+    assert state is not None and contribution(state.counts, metric) == expected
