@@ -27,6 +27,7 @@ from gateway.admin.organization.keys import CreateKey
 from gateway.admin.organization.projects import CreateProject
 from gateway.admin.organization.users import CreateUser
 from gateway.admin.pools.pool_bodies import CreatePool
+from gateway.admin.routing.wire import CreateRoute
 
 MODEL = "smollm2-135m-instruct"
 NANOS = 10**9
@@ -34,6 +35,10 @@ NANOS = 10**9
 BODIES: Mapping[type[msgspec.Struct], dict[str, Any]] = {
     AddFromSource: {"name": "support", "source": "hf://my-org/support-adapter", "promote": True},
     CreateAlias: {"name": "support-bot", "adapter": "support", "version": 3},
+    CreateRoute: {
+        "name": "support",
+        "document": {"root": {"fallback": {"nodes": [{"target": f"{MODEL}:support"}, {"target": MODEL}]}}},
+    },
     CreateExperiment: {
         "name": "support-tone",
         "model": "support-bot",

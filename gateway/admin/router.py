@@ -56,6 +56,7 @@ from gateway.admin.pools.hosts import list_all_hosts
 from gateway.admin.pools.pools import PoolController
 from gateway.admin.pools.project_models import list_project_models
 from gateway.admin.pools.replicas import ReplicaController
+from gateway.admin.routing.routes import RouteController
 from gateway.admin.services import AdminServices
 from gateway.admin.traffic.alerts import list_active_alerts
 from gateway.admin.traffic.engines import list_engines
@@ -83,6 +84,7 @@ _HANDLERS: tuple[ControllerRouterHandler, ...] = (
     AdapterSettingsController,
     ShareController,
     AliasController,
+    RouteController,
     PoolController,
     ReplicaController,
     ProjectLimitController,

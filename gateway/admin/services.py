@@ -23,6 +23,7 @@ from gateway.domain.tenancy.actor import Actor
 from gateway.experiments.keys import ProjectKeys
 from gateway.metering.journal import JournalState
 from gateway.metering.reconcile import Reconciliation
+from gateway.routing.planner import Planner
 from gateway.support.pace import Pace
 from gateway.support.secrets import Secrets
 from gateway.tenancy.authenticate import Authenticator
@@ -61,6 +62,8 @@ class AdminServices(msgspec.Struct, frozen=True, kw_only=True):
     secrets: Secrets
     unit_keys: ProjectKeys
     """The secrets under which units of experiments are digested."""
+    planner: Planner
+    """Makes plans of routes for requests."""
     pace: Pace = msgspec.field(
         default_factory=lambda: Pace(REQUESTS_PER_S, REQUESTS_BURST, what="the admin API", whose="This key or user")
     )

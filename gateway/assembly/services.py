@@ -62,6 +62,7 @@ from gateway.observability.refusals import Refusals
 from gateway.pipeline.pipeline import Pipeline
 from gateway.pools.first_pool import ensure_first_pool
 from gateway.pools.live import LivePools
+from gateway.routing.planner import Planner
 from gateway.routing.resolve import Resolver
 from gateway.settings import Settings
 from gateway.support.cipher import Cipher
@@ -156,6 +157,7 @@ async def running_services(settings: Settings, *, model_dir: Path, dsn: str) -> 
             forget_routes=lambda: resolver.changed(None),
         )
         authenticator.changes.subscribe(pools.changed)
+        planner = Planner(resolver, prices, lambda name: name in pools and pools[name].ready)
         reconciler = Reconciler(database, pools, metrics.journal)
         lifecycle = _lifecycle(settings, database, bases, pools)
         content_writes = Writes(metrics.content_lost, max_bytes=MAX_WAITING_BYTES)
@@ -176,6 +178,7 @@ async def running_services(settings: Settings, *, model_dir: Path, dsn: str) -> 
             residency,
             secrets,
             project_keys,
+            planner,
         )
         authenticator.changes.subscribe(admin.watchers.changed)
         stack.push_async_callback(admin.logins.stop)
@@ -215,6 +218,7 @@ async def running_services(settings: Settings, *, model_dir: Path, dsn: str) -> 
                 limiter,
                 contents,
                 notes,
+                planner,
                 default_max_tokens=settings.default_max_tokens,
             ),
             metrics=metrics,
@@ -319,6 +323,7 @@ def _admin_services(
     residency: Residency,
     secrets: Secrets,
     unit_keys: ProjectKeys,
+    planner: Planner,
 ) -> AdminServices:
     passwords = Passwords()
     return AdminServices(
@@ -348,6 +353,7 @@ def _admin_services(
         load_adapters=residency.load,
         secrets=secrets,
         unit_keys=unit_keys,
+        planner=planner,
     )
 
 

@@ -84,7 +84,7 @@ class Unanswered(Exception):
     def __init__(
         self,
         error: GatewayError,
-        kind: Literal["absent", "full", "died"],
+        kind: Literal["absent", "full", "died", "failed"],
         *,
         was_sent: bool = False,
         settle: Callable[[], None] = _nothing,
@@ -95,7 +95,7 @@ class Unanswered(Exception):
         """The error that the client gets where the request is not tried again."""
         self.kind = kind
         """absent: the backend was not there, and the request was not sent. full: it had no room. died: it died, or
-        left, under the request."""
+        left, under the request. failed: it failed at this request before the first item."""
         self.was_sent = was_sent
         """Whether the backend may have worked on the request."""
         self.settle = settle
@@ -139,9 +139,9 @@ class Backend(Acknowledged, Protocol):
         Closing the generator early aborts the request; its usage reaches the sink all the same.
 
         Raises InvalidRequest: when the backend refuses the request, before the first item.
-        Raises BackendFailed: when the backend fails at the request.
-        Raises Unanswered: when the backend is not there or has no room, before the first item, or dies under the
-        request.
+        Raises BackendFailed: when the backend fails at the request after the first item.
+        Raises Unanswered: when the backend is not there, has no room or fails at the request, before the first item, or
+        dies under the request.
         """
 
     async def embed(self, request: GenerateRequest) -> tuple[bytes, Usage]:

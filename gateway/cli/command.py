@@ -35,6 +35,7 @@ from gateway.cli.organization import (
     users,
 )
 from gateway.cli.pools import pools, replicas
+from gateway.cli.routing import routes
 from gateway.cli.server import backup, doctor, processes
 from gateway.settings import BadSetting
 
@@ -88,6 +89,7 @@ def build_parser() -> argparse.ArgumentParser:
         webhooks,
         adapters,
         aliases,
+        routes,
         experiments,
         feedback,
         demo,

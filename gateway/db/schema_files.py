@@ -16,7 +16,18 @@ from pathlib import Path
 import msgspec
 
 ROOM = Path(__file__).parent
-TABLES = ("organization", "adapters", "pools", "limits", "ledger", "billing", "content", "traffic", "experiments")
+TABLES = (
+    "organization",
+    "adapters",
+    "pools",
+    "limits",
+    "ledger",
+    "billing",
+    "content",
+    "traffic",
+    "experiments",
+    "routing",
+)
 FUNCTIONS = (
     "changes",
     "organization",
@@ -27,6 +38,7 @@ FUNCTIONS = (
     "ledger",
     "traffic",
     "experiments",
+    "routing",
 )
 MIGRATIONS = ROOM / "migrations"
 

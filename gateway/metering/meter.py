@@ -5,7 +5,7 @@ on disk. Knows neither files nor SQL, nor prices.
 from __future__ import annotations
 
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 
 import msgspec
 import structlog
@@ -96,6 +96,15 @@ class Meter:
             self._superseded.pop(next(iter(self._superseded)))
         self._limiter.superseded(usage.request_id)
         self.record(usage, engine_id=engine_id, source=source, ttft_ms=None, latency_ms=None)
+
+    def supersede(self, request_id: str, attempts: Iterable[int]) -> None:
+        """Know beforehand that attempts at a request are the operator's, whatever they are found to have used: another
+        attempt takes their place."""
+        for attempt in attempts:
+            self._superseded[request_id, attempt] = None
+            if len(self._superseded) > MAX_SUPERSEDED:
+                self._superseded.pop(next(iter(self._superseded)))
+        self._limiter.superseded(request_id)
 
     def _has_tag(self, usage: UsageRecord) -> bool:
         """Tell whether a usage says whom to bill, as everything that was sent from here does."""

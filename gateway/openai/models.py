@@ -27,7 +27,8 @@ READS_PER_S, READS_BURST = 20.0, 200.0
 
 
 class Model(msgspec.Struct, frozen=True, kw_only=True):
-    """A model that may be called: a base model, an adapter, a version of an adapter, an alias, or an experiment."""
+    """A model that may be called: a base model, an adapter, a version of an adapter, an alias, an experiment, or a
+    route."""
 
     id: str
     object: Literal["model"] = "model"
@@ -40,7 +41,7 @@ class Model(msgspec.Struct, frozen=True, kw_only=True):
     """The base model, as vLLM shows it."""
     parent: str | None
     """The model on which this one stands, as vLLM shows it: the base model of an adapter, or what an alias points
-    at. Null for a base model, and for an experiment, which stands on several."""
+    at. Null for a base model, and for an experiment or a route, which stand on several."""
     max_model_len: int
 
 

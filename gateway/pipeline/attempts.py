@@ -1,7 +1,7 @@
 """The attempts at one prompt: one replica after the other, until one answers or no other may be asked.
 
 An attempt that another one takes the place of is the operator's: exactly one attempt of a prompt is billed. Knows
-nothing of the reply that the items become.
+nothing of the reply that the items become, nor of other models that a routing policy may try.
 """
 
 from __future__ import annotations
@@ -31,6 +31,11 @@ class Restarted:
 RESTARTED: Final = Restarted()
 
 
+def never(error: GatewayError) -> bool:
+    """Tell that nothing follows an error."""
+    return False
+
+
 class Attempts:
     """What has been tried for one prompt."""
 
@@ -40,9 +45,11 @@ class Attempts:
         request: GenerateRequest,
         budget: RetryBudget,
         on_unanswered: Callable[[GatewayError], None] | None = None,
+        is_followed: Callable[[GatewayError], bool] = never,
     ) -> None:
         """budget: of the gateway process, for all retries but the first one after a replica's death. on_unanswered:
-        called with the error where the prompt ends without any replica having had it."""
+        called with the error where the prompt ends without any replica having had it. is_followed: tells whether
+        another pool takes the prompt after an error, and is billed."""
         self.request = request
         """The request as the next replica gets it."""
         self._pool = pool
@@ -51,6 +58,7 @@ class Attempts:
         self._tried: set[str] = set()
         self._num_sent = 0
         self._on_unanswered = on_unanswered
+        self._is_followed = is_followed
         self._has_seen_death = False
         budget.sent(_now_s())
 
@@ -78,7 +86,7 @@ class Attempts:
         """
         self._num_sent += failure.was_sent
         if not (may_restart and self._has_another() and self._is_allowed(failure)):
-            failure.settle()
+            (failure.supersede if self._is_followed(failure.error) else failure.settle)()
             self._end(failure.error)
             raise failure.error
         failure.supersede()
@@ -86,7 +94,7 @@ class Attempts:
             self.request = msgspec.structs.replace(self.request, attempt=self.request.attempt + 1)
 
     def _end(self, error: GatewayError) -> None:
-        if not self._num_sent and self._on_unanswered is not None:
+        if not self._num_sent and self._on_unanswered is not None and not self._is_followed(error):
             self._on_unanswered(error)
 
     def _has_another(self) -> bool:
@@ -95,6 +103,8 @@ class Attempts:
     def _is_allowed(self, failure: Unanswered) -> bool:
         if failure.kind == "absent":
             return True
+        if failure.kind == "failed":  # another replica would most likely fail as well
+            return False
         is_free = failure.kind == "died" and not self._has_seen_death
         self._has_seen_death = self._has_seen_death or failure.kind == "died"
         return is_free or (self._num_sent < MAX_ATTEMPTS and self._budget.take(_now_s()))
@@ -107,15 +117,16 @@ async def generated(
     on_unanswered: Callable[[GatewayError], None] | None = None,
     *,
     may_restart: bool = False,
+    is_followed: Callable[[GatewayError], bool] = never,
 ) -> AsyncGenerator[Item | Restarted]:
     """Yield the items of one prompt's completions.
 
     may_restart: whether the reader can begin anew when it gets `RESTARTED`; else a prompt whose first item was yielded
-    is not tried again. on_unanswered: as of `Attempts`. Closing the generator aborts the prompt.
+    is not tried again. on_unanswered, is_followed: as of `Attempts`. Closing the generator aborts the prompt.
 
     Raises as `gateway.backends.base.Backend.generate`, but for Unanswered.
     """
-    attempts = Attempts(pool, generation.request, budget, on_unanswered)
+    attempts = Attempts(pool, generation.request, budget, on_unanswered, is_followed)
     while True:
         has_begun = False
         try:

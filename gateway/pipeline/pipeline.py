@@ -30,9 +30,13 @@ from gateway.pipeline.context import RequestContext
 from gateway.pipeline.defaults import treated_prompt, with_system_prompt
 from gateway.pipeline.preparation import Preparation
 from gateway.pipeline.requests import EmbeddingBounds, EmbeddingRequest, Prompt, TextRequest
+from gateway.pipeline.routed import RoutedRequests
 from gateway.pipeline.run import Prepared, Run
 from gateway.pipeline.tokenizing import Tokenizing
-from gateway.routing.resolve import Resolver
+from gateway.routing.experiments import RunningExperiment
+from gateway.routing.planner import Planner
+from gateway.routing.policies import RoutedPolicy
+from gateway.routing.resolve import Found, Resolver
 from gateway.routing.route import Route
 from gateway.support.pace import Pace
 
@@ -77,10 +81,12 @@ class Pipeline:
         limiter: Limiter,
         contents: RequestContents,
         notes: Notes,
+        planner: Planner,
         *,
         default_max_tokens: int,
     ) -> None:
         self._resolver = resolver
+        self._routed = RoutedRequests(planner, meter)
         self._pools = pools
         self._limiter = limiter
         self._contents = contents
@@ -98,21 +104,32 @@ class Pipeline:
         Raises LimitReached: when a limit of the caller has not enough left.
         Raises Overloaded: when the database or the engine cannot be asked.
         """
-        placed = await self._place(context)
+        found = await self._find(context)
+        if isinstance(found, RoutedPolicy):
+            return await self._routed.complete(context, found, asked, partial(self._complete_at, context, asked))
+        return await self._complete_at(context, asked, found)
+
+    async def _complete_at(
+        self, context: RequestContext, asked: Sequence[TextRequest], found: Route | RunningExperiment, attempt: int = 0
+    ) -> Run:
+        """Admit completions at one target. attempt: the number of their first attempt."""
+        placed = self._placed(context, found)
         try:
-            return await self._completed(context, placed, asked)
+            return await self._completed(context, placed, asked, attempt)
         except GatewayError as error:
             self._refused(context, placed, error)
             raise
 
-    async def _completed(self, context: RequestContext, placed: Placed, asked: Sequence[TextRequest]) -> Run:
+    async def _completed(
+        self, context: RequestContext, placed: Placed, asked: Sequence[TextRequest], attempt: int
+    ) -> Run:
         prepared, num_values = [], 0
         for index, each in enumerate(asked):
             row_id = _row_id(context.request_id, index)
             good = await self._preparation.completion(context, placed.route, placed.pool, each, row_id, placed.exposure)
             num_values += num_logprob_values(good.generation.request)
             check_logprobs(num_values, each.names.logprobs)
-            prepared.append(good)
+            prepared.append(_numbered(good, attempt) if attempt else good)
             if len(asked) > 1:
                 await asyncio.sleep(0)  # the streams of others go on while many prompts are tokenized
             context.check()
@@ -187,8 +204,18 @@ class Pipeline:
         return await _worked_out(partial(pool.tokenizer.decode, with_special=True), token_ids)
 
     async def _place(self, context: RequestContext) -> Placed:
+        """Return where all prompts of a request go that is not tried elsewhere."""
+        found = await self._find(context)
+        if isinstance(found, RoutedPolicy):
+            found = await self._routed.first_target(context, found)
+        return self._placed(context, found)
+
+    async def _find(self, context: RequestContext) -> Found:
+        """Return what the model string of a request stands for."""
+        return await self._looked_up(context.principal, self._resolver.find, self._model(context))
+
+    def _placed(self, context: RequestContext, found: Route | RunningExperiment) -> Placed:
         """Return where all prompts of a request go, whatever changes meanwhile: in an experiment, to one arm."""
-        found = await self._looked_up(context.principal, self._resolver.find, self._model(context))
         if isinstance(found, Route):
             return Placed(found, self._pool(found, found.id))
         exposure = found.expose(context.unit, forced_arm=context.forced_arm, is_off=context.is_off)
@@ -270,6 +297,7 @@ class Pipeline:
             transcript = Transcript(context.request_id, context.endpoint, context.model or "", said)
             close = self._logged(principal.project_id, transcript, admission.close)
         run = Run(context, pool, self._budget, route.adapter, admitted, admission.headers, close, transcript)
+        run.give_back = admission.close
         if placed.exposure is not None:
             run.vote_id = signed_id(placed.project_key, context.request_id)
             run.on_unanswered = partial(self._refused, context, placed)
@@ -292,6 +320,12 @@ class Pipeline:
 def _row_id(request_id: str, index: int) -> str:
     """Return the id of one prompt's row in the ledger; the first row has the id that the client sees."""
     return request_id if index == 0 else f"{request_id}.{index}"
+
+
+def _numbered(prepared: Prepared, attempt: int) -> Prepared:
+    """Return the prompt with the number of its first attempt."""
+    request = msgspec.structs.replace(prepared.generation.request, attempt=attempt)
+    return msgspec.structs.replace(prepared, generation=msgspec.structs.replace(prepared.generation, request=request))
 
 
 def _part(prepared: Prepared) -> Part:

@@ -20,10 +20,12 @@ from gateway.domain.errors import BackendFailed, GatewayError, InvalidRequest
 from gateway.domain.limits.refusal import Headers
 from gateway.domain.routing.retry_budget import RetryBudget
 from gateway.metering.tag import MeterTag
-from gateway.pipeline.attempts import Restarted, embedded, generated
+from gateway.pipeline.attempts import Restarted, embedded, generated, never
+from gateway.pipeline.begun import begun
 from gateway.pipeline.collected import Collected, Collector
 from gateway.pipeline.context import RequestContext
 from gateway.pipeline.merge import all_of, merged
+from gateway.pipeline.timed import Took, timed
 from gateway.routing.route import RoutedAdapter
 
 log = structlog.get_logger(__name__)
@@ -79,6 +81,13 @@ class Run:
         self._prepared = prepared
         self._transcript = transcript
         self._before_end: Callable[[Collected], Awaitable[None]] | None = None
+        self.give_back = close
+        """Gives the reservation back, where another run takes this one's place."""
+        self.log_fields: dict[str, str] = {}
+        """More fields of the request's log line."""
+        self.took: Took | None = None
+        """Called with the speed of the first prompt's answer."""
+        self._begun: AsyncGenerator[Item | Restarted] | None = None
 
     @property
     def token_bytes(self) -> Callable[[int], bytes]:
@@ -100,6 +109,28 @@ class Run:
             return None
         whole = backend if adapter is None else f"{backend}:{adapter.id}@{adapter.ref.version}"
         return f"fp_{hashlib.sha256(whole.encode()).hexdigest()[:10]}"
+
+    async def begin(
+        self, bound_s: float | None, is_followed: Callable[[GatewayError], bool], give_up: Callable[[], None]
+    ) -> None:
+        """Run the first prompt up to its first item, which is read with the others later. Until then another run may
+        take this one's place, after errors that `is_followed` is true of. give_up: called before a prompt is aborted
+        that has no item after `bound_s`.
+
+        Raises as `items`.
+        Raises TooSlow: when the first item is not there after `bound_s`.
+        """
+        prepared, has_begun = self._prepared[0], False
+
+        def is_followed_now(error: GatewayError) -> bool:
+            return not has_begun and is_followed(error)
+
+        source = self._source(prepared, may_restart=not self._context.stream, is_followed=is_followed_now)
+        try:
+            self._begun = await begun(source, bound_s, self._context.check, give_up)
+        except (InvalidRequest, BackendFailed) as error:
+            raise self._for_caller(error, prepared) from None
+        has_begun = True
 
     def before_end(self, take: Callable[[Collected], Awaitable[None]]) -> None:
         """Await `take` with each prompt's whole answer before the prompt's last item is yielded."""
@@ -137,13 +168,29 @@ class Run:
         """Return what is called where a prompt is not answered: the first prompt stands for the request."""
         return self.on_unanswered if prepared is self._prepared[0] else None
 
+    def _source(
+        self, prepared: Prepared, *, may_restart: bool, is_followed: Callable[[GatewayError], bool] = never
+    ) -> AsyncGenerator[Item | Restarted]:
+        """Return the items of a prompt, which may have begun."""
+        is_first = prepared is self._prepared[0]
+        if is_first and self._begun is not None:
+            source, self._begun = self._begun, None
+            return source
+        source = generated(
+            self._pool,
+            prepared.generation,
+            self._budget,
+            self._told_of(prepared),
+            may_restart=may_restart,
+            is_followed=is_followed,
+        )
+        return timed(source, self.took) if is_first and self.took is not None else source
+
     async def _generated(self, prepared: Prepared) -> AsyncGenerator[Item]:
         """Yield items that go to the client at once: once there is one, no other replica is asked."""
         self._context.check()
         try:
-            async with aclosing(
-                generated(self._pool, prepared.generation, self._budget, self._told_of(prepared))
-            ) as items:
+            async with aclosing(self._source(prepared, may_restart=False)) as items:
                 async for item in items:
                     assert not isinstance(item, Restarted)
                     yield item
@@ -167,10 +214,7 @@ class Run:
         collector = Collector(num_choices)
         self._context.check()
         try:
-            attempts = generated(
-                self._pool, prepared.generation, self._budget, self._told_of(prepared), may_restart=True
-            )
-            async with aclosing(attempts) as items:
+            async with aclosing(self._source(prepared, may_restart=True)) as items:
                 async for item in items:
                     if isinstance(item, Restarted):
                         collector = Collector(num_choices)

@@ -4,5 +4,8 @@ A model string is `base`, `base:name`, `base:name@3` or an alias. It is resolved
 that the change feed keeps true. Limits, prices and the ledger know an adapter as `base:name`, whichever way it was
 named. A string that another tenant owns is refused exactly like one that does not exist.
 
+A name may stand for a routing policy (`policies`): `planner` makes a plan of it for each request, by what is known of
+its targets and by the speeds in `measured`.
+
 `adapter_fits` holds adapters against another base: those that fit go with their pool when it changes to that base.
 """

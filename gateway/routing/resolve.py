@@ -27,8 +27,10 @@ from gateway.domain.errors import ModelNotFound, Overloaded
 from gateway.domain.experiments.treatment import Treatment
 from gateway.domain.routing.bases import Bases
 from gateway.domain.routing.model_string import Wanted, read_model
+from gateway.domain.routing.policy.document import read_document, targets_of
 from gateway.domain.tenancy.principal import Principal
 from gateway.routing.experiments import ExperimentLoader, ProjectKey, RunningExperiment
+from gateway.routing.policies import RoutedPolicy
 from gateway.routing.route import OwnName, Route, RoutedAdapter
 
 RETRY_AFTER_S = 1.0
@@ -36,7 +38,7 @@ RETRY_AFTER_S = 1.0
 _DEFAULTS = msgspec.json.Decoder(Defaults)
 _TREATMENT = msgspec.json.Decoder(Treatment)
 
-Found = Route | RunningExperiment
+Found = Route | RunningExperiment | RoutedPolicy
 
 
 class Resolver:
@@ -57,31 +59,37 @@ class Resolver:
         self._generation = 0  # an answer asked for under an older one may be stale and is not remembered
 
     async def resolve(self, principal: Principal, model: str) -> Route:
-        """Return where a request of a project's key goes that is no exposure: of an experiment, where its control goes.
+        """Return where a request of a project's key goes that is no exposure: of an experiment, where its control goes,
+        and of a policy, its first target that can be used.
 
         Raises as `find` does.
         """
         found = await self.find(principal, model)
-        route = found.control if isinstance(found, RunningExperiment) else found
+        route = await self._usual(principal.project_id, principal.organization_id, found)
         if route is None:
             raise ModelNotFound(model)
         return route
 
     async def find(self, principal: Principal, model: str) -> Found:
-        """Return where requests of a project's key go, or the experiment that tells so for each of them.
+        """Return where requests of a project's key go, or the experiment or policy that tells so for each of them.
 
         Raises ModelNotFound: when the key may use no such model, to the byte as if there were none.
         Raises Overloaded: when the database cannot be asked.
         """
-        project_id, organization_id = principal.project_id, principal.organization_id
-        if self.bases.is_visible(model, project_id, organization_id):
-            found: Found | None = Route(model, model, model)
-        else:
-            known = self._found.get(project_id)
-            found = (known.get(model) if known else None) or await self._find(project_id, organization_id, model)
+        found = await self.look_up(principal.project_id, principal.organization_id, model)
         if found is None or not found.is_in(principal.models):
             raise ModelNotFound(model)
         return found
+
+    async def look_up(self, project_id: str, organization_id: str, model: str) -> Found | None:
+        """Return what a model string of a project stands for, whatever the models of any key; None for nothing.
+
+        Raises Overloaded: when the database cannot be asked.
+        """
+        if self.bases.is_visible(model, project_id, organization_id):
+            return Route(model, model, model)
+        known = self._found.get(project_id)
+        return (known.get(model) if known else None) or await self._find(project_id, organization_id, model)
 
     async def list_routes(self, principal: Principal) -> list[Route]:
         """Return everything that a project's key may use: the bases, its adapters and those shared with it, and its
@@ -101,7 +109,7 @@ class Resolver:
             pools = [pool for pool in self.bases.pools_of(row.base_digest) if pool in visible]
             found += [_route(pool, f"{pool}:{row.name}", row) for pool in pools]
         for each in names:
-            if each.experiment_id is not None:
+            if each.experiment_id is not None or each.policy is not None:
                 known = self._found.get(project_id, {}).get(each.name)
                 found.append(known or await self._find(project_id, organization_id, each.name))
             elif each.version is None or self.bases.pools_of(each.version.base_digest):
@@ -110,7 +118,7 @@ class Resolver:
             if "@" in model:
                 found.append(await self._find(project_id, organization_id, model))
         allowed_ones = [each for each in found if each is not None and each.is_in(allowed)]
-        routes = [each.control if isinstance(each, RunningExperiment) else each for each in allowed_ones]
+        routes = [await self._usual(project_id, organization_id, each) for each in allowed_ones]
         return [route for route in routes if route is not None]
 
     def changed(self, change: Change | None) -> None:
@@ -118,11 +126,24 @@ class Resolver:
         if change is None:
             self._found.clear()
             self._borrowers.clear()
-        elif change.table in ("adapters", "model_aliases", "adapter_shares", "experiments"):
+        elif change.table in ("adapters", "model_aliases", "adapter_shares", "experiments", "routes"):
             self._forget(change.project_id)
         elif change.table == "projects":  # what an archived one shared
             self._forget(change.id)
         self._generation += 1
+
+    async def _usual(self, project_id: str, organization_id: str, found: Found) -> Route | None:
+        """Return one route that stands for all requests: an experiment's control, a policy's first usable target."""
+        if isinstance(found, RunningExperiment):
+            return found.control
+        if isinstance(found, Route):
+            return found
+        for target in targets_of(found.document):
+            each = await self.look_up(project_id, organization_id, target)
+            route = each.control if isinstance(each, RunningExperiment) else each
+            if isinstance(route, Route):
+                return msgspec.structs.replace(route, id=found.name, named=found.named)
+        return None
 
     def _forget(self, project_id: str | None) -> None:
         """Forget the routes of a project, and of all projects that call its adapters."""
@@ -166,6 +187,10 @@ class Resolver:
         if named.experiment_id is not None:
             loaded = self._experiments.load(project_id, organization_id, named.experiment_id, named.created_at)
             return await loaded, True
+        if named.policy is not None:
+            of_several = OwnName(project_id, named.created_at, is_experiment=True)
+            policy, document = named.policy, read_document(named.policy.document.encode())
+            return RoutedPolicy(policy.route_id, named.name, policy.version, document, of_several), True
         own, treatment = OwnName(project_id, named.created_at), _treatment(named)
         visible = self.bases.visible(project_id, organization_id)
         if named.version is None:

@@ -30,7 +30,7 @@ class RoutedAdapter(msgspec.Struct, frozen=True):
 
 
 class OwnName(msgspec.Struct, frozen=True):
-    """A project's own name of a model: an alias, or an experiment's."""
+    """A project's own name of a model: an alias, or an experiment's or a policy's."""
 
     project_id: str
     created_at: datetime.datetime

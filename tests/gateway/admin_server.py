@@ -28,10 +28,12 @@ from gateway.adapters.service import Lifecycle
 from gateway.admin import AdminServices, admin_routers
 from gateway.backends.base import Health
 from gateway.backends.engine.snapshot import EngineSnapshot
+from gateway.billing.price_cache import PriceCache
 from gateway.content.request_log import RequestContents
 from gateway.content.writes import Writes
 from gateway.db.adapters.bases import register_base
-from gateway.db.pool import Database
+from gateway.db.billing.prices import PriceLoader
+from gateway.db.pool import FAILURES, Database
 from gateway.domain.adapters.sources import AllowedSources
 from gateway.domain.content.keys import ContentKey
 from gateway.domain.errors import GatewayError
@@ -44,6 +46,8 @@ from gateway.http.errors import exception_handlers
 from gateway.metering.journal import JournalState
 from gateway.metering.reconcile import Reconciler
 from gateway.observability.metrics import Metrics
+from gateway.routing.planner import Planner
+from gateway.routing.resolve import Resolver
 from gateway.support.cipher import Cipher
 from gateway.support.pace import Pace
 from gateway.support.secrets import Secrets
@@ -247,6 +251,8 @@ async def serve_admin(
         grace_s=0.0,
     )
     metrics = Metrics(CollectorRegistry())
+    keys = ProjectKeys(database, CIPHER)
+    resolver = Resolver(database, served, keys.key)
     services = AdminServices(
         database=database,
         store=kept,
@@ -268,7 +274,8 @@ async def serve_admin(
         load_adapters=engines.load,
         secrets=SECRETS,
         pace=pace or Pace(1e6, 1e6, what="the admin API"),
-        unit_keys=ProjectKeys(database, CIPHER),
+        unit_keys=keys,
+        planner=Planner(resolver, PriceCache(PriceLoader(database), FAILURES), lambda name: True),
     )
     key = await _store_admin_key(database, "default", ("admin_read", "admin_write"))
     routes = _IDLE.pop() if _IDLE else Routes(services)
@@ -286,6 +293,7 @@ async def serve_admin(
     )
     server = uvicorn.Server(config)
     services.authenticator.changes.subscribe(services.watchers.changed)
+    services.authenticator.changes.subscribe(resolver.changed)
     await services.authenticator.start()
     serving = asyncio.create_task(server.serve([listener]))
     try:

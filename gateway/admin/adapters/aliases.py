@@ -1,6 +1,7 @@
 """A project's aliases over HTTP: its own names of models, which it moves from version to version.
 
-Experiments hold names from their start until they are decided: these neither move nor go."""
+Experiments hold names from their start until they are decided, and routes as long as they are there: these neither move
+nor go."""
 
 from __future__ import annotations
 
@@ -48,9 +49,9 @@ class Alias(msgspec.Struct, frozen=True):
 
     id: str
     name: str
-    target_kind: Literal["version", "pool", "experiment"]
-    """The kind of thing that the alias stands for: a version of an adapter, the base model of a pool, or an
-    experiment."""
+    target_kind: Literal["version", "pool", "experiment", "route"]
+    """The kind of thing that the alias stands for: a version of an adapter, the base model of a pool, an experiment, or
+    a route."""
     adapter: str | None
     """The name of the adapter; null for other kinds."""
     version: int | None
@@ -94,12 +95,12 @@ class AliasController(Controller):
     ) -> Alias:
         """Create an alias."""
         wanted = await read_body(request, CreateAlias)
-        _check_name("name", wanted.name, "alias")
-        _check_name("adapter", wanted.adapter)
+        check_alias_name("name", wanted.name, "alias")
+        check_alias_name("adapter", wanted.adapter)
         async with services.database.transaction() as conn:
             await keep_pools(conn)
             await active_project(conn, caller.organization_id, project_id)
-            if await _is_base(conn, services, wanted.name, caller.organization_id, project_id):
+            if await is_base(conn, services, wanted.name, caller.organization_id, project_id):
                 raise wrong_value("name", "a base model has this name")
             adapter_id = await _target(conn, project_id, wanted)
             if len(await aliases.list_aliases(conn, project_id)) >= MAX_ALIASES:
@@ -123,7 +124,7 @@ class AliasController(Controller):
     ) -> Alias:
         """Point an alias at another version. Requests within the next second may still get the version before."""
         wanted = await read_body(request, MoveAlias)
-        _check_name("adapter", wanted.adapter)
+        check_alias_name("adapter", wanted.adapter)
         async with services.database.transaction() as conn:
             await active_project(conn, caller.organization_id, project_id)
             before = await _existing(conn, project_id, name)
@@ -152,14 +153,14 @@ class AliasController(Controller):
         return DeletedAlias(name)
 
 
-async def _is_base(conn: Connection, services: AdminServices, name: str, organization_id: str, project_id: str) -> bool:
+async def is_base(conn: Connection, services: AdminServices, name: str, organization_id: str, project_id: str) -> bool:
     """Tell whether a base model that the project may use has this name; of others nobody is told."""
     if name in services.bases.visible(project_id, organization_id):
         return True
     return await is_usable(conn, name, organization_id, project_id)
 
 
-def _check_name(field: str, name: str, what: str = "adapter name") -> None:
+def check_alias_name(field: str, name: str, what: str = "adapter name") -> None:
     """An alias is called as an adapter may be. Raises InvalidRequest."""
     try:
         check_adapter_name(name, what)
@@ -171,6 +172,8 @@ def _taken(alias: Alias) -> str:
     """Say what has the name of a new alias."""
     if alias.target_kind == "experiment":
         return f"The experiment '{alias.experiment}' has the name '{alias.name}'."
+    if alias.target_kind == "route":
+        return f"A route has the name '{alias.name}'."
     return f"The project already has an alias named '{alias.name}'."
 
 
@@ -182,7 +185,11 @@ async def _existing(conn: Connection, project_id: str, name: str) -> Alias:
 
 
 def _check_free(alias: Alias) -> None:
-    """Raise Conflict where an experiment holds the alias."""
+    """Raise Conflict where an experiment or a route holds the alias."""
+    if alias.target_kind == "route":
+        raise Conflict(
+            f"The name '{alias.name}' is a route's. Update or delete the route.", param="name", code="held_by_route"
+        )
     if alias.target_kind == "experiment":
         raise Conflict(
             f"The experiment '{alias.experiment}' holds the alias '{alias.name}'. Stop the experiment and decide.",

@@ -213,7 +213,10 @@ async def _take_name(conn: Connection, services: AdminServices, caller: Actor, r
     holder = await experiments.model_holder(conn, project_id, row.model, row.id)
     if holder is not None:
         raise Conflict(f"The experiment '{holder}' holds the model string '{row.model}'.", param="model")
-    named = [each.name for each in await aliases.list_aliases(conn, project_id)]
+    rows = await aliases.list_aliases(conn, project_id)
+    if any(each.name == row.model and each.target_kind == "route" for each in rows):
+        raise Conflict(f"A route has the name '{row.model}'.", param="model")
+    named = [each.name for each in rows]
     if row.model not in named and len(named) >= MAX_ALIASES:
         raise Conflict(
             f"The project already has {MAX_ALIASES} aliases, the most there can be. Remove one first.", param="model"

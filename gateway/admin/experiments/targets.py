@@ -70,6 +70,8 @@ async def _resolve(conn: Connection, project_id: str, target: Target, pools: Seq
         raise Unfit("the project has no such model")
     if alias.target_kind == "experiment":
         raise Unfit(f"it is the experiment '{alias.experiment}'")
+    if alias.target_kind == "route":
+        raise Unfit("it is a route")
     if alias.adapter is None:
         pool = next((each for each in pools if each.id == alias.pool_id), None)
         if pool is None:

@@ -45,8 +45,8 @@ class UsageRecorder:
         return final
 
     def unanswered(self, stream: EngineStream, final: Final) -> Unanswered:
-        """Return what the reader of a stream catches where its engine died or had no room: who catches it says what is
-        recorded."""
+        """Return what the reader of a stream catches where its engine died, failed or had no room: who catches it says
+        what is recorded."""
         assert final.error is not None
         has_died = stream.lost
 
@@ -57,7 +57,9 @@ class UsageRecorder:
             engine_id, source = ("", None) if has_died else (stream.engine_id, self._source)
             self._sink.superseded(_record_of(stream, final), engine_id=engine_id, source=source)
 
-        kind: Literal["died", "full"] = "died" if has_died else "full"
+        kind: Literal["died", "failed", "full"] = "died" if has_died else "full"
+        if not has_died and final.error.code == "internal":
+            kind = "failed"
         return Unanswered(failure(final.error), kind, was_sent=True, settle=settle, supersede=supersede)
 
     def give_up_later(self) -> None:

@@ -59,11 +59,12 @@ class EngineRequests:
         Raises ReadTooSlowly: when more waited for the reader than is kept.
         """
         await self._take_place()
-        stream = self._begin(request)
+        stream, has_begun = self._begin(request), False
         try:
             while not isinstance(item := await stream.take(), Final):
+                has_begun = True
                 yield item
-            if stream.lost or (item.error is not None and item.error.code in ("queue_full", "draining")):
+            if stream.lost or (item.error is not None and _is_unanswered(item.error, has_begun=has_begun)):
                 self._streams.pop(request.request_id)
                 raise self._recorder.unanswered(stream, item)
             final = self._settle(stream, item)
@@ -190,3 +191,8 @@ class EngineRequests:
         if stream.final_s is None:
             with contextlib.suppress(EngineGone):  # then it ends by itself
                 self._send(abort)
+
+
+def _is_unanswered(error: EngineError, *, has_begun: bool) -> bool:
+    """Tell whether a request that ended with this error may be answered elsewhere."""
+    return error.code in ("queue_full", "draining") or (error.code == "internal" and not has_begun)

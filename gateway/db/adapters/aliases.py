@@ -1,5 +1,5 @@
 """Aliases: a project's own names of models. Each stands for a version of one of its adapters, for the base model of a
-pool, or for an experiment.
+pool, for an experiment, or for a routing policy (`gateway.db.routing`).
 
 Those of an adapter are removed with the adapter (`adapters.remove_adapter`). A name stands for an experiment from its
 start on, and for what the chosen arm serves once that is decided (`gateway.db.experiments.arms`).
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 class AliasRow(msgspec.Struct, frozen=True):
     id: str
     name: str
-    target_kind: Literal["version", "pool", "experiment"]
+    target_kind: Literal["version", "pool", "experiment", "route"]
     adapter: str | None
     """The name of the adapter; None for other kinds."""
     version: int | None

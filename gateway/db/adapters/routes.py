@@ -70,7 +70,7 @@ async def find_version(conn: Connection, project_id: str, name: str, version: in
 
 
 class NamedTarget(msgspec.Struct, frozen=True):
-    """What a project's own name stands for: one of a version, the base model of a pool, and an experiment."""
+    """What a project's own name stands for: one of a version, the base model of a pool, an experiment, and a policy."""
 
     name: str
     created_at: datetime.datetime
@@ -81,16 +81,29 @@ class NamedTarget(msgspec.Struct, frozen=True):
     pool: str | None = None
     """The name of the pool; of a version, the one that is to serve it if it can, or None for any."""
     experiment_id: str | None = None
+    policy: NamedPolicy | None = None
+
+
+class NamedPolicy(msgspec.Struct, frozen=True):
+    """The version of a routing policy that answers requests."""
+
+    route_id: str
+    version: int
+    document: str
+    """The policy as JSON text."""
 
 
 # A version that cannot be served, and a pool that was removed, are not there.
 _NAMES = """
     SELECT m.name AS alias, m.target_kind, m.created_at, m.treatment, m.experiment_id, p.name AS pool,
-           a.id AS adapter_id, a.project_id, a.name, v.version, v.digest, a.defaults, a.base_digest
+           a.id AS adapter_id, a.project_id, a.name, v.version, v.digest, a.defaults, a.base_digest,
+           m.route_id, r.version AS route_version, d.document
     FROM model_aliases m
         LEFT JOIN pools p ON p.id = m.pool_id AND p.removed_at IS NULL
         LEFT JOIN adapters a ON a.id = m.adapter_id AND a.project_id = m.project_id AND a.removed_at IS NULL
         LEFT JOIN adapter_versions v ON v.adapter_id = a.id AND v.version = m.version AND v.state = 'ready'
+        LEFT JOIN routes r ON r.id = m.route_id
+        LEFT JOIN route_versions d ON d.route_id = r.id AND d.version = r.version
     WHERE m.project_id = $1 AND ($2::text IS NULL OR m.name = $2)
     ORDER BY m.created_at, a.name, m.name
 """
@@ -119,6 +132,9 @@ def _named(row: Any) -> NamedTarget | None:
             return msgspec.structs.replace(name, pool=row["pool"])
         case "experiment":
             return msgspec.structs.replace(name, experiment_id=row["experiment_id"])
+        case "route":
+            policy = NamedPolicy(row["route_id"], row["route_version"], row["document"])
+            return msgspec.structs.replace(name, policy=policy)
     return None
 
 

@@ -237,6 +237,7 @@ _FORGET_KEYS = """
 """
 _REMOVE_IMPORTS = "DELETE FROM adapter_imports WHERE project_id = $1"
 _REMOVE_ALIASES = "DELETE FROM model_aliases WHERE project_id = $1"
+_REMOVE_ROUTES = "DELETE FROM routes WHERE project_id = $1"
 _REMOVE_SHARES = """
     DELETE FROM adapter_shares s USING adapters a
     WHERE a.id = s.adapter_id AND (s.project_id = $1 OR a.project_id = $1)
@@ -270,6 +271,7 @@ async def purge_project(conn: Connection, project_id: str) -> None:
         _REMOVE_ADAPTERS,
         _REMOVE_IMPORTS,
         _REMOVE_ALIASES,
+        _REMOVE_ROUTES,
         _REMOVE_FEEDBACK,
         _REMOVE_EVENTS,
         _REMOVE_EXPERIMENTS,

@@ -112,7 +112,8 @@ CREATE TABLE model_aliases (
     id             text PRIMARY KEY,
     project_id     text NOT NULL REFERENCES projects (id),
     name           text NOT NULL,
-    -- The kind of thing that the name stands for: a version of an adapter, the base model of a pool, or an experiment.
+    -- The kind of thing that the name stands for: a version of an adapter, the base model of a pool, an experiment, or a
+    -- routing policy.
     target_kind    text NOT NULL,
     adapter_id     text,
     version        integer,
@@ -123,13 +124,15 @@ CREATE TABLE model_aliases (
     experiment_id  text,
     -- The defaults and their mode that an experiment's arm had, which the name keeps once the arm was chosen.
     treatment      jsonb,
+    route_id       text,
     UNIQUE (project_id, name),
     FOREIGN KEY (adapter_id, version) REFERENCES adapter_versions (adapter_id, version),
-    CONSTRAINT model_aliases_target_kind_check CHECK (target_kind IN ('version', 'pool', 'experiment')),
+    CONSTRAINT model_aliases_target_kind_check CHECK (target_kind IN ('version', 'pool', 'experiment', 'route')),
     CONSTRAINT model_aliases_target_check CHECK (
         (target_kind = 'version') = (adapter_id IS NOT NULL) AND (adapter_id IS NULL) = (version IS NULL)
         AND CASE target_kind WHEN 'pool' THEN pool_id IS NOT NULL WHEN 'version' THEN true ELSE pool_id IS NULL END
-        AND (target_kind = 'experiment') = (experiment_id IS NOT NULL))
+        AND (target_kind = 'experiment') = (experiment_id IS NOT NULL)
+        AND (target_kind = 'route') = (route_id IS NOT NULL))
 );
 
 CREATE INDEX model_aliases_by_version ON model_aliases (adapter_id, version);

@@ -46,6 +46,8 @@ _IN_PROJECT: frozenset[Permission] = frozenset(
         "members.read",
         "members.write",
         "projects.read",
+        "routes.read",
+        "routes.write",
     }
 )
 

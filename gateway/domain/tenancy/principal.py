@@ -35,6 +35,8 @@ Permission = Literal[
     "pools.write",
     "projects.read",
     "projects.write",
+    "routes.read",
+    "routes.write",
     "users.read",
     "users.write",
 ]

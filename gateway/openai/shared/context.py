@@ -63,5 +63,7 @@ def _note_exposure(call: Call, exposure: Exposure) -> None:
 def attach(call: Call, run: Run) -> None:
     """Give a reply the headers of its run, and close the run when the reply is over, however it ended."""
     call.headers, call.on_end, call.num_admitted = (*call.headers, *run.headers), run.close, len(run.prompts)
+    if run.log_fields:
+        call.fields = call.fields | run.log_fields
     if run.adapter_label is not None:
         call.headers = (*call.headers, (ADAPTER_HEADER, run.adapter_label))

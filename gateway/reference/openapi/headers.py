@@ -91,6 +91,15 @@ EXPERIMENT = {
         '"support-tone";v=3;arm="warm";reason=split',
     ),
 }
+ROUTE = {
+    "x-lorikeet-route": _header(
+        "The route that `model` names, as `<name>@<version>`; absent where `model` names no route.", "support@3"
+    ),
+    "x-lorikeet-target": _header("The model that answers a request to a route.", "smollm2-135m-instruct:support"),
+    "x-lorikeet-attempts": _header(
+        "The number of models that a route has tried, the last of which answers.", "1", pattern=r"^\d+$"
+    ),
+}
 REPLAY = {
     "idempotent-replayed": _header(
         "The value `true` says that an Idempotency-Key brought an earlier reply again.", "true"
@@ -98,7 +107,7 @@ REPLAY = {
     "x-lorikeet-original-request-id": _header("The `x-request-id` of the reply that this reply repeats.", "req_0Q3kV9"),
 }
 
-ALL = EVERY | RETRY | LIMITS | ADAPTER | EXPERIMENT | REPLAY
+ALL = EVERY | RETRY | LIMITS | ADAPTER | EXPERIMENT | ROUTE | REPLAY
 
 
 def references(*groups: dict[str, Any]) -> dict[str, dict[str, str]]:

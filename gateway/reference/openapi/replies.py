@@ -113,7 +113,9 @@ def _good(each: Operation, schema_of: SchemaOf) -> dict[str, Any]:
     content |= {media: {"schema": _of_media(media)} for media in each.shape.media}
     described = _reply("The request is done." if each.shape.event is None else STREAMS, content)
     if each.shape.is_billed:
-        described["headers"] |= headers.references(headers.LIMITS, headers.ADAPTER, headers.EXPERIMENT, headers.REPLAY)
+        described["headers"] |= headers.references(
+            headers.LIMITS, headers.ADAPTER, headers.EXPERIMENT, headers.ROUTE, headers.REPLAY
+        )
     return described
 
 

@@ -46,6 +46,7 @@ from gateway.admin.organization.projects import ArchiveProject, CreateProject, L
 from gateway.admin.organization.service_accounts import CreateServiceAccount
 from gateway.admin.organization.users import CreateUser, ModifyUser, ResetUser
 from gateway.admin.pools.pool_bodies import CreatePool, UpdatePool
+from gateway.admin.routing.wire import CreateRoute, ExplainRoute, RollBackRoute, UpdateRoute
 from gateway.http.shape import Shape
 
 EXPERIMENT: dict[str, Any] = {
@@ -62,10 +63,27 @@ EXPERIMENT: dict[str, Any] = {
     "holdout": None,
     "analysis": {"alpha": 0.05},
 }
+ROUTE: dict[str, Any] = {"root": {"fallback": {"nodes": [{"target": "tiny"}]}}}
 GOOD_BODIES: dict[type[msgspec.Struct], dict[str, Any]] = {
     SetAdapter: {"defaults": {"temperature": 0.5, "system_prompt": None}, "pinned": False},
     MoveAlias: {"adapter": "pirate", "version": 1},
     CreateAlias: {"name": "support-bot", "adapter": "pirate", "version": 1},
+    UpdateRoute: {"document": ROUTE},
+    CreateRoute: {"name": "router", "document": ROUTE},
+    RollBackRoute: {"version": 1},
+    ExplainRoute: {
+        "request_id": "req_x",
+        "user": "ann",
+        "api_key_id": "key_x",
+        "metadata": {"plan": "free"},
+        "prompt_tokens": 9,
+        "max_tokens": 9,
+        "tools": False,
+        "service_tier": "default",
+        "stream": False,
+        "time": "09:00",
+        "version": 1,
+    },
     ShareAdapter: {"project_id": "proj_x"},
     AddFromSource: {"name": "x", "source": "https://models.example.com/x.tar", "promote": True, "base": "tiny"},
     CreateExperiment: EXPERIMENT,

@@ -25,6 +25,7 @@ from gateway.admin.limits import webhooks as admin_webhooks
 from gateway.admin.organization import projects as admin_projects
 from gateway.admin.pools import pool_bodies
 from gateway.admin.pools import pools as admin_pools
+from gateway.admin.routing import routes as admin_routes
 from gateway.db.adapters import adapter_imports
 from gateway.db.billing import deliveries, prices
 from gateway.db.content import idempotency, request_contents, stored_chats
@@ -33,6 +34,7 @@ from gateway.db.ledger import journals, refusals, rollups
 from gateway.db.limits import leases, webhooks
 from gateway.db.organization import logins, projects, users
 from gateway.db.pools import replicas
+from gateway.db.routing import routes
 from gateway.domain.experiments import definition
 from tests.gateway.adapters import test_watcher
 from tests.gateway.admin import test_shares
@@ -203,6 +205,18 @@ TABLES: dict[str, Coverage] = {
         foreign=ForeignId("name"),
         bound=Bound(admin_aliases.MAX_ALIASES, "aliases of a project"),
         removal=Removal(projects._REMOVE_ALIASES),
+    ),
+    "routes": Coverage(
+        access=Route(("projects", "routes")),
+        foreign=ForeignId("name"),
+        bound=Bound(admin_routes.MAX_ROUTES, "routes of a project"),
+        removal=Removal(projects._REMOVE_ROUTES),
+    ),
+    "route_versions": Coverage(
+        access=Route(("projects", "routes", "versions")),
+        foreign=ForeignId("name"),
+        bound=Bound(routes.MAX_VERSIONS, "versions of a route"),
+        removal=Removal(routes._DROP_VERSIONS),
     ),
     "adapter_shares": Coverage(
         access=Route(("projects", "adapters", "shares")),

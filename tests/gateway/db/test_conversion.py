@@ -66,7 +66,8 @@ OF_EXPERIMENTS = {
     "feedback_ids",
     "feedback_metrics",
 }
-LATER = OF_POOLS | OF_EXPERIMENTS
+OF_ROUTES = {"routes", "route_versions"}
+LATER = OF_POOLS | OF_EXPERIMENTS | OF_ROUTES
 """Tables that came with a later migration, empty after it."""
 
 

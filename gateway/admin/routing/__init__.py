@@ -1,0 +1,1 @@
+"""Routes of projects over HTTP."""

@@ -1,0 +1,258 @@
+"""A project's routes over HTTP: model ids behind which a routing policy stands, with versions and rollback."""
+
+from __future__ import annotations
+
+import datetime
+import re
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from litestar import Controller, Request, delete, get, post
+from litestar.params import FromPath
+
+from gateway.admin.access import LIST_QUERY, needs, read_body
+from gateway.admin.adapters.aliases import MAX_ALIASES, check_alias_name, is_base
+from gateway.admin.common import author
+from gateway.admin.organization.projects import active_project, existing_project
+from gateway.admin.paging import Page, page_of_all, read_list_query, wrong_value
+from gateway.admin.routing.wire import (
+    CreateRoute,
+    DeletedRoute,
+    ExplainedEdge,
+    ExplainedStep,
+    ExplainedTarget,
+    ExplainRoute,
+    RollBackRoute,
+    RouteExplanation,
+    RouteVersion,
+    RoutingPolicy,
+    UpdateRoute,
+    shown,
+    shown_version,
+)
+from gateway.admin.services import AdminServices, Caller, Services
+from gateway.db.adapters import aliases
+from gateway.db.ids import new_id
+from gateway.db.organization import audit
+from gateway.db.pools.pools import keep_pools
+from gateway.db.routing import routes
+from gateway.domain.errors import Conflict, InvalidRequest, NotFound
+from gateway.domain.routing.policy.document import read_document, unusable
+from gateway.domain.routing.policy.facts import Facts
+from gateway.routing.planner import Planned
+
+if TYPE_CHECKING:
+    from gateway.db.pool import Connection
+
+MAX_ROUTES = 200
+
+_TIME = re.compile(r"([01][0-9]|2[0-3]):([0-5][0-9])")
+
+
+class RouteController(Controller):
+    path = "/projects/{project_id:str}/routes"
+
+    @get(opt=needs("routes.read", query=LIST_QUERY))
+    async def list_routes(
+        self, project_id: FromPath[str], request: Request[Any, Any, Any], services: Services, caller: Caller
+    ) -> Page[RoutingPolicy]:
+        """List the routes of a project."""
+        query = read_list_query(request.query_params)
+        async with services.database.acquire() as conn:
+            await existing_project(conn, caller.organization_id, project_id)
+            rows = await routes.list_project_routes(conn, project_id)
+        return page_of_all([shown(row) for row in rows], query)
+
+    @post(status_code=200, opt=needs("routes.write", body=CreateRoute))
+    async def create_route(
+        self, project_id: FromPath[str], request: Request[Any, Any, Any], services: Services, caller: Caller
+    ) -> RoutingPolicy:
+        """Create a route."""
+        wanted = await read_body(request, CreateRoute)
+        check_alias_name("name", wanted.name, "route")
+        document = await _document(services, wanted, caller.organization_id, project_id)
+        async with services.database.transaction() as conn:
+            await keep_pools(conn)
+            await active_project(conn, caller.organization_id, project_id)
+            if await is_base(conn, services, wanted.name, caller.organization_id, project_id):
+                raise wrong_value("name", "a base model has this name")
+            names = await aliases.list_aliases(conn, project_id)
+            if any(each.name == wanted.name for each in names):
+                raise Conflict(f"The project already has a model named '{wanted.name}'.", param="name")
+            num_routes = sum(each.target_kind == "route" for each in names)
+            if num_routes >= MAX_ROUTES or len(names) >= MAX_ALIASES:
+                raise InvalidRequest(
+                    f"A project may have {MAX_ROUTES} routes, and {MAX_ALIASES} routes and aliases in all. "
+                    "Remove one first."
+                )
+            if not await routes.create_route(conn, project_id, wanted.name, document):
+                raise Conflict(f"The project already has a model named '{wanted.name}'.", param="name")
+            made = await _existing(conn, project_id, wanted.name)
+            await audit.record(conn, author(caller), "route.created", made.id, project_id=project_id, after=made)
+        return made
+
+    @get("/{name:str}", opt=needs("routes.read"))
+    async def get_route(
+        self, project_id: FromPath[str], name: FromPath[str], services: Services, caller: Caller
+    ) -> RoutingPolicy:
+        """Return a route."""
+        async with services.database.acquire() as conn:
+            await existing_project(conn, caller.organization_id, project_id)
+            return await _existing(conn, project_id, name)
+
+    @get("/{name:str}/versions", opt=needs("routes.read", query=LIST_QUERY))
+    async def list_route_versions(
+        self,
+        project_id: FromPath[str],
+        name: FromPath[str],
+        request: Request[Any, Any, Any],
+        services: Services,
+        caller: Caller,
+    ) -> Page[RouteVersion]:
+        """List the versions of a route that are kept, the newest first."""
+        query = read_list_query(request.query_params)
+        async with services.database.acquire() as conn:
+            await existing_project(conn, caller.organization_id, project_id)
+            route = await _existing(conn, project_id, name)
+            rows = await routes.list_versions(conn, project_id, route.id)
+        return page_of_all([shown_version(row) for row in rows], query)
+
+    @post("/{name:str}", status_code=200, opt=needs("routes.write", body=UpdateRoute))
+    async def update_route(
+        self,
+        project_id: FromPath[str],
+        name: FromPath[str],
+        request: Request[Any, Any, Any],
+        services: Services,
+        caller: Caller,
+    ) -> RoutingPolicy:
+        """Let a new version of a route answer. Requests within the next second may still get the version before."""
+        wanted = await read_body(request, UpdateRoute)
+        document = await _document(services, wanted, caller.organization_id, project_id)
+        async with services.database.transaction() as conn:
+            await active_project(conn, caller.organization_id, project_id)
+            before = await _existing(conn, project_id, name)
+            if before.document == msgspec.json.decode(document):
+                return before
+            await routes.update_route(conn, project_id, before.id, document)
+            after = await _existing(conn, project_id, name)
+            await audit.record(
+                conn, author(caller), "route.updated", after.id, project_id=project_id, before=before, after=after
+            )
+        return after
+
+    @post("/{name:str}/rollback", status_code=200, opt=needs("routes.write", body=RollBackRoute))
+    async def roll_back_route(
+        self,
+        project_id: FromPath[str],
+        name: FromPath[str],
+        request: Request[Any, Any, Any],
+        services: Services,
+        caller: Caller,
+    ) -> RoutingPolicy:
+        """Let an earlier version of a route answer again, as it was: targets that are gone since are passed over."""
+        wanted = await read_body(request, RollBackRoute)
+        async with services.database.transaction() as conn:
+            await active_project(conn, caller.organization_id, project_id)
+            before = await _existing(conn, project_id, name)
+            await _version(conn, project_id, before, wanted.version)
+            if before.version == wanted.version:
+                return before
+            await routes.set_version(conn, project_id, before.id, wanted.version)
+            after = await _existing(conn, project_id, name)
+            await audit.record(
+                conn, author(caller), "route.rolled_back", after.id, project_id=project_id, before=before, after=after
+            )
+        return after
+
+    @delete("/{name:str}", status_code=200, opt=needs("routes.write"))
+    async def delete_route(
+        self, project_id: FromPath[str], name: FromPath[str], services: Services, caller: Caller
+    ) -> DeletedRoute:
+        """Delete a route with its versions."""
+        async with services.database.transaction() as conn:
+            await existing_project(conn, caller.organization_id, project_id, lock=True)
+            before = await _existing(conn, project_id, name)
+            await routes.remove_route(conn, project_id, before.id)
+            await audit.record(conn, author(caller), "route.deleted", before.id, project_id=project_id, before=before)
+        return DeletedRoute(name)
+
+    @post("/{name:str}/explain", status_code=200, opt=needs("routes.write", body=ExplainRoute))
+    async def explain_route(
+        self,
+        project_id: FromPath[str],
+        name: FromPath[str],
+        request: Request[Any, Any, Any],
+        services: Services,
+        caller: Caller,
+    ) -> RouteExplanation:
+        """Explain what a route would do with a request, without running it."""
+        wanted = await read_body(request, ExplainRoute)
+        minute = _minute(wanted.time)
+        async with services.database.acquire() as conn:
+            await existing_project(conn, caller.organization_id, project_id)
+            route = await _existing(conn, project_id, name)
+            version = await _version(conn, project_id, route, wanted.version or route.version)
+        facts = Facts(
+            route_id=route.id,
+            request_id=wanted.request_id or new_id("req"),
+            user=wanted.user,
+            key_id=wanted.api_key_id,
+            metadata=wanted.metadata,
+            prompt_tokens=wanted.prompt_tokens,
+            max_tokens=wanted.max_tokens,
+            tools=wanted.tools,
+            tier=wanted.service_tier,
+            stream=wanted.stream,
+            minute=minute,
+        )
+        document = read_document(version.document.encode())
+        planned = await services.planner.plan(project_id, caller.organization_id, document, facts)
+        return _explained(name, version.version, planned)
+
+
+async def _document(services: AdminServices, wanted: UpdateRoute, organization_id: str, project_id: str) -> str:
+    """Return the document of a route as it is kept.
+
+    Raises InvalidRequest: with the path of the node at fault, also where the project may not use a target.
+    """
+    document = read_document(msgspec.json.encode(wanted.document))
+    wrong = await services.planner.unusable(project_id, organization_id, document)
+    if wrong is not None:
+        raise unusable(*wrong)
+    return msgspec.json.encode(document).decode()
+
+
+async def _existing(conn: Connection, project_id: str, name: str) -> RoutingPolicy:
+    row = await routes.find_route(conn, project_id, name)
+    if row is None:
+        raise NotFound(f"The project has no route named '{name}'.", param="name")
+    return shown(row)
+
+
+async def _version(conn: Connection, project_id: str, route: RoutingPolicy, version: int) -> routes.RouteVersionRow:
+    row = await routes.find_route_version(conn, project_id, route.id, version)
+    if row is None:
+        raise wrong_value("version", f"the route '{route.name}' has no version {version} that is kept")
+    return row
+
+
+def _minute(time: str | None) -> int:
+    if time is None:
+        now = datetime.datetime.now(datetime.UTC)
+        return now.hour * 60 + now.minute
+    found = _TIME.fullmatch(time)
+    if found is None:
+        raise wrong_value("time", "a time of day is HH:MM, from 00:00 to 23:59")
+    return int(found[1]) * 60 + int(found[2])
+
+
+def _explained(name: str, version: int, planned: Planned) -> RouteExplanation:
+    plan, facts = planned.plan, planned.facts
+    steps = [
+        ExplainedStep(each.target, each.path, {str(on): at for on, at in each.then.items()}, each.first_token_ms)
+        for each in plan.steps
+    ]
+    trace = [ExplainedEdge(each.path, each.reason) for each in plan.trace]
+    targets = [ExplainedTarget(target, **msgspec.structs.asdict(each)) for target, each in facts.targets.items()]
+    return RouteExplanation(name, version, facts.request_id, steps, trace, targets)

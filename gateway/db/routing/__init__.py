@@ -1,0 +1,1 @@
+"""Queries about the routing policies of projects."""

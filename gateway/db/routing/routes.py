@@ -1,0 +1,125 @@
+"""Routes: a project's routing policies, each with the versions of its document.
+
+A route's name is a row of `model_aliases`, so that it is no alias's and no experiment's name as well. Resolvers read
+routes with all other names (`gateway.db.adapters.routes`). Documents are JSON text here.
+"""
+
+from __future__ import annotations
+
+import datetime
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from gateway.db.ids import new_id
+
+if TYPE_CHECKING:
+    from gateway.db.pool import Connection
+
+MAX_VERSIONS = 100
+"""The most versions of a route that are kept; the oldest go first, and never the one that answers requests."""
+
+
+class RouteVersionRow(msgspec.Struct, frozen=True):
+    version: int
+    document: str
+    created_at: datetime.datetime
+
+
+class PolicyRow(msgspec.Struct, frozen=True):
+    id: str
+    name: str
+    version: int
+    """The version that answers requests."""
+    document: str
+    created_at: datetime.datetime
+    changed_at: datetime.datetime
+    """When another version last began to answer."""
+
+
+_FIND = """
+    SELECT r.id, m.name, r.version, d.document, r.created_at, r.changed_at
+    FROM routes r JOIN model_aliases m ON m.project_id = r.project_id AND m.route_id = r.id
+        JOIN route_versions d ON d.route_id = r.id AND d.version = r.version
+    WHERE r.project_id = $1 AND ($2::text IS NULL OR m.name = $2)
+    ORDER BY r.created_at, r.id
+"""
+
+
+async def find_route(conn: Connection, project_id: str, name: str) -> PolicyRow | None:
+    """Return a project's route by its name."""
+    row = await conn.fetchrow(_FIND, project_id, name)
+    return PolicyRow(**row) if row else None
+
+
+async def list_project_routes(conn: Connection, project_id: str) -> list[PolicyRow]:
+    """Return all routes of a project, the oldest first."""
+    return [PolicyRow(**row) for row in await conn.fetch(_FIND, project_id, None)]
+
+
+_VERSIONS = """
+    SELECT d.version, d.document, d.created_at FROM route_versions d JOIN routes r ON r.id = d.route_id
+    WHERE r.project_id = $1 AND r.id = $2 AND ($3::integer IS NULL OR d.version = $3)
+    ORDER BY d.version DESC
+"""
+
+
+async def list_versions(conn: Connection, project_id: str, route_id: str) -> list[RouteVersionRow]:
+    """Return the versions of a route that are kept, the newest first."""
+    return [RouteVersionRow(**row) for row in await conn.fetch(_VERSIONS, project_id, route_id, None)]
+
+
+async def find_route_version(conn: Connection, project_id: str, route_id: str, version: int) -> RouteVersionRow | None:
+    """Return one version of a route; None where there is no such version, or none any more."""
+    row = await conn.fetchrow(_VERSIONS, project_id, route_id, version)
+    return RouteVersionRow(**row) if row else None
+
+
+_CREATE = "INSERT INTO routes (id, project_id, version) VALUES ($1, $2, 1)"
+_ADD_VERSION = "INSERT INTO route_versions (route_id, version, document) VALUES ($1, $2, $3)"
+_TAKE_NAME = """
+    INSERT INTO model_aliases (id, project_id, name, target_kind, route_id) VALUES ($1, $2, $3, 'route', $4)
+    ON CONFLICT (project_id, name) DO NOTHING RETURNING id
+"""
+
+
+async def create_route(conn: Connection, project_id: str, name: str, document: str) -> bool:
+    """Make a route with its first version, in the caller's transaction; return False, and the transaction is of no more
+    use, if an alias, an experiment or a route of the project has the name."""
+    route_id = new_id("route")
+    await conn.execute(_CREATE, route_id, project_id)
+    await conn.execute(_ADD_VERSION, route_id, 1, document)
+    return await conn.fetchval(_TAKE_NAME, new_id("alias"), project_id, name, route_id) is not None
+
+
+_NEXT_VERSION = "SELECT max(version) + 1 FROM route_versions WHERE route_id = $1"
+_DROP_VERSIONS = """
+    DELETE FROM route_versions d USING routes r
+    WHERE r.id = d.route_id AND r.id = $1 AND d.version <> r.version AND d.version <= $2
+"""
+
+
+async def update_route(conn: Connection, project_id: str, route_id: str, document: str) -> None:
+    """Let a new version of a route answer from now on. The caller's transaction has locked the project."""
+    version = await conn.fetchval(_NEXT_VERSION, route_id)
+    await conn.execute(_ADD_VERSION, route_id, version, document)
+    await set_version(conn, project_id, route_id, version)
+    await conn.execute(_DROP_VERSIONS, route_id, version - MAX_VERSIONS)
+
+
+_SET_VERSION = "UPDATE routes SET version = $3, changed_at = now() WHERE project_id = $1 AND id = $2"
+
+
+async def set_version(conn: Connection, project_id: str, route_id: str, version: int) -> None:
+    """Let a version of a route that is kept answer from now on."""
+    await conn.execute(_SET_VERSION, project_id, route_id, version)
+
+
+_DROP_NAME = "DELETE FROM model_aliases WHERE project_id = $1 AND route_id = $2"
+_REMOVE = "DELETE FROM routes WHERE project_id = $1 AND id = $2"
+
+
+async def remove_route(conn: Connection, project_id: str, route_id: str) -> None:
+    """Remove a route with its versions; its name is free again."""
+    await conn.execute(_DROP_NAME, project_id, route_id)
+    await conn.execute(_REMOVE, project_id, route_id)

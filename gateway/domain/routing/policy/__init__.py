@@ -1,0 +1,10 @@
+"""Routing policies: a document that says which model answers a request, and the plan that it makes for one request.
+
+Pure: no I/O, no clock, no randomness. `explain` and the run of a request walk the same document with the same facts, so
+that both see the same plan.
+
+    document   the tree of nodes, its bounds, and the refusal of a wrong one by the path of the node
+    facts      everything about one request that a walk may depend on
+    plan       what is tried, on which errors what follows, and the reasons
+    walk       from a document and facts to a plan
+"""

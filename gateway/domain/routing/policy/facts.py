@@ -1,0 +1,53 @@
+"""Everything about one request that the walk of a policy may depend on. Plain data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+
+class TargetFacts(msgspec.Struct, frozen=True):
+    """One model string of a policy, as it is at this moment."""
+
+    is_usable: bool = True
+    """Whether the project may use the model, and there is such a model."""
+    is_ready: bool = True
+    """Whether a replica of the model's pool takes requests."""
+    input_nanos: int = 0
+    """The price of a prompt's token, in any unit that all targets share."""
+    output_nanos: int = 0
+    """The price of a completion's token, in the same unit."""
+    first_token_ms: float | None = None
+    """The measured time to the first token; None where there is no recent measurement."""
+    token_ms: float | None = None
+    """The measured time of each further token."""
+
+
+class Facts(msgspec.Struct, frozen=True, kw_only=True):
+    """One request, and what is known of the targets."""
+
+    route_id: str
+    """The policy's id, under which draws are made."""
+    request_id: str
+    """The id of the request, which decides each draw that is not sticky."""
+    user: str | None = None
+    """The end user that the request names."""
+    key_id: str | None = None
+    """The id of the API key."""
+    metadata: Mapping[str, str | None] = {}
+    """The values of the request's metadata under `document.metadata_keys`."""
+    prompt_tokens: int = 0
+    """The estimated size of the prompt."""
+    max_tokens: int = 256
+    """The most tokens of the completion, or as many as are usual."""
+    tools: bool = False
+    """Whether the request brings tools."""
+    tier: str = "default"
+    """The service tier."""
+    stream: bool = False
+    """Whether the reply is streamed."""
+    minute: int = 0
+    """The minute of the day in UTC, 0 to 1,439."""
+    targets: Mapping[str, TargetFacts] = {}
+    """What is known of each target; one that is not here cannot be used."""

@@ -1,0 +1,45 @@
+"""How fast the models of projects have answered lately, as routes measure it. Kept in the memory of one gateway.
+
+Times are averages in which an answer of half a minute ago counts half. What was not measured for a while is forgotten,
+so that a policy tries it again. Knows no clock: the caller gives the time.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+HALF_LIFE_S = 30.0
+FORGET_S = 120.0
+MAX_KNOWN = 10_000
+
+
+class Speed(msgspec.Struct):
+    """Measured times of one model."""
+
+    first_token_ms: float
+    token_ms: float
+    at_s: float
+
+
+class Measured:
+    """The speeds of models, by project and model."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[str, str], Speed] = {}
+
+    def add(self, project_id: str, model: str, now_s: float, *, first_token_ms: float, token_ms: float) -> None:
+        """Count one answer. token_ms: the mean time of each token after the first."""
+        before = self._known.pop((project_id, model), None)
+        speed = Speed(first_token_ms, token_ms, now_s)
+        if before is not None:
+            weight = 0.5 * 0.5 ** ((now_s - before.at_s) / HALF_LIFE_S)
+            speed.first_token_ms += weight * (before.first_token_ms - first_token_ms)
+            speed.token_ms += weight * (before.token_ms - token_ms)
+        self._known[project_id, model] = speed
+        if len(self._known) > MAX_KNOWN:
+            del self._known[next(iter(self._known))]
+
+    def find(self, project_id: str, model: str, now_s: float) -> Speed | None:
+        """Return the speed of a model; None where it was not measured lately."""
+        speed = self._known.get((project_id, model))
+        return speed if speed is not None and now_s - speed.at_s < FORGET_S else None

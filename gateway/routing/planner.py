@@ -1,0 +1,90 @@
+"""Plans for requests by a policy: reads what is known of each target now, and walks the document.
+
+The run of a request and `explain` both ask here, so that they see the same plan where they have the same facts.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import msgspec
+
+from gateway.domain.limits.work import Prices
+from gateway.domain.routing.policy.document import Document, targets_of
+from gateway.domain.routing.policy.facts import Facts, TargetFacts
+from gateway.domain.routing.policy.plan import Plan
+from gateway.domain.routing.policy.walk import walk
+from gateway.routing.experiments import RunningExperiment
+from gateway.routing.measured import Measured
+from gateway.routing.policies import RoutedPolicy
+from gateway.routing.resolve import Resolver
+from gateway.routing.route import Route
+
+BASIS_POINTS = 10_000
+"""Prices of limits are in so many parts."""
+
+_GONE = TargetFacts(is_usable=False)
+
+
+class Planned(msgspec.Struct, frozen=True):
+    """A plan, and what it was made of."""
+
+    plan: Plan
+    facts: Facts
+    found: dict[str, Route | RunningExperiment]
+    """What each usable target stands for."""
+
+
+class Planner:
+    """Makes the plans of one gateway process."""
+
+    def __init__(
+        self, resolver: Resolver, prices: Prices, is_ready: Callable[[str], bool], measured: Measured | None = None
+    ) -> None:
+        """is_ready: tells whether a replica of the pool of this name takes requests."""
+        self.measured = measured or Measured()
+        """The speeds that runs of routes have measured here."""
+        self._resolver = resolver
+        self._prices = prices
+        self._is_ready = is_ready
+
+    async def plan(self, project_id: str, organization_id: str, document: Document, facts: Facts) -> Planned:
+        """Return the plan of a policy for a request of a project. facts: without those of targets.
+
+        Raises Overloaded: when the database cannot be asked.
+        """
+        found: dict[str, Route | RunningExperiment] = {}
+        targets = {}
+        for target in targets_of(document):
+            each = await self._resolver.look_up(project_id, organization_id, target)
+            route = each.control if isinstance(each, RunningExperiment) else each
+            if isinstance(each, RoutedPolicy) or each is None or not isinstance(route, Route):
+                targets[target] = _GONE
+                continue
+            found[target] = each
+            targets[target] = self._facts_of(project_id, organization_id, route, facts.tier)
+        facts = msgspec.structs.replace(facts, targets=targets)
+        return Planned(walk(document, facts), facts, found)
+
+    async def unusable(self, project_id: str, organization_id: str, document: Document) -> tuple[str, str] | None:
+        """Return the path and the model string of the first target that the project may not use, or that is a route.
+
+        Raises Overloaded: when the database cannot be asked.
+        """
+        for target, path in targets_of(document).items():
+            found = await self._resolver.look_up(project_id, organization_id, target)
+            if found is None or isinstance(found, RoutedPolicy):
+                return path, target
+        return None
+
+    def _facts_of(self, project_id: str, organization_id: str, route: Route, tier: str) -> TargetFacts:
+        price = self._prices.most(organization_id, project_id, route.model, tier, time.time_ns())
+        speed = self.measured.find(project_id, route.model, time.monotonic())
+        return TargetFacts(
+            is_ready=self._is_ready(route.base),
+            input_nanos=price.input // BASIS_POINTS,
+            output_nanos=price.output // BASIS_POINTS,
+            first_token_ms=None if speed is None else speed.first_token_ms,
+            token_ms=None if speed is None else speed.token_ms,
+        )

@@ -1,0 +1,31 @@
+"""Routing policies that requests can name, as a gateway remembers them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import msgspec
+
+from gateway.domain.routing.policy.document import Document, targets_of
+from gateway.routing.route import OwnName
+
+
+class RoutedPolicy(msgspec.Struct, frozen=True):
+    """A project's route: the version of its policy that answers requests."""
+
+    id: str
+    name: str
+    """The model string by which requests name the route."""
+    version: int
+    document: Document
+    named: OwnName
+
+    @property
+    def label(self) -> str:
+        """The name of the route as a reply gives it."""
+        return f"{self.name}@{self.version}"
+
+    def is_in(self, allowed: Collection[str] | None) -> bool:
+        """Tell whether these models include the route, which then may use all its targets, or every one of these; None
+        stands for all models."""
+        return allowed is None or self.name in allowed or all(each in allowed for each in targets_of(self.document))

@@ -1,0 +1,101 @@
+"""Routes in the admin API: names, documents, versions, rollback, and what they would do with a request."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import httpx
+import pytest
+
+from gateway.db.routing import routes
+from tests.gateway.admin_server import AdminServer
+
+BASE = {"target": "tiny"}
+ONE: dict[str, Any] = {"root": BASE}
+TWO: dict[str, Any] = {"root": {"fallback": {"nodes": [BASE, BASE]}}}
+
+
+@pytest.fixture
+async def route(operator: httpx.AsyncClient, acme: str) -> str:
+    """Path of a route."""
+    reply = await operator.post(f"{acme}/routes", json={"name": "router", "document": ONE})
+    assert reply.status_code == 200, reply.text
+    return f"{acme}/routes/router"
+
+
+async def test_versions_are_added_and_rolled_back_to(operator: httpx.AsyncClient, route: str) -> None:
+    made = (await operator.get(route)).json()
+    assert (made["version"], made["document"]) == (1, ONE)
+    assert (await operator.post(route, json={"document": ONE})).json()["version"] == 1  # nothing new
+    updated = (await operator.post(route, json={"document": TWO})).json()
+    assert (updated["version"], updated["document"]) == (2, TWO)
+    back = (await operator.post(f"{route}/rollback", json={"version": 1})).json()
+    assert (back["version"], back["document"]) == (1, ONE)
+    assert (await operator.post(route, json={"document": TWO})).json()["version"] == 3
+    versions = (await operator.get(f"{route}/versions")).json()["data"]
+    assert [(each["version"], each["document"]) for each in versions] == [(3, TWO), (2, TWO), (1, ONE)]
+    refused = await operator.post(f"{route}/rollback", json={"version": 9})
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "version")
+    actions = [each["type"] for each in (await operator.get("/audit_logs")).json()["data"]]
+    assert [each for each in actions if each.startswith("route.")][::-1] == [
+        "route.created",
+        "route.updated",
+        "route.rolled_back",
+        "route.updated",
+    ]
+
+
+async def test_the_oldest_versions_go_and_never_the_one_that_answers(
+    operator: httpx.AsyncClient, route: str, server: AdminServer
+) -> None:
+    made = (await operator.get(route)).json()
+    async with server.services.database.transaction() as conn:
+        project_id = await conn.fetchval("SELECT project_id FROM routes WHERE id = $1", made["id"])
+        for _ in range(routes.MAX_VERSIONS + 5):
+            await routes.update_route(conn, project_id, made["id"], '{"root": {"target": "tiny"}}')
+        kept = await routes.list_versions(conn, project_id, made["id"])
+        assert len(kept) == routes.MAX_VERSIONS and kept[0].version == routes.MAX_VERSIONS + 6
+
+
+async def test_a_name_is_one_things_alone(operator: httpx.AsyncClient, acme: str, route: str) -> None:
+    taken = await operator.post(f"{acme}/routes", json={"name": "router", "document": ONE})
+    assert (taken.status_code, taken.json()["error"]["param"]) == (409, "name")
+    for name in ("tiny", "a:b", "UP"):
+        refused = await operator.post(f"{acme}/routes", json={"name": name, "document": ONE})
+        assert (refused.status_code, refused.json()["error"]["param"]) == (400, "name")
+    for call in (operator.delete(f"{acme}/aliases/router"),):
+        refused = await call
+        assert (refused.status_code, refused.json()["error"]["code"]) == (409, "held_by_route")
+    (listed,) = (await operator.get(f"{acme}/aliases")).json()["data"]
+    assert (listed["name"], listed["target_kind"]) == ("router", "route")
+    assert (await operator.delete(route)).json()["deleted"] is True
+    assert (await operator.get(route)).status_code == 404
+    assert (await operator.get(f"{acme}/aliases")).json()["data"] == []
+
+
+async def test_a_target_that_the_project_may_not_use_is_refused_by_its_path(
+    operator: httpx.AsyncClient, acme: str, route: str
+) -> None:
+    for target in ("nobody", "tiny:nobody", "router"):  # the last one is a route
+        root = {"fallback": {"nodes": [BASE, {"target": target}]}}
+        for path, body in ((route, {}), (f"{acme}/routes", {"name": "other"})):
+            reply = await operator.post(path, json=body | {"document": {"root": root}})
+            assert reply.status_code == 400, reply.text
+            assert reply.json()["error"]["param"] == "document.root.fallback.nodes[1]"
+
+
+async def test_explain_tells_the_plan_and_the_reasons(operator: httpx.AsyncClient, acme: str) -> None:
+    cases = [{"when": {"metadata": {"plan": "paid"}}, "node": BASE}]
+    root = {"conditional": {"cases": cases, "otherwise": {"fallback": {"nodes": [BASE, BASE], "on": ["failed"]}}}}
+    await operator.post(f"{acme}/routes", json={"name": "router", "document": {"root": root}})
+    path = f"{acme}/routes/router/explain"
+    paid = (await operator.post(path, json={"metadata": {"plan": "paid"}})).json()
+    assert [step["path"] for step in paid["steps"]] == ["root.conditional.cases[0].node"]
+    free = (await operator.post(path, json={"request_id": "req_x", "time": "10:00"})).json()
+    assert [step["then"] for step in free["steps"]] == [{"failed": 1}, {}]
+    assert free["request_id"] == "req_x"
+    assert free["trace"][0] == {
+        "path": "root.conditional.cases[0]",
+        "reason": "does not hold: metadata.plan has another value",
+    }
+    assert [(each["target"], each["is_usable"]) for each in free["targets"]] == [("tiny", True)]

@@ -1,0 +1,205 @@
+"""Routing policies: wrong documents are refused by the path of the node, and every walk ends in a plan that makes
+sense, the same one each time."""
+
+from __future__ import annotations
+
+import json
+import random
+from typing import Any
+
+import msgspec
+import pytest
+
+from gateway.domain.errors import InvalidRequest
+from gateway.domain.routing.policy.document import MAX_DEPTH, MAX_LEAVES, MAX_NODES, nodes_of, read_document, targets_of
+from gateway.domain.routing.policy.facts import Facts, TargetFacts
+from gateway.domain.routing.policy.walk import walk
+
+NUM_DOCUMENTS = 10_000
+ERRORS = ("unavailable", "overloaded", "rate_limited", "timeout", "failed", "context_length")
+MODELS = ("a", "b", "c", "d:x", "e:y@2")
+
+
+def target(name: str) -> dict[str, Any]:
+    return {"target": name}
+
+
+def read(root: object) -> Any:
+    return read_document(json.dumps({"root": root}).encode())
+
+
+def facts(*, usable: str = "abc", **given: Any) -> Facts:
+    targets = {name: TargetFacts() for name in usable} | given.pop("targets", {})
+    return Facts(**({"route_id": "route_x", "request_id": "req_x", "targets": targets} | given))
+
+
+def random_node(draw: random.Random, depth: int) -> dict[str, Any]:
+    kind = draw.choice(("target", "target", "weighted", "fallback", "conditional", "cheapest", "fastest"))
+    if kind == "target" or depth >= 4:
+        return target(draw.choice(MODELS))
+    nodes = [random_node(draw, depth + 1) for _ in range(draw.randint(1, 2))]
+    match kind:
+        case "weighted":
+            choices = [{"weight": draw.randint(1, 9), "node": each} for each in nodes]
+            return {kind: {"choices": choices, "sticky": draw.choice((None, "user", "key"))}}
+        case "fallback":
+            on = draw.sample(ERRORS, draw.randint(0, len(ERRORS)))
+            return {kind: {"nodes": nodes, "on": on, "first_token_ms": draw.choice((None, 100, 9000))}}
+        case "conditional":
+            when: dict[str, Any] = draw.choice(
+                ({"tools": True}, {"prompt_tokens": {"min": 9}}, {"metadata": {"plan": ["x", "y"]}}, {"tier": "flex"})
+            )
+            return {kind: {"cases": [{"when": when, "node": each} for each in nodes], "otherwise": target("a")}}
+        case _:
+            return {kind: {"nodes": nodes}}
+
+
+def random_facts(draw: random.Random) -> Facts:
+    targets = {
+        name: TargetFacts(
+            is_usable=draw.random() < 0.8,
+            is_ready=draw.random() < 0.8,
+            input_nanos=draw.randint(0, 9),
+            output_nanos=draw.randint(0, 9),
+            first_token_ms=draw.choice((None, 10.0, 500.0)),
+        )
+        for name in MODELS
+        if draw.random() < 0.9
+    }
+    return facts(
+        usable="",
+        targets=targets,
+        request_id=f"req_{draw.random()}",
+        user=draw.choice((None, "ann", "bob")),
+        metadata={"plan": draw.choice((None, "x", "z"))},
+        prompt_tokens=draw.randint(0, 20),
+        tools=draw.random() < 0.5,
+        tier=draw.choice(("default", "flex")),
+    )
+
+
+def test_every_walk_ends_in_the_same_plan_each_time_and_never_goes_back() -> None:
+    draw = random.Random(7)
+    num_steps = 0
+    for _ in range(NUM_DOCUMENTS):
+        try:
+            document = read(random_node(draw, 1))
+        except InvalidRequest as error:
+            assert "more than" in error.message
+            continue
+        given = random_facts(draw)
+        plan = walk(document, given)
+        again = read_document(msgspec.json.encode(document))  # as it is kept, and as explain reads it
+        assert walk(again, msgspec.json.decode(msgspec.json.encode(given), type=Facts)) == plan
+        leaves = {path: node.target for path, node, _ in nodes_of(document) if node.target}
+        assert len({step.path for step in plan.steps}) == len(plan.steps)
+        for number, step in enumerate(plan.steps):
+            assert leaves[step.path] == step.target and given.targets[step.target].is_usable
+            assert all(number < follower < len(plan.steps) for follower in step.then.values())
+            assert step.first_token_ms is None or "timeout" in step.then
+        if not plan.steps:  # then a choice led to nothing that can be used
+            assert any("passed over" in edge.reason or "can be used" in edge.reason for edge in plan.trace)
+        num_steps += len(plan.steps)
+    assert num_steps > NUM_DOCUMENTS // 2  # the documents were worth the while
+
+
+@pytest.mark.parametrize(
+    ("root", "path", "why"),
+    [
+        ({}, "root", "exactly one"),
+        ({"target": "a", "cheapest": {"nodes": [{"target": "b"}]}}, "root", "exactly one"),
+        ({"fallback": {"nodes": [{"target": "a"}, {}]}}, "root.fallback.nodes[1]", "exactly one"),
+        ({"fallback": {"nodes": [{"target": "a"}, {"x": 1}]}}, "root.fallback.nodes[1]", "unknown field `x`"),
+        ({"fallback": {"nodes": [{"target": "a"}], "on": ["bad"]}}, "root.fallback.on[0]", "'bad'"),
+        ({"weighted": {"choices": [{"weight": 0, "node": {"target": "a"}}]}}, "root.weighted", "above 0"),
+        (
+            {"conditional": {"cases": [{"when": {}, "node": {"target": "a"}}], "otherwise": {"target": "b"}}},
+            "root.conditional.cases[0].when",
+            "says something",
+        ),
+        (
+            {
+                "conditional": {
+                    "cases": [{"when": {"time": {"from": "8:00", "until": "09:00"}}, "node": {"target": "a"}}],
+                    "otherwise": {"target": "b"},
+                }
+            },
+            "root.conditional.cases[0].when.time.from",
+            "HH:MM",
+        ),
+    ],
+)
+def test_a_wrong_document_is_refused_by_the_path_of_the_node(root: object, path: str, why: str) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        read(root)
+    assert refused.value.param == f"document.{path}"
+    assert why in refused.value.message
+
+
+def test_depth_nodes_targets_and_bytes_are_bounded() -> None:
+    deep: dict[str, Any] = target("a")
+    for _ in range(MAX_DEPTH):
+        deep = {"cheapest": {"nodes": [deep]}}
+    many = {"cheapest": {"nodes": [target("a")] * (MAX_LEAVES + 1)}}
+    empty: dict[str, Any] = {"cheapest": {"nodes": [target("a")]}}
+    wide = {"cheapest": {"nodes": [{"cheapest": {"nodes": [empty] * 8}}] * 8}}
+    for root, why in ((deep, "deep"), (many, "targets"), (wide, "more than"), (target("a" * 70_000), "KiB")):
+        with pytest.raises(InvalidRequest, match=why):
+            read(root)
+    with pytest.raises(InvalidRequest):
+        read_document(b'{"root":' + b'{"cheapest":{"nodes":[' * 2_500 + b"]}}" * 2_500 + b"}")
+    assert MAX_NODES >= MAX_LEAVES
+
+
+def test_weights_hold_over_requests_and_a_sticky_user_keeps_its_branch() -> None:
+    choices = [{"weight": 3, "node": target("a")}, {"weight": 1, "node": target("b")}]
+    free, sticky = (read({"weighted": {"choices": choices, "sticky": each}}) for each in (None, "user"))
+    plans = [walk(free, facts(request_id=f"req_{i}")) for i in range(4_000)]
+    share = sum(plan.steps[0].target == "a" for plan in plans) / len(plans)
+    assert abs(share - 0.75) < 0.03
+    for user in "uvwxyz":
+        assert len({walk(sticky, facts(request_id=f"req_{i}", user=user)).steps[0].path for i in range(20)}) == 1
+
+
+def test_a_choice_passes_over_what_is_down_and_never_what_is_all_there_is() -> None:
+    document = read(
+        {"weighted": {"choices": [{"weight": 99, "node": target("a")}, {"weight": 1, "node": target("b")}]}}
+    )
+    down = TargetFacts(is_ready=False)
+    assert walk(document, facts(targets={"a": down})).steps[0].target == "b"
+    assert len(walk(document, facts(targets={"a": down, "b": down})).steps) == 1
+    assert walk(document, facts(usable="")).steps == ()
+
+
+def test_the_cheapest_and_the_fastest_are_chosen_by_numbers() -> None:
+    two = {"nodes": [target("a"), target("b")]}
+    prices = {"a": TargetFacts(input_nanos=1, output_nanos=9), "b": TargetFacts(input_nanos=5, output_nanos=5)}
+    assert walk(read({"cheapest": two}), facts(targets=prices, prompt_tokens=900)).steps[0].target == "a"
+    assert walk(read({"cheapest": two}), facts(targets=prices, prompt_tokens=9)).steps[0].target == "b"
+    times = {"a": TargetFacts(first_token_ms=10, token_ms=9), "b": TargetFacts(first_token_ms=500, token_ms=1)}
+    assert walk(read({"fastest": two}), facts(targets=times, max_tokens=8)).steps[0].target == "a"
+    assert walk(read({"fastest": two}), facts(targets=times, max_tokens=800)).steps[0].target == "b"
+
+
+def test_a_fallback_within_another_leaves_to_the_outer_one_what_it_does_not_follow() -> None:
+    inner = {"fallback": {"nodes": [target("a"), target("b")], "on": ["rate_limited"], "first_token_ms": 50}}
+    plan = walk(read({"fallback": {"nodes": [inner, target("c")], "on": ["failed", "timeout"]}}), facts())
+    assert [step.target for step in plan.steps] == ["a", "b", "c"]
+    assert [step.then for step in plan.steps] == [
+        {"failed": 2, "rate_limited": 1, "timeout": 2},
+        {"failed": 2, "timeout": 2},
+        {},
+    ]
+    assert [step.first_token_ms for step in plan.steps] == [50, None, None]
+
+
+def test_hours_may_pass_midnight() -> None:
+    when = {"time": {"from": "22:00", "until": "06:00"}}
+    document = read({"conditional": {"cases": [{"when": when, "node": target("a")}], "otherwise": target("b")}})
+    at = {22 * 60: "a", 0: "a", 359: "a", 360: "b", 22 * 60 - 1: "b"}
+    assert {minute: walk(document, facts(minute=minute)).steps[0].target for minute in at} == at
+
+
+def test_the_targets_are_known_with_their_paths() -> None:
+    document = read({"fallback": {"nodes": [target("a"), {"cheapest": {"nodes": [target("b"), target("a")]}}]}})
+    assert targets_of(document) == {"a": "root.fallback.nodes[0]", "b": "root.fallback.nodes[1].cheapest.nodes[0]"}
