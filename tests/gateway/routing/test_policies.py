@@ -15,7 +15,9 @@ import httpx
 import pytest
 
 from engine.config import model_digest
+from gateway.db.limits.limits import set_limit
 from gateway.db.routing import routes
+from gateway.domain.limits.limit import Limit
 from gateway.domain.routing.policy.document import read_document
 from gateway.domain.routing.policy.facts import Facts, TargetFacts
 from gateway.domain.routing.policy.walk import walk
@@ -188,6 +190,37 @@ def test_a_pool_that_fails_or_is_too_slow_is_followed_and_costs_nothing(
     wait_until(lambda: len(made.rows(request_id)) >= 2, "both attempts are in the ledger")
     assert made.billed(request_id) == [(LARGE, "length")]
     assert {(model, end) for model, end, _ in made.rows(request_id)} == {(first, "superseded"), (LARGE, "length")}
+
+
+@pytest.mark.parametrize(("first", "bound_ms"), [(DOWN, None), (BROKEN, None), (SLOW, 300)])
+def test_what_a_followed_attempt_had_reserved_is_given_back(
+    module_dsn: str, gateway: LiveGateway, client: httpx.Client, first: str, bound_ms: int | None
+) -> None:
+    """One request at a time, and tokens for little more than one, are enough for a request that is tried twice."""
+    limited = asyncio.run(make_tenant(module_dsn, f"limited-{first}", "pirate", "1"))
+    asyncio.run(limit(module_dsn, limited))
+    with httpx.Client(
+        base_url=gateway.url, headers={"authorization": f"Bearer {limited.key}"}, timeout=PATIENCE_S
+    ) as own:
+        fallback: dict[str, Any] = {"nodes": [target(first), target(LARGE)]}
+        if bound_ms is not None:
+            fallback["first_token_ms"] = bound_ms
+        route = Routes(module_dsn, limited, own).make("tried", {"fallback": fallback})
+        for _ in range(2):
+            reply = complete(own, route, max_tokens=400)
+            assert (reply.status_code, reply.headers.get("x-lorikeet-attempts")) == (200, "2"), reply.text
+            assert reply.headers["x-lorikeet-target"] == LARGE
+
+
+async def limit(dsn: str, tenant: Tenant) -> None:
+    conn = await asyncpg.connect(dsn)
+    try:
+        organization_id = await conn.fetchval("SELECT organization_id FROM projects WHERE id = $1", tenant.project_id)
+        for unit, window, most in (("concurrency", "none", 1), ("tokens", "day", 1000)):
+            wanted = Limit("", organization_id, tenant.project_id, None, None, unit, window, most, True)  # type: ignore[arg-type]
+            await set_limit(conn, wanted)
+    finally:
+        await conn.close()
 
 
 def test_an_error_that_no_fallback_is_about_is_the_clients(made: Routes, client: httpx.Client) -> None:
