@@ -14,7 +14,7 @@ export function useArmModels(projectId, exclude) {
   const adapters = useAll(pathOf(projectId, "/adapters"));
   const aliases = useAll(pathOf(projectId, "/aliases"));
   const own = (adapters.data ?? []).filter(({ version }) => version !== null);
-  const names = (aliases.data ?? []).filter(({ name, target_kind: kind }) => name !== exclude && kind !== "experiment");
+  const names = (aliases.data ?? []).filter(({ name, target_kind: kind }) => name !== exclude && !["experiment", "route"].includes(kind));
   return {
     isLoading: [bases, adapters, aliases].some(({ data, error }) => data === undefined && !error),
     adapters: Object.fromEntries(own.map((adapter) => [adapter.model, adapter])),
