@@ -69,6 +69,7 @@ class Sent(msgspec.Struct, frozen=True):
     ttft_ms: float | None = 20.0
     latency_ms: float | None = 60.0
     queue_ms: float = 1.5
+    decode_ms: float = 40.0
 
 
 def unit(number: int) -> bytes:
@@ -163,7 +164,7 @@ def _event(made: Made, sent: Sent) -> dict[str, Any]:
         finish_reason=sent.finish_reason,
         queue_ms=sent.queue_ms,
         prefill_ms=3.25,
-        decode_ms=40.0,
+        decode_ms=sent.decode_ms,
         ttft_ms=sent.ttft_ms,
         latency_ms=sent.latency_ms,
         adapter_load_bytes=0,

@@ -20,13 +20,13 @@ import httpx
 import msgspec
 import pytest
 
-from gateway.content.cipher import Cipher
 from gateway.content.keys import content_keys
 from gateway.db.experiments.units import FORGET
 from gateway.db.pool import Database
 from gateway.domain.experiments.assignment import assign, unit_digest
 from gateway.experiments.keys import ProjectKeys
 from gateway.settings import Settings
+from gateway.support.cipher import Cipher
 from tests.gateway.content.conftest import everything
 from tests.gateway.experiments import books_rows
 from tests.gateway.experiments.books_rows import Sent, send, unit, vote
