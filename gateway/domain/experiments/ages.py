@@ -19,9 +19,9 @@ from gateway.domain.experiments.results import (
     SumsRow,
     Tally,
     comparison_of,
-    of_equal_weights,
     kind_of,
     level_of,
+    of_equal_weights,
     wanted,
 )
 from gateway.domain.experiments.sums import NO_UNITS, Sums

@@ -209,7 +209,7 @@ _VOTE = """
 _VOTE_EVENT = """
     INSERT INTO experiment_events (experiment_id, kind, feedback_id, created_at) VALUES ($1, 'feedback', $2, $3)
 """
-_VOTES = """
+_FIRST_VOTES = """
     WITH cast_now AS (
         INSERT INTO feedback (id, project_id, request_id, metric, source, value, fingerprint, occurred_at)
         SELECT v.id, $2, v.request_id, 'paid', 'user', v.value, '', v.at
@@ -226,7 +226,7 @@ async def vote_once_each(
 ) -> None:
     """Write the first vote about each of some requests, by the metric `paid`, in one statement."""
     ids, times = [new_id("fb") for _ in request_ids], [at] * len(request_ids)
-    await conn.execute(_VOTES, made.id, made.project_id, ids, request_ids, values, times)
+    await conn.execute(_FIRST_VOTES, made.id, made.project_id, ids, request_ids, values, times)
 
 
 _WITHDRAW = "UPDATE feedback SET withdrawn_at = now() WHERE id = $1"
