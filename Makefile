@@ -12,7 +12,7 @@ NATIVE := kernels/cpu/hatch_build.py kernels/cpu/build.py $(wildcard kernels/cpu
 DEMO_MODEL := build/models/smollm2-135m-instruct
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: serve test check bench bench-gateway bench-balance bench-adapters bench-kernels bench-cpu-kernels bench-gpu long-kernels long-numerics long-scheduler \
+.PHONY: serve test check bench bench-gateway bench-balance bench-votes bench-adapters bench-kernels bench-cpu-kernels bench-gpu long-kernels long-numerics long-scheduler \
 	long-grammar long-schemathesis long-tenancy long-limits long-conservation long-pools long-adapter-kills long-usage long-exports long-hostile long-idempotency \
 	long-malformed long-signatures long-tools long-experiments \
 	long-streams bench-streams conformance screenshots install clean
@@ -109,10 +109,18 @@ long-pools: $(VENV)/.installed-dev
 	$(BIN)/pytest --full -s tests/faults/pools
 
 # 2,000 experiments without an effect for each of five shapes of outcomes, looked at 1,000 times each; with effects, faults
-# and errors as many; a million units under 200 changes of weights: a minute. Then 100,000 requests to arms that say who
-# they are, under promotions, restarts and 60 kills.
+# and errors as many; a million units under 200 changes of weights: a minute. Then 20 of each shape and 200 with and without
+# harm through the tables, one of 500,000 units forgotten, and 5,000 requests to arms that say who they are: half an hour.
+# Last, 100,000 requests under 1,000 kills, in rounds of a seed each: an hour. FIRST_SEED goes on from one, and NUM_ROUNDS
+# runs fewer.
 long-experiments: $(VENV)/.installed-dev
-	$(BIN)/pytest --full -s tests/gateway/domain/experiments tests/gateway/experiments tests/e2e/test_experiment_arms.py
+	$(BIN)/pytest --full -s tests/gateway/domain/experiments tests/gateway/experiments tests/e2e/test_experiment_arms.py \
+	    tests/faults/test_experiment_kills.py
+
+# Votes that one gateway keeps in a second, in batches of 1,000: half a minute.
+#     make bench-votes ARGS="--batch 100 --senders 8"
+bench-votes: $(VENV)/.installed-dev $(DEMO_MODEL)
+	$(BIN)/python -m gateway.bench.experiments.votes --model-dir $(DEMO_MODEL) $(ARGS)
 
 # A gateway killed at 200 moments of uploads, promotions and removals of adapters. FIRST_SEED goes on from one.
 long-adapter-kills: $(VENV)/.installed-dev

@@ -46,12 +46,14 @@ LIMITS: tuple[tuple[Unit, Window, int], ...] = (
 
 
 class Installation(msgspec.Struct, frozen=True):
-    """ports: of the gateways; keys: one of each tenant; engine_endpoint: where gateways find the engine."""
+    """ports: of the gateways; keys: one of each tenant; engine_endpoint: where gateways find the engine; dsn: of the
+    database."""
 
     ports: list[int]
     keys: list[str]
     gateways: list[subprocess.Popen[bytes]]
     engine_endpoint: str
+    dsn: str
 
     def cpu_s(self) -> float:
         """Seconds of processor time that the gateways have used."""
@@ -106,7 +108,7 @@ def running(
             ports.append(port)
         for port, process in zip(ports, gateways, strict=True):
             _wait_ready(port, process)
-        yield Installation(ports, keys, gateways, settings.engine.endpoint)
+        yield Installation(ports, keys, gateways, settings.engine.endpoint, dsn)
 
 
 async def _pool(dsn: str, model_dir: Path, endpoints: Sequence[str]) -> None:

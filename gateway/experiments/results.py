@@ -237,6 +237,8 @@ class Health(msgspec.Struct, frozen=True):
 
 
 BUSY_SHARE = 0.01
+NOT_BUSY = 10
+"""Requests that no unit is busy with, however few there are of others: a new experiment has nothing else."""
 MAX_BUSY = 20
 
 
@@ -261,7 +263,7 @@ async def read_health(conn: Connection, experiment: HasId) -> Health:
     num_units, num_requests = sum(row.units for row in rows), sum(row.requests for row in rows)
     answers = [row.sums for row in await load_sums(conn, scope.id, ["answer_rate"], by_day=False)]
     num_answered, num_closed = sum(each.y for each in answers), sum(each.n for each in answers)
-    busy = await busy_units(conn, scope.id, int(num_requests * BUSY_SHARE), MAX_BUSY)
+    busy = await busy_units(conn, scope.id, max(NOT_BUSY, int(num_requests * BUSY_SHARE)), MAX_BUSY)
     days = days_since(scope)
     return Health(
         epochs=tuple(epochs),

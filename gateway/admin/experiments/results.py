@@ -29,7 +29,8 @@ from gateway.db.experiments.looks import LookRow
 from gateway.db.experiments.metrics import list_metrics
 from gateway.db.experiments.sums import load_units_by_day
 from gateway.domain.experiments.definition import Experiment
-from gateway.experiments.results import Health, read_ages, read_health, read_look, read_timeline
+from gateway.domain.experiments.metrics import needs_equal_weights
+from gateway.experiments.results import Health, names_of, read_ages, read_health, read_look, read_timeline
 
 if TYPE_CHECKING:
     import datetime
@@ -221,6 +222,12 @@ def _problems(defined: Experiment, found: Health, arms: list[wire.ArmHealth]) ->
     no_unit = found.not_analysed.get("no_unit", 0)
     if no_unit > found.num_requests / 10:
         problems.append(f"{no_unit:,} requests named no unit in `{defined.unit.source}`: they are not analysed.")
+    timed = next((each for each in names_of(defined) if needs_equal_weights(each)), None)
+    if timed is not None and found.epochs and len({each for each in found.epochs[-1].shares if each}) > 1:
+        problems.append(
+            "Weights are unequal, and prompts of the smaller arm are cached less, which makes it slower without any "
+            f"effect: `{timed}` is compared over units that came under equal weights."
+        )
     if found.busy_units:
         problems.append(
             f"{len(found.busy_units)} units made more than 1 % of the requests each: perhaps a placeholder such as "

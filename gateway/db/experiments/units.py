@@ -331,10 +331,14 @@ _FORGET_EVENTS = """
     WHERE r.project_id = $1 AND r.digest = $2 AND e.request_id = r.request_id
       AND r.experiment_id IN (SELECT id FROM experiments WHERE project_id = $1)
 """
+# Each half by an index of its own: with OR, all votes of the project would be read.
 _FORGET_FEEDBACK = """
-    DELETE FROM feedback WHERE project_id = $1 AND (digest = $2 OR request_id IN (
-        SELECT request_id FROM experiment_requests
-        WHERE digest = $2 AND experiment_id IN (SELECT id FROM experiments WHERE project_id = $1)))
+    DELETE FROM feedback f USING (
+        SELECT id FROM feedback WHERE project_id = $1 AND digest = $2
+        UNION
+        SELECT v.id FROM experiment_requests r JOIN feedback v ON v.request_id = r.request_id AND v.project_id = $1
+        WHERE r.digest = $2 AND r.experiment_id IN (SELECT id FROM experiments WHERE project_id = $1)
+    ) gone WHERE f.id = gone.id
 """
 _FORGET_REQUESTS = """
     DELETE FROM experiment_requests
@@ -346,9 +350,13 @@ _FORGET_UNIT = """
 """
 
 
+FORGET = _FORGET_EVENTS, _FORGET_FEEDBACK, _FORGET_REQUESTS, _FORGET_UNIT
+"""Statements that forget a unit, in this order, each with a project and a digest."""
+
+
 async def forget_rows(conn: Connection, project_id: str, digest: bytes) -> None:
     """Delete every row of a project that has a unit's digest, its requests' events and the votes about both."""
-    for statement in (_FORGET_EVENTS, _FORGET_FEEDBACK, _FORGET_REQUESTS, _FORGET_UNIT):
+    for statement in FORGET:
         await conn.execute(statement, project_id, digest)
 
 

@@ -12,7 +12,7 @@ import msgspec
 
 from gateway.domain.experiments.definition import Experiment
 from gateway.domain.experiments.effects import Kind
-from gateway.domain.experiments.metrics import METRICS
+from gateway.domain.experiments.metrics import METRICS, needs_equal_weights
 from gateway.domain.experiments.results import (
     Comparison,
     Role,
@@ -21,6 +21,7 @@ from gateway.domain.experiments.results import (
     comparison_of,
     kind_of,
     level_of,
+    of_equal_weights,
     wanted,
 )
 from gateway.domain.experiments.sums import NO_UNITS, Sums
@@ -81,7 +82,8 @@ def effects_by_age(
         ]
         for arm in range(1, len(experiment.arms)):
             alpha = level_of(experiment, role) / num
-            compared = [comparison_of(experiment, each, (metric, role, goal, kind), arm, alpha) for each in days]
+            seen = [of_equal_weights(each, arm) if needs_equal_weights(metric) else each for each in days]
+            compared = [comparison_of(experiment, each, (metric, role, goal, kind), arm, alpha) for each in seen]
             shown = tuple((age, each) for age, each in enumerate(compared) if each is not None)
             if shown:
                 found.append(AgeEffects(metric, role, arm, shown, trend_of([each for _, each in shown])))

@@ -17,16 +17,18 @@ class Metric(msgspec.Struct, frozen=True):
     has_quantiles: bool = False
     is_error: bool = False
     """Whether the first of each unit is counted and compared exactly (`counts`), however rates move with the hour."""
+    needs_equal_weights: bool = False
+    """Whether it is lower where the cache of prompts is warmer, as that of an arm with more requests is."""
 
 
 METRICS: dict[str, Metric] = {
     "cost_nanos": Metric("decrease"),
     "prompt_tokens": Metric("decrease"),
     "completion_tokens": Metric("decrease", per_request=True),
-    "ttft_ms": Metric("decrease", per_request=True, has_quantiles=True),
+    "ttft_ms": Metric("decrease", per_request=True, has_quantiles=True, needs_equal_weights=True),
     "time_per_token_ms": Metric("decrease", per_request=True, has_quantiles=True),
     "queue_ms": Metric("decrease", per_request=True, has_quantiles=True),
-    "engine_ms": Metric("decrease", per_request=True, has_quantiles=True),
+    "engine_ms": Metric("decrease", per_request=True, has_quantiles=True, needs_equal_weights=True),
     "error_rate": Metric("decrease", is_error=True),
     "refusal_rate": Metric("decrease", is_error=True),
     "length_rate": Metric("decrease", per_request=True),
@@ -55,3 +57,9 @@ def read_metric(text: str, own: Collection[str] = ()) -> Read | None:
     if metric is None or (dot and (suffix not in QUANTILES or not metric.has_quantiles)):
         return None
     return Read(name, metric, QUANTILES[suffix] if dot else None)
+
+
+def needs_equal_weights(text: str) -> bool:
+    """Tell whether a metric, such as `ttft_ms.p95`, is compared between arms of equal weight alone."""
+    read = read_metric(text)
+    return read is not None and read.metric is not None and read.metric.needs_equal_weights

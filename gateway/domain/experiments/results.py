@@ -136,14 +136,17 @@ def results_of(experiment: Experiment, tally: Tally, own: Mapping[str, Kind] | N
         for arm in range(1, num_arms):
             verdict: guardrails.Verdict = "unclear"
             log_e = None
+            seen = tally
+            if read.metric is not None and read.metric.needs_equal_weights:
+                seen = of_equal_weights(tally, arm)
             if read.quantile is not None:
-                quantile = _quantiles_of(experiment, tally, (metric, read, role), arm, alpha)
+                quantile = _quantiles_of(experiment, seen, (metric, read, role), arm, alpha)
                 by_quantile.append(quantile)
                 verdict = _quantile_verdict(quantile, margin) if goal == "decrease" else "unclear"
             else:
                 kind = kind_of(metric, own)
                 assert kind is not None
-                compared = comparison_of(experiment, tally, (metric, role, goal, kind), arm, alpha)
+                compared = comparison_of(experiment, seen, (metric, role, goal, kind), arm, alpha)
                 if compared is not None:
                     comparisons.append(compared)
                 if read.metric is not None and read.metric.is_error:
@@ -202,6 +205,19 @@ def collapsed(tally: Tally) -> Tally:
         units=[UnitsRow(day, *key, *both) for key, both in units.items()],
         sums=[SumsRow(day, *key, total) for key, total in sums.items()],
         times=[TimesRow(day, *key, tuple(map(sum, zip(*listed, strict=True)))) for key, listed in times.items()],
+    )
+
+
+def of_equal_weights(tally: Tally, arm: int) -> Tally:
+    """Return what is known of the epochs in which an arm had the control's share of the units: in others the prompts of
+    the smaller one are cached less, which makes it slower without any effect."""
+    shares = {epoch: each for epoch, each in tally.shares.items() if math.isclose(each[0], each[arm])}
+    return msgspec.structs.replace(
+        tally,
+        shares=shares,
+        units=[row for row in tally.units if row.epoch in shares],
+        sums=[row for row in tally.sums if row.epoch in shares],
+        times=[row for row in tally.times if row.epoch in shares],
     )
 
 

@@ -81,6 +81,7 @@ def _metrics(scope: Scope) -> dict[str, Any]:
             "is_error": metric is not None and metric.is_error,
             "better": None if metric is None else metric.better,
             "is_in_every_unit": metric is not None and read.name in IN_EVERY_UNIT,
+            "needs_equal_weights": metric is not None and metric.needs_equal_weights,
         }
     return found
 

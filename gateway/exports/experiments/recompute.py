@@ -33,11 +33,12 @@ def recompute(export: dict[str, Any]) -> dict[str, Any]:
         goal = declared or about["better"]
         for arm in range(1, arms):
             verdict, log_e = "unclear", None
+            seen = of_equal_weights(export, arm) if about["needs_equal_weights"] else export
             if about["quantile"] is not None:
-                quantiles.append(quantiles_of(export, name, role, arm, levels[role]))
+                quantiles.append(quantiles_of(seen, name, role, arm, levels[role]))
                 verdict = quantile_verdict(quantiles[-1], margin) if goal == "decrease" else "unclear"
             else:
-                compared = comparison(export, units, (name, role, goal), arm, levels[role])
+                compared = comparison(seen, units_of(seen, arms), (name, role, goal), arm, levels[role])
                 comparisons += [compared] if compared else []
                 if about["is_error"]:
                     verdict, log_e = errors_verdict(export, name, arm)
@@ -284,6 +285,12 @@ def errors_verdict(export: dict[str, Any], metric: str, arm: int) -> tuple[str, 
     found = math.fsum(log_e(failed, shares, 10.0) for failed, shares in pairs)
     more = sum(failed[1] - sum(failed) * shares[1] for failed, shares in pairs) > 0
     return ("harmed" if more and found >= -math.log(GUARDRAIL_ALPHA) else "unclear"), found
+
+
+def of_equal_weights(export: dict[str, Any], arm: int) -> dict[str, Any]:
+    shares = {epoch: each for epoch, each in export["shares"].items() if math.isclose(each[0], each[arm])}
+    rows = {name: [row for row in export[name] if str(row[1]) in shares] for name in ("units", "sums", "times")}
+    return {**export, "shares": shares, **rows}
 
 
 def interval_verdict(relative: dict[str, float] | None, goal: str, margin: float) -> str:

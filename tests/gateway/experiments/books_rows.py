@@ -69,6 +69,7 @@ class Sent(msgspec.Struct, frozen=True):
     ttft_ms: float | None = 20.0
     latency_ms: float | None = 60.0
     queue_ms: float = 1.5
+    decode_ms: float = 40.0
 
 
 def unit(number: int) -> bytes:
@@ -163,7 +164,7 @@ def _event(made: Made, sent: Sent) -> dict[str, Any]:
         finish_reason=sent.finish_reason,
         queue_ms=sent.queue_ms,
         prefill_ms=3.25,
-        decode_ms=40.0,
+        decode_ms=sent.decode_ms,
         ttft_ms=sent.ttft_ms,
         latency_ms=sent.latency_ms,
         adapter_load_bytes=0,
@@ -208,6 +209,26 @@ _VOTE = """
 _VOTE_EVENT = """
     INSERT INTO experiment_events (experiment_id, kind, feedback_id, created_at) VALUES ($1, 'feedback', $2, $3)
 """
+_FIRST_VOTES = """
+    WITH cast_now AS (
+        INSERT INTO feedback (id, project_id, request_id, metric, source, value, fingerprint, occurred_at)
+        SELECT v.id, $2, v.request_id, 'paid', 'user', v.value, '', v.at
+        FROM unnest($3::text[], $4::text[], $5::bigint[], $6::timestamptz[]) AS v (id, request_id, value, at)
+        RETURNING id, occurred_at
+    )
+    INSERT INTO experiment_events (experiment_id, kind, feedback_id, created_at)
+    SELECT $1, 'feedback', id, occurred_at FROM cast_now
+"""
+
+
+async def vote_once_each(
+    conn: Connection, made: Made, request_ids: Sequence[str], values: Sequence[int], at: datetime.datetime
+) -> None:
+    """Write the first vote about each of some requests, by the metric `paid`, in one statement."""
+    ids, times = [new_id("fb") for _ in request_ids], [at] * len(request_ids)
+    await conn.execute(_FIRST_VOTES, made.id, made.project_id, ids, request_ids, values, times)
+
+
 _WITHDRAW = "UPDATE feedback SET withdrawn_at = now() WHERE id = $1"
 
 

@@ -13,7 +13,7 @@ from gateway.db.pool import Database
 from gateway.domain.experiments.sums import NO_UNITS, Unit, sums_of
 from gateway.experiments.results import read_results
 from tests.gateway.domain.experiments.looks import SHAPES
-from tests.gateway.experiments.books_rows import Sent, keep_books, make_experiment, send, unit, vote
+from tests.gateway.experiments.books_rows import Sent, keep_books, make_experiment, send, unit, vote_once_each
 from tests.gateway.experiments.test_books import LONG_AGO, check
 
 MICRO = 1_000_000
@@ -34,8 +34,7 @@ async def test_sums_of_the_tables_are_the_pure_sums(database: Database, shape: s
                 part = range(look * num_units // num_looks, (look + 1) * num_units // num_looks)
                 at = LONG_AGO + datetime.timedelta(seconds=look)
                 ids = await send(conn, made, [Sent(unit(n), arms[n], at, tokens=abs(outcomes[n])) for n in part])
-                for number, request_id in zip(part, ids, strict=True):
-                    await vote(conn, made, outcomes[number], request_id=request_id, at=at)
+                await vote_once_each(conn, made, ids, [outcomes[number] for number in part], at)
                 await keep_books(database)
                 results = await read_results(conn, made)
                 proven |= any(each.is_better is not None for each in results.comparisons if each.role == "primary")

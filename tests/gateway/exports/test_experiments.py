@@ -44,12 +44,54 @@ DEFINITION: dict[str, Any] = {
     "analysis": {"tightest_at": 500, "min_days": 0},
 }
 METRICS = {
-    "thumbs_up": {"name": "thumbs_up", "quantile": None, "kind": "mean", "is_error": False, "better": None},
-    "error_rate": {"name": "error_rate", "quantile": None, "kind": "mean", "is_error": True, "better": "decrease"},
-    "ttft_ms.p95": {"name": "ttft_ms", "quantile": 0.95, "kind": "ratio", "is_error": False, "better": "decrease"},
-    "ttft_ms": {"name": "ttft_ms", "quantile": None, "kind": "ratio", "is_error": False, "better": "decrease"},
-    "cost_nanos": {"name": "cost_nanos", "quantile": None, "kind": "mean", "is_error": False, "better": "decrease"},
-    "length_rate": {"name": "length_rate", "quantile": None, "kind": "ratio", "is_error": False, "better": "decrease"},
+    "thumbs_up": {
+        "name": "thumbs_up",
+        "quantile": None,
+        "kind": "mean",
+        "is_error": False,
+        "better": None,
+        "needs_equal_weights": False,
+    },
+    "error_rate": {
+        "name": "error_rate",
+        "quantile": None,
+        "kind": "mean",
+        "is_error": True,
+        "better": "decrease",
+        "needs_equal_weights": False,
+    },
+    "ttft_ms.p95": {
+        "name": "ttft_ms",
+        "quantile": 0.95,
+        "kind": "ratio",
+        "is_error": False,
+        "better": "decrease",
+        "needs_equal_weights": True,
+    },
+    "ttft_ms": {
+        "name": "ttft_ms",
+        "quantile": None,
+        "kind": "ratio",
+        "is_error": False,
+        "better": "decrease",
+        "needs_equal_weights": True,
+    },
+    "cost_nanos": {
+        "name": "cost_nanos",
+        "quantile": None,
+        "kind": "mean",
+        "is_error": False,
+        "better": "decrease",
+        "needs_equal_weights": False,
+    },
+    "length_rate": {
+        "name": "length_rate",
+        "quantile": None,
+        "kind": "ratio",
+        "is_error": False,
+        "better": "decrease",
+        "needs_equal_weights": False,
+    },
 }
 SHARES = {1: (0.5, 0.25, 0.25), 2: (1 / 3, 1 / 3, 1 / 3)}
 

@@ -44,7 +44,7 @@ def running_fleet(
     model_dir = make_model_folder(folder / "model")
     settings = Settings(data_dir=folder, model=str(model_dir), model_name=BASE)
     settings.run_dir.mkdir(parents=True)
-    asyncio.run(_set_prices(dsn))
+    asyncio.run(set_prices(dsn))
     with ExitStack() as stack:
         stack.callback(FakeEngine(settings.engine.endpoint, model_dir, *engine_flags).stop)
         gateways = []
@@ -64,7 +64,8 @@ def completion(prompt: list[int], max_tokens: int, **fields: object) -> dict[str
     return {"model": BASE, "prompt": prompt, "max_tokens": max_tokens, "ignore_eos": True, **fields}
 
 
-async def _set_prices(dsn: str) -> None:
+async def set_prices(dsn: str) -> None:
+    """Set one price for all models of the default organization."""
     million = 1_000_000
     entry = Entry("*", "*", "*", INPUT_NANOS * million, INPUT_NANOS * million, OUTPUT_NANOS * million)
     conn = await asyncpg.connect(dsn)

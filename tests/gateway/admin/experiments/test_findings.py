@@ -10,7 +10,7 @@ import httpx
 from gateway.db.ledger.usage import UsageEvent, write_usage_events
 from gateway.db.organization.projects import purge_project
 from gateway.domain.experiments.assignment import unit_digest
-from tests.gateway.admin.experiments.conftest import Lab
+from tests.gateway.admin.experiments.conftest import Lab, definition
 from tests.gateway.admin_server import AdminServer
 from tests.gateway.experiments.books_rows import NOW, Made, Sent, keep_books, refuse, send, unit
 
@@ -153,6 +153,17 @@ async def test_health_says_what_is_wrong(lab: Lab) -> None:
     for words in ("not split as declared", "0% of the units in warm", "more than 1 % of the requests"):
         assert words in said, said
     assert "nothing here is to be believed" in (await get(lab, made, "results"))["conclusion"]
+
+
+async def test_health_says_that_times_of_unequal_arms_are_not_compared(lab: Lab) -> None:
+    arms = definition()["arms"]
+    arms[0]["weight"] = 9 * arms[1]["weight"]
+    made, rows = await started(lab, arms=arms)
+    await run(lab, rows)
+    (problem,) = (each for each in (await get(lab, made, "health"))["problems"] if "unequal" in each)
+    assert "`ttft_ms` is compared over units that came under equal weights" in problem
+    results = await get(lab, made, "results")
+    assert {each["metric"] for each in results["comparisons"]} == {"completion_tokens", "cost_nanos", "error_rate"}
 
 
 async def test_a_draft_has_nothing_to_show(lab: Lab) -> None:

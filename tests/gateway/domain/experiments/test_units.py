@@ -6,7 +6,7 @@ import random
 from collections.abc import Iterable, Sequence
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gateway.domain.experiments.effects import Kind
@@ -114,6 +114,11 @@ def recounted(units: Iterable[Rows]) -> Tables:
     return tables
 
 
+PATIENT = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+"""A machine with other work draws slowly."""
+
+
+@PATIENT
 @given(units_events(), st.randoms(use_true_random=False), st.integers(0, 12))
 def test_any_order_comes_to_the_same_and_equals_a_recount(events: list[Event], rng: random.Random, closed: int) -> None:
     state, tables = kept(events, closed)
@@ -124,6 +129,7 @@ def test_any_order_comes_to_the_same_and_equals_a_recount(events: list[Event], r
     assert tables.full() == other.full() == whole.full()
 
 
+@PATIENT
 @given(st.lists(units_events(), max_size=4))
 def test_a_unit_that_is_forgotten_leaves_nothing(listed: list[list[Event]]) -> None:
     rows = [rows_of(folded(events, WINDOW_US), WINDOW_US, OWN, is_closed=True) for events in listed]

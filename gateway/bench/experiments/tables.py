@@ -1,4 +1,4 @@
-"""`python -m gateway.bench.experiment_tables`: what a large experiment costs its tables, on a PostgreSQL of its own.
+"""`python -m gateway.bench.experiments.tables`: what a large experiment costs its tables, on a PostgreSQL of its own.
 
 Fills the ledger with the requests of one experiment, lets the bookkeeper count them, and then measures: events counted
 in a second, how far sums are behind under a steady load, looks at results and health, and a recount of all rows, which
@@ -286,7 +286,7 @@ async def measure(args: argparse.Namespace, dsn: str) -> dict[str, Any]:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """0 where the recount equals the tables."""
-    parser = argparse.ArgumentParser(prog="python -m gateway.bench.experiment_tables", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m gateway.bench.experiments.tables", description=__doc__)
     add = parser.add_argument
     add("--exposures", type=int, default=10_000_000)
     add("--units", type=int, default=1_000_000)

@@ -1,19 +1,21 @@
-"""Measure what experiments cost: an assignment, all that a request's path has more, and one look at large sums.
+"""`python -m gateway.bench.experiments`: what experiments cost in process, without network and database.
 
-python -m gateway.bench.experiments
+Prints the time of an assignment, of all that a request's path has more, and of one look at large sums.
 """
 
 from __future__ import annotations
 
+import argparse
 import statistics
 import sys
 import time
 from array import array
+from collections.abc import Sequence
 
 import msgspec
 import numpy as np
 
-from gateway.bench.experiment_path import path_us
+from gateway.bench.experiments.path import path_us
 from gateway.domain.experiments.allocation import first_split, reweighted
 from gateway.domain.experiments.assignment import NUM_BUCKETS, Exposed, Holdout, Split, assign, unit_digest
 from gateway.domain.experiments.definition import Arm, Experiment, Guardrail, Metrics, Primary, Target, UnitSource
@@ -79,8 +81,9 @@ def _median_us(split: Split) -> float:
     return statistics.median(rounds) * 1e6
 
 
-def main() -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     """Print all tables."""
+    argparse.ArgumentParser(prog="python -m gateway.bench.experiments", description=__doc__).parse_args(argv)
     tables = (
         ("us an assignment", assignment_us()),
         ("us of CPU time added", path_us()),
