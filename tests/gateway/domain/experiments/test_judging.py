@@ -8,7 +8,8 @@ import random
 import pytest
 
 from gateway.domain.errors import InvalidRequest
-from gateway.domain.experiments.judging import (
+from gateway.domain.experiments.statistics.judges import prediction_powered
+from gateway.domain.experiments.statistics.judging import (
     ArmVotes,
     Pair,
     Verdict,
@@ -17,7 +18,6 @@ from gateway.domain.experiments.judging import (
     preference,
     rectified_effect,
 )
-from gateway.domain.experiments.statistics.judges import prediction_powered
 
 NUM_RUNS, NUM_RUNS_FULL = 120, 2_000
 NUM_PAIRS = 2_000
