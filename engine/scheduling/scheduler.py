@@ -39,6 +39,12 @@ from engine.scheduling.waiting_queue import WaitingQueue
 from engine.sequence import Chunk, ChunkResult, Drafter, Matcher, Plan, Sequence, Status
 
 AFTER_ALL_SLOTS = 1 << 30
+BACKGROUND_WEIGHT = 0.1
+"""Requests of at most this weight are background: nobody waits for them."""
+
+BACKGROUND_TOKENS = 32
+"""The most prompt tokens of all background requests in one step. A step cannot be interrupted: whoever arrives while it
+is computed waits for all of it."""
 
 
 class Scheduler:
@@ -285,10 +291,12 @@ class Scheduler:
     def _prefill(self, sequence: Sequence, left: int, prefills: list[Chunk]) -> int:
         """Compute as much of a sequence as the budget allows; how many tokens that is. Its last one waits while its
         grammar has no time in this step."""
+        if _is_background(sequence):
+            left = min(left, BACKGROUND_TOKENS - sum(c.num_tokens for c in prefills if _is_background(c.sequence)))
         num_tokens = min(sequence.num_uncomputed, left)
-        if num_tokens == sequence.num_uncomputed and not self._matcher_time.take(sequence):
+        if num_tokens > 0 and num_tokens == sequence.num_uncomputed and not self._matcher_time.take(sequence):
             num_tokens -= 1
-        if num_tokens:
+        if num_tokens > 0:
             prefills.append(Chunk.of(sequence, sequence.num_computed, num_tokens))
             self.totals.prompt_tokens += num_tokens
         return num_tokens
@@ -316,3 +324,7 @@ class Scheduler:
                 return self.fail(sequence.request_id, EngineError("internal", NOT_A_NUMBER))
         self._requests.end(sequence)
         return None if group.num_alive else self._requests.close(group, progress.finish_reason, embedding=embedding)
+
+
+def _is_background(sequence: Sequence) -> bool:
+    return sequence.request.weight <= BACKGROUND_WEIGHT

@@ -205,22 +205,26 @@ async def running_services(settings: Settings, *, model_dir: Path, dsn: str) -> 
             reconciler,
         )
         metrics.watch(pools)
+        pipeline = Pipeline(
+            resolver,
+            pools,
+            metering.meter,
+            limiter,
+            contents,
+            notes,
+            planner,
+            metrics.shadows,
+            default_max_tokens=settings.default_max_tokens,
+            max_shadows=settings.max_shadows,
+        )
+        _run(stack, pipeline.shadows)
         yield Services(
             settings=settings,
             database=database,
             authenticator=authenticator,
             resolver=resolver,
             pools=pools,
-            pipeline=Pipeline(
-                resolver,
-                pools,
-                metering.meter,
-                limiter,
-                contents,
-                notes,
-                planner,
-                default_max_tokens=settings.default_max_tokens,
-            ),
+            pipeline=pipeline,
             metrics=metrics,
             admin=admin,
             idempotency=idempotency,

@@ -157,6 +157,18 @@ class PoolRevision:
         """The most choices that the ready replicas run and keep waiting, all together."""
         return sum(each.backend.capabilities.max_in_flight for each in self._ready()) or MAX_IN_FLIGHT
 
+    def has_spare_room(self, share: float) -> bool:
+        """Tell whether nobody waits and less than a share of all places is taken, by the replicas' last heartbeats and
+        by what this gateway has with each of them. True where no replica is ready: it refuses by itself."""
+        taken, places = 0, 0
+        for each in self._ready():
+            backend, stats = each.backend, each.backend.health().stats
+            if stats is not None and stats.num_waiting:
+                return False
+            taken += max(backend.num_in_flight, stats.num_running if stats is not None else 0)
+            places += backend.capabilities.max_running
+        return taken < share * places or not places
+
     @property
     def tokenizer(self) -> Tokenizer:
         return self.model.tokenizer

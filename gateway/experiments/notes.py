@@ -31,6 +31,7 @@ from gateway.db.experiments.notes import (
 from gateway.db.pool import FAILURES, UNFIT, Database
 from gateway.domain.errors import GatewayError
 from gateway.domain.experiments.exposure import Exposure
+from gateway.domain.experiments.shadowing import OUTCOME_PREFIX, Outcome
 
 log = structlog.get_logger(__name__)
 
@@ -103,11 +104,7 @@ class Notes:
     def exposed(self, exposure: Exposure) -> None:
         """Note the arm that a request got."""
         if not exposure.epoch:
-            key = exposure.experiment_id, _today(), exposure.reason
-            if key in self._reasons or self._has_room("reasons"):
-                self._reasons[key] = self._reasons.get(key, 0) + 1
-            else:
-                self._lost.inc()
+            self._count(exposure.experiment_id, exposure.reason)
             return
         unit = exposure.experiment_id, exposure.digest
         if unit in self._written or unit in self._units or (self._batch is not None and unit in self._batch.units):
@@ -115,6 +112,17 @@ class Notes:
         if self._has_room("units"):
             now = datetime.datetime.now(datetime.UTC)
             self._units[unit] = NewUnit(exposure.experiment_id, exposure.digest, exposure.epoch, exposure.arm, now)
+        else:
+            self._lost.inc()
+
+    def shadowed(self, experiment_id: str, outcome: Outcome) -> None:
+        """Note what became of a copy of a request for the shadow arm of an experiment."""
+        self._count(experiment_id, OUTCOME_PREFIX + outcome)
+
+    def _count(self, experiment_id: str, reason: str) -> None:
+        key = experiment_id, _today(), reason
+        if key in self._reasons or self._has_room("reasons"):
+            self._reasons[key] = self._reasons.get(key, 0) + 1
         else:
             self._lost.inc()
 

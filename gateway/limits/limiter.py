@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Collection
 from contextlib import AbstractAsyncContextManager
+from functools import partial
 
 import msgspec
 
@@ -114,10 +115,29 @@ class Limiter:
             reservation.cap, reservation.instant_ns, standing(reservation.entries, reservation.instant_ns), close
         )
 
+    async def admit_shadow(
+        self, principal: Principal, model: str, parts: tuple[Part, ...], *, service_tier: str, min_tokens: int
+    ) -> Admission:
+        """Reserve the cost of a copy of a request; no other limit counts it. Its number is bounded elsewhere.
+
+        Raises LimitReached and Overloaded.
+        """
+        reservation = await self._reserve(principal, model, parts, service_tier, min_tokens, is_shadow=True)
+        if reservation is None:
+            return Admission(max(part.max_tokens for part in parts), self.clock.now_ns(), (), lambda: None)
+        return Admission(reservation.cap, reservation.instant_ns, (), partial(self._keeper.close, reservation))
+
     async def _reserve(
-        self, principal: Principal, model: str, parts: tuple[Part, ...], service_tier: str, min_tokens: int
+        self,
+        principal: Principal,
+        model: str,
+        parts: tuple[Part, ...],
+        service_tier: str,
+        min_tokens: int,
+        *,
+        is_shadow: bool = False,
     ) -> Reservation | None:
-        """Reserve for a request; return None where nothing is limited.
+        """Reserve for a request; return None where nothing is limited. is_shadow: only limits of cost count it.
 
         Raises LimitReached and Overloaded.
         """
@@ -125,6 +145,8 @@ class Limiter:
         waits_s = iter(CONCURRENCY_WAITS_S)
         for _ in range(MAX_STALE + len(CONCURRENCY_WAITS_S)):
             limits = (await self.rules(principal, model)).reserving
+            if is_shadow:
+                limits = tuple(limit for limit in limits if limit.unit == "cost_nanos")
             if not limits:
                 return None
             if work is None:

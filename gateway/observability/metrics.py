@@ -12,7 +12,7 @@ import shutil
 import sys
 from collections.abc import Mapping, MutableMapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import structlog
@@ -20,14 +20,12 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
 from prometheus_client.multiprocess import MultiProcessCollector
 
 from engine.protocol import Usage
+from gateway.backends.pool import Pool
 from gateway.db.ledger.usage import UsageEvent
 from gateway.observability.engine_metrics import EngineCollector
 from gateway.observability.experiment_metrics import ExperimentMetrics
 from gateway.observability.journal_metrics import JournalMetrics
 from gateway.observability.request_metrics import RequestMetrics
-
-if TYPE_CHECKING:  # `serve` merges the gateways' metrics without what a pool loads: tokenizers
-    from gateway.backends.pool import Pool
 
 SHARED_METRICS_DIR = "PROMETHEUS_MULTIPROC_DIR"
 """The environment variable that makes prometheus_client keep every value in a file of its process, in this folder. It
@@ -79,6 +77,13 @@ class Metrics:
             "lorikeet_experiment_notes_lost",
             "Units, refusals and unanalysed requests of experiments that were not counted: too many at once, or a "
             "database that was away.",
+            registry=registry,
+        )
+        self.shadows = Counter(
+            "lorikeet_shadows",
+            "Copies of requests for shadow arms of experiments, by what became of them: answered, failed, or the "
+            "reason why the copy did not run.",
+            ["outcome"],
             registry=registry,
         )
         self.usage_written = Counter(

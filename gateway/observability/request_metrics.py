@@ -11,6 +11,7 @@ from prometheus_client import CollectorRegistry, Counter, Histogram
 
 from engine.protocol import Usage
 from gateway.db.ledger.usage import UsageEvent
+from gateway.domain.billing.book import SHADOW_TIER
 
 MAX_TENANT_LABELS = 100
 OTHER_TENANTS = "other"
@@ -124,6 +125,8 @@ class _Overall:
         self._success.add(1, base, event.finish_reason)
         for phase, num_tokens in _phases(usage).items():
             self._tokens.add(num_tokens, base, phase)
+        if event.service_tier == SHADOW_TIER:
+            return  # nobody waits for a copy of a request
         self._queue_s.observe(base, usage.queue_ms / 1e3)
         self._prefill_s.observe(base, usage.prefill_ms / 1e3)
         self._decode_s.observe(base, usage.decode_ms / 1e3)
@@ -179,6 +182,8 @@ class _ByTenant:
         self._requests.add(1, tenant, event.finish_reason)
         for phase, num_tokens in _phases(usage).items():
             self._tokens.add(num_tokens, tenant, phase)
+        if event.service_tier == SHADOW_TIER:
+            return  # nobody waits for a copy of a request
         self._queue_s.add(usage.queue_ms / 1e3, tenant)
         if event.adapter_digest is not None:
             self._adapter_wait_s.add(usage.adapter_wait_ms / 1e3, tenant)

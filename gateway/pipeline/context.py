@@ -36,6 +36,8 @@ class RequestContext(msgspec.Struct, frozen=True, kw_only=True):
     """The model string as the caller wrote it; None where the operation may do without one."""
     endpoint: str
     """The operation, as the ledger and the request log name it."""
+    account: str | None = None
+    """The account by which engines and tokenizing are fair to the request; None: the one of the caller's project."""
     stream: bool = False
     """True where the caller reads the reply as it is generated."""
     deadline: float | None = None
@@ -54,6 +56,11 @@ class RequestContext(msgspec.Struct, frozen=True, kw_only=True):
     """True where the caller asks for no part in an experiment."""
     exposed: Callable[[Exposure], None] = _told_nobody
     """Called with the arm of an experiment that the request gets, before anything can refuse the request."""
+
+    @property
+    def fair_account(self) -> str:
+        """The account by which engines and tokenizing are fair to the request."""
+        return self.account or self.principal.project_id
 
     def check(self) -> None:
         """Check that going on with the request is of use.

@@ -11,12 +11,16 @@ from functools import partial
 from typing import TypeVar
 
 import msgspec
+from prometheus_client import Counter
 
 from gateway.backends.pool import Pool, PoolRevision
 from gateway.content.request_log import RequestContents
 from gateway.content.transcript import LoggedMessage, Transcript
+from gateway.domain.billing.book import SHADOW_TIER
 from gateway.domain.errors import GatewayError, InvalidRequest, ModelNotFound
+from gateway.domain.experiments.definition import SHADOW_ARM
 from gateway.domain.experiments.exposure import Exposure
+from gateway.domain.experiments.shadowing import Outcome
 from gateway.domain.experiments.vote_ids import signed_id
 from gateway.domain.limits.work import Part
 from gateway.domain.routing.retry_budget import RetryBudget
@@ -32,6 +36,7 @@ from gateway.pipeline.preparation import Preparation
 from gateway.pipeline.requests import EmbeddingBounds, EmbeddingRequest, Prompt, TextRequest
 from gateway.pipeline.routed import RoutedRequests
 from gateway.pipeline.run import Prepared, Run
+from gateway.pipeline.shadows import SPARE_SHARE, Shadow, Shadows
 from gateway.pipeline.tokenizing import Tokenizing
 from gateway.routing.experiments import RunningExperiment
 from gateway.routing.planner import Planner
@@ -39,6 +44,7 @@ from gateway.routing.policies import RoutedPolicy
 from gateway.routing.resolve import Found, Resolver
 from gateway.routing.route import Route
 from gateway.support.pace import Pace
+from gateway.text.options import PLAIN
 
 T = TypeVar("T")
 
@@ -59,6 +65,19 @@ class Tokenized(msgspec.Struct, frozen=True):
     """Each token as the vocabulary has it, where that was asked for: a space may be another character there."""
 
 
+class PlacedShadow(msgspec.Struct, frozen=True):
+    """Where the copy of a request goes."""
+
+    route: Route | None
+    """None where the target is gone."""
+    ended: Callable[[Outcome], None]
+    """Told what became of the copy."""
+    exposure: Exposure | None = None
+    """The shadow arm of an experiment that asks for the copy."""
+    payer: Principal | None = None
+    """The one who is charged for the copy; None: the caller."""
+
+
 class Placed(msgspec.Struct, frozen=True):
     """Where all prompts of one request go."""
 
@@ -68,6 +87,8 @@ class Placed(msgspec.Struct, frozen=True):
     """The arm of an experiment that the request got, where its model string names one."""
     project_key: bytes = b""
     """The secret of the project's experiments, with an exposure."""
+    shadow: PlacedShadow | None = None
+    """Where a copy of the request goes as well."""
 
 
 class Pipeline:
@@ -82,9 +103,12 @@ class Pipeline:
         contents: RequestContents,
         notes: Notes,
         planner: Planner,
+        shadow_outcomes: Counter,
         *,
         default_max_tokens: int,
+        max_shadows: int,
     ) -> None:
+        """shadow_outcomes: counts copies of requests by what became of them. max_shadows: the most that run at once."""
         self._resolver = resolver
         self._routed = RoutedRequests(planner, meter)
         self._pools = pools
@@ -93,6 +117,9 @@ class Pipeline:
         self._notes = notes
         self._budget = RetryBudget()
         self._misses = Pace(MISSES_PER_S, MISSES_BURST, what="models that it has not")
+        self._shadow_budget = RetryBudget()  # retries of copies take none from requests
+        self.shadows = Shadows(self.admit_shadow, self._has_room, shadow_outcomes, max_running=max_shadows)
+        """Copies of requests, to be started and stopped with the pipeline."""
         self._tokenizing = Tokenizing()
         self._preparation = Preparation(meter, limiter, self._tokenizing, default_max_tokens=default_max_tokens)
 
@@ -115,10 +142,13 @@ class Pipeline:
         """Admit completions at one target. attempt: the number of their first attempt."""
         placed = self._placed(context, found)
         try:
-            return await self._completed(context, placed, asked, attempt)
+            run = await self._completed(context, placed, asked, attempt)
         except GatewayError as error:
             self._refused(context, placed, error)
             raise
+        if placed.shadow is not None:
+            run.close = self.shadows.after(run.close, _shadow(context, placed.shadow, asked, run))
+        return run
 
     async def _completed(
         self, context: RequestContext, placed: Placed, asked: Sequence[TextRequest], attempt: int
@@ -134,6 +164,33 @@ class Pipeline:
                 await asyncio.sleep(0)  # the streams of others go on while many prompts are tokenized
             context.check()
         return await self._admitted(context, placed, prepared, [each.prompt for each in asked])
+
+    async def admit_shadow(self, shadow: Shadow) -> Run:
+        """Admit the copy of a request. Of the payer's limits those of cost alone count it. Raises as `complete`."""
+        context, route = shadow.own_context, shadow.route
+        if route is None:
+            raise ModelNotFound(context.model or "")
+        pool = self._pool(route, route.id)
+        prepared = [
+            await self._preparation.completion(
+                context, route, pool, _unseen(each), _row_id(context.request_id, index), shadow.exposure
+            )
+            for index, each in enumerate(shadow.asked)
+        ]
+        admission = await self._limiter.admit_shadow(
+            context.principal,
+            route.model,
+            tuple(_part(each) for each in prepared),
+            service_tier=SHADOW_TIER,
+            min_tokens=prepared[0].generation.request.sampling.min_tokens,
+        )
+        admitted = [_within(each, admission.cap, admission.instant_ns) for each in prepared]
+        return Run(context, pool, self._shadow_budget, route.adapter, admitted, (), admission.close, None)
+
+    def _has_room(self, route: Route) -> bool:
+        """Tell whether the pool of a route has room to spare; one that is gone refuses by itself."""
+        pool = self._pools.get(route.base)
+        return pool is None or pool.serving.has_spare_room(SPARE_SHARE)
 
     async def embed(self, context: RequestContext, asked: Sequence[EmbeddingRequest], bounds: EmbeddingBounds) -> Run:
         """Admit embeddings of one text or several, which run when the Run is read. Raises as `complete` does."""
@@ -225,10 +282,21 @@ class Pipeline:
         try:
             if route is None:
                 raise ModelNotFound(found.model)  # never another arm in silence
-            return Placed(route, self._pool(route, found.model), exposure, found.project_key)
+            shadow = self._shadow_of(context, found, exposure)
+            return Placed(route, self._pool(route, found.model), exposure, found.project_key, shadow)
         except ModelNotFound as error:
             self._notes.refused(exposure, context.principal.project_id, context.request_id, error)
             raise
+
+    def _shadow_of(
+        self, context: RequestContext, experiment: RunningExperiment, exposure: Exposure
+    ) -> PlacedShadow | None:
+        """Return where the copy goes that an experiment wants of a request, if any: at the caller's expense."""
+        arm = experiment.shadow_of(context.request_id, exposure, context.principal.models)
+        if arm is None:
+            return None
+        copied = Exposure(experiment.id, experiment.name, experiment.version, SHADOW_ARM, arm.name, 0, "forced")
+        return PlacedShadow(arm.route, partial(self._notes.shadowed, experiment.id), copied)
 
     def _refused(self, context: RequestContext, placed: Placed, error: GatewayError) -> None:
         """Note that a request of an experiment was refused, for whatever reason: arms may differ in that."""
@@ -326,6 +394,17 @@ def _numbered(prepared: Prepared, attempt: int) -> Prepared:
     """Return the prompt with the number of its first attempt."""
     request = msgspec.structs.replace(prepared.generation.request, attempt=attempt)
     return msgspec.structs.replace(prepared, generation=msgspec.structs.replace(prepared.generation, request=request))
+
+
+def _shadow(context: RequestContext, placed: PlacedShadow, asked: Sequence[TextRequest], run: Run) -> Shadow:
+    num_tokens, payer = sum(map(len, run.prompts)), placed.payer or context.principal
+    return Shadow(context, asked, num_tokens, placed.route, payer, placed.ended, placed.exposure)
+
+
+def _unseen(request: TextRequest) -> TextRequest:
+    """Return the copy of a request: without what would only be shown."""
+    sampling = msgspec.structs.replace(request.sampling, num_logprobs=None, num_prompt_logprobs=None)
+    return msgspec.structs.replace(request, sampling=sampling, style=PLAIN, service_tier=SHADOW_TIER)
 
 
 def _part(prepared: Prepared) -> Part:

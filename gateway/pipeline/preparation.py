@@ -11,6 +11,7 @@ import msgspec
 from engine.protocol import GenerateRequest, SamplingParams
 from gateway.backends.base import Model
 from gateway.backends.generation import Generation
+from gateway.domain.billing.book import SHADOW_TIER
 from gateway.domain.errors import InvalidRequest, Overloaded
 from gateway.domain.experiments.exposure import Exposure
 from gateway.limits.limiter import Limiter
@@ -32,7 +33,7 @@ from gateway.pipeline.tokenizing import Tokenizing
 from gateway.routing.route import Route
 from gateway.text.tools.grammar import call_grammar
 
-TIER_WEIGHTS = {"flex": 0.5, "default": 1.0, "priority": 2.0}
+TIER_WEIGHTS = {"flex": 0.5, "default": 1.0, "priority": 2.0, SHADOW_TIER: 0.1}
 """The share of service of a request's tenant, relative to others, while the engine is saturated."""
 
 
@@ -82,7 +83,7 @@ class Preparation:
             if adapter.is_shared and request.prompt is not asked.prompt:
                 _check_hides_prompt(request.names.shows_prompt)
         tools = request.prompt.tools if isinstance(request.prompt, Conversation) else None
-        prompt = await self._tokenizing.prepared_prompt(context.principal.project_id, model, request)
+        prompt = await self._tokenizing.prepared_prompt(context.fair_account, model, request)
         capabilities, sampling = model.capabilities, request.sampling
         if tools is not None:
             grammar = call_grammar(model.tokenizer.tools, tools, sampling.grammar, request.names.grammar)
@@ -96,14 +97,12 @@ class Preparation:
             capabilities.max_model_len, sizes, prompt.num_tokens, request, self._default_max_tokens
         )
         tag = self._tag(context, route, request.service_tier, exposure, is_delivered=is_delivered)
-        predicted = await self._tokenizing.predicted_tokens(
-            context.principal.project_id, model, request.prediction, max_tokens
-        )
+        predicted = await self._tokenizing.predicted_tokens(context.fair_account, model, request.prediction, max_tokens)
         generate = GenerateRequest(
             request_id=row_id,
             prompt_token_ids=prompt.token_ids,
             sampling=msgspec.structs.replace(sampling, max_tokens=max_tokens),
-            tenant=context.principal.project_id,
+            tenant=context.fair_account,
             adapter=adapter.key if adapter else "",
             n=request.n,
             predicted_token_ids=predicted,
@@ -124,7 +123,7 @@ class Preparation:
         exposure: Exposure | None = None,
     ) -> Prepared:
         """Prepare one text's embedding. Raises as `completion` does. A treatment is for completions alone."""
-        prompt = await self._tokenizing.prepared_prompt(context.principal.project_id, model, request)
+        prompt = await self._tokenizing.prepared_prompt(context.fair_account, model, request)
         capabilities = model.capabilities
         if prompt.num_tokens > capabilities.max_model_len:
             raise too_long(capabilities.max_model_len, prompt.num_tokens, request.names.prompt)
@@ -137,7 +136,7 @@ class Preparation:
             request_id=row_id,
             prompt_token_ids=prompt.token_ids,
             sampling=SamplingParams(max_tokens=0),
-            tenant=context.principal.project_id,
+            tenant=context.fair_account,
             adapter=route.adapter.key if route.adapter else "",
             pooling=request.pooling,
         )

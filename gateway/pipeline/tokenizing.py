@@ -34,7 +34,7 @@ class Tokenizing:
         self._threads = TokenizingThreads()
 
     async def prepared_prompt(
-        self, project_id: str, model: Model, request: TextRequest | EmbeddingRequest
+        self, account: str, model: Model, request: TextRequest | EmbeddingRequest
     ) -> PreparedPrompt:
         """Return a request's prompt, or the part of it that its client wants: the end, or the beginning.
 
@@ -44,7 +44,7 @@ class Tokenizing:
         cut = _beginning_within if request.keeps_first else _end_within
         fit = partial(_within if wanted is None else cut, model.capabilities, field)
         prompt = await self.tokenized(
-            project_id, model, request.prompt, field, add_special_tokens=request.add_special_tokens, fit=fit
+            account, model, request.prompt, field, add_special_tokens=request.add_special_tokens, fit=fit
         )
         if wanted is None or prompt.num_tokens <= wanted:
             return prompt
@@ -52,7 +52,7 @@ class Tokenizing:
 
     async def tokenized(
         self,
-        project_id: str,
+        account: str,
         model: Model,
         prompt: Prompt,
         field: str,
@@ -70,23 +70,23 @@ class Tokenizing:
             messages, rendering = prompt.messages, prompt.rendering
             tools = prompt.tools.tools if prompt.tools else ()
             if tools or is_long(messages):
-                return await self._threads.run(project_id, model.prepare_chat, messages, tools, rendering, fit)
+                return await self._threads.run(account, model.prepare_chat, messages, tools, rendering, fit)
             return model.prepare_chat(messages, tools, rendering, fit)
         if isinstance(prompt, str):
             prompt = fit(prompt)
         prepare = partial(model.prepare_text, prompt, field, add_special_tokens=add_special_tokens)
         if isinstance(prompt, str) and len(prompt) > THREAD_ABOVE_CHARS:
-            return await self._threads.run(project_id, prepare)
+            return await self._threads.run(account, prepare)
         return prepare()
 
-    async def predicted_tokens(self, project_id: str, model: Model, prediction: str, max_tokens: int) -> list[int]:
+    async def predicted_tokens(self, account: str, model: Model, prediction: str, max_tokens: int) -> list[int]:
         """Return a prediction's tokens, as many as can be of use to a completion of max_tokens."""
         if not prediction:
             return []
         capabilities = model.capabilities
         most = min(PREDICTED_PER_TOKEN * max_tokens, capabilities.max_model_len)
         text = prediction[: most * capabilities.longest_token_bytes]
-        prepared = await self.tokenized(project_id, model, text, "prediction", add_special_tokens=False)
+        prepared = await self.tokenized(account, model, text, "prediction", add_special_tokens=False)
         return prepared.token_ids[:most]
 
 

@@ -19,8 +19,9 @@ from gateway.db.pool import Database
 from gateway.domain.adapters.defaults import NO_DEFAULTS, Defaults
 from gateway.domain.errors import InvalidRequest
 from gateway.domain.experiments.assignment import CONTROL, Assigned, Exposed, Holdout, Split, assign, unit_digest
-from gateway.domain.experiments.definition import Arm, Experiment
+from gateway.domain.experiments.definition import SHADOW_ARM, Experiment, Target
 from gateway.domain.experiments.exposure import Exposure
+from gateway.domain.experiments.shadowing import is_shadowed
 from gateway.domain.experiments.treatment import Treatment
 from gateway.domain.routing.bases import Bases
 from gateway.routing.route import OwnName, Route, RoutedAdapter
@@ -52,6 +53,14 @@ class RoutedArm(msgspec.Struct, frozen=True):
     """None where the version or the pool of the arm is gone, or where the project may not use the pool."""
 
 
+class RoutedShadow(msgspec.Struct, frozen=True):
+    """The shadow arm of an experiment, and the part of the requests that it gets copies of."""
+
+    arm: RoutedArm
+    share: int
+    """In parts of 10,000."""
+
+
 class RunningExperiment(msgspec.Struct, frozen=True):
     """An experiment as a gateway remembers it: everything that an assignment needs."""
 
@@ -66,6 +75,7 @@ class RunningExperiment(msgspec.Struct, frozen=True):
     split: Split
     project_key: bytes
     """The secret under which the project's units are digested."""
+    shadow: RoutedShadow | None = None
 
     @property
     def control(self) -> Route | None:
@@ -96,6 +106,19 @@ class RunningExperiment(msgspec.Struct, frozen=True):
         return Exposure(
             self.id, self.name, self.version, arm, self.arms[arm].name, assigned.epoch, assigned.reason, digest
         )
+
+    def shadow_of(self, request_id: str, exposure: Exposure, allowed: Collection[str] | None) -> RoutedArm | None:
+        """Return the shadow arm where it gets a copy of a request; None where it does not.
+
+        A request that asks for an arm, or for no part in the experiment, is not copied, nor is any while the experiment
+        does not run. allowed: the models that the request's key may use; None stands for all.
+        """
+        shadow = self.shadow
+        if shadow is None or self.split.paused or exposure.reason == "forced":
+            return None
+        if allowed is not None and self.model not in allowed and shadow.arm.model not in allowed:
+            return None
+        return shadow.arm if is_shadowed(self.split.seed, request_id, shadow.share) else None
 
     def _index(self, name: str) -> int:
         for at, arm in enumerate(self.arms):
@@ -134,15 +157,21 @@ class ExperimentLoader:
         visible = self._bases.visible(project_id, organization_id)
         definition, name = _DEFINITION.decode(row.definition), OwnName(project_id, created_at, is_experiment=True)
         arms = tuple(
-            RoutedArm(arm.name, _model(live), self._route(row.model, name, live, arm, visible))
-            for live, arm in zip(row.arms, definition.arms, strict=True)
+            RoutedArm(arm.name, _model(live), self._route(row.model, name, live, arm.target, visible))
+            for live, arm in zip((each for each in row.arms if each.arm != SHADOW_ARM), definition.arms, strict=True)
         )
-        source = definition.unit.source
+        source, shadow = definition.unit.source, None
+        if definition.shadow is not None:
+            live = row.arms[-1]
+            route = self._route(row.model, name, live, definition.shadow.target, visible)
+            shadow = RoutedShadow(RoutedArm(definition.shadow.name, _model(live), route), definition.shadow.share)
         return RunningExperiment(
-            row.id, row.name, row.model, row.version, source, arms, _split(row, exposed), project_key
+            row.id, row.name, row.model, row.version, source, arms, _split(row, exposed), project_key, shadow
         )
 
-    def _route(self, model: str, name: OwnName, live: LiveArm, arm: Arm, visible: Collection[str]) -> Route | None:
+    def _route(
+        self, model: str, name: OwnName, live: LiveArm, target: Target, visible: Collection[str]
+    ) -> Route | None:
         """Return where an arm leads; None where an alias of the same target would lead nowhere."""
         if not live.has_pool or live.pool_name not in visible:
             return None
@@ -154,7 +183,7 @@ class ExperimentLoader:
             ref = AdapterRef(name.project_id, live.adapter_name, live.version, live.digest)
             defaults = _DEFAULTS.decode(live.defaults)
             adapter = RoutedAdapter(live.adapter_id, ref, ref.key, defaults, name.created_at, is_shared=False)
-        return Route(model, _model(live), live.pool_name, adapter, _treatment(live, arm), name)
+        return Route(model, _model(live), live.pool_name, adapter, _treatment(live, target), name)
 
     async def _units(self, experiment_id: str, listed_at: datetime.datetime) -> Exposed:
         """Return the units that keep an earlier epoch. They are read once, however many requests wait for them.
@@ -193,10 +222,9 @@ def _model(live: LiveArm) -> str:
     return live.pool_name if live.adapter_name is None else f"{live.pool_name}:{live.adapter_name}"
 
 
-def _treatment(live: LiveArm, arm: Arm) -> Treatment | None:
+def _treatment(live: LiveArm, target: Target) -> Treatment | None:
     if live.treatment is not None:
         return _TREATMENT.decode(live.treatment)
-    target = arm.target
     return None if target.defaults == NO_DEFAULTS else Treatment(target.defaults, target.mode)
 
 

@@ -112,6 +112,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     default_max_tokens: Annotated[
         Positive, Meta(description="Largest completion, in tokens, of a request that sets no limit of its own.")
     ] = 1024
+    max_shadows: Annotated[
+        Count,
+        Meta(
+            description="Copies of requests for shadow arms of experiments that each gateway runs at once (0: none "
+            "runs). More wait for some seconds, and are dropped beyond that."
+        ),
+    ] = 4
     max_body_bytes: Annotated[Bytes, Meta(description="Largest body of a request, e.g. `4MiB`.")] = 4 << 20
     max_adapter_bytes: Annotated[Bytes, Meta(description="Largest upload of an adapter, e.g. `512MiB`.")] = 512 << 20
     adapter_grace_seconds: Annotated[

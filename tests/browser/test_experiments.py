@@ -76,6 +76,11 @@ async def test_an_experiment_lives_from_its_form_to_its_decision(visit: Visit, b
 
     await page.get_by_role("link", name="Change it").click()
     await page.get_by_label("Days before anything is decided").fill("0")
+    await page.get_by_label("Copies go to").select_option(BASE)
+    await page.get_by_label("Name of the shadow arm").fill("control")
+    await page.get_by_role("button", name="Save the draft").click()
+    await expect(page.locator(".field-error")).to_have_text("An arm has this name.")
+    await page.get_by_label("Name of the shadow arm").fill("dark")
     await page.get_by_role("button", name="Save the draft").click()
     await told(page, "verse is changed")
     await page.get_by_role("button", name="Start").first.click()
@@ -94,6 +99,19 @@ async def test_an_experiment_lives_from_its_form_to_its_decision(visit: Visit, b
     await expect(lead).to_contain_text(f"{UNITS} units")
     await expect(row(page, "tiny:sql-writer@1")).to_contain_text(re.compile("[1-9]"))
     await expect(page.get_by_role("region", name="Guardrails")).to_contain_text("Units with an error")
+
+    shadow = page.get_by_role("region", name="Shadow")
+    await expect(shadow).to_contain_text("dark shadow")
+    await page.get_by_role("link", name="Set-up").click()
+    await expect(row(page, "dark shadow")).to_contain_text("of requests, copied")
+    await page.get_by_role("button", name="Change the shadow's share").click()
+    form = dialog(page, "Change the shadow's share")
+    await form.get_by_label("Part of the requests that are copied, %").fill("25")
+    await form.get_by_role("button", name="Change").click()
+    await told(page, "dark gets copies of 25 % of the requests")
+    assert experiment_named(browser_house, "globex", "verse")["shadow"]["share"] == 2_500
+    assert await watched.violations() == []
+    await page.get_by_role("link", name="Results").click()
 
     await act(page, "Change weights")
     form = dialog(page, "Change weights")

@@ -8,6 +8,7 @@ import asyncio
 import asyncpg
 import msgspec
 
+from gateway.domain.billing.book import SHADOW_TIER
 from tests.faults.history import check_history
 from tests.faults.site import Site
 from tests.faults.watcher import PROMPT
@@ -25,11 +26,12 @@ class Row(msgspec.Struct, frozen=True):
     discarded_tokens: int
     finish_reason: str
     cost_nanos: int
+    service_tier: str
 
 
 _ROWS = """
     SELECT request_id, attempt, project_id, prompt_tokens, cached_tokens, completion_tokens, discarded_tokens,
-           finish_reason, cost_nanos
+           finish_reason, cost_nanos, service_tier
     FROM usage_attempts WHERE project_id <> $1
 """
 _SETTLED = """
@@ -71,11 +73,13 @@ def check_conservation(site: Site) -> dict[str, Row]:
 
 
 def _check_limits(site: Site, rows: dict[str, Row]) -> None:
-    """What limits have settled is what the ledger has, and nothing is held of them."""
+    """What limits have settled is what the ledger has, of copies of requests the cost alone, and nothing is held of
+    them."""
     settled = {row["unit"]: row["settled"] for row in asyncio.run(_fetch(site, _SETTLED))}
-    limited = [row for row in rows.values() if row.project_id == site.key.project_id]
-    tokens = sum(row.prompt_tokens + row.completion_tokens for row in limited)
-    assert settled == {"tokens": tokens, "requests": len(limited)}
+    own = [row for row in rows.values() if row.project_id == site.key.project_id]
+    asked = [row for row in own if row.service_tier != SHADOW_TIER]
+    tokens, cost = sum(row.prompt_tokens + row.completion_tokens for row in asked), sum(row.cost_nanos for row in own)
+    assert settled == {"tokens": tokens, "requests": len(asked), "cost_nanos": cost}
     assert asyncio.run(_fetch(site, "SELECT * FROM limit_leases")) == []
     assert num_open(site) == len(site.lost)
 

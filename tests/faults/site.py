@@ -49,6 +49,7 @@ class Site:
         self.key: Key = asyncio.run(make_key(self.postgres.dsn, "tenant"))
         asyncio.run(put_limit(self.postgres.dsn, self.key.limit("tokens", "month", LIMIT)))
         asyncio.run(put_limit(self.postgres.dsn, self.key.limit("requests", "day", LIMIT)))
+        asyncio.run(put_limit(self.postgres.dsn, self.key.limit("cost_nanos", "month", LIMIT)))
         self._operator_key = asyncio.run(make_operator_key(self.postgres.dsn))
         self.history = asyncio.run(close_a_month(self.postgres.dsn))
         self.seen: list[Seen] = []

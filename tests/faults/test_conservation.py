@@ -1,5 +1,7 @@
 """Whatever is killed, whenever: client-seen <= billed <= produced, each attempt once, nothing reserved by nobody.
 
+Half of the requests go to an experiment whose shadow arm gets copies of them, for which the same holds.
+
 A point is a fault at a random moment of a streaming load. `FIRST_SEED=k` with `--full` goes on from a seed.
 """
 
@@ -14,10 +16,15 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import asyncpg
+
+from gateway.domain.billing.book import SHADOW_TIER
 from tests.faults.conservation import check_conservation
 from tests.faults.processes import Gateway
 from tests.faults.site import Site
 from tests.faults.watcher import Watcher
+from tests.gateway.experiments.making import ArmOf, start_experiment
+from tests.gateway.live import BASE
 
 POINTS_PER_SEED = 20
 FULL_POINTS = 1000
@@ -25,6 +32,19 @@ NUM_CLIENTS = 12
 SEEDS_PER_FREEZE = 3
 """Databases are slow to freeze and to thaw: only one seed in so many does it, once. Gateways and engines, which may be
 frozen past their heartbeats, are at full size."""
+
+
+EXPERIMENT = "support-bot"
+
+
+async def start_shadowed(site: Site) -> None:
+    """Start an experiment of the site's tenant, with a shadow arm that gets a copy of each request."""
+    conn = await asyncpg.connect(site.postgres.dsn)
+    try:
+        arms = (ArmOf("control"), ArmOf("warm"))
+        await start_experiment(conn, site.key.project_id, arms, pool=BASE, model=EXPERIMENT, shadow=ArmOf("dark"))
+    finally:
+        await conn.close()
 
 
 class Faults:
@@ -100,6 +120,8 @@ async def load(site: Site, rng: random.Random, stop: threading.Event) -> None:
                 fields["stop"] = "v"
             if rng.random() < 0.5:
                 fields["stream_options"] = {"include_usage": True}
+            if rng.random() < 0.5:
+                fields |= {"model": EXPERIMENT, "user": f"user-{rng.randrange(20)}"}
             leave_after = rng.randint(0, 30) if rng.random() < 0.3 else None
             seen = await Watcher(site, rng.randrange(len(site.gateways)), **fields).run(leave_after)
             if seen.status != 200:
@@ -116,6 +138,7 @@ def run_seed(folder: Path, seed: int, *, full: bool) -> int:
     site, stop = Site(folder, num_gateways=2), threading.Event()
     try:
         site.start()
+        asyncio.run(start_shadowed(site))
         faults = Faults(site, rng, with_freeze=seed % SEEDS_PER_FREEZE == 0, with_long_freezes=full)
         # The clients have a thread of their own: a database ends with the thread that started it.
         with ThreadPoolExecutor(1) as thread:
@@ -133,8 +156,13 @@ def run_seed(folder: Path, seed: int, *, full: bool) -> int:
         rows = check_conservation(site)
     finally:
         site.close()
+    num_copies = sum(row.service_tier == SHADOW_TIER for row in rows.values())
+    assert num_copies, "copies have to run"
     num_cut = sum(client.num_tokens > 0 and not client.has_ended for client in site.seen)
-    print(f"seed {seed}: {len(site.seen)} requests, {len(rows)} rows, {num_cut} streams cut", flush=True)
+    print(
+        f"seed {seed}: {len(site.seen)} requests, {len(rows)} rows, {num_copies} of copies, {num_cut} streams cut",
+        flush=True,
+    )
     return num_cut
 
 

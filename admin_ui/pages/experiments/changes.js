@@ -61,6 +61,21 @@ export function SetWeights({ projectId, experiment, onClose }) {
   <//>`;
 }
 
+export function SetShadowShare({ projectId, experiment, onClose }) {
+  const { shadow: { name, target, share } } = experiment;
+  const form = useForm({ share: String(share / PARTS_OF_A_PERCENT) }, async (values) => {
+    await change(projectId, experiment, { shadow: { name, target, share: Math.round(Number(values.share) * PARTS_OF_A_PERCENT) } });
+    onClose();
+    toast(`${name} gets copies of ${percent(Number(values.share) / 100)} of the requests`);
+  }, ({ share: wanted }) => ({ share: wanted.trim() ? number(wanted, { min: 0, max: 100 }) : "Give a part of the requests." }));
+  return html`<${Dialog} title="Change the shadow's share" onClose=${onClose}>
+    <${Form} form=${form} verb="Change" what="change the share" onCancel=${onClose}>
+      <${TextField} ...${form.bind("share")} label="Part of the requests that are copied, %" inputmode="decimal" autocomplete="off" autofocus />
+      <${Notice} title="What will happen">Within seconds so many requests are copied to ${name}, and each copy is billed. With 0 none is. Nobody sees anything of it.<//>
+    <//>
+  <//>`;
+}
+
 export function EndArm({ projectId, experiment, onClose }) {
   const open = experiment.arms.slice(1).filter(({ ended }) => !ended);
   const form = useForm({ arm: open.at(-1)?.name ?? "" }, async ({ arm: name }) => {

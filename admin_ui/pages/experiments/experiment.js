@@ -15,7 +15,7 @@ import { pathOf } from "../../lib/projects_api.js";
 import { to, useLocation } from "../../lib/router.js";
 import { can } from "../../lib/session.js";
 import { Archive, Decide, DeleteDraft, Pause, Start, Stop } from "./acts.js";
-import { AddGuardrail, EndArm, SetCoverage, SetWeights } from "./changes.js";
+import { AddGuardrail, EndArm, SetCoverage, SetShadowShare, SetWeights } from "./changes.js";
 import { Calls } from "./calls.js";
 import { Health } from "./health.js";
 import { experimentPath } from "./paths.js";
@@ -25,7 +25,7 @@ import { SetUp } from "./set_up.js";
 import { hasResults, isOpen, stateInWords } from "./words.js";
 
 const EVERY_MS = 10_000;
-const ACTS = { start: Start, pause: Pause, stop: Stop, decide: Decide, archive: Archive, remove: DeleteDraft, coverage: SetCoverage, weights: SetWeights, end: EndArm, guardrail: AddGuardrail };
+const ACTS = { start: Start, pause: Pause, stop: Stop, decide: Decide, archive: Archive, remove: DeleteDraft, coverage: SetCoverage, weights: SetWeights, shadow: SetShadowShare, end: EndArm, guardrail: AddGuardrail };
 
 export default function Experiment({ params: { project, experiment: id } }) {
   const experiment = useApi(experimentPath(project, id), {}, { every: EVERY_MS });

@@ -39,6 +39,7 @@ export function Results({ projectId, experiment, results, own }) {
         ? html`<${NotYet} experiment=${experiment} />`
         : html`<${OverTime} ...${shared} look=${look} days=${timeline.data?.data} /><${ByAge} ...${shared} />`}
       <${ArmUnits} look=${look} experiment=${experiment} />
+      ${look.shadow && html`<${ShadowArm} shadow=${look.shadow} currency=${currency} />`}
       ${ROLES.map(([role, title, hint]) => html`<${OfRole} key=${role} ...${shared} look=${look} role=${role} title=${title} hint=${hint} />`)}`}
   <//>`;
 }
@@ -58,6 +59,27 @@ function ArmUnits({ look, experiment }) {
   ];
   const rows = experiment.arms.map((arm, place) => ({ place, ...arm, ...look.arms[place], chosen: arm.name === experiment.decided_arm, model: arm.serves?.model ?? arm.target.model }));
   return html`<${Table} name="arms" label="Units by arm" columns=${columns} rows=${rows} rowKey=${({ name }) => name} filter=${false} />`;
+}
+
+const OUTCOMES = { full: "too many waited", late: "waited for too long", client_gone: "the client had left", refused: "refused", unavailable: "no engine took it", target_gone: "the target is gone", stopped: "the gateway stopped" };
+
+/** Beside the arms, and not compared with them: nobody got its answers, and copies wait behind requests. */
+function ShadowArm({ shadow, currency }) {
+  const times = ({ p50, p95 }) => (p50 === null ? html`<span class="faint">–</span>` : html`<span class="num">${shownValue("ttft_ms", p50, currency, [])}<br /><small class="faint">${shownValue("ttft_ms", p95, currency, [])}</small></span>`);
+  const columns = [
+    { key: "name", title: "Arm", render: ({ name }) => html`<span>${name} <${Badge}>shadow<//></span>` },
+    { key: "requests", title: "Copies", format: "count" },
+    { key: "errors", title: "Errors", format: "count" },
+    { key: "completion_tokens", title: "Completion tokens", format: "count" },
+    { key: "cost_nanos", title: "Cost", align: "end", render: ({ cost_nanos: nanos }) => html`<span class="num">${shownValue("cost_nanos", nanos, currency, [])}</span>` },
+    ...[["engine_ms", "On the engine, p50 and p95"], ["ttft_ms", "First token, p50 and p95"], ["latency_ms", "Whole, p50 and p95"]]
+      .map(([key, title]) => ({ key, title, align: "end", sort: false, csv: false, render: (row) => times(row[key]) })),
+  ];
+  const dropped = Object.entries(shadow.outcomes).filter(([name]) => name in OUTCOMES).map(([name, count]) => `${plural(count, "copy", "copies")}: ${OUTCOMES[name]}`);
+  return html`<${Section} title="Shadow" hint="Copies of requests, whose answers nobody got. It is not compared with the arms; copies wait behind requests, so the time on the engine alone is that of the model.">
+    <${Table} name="shadow" label="Shadow arm" columns=${columns} rows=${[shadow]} rowKey=${({ name }) => name} filter=${false} />
+    ${dropped.length > 0 && html`<p class="hint">Not run: ${dropped.join("; ")}.</p>`}
+  <//>`;
 }
 
 function NotYet({ experiment: { analysis } }) {

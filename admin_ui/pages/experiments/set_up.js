@@ -22,7 +22,7 @@ export function SetUp({ projectId, experiment, ask }) {
   const mayChange = mayWrite && isOpen(experiment);
   const button = (title, what) => html`<${Button} small onClick=${() => ask(what)}>${title}<//>`;
   return html`
-    <${Section} title="Arms" actions=${mayChange && html`${button("Change weights", "weights")}${button("End an arm", "end")}`}><${Arms} experiment=${experiment} /><//>
+    <${Section} title="Arms" actions=${mayChange && html`${button("Change weights", "weights")}${button("End an arm", "end")}${experiment.shadow && button("Change the shadow's share", "shadow")}`}><${Arms} experiment=${experiment} /><//>
     <div class="grid-2">
       <${Section} title="Whom it covers" card actions=${mayChange && coverage < 10_000 && button("Cover more", "coverage")}>
         <${Facts} rows=${[
@@ -53,11 +53,13 @@ const times = ({ created_at: created, started_at: started, stopped_at: stopped, 
   .map(([name, at]) => [name, at ? html`<${Time} at=${at} />` : undefined]);
 
 /** What a new experiment like this one would be created with. */
-export function definitionOf({ name, model, unit, coverage, layer, holdout, arms, metrics, analysis }) {
+export function definitionOf({ name, model, unit, coverage, layer, holdout, arms, metrics, analysis, shadow }) {
   const given = (values) => Object.fromEntries(Object.entries(values ?? {}).filter(([, value]) => value !== null));
+  const targetOf = ({ model, defaults, mode }) => ({ model, ...(Object.keys(given(defaults)).length && { defaults: given(defaults), mode }) });
   return {
     name, model, unit, coverage, layer, ...(holdout && { holdout }),
-    arms: arms.map(({ name, weight, ended, target: { model, defaults, mode } }) => ({ name, weight, ...(ended && { ended }), target: { model, ...(Object.keys(given(defaults)).length && { defaults: given(defaults), mode }) } })),
+    arms: arms.map(({ name, weight, ended, target }) => ({ name, weight, ...(ended && { ended }), target: targetOf(target) })),
+    ...(shadow && { shadow: { name: shadow.name, share: shadow.share, target: targetOf(shadow.target) } }),
     metrics: { ...metrics, guardrails: metrics.guardrails.map(given) }, analysis,
   };
 }
@@ -65,12 +67,14 @@ export function definitionOf({ name, model, unit, coverage, layer, holdout, arms
 function Arms({ experiment }) {
   const settings = ({ target: { defaults } }) => Object.entries(defaults ?? {}).filter(([, value]) => value !== null).map(([name, value]) => (name === "system_prompt" ? "a system prompt" : `${name.replaceAll("_", " ")} ${value}`)).join(", ");
   const columns = [
-    { key: "name", title: "Arm", render: ({ name, place, ended }) => html`<span>${name} <${IsControl} name=${name} place=${place} /> ${ended && html`<${Badge}>ended<//>`}</span>` },
+    { key: "name", title: "Arm", render: ({ name, place, ended, isShadow }) => html`<span>${name} <${IsControl} name=${name} place=${place} /> ${ended && html`<${Badge}>ended<//>`} ${isShadow && html`<${Badge}>shadow<//>`}</span>` },
     { key: "model", title: "Serves", value: ({ serves, target }) => serves?.model ?? target.model, render: ({ serves, target }) => html`<span><code>${serves?.model ?? target.model}</code>${serves && serves.model !== target.model && html`<br /><small class="faint">was ${target.model} at the start</small>`}</span>` },
     { key: "settings", title: "Its own settings", value: settings, render: (arm) => (settings(arm) ? html`<span title=${arm.target.defaults.system_prompt}>${settings(arm)}${arm.target.mode === "replace" ? ", whatever a request gives" : ""}</span>` : html`<span class="faint">none</span>`) },
-    { key: "share", title: "Of new units", format: "percent" },
+    { key: "share", title: "Of new units", value: ({ share }) => share, render: ({ share, isShadow }) => html`<span class="num">${percent(share)}${isShadow && html`<br /><small class="faint">of requests, copied</small>`}</span>` },
   ];
-  return html`<${Table} name="arms" label="Arms" columns=${columns} rows=${experiment.arms.map((arm, place) => ({ ...arm, place }))} rowKey=${({ name }) => name} filter=${false} />`;
+  const { arms, shadow } = experiment;
+  const rows = [...arms.map((arm, place) => ({ ...arm, place })), ...(shadow ? [{ ...shadow, share: shadow.share / 10_000, place: arms.length, isShadow: true }] : [])];
+  return html`<${Table} name="arms" label="Arms" columns=${columns} rows=${rows} rowKey=${({ name }) => name} filter=${false} />`;
 }
 
 function Declared({ experiment: { metrics } }) {

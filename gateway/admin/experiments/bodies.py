@@ -29,11 +29,14 @@ def with_changes(before: definition.Experiment, body: wire.ModifyExperiment) -> 
     return msgspec.convert(msgspec.to_builtins(before) | given, definition.Experiment)
 
 
-def check_text(arms: Sequence[wire.SetArm]) -> None:
-    """Check the texts of arms. Raises InvalidRequest: for a NUL character, which the database cannot hold."""
-    for at, arm in enumerate(arms):
-        if "\0" in (arm.target.defaults.system_prompt or ""):
-            raise wrong_value(f"arms[{at}].target.defaults.system_prompt", "it must not hold a NUL character")
+def check_text(body: wire.CreateExperiment | wire.ModifyExperiment) -> None:
+    """Check the texts of all targets. Raises InvalidRequest: for a NUL character, which the database cannot hold."""
+    targets = {f"arms[{at}]": arm.target for at, arm in enumerate(body.arms or ())}
+    if isinstance(body.shadow, wire.SetShadow):
+        targets["shadow"] = body.shadow.target
+    for place, target in targets.items():
+        if "\0" in (target.defaults.system_prompt or ""):
+            raise wrong_value(f"{place}.target.defaults.system_prompt", "it must not hold a NUL character")
 
 
 def experiment_wire(
@@ -56,7 +59,8 @@ def experiment_wire(
         coverage=defined.coverage,
         layer=defined.layer,
         holdout=defined.holdout,
-        arms=_arms(defined, shown.arms, pinned),
+        arms=_arms(defined, shown.arms, pinned[: len(defined.arms)]),
+        shadow=_shadow(shown.shadow, pinned[len(defined.arms) :]),
         metrics=shown.metrics,
         analysis=shown.analysis,
         enrolling=row.enrolling,
@@ -82,7 +86,11 @@ def days_of(row: ExperimentRow, now: datetime.datetime | None = None) -> int:
 def audited(shown: wire.Experiment) -> wire.Experiment:
     """Return an experiment for the audit log, which outlasts the project's content: a mark of each system prompt, and
     not its text."""
-    return msgspec.structs.replace(shown, arms=[_marked(arm) for arm in shown.arms])
+    shadow = shown.shadow
+    if shadow is not None:
+        shadow = msgspec.structs.replace(shadow, target=_marked(shadow.target))
+    arms = [msgspec.structs.replace(arm, target=_marked(arm.target)) for arm in shown.arms]
+    return msgspec.structs.replace(shown, arms=arms, shadow=shadow)
 
 
 class _ShownArm(msgspec.Struct):
@@ -92,6 +100,12 @@ class _ShownArm(msgspec.Struct):
     ended: bool
 
 
+class _ShownShadow(msgspec.Struct):
+    name: str
+    target: wire.ExperimentTarget
+    share: int
+
+
 class _Shown(msgspec.Struct):
     """The parts of a definition that replies show as they are."""
 
@@ -99,6 +113,7 @@ class _Shown(msgspec.Struct):
     arms: list[_ShownArm]
     metrics: wire.ExperimentMetrics
     analysis: wire.ExperimentAnalysis
+    shadow: _ShownShadow | None = None
 
 
 def _arms(
@@ -110,6 +125,12 @@ def _arms(
         wire.ExperimentArm(arm.name, arm.weight, arm.ended, arm.target, served, arm.weight / total)
         for arm, served in zip(shown, serves, strict=True)
     ]
+
+
+def _shadow(shown: _ShownShadow | None, pinned: Sequence[PinnedArm]) -> wire.ExperimentShadow | None:
+    if shown is None:
+        return None
+    return wire.ExperimentShadow(shown.name, shown.target, shown.share, _served(pinned[0]) if pinned else None)
 
 
 def _served(arm: PinnedArm) -> wire.Served:
@@ -127,10 +148,9 @@ def _why(row: ExperimentRow) -> wire.StopReason | None:
     )
 
 
-def _marked(arm: wire.ExperimentArm) -> wire.ExperimentArm:
-    text = arm.target.defaults.system_prompt
+def _marked(target: wire.ExperimentTarget) -> wire.ExperimentTarget:
+    text = target.defaults.system_prompt
     if text is None:
-        return arm
+        return target
     mark = f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
-    defaults = msgspec.structs.replace(arm.target.defaults, system_prompt=mark)
-    return msgspec.structs.replace(arm, target=msgspec.structs.replace(arm.target, defaults=defaults))
+    return msgspec.structs.replace(target, defaults=msgspec.structs.replace(target.defaults, system_prompt=mark))

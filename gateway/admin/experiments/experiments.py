@@ -64,7 +64,7 @@ class ExperimentController(Controller):
     ) -> wire.Experiment:
         """Create an experiment as a draft. Nothing is served before its start."""
         body = await read_body(request, wire.CreateExperiment)
-        check_text(body.arms)
+        check_text(body)
         wanted = definition_of(body)
         async with services.database.transaction() as conn:
             await active_project(conn, caller.organization_id, project_id)
@@ -97,10 +97,9 @@ class ExperimentController(Controller):
         caller: Caller,
     ) -> wire.Experiment:
         """Change an experiment. Of a draft everything may change; after the start coverage may grow, weights change for
-        units that were not exposed yet, an arm end, and guardrails be added."""
+        units that were not exposed yet, an arm end, guardrails be added, and the shadow arm get another share."""
         body = await read_body(request, wire.ModifyExperiment)
-        if body.arms is not UNSET:
-            check_text(body.arms)
+        check_text(body)
         async with services.database.transaction() as conn:
             await active_project(conn, caller.organization_id, project_id)
             row = await existing_experiment(conn, project_id, experiment_id, lock=True)

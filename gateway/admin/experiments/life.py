@@ -171,9 +171,9 @@ async def _load_arms(
     keys = [_key_of(project_id, arm) for arm in found]
     wanted = frozenset(key for key in keys if key is not None)
     missing = await services.load_adapters(wanted) if wanted else frozenset()
-    for at, key in enumerate(keys):
+    for key, (place, target) in zip(keys, row.definition.targets, strict=True):
         if key in missing:
-            raise unfit(at, row.definition.arms[at].target.model, "no engine has it loaded; try again in a moment")
+            raise unfit(place, target.model, "no engine has it loaded; try again in a moment")
     return wanted
 
 
@@ -188,15 +188,16 @@ async def _begin(
     project_id, defined = row.project_id, row.definition
     await check_known(conn, project_id, defined)
     found = await resolve_arms(conn, caller.organization_id, project_id, defined)
-    for at, arm in enumerate(found):
+    for arm, (place, target) in zip(found, defined.targets, strict=True):
         key = _key_of(project_id, arm)
         if key is not None and key not in loaded:
-            raise unfit(at, defined.arms[at].target.model, "it was moved just now; start the experiment again")
+            raise unfit(place, target.model, "it was moved just now; start the experiment again")
     await _take_name(conn, services, caller, row)
     slots = free_slots(await layers.lock_slots(conn, project_id, defined.layer), defined.coverage)
     weights = [arm.weight for arm in defined.arms]
     split = first_split(row.seed, row.layer_seed, slots, weights, holdout_of(row))
-    await arms.pin_arms(conn, row.id, found)
+    num_arms = len(defined.arms)
+    await arms.pin_arms(conn, row.id, found[:num_arms], found[num_arms] if defined.shadow is not None else None)
     await experiments.start_experiment(conn, row.id, split)
 
 

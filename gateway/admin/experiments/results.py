@@ -27,6 +27,7 @@ from gateway.admin.services import Caller, Services
 from gateway.db.experiments.experiments import ExperimentRow
 from gateway.db.experiments.looks import LookRow
 from gateway.db.experiments.metrics import list_metrics
+from gateway.db.experiments.shadows import load_outcomes, load_shadow_sums
 from gateway.db.experiments.sums import load_units_by_day
 from gateway.domain.experiments.definition import Experiment
 from gateway.domain.experiments.metrics import needs_equal_weights
@@ -35,6 +36,8 @@ from gateway.experiments.results import Health, names_of, read_ages, read_health
 if TYPE_CHECKING:
     import datetime
     from collections.abc import Mapping
+
+    from gateway.db.pool import Connection
 
 MAX_UNIX_DIGITS = 10
 LOW_COMPLIANCE = 0.9
@@ -64,7 +67,8 @@ class ExperimentResultController(Controller):
             row = await existing_experiment(conn, project_id, experiment_id)
             scale = scales(await list_metrics(conn, project_id))
             look = await read_look(conn, row, metric=metric, as_of=as_of)
-        return _results(row, look, scale)
+            shadow = await _shadow(conn, row) if as_of is None else None
+        return _results(row, look, scale, shadow)
 
     @get("/timeline", opt=needs("experiments.read", query=("metric",)))
     async def get_experiment_timeline(
@@ -154,7 +158,29 @@ def _read_time(text: str | None) -> datetime.datetime | None:
     return instant(int(text))
 
 
-def _results(row: ExperimentRow, look: LookRow, scale: Mapping[str, float]) -> wire.ExperimentResults:
+async def _shadow(conn: Connection, row: ExperimentRow) -> wire.ShadowResult | None:
+    """Return what the shadow arm of an experiment came to, where it has one."""
+    shadow = row.definition.shadow
+    if shadow is None or row.started_at is None:
+        return None
+    sums = await load_shadow_sums(conn, row.id, row.started_at)
+    return wire.ShadowResult(
+        name=shadow.name,
+        requests=sums.requests,
+        errors=sums.errors,
+        prompt_tokens=sums.prompt_tokens,
+        completion_tokens=sums.completion_tokens,
+        cost_nanos=sums.cost_nanos,
+        ttft_ms=wire.ShadowTimes(sums.ttft_p50, sums.ttft_p95),
+        latency_ms=wire.ShadowTimes(sums.latency_p50, sums.latency_p95),
+        engine_ms=wire.ShadowTimes(sums.engine_p50, sums.engine_p95),
+        outcomes=await load_outcomes(conn, row.id),
+    )
+
+
+def _results(
+    row: ExperimentRow, look: LookRow, scale: Mapping[str, float], shadow: wire.ShadowResult | None
+) -> wire.ExperimentResults:
     defined, found = row.definition, look.results
     comparisons = comparisons_shown(defined, found, scale)
     quantiles, guardrails = quantiles_shown(defined, found), guardrails_shown(defined, found)
@@ -183,6 +209,7 @@ def _results(row: ExperimentRow, look: LookRow, scale: Mapping[str, float]) -> w
         quantiles=quantiles,
         guardrails=guardrails,
         not_analysed=dict(found.not_analysed),
+        shadow=shadow,
     )
 
 

@@ -27,26 +27,26 @@ class Unfit(Exception):
 async def resolve_arms(
     conn: Connection, organization_id: str, project_id: str, experiment: Experiment
 ) -> list[PinnedArm]:
-    """Return what the arms of an experiment serve now, in their order.
+    """Return what the arms of an experiment serve now, in their order, the shadow arm last.
 
     Versions stay ready until the transaction ends; the caller keeps the pools (`keep_pools`).
     Raises Conflict: naming the first arm that cannot be served.
     """
     pools = await arms.usable_pools(conn, organization_id, project_id)
     found = []
-    for at, arm in enumerate(experiment.arms):
+    for place, target in experiment.targets:
         try:
-            found.append(await _resolve(conn, project_id, arm.target, pools))
+            found.append(await _resolve(conn, project_id, target, pools))
         except Unfit as error:
-            raise unfit(at, arm.target.model, str(error)) from None
+            raise unfit(place, target.model, str(error)) from None
     return found
 
 
-def unfit(at: int, model: str, reason: str) -> Conflict:
-    """Return the refusal of an arm by its place."""
+def unfit(place: str, model: str, reason: str) -> Conflict:
+    """Return the refusal of a target by its place in the definition."""
     return Conflict(
         f"The arm's model `{shortened(model)}` cannot be served: {reason}.",
-        param=f"arms[{at}].target.model",
+        param=f"{place}.model",
         code="arm_not_ready",
     )
 

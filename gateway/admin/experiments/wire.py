@@ -60,6 +60,7 @@ Unit = Annotated[
 MetricName = Annotated[str, Meta(min_length=1, max_length=MAX_METRIC_CHARS)]
 Weight = Annotated[int, Meta(ge=0, le=MAX_WEIGHT)]
 Coverage = Annotated[int, Meta(ge=1, le=NUM_BUCKETS)]
+Share = Annotated[int, Meta(ge=0, le=NUM_BUCKETS)]
 Goal = Literal["increase", "decrease"]
 Mode = Literal["fill", "replace"]
 
@@ -119,6 +120,18 @@ class SetArm(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     target: SetTarget
     ended: bool = False
     """True once the arm has ended: its units get the control and are no longer analysed. Its weight is then 0."""
+
+
+class SetShadow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """An arm that gets copies of requests. Nobody gets its replies, and it takes no part in the comparison."""
+
+    name: Name
+    """A name that no arm has."""
+    target: SetTarget
+    share: Share = NUM_BUCKETS
+    """The part of the experiment's requests that are copied, in parts of 10,000. Each copy is billed to the project in
+    the service tier `shadow`. Copies run after their requests, a few at a time; copies without room are
+    dropped and counted."""
 
 
 class SetPrimary(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -185,12 +198,15 @@ class CreateExperiment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     holdout: Name | None = None
     """A holdout of the project, whose units take part in nothing."""
     analysis: SetAnalysis = SetAnalysis()
+    shadow: SetShadow | None = None
+    """An arm whose replies nobody gets, to try a model on live requests before anybody meets it."""
 
 
 class ModifyExperiment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Fields of the definition, each of which replaces the former one whole; a field that is left out stays.
 
-    After the start only these may change: more coverage, weights, an arm ended, guardrails added.
+    After the start only these may change: more coverage, weights, an arm ended, guardrails added, the share of the
+    shadow arm.
     """
 
     version: Annotated[int, Meta(ge=1, le=2**31 - 1)] | UnsetType = UNSET
@@ -206,6 +222,8 @@ class ModifyExperiment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     layer: Name | UnsetType = UNSET
     holdout: Name | UnsetType | None = UNSET
     analysis: SetAnalysis | UnsetType = UNSET
+    shadow: SetShadow | UnsetType | None = UNSET
+    """The whole shadow arm; null removes it from a draft."""
 
 
 class DecideExperiment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -326,6 +344,17 @@ class ExperimentArm(msgspec.Struct, frozen=True):
     """The arm's part of new units, from 0 to 1."""
 
 
+class ExperimentShadow(msgspec.Struct, frozen=True):
+    """An arm that gets copies of requests, and whose replies nobody gets."""
+
+    name: str
+    target: ExperimentTarget
+    share: int
+    """The part of the experiment's requests that are copied, in parts of 10,000."""
+    serves: Served | None
+    """The model that is served, settled at the start; null for a draft."""
+
+
 class PrimaryMetric(msgspec.Struct, frozen=True):
     """A metric that decides."""
 
@@ -396,6 +425,8 @@ class Experiment(msgspec.Struct, frozen=True, kw_only=True):
     holdout: str | None
     arms: list[ExperimentArm]
     """The arms; the first is the control."""
+    shadow: ExperimentShadow | None
+    """The shadow arm; null where there is none."""
     metrics: ExperimentMetrics
     analysis: ExperimentAnalysis
     enrolling: bool

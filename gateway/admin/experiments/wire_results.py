@@ -111,6 +111,41 @@ class ArmResult(msgspec.Struct, frozen=True):
     """The part of units that got the whole treatment with each request; results are of all. Null without units."""
 
 
+class ShadowTimes(msgspec.Struct, frozen=True):
+    """A time of copies that ended well, in milliseconds; null without any."""
+
+    p50: float | None
+    p95: float | None
+
+
+class ShadowResult(msgspec.Struct, frozen=True, kw_only=True):
+    """The copies of requests that a shadow arm got, beside the arms: it is not compared, since nobody got its replies.
+
+    Copies wait behind requests, so of the times `engine_ms` alone is that of the model. Counts and times are of the
+    latest 100,000 rows of the ledger; invoices have all of them, in the service tier `shadow`.
+    """
+
+    name: str
+    requests: int
+    """Copies that an engine had."""
+    errors: int
+    """Copies that ended in an error."""
+    prompt_tokens: int
+    completion_tokens: int
+    cost_nanos: int
+    """The cost of the copies, in billionths of the currency."""
+    ttft_ms: ShadowTimes
+    """Time to the first token."""
+    latency_ms: ShadowTimes
+    """Time to the last token."""
+    engine_ms: ShadowTimes
+    """Time in which the engine worked on a copy."""
+    outcomes: dict[str, int]
+    """All copies, by what became of them: `answered`; `failed`; never run since too many waited (`full`), it waited too
+    long (`late`), the client had left (`client_gone`), a limit or the target refused it (`refused`), no engine took it
+    (`unavailable`), the target is gone (`target_gone`), or the gateway stopped (`stopped`)."""
+
+
 class ExperimentResults(msgspec.Struct, frozen=True, kw_only=True):
     """A look at an experiment. Every number holds however often anybody looks."""
 
@@ -137,6 +172,8 @@ class ExperimentResults(msgspec.Struct, frozen=True, kw_only=True):
     guardrails: list[GuardrailResult]
     not_analysed: dict[str, int]
     """Requests that are not analysed, by the reason for which they got their arm."""
+    shadow: ShadowResult | None
+    """The shadow arm; null where there is none, and in kept looks."""
     object: Literal["organization.project.experiment.results"] = "organization.project.experiment.results"
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from gateway.cli.errors import CommandFailed, WrongUsage
 from gateway.cli.experiments import export, findings, furniture
-from gateway.cli.experiments.parts import add_name, add_tenant, find_experiment, percent
+from gateway.cli.experiments.parts import add_name, add_tenant, find_experiment, percent, share
 from gateway.cli.output import add_json_flag, print_json, print_result, print_table, utc
 
 if TYPE_CHECKING:
@@ -118,6 +118,14 @@ def _register_create(actions: Verbs) -> None:
     create.add_argument(
         "--coverage", type=percent, default=100.0, metavar="PERCENT", help="part of the units (default: 100)"
     )
+    create.add_argument(
+        "--shadow",
+        metavar="NAME=MODEL",
+        help="arm that gets copies of requests and whose replies nobody gets; each copy is billed",
+    )
+    create.add_argument(
+        "--shadow-share", type=share, default=100.0, metavar="PERCENT", help="part of the requests (default: 100)"
+    )
     create.add_argument("--layer", metavar="NAME", help="layer, whose experiments have no unit in common")
     create.add_argument("--holdout", metavar="NAME", help="holdout, whose units take part in nothing")
     create.add_argument("--window-days", type=float, metavar="DAYS", help="days in which a unit's outcomes count")
@@ -139,6 +147,9 @@ def _register_change(actions: Verbs) -> None:
     change.add_argument("--coverage", type=percent, metavar="PERCENT", help="part of the units that take part")
     change.add_argument(
         "--weight", action="append", default=[], metavar="NAME=NUMBER", help="new weight of an arm. Repeat for more"
+    )
+    change.add_argument(
+        "--shadow-share", type=share, metavar="PERCENT", help="part of the requests that the shadow arm gets"
     )
     change.add_argument("--end-arm", action="append", default=[], metavar="NAME", help="arm to end. Repeat for more")
     add_tenant(change)
@@ -181,6 +192,10 @@ def _body_of(arguments: argparse.Namespace) -> dict[str, Any]:
         },
         "coverage": round(arguments.coverage * PARTS / 100),
     }
+    if arguments.shadow is not None:
+        name, model = _pair("--shadow", arguments.shadow)
+        parts = round(arguments.shadow_share * PARTS / 100)
+        body["shadow"] = {"name": name, "target": {"model": model}, "share": parts}
     body |= {name: value for name in ("layer", "holdout") if (value := getattr(arguments, name)) is not None}
     analysis: dict[str, Any] = {}
     if arguments.window_days is not None:
@@ -201,8 +216,14 @@ def _change(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
         if arguments.weight or arguments.end_arm:
             weights = dict(_pair("--weight", each) for each in arguments.weight)
             body |= {"arms": _arms(found, weights, arguments.end_arm), "version": found["version"]}
+        if arguments.shadow_share is not None:
+            if found["shadow"] is None:
+                raise WrongUsage("--shadow-share: the experiment has no shadow arm")
+            shadow = {name: found["shadow"][name] for name in ("name", "target")}
+            shadow["share"] = round(arguments.shadow_share * PARTS / 100)
+            body |= {"shadow": shadow, "version": found["version"]}
         if not body:
-            raise WrongUsage("give --coverage, --weight, --end-arm or --file")
+            raise WrongUsage("give --coverage, --weight, --end-arm, --shadow-share or --file")
         after = client.post(path, json=body)
     text = f"experiment {after['name']} is at version {after['version']}"
     if after["next_weights"]:
@@ -269,6 +290,10 @@ def _show(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
         )
         for arm in found["arms"]
     ]
+    if found["shadow"] is not None:
+        shadow = found["shadow"]
+        model = shadow["serves"]["model"] if shadow["serves"] else shadow["target"]["model"]
+        rows.append((shadow["name"], f"{shadow['share'] / PARTS:.1%} of requests", model, "shadow"))
     print_table(("ARM", "SHARE", "MODEL", ""), rows)
     print(f"possible now: {', '.join(found['possible']) or 'nothing'}")
     return 0

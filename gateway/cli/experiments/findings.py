@@ -108,6 +108,9 @@ def _results(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
     if rows:
         print()
         print_table(("METRIC", "ROLE", "ARM", "CONTROL", "ARM'S", "DIFFERENCE", "INTERVAL", "PROVEN"), rows)
+    if found["shadow"] is not None:
+        print()
+        _print_shadow(found["shadow"])
     for guardrail in found["guardrails"]:
         if guardrail["verdict"] == "harmed":
             print(guardrail["text"])
@@ -130,6 +133,17 @@ def _by_age(found: dict[str, Any], arguments: argparse.Namespace) -> int:
         if each["trend"] != "unclear":
             print(each["text"])
     return 0
+
+
+def _print_shadow(shadow: dict[str, Any]) -> None:
+    times = [shadow[name] for name in ("engine_ms", "ttft_ms", "latency_ms")]
+    shown = ["" if each["p50"] is None else f"{each['p50']:.4g} / {each['p95']:.4g}" for each in times]
+    counts = (shadow["requests"], shadow["errors"], shadow["prompt_tokens"], shadow["completion_tokens"])
+    columns = ("SHADOW", "COPIES", "ERRORS", "PROMPT", "COMPLETION", "NANOS", "ENGINE MS", "TTFT MS", "LATENCY MS")
+    print_table(columns, [(shadow["name"], *counts, shadow["cost_nanos"], *shown)])
+    dropped = {name: num for name, num in shadow["outcomes"].items() if name not in ("answered", "failed")}
+    if dropped:
+        print("copies that did not run:", ", ".join(f"{num:,} {name}" for name, num in sorted(dropped.items())))
 
 
 def _arm(arm: dict[str, Any]) -> tuple[object, ...]:

@@ -30,6 +30,11 @@ def percent(text: str) -> float:
     return value
 
 
+def share(text: str) -> float:
+    """Return a percentage that may be 0. Raises ArgumentTypeError."""
+    return 0.0 if text.removesuffix("%") in ("0", "0.0") else percent(text)
+
+
 def find_experiment(client: AdminClient, arguments: argparse.Namespace) -> tuple[str, dict[str, Any]]:
     """Return the path of the experiment that is named, and what it is. Raises CommandFailed."""
     base = f"{client.tenant_path(arguments.tenant)}/experiments"

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from gateway.domain.experiments.definition import SHADOW_ARM
 from gateway.domain.experiments.treatment import Treatment
 
 if TYPE_CHECKING:
@@ -43,12 +44,12 @@ _INSERT = """
 """
 
 
-async def pin_arms(conn: Connection, experiment_id: str, arms: Sequence[PinnedArm]) -> None:
-    """Settle what the arms of an experiment serve, in their order."""
-    rows = [
-        (experiment_id, at, arm.pool_id, arm.adapter_id, arm.version, _json(arm.treatment))
-        for at, arm in enumerate(arms)
-    ]
+async def pin_arms(
+    conn: Connection, experiment_id: str, arms: Sequence[PinnedArm], shadow: PinnedArm | None = None
+) -> None:
+    """Settle what the arms of an experiment serve, in their order, and what its shadow arm does, if it has one."""
+    numbered = [*enumerate(arms), *([] if shadow is None else [(SHADOW_ARM, shadow)])]
+    rows = [(experiment_id, at, arm.pool_id, arm.adapter_id, arm.version, _json(arm.treatment)) for at, arm in numbered]
     await conn.executemany(_INSERT, rows)
 
 
@@ -63,7 +64,8 @@ _LIST = """
 
 
 async def list_arms(conn: Connection, experiment_ids: Sequence[str]) -> dict[str, list[PinnedArm]]:
-    """Return what the arms of experiments serve, by the experiment's id and in the arms' order; drafts have none."""
+    """Return what the arms of experiments serve, by the experiment's id and in the arms' order, the shadow arm last;
+    drafts have none."""
     found: dict[str, list[PinnedArm]] = {}
     for row in await conn.fetch(_LIST, list(experiment_ids)):
         fields = dict(row)

@@ -54,7 +54,7 @@ class LiveExperiment(msgspec.Struct, frozen=True):
     enrolling: bool
     exposed_at: datetime.datetime | None
     arms: list[LiveArm]
-    """In the order of their indexes."""
+    """In the order of their indexes, the shadow arm last."""
 
 
 # A version of somebody else, or of an adapter that was removed, is not there.
@@ -107,3 +107,15 @@ async def exposed_digests(conn: Connection, experiment_id: str) -> tuple[bytes, 
     row = await conn.fetchrow(_EXPOSED, experiment_id)
     assert row is not None
     return row["keys"] or b"", row["epochs"] or b""
+
+
+_LIST_FLAGS = """
+    SELECT model FROM experiments
+    WHERE project_id = $1 AND state IN ('running', 'paused', 'stopped') AND ($2::text IS NULL OR name = $2)
+    ORDER BY name COLLATE "C"
+"""
+
+
+async def list_flags(conn: Connection, project_id: str, name: str | None) -> list[str]:
+    """Return the model strings of a project's experiments that have started, by name. name: of the only one wanted."""
+    return [row["model"] for row in await conn.fetch(_LIST_FLAGS, project_id, name)]

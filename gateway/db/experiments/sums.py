@@ -270,7 +270,10 @@ async def load_ages(conn: Connection, experiment_id: str, metrics: Collection[st
     ]
 
 
-_REASONS = "SELECT reason, sum(num_requests) AS num FROM experiment_reasons WHERE experiment_id = $1 GROUP BY reason"
+_REASONS = """
+    SELECT reason, sum(num_requests) AS num FROM experiment_reasons
+    WHERE experiment_id = $1 AND NOT starts_with(reason, 'shadow.') GROUP BY reason
+"""
 
 
 async def load_reasons(conn: Connection, experiment_id: str) -> dict[str, int]:

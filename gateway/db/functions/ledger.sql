@@ -247,7 +247,8 @@ $$;
 
 -- Leaves what new rows add to the sums in their queue. A row of a revision above 0 that ends otherwise than in 'error' is
 -- of an attempt whose record so far ended in 'error', which it takes back; one that is superseded takes back any end.
--- Adjustments are no requests and end in no way.
+-- Adjustments are no requests and end in no way. Nobody waits for copies of requests (the tier 'shadow'): their times are
+-- left out.
 CREATE OR REPLACE FUNCTION queue_for_rollups() RETURNS trigger LANGUAGE plpgsql AS $$
 DECLARE
     superseding  ledger[];
@@ -269,11 +270,12 @@ BEGIN
            sum(n.prompt_tokens), sum(n.cached_tokens), sum(n.completion_tokens), sum(n.input_cost_nanos),
            sum(n.cached_cost_nanos), sum(n.output_cost_nanos), sum(n.cost_nanos), sum(n.list_cost_nanos),
            coalesce(array_agg(time_bucket(n.ttft_ms, 1.0))
-               FILTER (WHERE h.is_first AND n.ttft_ms IS NOT NULL), '{}'),
+               FILTER (WHERE h.is_timed AND n.ttft_ms IS NOT NULL), '{}'),
            coalesce(array_agg(time_bucket((n.latency_ms - n.ttft_ms) / (n.completion_tokens - 1), 0.1))
-               FILTER (WHERE h.is_first AND n.latency_ms >= n.ttft_ms AND n.completion_tokens > 1), '{}')
+               FILTER (WHERE h.is_timed AND n.latency_ms >= n.ttft_ms AND n.completion_tokens > 1), '{}')
     FROM new_rows n CROSS JOIN LATERAL (
         SELECT counts_as_request(n.kind, n.revision, n.request_id) AS is_first,
+               counts_as_request(n.kind, n.revision, n.request_id) AND n.service_tier <> 'shadow' AS is_timed,
                n.kind = 'usage' AND position('.' IN n.request_id) = 0 AS ended
     ) h
     GROUP BY 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14;

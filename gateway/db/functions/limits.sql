@@ -54,7 +54,8 @@ BEGIN
 END
 $$;
 
--- Limits count what the ledger stores. A cost without a window is a prepaid balance (see credit_grants). What a closed
+-- Limits count what the ledger stores. Of copies of requests (the tier 'shadow') they count the cost alone: nobody who
+-- asks is refused because of a copy that was made of an earlier request, unless money is short. A cost without a window is a prepaid balance (see credit_grants). What a closed
 -- month carries over to the balance is not usage, and no window counts it. Accounts are taken in the order of the limits'
 -- ids, so that no two transactions wait for each other.
 CREATE OR REPLACE FUNCTION settle_ledger() RETURNS trigger LANGUAGE plpgsql AS $$
@@ -68,6 +69,7 @@ BEGIN
             AND (l.project_id IS NULL OR l.project_id = e.project_id)
             AND (l.api_key_id IS NULL OR l.api_key_id = e.api_key_id)
             AND (l.model IS NULL OR l.model = e.model)
+            AND (l.unit = 'cost_nanos' OR e.service_tier <> 'shadow')
         GROUP BY l.id, l, window_start ORDER BY l.id, window_start
     ) s WHERE s.amount <> 0;
     RETURN NULL;
@@ -104,17 +106,18 @@ BEGIN
     SELECT NEW.id, limit_window(NEW.period, s.instant),
            saturated(sum(limited_amount(NEW.unit, s.num_requests, s.prompt_tokens, s.completion_tokens, s.cost_nanos)))
     FROM (
-        SELECT r.bucket AS instant, r.project_id, r.api_key_id, r.model, r.num_requests, r.prompt_tokens,
-               r.completion_tokens, r.cost_nanos
+        SELECT r.bucket AS instant, r.project_id, r.api_key_id, r.model, r.service_tier, r.num_requests,
+               r.prompt_tokens, r.completion_tokens, r.cost_nanos
         FROM usage_rollups r
         WHERE r.organization_id = NEW.organization_id AND r.width = bucket_width AND r.bucket >= since
         UNION ALL
-        SELECT q.minute, q.project_id, q.api_key_id, q.model, q.num_requests, q.prompt_tokens, q.completion_tokens,
-               q.cost_nanos
+        SELECT q.minute, q.project_id, q.api_key_id, q.model, q.service_tier, q.num_requests, q.prompt_tokens,
+               q.completion_tokens, q.cost_nanos
         FROM rollup_queue q WHERE q.organization_id = NEW.organization_id AND q.minute >= since
     ) s
     WHERE (NEW.project_id IS NULL OR s.project_id = NEW.project_id)
         AND (NEW.api_key_id IS NULL OR s.api_key_id = NEW.api_key_id) AND (NEW.model IS NULL OR s.model = NEW.model)
+        AND (NEW.unit = 'cost_nanos' OR s.service_tier <> 'shadow')
     GROUP BY 2;
     RETURN NULL;
 END

@@ -102,6 +102,7 @@ CREATE INDEX experiments_by_project ON experiments (project_id, created_at, id);
 -- What each arm serves, as it was when the experiment started: an alias that moves does not move an arm.
 CREATE TABLE experiment_arms (
     experiment_id  text NOT NULL REFERENCES experiments (id) ON DELETE CASCADE,
+    -- 255: the shadow arm.
     arm            smallint NOT NULL CHECK (arm >= 0),
     pool_id        text NOT NULL REFERENCES pools (id),
     -- NULL: the base model of the pool.
@@ -286,7 +287,8 @@ CREATE TABLE experiment_ages (
     PRIMARY KEY (experiment_id, epoch, arm, metric, age)
 );
 
--- Requests that are not analysed, by the reason why they got their arm (`assignment.Reason`).
+-- Requests that are not analysed, by the reason why they got their arm (`assignment.Reason`), and copies of requests for
+-- the shadow arm by what became of them: 'shadow.' and a `shadowing.Outcome`.
 CREATE TABLE experiment_reasons (
     experiment_id  text NOT NULL REFERENCES experiments (id) ON DELETE CASCADE,
     day            date NOT NULL,

@@ -52,8 +52,8 @@ CREATE TABLE ledger (
     -- The cost without the project's discount.
     list_cost_nanos      bigint NOT NULL,
     written_at           timestamptz NOT NULL DEFAULT clock_timestamp(),
-    -- The experiment that the request's model string named, and the arm that answered; NULL without one. The unit is not
-    -- here, but in experiment_requests, from which it can be removed.
+    -- The experiment that the request's model string named, and the arm that answered, 255 being the shadow arm; NULL
+    -- without one. The unit is not here, but in experiment_requests, from which it can be removed.
     experiment_id        text,
     experiment_version   integer,
     experiment_arm       smallint,
@@ -67,6 +67,7 @@ CREATE TABLE ledger (
 
 CREATE INDEX ledger_by_project ON ledger (project_id, created_at DESC, request_id);
 CREATE INDEX ledger_by_period ON ledger (organization_id, period, created_at, request_id, attempt, revision);
+CREATE INDEX ledger_shadows ON ledger (experiment_id, created_at) WHERE service_tier = 'shadow';
 CREATE INDEX ledger_adjustments ON ledger (organization_id, period, project_id) WHERE kind = 'adjustment';
 
 -- What waits to be added to usage_rollups, period_sums, traffic_rollups and traffic_times. The transaction that deletes a

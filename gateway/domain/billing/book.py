@@ -17,7 +17,10 @@ from gateway.domain.limits.work import Price
 
 ANY = "*"
 NO_ADAPTER = "none"
-TIERS = ("default", "flex", "priority", "batch")
+SHADOW_TIER = "shadow"
+"""The tier of copies of requests whose replies nobody is given. A request cannot ask for it."""
+
+TIERS = ("default", "flex", "priority", "batch", SHADOW_TIER)
 """The service tiers that a request can be billed as."""
 
 DEFAULT_CLASS = "default"

@@ -17,6 +17,8 @@ from gateway.domain.experiments.metrics import METRICS, read_metric
 MAX_ARMS = 8
 MAX_PRIMARY, MAX_GUARDRAILS, MAX_SECONDARY = 5, 20, 50
 MAX_MODEL_CHARS = 256
+SHADOW_ARM = 255
+"""The index of the shadow arm, where arms are known by their index: it is none of those that are compared."""
 MAX_METADATA_KEY_CHARS = 64
 MIN_ALPHA, MAX_ALPHA = 0.0001, 0.2
 MIN_TIGHTEST_AT, MAX_TIGHTEST_AT = 20, 100_000_000
@@ -56,6 +58,15 @@ class Arm(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The arm's part, over the sum of all weights."""
     target: Target
     ended: bool = False
+
+
+class Shadow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """An arm that gets copies of requests and whose replies nobody is given. It takes no part in the comparison."""
+
+    name: str
+    target: Target
+    share: int
+    """Parts of 10,000 of the experiment's requests that are copied."""
 
 
 class Primary(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -112,6 +123,13 @@ class Experiment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     holdout: str | None = None
     """A name of units that take part in nothing."""
     analysis: Analysis = DEFAULT_ANALYSIS
+    shadow: Shadow | None = None
+
+    @property
+    def targets(self) -> list[tuple[str, Target]]:
+        """The place of each target in the definition and the target: of the arms, then of the shadow arm."""
+        of_arms = [(f"arms[{at}].target", arm.target) for at, arm in enumerate(self.arms)]
+        return of_arms if self.shadow is None else [*of_arms, ("shadow.target", self.shadow.target)]
 
 
 def check_definition(experiment: Experiment, own_metrics: Collection[str] = ()) -> None:
@@ -143,7 +161,8 @@ def check_definition(experiment: Experiment, own_metrics: Collection[str] = ()) 
 
 
 def check_change(before: Experiment, after: Experiment) -> None:
-    """Check a change of an experiment that has started: more coverage, other weights, an arm ended, guardrails added.
+    """Check a change of an experiment that has started: more coverage, other weights, an arm ended, guardrails added,
+    another share of requests for the shadow arm.
 
     Both are valid definitions. Raises InvalidRequest: for the first field that may not change so.
     """
@@ -160,6 +179,7 @@ def check_change(before: Experiment, after: Experiment) -> None:
                 _refuse(f"arms[{at}].{name}", f"The {name} of an arm cannot change after the start.")
         if old.ended and not new.ended:
             _refuse(f"arms[{at}].ended", "An arm that has ended does not come back.")
+    _check_shadow_change(before.shadow, after.shadow)
     if before.metrics.primary != after.metrics.primary:
         _refuse("metrics.primary", "Primary metrics are declared before the start.")
     if before.metrics.secondary != after.metrics.secondary:
@@ -177,16 +197,32 @@ def _check_arms(experiment: Experiment) -> None:
         if arm.name in {each.name for each in arms[:at]}:
             _refuse(f"arms[{at}].name", "Two arms have the same name.")
         _within(f"arms[{at}].weight", arm.weight, 0, 1_000_000)
-        if not 1 <= len(arm.target.model) <= MAX_MODEL_CHARS:
-            _refuse(f"arms[{at}].target.model", f"A model string has 1 to {MAX_MODEL_CHARS} characters.")
-        if arm.target.model == experiment.model:
-            _refuse(f"arms[{at}].target.model", "An arm cannot be the experiment itself.")
         if arm.ended and arm.weight:
             _refuse(f"arms[{at}].weight", "An arm that has ended has the weight 0.")
     if arms[0].ended:
         _refuse("arms[0].ended", "The control cannot end: stop the experiment instead.")
     if sum(arm.weight > 0 for arm in arms) < 2:
         _refuse("arms", "At least two arms need a weight above 0.")
+    shadow = experiment.shadow
+    if shadow is not None:
+        _check_name(shadow.name, "shadow.name")
+        if shadow.name in {arm.name for arm in arms}:
+            _refuse("shadow.name", "An arm has the same name.")
+        _within("shadow.share", shadow.share, 0, NUM_BUCKETS)
+    for place, target in experiment.targets:
+        if not 1 <= len(target.model) <= MAX_MODEL_CHARS:
+            _refuse(f"{place}.model", f"A model string has 1 to {MAX_MODEL_CHARS} characters.")
+        if target.model == experiment.model:
+            _refuse(f"{place}.model", "An arm cannot be the experiment itself.")
+
+
+def _check_shadow_change(before: Shadow | None, after: Shadow | None) -> None:
+    if (before is None) != (after is None):
+        _refuse("shadow", "A shadow arm cannot be added or removed after the start. Its share can be 0.")
+    if before is not None and after is not None:
+        for name in ("name", "target"):
+            if getattr(before, name) != getattr(after, name):
+                _refuse(f"shadow.{name}", f"The {name} of the shadow arm cannot change after the start.")
 
 
 def _check_metrics(metrics: Metrics, own: Collection[str]) -> None:

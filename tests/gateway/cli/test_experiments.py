@@ -81,6 +81,18 @@ async def test_an_arm_ends(lorikeet: Cli, acme: Any) -> None:
     assert [(arm["ended"], arm["weight"]) for arm in after["arms"]] == [(False, 1), (False, 1), (True, 0)]
 
 
+async def test_a_shadow_arm_is_made_shown_and_given_another_share(lorikeet: Cli, acme: Any) -> None:
+    await lorikeet(*CREATE, "--shadow", "next=tiny", "--shadow-share", "25", *OF_ACME)
+    made = await lorikeet.json("experiment", "start", "tone", *OF_ACME)
+    assert (made["shadow"]["share"], made["shadow"]["serves"]["model"]) == (2500, "tiny")
+    _, out, _ = await lorikeet("experiment", "show", "tone", *OF_ACME)
+    assert "next" in out and "25.0% of requests" in out
+    after = await lorikeet.json("experiment", "change", "tone", "--shadow-share", "0", *OF_ACME)
+    assert (after["shadow"]["share"], after["shadow"]["name"], after["version"]) == (0, "next", 2)
+    _, out, _ = await lorikeet("experiment", "results", "tone", *OF_ACME)
+    assert "SHADOW" in out and out.splitlines()[-1] == "No unit has taken part yet."
+
+
 async def test_results_say_what_may_be_concluded(lorikeet: Cli, acme: Any) -> None:
     await lorikeet(*CREATE, *OF_ACME)
     await lorikeet("experiment", "start", "tone", *OF_ACME)
@@ -126,7 +138,8 @@ async def test_what_is_wrong_is_said_in_one_line(lorikeet: Cli, acme: Any) -> No
         (("decide", "tone", "warm"), 1, "the experiment is draft"),
         (("results", "tone"), 1, "has not started"),
         (("results", "tone", "--by-age", "--as-of", "5"), 1, "leave out --as-of"),
-        (("change", "tone"), 2, "give --coverage, --weight, --end-arm or --file"),
+        (("change", "tone"), 2, "give --coverage, --weight, --end-arm, --shadow-share or --file"),
+        (("change", "tone", "--shadow-share", "5"), 2, "--shadow-share: the experiment has no shadow arm"),
         (("change", "tone", "--end-arm", "hot"), 2, "there is no arm named 'hot'"),
         (("preview",), 1, "Name a `unit`"),
         (("calibrate", "smiles"), 1, "Invalid value for 'metric'"),

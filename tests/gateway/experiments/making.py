@@ -14,7 +14,17 @@ from gateway.db.ids import new_id
 from gateway.domain.adapters.defaults import NO_DEFAULTS, Defaults
 from gateway.domain.experiments.allocation import first_split
 from gateway.domain.experiments.assignment import NUM_BUCKETS, Split
-from gateway.domain.experiments.definition import Arm, Experiment, Guardrail, Metrics, Primary, Target, UnitSource
+from gateway.domain.experiments.definition import (
+    SHADOW_ARM,
+    Arm,
+    Experiment,
+    Guardrail,
+    Metrics,
+    Primary,
+    Shadow,
+    Target,
+    UnitSource,
+)
 from gateway.pools.first_pool import make_pool
 
 if TYPE_CHECKING:
@@ -88,18 +98,18 @@ async def start_experiment(
     coverage: int = NUM_BUCKETS,
     layer: str = "default",
     seed: bytes | None = None,
+    shadow: ArmOf | None = None,
+    share: int = NUM_BUCKETS,
     **fields: Any,
 ) -> Made:
     """Start an experiment of a project over slots 0 to `coverage` of its layer; its name is made or turned into it.
 
-    pool: the pool that serves arms that name none. fields: more of the definition.
+    pool: the pool that serves arms that name none. shadow: the shadow arm, which gets this share of the requests.
+    fields: more of the definition.
     """
-    pools = [arm.pool or pool for arm in arms]
-    models = [
-        base if arm.adapter is None else f"{base}:{arm.adapter}@{arm.version}"
-        for base, arm in zip(pools, arms, strict=True)
-    ]
-    targets = [Target(each, arm.defaults, arm.mode) for each, arm in zip(models, arms, strict=True)]
+    targets = [_target(arm, pool) for arm in arms]
+    if shadow is not None:
+        fields["shadow"] = Shadow(shadow.name, _target(shadow, pool), share)
     definition = Experiment(
         name,
         model,
@@ -117,13 +127,19 @@ async def start_experiment(
         text = msgspec.json.encode(definition).decode()
         values = (made.id, project_id, name, model, text, layer, split.seed, split.slots, list(split.tables))
         await conn.execute(_EXPERIMENT, *values)
-        for at, arm in enumerate(arms):
+        for at, arm in [*enumerate(arms), *([] if shadow is None else [(SHADOW_ARM, shadow)])]:
             version = None if arm.adapter is None else arm.version
-            pool_id = await conn.fetchval(_POOL, pools[at])
-            assert pool_id is not None, f"there is no pool {pools[at]}"
+            pool_id = await conn.fetchval(_POOL, arm.pool or pool)
+            assert pool_id is not None, f"there is no pool {arm.pool or pool}"
             await conn.execute(_ARM, made.id, at, pool_id, project_id, arm.adapter, version)
         await conn.execute(_ALIAS, new_id("alias"), project_id, model, made.id)
     return made
+
+
+def _target(arm: ArmOf, pool: str) -> Target:
+    base = arm.pool or pool
+    model = base if arm.adapter is None else f"{base}:{arm.adapter}@{arm.version}"
+    return Target(model, arm.defaults, arm.mode)
 
 
 _SET_STATE = "UPDATE experiments SET state = $2, changed_at = now() WHERE id = $1"

@@ -18,6 +18,7 @@ import { Arms } from "./arms.js";
 import { Metrics } from "./metrics.js";
 import { firstModels, useArmModels } from "./models.js";
 import { effectHint, Plan } from "./plan.js";
+import { Shadow } from "./shadow.js";
 import { definitionOf, initialValues, valuesOf, wrongValues } from "./values.js";
 
 const SOURCES = [...UNIT_SOURCES, ["metadata.", "a key of the request's metadata"]];
@@ -64,6 +65,7 @@ function Fields({ projectId, draft, models, own }) {
       </div>
     <//>
     <${Arms} form=${form} models=${models} projectId=${projectId} />
+    <${Shadow} form=${form} models=${models} projectId=${projectId} />
     <${Metrics} form=${form} own=${own} />
     <${Section} title="How long">
       <div class="field-grid">

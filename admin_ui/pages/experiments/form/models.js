@@ -42,7 +42,8 @@ export function ArmModel({ projectId, models, label, value, onValue, error }) {
   const versions = useApi(adapter ? pathOf(projectId, `/adapters/${encodeURIComponent(adapter.name)}/versions`) : null, { limit: 20 });
   const ready = (versions.data?.data ?? []).filter(({ state }) => state === "ready");
   const isKnown = models.options.some(([model]) => model === bare);
-  const options = [...(value ? [] : [["", "Choose"]]), ...(value && !isKnown ? [[bare, bare]] : []), ...models.options];
+  const mayBeNone = models.options[0]?.[0] === "";
+  const options = [...(value || mayBeNone ? [] : [["", "Choose"]]), ...(value && !isKnown ? [[bare, bare]] : []), ...models.options];
   const ofAdapter = [["", `The current one${adapter ? `, version ${adapter.version} now` : ""}`], ...ready.map(({ version }) => [String(version), `Version ${version}`])];
   return html`<${Select} label=${label} value=${bare} onValue=${onValue} error=${error} options=${options} />
     ${adapter && html`<${Select} label="Version" value=${version} options=${ofAdapter} onValue=${(chosen) => onValue(chosen ? `${bare}@${chosen}` : bare)} />`}`;

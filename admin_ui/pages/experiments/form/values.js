@@ -11,6 +11,9 @@ const MAX_ARMS = 8;
 
 export const mayAddArm = (arms) => arms.length < MAX_ARMS;
 
+/** The shadow arm of a form; without a model there is none. */
+const NO_SHADOW = { name: "shadow", model: "", share: "100", defaults: {}, mode: "fill" };
+
 /** What a new experiment has before anybody types. models: [control, treatment] as far as there are any. */
 export function initialValues(models) {
   return {
@@ -19,14 +22,14 @@ export function initialValues(models) {
     primary: [""],
     guardrails: [{ metric: "error_rate", action: "pause", margin: "0" }, { metric: "refusal_rate", action: "pause", margin: "0" }, { metric: "ttft_ms.p95", action: "alert", margin: "10" }],
     secondary: [],
-    effect: "5", alpha: "5", tightest_at: "5000", window: "7", min_days: "7", layer: "default", holdout: "",
+    effect: "5", alpha: "5", tightest_at: "5000", window: "7", min_days: "7", layer: "default", holdout: "", shadow: NO_SHADOW,
   };
 }
 
 export const newArm = (name, model = "", share = "0") => ({ name, model, share, temperature: "", system_prompt: "", mode: "fill", defaults: {} });
 
 /** The values of a definition that there is. */
-export function valuesOf({ name, model, unit, coverage, layer, holdout, arms, metrics, analysis }) {
+export function valuesOf({ name, model, unit, coverage, layer, holdout, arms, metrics, analysis, shadow }) {
   const total = arms.reduce((sum, { weight }) => sum + weight, 0) || 1;
   const isMetadata = unit.from.startsWith(METADATA);
   return {
@@ -38,6 +41,7 @@ export function valuesOf({ name, model, unit, coverage, layer, holdout, arms, me
     primary: metrics.primary.map(({ metric }) => metric),
     guardrails: (metrics.guardrails ?? []).map(({ metric, action, margin }) => ({ metric, action, margin: text(margin * 100) })),
     secondary: metrics.secondary ?? [],
+    shadow: shadow ? { name: shadow.name, model: shadow.target.model, share: text(shadow.share / (PARTS / 100)), defaults: shadow.target.defaults ?? {}, mode: shadow.target.mode } : NO_SHADOW,
     effect: "5", alpha: text(analysis.alpha * 100), tightest_at: String(analysis.tightest_at), window: text(analysis.outcome_window_seconds / DAY_S), min_days: String(analysis.min_days),
   };
 }
@@ -52,7 +56,7 @@ export function definitionOf(values, own) {
     name: values.name.trim(), model: values.model.trim() || values.name.trim(),
     unit: { from: values.unit === METADATA ? METADATA + values.key.trim() : values.unit },
     coverage: Math.round(Number(values.coverage) * (PARTS / 100)), layer: values.layer.trim() || "default", holdout: values.holdout || null,
-    arms: values.arms.map(armOf),
+    arms: values.arms.map(armOf), shadow: shadowOf(values.shadow),
     metrics: {
       primary: values.primary.filter(Boolean).map((metric) => ({ metric, goal: goal(metric) })),
       guardrails: values.guardrails.map(({ metric, action, margin }) => ({ metric, action, margin: isError(metric) ? 0 : Number(margin) / 100, ...(isOwn(metric) && { goal: goal(metric) }) })),
@@ -62,6 +66,11 @@ export function definitionOf(values, own) {
       alpha: Number(values.alpha) / 100, tightest_at: Number(values.tightest_at), outcome_window_seconds: Math.round(Number(values.window) * DAY_S), min_days: Number(values.min_days),
     },
   };
+}
+
+function shadowOf({ name, model, share, defaults, mode }) {
+  const given = Object.fromEntries(Object.entries(defaults).filter(([, value]) => value !== null));
+  return model ? { name: name.trim(), share: Math.round(Number(share) * (PARTS / 100)), target: { model, ...(Object.keys(given).length && { defaults: given, mode }) } } : null;
 }
 
 function armOf({ name, model, share, temperature, system_prompt: prompt, mode, defaults }) {
@@ -76,7 +85,7 @@ export function wrongValues(values) {
     name: modelName(values.name), model: values.model.trim() ? modelName(values.model) : undefined,
     key: values.unit === METADATA && !values.key.trim() ? "Say which key of the metadata names the unit." : undefined,
     coverage: values.coverage.trim() ? number(values.coverage, { min: 0.01, max: 100 }) : "Give a part of 0.01 to 100 %.",
-    ...wrongArms(values.arms),
+    ...wrongArms(values.arms), ...wrongShadow(values),
     primary: values.primary.some(Boolean) ? undefined : "Choose the metric that decides.",
     guardrails: values.guardrails.map(({ margin }) => number(margin, { min: 0, max: 1000 })).find(Boolean),
     effect: number(values.effect, { min: 0.1, max: 1000 }), alpha: number(values.alpha, { min: 0.01, max: 20 }), tightest_at: whole(values.tightest_at, { min: 20, max: 100_000_000 }),
@@ -95,4 +104,12 @@ function wrongArms(arms) {
   });
   if (arms.filter(({ share }) => Number(share) > 0).length < 2) wrong["arms.0.share"] ??= "At least two arms need a part above 0.";
   return wrong;
+}
+
+function wrongShadow({ shadow: { name, model, share }, arms }) {
+  if (!model) return {};
+  return {
+    "shadow.name": modelName(name) ?? (arms.some((arm) => arm.name.trim() === name.trim()) ? "An arm has this name." : undefined),
+    "shadow.share": share.trim() ? number(share, { min: 0, max: 100 }) : "Give a part of 0 to 100 %.",
+  };
 }

@@ -18,6 +18,7 @@ def arms(**changes: Any) -> list[dict[str, Any]]:
     return [first, second | changes]
 
 
+DARK: dict[str, Any] = {"name": "dark", "target": {"model": "tiny"}, "share": 500}
 GOOD_METRICS = definition()["metrics"]
 
 
@@ -50,6 +51,15 @@ GOOD_METRICS = definition()["metrics"]
         (
             {"arms": arms(target={"model": "x", "defaults": {"system_prompt": "a\0b"}})},
             "arms[1].target.defaults.system_prompt",
+        ),
+        ({"shadow": DARK | {"name": "control"}}, "shadow.name"),
+        ({"shadow": DARK | {"share": 10_001}}, "shadow.share"),
+        ({"shadow": DARK | {"weight": 1}}, "shadow.weight"),
+        ({"shadow": {"name": "dark", "share": 1}}, "shadow.target"),
+        ({"shadow": DARK | {"target": {"model": "support-bot"}}}, "shadow.target.model"),
+        (
+            {"shadow": DARK | {"target": {"model": "x", "defaults": {"system_prompt": "a\0b"}}}},
+            "shadow.target.defaults.system_prompt",
         ),
         ({"metrics": {"primary": []}}, "metrics.primary"),
         ({"metrics": {"primary": [{"metric": "smiles", "goal": "increase"}]}}, "metrics.primary[0].metric"),

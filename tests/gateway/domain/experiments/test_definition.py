@@ -15,6 +15,7 @@ from gateway.domain.experiments.definition import (
     Guardrail,
     Metrics,
     Primary,
+    Shadow,
     Target,
     UnitSource,
     check_change,
@@ -72,6 +73,12 @@ def test_a_definition_travels_as_json() -> None:
         ("arms[1].weight", with_arm(ended=True)),
         ("arms[1].target.model", with_arm(target=Target(""))),
         ("arms[1].target.model", with_arm(target=Target("support-bot"))),
+        ("shadow.name", changed(shadow=Shadow("warm", Target("base"), 1))),
+        ("shadow.name", changed(shadow=Shadow("Dark", Target("base"), 1))),
+        ("shadow.share", changed(shadow=Shadow("dark", Target("base"), 10_001))),
+        ("shadow.share", changed(shadow=Shadow("dark", Target("base"), -1))),
+        ("shadow.target.model", changed(shadow=Shadow("dark", Target("support-bot"), 1))),
+        ("shadow.target.model", changed(shadow=Shadow("dark", Target(""), 1))),
         ("arms[0].ended", changed(arms=(Arm("control", 0, Target("base"), ended=True), *ARMS[1:]))),
         ("metrics.primary", changed(metrics=Metrics(()))),
         ("metrics.primary[0].metric", changed(metrics=Metrics((Primary("smiles", "increase"),)))),
@@ -175,3 +182,25 @@ def test_names_of_metrics() -> None:
     assert found is not None and (found.name, found.quantile) == ("ttft_ms", 0.95)
     assert read_metric("thumbs_up", OWN) is not None
     assert read_metric("thumbs_up") is read_metric("ttft_ms.p33") is read_metric("error_rate.p95") is None
+
+
+DARK = Shadow("dark", Target("base"), 500)
+
+
+@pytest.mark.parametrize(
+    ("param", "before", "wanted"),
+    [
+        ("shadow", None, DARK),
+        ("shadow", DARK, None),
+        ("shadow.name", DARK, msgspec.structs.replace(DARK, name="darker")),
+        ("shadow.target", DARK, msgspec.structs.replace(DARK, target=Target("other"))),
+    ],
+)
+def test_a_shadow_arm_changes_nothing_but_its_share_after_the_start(
+    param: str, before: Shadow | None, wanted: Shadow | None
+) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        check_change(changed(shadow=before), changed(shadow=wanted))
+    assert caught.value.param == param
+    for share in (0, 10_000):
+        check_change(changed(shadow=DARK), changed(shadow=msgspec.structs.replace(DARK, share=share)))

@@ -1,0 +1,158 @@
+"""How a model judges answers of two arms without its habits deciding: orders, lengths, human labels. Pure.
+
+A judge prefers what it is shown first, what is longer, and what sounds like itself (Zheng et al., arXiv 2306.05685). So
+
+- each pair is shown in both orders, and a judge that follows the place instead of the answer says nothing;
+- a judge may serve no arm that it judges, nor share the adapter of one;
+- scores are taken at equal length: the part of a score that a length explains is removed, with one slope over all arms;
+- human labels on a part of the pairs, drawn at random, take out what bias is left (`statistics.judges`).
+
+Nothing here calls a model: whoever asks the judge hands over verdicts.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from math import log1p
+from statistics import fmean
+from typing import Literal
+
+import msgspec
+
+from gateway.domain.errors import InvalidRequest
+from gateway.domain.experiments.effects import Effect, Interval
+from gateway.domain.experiments.statistics.judges import prediction_powered
+from gateway.domain.experiments.statistics.sequences import information, t_log_e, t_radius
+
+Verdict = Literal["first", "second", "tie"]
+"""What a judge says of two answers, by the places in which they were shown."""
+
+
+class Pair(msgspec.Struct, frozen=True):
+    """Answers of the control and of an arm to one request, as a judge has seen them twice."""
+
+    control_first: Verdict
+    """The verdict where the control's answer was shown first."""
+    arm_first: Verdict
+    """The verdict where the arm's answer was shown first."""
+    control_chars: int
+    arm_chars: int
+    label: float | None = None
+    """What a person says of the pair, as `score` has it; None where nobody was asked."""
+
+    @property
+    def score(self) -> float:
+        """1 where the judge prefers the arm in both orders, 0 where it prefers the control in both, else one half."""
+        prefers_arm = (self.control_first == "second") + (self.arm_first == "first")
+        prefers_control = (self.control_first == "first") + (self.arm_first == "second")
+        return (2 + prefers_arm - prefers_control) / 4
+
+    @property
+    def follows_place(self) -> bool:
+        """Tell whether the judge chose the same place in both orders, whichever answer was there."""
+        return self.control_first == self.arm_first != "tie"
+
+    @property
+    def length_ratio(self) -> float:
+        """How much longer the arm's answer is, on a scale on which twice and half as long are opposites."""
+        return log1p(self.arm_chars) - log1p(self.control_chars)
+
+
+class Preference(msgspec.Struct, frozen=True):
+    """How often people would prefer the arm to the control, and what a judge alone would say."""
+
+    num_labelled: int
+    num_judged: int
+    """Pairs that nobody but the judge has seen."""
+    judge_weight: float
+    """How much the judge's scores count beside labels: 0 where they tell nothing about them."""
+    follows_place: float
+    """The part of the pairs in which the judge chose the same place in both orders."""
+    by_judge: float
+    """The mean score of the judge, which is not to be believed without labels."""
+    rectified: Effect
+    """The mean label less one half: 0 means that neither is preferred. Its interval holds at every look."""
+
+
+def check_judge(judge: str, served: Sequence[str], field: str = "judge.model") -> None:
+    """Check that a judge is none of what it judges. served: what each arm serves, as model strings.
+
+    Raises InvalidRequest: where an arm serves the judge's model or adapter, in whatever version.
+    """
+    for model in served:
+        if model.partition("@")[0] == judge.partition("@")[0]:
+            raise InvalidRequest(
+                f"The judge '{judge}' serves an arm: a model prefers answers like its own. Choose another one.",
+                param=field,
+            )
+
+
+def at_equal_length(pairs: Sequence[Pair]) -> list[float]:
+    """Return the score of each pair as it would be with answers of one length: what a length explains is removed."""
+    scores, ratios = [pair.score for pair in pairs], [pair.length_ratio for pair in pairs]
+    if len(pairs) < 3:
+        return scores
+    score_mean, ratio_mean = fmean(scores), fmean(ratios)
+    spread = sum((ratio - ratio_mean) ** 2 for ratio in ratios)
+    together = sum((r - ratio_mean) * (s - score_mean) for r, s in zip(ratios, scores, strict=True))
+    slope = together / spread if spread else 0.0
+    return [score - slope * ratio for score, ratio in zip(scores, ratios, strict=True)]
+
+
+def preference(pairs: Sequence[Pair], *, alpha: float, tightest_at: int) -> Preference | None:
+    """Return what people would say of an arm beside the control; None with fewer than two labels or two other pairs.
+
+    pairs: one of each unit, so that they are independent; the labelled ones were drawn at random. tightest_at: pairs at
+    which the interval is tightest, counted as labels.
+    """
+    scores = at_equal_length(pairs)
+    labelled = [(pair.label, score) for pair, score in zip(pairs, scores, strict=True) if pair.label is not None]
+    others = [score for pair, score in zip(pairs, scores, strict=True) if pair.label is None]
+    if len(labelled) < 2 or len(others) < 2:
+        return None
+    judged = prediction_powered([label for label, _ in labelled], [score for _, score in labelled], others)
+    num_labelled, se = len(labelled), math.sqrt(max(0.0, judged.variance))
+    return Preference(
+        num_labelled,
+        len(others),
+        judged.judge_weight,
+        fmean(pair.follows_place for pair in pairs),
+        fmean(pair.score for pair in pairs),
+        _watched(judged.mean - 0.5, se, len(pairs), num_labelled, num_labelled - 1, alpha, tightest_at),
+    )
+
+
+class ArmVotes(msgspec.Struct, frozen=True):
+    """The votes of a metric about one arm: a mean of each unit by people, by a judge, or by both."""
+
+    labels: Sequence[float]
+    """People's means of the units that have both, drawn at random."""
+    scores: Sequence[float]
+    """The judge's means of the same units."""
+    other_scores: Sequence[float]
+    """The judge's means of all other units."""
+
+
+def rectified_effect(control: ArmVotes, arm: ArmVotes, *, alpha: float, tightest_at: int) -> Effect | None:
+    """Return by how much people would vote an arm above the control; None with too few votes of either arm.
+
+    tightest_at: labelled units of both arms at which the interval is tightest.
+    """
+    if any(len(votes.labels) < 2 or len(votes.other_scores) < 2 for votes in (control, arm)):
+        return None
+    means = [prediction_powered(each.labels, each.scores, each.other_scores) for each in (control, arm)]
+    effect, se = means[1].mean - means[0].mean, math.sqrt(max(0.0, sum(each.variance for each in means)))
+    num_labelled = len(control.labels) + len(arm.labels)
+    num_units = num_labelled + len(control.other_scores) + len(arm.other_scores)
+    return _watched(effect, se, num_units, num_labelled, num_labelled - 2, alpha, tightest_at)
+
+
+def _watched(
+    effect: float, se: float, num: int, num_labelled: int, degrees: int, alpha: float, tightest_at: int
+) -> Effect:
+    """Return an effect with an interval that holds at every look. What it learns from are the labels."""
+    u = information(num_labelled, tightest_at, alpha)
+    half = t_radius(degrees, u, alpha) * se if se else math.inf
+    log_e = t_log_e(effect / se, degrees, u) if se else 0.0
+    return Effect(num, effect, se, Interval(effect - half, effect + half), log_e)
