@@ -356,7 +356,7 @@ FORGET = _FORGET_EVENTS, _FORGET_FEEDBACK, _FORGET_REQUESTS, _FORGET_UNIT
 
 async def forget_rows(conn: Connection, project_id: str, digest: bytes) -> None:
     """Delete every row of a project that has a unit's digest, its requests' events and the votes about both."""
-    for statement in FORGET:
+    for statement in (_FORGET_EVENTS, _FORGET_FEEDBACK, _FORGET_REQUESTS, _FORGET_UNIT):
         await conn.execute(statement, project_id, digest)
 
 
