@@ -45,7 +45,7 @@ from gateway.admin.organization.members import AddMember, ModifyMember
 from gateway.admin.organization.projects import ArchiveProject, CreateProject, LogContent, ModifyProject
 from gateway.admin.organization.service_accounts import CreateServiceAccount
 from gateway.admin.organization.users import CreateUser, ModifyUser, ResetUser
-from gateway.admin.pools.pool_bodies import CreatePool, UpdatePool
+from gateway.admin.pools.pool_bodies import CreatePool, SetBackendKey, UpdatePool
 from gateway.http.shape import Shape
 
 EXPERIMENT: dict[str, Any] = {
@@ -189,6 +189,7 @@ GOOD_BODIES: dict[type[msgspec.Struct], dict[str, Any]] = {
         "interval": "month",
         "notification_channel": {"type": "webhook"},
     },
+    SetBackendKey: {"key": "sk-0123456789abcdef"},
     UpdatePool: {
         "model": "demo",
         "settings": {},
