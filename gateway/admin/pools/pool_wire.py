@@ -13,7 +13,7 @@ from gateway.db.pools.replicas import ReplicaRow
 from gateway.db.pools.revisions import RevisionRow
 from gateway.db.pools.served import ServedPool
 from gateway.domain.pools.condition import PoolState, ReplicaStanding, condition_of
-from gateway.domain.pools.drivers import Driver
+from gateway.domain.pools.drivers import OWN_DRIVER, Driver
 from gateway.domain.pools.plan import How
 from gateway.domain.pools.states import Access, ReplicaState, RevisionState
 
@@ -39,6 +39,8 @@ class Pool(msgspec.Struct, frozen=True, kw_only=True):
     """The servers behind the wanted revision: `lorikeet`, or the driver for servers of another maker."""
     settings: dict[str, str]
     """Settings of the wanted revision: of engines, as far as they differ from the hosts' own, or of the driver."""
+    urls: list[str]
+    """Addresses of the servers of another maker; empty where agents start the engines."""
     num_replicas: int
     """Number of engines that shall run, without engines that somebody else runs."""
     num_ready: int
@@ -229,6 +231,11 @@ def _fields(pool: ServedPool, shortage: str = "") -> dict[str, Any]:
         "name": row.name,
         "model": wanted.model,
         "engine": wanted.driver,
+        "urls": [
+            each.address
+            for each in pool.replicas
+            if wanted.driver != OWN_DRIVER and each.revision == wanted.revision and each.address is not None
+        ],
         "settings": wanted.settings,
         "num_replicas": row.num_replicas,
         "num_ready": condition.num_ready,

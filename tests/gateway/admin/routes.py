@@ -128,6 +128,8 @@ GOOD_BODIES: dict[type[msgspec.Struct], dict[str, Any]] = {
     CreatePool: {
         "name": "x",
         "model": "demo",
+        "engine": "lorikeet",
+        "urls": [],
         "settings": {"max_num_seqs": "8"},
         "num_replicas": 0,
         "access": "all",
@@ -192,6 +194,7 @@ GOOD_BODIES: dict[type[msgspec.Struct], dict[str, Any]] = {
     SetBackendKey: {"key": "sk-0123456789abcdef"},
     UpdatePool: {
         "model": "demo",
+        "urls": ["http://10.0.0.7:8000"],
         "settings": {},
         "num_replicas": 0,
         "access": "all",

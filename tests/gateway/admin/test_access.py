@@ -198,6 +198,7 @@ MEANT = {
     ("projects", "feedback_metrics"): "experiments",
     ("projects", "holdouts"): "experiments",
     ("pools",): "pools",
+    ("pools", "key"): "pools",
     ("replicas",): "pools",
     ("hosts",): "pools",
     ("projects", "models"): "projects",
