@@ -18,6 +18,10 @@ from gateway.text.tools.tool import Tool
 
 Feature = Literal[
     "token_ids",
+    "returned_ids",
+    "logit_bias",
+    "stop_token_ids",
+    "allowed_token_ids",
     "logprobs",
     "prompt_logprobs",
     "json_schema",
@@ -36,7 +40,8 @@ Feature = Literal[
 ]
 """Something that a request may ask for and that not every backend can do.
 
-token_ids: token ids in place of text, in prompts, replies, biases and ends. json_schema: completions that are JSON, of
+token_ids: the model's tokenizer is known here, so that prompts may be token ids and are counted exactly. returned_ids:
+the token ids of prompts and replies. json_schema: completions that are JSON, of
 a schema or of none; grammar: of a regular expression, a choice or a grammar. continue_message: a chat that goes on in
 the midst of the last message. template_arguments: fields that the chat template reads. text_style: special tokens and
 stop strings shown. The others are the fields of their names.

@@ -35,14 +35,14 @@ def _asked(request: TextRequest) -> Iterator[tuple[Feature, str]]:
         yield from _asked_of_template(request.prompt)
     if request.max_prompt_tokens is not None:
         yield "token_ids", "truncate_prompt_tokens"
-    for given, field in (
-        (sampling.stop_token_ids, "stop_token_ids"),
-        (sampling.allowed_token_ids, "allowed_token_ids"),
-        (sampling.logit_bias, "logit_bias"),
-        (request.style.with_token_ids, "return_token_ids"),
-    ):
-        if given:
-            yield "token_ids", field
+    if request.style.with_token_ids:
+        yield "returned_ids", "return_token_ids"
+    if sampling.stop_token_ids:
+        yield "stop_token_ids", "stop_token_ids"
+    if sampling.allowed_token_ids:
+        yield "allowed_token_ids", "allowed_token_ids"
+    if sampling.logit_bias:
+        yield "logit_bias", "logit_bias"
     if sampling.num_logprobs is not None:
         yield "logprobs", names.logprobs
     if sampling.num_prompt_logprobs is not None or request.max_tokens == 0:

@@ -40,6 +40,8 @@ class Attempt:
         self._engine_id = engine_id
         self._is_exact = is_exact
         self._prompt_tokens = generation.prompt_tokens
+        self._is_prompt_exact = generation.num_prompt_tokens is None
+        self._is_told_late = False
         self._counts = [0] * self.request.n
         self._bytes = [0] * self.request.n
         self._events = [0] * self.request.n
@@ -72,8 +74,13 @@ class Attempt:
         """Note that the request is on its way."""
         self._sink.dispatched(self.request, self._engine_id, num_prompt_tokens=self._prompt_tokens)
 
+    def tell(self, told: Told) -> None:
+        """Take the usage that the server tells, with all that came by now."""
+        self.told, self._is_told_late = told, False
+
     def add(self, parts: list[Part]) -> None:
         """Count what came, and have it noted before anybody reads it."""
+        self._is_told_late = True
         if self._first_s is None:
             self._first_s = asyncio.get_running_loop().time()
         for part in parts:
@@ -139,11 +146,9 @@ class Attempt:
         told = self.told
         if not self.has_begun and told is None:
             return Settled(0, 0, 0, is_ours=True, is_lie=False)
-        # A count in the midst of a reply may be older than what came since.
-        words = (
-            None if told is None or not is_whole else (told.prompt_tokens, told.completion_tokens, told.cached_tokens)
-        )
-        return settle(self._all, words)
+        if told is None or (self._is_told_late and not is_whole):  # the count is older than what came since
+            return settle(self._all, None)
+        return settle(self._all, (told.prompt_tokens, told.completion_tokens, told.cached_tokens))
 
     def _usage(self, settled: Settled) -> Usage:
         completion, kept = settled.completion_tokens, self._num_kept
@@ -165,6 +170,7 @@ class Attempt:
             num_choices=num_choices,
             max_tokens=self.request.sampling.max_tokens,
             prompt_tokens=self._prompt_tokens,
+            is_prompt_exact=self._is_prompt_exact,
             is_exact=self._is_exact,
             completion_tokens=count,
             text_bytes=num_bytes,

@@ -215,17 +215,20 @@ class ForeignBackend:
                 found = events.push(data) if data else events.finish()
                 is_end = not data
                 parts: list[Part] = []
+                told = None
                 for each in found:
                     event = reader.read(each)
                     parts += [part for part in event.parts if part.index not in attempt.finished]
-                    if event.told is not None:
-                        attempt.told = event.told
+                    told = event.told or told
                     is_end = is_end or event.is_end
                 left_events -= len(found)
                 if left_events < 0:
                     raise BadReply("its reply has too many events")
                 if parts:
                     attempt.add(parts)
+                if told is not None:
+                    attempt.tell(told)
+                if parts:
                     if attempt.num_text_bytes > most_bytes:
                         raise BadReply("its reply is longer than was asked for")
                     yield parts

@@ -45,6 +45,16 @@ class RevisionRow(msgspec.Struct, frozen=True):
     driver: Driver
     """The driver that speaks to the replicas: `lorikeet` to our own engines."""
 
+    @property
+    def is_ours(self) -> bool:
+        """Tell whether the replicas are our own engines."""
+        return self.driver == OWN_DRIVER
+
+    @property
+    def engine_settings(self) -> dict[str, str]:
+        """The settings of our own engines; none where the replicas are servers of another maker."""
+        return self.settings if self.is_ours else {}
+
 
 _SETTINGS = msgspec.json.Decoder(dict[str, str])
 _fields = itemgetter(*RevisionRow.__struct_fields__)

@@ -26,8 +26,10 @@ class Seen(msgspec.Struct, frozen=True):
     """The most tokens of each choice that were asked for."""
     prompt_tokens: int
     """The prompt's tokens; where they are no exact number, an upper bound."""
+    is_prompt_exact: bool
+    """Whether the prompt's tokens are an exact number."""
     is_exact: bool
-    """Whether the tokens are counted by their ids."""
+    """Whether the reply's tokens are counted by their ids."""
     completion_tokens: int = 0
     """Tokens by their ids; 0 of a reply that is text."""
     text_bytes: int = 0
@@ -59,7 +61,7 @@ def own_completion(seen: Seen) -> int:
 
 def own_prompt(seen: Seen) -> int:
     """Return our own count of a prompt's tokens: exact by ids, else a fourth of the upper bound."""
-    return seen.prompt_tokens if seen.is_exact else -(-seen.prompt_tokens // BYTES_PER_TOKEN)
+    return seen.prompt_tokens if seen.is_prompt_exact else -(-seen.prompt_tokens // BYTES_PER_TOKEN)
 
 
 def settle(seen: Seen, told: tuple[int, int, int] | None) -> Settled:
@@ -73,13 +75,13 @@ def settle(seen: Seen, told: tuple[int, int, int] | None) -> Settled:
     is_lie = not (_is_prompt_true(seen, prompt) and _is_completion_true(seen, completion))
     if is_lie:
         return Settled(own_prompt(seen), own_completion(seen), 0, is_ours=True, is_lie=True)
-    if seen.is_exact:
+    if seen.is_prompt_exact:
         prompt = seen.prompt_tokens
     return Settled(prompt, completion, max(0, min(cached, prompt)), is_ours=False, is_lie=False)
 
 
 def _is_prompt_true(seen: Seen, prompt: int) -> bool:
-    if seen.is_exact:
+    if seen.is_prompt_exact:
         return seen.prompt_tokens <= prompt <= seen.prompt_tokens + 1  # a server may add the beginning of a text
     return 0 < prompt <= seen.prompt_tokens
 

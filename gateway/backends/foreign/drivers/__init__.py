@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from gateway.backends.foreign.driver import Driver, Pooled
+from gateway.backends.foreign.drivers.llamacpp import LlamaCppDriver
 from gateway.backends.foreign.drivers.openai import OpenAIDriver
 from gateway.domain.pools import drivers
 
@@ -12,4 +13,6 @@ def driver_of(name: drivers.Driver, pooled: Pooled) -> Driver:
     match name:
         case "openai":
             return OpenAIDriver(pooled)
+        case "llamacpp":
+            return LlamaCppDriver(pooled)
     raise AssertionError(f"no driver of servers of other makers: {name}")

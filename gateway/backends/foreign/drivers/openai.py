@@ -6,6 +6,7 @@ end is the usage.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -31,6 +32,9 @@ _FINISH: dict[str, FinishReason] = {
     "eos_token": "stop",
 }
 """Reasons that servers give for the end of a choice. Any other one, such as a filter's, is a failure."""
+
+
+_NOTHING: Mapping[str, Any] = {}
 
 
 class _Model(msgspec.Struct, frozen=True):
@@ -98,9 +102,11 @@ class OpenAIDriver:
     def features(self) -> frozenset[Feature]:
         return FEATURES
 
-    def request(self, generation: Generation, look: Look) -> Request:
-        body = self.fields(generation)
-        body["model"] = self._settings.served_model or look.served_model
+    def request(self, generation: Generation, look: Look, extra: Mapping[str, Any] = _NOTHING) -> Request:
+        """Return the request for a generation. extra: fields of a server that has more than OpenAI's."""
+        body = self.fields(generation) | extra
+        if name := self._settings.served_model or look.served_model:
+            body["model"] = name
         conversation = generation.conversation
         if conversation is None:
             body["prompt"] = generation.prompt_text
