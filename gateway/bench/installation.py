@@ -52,6 +52,8 @@ class Installation(msgspec.Struct, frozen=True):
     keys: list[str]
     gateways: list[subprocess.Popen[bytes]]
     engine_endpoint: str
+    dsn: str = ""
+    """Where the database is."""
 
     def cpu_s(self) -> float:
         """Seconds of processor time that the gateways have used."""
@@ -106,7 +108,7 @@ def running(
             ports.append(port)
         for port, process in zip(ports, gateways, strict=True):
             _wait_ready(port, process)
-        yield Installation(ports, keys, gateways, settings.engine.endpoint)
+        yield Installation(ports, keys, gateways, settings.engine.endpoint, dsn)
 
 
 async def _pool(dsn: str, model_dir: Path, endpoints: Sequence[str]) -> None:

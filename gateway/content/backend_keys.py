@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gateway.support.cipher import Cipher, Place, Sealed
 from gateway.db.changes import Change
 from gateway.db.pool import Database
 from gateway.db.pools.backend_keys import reseal_backend_key, sealed_backend_key, set_backend_key
+from gateway.support.cipher import Cipher, Place, Sealed
 
 if TYPE_CHECKING:
     from gateway.db.pool import Connection

@@ -48,6 +48,7 @@ class Connection(asyncio.Protocol):
         self._buffer: list[bytes] = []
         self._num_buffered = 0
         self._num_head_bytes = 0
+        self._num_header_bytes = 0
         self._has_head = False
         self._is_whole = False
         self._why: ServerGone | None = None
@@ -63,7 +64,7 @@ class Connection(asyncio.Protocol):
             self._parser = httptools.HttpResponseParser(self)
         self.status, self.headers, self.is_reusable = 0, {}, False
         self._has_head = self._is_whole = False
-        self._num_head_bytes = 0
+        self._num_head_bytes = self._num_header_bytes = 0
         self.num_requests += 1
         lines = [f"{method} {target} HTTP/1.1", *(f"{name}: {value}" for name, value in headers.items())]
         if body or method == "POST":
@@ -149,13 +150,13 @@ class Connection(asyncio.Protocol):
         if self._is_whole or not self.num_requests:
             self._fail("bytes came that no request asked for")
             return
-        if not self._has_head:
-            self._num_head_bytes += len(data)
         try:
             self._parser.feed_data(data)
-        except (httptools.HttpParserError, httptools.HttpParserUpgrade, ValueError):
-            self._fail(self._why.args[0] if self._why is not None else "its response is no HTTP")
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
+            self._fail(f"its response is no HTTP: {error or type(error).__name__}")
             return
+        if not self._has_head:
+            self._num_head_bytes += len(data)
         if not self._has_head and self._num_head_bytes > MAX_HEAD_BYTES:
             self._fail("the head of its response is too large")
             return
@@ -184,8 +185,8 @@ class Connection(asyncio.Protocol):
     # what the parser tells
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        self._num_head_bytes += 1
-        if len(self.headers) >= MAX_HEADERS or self._num_head_bytes > MAX_HEAD_BYTES:
+        self._num_header_bytes += len(name) + len(value)
+        if len(self.headers) >= MAX_HEADERS or self._num_header_bytes > MAX_HEAD_BYTES:
             raise ValueError("the head of its response is too large")
         self.headers[name.decode("latin-1").lower()] = value.decode("latin-1")
 

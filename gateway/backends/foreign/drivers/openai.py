@@ -104,7 +104,7 @@ class OpenAIDriver:
 
     def request(self, generation: Generation, look: Look, extra: Mapping[str, Any] = _NOTHING) -> Request:
         """Return the request for a generation. extra: fields of a server that has more than OpenAI's."""
-        body = self.fields(generation) | extra
+        body = {**self.fields(generation), **extra}
         if name := self._settings.served_model or look.served_model:
             body["model"] = name
         conversation = generation.conversation

@@ -183,6 +183,16 @@ async def test_what_is_only_odd_is_served_and_counted_once(server: FakeServer, r
     assert (record.usage.prompt_tokens, record.usage.completion_tokens) == (9, 1)
 
 
+async def test_a_long_reply_may_come_in_one_piece_with_its_head(server: FakeServer) -> None:
+    sink = ListSink()
+    words = event(delta("word ")) * 1000
+    server.answer = sending(HEAD + words + FINISHED + event(usage(9, 1000)) + event("[DONE]") + END)
+    async with backend_of(server.url, sink, settings=SHORT) as backend:
+        heard = await hear(backend, asking(max_tokens=1000))
+    assert heard.text == "word " * 1000
+    assert sink.records[0].usage.completion_tokens == 1000
+
+
 async def test_a_reply_in_single_bytes_is_the_same_reply(server: FakeServer) -> None:
     sink = ListSink()
 
