@@ -96,8 +96,8 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--model-dir", type=Path, required=True, help="folder of any prepared model")
     parser.add_argument("--requests", type=int, default=1000, help="requests of one chunk each way")
     parser.add_argument("--warm-up", type=int, default=200, help="requests before these that do not count")
-    parser.add_argument("--chunks", type=int, default=1000, help="chunks of a long stream")
-    parser.add_argument("--streams", type=int, default=20, help="streams of each length")
+    parser.add_argument("--chunks", type=int, default=300, help="chunks of a long stream")
+    parser.add_argument("--streams", type=int, default=10, help="streams of each length")
     return parser.parse_args(argv)
 
 

@@ -14,7 +14,7 @@ import uvloop
 
 from gateway.bench.http import HEAD_END, length_of
 
-PACE_S = 0.0005
+PACE_S = 0.005
 """Seconds between two chunks that come by themselves."""
 
 _MODELS = b'{"data":[{"id":"bench"}]}'
