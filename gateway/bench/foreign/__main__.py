@@ -77,10 +77,10 @@ async def _measure(args: argparse.Namespace, installation: Installation, port: i
     seconds = {}
     for num_chunks in (1, args.chunks):
         request = post(PATH, key, _body(num_chunks, "paced", stream=True, model=POOL))
-        assert await through.ask(request) == 200
+        clients = [await connect("127.0.0.1", installation.ports[0]) for _ in range(args.streams)]
+        await asyncio.gather(*(client.ask(request) for client in clients))
         before_s = installation.cpu_s()
-        for _ in range(args.streams):
-            assert await through.ask(request) == 200
+        assert await asyncio.gather(*(client.ask(request) for client in clients)) == [200] * args.streams
         seconds[num_chunks] = (installation.cpu_s() - before_s) / args.streams
     each_us = (seconds[args.chunks] - seconds[1]) / (args.chunks - 1) * 1e6
     _say(f"processor time       {each_us:.0f} us a chunk, {seconds[1] * 1e3:.2f} ms a request of one chunk")
@@ -97,7 +97,7 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--requests", type=int, default=1000, help="requests of one chunk each way")
     parser.add_argument("--warm-up", type=int, default=200, help="requests before these that do not count")
     parser.add_argument("--chunks", type=int, default=300, help="chunks of a long stream")
-    parser.add_argument("--streams", type=int, default=10, help="streams of each length")
+    parser.add_argument("--streams", type=int, default=20, help="streams of each length, at once")
     return parser.parse_args(argv)
 
 
