@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Literal, get_args
 
-Driver = Literal["lorikeet", "openai", "llamacpp"]
-"""lorikeet: our own engine. openai: any server with OpenAI's chat completions. llamacpp: llama.cpp's own server."""
+Driver = Literal["lorikeet", "openai", "llamacpp", "vllm"]
+"""lorikeet: our own engine. openai: any server with OpenAI's chat completions. llamacpp: llama.cpp's own server.
+vllm: vLLM's server, or one with its fields."""
 
 OWN_DRIVER: Driver = "lorikeet"
 DRIVERS: tuple[Driver, ...] = get_args(Driver)

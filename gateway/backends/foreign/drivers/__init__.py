@@ -5,6 +5,7 @@ from __future__ import annotations
 from gateway.backends.foreign.driver import Driver, Pooled
 from gateway.backends.foreign.drivers.llamacpp import LlamaCppDriver
 from gateway.backends.foreign.drivers.openai import OpenAIDriver
+from gateway.backends.foreign.drivers.vllm import VllmDriver
 from gateway.domain.pools import drivers
 
 
@@ -13,6 +14,8 @@ def driver_of(name: drivers.Driver, pooled: Pooled) -> Driver:
     match name:
         case "openai":
             return OpenAIDriver(pooled)
+        case "vllm":
+            return VllmDriver(pooled)
         case "llamacpp":
             return LlamaCppDriver(pooled)
     raise AssertionError(f"no driver of servers of other makers: {name}")

@@ -74,7 +74,9 @@ class _Details(msgspec.Struct, frozen=True):
     cached_tokens: int | None = None
 
 
-class _Usage(msgspec.Struct, frozen=True):
+class Usage(msgspec.Struct, frozen=True):
+    """The usage as a chunk has it."""
+
     prompt_tokens: int = 0
     completion_tokens: int | None = None
     prompt_tokens_details: _Details | None = None
@@ -82,7 +84,7 @@ class _Usage(msgspec.Struct, frozen=True):
 
 class _Chunk(msgspec.Struct, frozen=True):
     choices: list[_Choice] = []
-    usage: _Usage | None = None
+    usage: Usage | None = None
     error: msgspec.Raw | None = None
 
 
@@ -105,7 +107,7 @@ class OpenAIDriver:
     def request(self, generation: Generation, look: Look, extra: Mapping[str, Any] = _NOTHING) -> Request:
         """Return the request for a generation. extra: fields of a server that has more than OpenAI's."""
         body = {**self.fields(generation), **extra}
-        if name := self._settings.served_model or look.served_model:
+        if name := self.model_of(look):
             body["model"] = name
         conversation = generation.conversation
         if conversation is None:
@@ -115,6 +117,10 @@ class OpenAIDriver:
         if conversation.tools is not None:
             body |= _tools(conversation.tools)
         return Request("/v1/chat/completions", _encode(body))
+
+    def model_of(self, look: Look) -> str:
+        """Return the name of the model in requests; "" where the server has no name for it."""
+        return self._settings.served_model or look.served_model
 
     def fields(self, generation: Generation) -> dict[str, Any]:
         """Return the fields of a request beside its prompt and its model."""
@@ -178,16 +184,12 @@ class ChunkReader:
             raise BadReply("an event is no chunk") from None
         if chunk.error is not None and bytes(chunk.error) != b"null":
             raise ServerRefused(500)
-        return Event([self._part(each) for each in chunk.choices], _told(chunk.usage))
+        return Event([self._part(each) for each in chunk.choices], told_of(chunk.usage))
 
     def _part(self, choice: _Choice) -> Part:
         if not 0 <= choice.index < self._num_choices:
             raise BadReply("a chunk is of a choice that was not asked for")
-        reason = None
-        if choice.finish_reason is not None:
-            reason = _FINISH.get(choice.finish_reason)
-            if reason is None:
-                raise BadReply("a choice ended for a reason that is not known")
+        reason = finish_of(choice.finish_reason)
         delta = choice.delta
         if delta is None:
             return Part(choice.index, choice.text or "", finish_reason=reason)
@@ -218,7 +220,21 @@ class ChunkReader:
         return tuple(found)
 
 
-def _told(usage: _Usage | None) -> Told | None:
+def finish_of(reason: str | None) -> FinishReason | None:
+    """Return the end of a choice as this gateway knows it; None where it goes on.
+
+    Raises BadReply: for a reason that is not known.
+    """
+    if reason is None:
+        return None
+    found = _FINISH.get(reason)
+    if found is None:
+        raise BadReply("a choice ended for a reason that is not known")
+    return found
+
+
+def told_of(usage: Usage | None) -> Told | None:
+    """Return the usage that a chunk tells, if it tells one."""
     if usage is None or usage.completion_tokens is None:
         return None
     details = usage.prompt_tokens_details
