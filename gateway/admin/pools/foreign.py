@@ -8,14 +8,15 @@ from typing import TYPE_CHECKING
 from msgspec import UNSET
 
 from gateway.admin.paging import wrong_value
-from gateway.admin.pools.pool_bodies import CreatePool, UpdatePool, check_model, read_urls
+from gateway.admin.pools.pool_bodies import CreatePool, UpdatePool, check_model, read_settings, read_urls
 from gateway.db.adapters.bases import register_base
 from gateway.db.pools import replicas, revisions
 from gateway.db.pools.pools import PoolRow
 from gateway.db.pools.revisions import RevisionRow
 from gateway.db.pools.served import ServedPool, switch_revision
+from gateway.domain.errors import InvalidRequest
 from gateway.domain.pools.drivers import OWN_DRIVER, Driver
-from gateway.domain.pools.foreign_settings import opaque_digest
+from gateway.domain.pools.foreign_settings import FOREIGN_SETTINGS, opaque_digest
 
 if TYPE_CHECKING:
     from gateway.db.pool import Connection
@@ -38,6 +39,20 @@ def check_engine(wanted: CreatePool, settings: Mapping[str, str]) -> list[str]:
     if wanted.num_replicas is not UNSET:
         raise wrong_value("num_replicas", "the servers of another maker are those of 'urls'")
     return read_urls(wanted.urls, settings)
+
+
+def check_alone(wanted: UpdatePool) -> None:
+    """Raise InvalidRequest for a model that no pool may have, or settings that are none of any driver, whatever pool is
+    to be changed."""
+    if wanted.model is not UNSET and wanted.model:
+        check_model(wanted.model)
+    if wanted.settings is not UNSET:
+        try:
+            read_settings(wanted.settings, OWN_DRIVER)
+        except InvalidRequest:
+            if not wanted.settings.keys() <= FOREIGN_SETTINGS.keys():
+                raise
+            read_settings(wanted.settings, "openai")
 
 
 def check_change(wanted: UpdatePool, driver: Driver) -> None:

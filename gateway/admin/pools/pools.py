@@ -14,7 +14,7 @@ from engine.config import UnsupportedModel
 from gateway.admin.access import LIST_QUERY, needs, read_body
 from gateway.admin.common import author
 from gateway.admin.paging import Page, page_of_all, read_list_query
-from gateway.admin.pools.foreign import check_change, check_engine, serve_at, urls_of
+from gateway.admin.pools.foreign import check_alone, check_change, check_engine, serve_at, urls_of
 from gateway.admin.pools.pool_bodies import (
     CreatePool,
     UpdatePool,
@@ -107,6 +107,7 @@ class PoolController(Controller):
         """Change how many replicas run, who may use the pool, or what it serves. Another model or other settings are a
         new revision, which serves as soon as its replicas are ready; the present ones serve until then."""
         wanted = await read_body(request, UpdatePool)
+        check_alone(wanted)
         async with services.database.transaction() as conn:
             await pools.lock_pools(conn)
             before = await _locked_pool(conn, caller.organization_id, pool_id)
