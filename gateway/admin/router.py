@@ -53,6 +53,7 @@ from gateway.admin.organization.search import search
 from gateway.admin.organization.service_accounts import ServiceAccountController
 from gateway.admin.organization.users import UserController
 from gateway.admin.pools.hosts import list_all_hosts
+from gateway.admin.pools.pool_keys import PoolKeyController
 from gateway.admin.pools.pools import PoolController
 from gateway.admin.pools.project_models import list_project_models
 from gateway.admin.pools.replicas import ReplicaController
@@ -86,6 +87,7 @@ _HANDLERS: tuple[ControllerRouterHandler, ...] = (
     AliasController,
     RouteController,
     PoolController,
+    PoolKeyController,
     ReplicaController,
     ProjectLimitController,
     OrganizationLimitController,

@@ -14,7 +14,8 @@ from gateway.adapters.service import Lifecycle
 from gateway.admin.billing.downloads import Downloads
 from gateway.admin.traffic.watchers import Watchers
 from gateway.backends.base import Health
-from gateway.backends.engine.snapshot import EngineSnapshot
+from gateway.backends.snapshot import EngineSnapshot
+from gateway.content.backend_keys import BackendKeys
 from gateway.content.request_log import RequestContents
 from gateway.db.pool import Database
 from gateway.domain.adapters.sources import AllowedSources
@@ -30,7 +31,7 @@ from gateway.tenancy.authenticate import Authenticator
 from gateway.tenancy.logins import Logins
 from gateway.tenancy.passwords import Passwords
 
-REQUESTS_PER_S, REQUESTS_BURST = 50.0, 600.0
+REQUESTS_PER_S, REQUESTS_BURST = 50.0, 3000.0
 """Requests of one key or person to the admin API of one gateway process."""
 
 
@@ -60,6 +61,8 @@ class AdminServices(msgspec.Struct, frozen=True, kw_only=True):
     load_adapters: Callable[[Collection[Wanted]], Awaitable[frozenset[Wanted]]]
     """Loads adapters on their engines, and returns those that are not loaded."""
     secrets: Secrets
+    backend_keys: BackendKeys
+    """The keys that servers of other makers ask for."""
     unit_keys: ProjectKeys
     """The secrets under which units of experiments are digested."""
     planner: Planner

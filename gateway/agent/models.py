@@ -60,7 +60,7 @@ class Models:
         for pool in pools:
             for each in pool.revisions.values():
                 key = each.pool_id, each.revision
-                if each.folder is not None and key not in self._measured:
+                if each.folder is not None and each.is_ours and key not in self._measured:
                     await self._measure(each, is_served=pool.row.revision == each.revision)
                     self._measured.add(key)
 
@@ -135,9 +135,9 @@ class Models:
                 async with self._database.acquire() as conn:
                     await revisions.set_progress(conn, revision.pool_id, revision.revision, line)
 
-        made = await prepare(self._settings, self._hardware, revision.model, revision.settings, say)
+        made = await prepare(self._settings, self._hardware, revision.model, revision.engine_settings, say)
         name, unfit = pool.row.name, []
-        if not revision.allow_unfit_adapters:
+        if revision.is_ours and not revision.allow_unfit_adapters:
             async with self._database.acquire() as conn:
                 unfit = await self._fits.unfit(conn, pool, revision.settings, made.folder, made.base_digest)
         async with self._database.transaction() as conn:
@@ -146,7 +146,7 @@ class Models:
                     conn, revision.pool_id, revision.revision, str(made.folder), made.base_digest
                 )
                 return
-            refusal = await _refusal(conn, revision, made.estimate)
+            refusal = await _refusal(conn, revision, made.estimate) if revision.is_ours else None
             if refusal is not None:
                 raise ModelNotPrepared(refusal)
             await register_base(conn, made.base_digest, name)
@@ -156,7 +156,7 @@ class Models:
                 revision.revision,
                 folder=str(made.folder),
                 base_digest=made.base_digest,
-                num_bytes=made.estimate.num_bytes,
+                num_bytes=made.estimate.num_bytes if revision.is_ours else None,
             )
             if unfit:
                 why = unfit_refusal(unfit)

@@ -32,6 +32,7 @@ from gateway.backends.engine.client import EngineBackend
 from gateway.backends.engine.link import engine_context
 from gateway.billing.bookkeeper import Bookkeeper
 from gateway.billing.price_cache import PriceCache
+from gateway.content.backend_keys import BackendKeys
 from gateway.content.idempotency import Idempotency
 from gateway.content.keeper import Keeper
 from gateway.content.keys import content_keys
@@ -61,12 +62,13 @@ from gateway.observability.metrics import SHARED_METRICS_DIR, Metrics
 from gateway.observability.refusals import Refusals
 from gateway.pipeline.pipeline import Pipeline
 from gateway.pools.first_pool import ensure_first_pool
+from gateway.pools.foreign import ForeignServers
 from gateway.pools.live import LivePools
 from gateway.routing.planner import Planner
 from gateway.routing.resolve import Resolver
 from gateway.settings import Settings
 from gateway.support.cipher import Cipher
-from gateway.support.outbound import Guard
+from gateway.support.outbound import Guard, trusted_authorities
 from gateway.support.secrets import Secrets
 from gateway.tenancy.authenticate import Authenticator
 from gateway.tenancy.failures import FailureCap
@@ -146,6 +148,8 @@ async def running_services(settings: Settings, *, model_dir: Path, dsn: str) -> 
             max_journal_bytes=settings.journal_bytes,
             version=_version(),
         )
+        backend_keys = BackendKeys(database, cipher)
+        authenticator.changes.subscribe(backend_keys.changed)
         context = engine_context()
         stack.push_async_callback(asyncio.to_thread, context.term)  # waits for goodbyes to leave
         pools = LivePools(
@@ -155,6 +159,12 @@ async def running_services(settings: Settings, *, model_dir: Path, dsn: str) -> 
                 address, database_id=database_id, model=model, sink=metering.meter, context=context
             ),
             forget_routes=lambda: resolver.changed(None),
+            connect_foreign=ForeignServers(
+                metering.meter,
+                backend_keys.key,
+                lambda allow_private: Guard.of(allow_private=allow_private).address_of,
+                trusted_authorities,
+            ).connect,
         )
         authenticator.changes.subscribe(pools.changed)
         planner = Planner(resolver, prices, lambda name: name in pools and pools[name].ready)
@@ -179,6 +189,7 @@ async def running_services(settings: Settings, *, model_dir: Path, dsn: str) -> 
             secrets,
             project_keys,
             planner,
+            backend_keys,
         )
         authenticator.changes.subscribe(admin.watchers.changed)
         stack.push_async_callback(admin.logins.stop)
@@ -328,6 +339,7 @@ def _admin_services(
     secrets: Secrets,
     unit_keys: ProjectKeys,
     planner: Planner,
+    backend_keys: BackendKeys,
 ) -> AdminServices:
     passwords = Passwords()
     return AdminServices(
@@ -358,6 +370,7 @@ def _admin_services(
         secrets=secrets,
         unit_keys=unit_keys,
         planner=planner,
+        backend_keys=backend_keys,
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Sequence
-from typing import Any, Literal, Protocol
+from typing import Literal, Protocol, get_args
 
 import msgspec
 
@@ -11,11 +11,43 @@ from engine.protocol import AdapterProbe, EngineStats, GenerateRequest, Usage
 from gateway.backends.generation import Generation, Item
 from gateway.backends.usage import Acknowledged
 from gateway.domain.errors import GatewayError
+from gateway.text.conversation import Message as Message
 from gateway.text.options import USUAL, Rendering
 from gateway.text.tokenizer import Tokenizer
 from gateway.text.tools.tool import Tool
 
-Message = dict[str, Any]
+Feature = Literal[
+    "token_ids",
+    "returned_ids",
+    "logit_bias",
+    "stop_token_ids",
+    "allowed_token_ids",
+    "logprobs",
+    "prompt_logprobs",
+    "json_schema",
+    "grammar",
+    "embeddings",
+    "tools",
+    "continue_message",
+    "template_arguments",
+    "text_style",
+    "top_k",
+    "min_p",
+    "repetition_penalty",
+    "min_tokens",
+    "ignore_eos",
+    "seed",
+]
+"""Something that a request may ask for and that not every backend can do.
+
+token_ids: the model's tokenizer is known here, so that prompts may be token ids and are counted exactly. returned_ids:
+the token ids of prompts and replies. json_schema: completions that are JSON, of
+a schema or of none; grammar: of a regular expression, a choice or a grammar. continue_message: a chat that goes on in
+the midst of the last message. template_arguments: fields that the chat template reads. text_style: special tokens and
+stop strings shown. The others are the fields of their names.
+"""
+
+ALL_FEATURES: frozenset[Feature] = frozenset(get_args(Feature))
 
 
 class Capabilities(msgspec.Struct, frozen=True):
@@ -41,14 +73,17 @@ class Capabilities(msgspec.Struct, frozen=True):
     """The most choices that the backend runs at once."""
     block_size: int = 16
     """Tokens in a block of the KV cache."""
+    features: frozenset[Feature] = ALL_FEATURES
+    """What a request may ask for beyond text, a temperature, top_p, penalties and stop strings."""
 
 
 class PreparedPrompt(msgspec.Struct, frozen=True):
-    """A prompt as token ids."""
+    """A prompt as token ids, or, of a model whose tokenizer nobody here has, as their number alone."""
 
     token_ids: list[int]
+    """Empty where the tokenizer is not known."""
     num_tokens: int
-    """The number that every later limit uses."""
+    """The number that every later limit uses: exact where there are ids, else an upper bound."""
 
 
 Fit = Callable[[str], str]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import msgspec
 
 from engine.protocol import FinishReason, GenerateRequest, TokenLogprobs, Usage
+from gateway.text.conversation import Conversation
 from gateway.text.options import PLAIN, TextStyle
 from gateway.text.tools.parser import CallDelta
 from gateway.text.tools.tool import ToolUse
@@ -27,6 +28,15 @@ class Generation(msgspec.Struct, frozen=True):
     """How token ids become the text that is shown."""
     prompt_text: str | None = None
     """The whole prompt as the client wrote it; None where that is a conversation, token ids or cut."""
+    conversation: Conversation | None = None
+    """The prompt where that is a conversation, for backends that render it themselves."""
+    num_prompt_tokens: int | None = None
+    """An upper bound of the prompt's tokens, where nobody here knows their ids; None: the request has the ids."""
+
+    @property
+    def prompt_tokens(self) -> int:
+        """The number of the prompt's tokens, or the upper bound of it."""
+        return len(self.request.prompt_token_ids) if self.num_prompt_tokens is None else self.num_prompt_tokens
 
 
 class Token(msgspec.Struct, frozen=True):

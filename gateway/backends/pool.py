@@ -16,8 +16,8 @@ import msgspec
 
 from engine.protocol import GenerateRequest, Service
 from gateway.backends.base import Backend, Capabilities, Fit, Message, Model, PreparedPrompt, as_it_is
-from gateway.backends.engine.snapshot import EngineSnapshot
-from gateway.backends.engine.used import Used
+from gateway.backends.snapshot import EngineSnapshot
+from gateway.backends.used import Used
 from gateway.domain.balancing.balancer import Balancer
 from gateway.domain.balancing.prefixes import prefix_keys
 from gateway.domain.balancing.replica import Asked, ReplicaLoad

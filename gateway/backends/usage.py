@@ -27,8 +27,11 @@ class UsageSink(Protocol):
     """Takes the usage of every attempt that a backend ran, exactly once each, whoever read the stream. No method
     waits."""
 
-    def dispatched(self, request: GenerateRequest, engine_id: str) -> None:
-        """Note that an attempt is on its way to its engine: from now on its usage will be recorded."""
+    def dispatched(self, request: GenerateRequest, engine_id: str, *, num_prompt_tokens: int | None = None) -> None:
+        """Note that an attempt is on its way to its engine: from now on its usage will be recorded.
+
+        num_prompt_tokens: of the prompt, at most; None: as many as the request has token ids.
+        """
 
     def progressed(self, counts: list[Count]) -> None:
         """Note the counts of requests whose tokens have come in one message, and go to clients once this returns."""

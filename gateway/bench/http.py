@@ -24,6 +24,7 @@ class Connection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._received = bytearray()
         self._length: int | None = None
+        self._head_length = 0
         self._reply: asyncio.Future[int] | None = None
 
     @property
@@ -58,8 +59,12 @@ class Connection(asyncio.Protocol):
             if end < 0:
                 return
             head = bytes(self._received[:end])
+            self._head_length = end + len(HEAD_END)
             self._length = CHUNKED if CONTENT_LENGTH not in head.lower() else end + len(HEAD_END) + length_of(head)
-        whole = self._received.endswith(LAST_CHUNK) if self._length == CHUNKED else len(self._received) >= self._length
+        if self._length == CHUNKED:  # the head itself may end with a 0
+            whole = len(self._received) > self._head_length and self._received.endswith(LAST_CHUNK)
+        else:
+            whole = len(self._received) >= self._length
         if whole and self._reply is not None and not self._reply.done():
             self._reply.set_result(int(self._received[9:12]))
 

@@ -53,7 +53,8 @@ class Installation(msgspec.Struct, frozen=True):
     keys: list[str]
     gateways: list[subprocess.Popen[bytes]]
     engine_endpoint: str
-    dsn: str
+    dsn: str = ""
+    """Where the database is."""
 
     def cpu_s(self) -> float:
         """Seconds of processor time that the gateways have used."""

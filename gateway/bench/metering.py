@@ -50,7 +50,7 @@ class NoMeter:
     has_room = True
     journal_id = "none"
 
-    def dispatched(self, request: GenerateRequest, engine_id: str) -> None:
+    def dispatched(self, request: GenerateRequest, engine_id: str, *, num_prompt_tokens: int | None = None) -> None:
         pass
 
     def progressed(self, counts: list[Count]) -> None:

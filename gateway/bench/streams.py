@@ -50,7 +50,7 @@ class NoBooks:
     def __init__(self) -> None:
         self._telling: set[asyncio.Task[None]] = set()
 
-    def dispatched(self, request: GenerateRequest, engine_id: str) -> None:
+    def dispatched(self, request: GenerateRequest, engine_id: str, *, num_prompt_tokens: int | None = None) -> None:
         pass
 
     def progressed(self, counts: list[Count]) -> None:

@@ -50,13 +50,13 @@ class Meter:
     def journal_id(self) -> str:
         return self._journal.id
 
-    def dispatched(self, request: GenerateRequest, engine_id: str) -> None:
+    def dispatched(self, request: GenerateRequest, engine_id: str, *, num_prompt_tokens: int | None = None) -> None:
         opened = Opened(
             request.request_id,
             request.attempt,
             request.meter,
             engine_id,
-            len(request.prompt_token_ids),
+            len(request.prompt_token_ids) if num_prompt_tokens is None else num_prompt_tokens,
             request.n * request.sampling.max_tokens,
         )
         self._journal.open(opened)

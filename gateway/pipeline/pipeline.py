@@ -210,7 +210,7 @@ class Pipeline:
         for index, each in enumerate(asked):
             row_id = _row_id(context.request_id, index)
             prepared.append(await self._preparation.embedding(context, route, pool, each, row_id, placed.exposure))
-            num_tokens += len(prepared[-1].generation.request.prompt_token_ids)
+            num_tokens += prepared[-1].generation.prompt_tokens
             check_total(num_tokens, bounds, each.names.prompt)
             await asyncio.sleep(0)  # the streams of others go on while thousands of texts are tokenized
             context.check()
@@ -409,7 +409,7 @@ def _unseen(request: TextRequest) -> TextRequest:
 
 def _part(prepared: Prepared) -> Part:
     request = prepared.generation.request
-    return Part(request.request_id, len(request.prompt_token_ids), request.n, prepared.max_tokens)
+    return Part(request.request_id, prepared.generation.prompt_tokens, request.n, prepared.max_tokens)
 
 
 def _within(prepared: Prepared, cap: int, instant_ns: int) -> Prepared:

@@ -27,6 +27,7 @@ from gateway.pipeline.bounds import (
 )
 from gateway.pipeline.context import RequestContext
 from gateway.pipeline.defaults import with_defaults, with_treatment
+from gateway.pipeline.features import check_features
 from gateway.pipeline.requests import Conversation, EmbeddingRequest, TextRequest
 from gateway.pipeline.run import Prepared
 from gateway.pipeline.tokenizing import Tokenizing
@@ -82,10 +83,13 @@ class Preparation:
             asked, request = request, with_defaults(request, adapter.defaults)
             if adapter.is_shared and request.prompt is not asked.prompt:
                 _check_hides_prompt(request.names.shows_prompt)
-        tools = request.prompt.tools if isinstance(request.prompt, Conversation) else None
+        conversation = request.prompt if isinstance(request.prompt, Conversation) else None
+        tools = conversation.tools if conversation is not None else None
+        check_features(request, model.capabilities.features)
         prompt = await self._tokenizing.prepared_prompt(context.fair_account, model, request)
         capabilities, sampling = model.capabilities, request.sampling
-        if tools is not None:
+        has_ids = "token_ids" in capabilities.features
+        if tools is not None and has_ids:  # a server that renders the conversation itself reads the calls as well
             grammar = call_grammar(model.tokenizer.tools, tools, sampling.grammar, request.names.grammar)
             sampling = msgspec.structs.replace(sampling, grammar=grammar)
         check_ids("stop_token_ids", sampling.stop_token_ids, capabilities.vocab_size)
@@ -93,9 +97,9 @@ class Preparation:
         check_ids("logit_bias", sampling.logit_bias, capabilities.vocab_size)
         check_at_most(request.names.n, request.n, capabilities.max_choices)
         sizes = (await self._limiter.rules(context.principal, route.model)).sizes
-        max_tokens = completion_bound(
-            capabilities.max_model_len, sizes, prompt.num_tokens, request, self._default_max_tokens
-        )
+        # An upper bound of a prompt's tokens may be several times their number: that server knows what fits.
+        context_length = capabilities.max_model_len + (0 if has_ids else prompt.num_tokens)
+        max_tokens = completion_bound(context_length, sizes, prompt.num_tokens, request, self._default_max_tokens)
         tag = self._tag(context, route, request.service_tier, exposure, is_delivered=is_delivered)
         predicted = await self._tokenizing.predicted_tokens(context.fair_account, model, request.prediction, max_tokens)
         generate = GenerateRequest(
@@ -110,7 +114,8 @@ class Preparation:
         )
         is_cut = request.max_prompt_tokens is not None
         text = request.prompt if isinstance(request.prompt, str) and not is_cut else None
-        generation = Generation(generate, request.stop, tools, request.style, text)
+        bound = None if has_ids else prompt.num_tokens
+        generation = Generation(generate, request.stop, tools, request.style, text, conversation, bound)
         return Prepared(generation, tag, request.names.grammar)
 
     async def embedding(
@@ -123,8 +128,12 @@ class Preparation:
         exposure: Exposure | None = None,
     ) -> Prepared:
         """Prepare one text's embedding. Raises as `completion` does. A treatment is for completions alone."""
-        prompt = await self._tokenizing.prepared_prompt(context.fair_account, model, request)
         capabilities = model.capabilities
+        if "embeddings" not in capabilities.features:
+            raise InvalidRequest(
+                "This model makes no embeddings.", param=request.names.prompt, code="unsupported_parameter"
+            )
+        prompt = await self._tokenizing.prepared_prompt(context.fair_account, model, request)
         if prompt.num_tokens > capabilities.max_model_len:
             raise too_long(capabilities.max_model_len, prompt.num_tokens, request.names.prompt)
         sizes = (await self._limiter.rules(context.principal, route.model)).sizes

@@ -12,18 +12,8 @@ from typing import Literal
 import msgspec
 
 from engine.protocol import SamplingParams
-from gateway.backends.base import Message
-from gateway.text.options import PLAIN, USUAL, Rendering, TextStyle
-from gateway.text.tools.tool import ToolUse
-
-
-class Conversation(msgspec.Struct, frozen=True):
-    """A prompt that the model's chat template renders. tools: that the completion may call, if any."""
-
-    messages: list[Message]
-    tools: ToolUse | None = None
-    rendering: Rendering = USUAL
-
+from gateway.text.conversation import Conversation as Conversation
+from gateway.text.options import PLAIN, TextStyle
 
 Prompt = Conversation | str | list[int]
 

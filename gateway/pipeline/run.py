@@ -67,7 +67,9 @@ class Run:
         self.adapter_label = None if adapter is None else adapter.label
         """`<name>@<version>` of the adapter that answers."""
         self.prompts: list[list[int]] = [each.generation.request.prompt_token_ids for each in prepared]
-        """Each prompt's token ids."""
+        """Each prompt's token ids; none of a model whose tokenizer is not known here."""
+        self.num_prompt_tokens = sum(each.generation.prompt_tokens for each in prepared)
+        """The tokens of all prompts, or an upper bound of them where the tokenizer is not known here."""
         self.prompt_texts = [each.generation.prompt_text for each in prepared]
         """Each whole prompt as the client wrote it; None where that is a conversation, token ids or cut."""
         self.vote_id = context.request_id
@@ -92,6 +94,8 @@ class Run:
     @property
     def token_bytes(self) -> Callable[[int], bytes]:
         """The bytes of a token id's text, which need not be whole characters."""
+        if "token_ids" not in self._pool.capabilities.features:
+            return _no_bytes
         return self._pool.tokenizer.token_bytes
 
     def decode(self, token_ids: list[int]) -> str:
@@ -263,6 +267,10 @@ class Run:
                 code=error.code,
             )
         return InvalidRequest(error.message, param=error.param or prepared.grammar_field, code=error.code)
+
+
+def _no_bytes(token_id: int) -> bytes:
+    raise AssertionError("nobody asks a model for its tokens whose tokenizer is not known")
 
 
 def _log_pieces(transcript: Transcript, pieces: list[Piece], first: int) -> None:

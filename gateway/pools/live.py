@@ -14,7 +14,9 @@ import structlog
 
 from adapters.inspection import BaseShape
 from engine.protocol import HEARTBEAT_INTERVAL_S
+from gateway.backends.base import Model
 from gateway.backends.engine.model import EngineModel
+from gateway.backends.foreign.model import OpaqueModel
 from gateway.backends.pool import ManagedBackend, Pool, PoolRevision, Replica
 from gateway.db.adapters.bases import base_names
 from gateway.db.changes import Change
@@ -23,7 +25,10 @@ from gateway.db.pool import Database
 from gateway.db.pools.replicas import ReplicaRow
 from gateway.db.pools.revisions import RevisionRow
 from gateway.db.pools.served import ServedPool, list_served
+from gateway.domain.pools.drivers import OWN_DRIVER, WITH_ADAPTERS
+from gateway.domain.pools.foreign_settings import opaque_digest
 from gateway.domain.routing.bases import Base, Bases
+from gateway.pools.foreign import opaque_model_of
 from gateway.support.worker import forever
 
 LOOK_S = 5.0
@@ -43,6 +48,15 @@ log = structlog.get_logger(__name__)
 Connect = Callable[[str, EngineModel], ManagedBackend]
 """Makes the backend of an engine at a ZeroMQ endpoint, not started."""
 
+ConnectForeign = Callable[[str, RevisionRow, Model], ManagedBackend]
+"""Makes the backend of a server of another maker at a URL, for a revision and its model, not started."""
+
+NO_ADAPTERS = BaseShape({}, 0)
+"""The shape of a base to which no adapter belongs."""
+
+Served = EngineModel | OpaqueModel
+"""A base model that a pool serves: one whose files are here, or one of which only its servers have them."""
+
 Key = tuple[str, int, str]
 """A running replica: its id, the generation of its start and its address."""
 
@@ -50,8 +64,17 @@ Key = tuple[str, int, str]
 class LivePools(Mapping[str, Pool]):
     """The pools of this gateway by name, up to date between `start` and `stop`. `changed` takes announced changes."""
 
-    def __init__(self, database: Database, bases: Bases, connect: Connect, forget_routes: Callable[[], None]) -> None:
-        """bases: replaced in place whenever what is served changes, and then forget_routes is called."""
+    def __init__(
+        self,
+        database: Database,
+        bases: Bases,
+        connect: Connect,
+        forget_routes: Callable[[], None],
+        connect_foreign: ConnectForeign | None = None,
+    ) -> None:
+        """bases: replaced in place whenever what is served changes, and then forget_routes is called. connect_foreign:
+        None leaves out the pools of other makers' servers."""
+        self._connect_foreign = connect_foreign
         self._database = database
         self._bases = bases
         self._connect = connect
@@ -181,7 +204,8 @@ class LivePools(Mapping[str, Pool]):
             made = self._revisions_of(each)
             revisions.update({(each.row.id, number): revision for number, revision in made.items()})
             for number, revision in made.items():
-                self._follow_replicas(revision, [row for row in each.replicas if row.revision == number], gone)
+                rows = [row for row in each.replicas if row.revision == number]
+                self._follow_replicas(revision, each.revisions[number], rows, gone)
             serving = made.get(each.row.revision or each.row.wanted_revision)
             if serving is None or each.is_removed:
                 continue
@@ -191,7 +215,7 @@ class LivePools(Mapping[str, Pool]):
             )
             pool.serve(serving, list(made.values()))
             pools[pool.name] = pool
-            bases.append(self._base_of(each, serving))
+            bases.append(self._base_of(each, each.revisions[each.row.revision or each.row.wanted_revision], serving))
         self._leave_replicas(gone)
         self._revisions, self._pools = revisions, pools
         if [self._bases.named(base.name) for base in bases] != bases or len(bases) != len(self._bases.names):
@@ -205,25 +229,40 @@ class LivePools(Mapping[str, Pool]):
             model = self._model_of(row)
             if model is not None:
                 known = self._revisions.get((served.row.id, number))
-                made[number] = known or PoolRevision(served.row.name, model, base_digest=model.digest)
+                made[number] = known or PoolRevision(served.row.name, model, base_digest=_digest_of(row, model))
         return made
 
-    def _model_of(self, row: RevisionRow) -> EngineModel | None:
-        return None if row.folder is None else self._models.get(Path(row.folder))
+    def _model_of(self, row: RevisionRow) -> Served | None:
+        """Return the model of a revision; None where it is not prepared or cannot be read."""
+        if row.driver != OWN_DRIVER and self._connect_foreign is None:
+            return None
+        if row.folder is None:
+            return None if row.base_digest is None else opaque_model_of(row)
+        return self._models.get(Path(row.folder))
 
-    def _base_of(self, served: ServedPool, serving: PoolRevision) -> Base:
+    def _base_of(self, served: ServedPool, row: RevisionRow, serving: PoolRevision) -> Base:
         model = serving.model
-        assert isinstance(model, EngineModel)
+        assert isinstance(model, EngineModel | OpaqueModel)
         allowed = None
         if served.row.access == "listed":
             allowed = frozenset(grant.project_id or grant.organization_id for grant in served.grants)
-        shape = BaseShape(model.config.adapter_targets(), model.config.num_layers)
-        return Base(served.row.name, model.digest, shape, allowed)
+        shape = NO_ADAPTERS
+        if isinstance(model, EngineModel) and row.driver in WITH_ADAPTERS:
+            shape = BaseShape(model.config.adapter_targets(), model.config.num_layers)
+        return Base(served.row.name, _digest_of(row, model), shape, allowed)
 
-    def _follow_replicas(self, revision: PoolRevision, rows: Sequence[ReplicaRow], gone: dict[str, Key]) -> None:
+    def _connected(self, address: str, row: RevisionRow, model: Model) -> ManagedBackend:
+        """Return the backend of a replica, not started."""
+        if row.driver == OWN_DRIVER:
+            assert isinstance(model, EngineModel)
+            return self._connect(address, model)
+        assert self._connect_foreign is not None
+        return self._connect_foreign(address, row, model)
+
+    def _follow_replicas(
+        self, revision: PoolRevision, of: RevisionRow, rows: Sequence[ReplicaRow], gone: dict[str, Key]
+    ) -> None:
         """Connect to the replicas of a revision; those that stay are taken out of `gone`."""
-        model = revision.model
-        assert isinstance(model, EngineModel)
         for row in rows:
             if row.address is None or row.state not in CONNECTED:
                 continue
@@ -232,7 +271,7 @@ class LivePools(Mapping[str, Pool]):
             if replica is None or gone.get(row.id) != key:
                 if replica is not None:
                     self._leave(revision, row.id)
-                backend = self._connect(row.address, model)
+                backend = self._connected(row.address, of, revision.model)
                 backend.start()
                 replica = Replica(row.id, backend)
                 revision.add(replica)
@@ -256,6 +295,14 @@ class LivePools(Mapping[str, Pool]):
         task = asyncio.create_task(_disconnected(replica.backend))
         self._leaving[task] = replica.backend
         task.add_done_callback(self._leaving.pop)
+
+
+def _digest_of(row: RevisionRow, model: Served) -> str:
+    """Return the digest of the base that a revision serves. Adapters of a model do not answer where its servers cannot
+    load them: to them it is another base."""
+    if row.driver in WITH_ADAPTERS or isinstance(model, OpaqueModel):
+        return model.digest
+    return opaque_digest(row.pool_id, row.driver, row.settings.get("served_model", ""))
 
 
 async def _disconnected(backend: ManagedBackend) -> None:

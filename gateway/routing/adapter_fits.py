@@ -68,7 +68,7 @@ class Fits:
             if wanted.base_digest in (None, serving.base_digest) or wanted.folder is None:
                 continue
             contents = await live_contents(conn, serving.base_digest)
-            verdicts = await self._judge(wanted.settings, Path(wanted.folder), wanted.base_digest, contents)
+            verdicts = await self._judge(wanted.engine_settings, Path(wanted.folder), wanted.base_digest, contents)
             found[pool.row.id] = {each.digest for each in contents if not verdicts[each.digest]}
             kept.add(wanted.base_digest)
         self._verdicts = {key: verdicts for key, verdicts in self._verdicts.items() if key[0] in kept}

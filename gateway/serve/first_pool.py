@@ -29,7 +29,7 @@ def _notes(pool: ServedPool, settings: Settings) -> list[str]:
     revision = pool.revisions[row.wanted_revision]
     said = differences(
         settings.engine,
-        revision.settings,
+        revision.engine_settings,
         name=row.name,
         model=revision.model,
         wanted_name=settings.model_name,

@@ -27,8 +27,9 @@ from gateway.adapters.residency import Wanted
 from gateway.adapters.service import Lifecycle
 from gateway.admin import AdminServices, admin_routers
 from gateway.backends.base import Health
-from gateway.backends.engine.snapshot import EngineSnapshot
+from gateway.backends.snapshot import EngineSnapshot
 from gateway.billing.price_cache import PriceCache
+from gateway.content.backend_keys import BackendKeys
 from gateway.content.request_log import RequestContents
 from gateway.content.writes import Writes
 from gateway.db.adapters.bases import register_base
@@ -276,6 +277,7 @@ async def serve_admin(
         pace=pace or Pace(1e6, 1e6, what="the admin API"),
         unit_keys=keys,
         planner=Planner(resolver, PriceCache(PriceLoader(database), FAILURES), lambda name: True),
+        backend_keys=BackendKeys(database, CIPHER),
     )
     key = await _store_admin_key(database, "default", ("admin_read", "admin_write"))
     routes = _IDLE.pop() if _IDLE else Routes(services)

@@ -56,8 +56,13 @@ function Actions({ pool, ask }) {
       ? { title: "Remove", icon: "trash", danger: true, onClick: () => ask("remove") }
       : { title: "Drain", hint: "stop all replicas; needed before removing", icon: "pause", danger: true, onClick: () => ask("drain") },
   ];
-  return html`<${Button} kind="primary" icon="adapters" onClick=${() => ask("scale")}>Scale<//>
+  return html`${!isForeign(pool) && html`<${Button} kind="primary" icon="adapters" onClick=${() => ask("scale")}>Scale<//>`}
     <${Menu} label="More actions" align="end" look="button secondary icon-only" button=${html`<${Icon} name="more" />`} items=${items} />`;
+}
+
+/** Whether a pool's servers are of another maker, which no agent starts. */
+function isForeign(pool) {
+  return Boolean(pool.engine) && pool.engine !== "lorikeet";
 }
 
 function View({ pool, ask }) {
@@ -70,8 +75,9 @@ function View({ pool, ask }) {
     <div class="grid-2">
       <${Section} title="What it serves" card>
         <${Facts} rows=${[
-          ["Model", html`<code>${serving.model}</code>`],
-          ["Engine settings", settingsOf(serving) ? html`<code>${settingsOf(serving)}</code>` : "as on the hosts"],
+          ["Model", serving.model ? html`<code>${serving.model}</code>` : "known to its servers alone"],
+          ...(isForeign(pool) ? [["Servers", html`<code>${pool.engine}</code> at ${pool.urls.join(", ")}`]] : []),
+          [isForeign(pool) ? "Settings" : "Engine settings", settingsOf(serving) ? html`<code>${settingsOf(serving)}</code>` : isForeign(pool) ? "none of its own" : "as on the hosts"],
           ["Memory a replica", html`<${Num} value=${serving.replica_bytes} kind="bytes" />`],
           ["Adapters of its base", html`<${Num} value=${pool.num_adapters} />`],
           ["Used by", whoMayUse(pool, names, own)],

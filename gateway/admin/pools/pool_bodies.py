@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated
 
+import httpx
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
@@ -12,20 +13,27 @@ from gateway.admin.paging import wrong_value
 from gateway.db.pools.managed import has_alias, unknown_grants
 from gateway.db.pools.pools import Grant
 from gateway.domain.errors import Conflict
+from gateway.domain.pools.drivers import OWN_DRIVER, Driver
+from gateway.domain.pools.foreign_settings import MAX_URL_CHARS, check_server_url, parse_foreign_settings
 from gateway.domain.pools.model_source import check_model_source
 from gateway.domain.pools.settings import BadSetting, parse_settings
 from gateway.domain.pools.states import Access, check_pool_name
+from gateway.support.outbound import names_private_address
 
 if TYPE_CHECKING:
     from gateway.db.pool import Connection
 
 MAX_GRANTS = 1000
 MAX_SETTINGS = 64
+MAX_URLS = 64
 
 Id = Annotated[str, Meta(min_length=1, max_length=64)]
 NumReplicas = Annotated[int, Meta(ge=0, le=1000)]
-SettingValue = Annotated[str, Meta(max_length=256)] | int | float
+SettingValue = Annotated[str, Meta(max_length=256)] | bool | int | float
 Settings = Annotated[dict[Annotated[str, Meta(max_length=64)], SettingValue], Meta(max_length=MAX_SETTINGS)]
+
+
+Urls = Annotated[tuple[Annotated[str, Meta(max_length=MAX_URL_CHARS)], ...], Meta(max_length=MAX_URLS)]
 
 
 class PoolGrantIn(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -45,13 +53,20 @@ class CreatePool(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     name: str
     """The name by which requests ask for the base model. No two pools of the installation have the same name."""
-    model: str
+    model: str = ""
     """The base model: `demo`, `demo-random`, the absolute path of a folder or of a `.gguf` file on the hosts, or a
-    repository id of the Hugging Face hub."""
+    repository id of the Hugging Face hub. With an `engine` of another maker it is the model whose tokenizer is used,
+    and may be left out: the server gets text then, and prompts are bounded by their bytes."""
+    engine: Driver = OWN_DRIVER
+    """The servers behind the pool: `lorikeet` for engines of Lorikeet, which agents start, or the name of a driver for
+    servers of another maker that run already at `urls`."""
+    urls: Urls = ()
+    """Addresses of the servers, with an `engine` of another maker: `http://` or `https://`, each a replica."""
     settings: Settings = {}
-    """Engine settings that differ from the hosts' own, by name, such as `max_model_len`."""
-    num_replicas: NumReplicas = 1
-    """Number of engines that shall run."""
+    """Engine settings that differ from the hosts' own, by name, such as `max_model_len`; with an `engine` of another
+    maker, settings of the driver, such as `served_model`."""
+    num_replicas: NumReplicas | UnsetType = UNSET
+    """Number of engines that shall run, 1 if left out; not with an `engine` of another maker."""
     access: Access = "all"
     """Projects that may use the pool: `all` projects of the installation, or the ones that are `listed` in `grants`."""
     grants: Grants = ()
@@ -65,6 +80,8 @@ class UpdatePool(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Another base model, which becomes a new revision of the pool."""
     settings: Settings | UnsetType = UNSET
     """Engine settings in place of all former ones, which become a new revision of the pool."""
+    urls: Urls | UnsetType = UNSET
+    """Addresses of the servers of another maker in place of all former ones, which become a new revision."""
     num_replicas: NumReplicas | UnsetType = UNSET
     """Number of engines that shall run."""
     access: Access | UnsetType = UNSET
@@ -92,18 +109,47 @@ def check_model(model: str) -> None:
         raise wrong_value("model", _as_reason(str(error))) from None
 
 
-def read_settings(settings: dict[str, str | int | float]) -> dict[str, str]:
-    """Return engine settings as texts. Raises InvalidRequest naming the one that is wrong."""
+def read_settings(settings: dict[str, str | bool | int | float], driver: Driver) -> dict[str, str]:
+    """Return the settings of engines, or of another driver, as texts. Raises InvalidRequest naming the one that is
+    wrong."""
     texts = {name: _text_of(value) for name, value in settings.items()}
     try:
-        parse_settings(texts)
+        if driver == OWN_DRIVER:
+            parse_settings(texts)
+        else:
+            parse_foreign_settings(texts)
     except BadSetting as error:
         raise wrong_value(f"settings.{error.name}", _as_reason(error.reason)) from None
     return texts
 
 
-def _text_of(value: str | int | float) -> str:
+def read_urls(urls: Sequence[str], settings: Mapping[str, str]) -> list[str]:
+    """Return the addresses of servers of another maker; settings: of their driver, whose values are good.
+
+    Raises InvalidRequest naming the one that is wrong.
+    """
+    if not urls:
+        raise wrong_value("urls", "a pool of servers of another maker needs the address of at least one")
+    allows_private, found = parse_foreign_settings(settings).allow_private, list[str]()
+    for place, url in enumerate(urls):
+        try:
+            good = check_server_url(url)
+        except ValueError as error:
+            raise wrong_value(f"urls[{place}]", str(error)) from None
+        if good in found:
+            raise wrong_value(f"urls[{place}]", "it is given twice")
+        if not allows_private and names_private_address(httpx.URL(good)):
+            raise wrong_value(
+                f"urls[{place}]", "it leads to a private address, which the setting allow_private=true would allow"
+            )
+        found.append(good)
+    return found
+
+
+def _text_of(value: str | bool | int | float) -> str:
     """Return a value as an engine reads it, with all its digits; 8192.0 is the whole number that JSON means by it."""
+    if isinstance(value, bool):
+        return str(value).lower()
     if isinstance(value, float):
         return str(int(value)) if value.is_integer() else repr(value)
     return str(value)
@@ -119,6 +165,13 @@ async def read_grants(conn: Connection, organization_id: str, wanted: Sequence[P
         field = "organization_id" if grants[place].project_id is None else "project_id"
         raise wrong_value(f"grants[{place}].{field}", "there is none with this id")
     return grants
+
+
+class SetBackendKey(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The key that the servers of a pool ask for."""
+
+    key: Annotated[str, Meta(min_length=1, max_length=1024, pattern="^[!-~]+$")]
+    """The key as the servers take it, sent to them as a bearer token. It is kept encrypted and never shown again."""
 
 
 def check_access(access: Access, grants: Sequence[PoolGrantIn | Grant]) -> None:

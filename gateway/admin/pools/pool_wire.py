@@ -13,6 +13,7 @@ from gateway.db.pools.replicas import ReplicaRow
 from gateway.db.pools.revisions import RevisionRow
 from gateway.db.pools.served import ServedPool
 from gateway.domain.pools.condition import PoolState, ReplicaStanding, condition_of
+from gateway.domain.pools.drivers import OWN_DRIVER, Driver
 from gateway.domain.pools.plan import How
 from gateway.domain.pools.states import Access, ReplicaState, RevisionState
 
@@ -32,9 +33,14 @@ class Pool(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     """The name by which requests ask for the base model."""
     model: str
-    """The base model of the wanted revision, as the operator named it."""
+    """The base model of the wanted revision, as the operator named it; empty where only a server of another maker knows
+    the model."""
+    engine: Driver
+    """The servers behind the wanted revision: `lorikeet`, or the driver for servers of another maker."""
     settings: dict[str, str]
-    """Engine settings of the wanted revision that differ from the hosts' own."""
+    """Settings of the wanted revision: of engines, as far as they differ from the hosts' own, or of the driver."""
+    urls: list[str]
+    """Addresses of the servers of another maker; empty where agents start the engines."""
     num_replicas: int
     """Number of engines that shall run, without engines that somebody else runs."""
     num_ready: int
@@ -61,6 +67,7 @@ class PoolRevision(msgspec.Struct, frozen=True, kw_only=True):
 
     revision: int
     model: str
+    engine: Driver
     settings: dict[str, str]
     base_digest: str | None
     """The digest of the base model, to which adapters belong; null until the model is prepared."""
@@ -117,8 +124,27 @@ class PoolDetail(Pool, frozen=True, kw_only=True):
     """Adapters of all tenants that belong to the base that serves."""
     revisions: list[PoolRevision]
     """The latest revisions, newest first."""
+    key_hint: str | None
+    """The last four characters of the key that the servers ask for; null where the pool has none."""
     replicas: list[Replica]
     """Replicas that have not been stopped, oldest first."""
+
+
+class PoolKey(msgspec.Struct, frozen=True):
+    """The key that the servers of a pool ask for, as far as it is shown."""
+
+    pool_id: str
+    hint: str
+    """The last four characters of the key."""
+    created_at: int
+    """Unix seconds at which the key was set."""
+    object: Literal["organization.pool.key"] = "organization.pool.key"
+
+
+class DeletedPoolKey(msgspec.Struct, frozen=True):
+    pool_id: str
+    deleted: Literal[True] = True
+    object: Literal["organization.pool.key.deleted"] = "organization.pool.key.deleted"
 
 
 class DeletedPool(msgspec.Struct, frozen=True):
@@ -140,12 +166,14 @@ def detail_wire(
     shortage: str,
     num_adapters: int,
     hosts: Mapping[str, str],
+    key_hint: str | None,
 ) -> PoolDetail:
     """shortage: as `condition_of` takes it. hosts: their names by id."""
     return PoolDetail(
         **_fields(pool, shortage),
         rollout=rollout,
         num_adapters=num_adapters,
+        key_hint=key_hint,
         revisions=[_revision_wire(each) for each in revisions],
         replicas=[replica_wire(each, pool.row.name, hosts) for each in pool.replicas],
     )
@@ -202,6 +230,12 @@ def _fields(pool: ServedPool, shortage: str = "") -> dict[str, Any]:
         "id": row.id,
         "name": row.name,
         "model": wanted.model,
+        "engine": wanted.driver,
+        "urls": [
+            each.address
+            for each in pool.replicas
+            if wanted.driver != OWN_DRIVER and each.revision == wanted.revision and each.address is not None
+        ],
         "settings": wanted.settings,
         "num_replicas": row.num_replicas,
         "num_ready": condition.num_ready,
@@ -220,6 +254,7 @@ def _revision_wire(row: RevisionRow) -> PoolRevision:
     return PoolRevision(
         revision=row.revision,
         model=row.model,
+        engine=row.driver,
         settings=row.settings,
         base_digest=row.base_digest,
         replica_bytes=row.num_bytes,

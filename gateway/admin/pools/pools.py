@@ -14,12 +14,12 @@ from engine.config import UnsupportedModel
 from gateway.admin.access import LIST_QUERY, needs, read_body
 from gateway.admin.common import author
 from gateway.admin.paging import Page, page_of_all, read_list_query
+from gateway.admin.pools.foreign import check_alone, check_change, check_engine, serve_at, urls_of
 from gateway.admin.pools.pool_bodies import (
     CreatePool,
     UpdatePool,
     check_access,
     check_aliases,
-    check_model,
     check_name,
     read_grants,
     read_settings,
@@ -30,10 +30,12 @@ from gateway.db.experiments.arms import experiments_of_pool
 from gateway.db.organization import audit
 from gateway.db.organization.organizations import first_organization, lock_organization
 from gateway.db.pools import managed, pools, replicas, revisions
+from gateway.db.pools.backend_keys import find_backend_key, remove_backend_key
 from gateway.db.pools.hosts import list_hosts
 from gateway.db.pools.planning import read_world
 from gateway.db.pools.served import ServedPool
 from gateway.domain.errors import Conflict, InvalidRequest, NotFound, PermissionDenied
+from gateway.domain.pools.drivers import OWN_DRIVER
 from gateway.domain.pools.rollout import rollout_of
 from gateway.domain.pools.shortage import shortage_of
 from gateway.domain.pools.unfit import unfit_refusal
@@ -61,11 +63,12 @@ class PoolController(Controller):
 
     @post(status_code=200, opt=needs("pools.write", body=CreatePool))
     async def create_pool(self, request: Request[Any, Any, Any], services: Services, caller: Caller) -> PoolDetail:
-        """Make a pool. The agents of hosts prepare the model and start the replicas."""
+        """Make a pool. The agents of hosts prepare the model and start the replicas. The servers of another maker run
+        already, and serve at once where their model needs no preparation."""
         wanted = await read_body(request, CreatePool)
         check_name(wanted.name)
-        check_model(wanted.model)
-        settings = read_settings(wanted.settings)
+        settings = read_settings(wanted.settings, wanted.engine)
+        urls = check_engine(wanted, settings)
         check_access(wanted.access, wanted.grants)
         async with services.database.transaction() as conn:
             await pools.lock_pools(conn)
@@ -75,12 +78,15 @@ class PoolController(Controller):
                 raise InvalidRequest(f"There are {MAX_POOLS} pools already, the most there can be.")
             grants = await read_grants(conn, caller.organization_id, wanted.grants)
             await check_aliases(conn, wanted.name, wanted.access, grants)
+            num_replicas = 0 if urls else 1 if wanted.num_replicas is UNSET else wanted.num_replicas
             made = await pools.create_pool(
-                conn, caller.organization_id, wanted.name, num_replicas=wanted.num_replicas, access=wanted.access
+                conn, caller.organization_id, wanted.name, num_replicas=num_replicas, access=wanted.access
             )
             if made is None:
                 raise Conflict(f"A pool of the installation has the name '{wanted.name}' already.", param="name")
-            await revisions.add_revision(conn, made.id, wanted.model, settings)
+            revision = await revisions.add_revision(conn, made.id, wanted.model, settings, driver=wanted.engine)
+            if urls:
+                await serve_at(conn, made, revision, urls)
             if grants:
                 await pools.set_access(conn, made.id, wanted.access, grants)
             after = await _fresh(conn, caller.organization_id, made.id)
@@ -101,12 +107,13 @@ class PoolController(Controller):
         """Change how many replicas run, who may use the pool, or what it serves. Another model or other settings are a
         new revision, which serves as soon as its replicas are ready; the present ones serve until then."""
         wanted = await read_body(request, UpdatePool)
-        if wanted.model is not UNSET:
-            check_model(wanted.model)
-        settings = UNSET if wanted.settings is UNSET else read_settings(wanted.settings)
+        check_alone(wanted)
         async with services.database.transaction() as conn:
             await pools.lock_pools(conn)
             before = await _locked_pool(conn, caller.organization_id, pool_id)
+            driver = before.revisions[before.row.wanted_revision].driver
+            settings = UNSET if wanted.settings is UNSET else read_settings(wanted.settings, driver)
+            check_change(wanted, driver)
             await _change_access(conn, caller, before, wanted)
             if wanted.num_replicas is not UNSET:
                 await pools.scale_pool(conn, pool_id, wanted.num_replicas)
@@ -114,16 +121,20 @@ class PoolController(Controller):
             model = present.model if wanted.model is UNSET else wanted.model
             texts = present.settings if settings is UNSET else settings
             is_asked = wanted.model is not UNSET or settings is not UNSET
-            if (model, texts) != (present.model, present.settings) or (is_asked and present.state == "failed"):
+            urls = urls_of(before, wanted, texts)
+            is_other = (model, texts, urls) != (present.model, present.settings, urls_of(before))
+            if is_other or (is_asked and present.state == "failed"):
                 if model != present.model:
                     await _check_not_in_experiment(conn, before)  # its results would be of two models
-                if not wanted.allow_unfit_adapters:
+                if not wanted.allow_unfit_adapters and driver == OWN_DRIVER:
                     await _check_adapters(conn, services, before, model, texts)
                 revision = await revisions.add_revision(
-                    conn, pool_id, model, texts, allow_unfit_adapters=wanted.allow_unfit_adapters
+                    conn, pool_id, model, texts, allow_unfit_adapters=wanted.allow_unfit_adapters, driver=driver
                 )
                 await _give_up(conn, before, f"Revision {revision.revision} took its place before it served.")
                 await pools.want_revision(conn, pool_id, revision.revision)
+                if urls:
+                    await serve_at(conn, before.row, revision, urls)
             after = await _fresh(conn, caller.organization_id, pool_id)
             is_scale = terms(before) | {"num_replicas": after.row.num_replicas} == terms(after)
             await _record(conn, caller, "pool.scaled" if is_scale else "pool.updated", before, after)
@@ -170,6 +181,7 @@ class PoolController(Controller):
             await _check_free(conn, before)
             await _check_not_in_experiment(conn, before)
             await pools.remove_pool(conn, pool_id)
+            await remove_backend_key(conn, pool_id)
             await audit.record(conn, author(caller), "pool.removed", pool_id, before=terms(before))
         return DeletedPool(pool_id)
 
@@ -213,6 +225,7 @@ async def _detail(conn: Connection, pool: ServedPool) -> PoolDetail:
         shortage=shortage_of(*world, pool.row.id),
         num_adapters=num_adapters,
         hosts=hosts,
+        key_hint=None if (key := await find_backend_key(conn, pool.row.id)) is None else key.hint,
     )
 
 

@@ -13,7 +13,7 @@ from adapters.ref import content_key
 from gateway.admin.access import needs
 from gateway.admin.common import seconds, seconds_or_none
 from gateway.admin.services import AdminServices, Caller, Services
-from gateway.backends.engine.snapshot import EngineSnapshot, State
+from gateway.backends.snapshot import EngineSnapshot, State
 from gateway.db.ledger.journals import living_gateways
 from gateway.db.organization.names import NamedContent, named_contents, project_names
 from gateway.domain.tenancy.permissions import projects_with

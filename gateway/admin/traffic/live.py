@@ -19,7 +19,7 @@ from litestar.response.base import ASGIResponse
 from gateway.admin.access import login_token, needs
 from gateway.admin.services import AdminServices, Caller, Services
 from gateway.admin.traffic.engines import Engine, EngineTenant, ResidentAdapter, named_engines, only_adapters_of
-from gateway.backends.engine.snapshot import State
+from gateway.backends.snapshot import State
 from gateway.db.changes import Change
 from gateway.db.ledger.traffic import TrafficQuery, traffic_sums
 from gateway.domain.errors import GatewayError

@@ -8,8 +8,6 @@
     recorder       the usage of each attempt, recorded once
     failures       the engine's errors as clients get them
     adapter_calls  what was asked about adapters, until the engine answers
-    snapshot       the state and the pace of an engine at one moment
-    text           token ids to text, calls and log-probabilities; choices and calling_choice do so for one choice
 
 It knows nothing of HTTP, tenants or prices.
 """

@@ -39,11 +39,11 @@ from gateway.backends.engine.link import EngineGone, EngineLink
 from gateway.backends.engine.model import EngineModel
 from gateway.backends.engine.recorder import UsageRecorder
 from gateway.backends.engine.requests import EngineRequests
-from gateway.backends.engine.snapshot import EngineSnapshot
-from gateway.backends.engine.text import items_of
-from gateway.backends.engine.used import Used
 from gateway.backends.generation import Generation, Item
+from gateway.backends.snapshot import EngineSnapshot
+from gateway.backends.text.items import items_of
 from gateway.backends.usage import UsageSink
+from gateway.backends.used import Used
 from gateway.domain.errors import BackendFailed, InvalidRequest, ShuttingDown
 
 GIVE_UP_S = 10.0

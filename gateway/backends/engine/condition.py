@@ -14,7 +14,7 @@ from gateway.backends.base import Health, Unanswered
 from gateway.backends.engine.failures import not_ready
 from gateway.backends.engine.link import EngineLink
 from gateway.backends.engine.model import MAX_CHOICES, EngineModel
-from gateway.backends.engine.snapshot import EngineSnapshot, State, Trend
+from gateway.backends.snapshot import EngineSnapshot, State, Trend
 from gateway.domain.errors import ENGINE_UNAVAILABLE, SHUTTING_DOWN
 
 

@@ -17,9 +17,10 @@ from gateway.backends.engine.failures import RETRY_AFTER_S, failure, window_full
 from gateway.backends.engine.link import EngineGone
 from gateway.backends.engine.recorder import UsageRecorder
 from gateway.backends.engine.stream import EngineStream
-from gateway.backends.engine.used import UseCounter, Used
-from gateway.backends.engine.window import Window
+from gateway.backends.engine.used import UseCounter
 from gateway.backends.usage import Count, UsageSink
+from gateway.backends.used import Used
+from gateway.backends.window import Window
 from gateway.domain.errors import GatewayError, ReadTooSlowly
 
 WINDOW_WAIT_S = 2.0

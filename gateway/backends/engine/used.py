@@ -7,22 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-import msgspec
-
 from engine.protocol import Usage
 from gateway.backends.engine.stream import EngineStream
-
-
-class Used(msgspec.Struct, frozen=True):
-    """The amounts that one request used on an engine."""
-
-    tenant: str
-    weight: float
-    prompt_tokens: int
-    """Computed prompt tokens, the cached ones left aside."""
-    completion_tokens: int
-    adapter_bytes: int
-    """Bytes of its adapter that were loaded for it."""
+from gateway.backends.used import Used
 
 
 class UseCounter:

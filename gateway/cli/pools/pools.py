@@ -9,15 +9,18 @@ from typing import TYPE_CHECKING, Any
 from gateway.cli.errors import WrongUsage
 from gateway.cli.output import add_json_flag, print_json, print_result, print_table
 from gateway.cli.pools.finding import find_pool
+from gateway.cli.pools.keys import set_key
 from gateway.cli.pools.waiting import add_wait, settle
 from gateway.cli.pools.wanted import (
     add_access,
     add_engine_settings,
     add_model,
+    add_servers,
     changed_settings,
     read_access,
     read_model,
 )
+from gateway.domain.pools.drivers import OWN_DRIVER
 
 if TYPE_CHECKING:
     from gateway.cli.output import Verbs
@@ -32,6 +35,8 @@ beside the present ones, and take their place once they are ready. No request is
 _EPILOG = """\
 examples:
   lorikeet pool create qwen3-0.6b --model Qwen/Qwen3-0.6B --replicas 2 --wait
+  lorikeet pool create llama --engine openai --url http://10.0.0.7:8000 --set allow_private=true
+  lorikeet pool key llama --from key.txt
   lorikeet pool update qwen3-0.6b --set max_model_len=8192 --wait
   lorikeet pool scale qwen3-0.6b 3
   lorikeet pool drain qwen3-0.6b
@@ -52,9 +57,10 @@ def register(verbs: Verbs) -> None:
         "create", help="create a pool", description="Create a pool. Agents prepare the model and start the replicas."
     )
     create.add_argument("name", metavar="NAME", help="name by which requests will ask for the base model")
-    add_model(create, required=True)
+    add_model(create)
+    add_servers(create, can_choose=True)
     create.add_argument(
-        "--replicas", type=int, default=1, metavar="N", help="number of replicas (default: %(default)s)"
+        "--replicas", type=int, metavar="N", help="number of replicas (default: 1, or one for each --url)"
     )
     create.set_defaults(run=_create)
     listing = actions.add_parser(
@@ -76,6 +82,7 @@ def register(verbs: Verbs) -> None:
         "the present replicas serve until the new ones are ready, and go on if those fail.",
     )
     add_model(update)
+    add_servers(update, can_choose=False)
     update.add_argument(
         "--drop-adapters",
         action="store_true",
@@ -98,7 +105,16 @@ def register(verbs: Verbs) -> None:
         description="Remove a pool that was drained and whose base no adapter needs. The name is free afterwards.",
     )
     remove.set_defaults(run=_delete)
-    for parser in (show, scale, update, drain, cancel, remove):
+    key = actions.add_parser(
+        "key",
+        help="set the key of a pool's servers",
+        description="Set the key that the servers of another maker ask for. It is kept encrypted and not shown again.",
+    )
+    which = key.add_mutually_exclusive_group(required=True)
+    which.add_argument("--from", dest="file", metavar="FILE", help="file that holds the key; - reads standard input")
+    which.add_argument("--remove", action="store_true", help="forget the key")
+    key.set_defaults(run=set_key)
+    for parser in (show, scale, update, drain, cancel, remove, key):
         parser.add_argument("name", metavar="NAME", help="name of the pool, or its id")
     scale.add_argument("num_replicas", type=int, metavar="N", help="number of replicas that are to run")
     for parser in (create, update):
@@ -106,7 +122,7 @@ def register(verbs: Verbs) -> None:
         add_access(parser)
     for parser in (create, update, scale, drain):
         add_wait(parser)
-    for parser in (create, listing, show, scale, update, drain, cancel, remove):
+    for parser in (create, listing, show, scale, update, drain, cancel, remove, key):
         add_json_flag(parser)
 
 
@@ -114,7 +130,13 @@ def _create(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
     from gateway.cli.client import AdminClient
 
     with AdminClient.of(environ) as client:
-        body = {"name": arguments.name, "model": read_model(arguments.model), "num_replicas": arguments.replicas}
+        body: dict[str, Any] = {"name": arguments.name, "engine": arguments.engine, "urls": arguments.url}
+        if arguments.model is not None:
+            body["model"] = read_model(arguments.model)
+        elif arguments.engine == OWN_DRIVER:
+            raise WrongUsage("--model is missing: only servers of another maker (--engine) do without")
+        if arguments.replicas is not None:
+            body["num_replicas"] = arguments.replicas
         body |= {"settings": changed_settings({}, arguments), **read_access(client, arguments)}
         pool = client.post("/pools", json=body)
         return settle(client, arguments, pool, f"pool {pool['name']} is created: {pool['id']}")
@@ -136,13 +158,14 @@ def _list(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
             p["state"],
             f"{p['num_ready']}/{p['num_replicas']}",
             revisions_in_short(p),
+            p["engine"],
             p["model"],
             p["access"],
             p["why"],
         )
         for p in pools
     ]
-    print_table(("NAME", "STATE", "READY", "REVISION", "MODEL", "ACCESS", "WHY"), rows)
+    print_table(("NAME", "STATE", "READY", "REVISION", "ENGINE", "MODEL", "ACCESS", "WHY"), rows)
     return 0
 
 
@@ -173,17 +196,20 @@ def _update(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
         body: dict[str, Any] = read_access(client, arguments)
         if arguments.model is not None:
             body["model"] = read_model(arguments.model)
+        if arguments.url:
+            body["urls"] = arguments.url
         if arguments.set or arguments.unset:
             body["settings"] = changed_settings(pool["settings"], arguments)
         if arguments.drop_adapters and "model" in body:
             body["allow_unfit_adapters"] = True
         if not body:
-            raise WrongUsage("nothing to change: give --model, --set, --unset, --tenant or --all-tenants")
+            raise WrongUsage("nothing to change: give --model, --url, --set, --unset, --tenant or --all-tenants")
         changed = client.post(f"/pools/{pool['id']}", json=body)
         if changed["revision"] != changed["wanted_revision"]:
             text = f"pool {pool['name']} changes to revision {changed['wanted_revision']}"
         else:
-            text = f"pool {pool['name']} is {'changed' if body.keys() - {'model', 'settings'} else 'as wanted already'}"
+            is_changed = bool(body.keys() - {"model", "settings", "urls"})
+            text = f"pool {pool['name']} is {'changed' if is_changed else 'as wanted already'}"
         return settle(client, arguments, changed, text)
 
 

@@ -16,6 +16,7 @@ def print_pool(pool: dict[str, Any]) -> None:
         ("pool", pool["name"]),
         ("id", pool["id"]),
         ("state", ": ".join(filter(None, (pool["state"], pool["why"])))),
+        ("engine", serving["engine"]),
         ("model", serving["model"]),
         ("settings", _settings(serving)),
         ("replicas", f"{pool['num_ready']} ready of {pool['num_replicas']} wanted"),
@@ -23,6 +24,7 @@ def print_pool(pool: dict[str, Any]) -> None:
         ("revision", _revision(pool)),
         ("access", pool["access"] + "".join(f" {each['project_id'] or each['organization_id']}" for each in grants)),
         ("adapters", pool["num_adapters"]),
+        *([("key", f"...{pool['key_hint']}")] if pool["key_hint"] is not None else []),
     ]
     for name, value in facts:
         print(f"{name.ljust(8)}  {'-' if value == '' else value}")
@@ -31,6 +33,7 @@ def print_pool(pool: dict[str, Any]) -> None:
         (
             each["revision"],
             each["state"],
+            each["engine"],
             each["model"],
             _settings(each),
             (each["base_digest"] or "")[:12],
@@ -39,7 +42,7 @@ def print_pool(pool: dict[str, Any]) -> None:
         )
         for each in pool["revisions"]
     ]
-    print_table(("REVISION", "STATE", "MODEL", "SETTINGS", "BASE", "CREATED", "WHY"), revisions)
+    print_table(("REVISION", "STATE", "ENGINE", "MODEL", "SETTINGS", "BASE", "CREATED", "WHY"), revisions)
     print()
     print_replicas(pool["replicas"])
 

@@ -7,18 +7,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gateway.cli.errors import WrongUsage
+from gateway.domain.pools.drivers import DRIVERS, OWN_DRIVER
 
 if TYPE_CHECKING:
     from gateway.cli.client import AdminClient
 
 
-def add_model(parser: argparse.ArgumentParser, *, required: bool = False) -> None:
+def add_model(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--model",
-        required=required,
         metavar="MODEL",
         help="base model: `demo`, `demo-random`, the absolute path of a folder or of a .gguf file on the hosts, or a "
-        "repository id of the Hugging Face hub, such as Qwen/Qwen3-0.6B",
+        "repository id of the Hugging Face hub, such as Qwen/Qwen3-0.6B; with servers of another maker, the model "
+        "whose tokenizer is used, if any",
     )
 
 
@@ -28,7 +29,8 @@ def add_engine_settings(parser: argparse.ArgumentParser, *, can_unset: bool) -> 
         action="append",
         default=[],
         metavar="NAME=VALUE",
-        help="engine setting that differs from the hosts' own, such as max_model_len=8192; may be repeated",
+        help="engine setting that differs from the hosts' own, such as max_model_len=8192, or setting of the driver of "
+        "servers of another maker, such as served_model=llama-3; may be repeated",
     )
     if can_unset:
         parser.add_argument(
@@ -38,6 +40,24 @@ def add_engine_settings(parser: argparse.ArgumentParser, *, can_unset: bool) -> 
             metavar="NAME",
             help="engine setting for which the hosts' own value counts again; may be repeated",
         )
+
+
+def add_servers(parser: argparse.ArgumentParser, *, can_choose: bool) -> None:
+    if can_choose:
+        parser.add_argument(
+            "--engine",
+            choices=DRIVERS,
+            default=OWN_DRIVER,
+            help="servers behind the pool: engines of Lorikeet, which agents start (the default), or a driver for "
+            "servers of another maker that run already at --url",
+        )
+    parser.add_argument(
+        "--url",
+        action="append",
+        default=[],
+        metavar="URL",
+        help="address of a server of another maker, such as http://gpu-1:8000; may be repeated, each is a replica",
+    )
 
 
 def add_access(parser: argparse.ArgumentParser) -> None:

@@ -41,7 +41,7 @@ class UnreadableRow(msgspec.Struct, frozen=True):
     num_comments: int
     """Comments of feedback."""
     num_secrets: int
-    """Seeds of authenticators, secrets of webhooks, and keys of object stores."""
+    """Seeds of authenticators, secrets of webhooks, and keys of object stores and of servers behind pools."""
 
 
 _UNREADABLE = """
@@ -62,7 +62,8 @@ _UNREADABLE = """
          CROSS JOIN LATERAL (SELECT count(*) FROM
              (SELECT FROM users WHERE totp_content_key = k.id
               UNION ALL SELECT FROM webhooks WHERE content_key = k.id
-              UNION ALL SELECT FROM deliveries WHERE content_key = k.id LIMIT $2) some_secrets) secrets
+              UNION ALL SELECT FROM deliveries WHERE content_key = k.id
+              UNION ALL SELECT FROM backend_keys WHERE content_key = k.id LIMIT $2) some_secrets) secrets
     WHERE NOT k.id = ANY ($1::text[])
       AND replies.count + chats.count + contents.count + unit_keys.count + comments.count
           + secrets.count > 0

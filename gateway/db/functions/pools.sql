@@ -23,6 +23,9 @@ CREATE OR REPLACE TRIGGER pool_revisions_changed
 CREATE OR REPLACE TRIGGER pool_grants_changed
     AFTER INSERT OR DELETE OR UPDATE ON pool_grants FOR EACH ROW EXECUTE FUNCTION announce_pool();
 
+CREATE OR REPLACE TRIGGER backend_keys_changed
+    AFTER INSERT OR DELETE OR UPDATE ON backend_keys FOR EACH ROW EXECUTE FUNCTION announce_pool();
+
 CREATE OR REPLACE TRIGGER replicas_changed
     AFTER INSERT OR DELETE ON replicas FOR EACH ROW EXECUTE FUNCTION announce_pool();
 
@@ -34,7 +37,7 @@ CREATE OR REPLACE TRIGGER replicas_moved AFTER UPDATE ON replicas FOR EACH ROW
 -- A revision says what it said when it was made: only its preparation and its end are added.
 CREATE OR REPLACE FUNCTION keep_pool_revision() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
-    IF (NEW.model, NEW.settings) IS DISTINCT FROM (OLD.model, OLD.settings)
+    IF (NEW.model, NEW.settings, NEW.driver) IS DISTINCT FROM (OLD.model, OLD.settings, OLD.driver)
        OR (OLD.base_digest IS NOT NULL AND NEW.base_digest IS DISTINCT FROM OLD.base_digest) THEN
         RAISE EXCEPTION 'revision % of pool % never changes', OLD.revision, OLD.pool_id;
     END IF;

@@ -32,7 +32,7 @@ class ReplicaRow(msgspec.Struct, frozen=True):
     host_id: str | None
     """The host whose agent runs the engine; None for an engine that somebody else runs."""
     address: str | None
-    """The ZeroMQ endpoint; None until the engine was started once."""
+    """The ZeroMQ endpoint, or the URL of a server of another maker; None until the engine was started once."""
     gpu: int | None
     """The index of its accelerator on the host; None where it computes on processors."""
     state: ReplicaState
@@ -70,7 +70,7 @@ _CONNECT = """
 
 
 async def add_running_replica(conn: Connection, pool_id: str, revision: int, address: str) -> ReplicaRow:
-    """Return a replica for an engine that somebody else runs at this ZeroMQ endpoint."""
+    """Return a replica for an engine that somebody else runs at this ZeroMQ endpoint, or a server at this URL."""
     row = await conn.fetchrow(_CONNECT, new_id("replica"), pool_id, revision, address)
     assert row is not None
     return replica_of(row)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from gateway.domain.pools.drivers import OWN_DRIVER, Driver
 from gateway.domain.pools.states import RevisionState
 
 if TYPE_CHECKING:
@@ -25,9 +26,11 @@ class RevisionRow(msgspec.Struct, frozen=True):
     model: str
     """The model as the operator named it: `demo`, a folder, a .gguf file, or a repository id of the hub."""
     settings: dict[str, str]
-    """Engine settings that differ from those of the hosts, by the names of `EngineConfig`, as texts."""
+    """Engine settings that differ from those of the hosts, by the names of `EngineConfig`, as texts; or the settings of
+    another driver."""
     folder: str | None
-    """The folder of the prepared model, the same on each host; None until it is prepared."""
+    """The folder of the prepared model, the same on each host; None until it is prepared, and where only a server of
+    another maker knows the model's files."""
     base_digest: str | None
     """The digest of the base model; None until it is prepared."""
     allow_unfit_adapters: bool
@@ -39,23 +42,42 @@ class RevisionRow(msgspec.Struct, frozen=True):
     """Why it failed, or how far its preparation is."""
     created_at: datetime.datetime
     changed_at: datetime.datetime
+    driver: Driver
+    """The driver that speaks to the replicas: `lorikeet` to our own engines."""
+
+    @property
+    def is_ours(self) -> bool:
+        """Tell whether the replicas are our own engines."""
+        return self.driver == OWN_DRIVER
+
+    @property
+    def engine_settings(self) -> dict[str, str]:
+        """The settings of our own engines; none where the replicas are servers of another maker."""
+        return self.settings if self.is_ours else {}
 
 
 _SETTINGS = msgspec.json.Decoder(dict[str, str])
 _fields = itemgetter(*RevisionRow.__struct_fields__)
 
 _ADD = """
-    INSERT INTO pool_revisions (pool_id, revision, model, settings, allow_unfit_adapters)
-    SELECT $1, coalesce(max(revision), 0) + 1, $2, $3::jsonb, $4 FROM pool_revisions WHERE pool_id = $1
+    INSERT INTO pool_revisions (pool_id, revision, model, settings, allow_unfit_adapters, driver)
+    SELECT $1, coalesce(max(revision), 0) + 1, $2, $3::jsonb, $4, $5 FROM pool_revisions WHERE pool_id = $1
     RETURNING *
 """
 
 
 async def add_revision(
-    conn: Connection, pool_id: str, model: str, settings: Mapping[str, str], *, allow_unfit_adapters: bool = False
+    conn: Connection,
+    pool_id: str,
+    model: str,
+    settings: Mapping[str, str],
+    *,
+    allow_unfit_adapters: bool = False,
+    driver: Driver = OWN_DRIVER,
 ) -> RevisionRow:
     """Return the pool's next revision, not prepared yet. The caller's transaction has locked or made the pool."""
-    row = await conn.fetchrow(_ADD, pool_id, model, msgspec.json.encode(settings).decode(), allow_unfit_adapters)
+    texts = msgspec.json.encode(settings).decode()
+    row = await conn.fetchrow(_ADD, pool_id, model, texts, allow_unfit_adapters, driver)
     assert row is not None
     return revision_of(row)
 
@@ -87,9 +109,12 @@ _PREPARED = """
 
 
 async def set_prepared(
-    conn: Connection, pool_id: str, revision: int, *, folder: str, base_digest: str, num_bytes: int | None
+    conn: Connection, pool_id: str, revision: int, *, folder: str | None, base_digest: str, num_bytes: int | None
 ) -> None:
-    """Note the folder, digest and estimated memory of a revision's model; the base is registered already."""
+    """Note the folder, digest and estimated memory of a revision's model; the base is registered already.
+
+    folder: None where only a server of another maker knows the model's files.
+    """
     await conn.execute(_PREPARED, pool_id, revision, folder, base_digest, num_bytes)
 
 

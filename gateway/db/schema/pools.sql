@@ -27,9 +27,10 @@ CREATE TABLE pool_revisions (
     revision     integer NOT NULL CHECK (revision >= 1),
     -- The model as the operator named it: `demo`, a folder, a .gguf file, or a repository id of the hub.
     model        text NOT NULL,
-    -- Engine settings that differ from those of the hosts, by the names of EngineConfig.
+    -- Engine settings that differ from those of the hosts, by the names of EngineConfig; or those of the driver.
     settings     jsonb NOT NULL DEFAULT '{}',
     -- The folder of the prepared model, the same on each host, and the digest of the base; NULL until it is prepared.
+    -- A model of which only a server of another maker knows the files has a digest alone.
     folder       text,
     base_digest  text REFERENCES bases (digest),
     -- Whether adapters of the present base that do not fit this one may be left behind.
@@ -41,14 +42,28 @@ CREATE TABLE pool_revisions (
     why          text NOT NULL DEFAULT '',
     created_at   timestamptz NOT NULL DEFAULT now(),
     changed_at   timestamptz NOT NULL DEFAULT now(),
+    -- What speaks to the replicas: `lorikeet` to our own engines, the others to servers of other makers.
+    driver       text NOT NULL DEFAULT 'lorikeet' CHECK (driver ~ '^[a-z][a-z0-9-]{0,31}$'),
     PRIMARY KEY (pool_id, revision),
-    CHECK ((folder IS NULL) = (base_digest IS NULL))
+    CHECK ((folder IS NULL) = (base_digest IS NULL) OR driver <> 'lorikeet')
 );
 
 ALTER TABLE pools ADD CONSTRAINT pools_revision FOREIGN KEY (id, revision)
     REFERENCES pool_revisions (pool_id, revision) DEFERRABLE INITIALLY DEFERRED;
 ALTER TABLE pools ADD CONSTRAINT pools_wanted_revision FOREIGN KEY (id, wanted_revision)
     REFERENCES pool_revisions (pool_id, revision) DEFERRABLE INITIALLY DEFERRED;
+
+-- The key that the servers of a pool of another maker ask for, encrypted by the gateways.
+CREATE TABLE backend_keys (
+    pool_id      text PRIMARY KEY REFERENCES pools (id),
+    content_key  text NOT NULL,
+    sealed       bytea NOT NULL,
+    -- The last characters of the key.
+    hint         text NOT NULL,
+    created_at   timestamptz NOT NULL DEFAULT now()
+);
+
+CREATE INDEX backend_keys_by_content_key ON backend_keys (content_key);
 
 -- Organizations and projects that may use a pool whose access is 'listed'.
 CREATE TABLE pool_grants (
@@ -81,7 +96,7 @@ CREATE TABLE replicas (
     revision      integer NOT NULL,
     -- The host whose agent runs the engine; NULL for an engine that is run by somebody else and only connected to.
     host_id       text REFERENCES hosts (id),
-    -- The ZeroMQ endpoint; NULL until the engine was started once.
+    -- The ZeroMQ endpoint, or the URL of a server of another maker; NULL until the engine was started once.
     address       text,
     -- The accelerator's index on its host; NULL where it computes on processors.
     gpu           integer,

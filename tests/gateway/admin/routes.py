@@ -45,7 +45,7 @@ from gateway.admin.organization.members import AddMember, ModifyMember
 from gateway.admin.organization.projects import ArchiveProject, CreateProject, LogContent, ModifyProject
 from gateway.admin.organization.service_accounts import CreateServiceAccount
 from gateway.admin.organization.users import CreateUser, ModifyUser, ResetUser
-from gateway.admin.pools.pool_bodies import CreatePool, UpdatePool
+from gateway.admin.pools.pool_bodies import CreatePool, SetBackendKey, UpdatePool
 from gateway.admin.routing.wire import CreateRoute, ExplainRoute, RollBackRoute, UpdateRoute
 from gateway.http.shape import Shape
 
@@ -146,6 +146,8 @@ GOOD_BODIES: dict[type[msgspec.Struct], dict[str, Any]] = {
     CreatePool: {
         "name": "x",
         "model": "demo",
+        "engine": "lorikeet",
+        "urls": [],
         "settings": {"max_num_seqs": "8"},
         "num_replicas": 0,
         "access": "all",
@@ -207,8 +209,10 @@ GOOD_BODIES: dict[type[msgspec.Struct], dict[str, Any]] = {
         "interval": "month",
         "notification_channel": {"type": "webhook"},
     },
+    SetBackendKey: {"key": "sk-0123456789abcdef"},
     UpdatePool: {
         "model": "demo",
+        "urls": ["http://10.0.0.7:8000"],
         "settings": {},
         "num_replicas": 0,
         "access": "all",

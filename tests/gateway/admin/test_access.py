@@ -203,6 +203,7 @@ MEANT = {
     ("projects", "feedback_metrics"): "experiments",
     ("projects", "holdouts"): "experiments",
     ("pools",): "pools",
+    ("pools", "key"): "pools",
     ("replicas",): "pools",
     ("hosts",): "pools",
     ("projects", "models"): "projects",

@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from gateway.backends.engine.snapshot import EngineSnapshot
+from gateway.backends.snapshot import EngineSnapshot
 from gateway.db.ledger.journals import report_journal
 from gateway.db.limits import alerts as alert_rows
 from gateway.db.pool import Database

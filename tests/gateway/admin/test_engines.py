@@ -11,7 +11,7 @@ import pytest
 
 from adapters.ref import content_key
 from engine.protocol import STEP_BUCKETS_S, EngineLimits, EngineStats, TenantStats
-from gateway.backends.engine.snapshot import EngineRates, EngineSnapshot, Trend, step_ms_p50
+from gateway.backends.snapshot import EngineRates, EngineSnapshot, Trend, step_ms_p50
 from gateway.db.ledger.journals import report_journal
 from gateway.db.pool import Database
 from tests.gateway.admin_server import serve_admin

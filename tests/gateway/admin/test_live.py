@@ -16,7 +16,7 @@ import pytest
 from engine.protocol import EngineStats, TenantStats
 from gateway.admin.traffic.live import TOPICS
 from gateway.admin.traffic.watchers import MAX_STREAMS
-from gateway.backends.engine.snapshot import EngineSnapshot
+from gateway.backends.snapshot import EngineSnapshot
 from gateway.db.pool import Database
 from tests.gateway.admin_server import AdminServer, serve_admin
 from tests.gateway.billing.books import Books, open_books

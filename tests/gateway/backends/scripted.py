@@ -78,7 +78,7 @@ class ListSink:
         self.counts: list[Count] = []
         self._changed = asyncio.Event()
 
-    def dispatched(self, request: GenerateRequest, engine_id: str) -> None:
+    def dispatched(self, request: GenerateRequest, engine_id: str, *, num_prompt_tokens: int | None = None) -> None:
         self.dispatched_ids.append(request.request_id)
 
     def progressed(self, counts: list[Count]) -> None:

@@ -37,8 +37,8 @@ from gateway.backends.base import Unanswered
 from gateway.backends.engine.backlog import MAX_APART, MAX_UNREAD_BYTES
 from gateway.backends.engine.client import EngineBackend
 from gateway.backends.engine.model import EngineModel
-from gateway.backends.engine.used import Used
 from gateway.backends.usage import Count
+from gateway.backends.used import Used
 from gateway.domain.errors import BackendFailed, GatewayError, InvalidRequest, Overloaded, ReadTooSlowly
 from gateway.text.tokenizer import Tokenizer
 from tests.gateway.backends.scripted import ListSink, ScriptedEngine
@@ -156,7 +156,7 @@ async def items_until_too_slow(items):
 
 
 class DyingSink(ListSink):
-    def dispatched(self, request: GenerateRequest, engine_id: str) -> None:
+    def dispatched(self, request: GenerateRequest, engine_id: str, *, num_prompt_tokens: int | None = None) -> None:
         raise MemoryError
 
 

@@ -7,8 +7,8 @@ from typing import cast
 
 from engine.protocol import EngineStats, Service
 from gateway.backends.base import Capabilities, Health, Model
-from gateway.backends.engine.used import Used
 from gateway.backends.pool import ManagedBackend, PoolRevision, Replica
+from gateway.backends.used import Used
 from gateway.domain.balancing.replica import Asked
 
 

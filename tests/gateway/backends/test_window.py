@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from gateway.backends.engine.window import Window
+from gateway.backends.window import Window
 
 
 async def test_random_takers_never_exceed_the_limit_and_lose_nothing():

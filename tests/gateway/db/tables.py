@@ -33,7 +33,7 @@ from gateway.db.experiments import feedback, looks, notes
 from gateway.db.ledger import journals, refusals, rollups
 from gateway.db.limits import leases, webhooks
 from gateway.db.organization import logins, projects, users
-from gateway.db.pools import replicas
+from gateway.db.pools import backend_keys, replicas
 from gateway.db.routing import routes
 from gateway.domain.experiments import definition
 from tests.gateway.adapters import test_watcher
@@ -249,6 +249,12 @@ TABLES: dict[str, Coverage] = {
         foreign=ForeignId("pool_id"),
         bound=Bound(pool_bodies.MAX_GRANTS, "grants of a pool"),
         removal=Removal(projects._REMOVE_GRANTS),
+    ),
+    "backend_keys": Coverage(
+        access=Route(("pools",)),
+        foreign=ForeignId("pool_id"),
+        bound=Reason("one row per pool"),
+        removal=Removal(backend_keys._REMOVE),
     ),
     "hosts": Coverage(
         access=Route(("hosts",)),

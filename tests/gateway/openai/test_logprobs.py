@@ -6,8 +6,8 @@ import openai
 import pytest
 
 from engine.protocol import TokenLogprobs
-from gateway.backends.engine.choices import prompt_tokens
 from gateway.backends.generation import Token
+from gateway.backends.text.choices import prompt_tokens
 from gateway.openai.shared.logprobs import text_logprobs, token_name
 from tests.gateway.conftest import House
 from tests.gateway.text.vocabularies import KINDS

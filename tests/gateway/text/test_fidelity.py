@@ -9,8 +9,8 @@ import msgspec
 import pytest
 
 from engine.protocol import Delta, TokenLogprobs
-from gateway.backends.engine.choices import Choice, style_after
 from gateway.backends.generation import Piece
+from gateway.backends.text.choices import Choice, style_after
 from gateway.text.options import TextStyle
 from gateway.text.tokenizer import Tokenizer
 from tests.demo import demo_model_dir

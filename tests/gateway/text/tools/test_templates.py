@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from engine.protocol import Delta
-from gateway.backends.engine.calling_choice import calling_choices
+from gateway.backends.text.calling_choice import calling_choices
 from gateway.domain.errors import InvalidRequest
 from gateway.text.options import PLAIN
 from gateway.text.tokenizer import Tokenizer

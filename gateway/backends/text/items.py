@@ -9,9 +9,9 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 
 from engine.protocol import Delta, Final, TokenLogprobs
-from gateway.backends.engine.calling_choice import CallingChoice, calling_choices
-from gateway.backends.engine.choices import Choice, prompt_tokens, style_after
 from gateway.backends.generation import Generation, Item, Piece, PromptTokens
+from gateway.backends.text.calling_choice import CallingChoice, calling_choices
+from gateway.backends.text.choices import Choice, prompt_tokens, style_after
 from gateway.domain.errors import BackendFailed
 from gateway.text.tokenizer import Tokenizer
 

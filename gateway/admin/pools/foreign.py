@@ -1,0 +1,118 @@
+"""Pools whose replicas are servers of another maker: what such a pool needs, and how it comes to serve."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from msgspec import UNSET
+
+from gateway.admin.paging import wrong_value
+from gateway.admin.pools.pool_bodies import CreatePool, UpdatePool, check_model, read_settings, read_urls
+from gateway.db.adapters.bases import register_base
+from gateway.db.pools import replicas, revisions
+from gateway.db.pools.pools import PoolRow
+from gateway.db.pools.revisions import RevisionRow
+from gateway.db.pools.served import ServedPool, switch_revision
+from gateway.domain.errors import InvalidRequest
+from gateway.domain.pools.drivers import OWN_DRIVER, Driver
+from gateway.domain.pools.foreign_settings import FOREIGN_SETTINGS, opaque_digest
+
+if TYPE_CHECKING:
+    from gateway.db.pool import Connection
+
+
+def check_engine(wanted: CreatePool, settings: Mapping[str, str]) -> list[str]:
+    """Return the addresses of the servers of a new pool; none for engines of our own.
+
+    settings: of the driver, whose values are good.
+
+    Raises InvalidRequest: where the model, the number of replicas or the addresses do not go with the engine.
+    """
+    if wanted.engine == OWN_DRIVER:
+        check_model(wanted.model)
+        if wanted.urls:
+            raise wrong_value("urls", "agents start the engines of this pool; name the 'engine' of servers that run")
+        return []
+    if wanted.model:
+        check_model(wanted.model)
+    if wanted.num_replicas is not UNSET:
+        raise wrong_value("num_replicas", "the servers of another maker are those of 'urls'")
+    return read_urls(wanted.urls, settings)
+
+
+def check_alone(wanted: UpdatePool) -> None:
+    """Raise InvalidRequest for a model that no pool may have, or settings that are none of any driver, whatever pool is
+    to be changed."""
+    if wanted.model is not UNSET and wanted.model:
+        check_model(wanted.model)
+    if wanted.settings is not UNSET:
+        try:
+            read_settings(wanted.settings, OWN_DRIVER)
+        except InvalidRequest:
+            if not wanted.settings.keys() <= FOREIGN_SETTINGS.keys():
+                raise
+            read_settings(wanted.settings, "openai")
+
+
+def check_change(wanted: UpdatePool, driver: Driver) -> None:
+    """Raise InvalidRequest where a change does not go with the driver of the pool."""
+    if wanted.model is not UNSET and (wanted.model or driver == OWN_DRIVER):
+        check_model(wanted.model)
+    if driver == OWN_DRIVER and wanted.urls is not UNSET:
+        raise wrong_value("urls", "agents start the engines of this pool")
+    if driver != OWN_DRIVER and wanted.num_replicas is not UNSET:
+        raise wrong_value("num_replicas", "the servers of another maker are those of 'urls'")
+
+
+def urls_of(pool: ServedPool, wanted: UpdatePool | None = None, settings: Mapping[str, str] | None = None) -> list[str]:
+    """Return the addresses of a pool's servers of another maker, after a change if there is one; none of a pool of our
+    own engines. settings: of the driver, after the change.
+
+    Raises InvalidRequest: where an address is wrong, or is private and may not be.
+    """
+    present = pool.revisions[pool.row.wanted_revision]
+    if present.driver == OWN_DRIVER:
+        return []
+    urls: Sequence[str] = [
+        each.address
+        for each in pool.replicas
+        if each.revision == present.revision and each.host_id is None and each.address is not None
+    ]
+    if wanted is None:
+        return list(urls)
+    is_changed = wanted.urls is not UNSET or wanted.settings is not UNSET or wanted.model is not UNSET
+    if wanted.urls is not UNSET:
+        urls = wanted.urls
+    return read_urls(urls, settings or {}) if is_changed else list(urls)
+
+
+async def serve_at(conn: Connection, pool: PoolRow, revision: RevisionRow, urls: Sequence[str]) -> None:
+    """Make servers of another maker the replicas of a pool's new revision, in the caller's transaction.
+
+    The revision serves at once where nobody needs its model's files, or where these were prepared before. Else the
+    agents prepare them, and the pool is switched then.
+    """
+    for url in urls:
+        await replicas.add_running_replica(conn, pool.id, revision.revision, url)
+    folder = None
+    if revision.model:
+        known = await revisions.find_prepared(conn, pool.organization_id, revision.model)
+        if known is None or known.folder is None or known.base_digest is None:
+            return
+        folder, digest = known.folder, known.base_digest
+    else:
+        digest = opaque_digest(pool.id, revision.driver, revision.settings.get("served_model", ""))
+    await register_base(conn, digest, pool.name)
+    await revisions.set_prepared(conn, pool.id, revision.revision, folder=folder, base_digest=digest, num_bytes=None)
+    await switch_revision(conn, pool.id, revision.revision)
+    former = [
+        each.id
+        for each in await replicas.list_all_replicas(conn, [pool.id])
+        if each.revision != revision.revision and each.host_id is None
+    ]
+    await replicas.drain_replicas(conn, former, f"revision {revision.revision} serves")
+    if pool.revision is not None:
+        await revisions.set_revision_state(
+            conn, pool.id, pool.revision, "retired", f"revision {revision.revision} serves"
+        )

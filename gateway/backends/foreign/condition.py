@@ -1,0 +1,183 @@
+"""The condition of one server as its gateway knows it: by looking at it now and then, and by what its requests come to.
+
+Knows neither requests nor usage.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+
+import structlog
+
+from engine.protocol import EngineStats
+from gateway.backends.base import Capabilities, Health, Unanswered
+from gateway.backends.foreign.connection import ServerGone
+from gateway.backends.foreign.driver import Driver, Look, Pooled, capabilities_of
+from gateway.backends.foreign.failures import not_ready
+from gateway.backends.foreign.reply import BadReply, ServerRefused
+from gateway.backends.foreign.server import Server
+from gateway.backends.snapshot import EngineSnapshot, State
+from gateway.domain.errors import ENGINE_UNAVAILABLE, SHUTTING_DOWN
+from gateway.domain.routing.breaker import Breaker
+
+LOOK_WITHIN_S = 20.0
+"""How long a server may take to say that it is well: SGLang generates a token for that, beside what it has to do."""
+
+MAX_LIES = 10
+"""Usages that cannot be true, of the last LIES_AMONG, from which on a server gets no requests for DISTRUST_S."""
+
+LIES_AMONG = 50
+DISTRUST_S = 60.0
+
+log = structlog.get_logger(__name__)
+
+
+class ServerCondition:
+    """What is known of one server."""
+
+    def __init__(
+        self,
+        server: Server,
+        driver: Driver,
+        pooled: Pooled,
+        engine_id: str,
+        authorize: Callable[[], Awaitable[str]],
+        changed: Callable[[], None],
+    ) -> None:
+        """authorize: returns the key that the server asks for, "" for none. changed: called when the condition has."""
+        self.look: Look | None = None
+        """The server as it was seen last; None before it was ever seen."""
+        self.capabilities: Capabilities = capabilities_of(pooled, driver, None)
+        """The bounds of the server, as far as they are known."""
+        self.breaker = Breaker()
+        self.engine_id = engine_id
+        self._server = server
+        self._driver = driver
+        self._pooled = pooled
+        self._authorize = authorize
+        self._changed = changed
+        self._is_seen = False
+        self._is_draining = False
+        self._detail = "the server was not asked yet"
+        self._since = int(time.time())
+        self._task: asyncio.Task[None] | None = None
+        self._truths: list[bool] = []
+        self._distrusted_until_s = 0.0
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether the server takes new requests of this gateway, were it for a trial."""
+        now_s = _now_s()
+        is_trusted = now_s >= self._distrusted_until_s
+        return self._is_seen and not self._is_draining and is_trusted and self.breaker.state(now_s) != "open"
+
+    @property
+    def detail(self) -> str:
+        """Why the server is not ready, in words that anybody may read."""
+        now_s = _now_s()
+        if self._is_draining:
+            return "draining"
+        if now_s < self._distrusted_until_s:
+            return "the server's counts of tokens cannot be true"
+        if self._is_seen and self.breaker.state(now_s) == "open":
+            return "the server failed at its last requests"
+        return self._detail
+
+    def start(self) -> None:
+        """Begin to look at the server."""
+        self._task = asyncio.create_task(self._watch())
+
+    async def stop(self) -> None:
+        """Look no more."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    def take(self) -> Look:
+        """Return the server as it was seen last, for a request that may be sent now and ends in a word to the breaker.
+
+        Raises Unanswered: where it takes none.
+        """
+        if not self.is_ready or self.look is None or not self.breaker.take(_now_s()):
+            code = SHUTTING_DOWN if self._is_draining else ENGINE_UNAVAILABLE
+            raise Unanswered(not_ready(self.detail, code), "absent")
+        return self.look
+
+    def succeeded(self, *, is_lie: bool) -> None:
+        """Note that the server answered a request. is_lie: whether its counts cannot be true."""
+        was_ready = self.is_ready
+        self.breaker.succeeded(_now_s())
+        self._truths = [*self._truths[1 - LIES_AMONG :], not is_lie]
+        if self._truths.count(False) >= MAX_LIES:
+            self._truths = []
+            self._distrusted_until_s = _now_s() + DISTRUST_S
+            log.error("server_distrusted", engine=self.engine_id, seconds=DISTRUST_S)
+        if self.is_ready != was_ready:
+            self._changed()
+
+    def failed(self, why: str, request_id: str) -> None:
+        """Note that the server failed at a request; why: for operators."""
+        log.warning("server_failed", engine=self.engine_id, request_id=request_id, why=why)
+        was_ready = self.is_ready
+        self.breaker.failed(_now_s())
+        if self.is_ready != was_ready:
+            self._changed()
+            asyncio.get_running_loop().call_later(self.breaker.open_for_s(_now_s()), self._changed)
+
+    def begin_draining(self) -> None:
+        """Take no new request from now on."""
+        self._is_draining = True
+        self._since = int(time.time())
+
+    def health(self) -> Health:
+        """Return the state as the pipeline reads it."""
+        return Health(self.is_ready, self.detail, None, self._server.url, self.engine_id)
+
+    def snapshot(self, model: str, num_running: int) -> EngineSnapshot:
+        """Return the state as the dashboard shows it. model: the name of the pool."""
+        state: State = "draining" if self._is_draining else "ready" if self.is_ready else "unreachable"
+        return EngineSnapshot(
+            id=self.engine_id,
+            model=model,
+            state=state,
+            detail=self.detail,
+            since=self._since,
+            stats=EngineStats(num_running=num_running) if self._is_seen else None,
+        )
+
+    async def _watch(self) -> None:
+        while True:
+            await self._look()
+            await asyncio.sleep(self._pooled.settings.health_seconds)
+
+    async def _look(self) -> None:
+        was, before = (self.is_ready, self.detail), self.look
+        try:
+            key = await self._authorize()
+            self._server.authorization = f"Bearer {key}" if key else ""
+            self.look = await self._driver.look(self._server, LOOK_WITHIN_S)
+            if self.look != before:
+                self.capabilities = capabilities_of(self._pooled, self._driver, self.look)
+            self._is_seen, self._detail = True, "ready"
+        except ServerGone as gone:
+            self._unseen("the server does not answer", str(gone))
+        except ServerRefused as refused:
+            self._unseen("the server is not ready", str(refused))
+        except BadReply as bad:
+            self._unseen("the server is not what it should be", str(bad))
+        except Exception as error:  # the database is away, a key is unreadable, or the address may not be connected to
+            self._unseen("the server cannot be asked", f"{type(error).__name__}: {error}")
+        if (self.is_ready, self.detail) != was or self.look != before:
+            self._changed()
+
+    def _unseen(self, detail: str, why: str) -> None:
+        if self._is_seen or detail != self._detail:
+            log.warning("server_not_ready", engine=self.engine_id, detail=detail, why=why)
+            self._since = int(time.time())
+        self._is_seen, self._detail = False, detail
+
+
+def _now_s() -> float:
+    return time.monotonic()

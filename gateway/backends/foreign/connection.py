@@ -1,0 +1,205 @@
+"""One HTTP/1.1 connection to a server that is not trusted: one request at a time, everything that comes is bounded.
+
+The parser is httptools', in C. Knows nothing of what is asked, and nothing of other connections.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import cast
+
+import httptools
+
+MAX_HEAD_BYTES = 64 << 10
+"""Bytes of a response before its body."""
+
+MAX_HEADERS = 128
+
+MAX_UNREAD_BYTES = 256 << 10
+"""Bytes of a body that wait for their reader before the server is no longer read from."""
+
+
+class ServerGone(Exception):
+    """A connection that could not be opened, was lost, timed out or is no HTTP; the message is for operators alone."""
+
+    def __init__(self, why: str, *, has_begun: bool = False) -> None:
+        super().__init__(why)
+        self.has_begun = has_begun
+        """Whether a byte of a response had come."""
+
+
+class Connection(asyncio.Protocol):
+    """A connection to one server, from `connection_made` to `close`."""
+
+    def __init__(self, lost: Callable[[Connection], None]) -> None:
+        """lost: called when the connection is gone."""
+        self.status = 0
+        """The status of the present response; 0 before its head has come."""
+        self.headers: dict[str, str] = {}
+        """The headers of the present response by their names in lower case; of several of one name, the last."""
+        self.is_reusable = False
+        """Whether the connection may take another request."""
+        self.num_requests = 0
+        """Requests that were sent over the connection."""
+        self._lost = lost
+        self._transport: asyncio.Transport | None = None
+        self._parser = httptools.HttpResponseParser(self)
+        self._buffer: list[bytes] = []
+        self._num_buffered = 0
+        self._num_head_bytes = 0
+        self._num_header_bytes = 0
+        self._has_head = False
+        self._is_whole = False
+        self._why: ServerGone | None = None
+        self._is_paused = False
+        self._waiter: asyncio.Future[None] | None = None
+
+    # requests
+
+    def send(self, method: str, target: str, headers: Mapping[str, str], body: bytes) -> None:
+        """Send a request. The response before it was read to its end."""
+        assert self._transport is not None
+        if self.num_requests:
+            self._parser = httptools.HttpResponseParser(self)
+        self.status, self.headers, self.is_reusable = 0, {}, False
+        self._has_head = self._is_whole = False
+        self._num_head_bytes = self._num_header_bytes = 0
+        self.num_requests += 1
+        lines = [f"{method} {target} HTTP/1.1", *(f"{name}: {value}" for name, value in headers.items())]
+        if body or method == "POST":
+            lines.append(f"content-length: {len(body)}")
+        self._transport.write("\r\n".join((*lines, "", "")).encode("ascii") + body)
+
+    async def head(self, within_s: float) -> None:
+        """Wait for the head of the response. Raises ServerGone."""
+        while not self._has_head:
+            if self._why is not None:
+                raise self._why
+            await self._wait(within_s)
+
+    async def read(self, within_s: float) -> bytes:
+        """Return what has come of the body since the last call, b"" at its end.
+
+        Raises ServerGone: where the body is cut off, or nothing comes in time.
+        """
+        while not self._buffer:
+            if self._is_whole:
+                return b""
+            if self._why is not None:
+                raise self._why
+            await self._wait(within_s)
+        data = self._buffer[0] if len(self._buffer) == 1 else b"".join(self._buffer)
+        self._buffer.clear()
+        self._num_buffered = 0
+        if self._is_paused and self._transport is not None:
+            self._is_paused = False
+            self._transport.resume_reading()
+        return data
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the connection is there and was not told to close."""
+        return self._transport is not None and not self._transport.is_closing() and self._why is None
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the response has come whole and was read."""
+        return self._is_whole and not self._buffer
+
+    def close(self) -> None:
+        """Cut the connection off, whatever is on its way."""
+        if self._transport is not None:
+            self._transport.abort()
+            self._transport = None
+
+    def cut(self, why: str) -> None:
+        """Cut the connection off, and have its reader get ServerGone."""
+        self._fail(why)
+
+    async def _wait(self, within_s: float) -> None:
+        loop = asyncio.get_running_loop()
+        self._waiter = loop.create_future()
+        timer = loop.call_later(within_s, self._fail, "nothing came in time")
+        try:
+            await self._waiter
+        finally:
+            timer.cancel()
+            self._waiter = None
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    def _fail(self, why: str) -> None:
+        """End the connection: nothing that comes counts any more."""
+        if self._why is None:
+            self._why = ServerGone(why, has_begun=self._has_head)
+        self.is_reusable = False
+        self.close()
+        self._wake()
+
+    # what the transport tells
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+
+    def data_received(self, data: bytes) -> None:
+        if self._why is not None:
+            return
+        if self._is_whole or not self.num_requests:
+            self._fail("bytes came that no request asked for")
+            return
+        try:
+            self._parser.feed_data(data)
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
+            self._fail(f"its response is no HTTP: {error or type(error).__name__}")
+            return
+        if not self._has_head:
+            self._num_head_bytes += len(data)
+        if not self._has_head and self._num_head_bytes > MAX_HEAD_BYTES:
+            self._fail("the head of its response is too large")
+            return
+        if self._num_buffered > MAX_UNREAD_BYTES and not self._is_whole and self._transport is not None:
+            self._is_paused = True
+            self._transport.pause_reading()
+        self._wake()
+
+    def eof_received(self) -> bool:
+        return False
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._transport = None
+        if self._has_head and not self._is_whole and self._is_until_end and error is None:
+            self._is_whole = True
+        if self._why is None and not self._is_whole:
+            self._why = ServerGone("the connection was lost", has_begun=self._has_head)
+        self.is_reusable = False
+        self._wake()
+        self._lost(self)
+
+    @property
+    def _is_until_end(self) -> bool:
+        return "content-length" not in self.headers and "transfer-encoding" not in self.headers
+
+    # what the parser tells
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._num_header_bytes += len(name) + len(value)
+        if len(self.headers) >= MAX_HEADERS or self._num_header_bytes > MAX_HEAD_BYTES:
+            raise ValueError("the head of its response is too large")
+        self.headers[name.decode("latin-1").lower()] = value.decode("latin-1")
+
+    def on_headers_complete(self) -> None:
+        self.status = self._parser.get_status_code()
+        if self.status < 200:
+            raise ValueError("its response has a status that was not asked for")
+        self._has_head = True
+
+    def on_body(self, body: bytes) -> None:
+        self._buffer.append(body)
+        self._num_buffered += len(body)
+
+    def on_message_complete(self) -> None:
+        self._is_whole = True
+        self.is_reusable = bool(self._parser.should_keep_alive())

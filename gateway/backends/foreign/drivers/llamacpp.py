@@ -1,0 +1,182 @@
+"""llama.cpp's own server (`llama-server`), of builds from late 2025 on.
+
+Where the model's tokenizer is known here, token ids go in and text comes out: a stream of llama.cpp leaves out ids of
+tokens that are a part of a character, so ids do not come back. Else its OpenAI-compatible chat is used. Either way it
+tells how many tokens it has made.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from engine.protocol import FinishReason, Grammar
+from gateway.backends.base import Feature
+from gateway.backends.foreign.driver import Look, Pooled, Reader, Request
+from gateway.backends.foreign.drivers.openai import OpenAIDriver
+from gateway.backends.foreign.reply import BadReply, Event, Part, ServerRefused, Told
+from gateway.backends.foreign.server import Server
+from gateway.backends.generation import Generation
+from gateway.domain.pools.foreign_settings import UNKNOWN_LEN
+
+OF_TEXT: frozenset[Feature] = frozenset(
+    {"json_schema", "tools", "seed", "top_k", "min_p", "repetition_penalty", "ignore_eos"}
+)
+OF_IDS: frozenset[Feature] = frozenset(
+    {
+        "token_ids",
+        "logit_bias",
+        "json_schema",
+        "seed",
+        "top_k",
+        "min_p",
+        "repetition_penalty",
+        "ignore_eos",
+        "continue_message",
+        "template_arguments",
+    }
+)
+
+_STOP_TYPES: dict[str, FinishReason] = {"eos": "stop", "word": "stop", "limit": "length"}
+
+
+class _Settings(msgspec.Struct, frozen=True):
+    n_ctx: int = 0
+
+
+class _Props(msgspec.Struct, frozen=True):
+    default_generation_settings: _Settings
+    total_slots: int = 1
+
+
+class _Timings(msgspec.Struct, frozen=True):
+    cache_n: int = 0
+
+
+class _Step(msgspec.Struct, frozen=True):
+    content: str
+    index: int = 0
+    stop: bool = False
+    stop_type: str = ""
+    tokens_predicted: int = 0
+    tokens_evaluated: int = 0
+    timings: _Timings | None = None
+
+
+class _MaybeError(msgspec.Struct, frozen=True):
+    error: msgspec.Raw | None = None
+
+
+_decode_step = msgspec.json.Decoder(_Step).decode
+_decode_error = msgspec.json.Decoder(_MaybeError).decode
+_decode_props = msgspec.json.Decoder(_Props).decode
+_encode = msgspec.json.Encoder().encode
+
+
+class LlamaCppDriver:
+    """`Driver` of llama.cpp's server."""
+
+    takes_ids = False
+
+    def __init__(self, pooled: Pooled) -> None:
+        self._has_tokenizer = pooled.has_tokenizer
+        self._chat = OpenAIDriver(pooled)
+
+    def features(self) -> frozenset[Feature]:
+        return OF_IDS if self._has_tokenizer else OF_TEXT
+
+    def request(self, generation: Generation, look: Look) -> Request:
+        if not self._has_tokenizer:
+            return self._chat.request(generation, look, _extra(generation, look))
+        request = generation.request
+        sampling = request.sampling
+        body: dict[str, Any] = {
+            "prompt": request.prompt_token_ids,
+            "n_predict": sampling.max_tokens,
+            "stream": True,
+            "temperature": sampling.temperature,
+            "top_p": sampling.top_p,
+            "presence_penalty": sampling.presence_penalty,
+            "frequency_penalty": sampling.frequency_penalty,
+            "cache_prompt": True,
+            **_extra(generation, look),
+        }
+        if request.n > 1:
+            body["n"] = request.n
+        if generation.stop:
+            body["stop"] = list(generation.stop)
+        if sampling.seed is not None:
+            body["seed"] = sampling.seed
+        if sampling.logit_bias:
+            body["logit_bias"] = list(sampling.logit_bias.items())
+        if sampling.grammar is not None:
+            body["json_schema"] = _schema(sampling.grammar)
+        return Request("/completion", _encode(body))
+
+    def reader(self, generation: Generation) -> Reader:
+        return StepReader(generation) if self._has_tokenizer else self._chat.reader(generation)
+
+    async def look(self, server: Server, within_s: float) -> Look:
+        reply = await server.whole("GET", "/props", within_s=within_s)
+        if reply.status != 200:
+            raise ServerRefused(reply.status)
+        try:
+            props = _decode_props(reply.body)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            raise BadReply("it is no llama.cpp server") from None
+        length = props.default_generation_settings.n_ctx
+        return Look("", length if length > 0 else None, max(1, props.total_slots))
+
+
+class StepReader:
+    """Reads the events of llama.cpp's `/completion`."""
+
+    def __init__(self, generation: Generation) -> None:
+        self._predicted = [0] * generation.request.n
+        self._num_left = generation.request.n
+
+    def read(self, data: bytes) -> Event:
+        try:
+            step = _decode_step(data)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            raise _error_in(data) from None
+        if not 0 <= step.index < len(self._predicted):
+            raise BadReply("an event is of a choice that was not asked for")
+        self._predicted[step.index] = step.tokens_predicted
+        cached = step.timings.cache_n if step.timings is not None else 0
+        told = Told(step.tokens_evaluated, sum(self._predicted), cached)
+        reason = None
+        if step.stop:
+            reason = _STOP_TYPES.get(step.stop_type)
+            if reason is None:
+                raise BadReply("a choice ended for a reason that is not known")
+            self._num_left -= 1
+        return Event([Part(step.index, step.content, finish_reason=reason)], told, self._num_left <= 0)
+
+
+def _extra(generation: Generation, look: Look) -> dict[str, Any]:
+    """Return the sampling that llama.cpp's two ways to generate have beside OpenAI's. All is said, since its own
+    defaults differ: it would take top_k 40 and min_p 0.05."""
+    sampling = generation.request.sampling
+    return {
+        "top_k": max(0, sampling.top_k),
+        "min_p": sampling.min_p,
+        "repeat_penalty": sampling.repetition_penalty,
+        "repeat_last_n": look.max_model_len or UNKNOWN_LEN,
+        "ignore_eos": sampling.ignore_eos,
+    }
+
+
+def _schema(grammar: Grammar) -> Any:
+    return {"type": "object"} if grammar.kind == "json_object" else msgspec.json.decode(grammar.source)
+
+
+def _error_in(data: bytes) -> Exception:
+    """Return the error of an event that is no step: one of the server's own, or none that it may send."""
+    try:
+        if _decode_error(data).error is not None:
+            return ServerRefused(500)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        pass
+    return BadReply("an event is no step of a completion")

@@ -1,0 +1,129 @@
+"""vLLM's OpenAI server, of versions from 0.11 on, and servers that have its fields, such as another Lorikeet.
+
+Where the model's tokenizer is known here, token ids go in and come out (`return_token_ids`), and text is made of them;
+else messages and text travel. Each tenant's prompts get a cache of their own (`cache_salt`), and each chunk tells the
+usage so far, so that a broken stream has an exact count. vLLM passes over unknown fields in silence, so that none
+but its own is sent.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import msgspec
+
+from gateway.backends.base import Feature
+from gateway.backends.foreign.driver import Look, Pooled, Reader, Request
+from gateway.backends.foreign.drivers.openai import OpenAIDriver, finish_of, told_of
+from gateway.backends.foreign.drivers.openai import Usage as ToldUsage
+from gateway.backends.foreign.reply import BadReply, Event, Part, ServerRefused
+from gateway.backends.foreign.server import Server
+from gateway.backends.generation import Generation
+
+SAMPLING: frozenset[Feature] = frozenset({"seed", "top_k", "min_p", "repetition_penalty", "min_tokens", "ignore_eos"})
+OF_TEXT: frozenset[Feature] = SAMPLING | {"json_schema", "tools"}
+OF_IDS: frozenset[Feature] = SAMPLING | {
+    "token_ids",
+    "returned_ids",
+    "logit_bias",
+    "json_schema",
+    "continue_message",
+    "template_arguments",
+    "text_style",
+}
+
+
+class _Choice(msgspec.Struct, frozen=True):
+    index: int = 0
+    token_ids: list[int] | None = None
+    finish_reason: str | None = None
+
+
+class _Chunk(msgspec.Struct, frozen=True):
+    choices: list[_Choice] = []
+    usage: ToldUsage | None = None
+    error: msgspec.Raw | None = None
+
+
+_decode = msgspec.json.Decoder(_Chunk).decode
+_encode = msgspec.json.Encoder().encode
+
+
+class VllmDriver:
+    """`Driver` of vLLM."""
+
+    def __init__(self, pooled: Pooled) -> None:
+        self.takes_ids = pooled.has_tokenizer
+        """Whether token ids go in and come out."""
+        self._vocab_size = pooled.model.capabilities.vocab_size
+        self._chat = OpenAIDriver(pooled)
+
+    def features(self) -> frozenset[Feature]:
+        return OF_IDS if self.takes_ids else OF_TEXT
+
+    def request(self, generation: Generation, look: Look) -> Request:
+        extra = _extra(generation)
+        if not self.takes_ids:
+            return self._chat.request(generation, look, extra)
+        request = generation.request
+        # Stop strings are found here, in the text that is made here.
+        body = self._chat.fields(msgspec.structs.replace(generation, stop=())) | extra
+        body |= {"model": self._chat.model_of(look), "prompt": request.prompt_token_ids, "return_token_ids": True}
+        if request.sampling.logit_bias:
+            body["logit_bias"] = {str(token_id): bias for token_id, bias in request.sampling.logit_bias.items()}
+        return Request("/v1/completions", _encode(body))
+
+    def reader(self, generation: Generation) -> Reader:
+        return IdReader(generation, self._vocab_size) if self.takes_ids else self._chat.reader(generation)
+
+    async def look(self, server: Server, within_s: float) -> Look:
+        return await self._chat.look(server, within_s)
+
+
+class IdReader:
+    """Reads the chunks of a completion with token ids."""
+
+    def __init__(self, generation: Generation, vocab_size: int) -> None:
+        self._num_choices = generation.request.n
+        self._vocab_size = vocab_size
+
+    def read(self, data: bytes) -> Event:
+        if data == b"[DONE]":
+            return Event(is_end=True)
+        try:
+            chunk = _decode(data)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            raise BadReply("an event is no chunk") from None
+        if chunk.error is not None and bytes(chunk.error) != b"null":
+            raise ServerRefused(500)
+        return Event([self._part(each) for each in chunk.choices], told_of(chunk.usage))
+
+    def _part(self, choice: _Choice) -> Part:
+        if not 0 <= choice.index < self._num_choices:
+            raise BadReply("a chunk is of a choice that was not asked for")
+        ids = choice.token_ids or []
+        if ids and not 0 <= min(ids) <= max(ids) < self._vocab_size:
+            raise BadReply("a token id is not of the vocabulary")
+        return Part(choice.index, token_ids=ids, finish_reason=finish_of(choice.finish_reason))
+
+
+def _extra(generation: Generation) -> dict[str, Any]:
+    """Return the fields that vLLM has beside OpenAI's."""
+    sampling = generation.request.sampling
+    salt = hashlib.sha256(f"lorikeet {generation.request.tenant}".encode()).hexdigest()[:32]
+    fields: dict[str, Any] = {
+        "stream_options": {"include_usage": True, "continuous_usage_stats": True},
+        "cache_salt": salt,
+    }
+    if sampling.top_k > 0:
+        fields["top_k"] = sampling.top_k
+    if sampling.min_p:
+        fields["min_p"] = sampling.min_p
+    if sampling.repetition_penalty != 1.0:
+        fields["repetition_penalty"] = sampling.repetition_penalty
+    if sampling.min_tokens:
+        fields["min_tokens"] = sampling.min_tokens
+    if sampling.ignore_eos:
+        fields["ignore_eos"] = True
+    return fields

@@ -1,0 +1,60 @@
+"""The parts of a server's reply, as every driver reads them from the server's own events."""
+
+from __future__ import annotations
+
+import msgspec
+
+from engine.protocol import FinishReason, TokenLogprobs
+from gateway.text.tools.parser import CallDelta
+
+
+class Part(msgspec.Struct):
+    """The part of one choice that is new."""
+
+    index: int
+    """The number of the choice, from 0."""
+    text: str = ""
+    """Text, of a server that returns text."""
+    hidden_bytes: int = 0
+    """Bytes of text that the model made and that is not shown, such as its reasoning."""
+    calls: tuple[CallDelta, ...] = ()
+    """Calls of tools, of a server that reads them itself."""
+    token_ids: list[int] = []
+    """Token ids, of a server that returns them; the one that ended the choice is no part of them."""
+    logprobs: list[TokenLogprobs] | None = None
+    """One for each of the token ids, where they were asked for."""
+    finish_reason: FinishReason | None = None
+    """Set in the last part of a choice: `stop` or `length`."""
+
+
+class Told(msgspec.Struct, frozen=True):
+    """The usage of the whole request as the server counts it by now."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    cached_tokens: int = 0
+
+
+class Event(msgspec.Struct):
+    """What one event of a stream says."""
+
+    parts: list[Part] = []
+    told: Told | None = None
+    is_end: bool = False
+    """Whether the server says that nothing follows."""
+
+
+class BadReply(Exception):
+    """A reply that is not what the server's protocol says; the message is for operators alone."""
+
+
+class ServerRefused(Exception):
+    """The server refused a request, or failed at it, and said so."""
+
+    def __init__(self, status: int, code: str = "", *, retry_after_s: float | None = None) -> None:
+        super().__init__(f"status {status} {code}".strip())
+        self.status = status
+        """The HTTP status, or the one that stands for an error within a stream."""
+        self.code = code
+        """The server's own code, where it is one that is known."""
+        self.retry_after_s = retry_after_s

@@ -1,0 +1,174 @@
+"""The connections of one gateway to one server: opened where the server's address may be, kept while they may be used.
+
+No proxy, no redirect, no compression; TLS is verified for the name in the URL. Knows nothing of what is asked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+import urllib.parse
+from collections.abc import Awaitable, Callable
+
+import msgspec
+
+from gateway.backends.foreign.connection import Connection, ServerGone
+
+MAX_IDLE = 64
+"""Connections that are kept for later requests."""
+
+END_WITHIN_S = 1.0
+"""How long the end of a response may take after its last event, so that the connection is used again."""
+
+MAX_REPLY_BYTES = 1 << 20
+"""Bytes of a whole reply that is no stream."""
+
+AddressOf = Callable[[str], Awaitable[str]]
+"""Returns the address to connect to for a URL. Raises OSError, UnicodeError, or another error where it may not be."""
+
+
+class Reply(msgspec.Struct, frozen=True):
+    """A whole reply."""
+
+    status: int
+    body: bytes
+
+
+class Server:
+    """One server, by its URL."""
+
+    def __init__(self, url: str, address_of: AddressOf, tls: Callable[[], ssl.SSLContext], *, connect_s: float) -> None:
+        """address_of: judges where the URL leads. tls: gives the authorities that are trusted. connect_s: how long it
+        may take to connect."""
+        parts = urllib.parse.urlsplit(url)
+        assert parts.hostname is not None
+        self.url = url
+        """The URL without a slash at its end."""
+        self.authorization = ""
+        """The value of the header Authorization; "" sends none."""
+        self._name = parts.hostname
+        self._is_tls = parts.scheme == "https"
+        self._port = parts.port or (443 if self._is_tls else 80)
+        self._path = parts.path.removesuffix("/v1")
+        self._host = parts.netloc
+        self._address_of = address_of
+        self._tls = tls
+        self._connect_s = connect_s
+        self._idle: list[Connection] = []
+        self._ending: set[asyncio.Task[None]] = set()
+
+    async def ask(
+        self, method: str, path: str, body: bytes = b"", *, request_id: str = "", within_s: float
+    ) -> Connection:
+        """Send a request, and return the connection once the head of its response is there; `give` it back.
+
+        Raises ServerGone: where the server cannot be reached, or does not answer in time.
+        """
+        headers = {"host": self._host, "accept-encoding": "identity", "user-agent": "lorikeet"}
+        if self.authorization:
+            headers["authorization"] = self.authorization
+        if body:
+            headers["content-type"] = "application/json"
+        if request_id:
+            headers["x-request-id"] = request_id
+        while True:
+            connection = self._idle.pop() if self._idle else await self._connect()
+            was_used = connection.num_requests > 0
+            if was_used and not connection.is_open:
+                continue
+            connection.send(method, self._path + path, headers, body)
+            try:
+                await connection.head(within_s)
+            except ServerGone as gone:
+                connection.close()
+                if was_used and not gone.has_begun and gone.args[0] == "the connection was lost":
+                    continue  # it had been closed while it was idle
+                raise
+            except BaseException:
+                connection.close()
+                raise
+            if connection.headers.get("content-encoding", "identity") != "identity":
+                connection.close()
+                raise ServerGone("its response is compressed, which was not asked for", has_begun=True)
+            return connection
+
+    async def whole(self, method: str, path: str, body: bytes = b"", *, within_s: float) -> Reply:
+        """Return a whole reply of at most MAX_REPLY_BYTES. Raises ServerGone."""
+        try:
+            async with asyncio.timeout(within_s):
+                connection = await self.ask(method, path, body, within_s=within_s)
+                try:
+                    data = await read_at_most(connection, MAX_REPLY_BYTES, within_s)
+                    return Reply(connection.status, data)
+                finally:
+                    self.give(connection)
+        except TimeoutError:
+            raise ServerGone("nothing came in time") from None
+
+    def give(self, connection: Connection, *, has_ended: bool = False) -> None:
+        """Keep a connection for the next request, where its response was read whole; else cut it off.
+
+        has_ended: what is left of the response says nothing, and comes in a moment.
+        """
+        if has_ended and not connection.is_done and connection.is_open:
+            task = asyncio.create_task(self._give_once_done(connection))
+            self._ending.add(task)
+            task.add_done_callback(self._ending.discard)
+            return
+        is_kept = connection.is_done and connection.is_reusable and connection.is_open
+        if is_kept and len(self._idle) < MAX_IDLE:
+            self._idle.append(connection)
+        else:
+            connection.close()
+
+    def close(self) -> None:
+        """Close the connections that nobody uses."""
+        for task in self._ending:
+            task.cancel()
+        idle, self._idle = self._idle, []
+        for connection in idle:
+            connection.close()
+
+    async def _give_once_done(self, connection: Connection) -> None:
+        try:
+            if await connection.read(END_WITHIN_S):
+                connection.close()
+        except ServerGone:
+            pass
+        except BaseException:
+            connection.close()
+            raise
+        self.give(connection)
+
+    async def _connect(self) -> Connection:
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(self._connect_s):
+                address = await self._address_of(self.url)
+                _, connection = await loop.create_connection(
+                    lambda: Connection(self._lost),
+                    address,
+                    self._port,
+                    ssl=self._tls() if self._is_tls else None,
+                    server_hostname=self._name if self._is_tls else None,
+                )
+        except TimeoutError:
+            raise ServerGone("it does not accept a connection in time") from None
+        except (OSError, UnicodeError) as error:
+            raise ServerGone(f"no connection: {type(error).__name__}") from None
+        return connection
+
+    def _lost(self, connection: Connection) -> None:
+        if connection in self._idle:
+            self._idle.remove(connection)
+
+
+async def read_at_most(connection: Connection, max_bytes: int, within_s: float) -> bytes:
+    """Return the whole body of a response. Raises ServerGone: where it is larger, or cut off."""
+    parts, size = [], 0
+    while data := await connection.read(within_s):
+        size += len(data)
+        if size > max_bytes:
+            raise ServerGone("its reply is too large", has_begun=True)
+        parts.append(data)
+    return b"".join(parts)

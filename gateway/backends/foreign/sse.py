@@ -1,0 +1,49 @@
+"""Server-sent events from bytes as they come, bounded; of each event the data alone (WHATWG HTML, section 9.2)."""
+
+from __future__ import annotations
+
+MAX_EVENT_BYTES = 1 << 20
+"""Bytes of one event."""
+
+
+class EventTooLarge(ValueError):
+    """An event has more than MAX_EVENT_BYTES."""
+
+
+class EventReader:
+    """Reads one stream. Comments and all fields but `data` are skipped."""
+
+    def __init__(self) -> None:
+        self._rest = bytearray()
+        self._data: list[bytes] = []
+        self._num_bytes = 0
+
+    def push(self, data: bytes) -> list[bytes]:
+        """Return the data of the events that have become complete. Raises EventTooLarge."""
+        if b"\n" not in data:  # a line that comes byte by byte is not copied each time
+            self._rest += data
+            if len(self._rest) > MAX_EVENT_BYTES:
+                raise EventTooLarge
+            return []
+        lines = (bytes(self._rest) + data if self._rest else data).split(b"\n")
+        self._rest = bytearray(lines.pop())
+        if len(self._rest) > MAX_EVENT_BYTES:
+            raise EventTooLarge
+        found = []
+        for line in lines:
+            line = line.removesuffix(b"\r")
+            if line.startswith(b"data:"):
+                value = line[6:] if line[5:6] == b" " else line[5:]
+                self._num_bytes += len(value)
+                if self._num_bytes > MAX_EVENT_BYTES:
+                    raise EventTooLarge
+                self._data.append(value)
+            elif not line and self._data:
+                found.append(self._data[0] if len(self._data) == 1 else b"\n".join(self._data))
+                self._data.clear()
+                self._num_bytes = 0
+        return found
+
+    def finish(self) -> list[bytes]:
+        """Return the event that the end of the stream completes, if there is one."""
+        return self.push(b"\n\n") if self._rest or self._data else []

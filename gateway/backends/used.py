@@ -1,0 +1,17 @@
+"""The amounts that requests use on a backend, as the other backends of its pool are told of them."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class Used(msgspec.Struct, frozen=True):
+    """The amounts that one request used on a backend."""
+
+    tenant: str
+    weight: float
+    prompt_tokens: int
+    """Computed prompt tokens, the cached ones left aside."""
+    completion_tokens: int
+    adapter_bytes: int
+    """Bytes of its adapter that were loaded for it."""

@@ -1,0 +1,36 @@
+"""`lorikeet pool key`: the key that the servers of a pool of another maker ask for."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from gateway.cli.errors import WrongUsage
+from gateway.cli.output import print_result
+from gateway.cli.pools.finding import find_pool
+
+
+def set_key(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
+    """Set or remove the key of a pool's servers. The key is read from a file, since arguments can be seen by others."""
+    from gateway.cli.client import AdminClient
+
+    with AdminClient.of(environ) as client:
+        pool = find_pool(client, arguments.name)
+        if arguments.remove:
+            gone = client.delete(f"/pools/{pool['id']}/key")
+            return print_result(arguments, gone, f"pool {pool['name']} has no key any more")
+        kept = client.post(f"/pools/{pool['id']}/key", json={"key": _read(arguments.file)})
+        hint = f" ending in {kept['hint']}" if kept["hint"] else ""
+        return print_result(arguments, kept, f"pool {pool['name']} sends its servers the key{hint}")
+
+
+def _read(file: str) -> str:
+    try:
+        key = (sys.stdin.read() if file == "-" else Path(file).read_text()).strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise WrongUsage(f"--from {file}: {error}") from None
+    if not key:
+        raise WrongUsage(f"--from {file}: it holds no key")
+    return key

@@ -1,0 +1,14 @@
+"""The drivers that speak to replicas: our own engine's, and those of servers of other makers. Names alone."""
+
+from __future__ import annotations
+
+from typing import Literal, get_args
+
+Driver = Literal["lorikeet", "openai", "llamacpp", "vllm"]
+"""lorikeet: our own engine. openai: any server with OpenAI's chat completions. llamacpp: llama.cpp's own server.
+vllm: vLLM's server, or one with its fields."""
+
+OWN_DRIVER: Driver = "lorikeet"
+DRIVERS: tuple[Driver, ...] = get_args(Driver)
+WITH_ADAPTERS: frozenset[Driver] = frozenset({"lorikeet"})
+"""Drivers whose servers run adapters of their model; the others serve the base alone."""

@@ -1,0 +1,113 @@
+"""The settings of a pool whose replicas are servers of other makers, and the addresses of such servers.
+
+A revision has its settings as texts, by the names of `ForeignSettings`. Knows neither drivers nor connections.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import urllib.parse
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
+
+from engine.config.text import Field, fields_of
+from gateway.domain.pools.settings import BadSetting
+
+MAX_URL_CHARS = 512
+
+
+class ForeignSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a driver is told about the servers of a pool."""
+
+    served_model: Annotated[
+        str,
+        Meta(
+            max_length=256, description="Name of the model in requests to the server; the first one it lists if empty."
+        ),
+    ] = ""
+    max_model_len: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=10_000_000,
+            description="Longest prompt and completion together, in tokens; 0: as the server says, else 8192.",
+        ),
+    ] = 0
+    max_in_flight: Annotated[
+        int, Meta(ge=1, le=10_000, description="Requests that each gateway has open at one server at most.")
+    ] = 64
+    max_choices: Annotated[int, Meta(ge=1, le=128, description="Most choices of one request.")] = 8
+    allow_private: Annotated[
+        bool, Meta(description="Whether servers may be at private addresses, such as 127.0.0.1 or 10.0.0.1.")
+    ] = False
+    connect_seconds: Annotated[
+        float, Meta(gt=0, le=600, description="Longest time until a connection to a server is open.")
+    ] = 5.0
+    first_token_seconds: Annotated[
+        float, Meta(gt=0, le=86400, description="Longest time from a request to the first part of its reply.")
+    ] = 120.0
+    idle_seconds: Annotated[float, Meta(gt=0, le=86400, description="Longest time between two parts of a reply.")] = (
+        60.0
+    )
+    total_seconds: Annotated[float, Meta(gt=0, le=86400, description="Longest time that a whole reply may take.")] = (
+        1800.0
+    )
+    health_seconds: Annotated[
+        float, Meta(ge=0.05, le=600, description="Seconds between two looks at the health of a server.")
+    ] = 5.0
+
+
+FOREIGN_SETTINGS: Mapping[str, Field] = {field.name: field for field in fields_of(ForeignSettings)}
+"""The settings by name, with their documentation."""
+
+UNKNOWN_LEN = 8192
+"""The longest prompt and completion together where neither the settings nor a server say it."""
+
+
+def parse_foreign_settings(settings: Mapping[str, str]) -> ForeignSettings:
+    """Return the settings of a revision.
+
+    Raises BadSetting: for a name that is no such setting, or a value that does not fit.
+    """
+    values: dict[str, Any] = {}
+    for name, text in settings.items():
+        field = FOREIGN_SETTINGS.get(name)
+        if field is None:
+            known = f"these are: {', '.join(FOREIGN_SETTINGS)}"
+            reason = f"it is no setting of a pool of other servers; {known}"
+            raise BadSetting(name, reason, f"{name!r} is no setting of a pool of other servers; {known}")
+        try:
+            values[name] = field.parse(text)
+        except ValueError as error:
+            raise BadSetting(name, str(error), f"{name}={text!r}: {error}") from None
+    return ForeignSettings(**values)
+
+
+def check_server_url(url: str) -> str:
+    """Return the address of a server without a slash at its end.
+
+    Raises ValueError: with the reason in words, for a text that no driver connects to.
+    """
+    if len(url) > MAX_URL_CHARS or not url.isprintable() or " " in url or not url.isascii():
+        raise ValueError(f"expected a URL of at most {MAX_URL_CHARS} printable ASCII characters")
+    parts = urllib.parse.urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ValueError("expected a URL that begins with http:// or https://")
+    if parts.username is not None or parts.password is not None:
+        raise ValueError("a URL holds no user and no password: give the server's key by itself")
+    if parts.query or parts.fragment:
+        raise ValueError("a server's URL has no query and no fragment")
+    try:
+        _ = parts.port
+    except ValueError:
+        raise ValueError("the port is no number from 0 to 65535") from None
+    return url.rstrip("/")
+
+
+def opaque_digest(pool_id: str, driver: str, served_model: str) -> str:
+    """Return the digest that stands for a base model of which only its server knows the files: no adapter has it."""
+    text = "\0".join(("foreign base", pool_id, driver, served_model))
+    return hashlib.sha256(text.encode()).hexdigest()

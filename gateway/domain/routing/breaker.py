@@ -1,0 +1,89 @@
+"""A circuit breaker: a server that fails is left alone for a while, then tried with one request. Pure: the caller has
+the clock.
+
+It opens after failures in a row, or when most of the last requests failed; each time that the trial fails, the next one
+comes later (Nygard, Release It!, chapter 5).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Literal
+
+CONSECUTIVE = 5
+"""Failures in a row that open the breaker."""
+
+WINDOW_S = 10.0
+"""Seconds over which the share of failures is taken."""
+
+MIN_REQUESTS = 10
+"""Requests within the window below which their share says nothing."""
+
+FAILED_SHARE = 0.5
+"""The share of failures within the window that opens the breaker."""
+
+FIRST_OPEN_S = 1.0
+MAX_OPEN_S = 8.0
+"""Seconds for which it stays open: at first, and at most where trials go on failing."""
+
+State = Literal["closed", "open", "half-open"]
+
+
+class Breaker:
+    """The breaker of one server. Times are in seconds of any clock that never goes back."""
+
+    def __init__(self) -> None:
+        self._ended: deque[tuple[float, bool]] = deque(maxlen=1024)
+        self._num_consecutive = 0
+        self._open_s = FIRST_OPEN_S
+        self._opened_s: float | None = None
+        self._is_tried = False
+
+    def state(self, now_s: float) -> State:
+        """Return whether requests may go to the server: all of them, none, or one as a trial."""
+        if self._opened_s is None:
+            return "closed"
+        return "half-open" if now_s - self._opened_s >= self._open_s else "open"
+
+    def open_for_s(self, now_s: float) -> float:
+        """Return for how many seconds no request may be sent from now on."""
+        return 0.0 if self._opened_s is None else max(0.0, self._opened_s + self._open_s - now_s)
+
+    def take(self, now_s: float) -> bool:
+        """Tell whether a request may be sent now. One that may must end in `succeeded`, `failed` or `gave_up`."""
+        match self.state(now_s):
+            case "closed":
+                return True
+            case "open":
+                return False
+        if self._is_tried:
+            return False
+        self._is_tried = True
+        return True
+
+    def succeeded(self, now_s: float) -> None:
+        """Note that the server answered a request."""
+        self._num_consecutive = 0
+        self._ended.append((now_s, True))
+        if self._opened_s is not None and self._is_tried:
+            self._opened_s, self._open_s, self._is_tried = None, FIRST_OPEN_S, False
+            self._ended.clear()
+
+    def failed(self, now_s: float) -> None:
+        """Note that the server failed at a request, or did not answer."""
+        self._ended.append((now_s, False))
+        self._num_consecutive += 1
+        if self._opened_s is not None:
+            if self._is_tried:
+                self._opened_s, self._open_s = now_s, min(MAX_OPEN_S, 2 * self._open_s)
+                self._is_tried = False
+        elif self._num_consecutive >= CONSECUTIVE or self._is_mostly_failing(now_s):
+            self._opened_s = now_s
+
+    def gave_up(self) -> None:
+        """Note that a request ended without saying anything about the server, such as one whose client left."""
+        self._is_tried = False
+
+    def _is_mostly_failing(self, now_s: float) -> bool:
+        recent = [good for ended_s, good in self._ended if now_s - ended_s <= WINDOW_S]
+        return len(recent) >= MIN_REQUESTS and recent.count(False) >= FAILED_SHARE * len(recent)

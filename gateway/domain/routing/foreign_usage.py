@@ -1,0 +1,95 @@
+"""The usage that is billed of a server's reply: its own counts where they can be true, else ours. Pure.
+
+A server's counts are a stranger's word. They are held against what this gateway saw: token ids, which are counted
+exactly, or bytes of text, which bound the tokens from both sides.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+BYTES_PER_TOKEN = 4
+"""Bytes of text that count as one token where nobody counted."""
+
+MAX_TOKEN_BYTES = 128
+"""The most bytes of text that one token may have: fewer tokens than that cannot be true."""
+
+TEXTLESS_TOKENS = 8
+"""Tokens of a choice that may have no text, such as its end or the marks of a call."""
+
+
+class Seen(msgspec.Struct, frozen=True):
+    """What this gateway knows of a request without the server's word."""
+
+    num_choices: int
+    max_tokens: int
+    """The most tokens of each choice that were asked for."""
+    prompt_tokens: int
+    """The prompt's tokens; where they are no exact number, an upper bound."""
+    is_prompt_exact: bool
+    """Whether the prompt's tokens are an exact number."""
+    is_exact: bool
+    """Whether the reply's tokens are counted by their ids."""
+    completion_tokens: int = 0
+    """Tokens by their ids; 0 of a reply that is text."""
+    text_bytes: int = 0
+    """Bytes of the reply's text, calls and hidden text included."""
+    num_events: int = 0
+    """Parts in which the reply came, each of one token at least."""
+
+
+class Settled(msgspec.Struct, frozen=True):
+    """The counts that are billed."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    cached_tokens: int
+    is_ours: bool
+    """Whether the counts are ours, since the server told none or none that can be true."""
+    is_lie: bool
+    """Whether the server told counts that cannot be true."""
+
+
+def own_completion(seen: Seen) -> int:
+    """Return our own count of a reply's tokens: exact by ids, else the larger one of its parts and a fourth of its
+    bytes, but no more than was asked for."""
+    if seen.is_exact:
+        return seen.completion_tokens
+    most = seen.num_choices * seen.max_tokens
+    return min(most, max(seen.num_events, -(-seen.text_bytes // BYTES_PER_TOKEN)))
+
+
+def own_prompt(seen: Seen) -> int:
+    """Return our own count of a prompt's tokens: exact by ids, else a fourth of the upper bound."""
+    return seen.prompt_tokens if seen.is_prompt_exact else -(-seen.prompt_tokens // BYTES_PER_TOKEN)
+
+
+def settle(seen: Seen, told: tuple[int, int, int] | None) -> Settled:
+    """Return what is billed of a reply that has ended.
+
+    told: prompt, completion and cached tokens as the server says.
+    """
+    if told is None:
+        return Settled(own_prompt(seen), own_completion(seen), 0, is_ours=True, is_lie=False)
+    prompt, completion, cached = told
+    is_lie = not (_is_prompt_true(seen, prompt) and _is_completion_true(seen, completion))
+    if is_lie:
+        return Settled(own_prompt(seen), own_completion(seen), 0, is_ours=True, is_lie=True)
+    if seen.is_prompt_exact:
+        prompt = seen.prompt_tokens
+    return Settled(prompt, completion, max(0, min(cached, prompt)), is_ours=False, is_lie=False)
+
+
+def _is_prompt_true(seen: Seen, prompt: int) -> bool:
+    if seen.is_prompt_exact:
+        return seen.prompt_tokens <= prompt <= seen.prompt_tokens + 1  # a server may add the beginning of a text
+    return 0 < prompt <= seen.prompt_tokens
+
+
+def _is_completion_true(seen: Seen, completion: int) -> bool:
+    textless = TEXTLESS_TOKENS * seen.num_choices
+    if seen.is_exact:
+        return seen.completion_tokens <= completion <= seen.completion_tokens + textless
+    fewest = -(-seen.text_bytes // MAX_TOKEN_BYTES)
+    most = min(seen.text_bytes + textless, seen.num_choices * seen.max_tokens)
+    return fewest <= completion <= most

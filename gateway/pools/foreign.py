@@ -1,0 +1,62 @@
+"""Servers of other makers as the replicas of pools: put together from a revision's row and the address of each."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Awaitable, Callable
+
+import httpx
+
+from gateway.backends.base import Model
+from gateway.backends.foreign.backend import ForeignBackend
+from gateway.backends.foreign.driver import Pooled
+from gateway.backends.foreign.drivers import driver_of
+from gateway.backends.foreign.model import OpaqueModel
+from gateway.backends.foreign.server import Server
+from gateway.backends.pool import ManagedBackend
+from gateway.backends.usage import UsageSink
+from gateway.db.pools.revisions import RevisionRow
+from gateway.domain.pools.foreign_settings import parse_foreign_settings
+
+AddressOf = Callable[[httpx.URL], Awaitable[str]]
+"""Returns the address that a URL leads to. Raises where it may not be connected to."""
+
+
+class ForeignServers:
+    """Makes backends of servers of other makers. One per gateway process."""
+
+    def __init__(
+        self,
+        sink: UsageSink,
+        key: Callable[[str], Awaitable[str]],
+        address_of: Callable[[bool], AddressOf],
+        tls: Callable[[], ssl.SSLContext],
+    ) -> None:
+        """key: returns the key of a pool's servers, by the pool's id. address_of: judges addresses, private ones as its
+        argument says. tls: gives the authorities that are trusted."""
+        self._sink = sink
+        self._key = key
+        self._address_of = address_of
+        self._tls = tls
+
+    def connect(self, url: str, row: RevisionRow, model: Model) -> ManagedBackend:
+        """Return the backend of the server at a URL, not started."""
+        settings = parse_foreign_settings(row.settings)
+        pooled = Pooled(model, settings, has_tokenizer=not isinstance(model, OpaqueModel))
+        address_of = self._address_of(settings.allow_private)
+
+        async def judged(url: str) -> str:
+            return await address_of(httpx.URL(url))
+
+        server = Server(url, judged, self._tls, connect_s=settings.connect_seconds)
+
+        async def authorize() -> str:
+            return await self._key(row.pool_id)
+
+        return ForeignBackend(server, driver_of(row.driver, pooled), pooled, self._sink, authorize)
+
+
+def opaque_model_of(row: RevisionRow) -> OpaqueModel:
+    """Return the model of a revision whose files only its servers have."""
+    assert row.base_digest is not None
+    return OpaqueModel(row.base_digest, parse_foreign_settings(row.settings))

@@ -1,0 +1,116 @@
+"""Backends over servers at a URL, as tests ask them."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator, Callable
+from contextlib import aclosing, asynccontextmanager
+from typing import Any
+
+import msgspec
+
+from engine.protocol import GenerateRequest, SamplingParams, Usage
+from gateway.backends.base import Model
+from gateway.backends.foreign.backend import ForeignBackend
+from gateway.backends.foreign.driver import Pooled
+from gateway.backends.foreign.drivers import driver_of
+from gateway.backends.foreign.model import OpaqueModel
+from gateway.backends.foreign.server import Server
+from gateway.backends.generation import Generation, Piece
+from gateway.domain.pools.drivers import Driver
+from gateway.domain.pools.foreign_settings import ForeignSettings
+from gateway.text.conversation import Conversation
+from gateway.text.tools.tool import ToolUse
+from tests.gateway.backends.scripted import ListSink
+from tests.patience import PATIENCE_S
+
+FAST = ForeignSettings(health_seconds=0.05, first_token_seconds=5.0, idle_seconds=5.0, total_seconds=20.0)
+
+
+async def _anywhere(url: str) -> str:
+    return "127.0.0.1"
+
+
+@asynccontextmanager
+async def backend_of(
+    url: str,
+    sink: ListSink,
+    *,
+    driver: Driver = "openai",
+    model: Model | None = None,
+    settings: ForeignSettings = FAST,
+    key: str = "",
+    waits: bool = True,
+) -> AsyncIterator[ForeignBackend]:
+    """Give a backend that is ready, unless `waits` is false."""
+    found = model or OpaqueModel("f" * 64, settings)
+    pooled = Pooled(found, settings, has_tokenizer=model is not None)
+
+    async def authorize() -> str:
+        return key
+
+    server = Server(url, _anywhere, ssl.create_default_context, connect_s=settings.connect_seconds)
+    backend = ForeignBackend(server, driver_of(driver, pooled), pooled, sink, authorize)
+    backend.start()
+    try:
+        if waits:
+            await until_ready(backend)
+        yield backend
+    finally:
+        await backend.stop()
+
+
+async def until_ready(backend: ForeignBackend, *, ready: bool = True) -> None:
+    await until(lambda: backend.health().ready is ready)
+
+
+async def until(holds: Callable[[], object]) -> None:
+    """Return once something holds that no event tells of."""
+    async with asyncio.timeout(PATIENCE_S):
+        while not holds():  # noqa: ASYNC110 - no event tells
+            await asyncio.sleep(0.01)
+
+
+def asking(
+    text: str = "Say hello.",
+    *,
+    request_id: str = "req_1",
+    max_tokens: int = 16,
+    n: int = 1,
+    stop: tuple[str, ...] = (),
+    tools: ToolUse | None = None,
+    **sampling: Any,
+) -> Generation:
+    """Return a chat of one message."""
+    conversation = Conversation([{"role": "user", "content": text}], tools)
+    request = GenerateRequest(
+        request_id, [], SamplingParams(max_tokens=max_tokens, **sampling), "tenant", n=n, meter=b"tag"
+    )
+    return Generation(request, stop, tools, conversation=conversation, num_prompt_tokens=len(text) + 32)
+
+
+class Heard(msgspec.Struct):
+    """A whole answer."""
+
+    text: str = ""
+    pieces: list[Piece] = []
+    usage: Usage | None = None
+
+    @property
+    def finish_reasons(self) -> list[str | None]:
+        return [each.finish_reason for each in self.pieces if each.finish_reason is not None]
+
+
+async def hear(backend: ForeignBackend, generation: Generation, *, heard: Heard | None = None) -> Heard:
+    """Read a whole answer. heard: what came, also where reading it raises."""
+    heard = heard if heard is not None else Heard()
+    heard.pieces = []
+    async with aclosing(backend.generate(generation)) as items:
+        async for item in items:
+            if isinstance(item, Usage):
+                heard.usage = item
+            elif isinstance(item, list):
+                heard.pieces += item
+                heard.text += "".join(piece.text for piece in item)
+    return heard

@@ -1,0 +1,168 @@
+"""A server with OpenAI's protocol on a real socket, which does what a test says: right, wrong, or hostile."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import msgspec
+
+
+class Received(msgspec.Struct, frozen=True):
+    """One request as the server got it."""
+
+    method: str
+    path: str
+    headers: dict[str, str]
+    body: dict[str, Any]
+
+
+Answer = Callable[[Received, asyncio.StreamWriter], Awaitable[None]]
+"""Writes the response to a request that generates."""
+
+HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+
+
+def event(data: Any) -> bytes:
+    """Return one event as a chunk of the body."""
+    text = data if isinstance(data, str) else json.dumps(data)
+    return chunk(f"data: {text}\n\n".encode())
+
+
+def chunk(data: bytes) -> bytes:
+    return b"%x\r\n%s\r\n" % (len(data), data)
+
+
+END = b"0\r\n\r\n"
+
+
+def delta(text: str, *, index: int = 0, finish: str | None = None, **fields: Any) -> dict[str, Any]:
+    """Return a chunk of a chat completion."""
+    choice = {"index": index, "delta": {"content": text} if text else fields, "finish_reason": finish}
+    return {"id": "chatcmpl-theirs", "object": "chat.completion.chunk", "model": "theirs", "choices": [choice]}
+
+
+def usage(prompt: int, completion: int, cached: int = 0) -> dict[str, Any]:
+    """Return the chunk with the usage that ends a stream."""
+    details = {"cached_tokens": cached}
+    counts = {"prompt_tokens": prompt, "completion_tokens": completion, "prompt_tokens_details": details}
+    return {"choices": [], "usage": counts}
+
+
+def saying(*words: str, counts: tuple[int, int] | None = (9, 2), finish: str = "stop", pause_s: float = 0.0) -> Answer:
+    """Return an answer of these words, one in each chunk. counts: the usage; None tells none."""
+
+    async def answer(received: Received, writer: asyncio.StreamWriter) -> None:
+        writer.write(HEAD + event(delta("", role="assistant")))
+        for word in words:
+            writer.write(event(delta(word)))
+            await writer.drain()
+            await asyncio.sleep(pause_s)
+        writer.write(event(delta("", finish=finish)))
+        if counts is not None:
+            writer.write(event(usage(*counts)))
+        writer.write(event("[DONE]") + END)
+
+    return answer
+
+
+def sending(*parts: bytes, then: Callable[[asyncio.StreamWriter], Awaitable[None]] | None = None) -> Answer:
+    """Return an answer of these very bytes, after which the connection closes unless `then` does otherwise."""
+
+    async def answer(received: Received, writer: asyncio.StreamWriter) -> None:
+        for part in parts:
+            writer.write(part)
+            await writer.drain()
+        if then is not None:
+            await then(writer)
+        writer.close()
+
+    return answer
+
+
+def refusing(status: int, body: str = "{}", *headers: str) -> Answer:
+    """Return an answer with an error."""
+
+    async def answer(received: Received, writer: asyncio.StreamWriter) -> None:
+        lines = [f"HTTP/1.1 {status} No", "content-type: application/json", f"content-length: {len(body)}", *headers]
+        writer.write("\r\n".join((*lines, "", body)).encode())
+
+    return answer
+
+
+class FakeServer:
+    """Serves `/v1/models`, and answers all else as `answer` says."""
+
+    def __init__(self) -> None:
+        self.answer: Answer = saying("Hello", " world")
+        self.models: list[dict[str, Any]] = [{"id": "theirs", "max_model_len": 4096}]
+        self.received: list[Received] = []
+        """The requests that generate."""
+        self.num_connections = 0
+        self.num_cut = 0
+        """Answers in whose midst the gateway closed the connection."""
+        self.port = 0
+        self._server: asyncio.Server | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    async def start(self) -> None:
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", self.port)
+        self.port = self._server.sockets[0].getsockname()[1]
+
+    async def stop(self) -> None:
+        if self._server is not None:
+            self._server.close()
+            for task in [*self._tasks]:
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+            self._server = None
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        self.num_connections += 1
+        try:
+            while not writer.is_closing():
+                received = await _read(reader)
+                if received.path == "/v1/models":
+                    body = json.dumps({"data": self.models}).encode()
+                    writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%s" % (len(body), body))
+                else:
+                    self.received.append(received)
+                    try:
+                        await self.answer(received, writer)
+                        await writer.drain()
+                    except ConnectionError:
+                        self.num_cut += 1
+        except (asyncio.IncompleteReadError, asyncio.CancelledError, ConnectionError):
+            pass
+        finally:
+            self._tasks.discard(task)
+            writer.close()
+
+
+async def _read(reader: asyncio.StreamReader) -> Received:
+    head = (await reader.readuntil(b"\r\n\r\n")).decode()
+    first, *lines = head.strip().split("\r\n")
+    method, path, _ = first.split(" ")
+    headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in lines)}
+    body = await reader.readexactly(int(headers.get("content-length", 0)))
+    return Received(method, path, headers, json.loads(body) if body else {})
+
+
+@asynccontextmanager
+async def fake_server() -> AsyncIterator[FakeServer]:
+    server = FakeServer()
+    await server.start()
+    try:
+        yield server
+    finally:
+        await server.stop()
