@@ -70,7 +70,7 @@ class AdminServices(msgspec.Struct, frozen=True, kw_only=True):
     pace: Pace = msgspec.field(
         default_factory=lambda: Pace(REQUESTS_PER_S, REQUESTS_BURST, what="the admin API", whose="This key or user")
     )
-    """Of each key and person."""
+    """The rate of requests of each key and person."""
     downloads: Downloads = msgspec.field(default_factory=Downloads)
     watchers: Watchers = msgspec.field(default_factory=Watchers)
 

@@ -1,5 +1,5 @@
-"""Encrypts the operator's secrets with the content key that encrypts now: those from before they were sealed, and those
-that a former key has sealed, so that it can be dropped."""
+"""Encrypts seeds of authenticators, webhooks' secrets and object stores' keys with the content key that encrypts now:
+those from before they were sealed, and those that a former key has sealed. Keys of foreign servers follow when read."""
 
 from __future__ import annotations
 

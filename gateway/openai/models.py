@@ -85,7 +85,7 @@ def _model(route: Route, pool: Pool) -> Model:
         created = int(adapter.created_at.timestamp())
     if named is not None:
         owner, created, parent = named.project_id, int(named.created_at.timestamp()), parent or route.base
-    if named is not None and named.is_experiment:
+    if named is not None and named.has_several_targets:
         parent = None
     return Model(
         id=route.id,

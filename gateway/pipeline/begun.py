@@ -11,7 +11,7 @@ from gateway.domain.errors import Overloaded
 from gateway.pipeline.attempts import Restarted
 
 CHECK_S = 0.25
-"""How often it is looked whether waiting is still of use."""
+"""Seconds between checks that the client still waits."""
 
 Source = AsyncGenerator[Item | Restarted]
 

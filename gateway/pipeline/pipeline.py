@@ -304,7 +304,7 @@ class Pipeline:
             self._notes.refused(placed.exposure, context.principal.project_id, context.request_id, error)
 
     async def _route(self, context: RequestContext) -> tuple[Route, PoolRevision]:
-        """Return where what is no exposure goes: of an experiment, where the control goes."""
+        """Return the route of a request that exposes no unit: the control's, where its model is an experiment."""
         model = self._model(context)
         route = await self._looked_up(context.principal, self._resolver.resolve, model)
         return route, self._pool(route, model)
@@ -397,7 +397,7 @@ def _numbered(prepared: Prepared, attempt: int) -> Prepared:
 
 
 def _shadow(context: RequestContext, placed: PlacedShadow, asked: Sequence[TextRequest], run: Run) -> Shadow:
-    num_tokens, payer = sum(map(len, run.prompts)), placed.payer or context.principal
+    num_tokens, payer = run.num_prompt_tokens, placed.payer or context.principal
     return Shadow(context, asked, num_tokens, placed.route, payer, placed.ended, placed.exposure)
 
 

@@ -192,9 +192,9 @@ class Run:
 
     async def _generated(self, prepared: Prepared) -> AsyncGenerator[Item]:
         """Yield items that go to the client at once: once there is one, no other replica is asked."""
-        self._context.check()
         try:
             async with aclosing(self._source(prepared, may_restart=False)) as items:
+                self._context.check()
                 async for item in items:
                     assert not isinstance(item, Restarted)
                     yield item
@@ -216,9 +216,9 @@ class Run:
         prepared = self._prepared[index]
         num_choices = prepared.generation.request.n
         collector = Collector(num_choices)
-        self._context.check()
         try:
             async with aclosing(self._source(prepared, may_restart=True)) as items:
+                self._context.check()
                 async for item in items:
                     if isinstance(item, Restarted):
                         collector = Collector(num_choices)

@@ -155,7 +155,7 @@ class ExperimentLoader:
         exposed = None if row.exposed_at is None else await self._units(row.id, row.exposed_at)
         project_key = await self._project_key(project_id)
         visible = self._bases.visible(project_id, organization_id)
-        definition, name = _DEFINITION.decode(row.definition), OwnName(project_id, created_at, is_experiment=True)
+        definition, name = _DEFINITION.decode(row.definition), OwnName(project_id, created_at, has_several_targets=True)
         arms = tuple(
             RoutedArm(arm.name, _model(live), self._route(row.model, name, live, arm.target, visible))
             for live, arm in zip((each for each in row.arms if each.arm != SHADOW_ARM), definition.arms, strict=True)

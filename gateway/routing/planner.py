@@ -18,13 +18,17 @@ from gateway.domain.routing.policy.walk import walk
 from gateway.routing.experiments import RunningExperiment
 from gateway.routing.measured import Measured
 from gateway.routing.policies import RoutedPolicy
-from gateway.routing.resolve import Resolver
+from gateway.routing.resolve import Found, Resolver
 from gateway.routing.route import Route
 
 BASIS_POINTS = 10_000
 """Prices of limits are in so many parts."""
 
 _GONE = TargetFacts(is_usable=False)
+
+MISSING_S = 1.0
+"""Seconds for which a target that a project has not is looked up no more: each look is a query."""
+MAX_MISSING = 10_000
 
 
 class Planned(msgspec.Struct, frozen=True):
@@ -33,7 +37,7 @@ class Planned(msgspec.Struct, frozen=True):
     plan: Plan
     facts: Facts
     found: dict[str, Route | RunningExperiment]
-    """What each usable target stands for."""
+    """The route or the experiment of each usable target, by its model string."""
 
 
 class Planner:
@@ -48,6 +52,7 @@ class Planner:
         self._resolver = resolver
         self._prices = prices
         self._is_ready = is_ready
+        self._missing_until_s: dict[tuple[str, str], float] = {}
 
     async def plan(self, project_id: str, organization_id: str, document: Document, facts: Facts) -> Planned:
         """Return the plan of a policy for a request of a project. facts: without those of targets.
@@ -57,7 +62,7 @@ class Planner:
         found: dict[str, Route | RunningExperiment] = {}
         targets = {}
         for target in targets_of(document):
-            each = await self._resolver.look_up(project_id, organization_id, target)
+            each = await self._look_up(project_id, organization_id, target)
             route = each.control if isinstance(each, RunningExperiment) else each
             if isinstance(each, RoutedPolicy) or each is None or not isinstance(route, Route):
                 targets[target] = _GONE
@@ -77,6 +82,18 @@ class Planner:
             if found is None or isinstance(found, RoutedPolicy):
                 return path, target
         return None
+
+    async def _look_up(self, project_id: str, organization_id: str, target: str) -> Found | None:
+        """Return what a target stands for; None where there is no such model, or was none a moment ago."""
+        key, now_s = (project_id, target), time.monotonic()
+        if self._missing_until_s.get(key, 0.0) > now_s:
+            return None
+        found = await self._resolver.look_up(project_id, organization_id, target)
+        if found is None:
+            if len(self._missing_until_s) >= MAX_MISSING:
+                self._missing_until_s.clear()
+            self._missing_until_s[key] = now_s + MISSING_S
+        return found
 
     def _facts_of(self, project_id: str, organization_id: str, route: Route, tier: str) -> TargetFacts:
         price = self._prices.most(organization_id, project_id, route.model, tier, time.time_ns())

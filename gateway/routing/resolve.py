@@ -188,7 +188,7 @@ class Resolver:
             loaded = self._experiments.load(project_id, organization_id, named.experiment_id, named.created_at)
             return await loaded, True
         if named.policy is not None:
-            of_several = OwnName(project_id, named.created_at, is_experiment=True)
+            of_several = OwnName(project_id, named.created_at, has_several_targets=True)
             policy, document = named.policy, read_document(named.policy.document.encode())
             return RoutedPolicy(policy.route_id, named.name, policy.version, document, of_several), True
         own, treatment = OwnName(project_id, named.created_at), _treatment(named)

@@ -34,7 +34,7 @@ class OwnName(msgspec.Struct, frozen=True):
 
     project_id: str
     created_at: datetime.datetime
-    is_experiment: bool = False
+    has_several_targets: bool = False
     """Whether other requests by this name may go elsewhere."""
 
 

@@ -64,7 +64,7 @@ class Cipher:
         return list(self._keys)
 
     def seal(self, content: bytes, place: Place, *, key_id: str | None = None) -> Sealed:
-        """key_id: of the key to encrypt with, if not the first one."""
+        """Return content encrypted for its place. key_id: of the key to encrypt with, if not the first one."""
         key, nonce = self._keys[key_id or self._first.id], os.urandom(NONCE_BYTES)
         cipher = AESGCM(_derived(key, b"content", place.project_id))
         return Sealed(key.id, nonce + cipher.encrypt(nonce, content, place.associated_data))

@@ -11,8 +11,10 @@ MAX_TENANTS = 10_000
 
 
 class Pace:
-    """The generic cell rate algorithm (ITU-T I.371): per_second requests a second, up to `burst` of them at once. what:
-    they are for. whose: they are."""
+    """The generic cell rate algorithm (ITU-T I.371): per_second requests a second, up to `burst` of them at once.
+
+    what, whose: the object and the subject of the refusal's sentence.
+    """
 
     def __init__(
         self,
@@ -46,7 +48,7 @@ class Pace:
         self._set(tenant, after_s, now_s)
 
     def charge(self, tenant: str, num_requests: float) -> None:
-        """One that was taken has turned out to cost so much more: the next ones wait for it."""
+        """Count further requests of a tenant after the fact: the next ones wait for them."""
         now_s = self._clock()
         busy_until_s = max(now_s, self._busy_until_s.get(tenant, now_s))
         self._set(tenant, busy_until_s + num_requests * self._interval_s, now_s)

@@ -17,7 +17,7 @@ MAX_ROWS = 100_000
 
 
 class ShadowSums(msgspec.Struct, frozen=True, kw_only=True):
-    """What copies came to. Times in ms, None without any copy that has one."""
+    """The counts, cost and times of an experiment's copies. Times are in ms, None without any copy that has one."""
 
     requests: int
     """Copies that an engine had."""

@@ -21,12 +21,16 @@ MAX_VERSIONS = 100
 
 
 class RouteVersionRow(msgspec.Struct, frozen=True):
+    """One version of a route's policy."""
+
     version: int
     document: str
     created_at: datetime.datetime
 
 
 class PolicyRow(msgspec.Struct, frozen=True):
+    """A route with the policy that answers requests."""
+
     id: str
     name: str
     version: int

@@ -15,9 +15,9 @@ class TargetFacts(msgspec.Struct, frozen=True):
     is_ready: bool = True
     """Whether a replica of the model's pool takes requests."""
     input_nanos: int = 0
-    """The price of a prompt's token, in any unit that all targets share."""
+    """The price of a million tokens of prompts, in nanos of the currency."""
     output_nanos: int = 0
-    """The price of a completion's token, in the same unit."""
+    """The price of a million tokens of completions, in nanos of the currency."""
     first_token_ms: float | None = None
     """The measured time to the first token; None where there is no recent measurement."""
     token_ms: float | None = None
