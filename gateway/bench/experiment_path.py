@@ -79,7 +79,7 @@ async def _request(pipeline: Pipeline, model: str, unit: str, *, has_wishes: boo
     body = ChatCompletionRequest(model=model, messages=[], user=unit)
     wishes = Wishes(HEADERS, PRINCIPAL, body) if has_wishes else None
     context = context_of(call, PRINCIPAL, model, "/v1/chat/completions", wishes=wishes)
-    placed = await pipeline._place(context)
+    placed = await pipeline._place(context, "default")
     tag = pipeline._preparation._tag(context, placed.route, "default", placed.exposure, is_delivered=True)
     encode_tag(tag)
     if placed.exposure is not None:

@@ -14,6 +14,7 @@ import msgspec
 from gateway.db.experiments.events import Waiting, waiting
 from gateway.db.experiments.looks import LookRow, find_look, keep_look
 from gateway.db.experiments.scopes import Scope, find_scopes
+from gateway.db.experiments.segments import load_segment_sums, load_segment_units
 from gateway.db.experiments.sums import DayUnits, load_reasons, load_sums, load_times, load_units_by_day
 from gateway.db.experiments.units import busy_units, num_noted_alone
 from gateway.domain.errors import NotFound
@@ -21,6 +22,8 @@ from gateway.domain.experiments import allocation, metrics
 from gateway.domain.experiments.assignment import Split
 from gateway.domain.experiments.definition import Experiment
 from gateway.domain.experiments.results import Results, Tally, UnitsRow, results_of, timeline
+from gateway.domain.experiments.segment_values import Kind
+from gateway.domain.experiments.segments import SegmentResults, SegmentSplit, results_of_segments, splits_of
 from gateway.domain.experiments.statistics import counts
 from gateway.domain.experiments.statistics.counts import EpochCounts
 
@@ -95,6 +98,21 @@ async def read_timeline(conn: Connection, experiment: HasId, *, metric: str | No
     return [(day, each if metric is None else of_metric(each, metric)) for day, each in days]
 
 
+async def read_segments(conn: Connection, experiment: HasId, kind: Kind) -> list[SegmentResults]:
+    """Return what each segment of a kind shows now, in the order of their values. No such look is kept.
+
+    Raises NotFound: when the experiment has not started.
+    """
+    scope = await _scope(conn, experiment.id)
+    shares, units = all_shares(scope), await load_segment_units(conn, scope.id)
+    splits = [each for each in splits_of(units, shares) if each.kind == kind]
+    reads = [read for name in names_of(scope.definition) if (read := metrics.read_metric(name, scope.own)) is not None]
+    names = {read.name for read in reads if read.quantile is None}
+    sums = await load_segment_sums(conn, scope.id, kind, names)
+    own_units = [each for each in units if each.kind == kind]
+    return results_of_segments(scope.definition, shares, splits, own_units, sums, scope.own)
+
+
 def of_metric(results: Results, metric: str) -> Results:
     """Return what results show of one metric, at the levels that all metrics share.
 
@@ -120,7 +138,7 @@ async def load_tally(conn: Connection, scope: Scope, definition: Experiment, *, 
     reads = [read for name in wanted if (read := metrics.read_metric(name, scope.own)) is not None]
     units = await load_units_by_day(conn, scope.id, by_day=by_day)
     return Tally(
-        {epoch: shares_of(scope, epoch) for epoch in range(1, len(scope.tables) + 1)},
+        all_shares(scope),
         [UnitsRow(row.day, row.epoch, row.arm, row.units, row.delivered) for row in units],
         await load_sums(conn, scope.id, {read.name for read in reads if read.quantile is None}, by_day=by_day),
         await load_times(conn, scope.id, {read.name for read in reads if read.quantile is not None}, by_day=by_day),
@@ -140,6 +158,11 @@ def shares_of(scope: Scope, epoch: int) -> tuple[float, ...]:
     """Return the part of an epoch's units that each arm should get."""
     split = Split(b"", b"", b"", scope.tables)
     return allocation.shares(split, epoch, len(scope.definition.arms))
+
+
+def all_shares(scope: Scope) -> dict[int, tuple[float, ...]]:
+    """Return the shares of each epoch."""
+    return {epoch: shares_of(scope, epoch) for epoch in range(1, len(scope.tables) + 1)}
 
 
 def days_since(scope: Scope) -> int:
@@ -192,6 +215,8 @@ class Health(msgspec.Struct, frozen=True):
     """Over all epochs."""
     is_srm: bool
     """Whether units are not split as declared: results are not to be believed then."""
+    segments: tuple[SegmentSplit, ...]
+    """Segments whose units are not split as declared."""
     arms: tuple[ArmHealth, ...]
     not_analysed: Mapping[str, int]
     """Requests by the reason why they got their arm (`assignment.Reason`)."""
@@ -238,10 +263,12 @@ async def read_health(conn: Connection, experiment: HasId) -> Health:
     num_answered, num_closed = sum(each.y for each in answers), sum(each.n for each in answers)
     busy = await busy_units(conn, scope.id, int(num_requests * BUSY_SHARE), MAX_BUSY)
     days = days_since(scope)
+    segments = splits_of(await load_segment_units(conn, scope.id), all_shares(scope))
     return Health(
         epochs=tuple(epochs),
         srm_log_e=srm_log_e,
         is_srm=counts.is_beyond(srm_log_e, counts.SRM_ALPHA),
+        segments=tuple(each for each in segments if each.is_srm),
         arms=tuple(
             ArmHealth(
                 sum(row.units for row in rows if row.arm == arm),

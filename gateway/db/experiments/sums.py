@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from gateway.db.experiments import segments
 from gateway.domain.experiments.quantiles import EDGES_MS
 from gateway.domain.experiments.results import SumsRow, TimesRow
 from gateway.domain.experiments.sums import NO_UNITS, Sums
@@ -31,6 +32,8 @@ class Total:
         self.units: UnitsOf = {}
         self.sums: SumsOf = {}
         self.times: TimesOf = {}
+        self.segment_units: segments.UnitsOf = {}
+        self.segment_sums: segments.SumsOf = {}
 
     def add(self, experiment_id: str, changes: Changes) -> None:
         """Add the changes of one unit."""
@@ -42,6 +45,13 @@ class Total:
         for (key, metric, bucket), num in changes.times.items():
             place = experiment_id, key, metric, bucket
             self.times[place] = self.times.get(place, 0) + num
+        for of_segments, (units, delivered, requests) in changes.segment_units.items():
+            known = self.segment_units.get((experiment_id, of_segments), NOTHING)
+            counted = known[0] + units, known[1] + delivered, known[2] + requests
+            self.segment_units[experiment_id, of_segments] = counted
+        for (of_segments, metric), sums in changes.segment_sums.items():
+            where = experiment_id, of_segments, metric
+            self.segment_sums[where] = self.segment_sums.get(where, NO_UNITS) + sums
 
     def full(self) -> tuple[UnitsOf, SumsOf, TimesOf]:
         """Return what is not nothing: units, sums and times."""
@@ -100,6 +110,7 @@ async def add_total(conn: Connection, total: Total) -> None:
             for each, key, metric, bucket in sorted(times)
         ]
         await conn.execute(_ADD_TIMES, *zip(*buckets, strict=True))
+    await segments.add_segments(conn, total.segment_units, total.segment_sums)
 
 
 def _place(key: Key) -> tuple[datetime.date, int, int]:

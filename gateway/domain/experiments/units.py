@@ -19,6 +19,7 @@ import msgspec
 from gateway.domain.experiments.effects import Kind
 from gateway.domain.experiments.metrics import METRICS
 from gateway.domain.experiments.quantiles import bucket_of
+from gateway.domain.experiments.segment_values import Values
 from gateway.domain.experiments.sums import NO_UNITS, Sums, Unit, change
 
 DAY_US = 86_400_000_000
@@ -72,6 +73,8 @@ class Event(msgspec.Struct, frozen=True):
     """The request's times, in microseconds, by their metrics, of those that have quantiles."""
     votes: Mapping[str, int] = {}
     """What the event adds to the unit's metrics of the project's own; a vote that is replaced is subtracted."""
+    segments: Values = ()
+    """The segments of its request; empty for votes, and where they are not known."""
 
 
 class First(msgspec.Struct, frozen=True, array_like=True):
@@ -98,6 +101,8 @@ class UnitState(msgspec.Struct, frozen=True, array_like=True):
     votes: Mapping[str, tuple[int, int]]
     """By metric the sum of the unit's votes, and how many there are."""
     firsts: Mapping[str, First]
+    segments: Values = ()
+    """The segments of the request of its first exposure; empty where they are not known."""
 
     def closes_us(self, window_us: int) -> int:
         """Return when its outcome window ends, in microseconds of Unix time."""
@@ -106,6 +111,9 @@ class UnitState(msgspec.Struct, frozen=True, array_like=True):
 
 Key = tuple[int, int, int]
 """A day since 1970 in UTC, an epoch and the index of an arm."""
+
+SegmentKey = tuple[Values, int, int]
+"""The segments of units, an epoch and the index of an arm."""
 
 
 class Rows(msgspec.Struct, frozen=True):
@@ -117,6 +125,8 @@ class Rows(msgspec.Struct, frozen=True):
     """By day, epoch, arm and metric."""
     times: Mapping[tuple[Key, str], int] = {}
     """The bucket of the unit's time (`quantiles.bucket_of`)."""
+    segments: Values = ()
+    """The segments that the unit and its sums count in."""
 
 
 NO_ROWS = Rows()
@@ -130,6 +140,10 @@ class Changes(msgspec.Struct, frozen=True):
     sums: Mapping[tuple[Key, str], Sums]
     times: Mapping[tuple[Key, str, int], int]
     """How many units more, or fewer, are in a bucket."""
+    segment_units: Mapping[SegmentKey, tuple[int, int, int]] = {}
+    """As `units`, over all days."""
+    segment_sums: Mapping[tuple[SegmentKey, str], Sums] = {}
+    """As `sums`, over all days."""
 
 
 def folded(events: Iterable[Event], window_us: int) -> UnitState | None:
@@ -140,7 +154,7 @@ def folded(events: Iterable[Event], window_us: int) -> UnitState | None:
         return None
     first = min(exposures, key=_place)
     assert first.exposure is not None
-    state = UnitState(first.at_us, first.request_id, *first.exposure, True, NO_COUNTS, {}, {})
+    state = UnitState(first.at_us, first.request_id, *first.exposure, True, NO_COUNTS, {}, {}, first.segments)
     for event in listed:
         state = _with(state, event, window_us)
     return state
@@ -178,7 +192,8 @@ def rows_of(state: UnitState | None, window_us: int, own: Mapping[str, Kind], *,
                 sums[last, name] = Unit(total, d=num_votes if own[name] == "ratio" else 0)
         times = {(last, name): bucket_of(each.us / US_PER_MS) for name, each in state.firsts.items()}
     present = {key: unit for key, unit in sums.items() if unit is not None}
-    return Rows({first: (1, int(state.is_delivered), state.counts.num_requests)}, present, times)
+    units = {first: (1, int(state.is_delivered), state.counts.num_requests)}
+    return Rows(units, present, times, state.segments)
 
 
 def contribution(state: UnitState, metric: str) -> Unit | None:
@@ -211,7 +226,29 @@ def changes(before: Rows, after: Rows) -> Changes:
         for (key, metric), bucket in listed.items():
             place = key, metric, bucket
             times[place] = times.get(place, 0) + sign
-    return Changes(units, sums, {place: num for place, num in times.items() if num})
+    if before.units and after.units and before.segments != after.segments:  # its first request was another one
+        gone, come = changes(before, NO_ROWS), changes(NO_ROWS, after)
+        by_segment = {**gone.segment_units, **come.segment_units}, {**gone.segment_sums, **come.segment_sums}
+    else:
+        by_segment = _of_all_days(units, sums, after.segments or before.segments)
+    return Changes(units, sums, {place: num for place, num in times.items() if num}, *by_segment)
+
+
+def _of_all_days(
+    units: Mapping[Key, tuple[int, int, int]], sums: Mapping[tuple[Key, str], Sums], segments: Values
+) -> tuple[dict[SegmentKey, tuple[int, int, int]], dict[tuple[SegmentKey, str], Sums]]:
+    """Return the units and sums of segments, in which days do not matter; none where the segments are not known."""
+    all_units: dict[SegmentKey, tuple[int, int, int]] = {}
+    all_sums: dict[tuple[SegmentKey, str], Sums] = {}
+    if segments:
+        for (_, epoch, arm), (num, delivered, requests) in units.items():
+            key = segments, epoch, arm
+            known = all_units.get(key, NOTHING)
+            all_units[key] = known[0] + num, known[1] + delivered, known[2] + requests
+        for ((_, epoch, arm), metric), each in sums.items():
+            place = (segments, epoch, arm), metric
+            all_sums[place] = all_sums[place] + each if place in all_sums else each
+    return all_units, all_sums
 
 
 AT_ONCE: dict[str, str] = {"error_rate": "num_errors", "refusal_rate": "num_refusals"}

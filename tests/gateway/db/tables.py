@@ -33,7 +33,7 @@ from gateway.db.ledger import journals, refusals, rollups
 from gateway.db.limits import leases, webhooks
 from gateway.db.organization import logins, projects, users
 from gateway.db.pools import replicas
-from gateway.domain.experiments import definition
+from gateway.domain.experiments import definition, segment_values
 from tests.gateway.adapters import test_watcher
 from tests.gateway.admin import test_shares
 from tests.gateway.content import test_idempotency, test_stored_chats
@@ -462,6 +462,18 @@ TABLES: dict[str, Coverage] = {
         access=Route(("projects", "experiments", "results")),
         foreign=ForeignId("experiment_id"),
         bound=Reason("one row per experiment, day, epoch, arm and metric"),
+        removal=OF_EXPERIMENT,
+    ),
+    "experiment_segments": Coverage(
+        access=Route(("projects", "experiments", "results")),
+        foreign=ForeignId("experiment_id"),
+        bound=Bound(segment_values.MAX_VALUES, "values of each kind that are counted apart, by epoch and arm"),
+        removal=OF_EXPERIMENT,
+    ),
+    "experiment_segment_sums": Coverage(
+        access=Route(("projects", "experiments", "results")),
+        foreign=ForeignId("experiment_id"),
+        bound=Bound(segment_values.MAX_VALUES, "values of each kind that are counted apart, by epoch, arm and metric"),
         removal=OF_EXPERIMENT,
     ),
     "experiment_times": Coverage(
