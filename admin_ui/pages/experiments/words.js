@@ -120,6 +120,16 @@ export function sharesOf(arms) {
   return arms.map(({ weight }) => (total ? weight / total : 0));
 }
 
+/** [kind, title] of the segments that results can be shown by. */
+export const SEGMENT_KINDS = [["stream", "Stream or not"], ["endpoint", "Endpoint"], ["api_key", "API key"], ["service_tier", "Service tier"], ["gateway", "Gateway"]];
+
+/** The name of one segment, such as "Streams". */
+export function segmentInWords({ kind, value, name }) {
+  if (value === "other") return "All others";
+  if (kind === "stream") return value === "true" ? "Streams" : "No streams";
+  return name ?? value;
+}
+
 const REASONS = {
   forced: "asked for an arm by header",
   arm_ended: "their arm has ended",

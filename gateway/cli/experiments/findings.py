@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from gateway.experiments.recount import Verification
 
 
+KINDS = ("api_key", "endpoint", "stream", "service_tier", "gateway")
+
+
 def register(actions: Verbs) -> None:
     results = actions.add_parser(
         "results",
@@ -28,6 +31,7 @@ def register(actions: Verbs) -> None:
     )
     results.add_argument("--metric", metavar="METRIC", help="show only this metric")
     results.add_argument("--as-of", type=int, metavar="SECONDS", help="show the latest look up to this Unix time")
+    results.add_argument("--segment", choices=KINDS, help="show also each segment of this kind, as it is now")
     results.set_defaults(run=_results)
     health = actions.add_parser(
         "health",
@@ -85,7 +89,7 @@ def register(actions: Verbs) -> None:
 def _results(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
     from gateway.cli.client import AdminClient
 
-    wanted = {"metric": arguments.metric, "as_of": arguments.as_of}
+    wanted = {"metric": arguments.metric, "as_of": arguments.as_of, "segment": arguments.segment}
     with AdminClient.of(environ) as client:
         path, _ = find_experiment(client, arguments)
         found = client.get(f"{path}/results", **{name: each for name, each in wanted.items() if each is not None})
@@ -100,9 +104,22 @@ def _results(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
     for guardrail in found["guardrails"]:
         if guardrail["verdict"] == "harmed":
             print(guardrail["text"])
+    for segment in found["segments"] or []:
+        _print_segment(segment)
     print()
     print(found["conclusion"])
     return 0
+
+
+def _print_segment(segment: dict[str, Any]) -> None:
+    split = segment["split"]
+    fault = ": units are not split as declared" if split["is_srm"] else ""
+    print(f"\n{split['kind']} {split['name'] or split['value']}{fault}")
+    arms = [(arm["name"], arm["units"], f"{arm['expected_units']:,.0f}") for arm in split["arms"]]
+    print_table(("ARM", "UNITS", "AS DECLARED"), arms)
+    if segment["comparisons"]:
+        rows = [(each[0], *each[2:]) for each in map(_comparison, segment["comparisons"])]
+        print_table(("METRIC", "ARM", "CONTROL", "ARM'S", "DIFFERENCE", "INTERVAL", "PROVEN"), rows)
 
 
 def _arm(arm: dict[str, Any]) -> tuple[object, ...]:
