@@ -13,11 +13,13 @@ import msgspec
 
 from gateway.db.experiments.looks import list_looks
 from gateway.db.experiments.scopes import Scope
+from gateway.db.experiments.segments import Place, load_segments
 from gateway.db.experiments.sums import load_reasons, load_total
 from gateway.domain.experiments import allocation
 from gateway.domain.experiments.assignment import Split
 from gateway.domain.experiments.definition import Experiment
 from gateway.domain.experiments.metrics import read_metric
+from gateway.domain.experiments.sums import Sums
 
 if TYPE_CHECKING:
     from gateway.db.pool import Connection
@@ -32,6 +34,7 @@ _START = datetime.datetime.fromtimestamp(0, datetime.UTC)
 async def analysis_chunks(conn: Connection, scope: Scope) -> AsyncIterator[bytes]:
     """Yield the bytes of the file; kept looks come a hundred at a time. Within the transaction of a snapshot."""
     total, split = await load_total(conn, scope.id), Split(b"", b"", b"", scope.tables)
+    segments = await load_segments(conn, scope.id)
     num_arms = len(scope.definition.arms)
     whole: dict[str, Any] = {
         "formulas_version": FORMULAS_VERSION,
@@ -48,6 +51,13 @@ async def analysis_chunks(conn: Connection, scope: Scope) -> AsyncIterator[bytes
             (*key, metric, *msgspec.structs.astuple(sums)) for (_, key, metric), sums in sorted(total.sums.items())
         ],
         "times": [(*key, metric, bucket, num) for (_, key, metric, bucket), num in sorted(total.times.items())],
+        "segment_units": [
+            (*place, units, delivered) for (_, *place), (units, delivered, _) in sorted(segments.units.items())
+        ],
+        "segment_sums": [
+            (*place, metric, *msgspec.structs.astuple(sums))
+            for ((_, *place), metric), sums in sorted(segments.sums.items(), key=_place)
+        ],
         "not_analysed": dict(sorted((await load_reasons(conn, scope.id)).items())),
     }
     yield msgspec.json.encode(whole)[:-1] + b',"looks":['
@@ -58,6 +68,10 @@ async def analysis_chunks(conn: Connection, scope: Scope) -> AsyncIterator[bytes
             separator = b","
         after = looks[-1].looked_at
     yield b"]}\n"
+
+
+def _place(each: tuple[tuple[Place, str], Sums]) -> tuple[Place, str]:
+    return each[0]
 
 
 def _metrics(scope: Scope) -> dict[str, Any]:

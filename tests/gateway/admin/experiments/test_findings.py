@@ -283,6 +283,7 @@ _OF_PROJECT = """
          + (SELECT count(*) FROM feedback WHERE project_id = $1)
          + (SELECT count(*) FROM experiment_units) + (SELECT count(*) FROM experiment_days)
          + (SELECT count(*) FROM experiment_sums) + (SELECT count(*) FROM experiment_arms)
+         + (SELECT count(*) FROM experiment_segments) + (SELECT count(*) FROM experiment_segment_sums)
          + (SELECT count(*) FROM experiment_looks) + (SELECT count(*) FROM experiment_events)
 """
 
