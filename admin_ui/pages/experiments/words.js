@@ -34,8 +34,8 @@ export const isQuantile = (metric) => metric.includes(".") && metric.split(".")[
 
 const NOT_IN_LEDGER = new Set(["refusal_rate", "answer_rate"]);
 
-/** Whether past requests tell how it varies. */
-export const isInLedger = (metric) => isBuiltIn(metric) && !NOT_IN_LEDGER.has(metric);
+/** Whether past requests, or past feedback, tell how it varies. */
+export const hasPast = (metric) => !NOT_IN_LEDGER.has(metric);
 
 export const isBuiltIn = (metric) => metric.split(".")[0] in BUILT_IN;
 

@@ -64,7 +64,7 @@ def register(actions: Verbs) -> None:
         description="Split past units of a tenant at random, many times, and count how often that looks like an "
         "effect. Shows also the effects that 7, 14 and 28 days can find.",
     )
-    calibrate.add_argument("metric", metavar="METRIC", help="metric of the ledger, such as cost_nanos")
+    calibrate.add_argument("metric", metavar="METRIC", help="metric of the ledger, such as cost_nanos, or of feedback")
     calibrate.add_argument("--runs", type=int, default=200, metavar="NUMBER", help="random splits (default: 200)")
     calibrate.set_defaults(run=_calibrate)
     for parser in (preview, calibrate):

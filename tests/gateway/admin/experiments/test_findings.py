@@ -12,7 +12,7 @@ from gateway.db.organization.projects import purge_project
 from gateway.domain.experiments.assignment import unit_digest
 from tests.gateway.admin.experiments.conftest import Lab
 from tests.gateway.admin_server import AdminServer
-from tests.gateway.experiments.books_rows import NOW, Made, Sent, keep_books, refuse, send, unit
+from tests.gateway.experiments.books_rows import NOW, Made, Sent, keep_books, refuse, send, unit, vote, withdraw
 
 HOUR = datetime.timedelta(hours=1)
 METRICS = {
@@ -253,6 +253,45 @@ async def test_units_of_earlier_experiments_are_what_is_learnt_from(lab: Lab) ->
     body = {"metric": "completion_tokens", "relative_effect": 0.1}
     size = (await lab.client.post(f"{lab.path}/preview", json=body)).json()["size"]
     assert (size["past_units"], size["units_per_day"]) == ("unit", 60.0)
+
+
+async def test_a_preview_of_a_feedback_metric_learns_from_earlier_votes(lab: Lab) -> None:
+    body = {"metric": "stars", "relative_effect": 0.1}
+    stars = {"name": "stars", "type": "number", "goal": "increase", "kind": "ratio"}
+    assert await lab.refusal(f"{lab.path}/preview", body) == (400, "metric"), "there is no such metric yet"
+    for own in (stars, stars | {"name": "likes", "kind": "mean"}):
+        assert (await lab.client.post(f"{lab.project}/feedback_metrics", json=own)).status_code == 200
+    reply = await lab.client.post(f"{lab.path}/preview", json=body)
+    assert reply.json()["error"]["message"] == "There is too little feedback of the past to learn from."
+    _, rows = await started(lab)
+    async with lab.database.acquire() as conn:
+        at = NOW - datetime.timedelta(days=3)
+        ids = await send(conn, rows, [Sent(unit(n // 2), n // 2 % 2, at) for n in range(80)])
+        for number, request_id in enumerate(ids):  # two requests of each of 40 units, of which 30 vote: 2 and 4 stars
+            if number < 60:
+                value = (2 + number % 4 // 2 * 2) * 1_000_000
+                await vote(conn, rows, value, request_id=request_id, metric="stars", at=at)
+                await vote(conn, rows, value, request_id=request_id, metric="likes", at=at)
+        await vote(conn, rows, 3_000_000, digest=unit(500), metric="stars", at=at)
+        withdrawn = await vote(conn, rows, 5_000_000, digest=unit(501), metric="stars", at=at)
+        await withdraw(conn, rows, withdrawn)
+        long_ago = NOW - datetime.timedelta(days=200)
+        await vote(conn, rows, 5_000_000, digest=unit(502), metric="stars", at=long_ago)
+    size = (await lab.client.post(f"{lab.path}/preview", json=body)).json()["size"]
+    assert (size["past_units"], size["units_per_day"]) == ("unit", 31)
+    assert abs(size["mean"] - 3) < 1e-9, "in stars: the sum of votes by their number"
+    assert abs(size["deviation"] - 1) < 0.05
+    assert "At your 31 units with feedback a day" in size["text"]
+    by_request = (await lab.client.post(f"{lab.path}/preview", json=body | {"past_units": "request"})).json()["size"]
+    assert by_request["units_per_day"] == 60, "votes about units alone are about no request"
+    sums = (await lab.client.post(f"{lab.path}/preview", json=body | {"metric": "likes"})).json()["size"]
+    assert (sums["units_per_day"], round(sums["mean"], 9)) == (30, 6), "the sum of a unit's votes"
+    found = (await lab.client.post(f"{lab.path}/calibrate", json={"metric": "stars", "runs": 20})).json()
+    assert (found["num_units"], found["past_units"], round(found["mean"], 9)) == (31, "unit", 3)
+    for path in ("preview", "calibrate"):
+        wrong = {"metric": "stars", "past_units": "api_key"} | ({"relative_effect": 0.1} if path == "preview" else {})
+        assert await lab.refusal(f"{lab.path}/{path}", wrong) == (400, "past_units")
+        assert await lab.refusal(f"{lab.path}/{path}", wrong | {"metric": "stars.p95"}) == (400, "metric")
 
 
 async def test_a_unit_is_forgotten_and_not_even_the_audit_log_names_it(
