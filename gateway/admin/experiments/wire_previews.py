@@ -11,6 +11,7 @@ from msgspec import Meta
 from gateway.admin.experiments.wire import Coverage, MetricName, Unit
 from gateway.domain.experiments.assignment import Reason
 from gateway.domain.experiments.definition import MAX_ALPHA, MAX_ARMS, MAX_TIGHTEST_AT, MIN_ALPHA, MIN_TIGHTEST_AT
+from gateway.http.explain import PATTERN_WORDS
 
 MAX_RUNS = 2_000
 MAX_PAST_DAYS = 90
@@ -19,7 +20,15 @@ Past = Literal["unit", "api_key", "request"]
 """What counts as one unit of the past. unit: the units of the project's experiments. The ledger alone knows no units:
 there each API key, or each request, is taken for one. Of feedback: each unit, or each request, with a vote."""
 PastDays = Annotated[int, Meta(ge=1, le=MAX_PAST_DAYS)]
-Id = Annotated[str, Meta(min_length=1, max_length=64, pattern=r"\A[a-zA-Z0-9_-]+\Z")]
+Id = Annotated[
+    str,
+    Meta(
+        min_length=1,
+        max_length=64,
+        pattern=r"\A[a-zA-Z0-9_-]+\Z",
+        extra={PATTERN_WORDS: "an id: letters, digits, '_' and '-'"},
+    ),
+]
 
 
 class PreviewExperiment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
