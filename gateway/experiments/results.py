@@ -5,8 +5,10 @@ The formulas are in `gateway.domain.experiments.results`. Results that are shown
 
 from __future__ import annotations
 
+import asyncio
 import datetime
 from collections.abc import Collection, Mapping
+from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Protocol
 
 import msgspec
@@ -28,9 +30,11 @@ from gateway.domain.experiments.statistics import counts
 from gateway.domain.experiments.statistics.counts import EpochCounts
 
 if TYPE_CHECKING:
-    from gateway.db.pool import Connection
+    from gateway.db.pool import Connection, Database
 
 DAY = datetime.timedelta(days=1)
+_TIMELINES = asyncio.Semaphore(1)
+"""One timeline at a time in a gateway: years of days take a processor for seconds."""
 
 
 class HasId(Protocol):
@@ -68,10 +72,16 @@ async def read_look(
         if look is None:
             raise NotFound("Nobody had looked at the experiment by then.", param="as_of")
     else:
-        scope = await _scope(conn, experiment.id)
-        look = await look_at(conn, scope)
+        async with _one_moment(conn):
+            scope = await _scope(conn, experiment.id)
+            look = await look_at(conn, scope)
         await keep_look(conn, scope.id, look.version, look.days, look.results)
     return look if metric is None else msgspec.structs.replace(look, results=of_metric(look.results, metric))
+
+
+def _one_moment(conn: Connection) -> AbstractAsyncContextManager[object]:
+    """Return a transaction whose queries see one moment: between two of them the bookkeeper may add to the sums."""
+    return conn.transaction(isolation="repeatable_read", readonly=True)
 
 
 async def look_at(conn: Connection, scope: Scope) -> LookRow:
@@ -88,13 +98,19 @@ async def keep_state_look(conn: Connection, experiment: HasId) -> None:
     await keep_look(conn, scope.id, look.version, look.days, look.results, always=True)
 
 
-async def read_timeline(conn: Connection, experiment: HasId, *, metric: str | None = None) -> list[tuple[int, Results]]:
-    """Return what looks at the end of each day showed, with the day since 1970, oldest first.
+async def read_timeline(
+    database: Database, experiment: HasId, *, metric: str | None = None
+) -> list[tuple[int, Results]]:
+    """Return what looks at the end of each day showed, with the day since 1970, oldest first. No connection is held
+    while they are computed.
 
     Raises NotFound: when the experiment has not started, or does not have the metric.
     """
-    scope = await _scope(conn, experiment.id)
-    days = timeline(scope.definition, await load_tally(conn, scope, scope.definition, by_day=True), scope.own)
+    async with database.acquire() as conn, _one_moment(conn):
+        scope = await _scope(conn, experiment.id)
+        tally = await load_tally(conn, scope, scope.definition, by_day=True)
+    async with _TIMELINES:
+        days = await asyncio.to_thread(timeline, scope.definition, tally, scope.own)
     return [(day, each if metric is None else of_metric(each, metric)) for day, each in days]
 
 
@@ -103,14 +119,16 @@ async def read_segments(conn: Connection, experiment: HasId, kind: Kind) -> list
 
     Raises NotFound: when the experiment has not started.
     """
-    scope = await _scope(conn, experiment.id)
-    shares, units = all_shares(scope), await load_segment_units(conn, scope.id)
+    async with _one_moment(conn):
+        scope = await _scope(conn, experiment.id)
+        units = await load_segment_units(conn, scope.id)
+        reads = [metrics.read_metric(name, scope.own) for name in names_of(scope.definition)]
+        names = {read.name for read in reads if read is not None and read.quantile is None}
+        sums = await load_segment_sums(conn, scope.id, kind, names)
+    shares = all_shares(scope)
     splits = [each for each in splits_of(units, shares) if each.kind == kind]
-    reads = [read for name in names_of(scope.definition) if (read := metrics.read_metric(name, scope.own)) is not None]
-    names = {read.name for read in reads if read.quantile is None}
-    sums = await load_segment_sums(conn, scope.id, kind, names)
     own_units = [each for each in units if each.kind == kind]
-    return results_of_segments(scope.definition, shares, splits, own_units, sums, scope.own)
+    return await asyncio.to_thread(results_of_segments, scope.definition, shares, splits, own_units, sums, scope.own)
 
 
 def of_metric(results: Results, metric: str) -> Results:
@@ -245,6 +263,11 @@ async def read_health(conn: Connection, experiment: HasId) -> Health:
 
     Raises NotFound: when the experiment has not started.
     """
+    async with _one_moment(conn):
+        return await _read_health(conn, experiment)
+
+
+async def _read_health(conn: Connection, experiment: HasId) -> Health:
     scope = await _scope(conn, experiment.id)
     by_epoch: dict[int, dict[int, DayUnits]] = {}
     for row in await load_units_by_day(conn, scope.id, by_day=False):

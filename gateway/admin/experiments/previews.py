@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import asyncio
 import math
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 from litestar import Controller, Request, post
@@ -20,7 +22,7 @@ from gateway.admin.services import AdminServices, Caller, Services
 from gateway.db.experiments.experiments import ExperimentRow, find_epoch, holdout_of, split_of
 from gateway.db.experiments.layers import find_layer
 from gateway.db.experiments.metrics import list_metrics
-from gateway.domain.errors import InvalidRequest
+from gateway.domain.errors import InvalidRequest, Overloaded
 from gateway.domain.experiments import sizes
 from gateway.domain.experiments.allocation import exposed_units, first_split, free_slots
 from gateway.domain.experiments.assignment import NUM_BUCKETS, Split, assign, unit_digest
@@ -36,6 +38,9 @@ if TYPE_CHECKING:
 DEFAULT_ALPHA = 0.05
 _CALIBRATING = asyncio.Semaphore(1)
 """One calibration at a time in a gateway: each takes a processor."""
+_PROJECTS_CALIBRATING: set[str] = set()
+"""The projects of which a calibration runs or waits in this gateway: one each, so that none keeps others waiting for
+long."""
 _UNITS = {"unit": "units", "api_key": "API keys as units", "request": "requests as units"}
 
 
@@ -73,7 +78,7 @@ class PreviewController(Controller):
         async with services.database.acquire() as conn:
             await existing_project(conn, caller.organization_id, project_id)
             check_metric(wanted.metric, await list_metrics(conn, project_id), wanted.past_units)
-        async with _CALIBRATING:
+        async with _place(project_id), _CALIBRATING:
             learnt = await learn(services, caller, project_id, wanted.metric, wanted.past_units, wanted.past_days)
             found = await asyncio.to_thread(
                 calibrate,
@@ -84,6 +89,18 @@ class PreviewController(Controller):
                 num_runs=wanted.runs,
             )
         return _calibration(wanted, learnt, found)
+
+
+@asynccontextmanager
+async def _place(project_id: str) -> AsyncIterator[None]:
+    """Keep a project's place until the end of the block. Raises Overloaded: when it has one."""
+    if project_id in _PROJECTS_CALIBRATING:
+        raise Overloaded("A calibration of this project is under way. Try again when it is done.", retry_after_s=10)
+    _PROJECTS_CALIBRATING.add(project_id)
+    try:
+        yield
+    finally:
+        _PROJECTS_CALIBRATING.discard(project_id)
 
 
 def _check(wanted: wire.PreviewExperiment) -> None:
@@ -125,7 +142,7 @@ async def _size(
 ) -> wire.SizeNeeded:
     assert wanted.metric is not None and wanted.relative_effect is not None
     learnt = await learn(services, caller, project_id, wanted.metric, wanted.past_units, wanted.past_days)
-    total = sums_of(each.unit for each in learnt.units)
+    total = await asyncio.to_thread(sums_of, [each.unit for each in learnt.units])
     if total.n < 2 * MIN_UNITS or (learnt.kind == "ratio" and not total.d):
         what = "feedback" if learnt.is_feedback else "traffic"
         raise InvalidRequest(f"There is too little {what} of the past to learn from.", param="metric")

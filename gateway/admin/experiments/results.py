@@ -97,7 +97,7 @@ class ExperimentResultController(Controller):
             await existing_project(conn, caller.organization_id, project_id)
             row = await existing_experiment(conn, project_id, experiment_id)
             scale = scales(await list_metrics(conn, project_id))
-            days = await read_timeline(conn, row, metric=metric)
+        days = await read_timeline(services.database, row, metric=metric)
         defined = row.definition
         return wire.ExperimentTimeline(
             experiment_id,

@@ -47,7 +47,12 @@ _BY_UNIT = """
     WHERE l.project_id = $1 AND l.created_at >= $2 AND l.kind = 'usage' AND l.experiment_epoch > 0
     ORDER BY l.created_at DESC LIMIT $3
 """
-_HAS_UNITS = "SELECT EXISTS (SELECT FROM experiment_requests WHERE project_id = $1 AND created_at >= $2)"
+# By the newest request of each experiment, which an index has: else all requests of all projects might be read.
+_HAS_UNITS = """
+    SELECT EXISTS (SELECT FROM experiments e CROSS JOIN LATERAL (
+        SELECT created_at FROM experiment_requests WHERE experiment_id = e.id ORDER BY created_at DESC LIMIT 1) r
+    WHERE e.project_id = $1 AND r.created_at >= $2)
+"""
 
 
 async def has_units(conn: Connection, project_id: str, since: datetime.datetime) -> bool:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import datetime
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any
@@ -60,7 +61,7 @@ async def analysis_chunks(conn: Connection, scope: Scope) -> AsyncIterator[bytes
         ],
         "not_analysed": dict(sorted((await load_reasons(conn, scope.id)).items())),
     }
-    yield msgspec.json.encode(whole)[:-1] + b',"looks":['
+    yield (await asyncio.to_thread(msgspec.json.encode, whole))[:-1] + b',"looks":['
     after, separator = _START, b""
     while looks := await list_looks(conn, scope.id, after, LOOKS_PER_CHUNK):
         for look in looks:

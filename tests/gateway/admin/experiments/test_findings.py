@@ -2,17 +2,30 @@
 
 from __future__ import annotations
 
+import asyncio
 import datetime
 from typing import Any
 
 import httpx
 
+from gateway.db.experiments import past
 from gateway.db.ledger.usage import UsageEvent, write_usage_events
 from gateway.db.organization.projects import purge_project
 from gateway.domain.experiments.assignment import unit_digest
 from tests.gateway.admin.experiments.conftest import Lab
 from tests.gateway.admin_server import AdminServer
-from tests.gateway.experiments.books_rows import NOW, Made, Sent, keep_books, refuse, send, unit, vote, withdraw
+from tests.gateway.experiments.books_rows import (
+    NOW,
+    Made,
+    Sent,
+    keep_books,
+    make_experiment,
+    refuse,
+    send,
+    unit,
+    vote,
+    withdraw,
+)
 
 HOUR = datetime.timedelta(hours=1)
 METRICS = {
@@ -244,6 +257,34 @@ async def test_a_calibration_counts_false_alarms_on_past_traffic(lab: Lab) -> No
     by_key = (await lab.client.post(f"{lab.path}/calibrate", json=body | {"past_units": "api_key"})).json()
     assert by_key["num_units"] == 8
     assert await lab.refusal(f"{lab.path}/calibrate", body | {"runs": 2001}) == (400, "runs")
+
+
+async def test_a_project_has_one_calibration_at_a_time(lab: Lab) -> None:
+    await past_traffic(lab)
+    body = {"metric": "completion_tokens", "runs": 300, "tightest_at": 400}
+    replies = await asyncio.gather(*(lab.client.post(f"{lab.path}/calibrate", json=body) for _ in range(4)))
+    assert sorted(reply.status_code for reply in replies) == [200, 503, 503, 503]
+    assert {reply.headers.get("retry-after") for reply in replies if reply.status_code == 503} == {"10"}
+    assert (await lab.client.post(f"{lab.path}/calibrate", json=body | {"runs": 1})).status_code == 200
+
+
+_STRANGERS = """
+    INSERT INTO experiment_requests (
+        request_id, project_id, experiment_id, digest, epoch, arm, is_delivered, created_at)
+    SELECT 'req_' || number, $1, $2, decode(md5(number::text), 'hex'), 1, 0, true, now()
+    FROM generate_series(1, 20000) AS s (number)
+"""
+
+
+async def test_a_preview_reads_no_requests_of_other_projects(lab: Lab) -> None:
+    async with lab.database.acquire() as conn:
+        stranger = await make_experiment(conn, project="globex")
+        await conn.execute(_STRANGERS, stranger.project_id, stranger.id)
+        await conn.execute("ANALYZE experiment_requests, experiments")
+        plan = await conn.fetch(f"EXPLAIN {past._HAS_UNITS}", lab.project_id, NOW - datetime.timedelta(days=28))
+        assert "Seq Scan on experiment_requests" not in "\n".join(row[0] for row in plan)
+        assert not await past.has_units(conn, lab.project_id, NOW - datetime.timedelta(days=28))
+        assert await past.has_units(conn, stranger.project_id, NOW - datetime.timedelta(days=28))
 
 
 async def test_units_of_earlier_experiments_are_what_is_learnt_from(lab: Lab) -> None:
