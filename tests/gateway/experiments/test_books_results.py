@@ -197,3 +197,16 @@ async def test_years_of_days_do_not_hold_up_the_gateway(database: Database) -> N
     await watching
     assert len(days) == 1_000
     assert longest_s < took_s / 4, "one step of the work is far shorter than the whole"
+
+
+async def test_a_page_that_stays_open_keeps_no_look_twice(database: Database) -> None:
+    async with database.acquire() as conn:
+        made = await make_experiment(conn)
+        for num_units in (4, 6):
+            await send(conn, made, [Sent(unit(n), n % 2, LONG_AGO) for n in range(num_units)])
+            await keep_books(database)
+            for _ in range(5):
+                await read_results(conn, made)
+                await conn.execute("UPDATE experiment_looks SET looked_at = looked_at - interval '2 minutes'")
+        looks = await list_looks(conn, made.id, LONG_AGO)
+    assert [sum(arm.units for arm in look.results.arms) for look in looks] == [4, 6]
