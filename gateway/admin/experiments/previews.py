@@ -56,11 +56,11 @@ class PreviewController(Controller):
         _check(wanted)
         async with services.database.acquire() as conn:
             await existing_project(conn, caller.organization_id, project_id)
+            if wanted.metric is not None:
+                check_metric(wanted.metric, await list_metrics(conn, project_id), wanted.past_units)
             row = None
             if wanted.experiment_id is not None:
                 row = await existing_experiment(conn, project_id, wanted.experiment_id)
-            if wanted.metric is not None:
-                check_metric(wanted.metric, await list_metrics(conn, project_id), wanted.past_units)
         assignment = size = None
         if row is not None and wanted.unit is not None:
             assignment = await _assignment(services, row, wanted.unit)
