@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from gateway.db.experiments.flags import list_flags
+from gateway.db.experiments.live import list_flags
 from gateway.db.pool import Database
 from gateway.domain.errors import ModelNotFound
 from gateway.domain.experiments.exposure import Exposure

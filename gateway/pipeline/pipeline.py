@@ -17,7 +17,8 @@ from gateway.content.request_log import RequestContents
 from gateway.content.transcript import LoggedMessage, Transcript
 from gateway.domain.errors import GatewayError, InvalidRequest, ModelNotFound
 from gateway.domain.experiments.exposure import Exposure
-from gateway.domain.experiments.vote_ids import signed_id
+from gateway.domain.experiments.feedback.vote_ids import signed_id
+from gateway.domain.experiments.segment_values import Origin
 from gateway.domain.limits.work import Part
 from gateway.domain.routing.retry_budget import RetryBudget
 from gateway.domain.tenancy.principal import Principal
@@ -85,6 +86,7 @@ class Pipeline:
         self._limiter = limiter
         self._contents = contents
         self._notes = notes
+        self._meter = meter
         self._budget = RetryBudget()
         self._misses = Pace(MISSES_PER_S, MISSES_BURST, what="models that it has not")
         self._tokenizing = Tokenizing()
@@ -98,11 +100,11 @@ class Pipeline:
         Raises LimitReached: when a limit of the caller has not enough left.
         Raises Overloaded: when the database or the engine cannot be asked.
         """
-        placed = await self._place(context)
+        placed = await self._place(context, asked[0].service_tier)
         try:
             return await self._completed(context, placed, asked)
         except GatewayError as error:
-            self._refused(context, placed, error)
+            self._refused(context, placed.exposure, asked[0].service_tier, error)
             raise
 
     async def _completed(self, context: RequestContext, placed: Placed, asked: Sequence[TextRequest]) -> Run:
@@ -120,11 +122,11 @@ class Pipeline:
 
     async def embed(self, context: RequestContext, asked: Sequence[EmbeddingRequest], bounds: EmbeddingBounds) -> Run:
         """Admit embeddings of one text or several, which run when the Run is read. Raises as `complete` does."""
-        placed = await self._place(context)
+        placed = await self._place(context, asked[0].service_tier)
         try:
             return await self._embedded(context, placed, asked, bounds)
         except GatewayError as error:
-            self._refused(context, placed, error)
+            self._refused(context, placed.exposure, asked[0].service_tier, error)
             raise
 
     async def _embedded(
@@ -186,7 +188,7 @@ class Pipeline:
         check_ids(field, token_ids, pool.capabilities.vocab_size)
         return await _worked_out(partial(pool.tokenizer.decode, with_special=True), token_ids)
 
-    async def _place(self, context: RequestContext) -> Placed:
+    async def _place(self, context: RequestContext, service_tier: str) -> Placed:
         """Return where all prompts of a request go, whatever changes meanwhile: in an experiment, to one arm."""
         found = await self._looked_up(context.principal, self._resolver.find, self._model(context))
         if isinstance(found, Route):
@@ -200,13 +202,17 @@ class Pipeline:
                 raise ModelNotFound(found.model)  # never another arm in silence
             return Placed(route, self._pool(route, found.model), exposure, found.project_key)
         except ModelNotFound as error:
-            self._notes.refused(exposure, context.principal.project_id, context.request_id, error)
+            self._refused(context, exposure, service_tier, error)
             raise
 
-    def _refused(self, context: RequestContext, placed: Placed, error: GatewayError) -> None:
+    def _refused(
+        self, context: RequestContext, exposure: Exposure | None, service_tier: str, error: GatewayError
+    ) -> None:
         """Note that a request of an experiment was refused, for whatever reason: arms may differ in that."""
-        if placed.exposure is not None:
-            self._notes.refused(placed.exposure, context.principal.project_id, context.request_id, error)
+        if exposure is not None:
+            key, journal_id = context.principal.api_key_id, self._meter.journal_id
+            origin = Origin(key, context.endpoint, context.stream, service_tier, journal_id)
+            self._notes.refused(exposure, context.principal.project_id, context.request_id, error, origin)
 
     async def _route(self, context: RequestContext) -> tuple[Route, PoolRevision]:
         """Return where what is no exposure goes: of an experiment, where the control goes."""
@@ -272,7 +278,7 @@ class Pipeline:
         run = Run(context, pool, self._budget, route.adapter, admitted, admission.headers, close, transcript)
         if placed.exposure is not None:
             run.vote_id = signed_id(placed.project_key, context.request_id)
-            run.on_unanswered = partial(self._refused, context, placed)
+            run.on_unanswered = partial(self._refused, context, placed.exposure, first.tag.service_tier)
         return run
 
     def _logged(self, project_id: str, transcript: Transcript, close: Callable[[], None]) -> Callable[[], None]:
