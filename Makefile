@@ -161,6 +161,7 @@ long-tools: $(VENV)/.installed-dev $(DEMO_MODEL)
 # Outside clients and suites, each in an environment of its own, against one server; writes tests/conformance/README.md
 # once all are of the same sources. Needs the network the first time. A quarter of an hour and 1 GB.
 #     make conformance ARGS="--only openai-python"
+#     make conformance ARGS="--only openfeature --full"
 conformance: $(VENV)/.installed-dev $(DEMO_MODEL)
 	$(BIN)/python -m tests.conformance $(ARGS)
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from types import TracebackType
-from typing import Any, NoReturn, Self
+from typing import IO, Any, NoReturn, Self
 
 import httpx
 
@@ -68,9 +69,14 @@ class AdminClient:
         """A reply that is no JSON."""
         return self._got(path, params).text
 
-    def get_bytes(self, path: str, **params: Any) -> bytes:
-        """A reply that is no text."""
-        return self._got(path, params).content
+    def download(self, path: str, into: IO[bytes], **params: Any) -> None:
+        """Write a reply to a file as it comes, however large it is."""
+        with self._reaching(), self._http.stream("GET", ADMIN_PATH + path, params=params) as reply:
+            if not reply.is_success:
+                reply.read()
+                self._refuse(reply)
+            for chunk in reply.iter_bytes():
+                into.write(chunk)
 
     def _got(self, path: str, params: dict[str, Any]) -> httpx.Response:
         reply = self._send("GET", path, params=params)
@@ -122,8 +128,14 @@ class AdminClient:
         return body
 
     def _send(self, method: str, path: str, **options: Any) -> httpx.Response:
-        try:
+        with self._reaching():
             return self._http.request(method, ADMIN_PATH + path, **options)
+
+    @contextmanager
+    def _reaching(self) -> Iterator[None]:
+        """Turn what the connection raises into ServerUnreachable."""
+        try:
+            yield
         except httpx.ConnectError:
             raise ServerUnreachable(f"no server answers at {self._url}; start it with `lorikeet serve`") from None
         except httpx.TransportError as error:

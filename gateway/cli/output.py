@@ -6,7 +6,7 @@ import argparse
 import datetime
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,18 +16,21 @@ if TYPE_CHECKING:
     Verbs = argparse._SubParsersAction[argparse.ArgumentParser]
 
 
-def write_file(path: Path, content: str | bytes) -> None:
-    """Write text as UTF-8, or bytes, to a file that its owner alone may read, and that is there whole or not at all.
+def write_file(path: Path, content: str | bytes | Iterable[bytes]) -> int:
+    """Write text as UTF-8, bytes, or bytes as they come, to a file that its owner alone may read, and that is there
+    whole or not at all; return its size in bytes.
 
-    Raises CommandFailed.
+    Raises CommandFailed: when the file cannot be written. Raises what the content raises as it comes.
     """
+    chunks = [content.encode()] if isinstance(content, str) else [content] if isinstance(content, bytes) else content
     try:
         temporary = path.with_name(f".{path.name}.{os.getpid()}.partial")
         try:
             opened = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
             with os.fdopen(opened, "wb") as file:
-                file.write(content if isinstance(content, bytes) else content.encode())
+                num_bytes = sum(map(file.write, chunks))
             temporary.replace(path)
+            return num_bytes
         finally:
             temporary.unlink(missing_ok=True)
     except (OSError, ValueError) as error:

@@ -13,7 +13,8 @@ import structlog
 from gateway.content.resealing import reseal
 from gateway.db.content import idempotency, request_contents, stored_chats
 from gateway.db.content.content_keys import UnreadableRow, note_content_keys, unreadable_content
-from gateway.db.experiments import exposures, feedback
+from gateway.db.experiments import exposures
+from gateway.db.experiments.feedback import votes
 from gateway.db.pool import Database
 from gateway.support.cipher import Cipher
 from gateway.support.secrets import Secrets
@@ -35,9 +36,9 @@ DROPS = (
     stored_chats.drop_old_chats,
     request_contents.drop_expired_contents,
     request_contents.drop_forbidden_contents,
-    feedback.drop_withdrawn_votes,
-    feedback.drop_old_votes,
-    feedback.drop_old_ids,
+    votes.drop_withdrawn_votes,
+    votes.drop_old_votes,
+    votes.drop_old_ids,
 )
 
 
@@ -93,7 +94,7 @@ async def drop_content(database: Database, project_id: str) -> None:
     await _drop_all(database, lambda conn: idempotency.drop_slots_of(conn, project_id))
     await _drop_all(database, lambda conn: stored_chats.drop_chats_of(conn, project_id))
     await _drop_all(database, lambda conn: request_contents.drop_contents_of(conn, project_id))
-    await _drop_all(database, lambda conn: feedback.drop_votes_of(conn, project_id))
+    await _drop_all(database, lambda conn: votes.drop_votes_of(conn, project_id))
     await _drop_all(database, lambda conn: exposures.drop_units_of(conn, project_id))
 
 

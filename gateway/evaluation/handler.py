@@ -11,9 +11,9 @@ from litestar.handlers import HTTPRouteHandler
 from litestar.params import FromPath
 from litestar.response.base import ASGIResponse
 
-from gateway.db.experiments.feedback import VoteRow
+from gateway.db.experiments.feedback.votes import VoteRow
 from gateway.domain.errors import InvalidRequest, NotFound
-from gateway.domain.experiments.votes import MILLION
+from gateway.domain.experiments.feedback.votes import MILLION
 from gateway.evaluation.query import QUERY, read_query
 from gateway.evaluation.votes import Votes
 from gateway.evaluation.wire import (

@@ -8,9 +8,9 @@ from typing import Any
 
 import msgspec
 
-from gateway.db.experiments.feedback import VoteQuery
+from gateway.db.experiments.feedback.votes import VoteQuery
 from gateway.domain.errors import InvalidRequest, shortened
-from gateway.domain.experiments.votes import Source
+from gateway.domain.experiments.feedback.votes import Source
 from gateway.evaluation.wire import MAX_UNIT_CHARS
 
 MAX_LIMIT = 100

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from gateway.content.redact import redacted
-from gateway.db.experiments import feedback as db
-from gateway.db.experiments.feedback import ClientId, NewVote, Standing, VoteQuery, VoteRow
+from gateway.db.experiments.feedback import votes as db
+from gateway.db.experiments.feedback.votes import ClientId, NewVote, Standing, VoteQuery, VoteRow
 from gateway.db.pool import CONFLICTS, Database
 from gateway.domain.errors import Conflict, InvalidRequest, NotFound
 from gateway.domain.experiments.assignment import unit_digest
-from gateway.domain.experiments.vote_ids import is_signed, request_id_of
-from gateway.domain.experiments.votes import FeedbackMetric, Subject, checked_value, feedback_id, fingerprint
+from gateway.domain.experiments.feedback.vote_ids import is_signed, request_id_of
+from gateway.domain.experiments.feedback.votes import FeedbackMetric, Subject, checked_value, feedback_id, fingerprint
 from gateway.evaluation.wire import FeedbackAccepted, Vote
 from gateway.experiments.keys import ProjectKeys
 from gateway.support.cipher import Cipher, Place, Sealed

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from gateway.domain.experiments.votes import Source
+from gateway.domain.experiments.feedback.votes import Source
 
 MAX_VOTES = 1_000
 MAX_COMMENT_CHARS = 2_000

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from gateway.db.experiments.events import Taken, UnitId, lock, take, try_lock
-from gateway.db.experiments.feedback_counts import Difference, differences, drop_withdrawn, write_counted
+from gateway.db.experiments.feedback.counts import Difference, differences, drop_withdrawn, write_counted
 from gateway.db.experiments.scopes import Scope, find_scopes
 from gateway.db.experiments.sums import Total, add_total
 from gateway.db.experiments.units import (

@@ -31,6 +31,7 @@ from gateway.db.experiments.notes import (
 from gateway.db.pool import FAILURES, UNFIT, Database
 from gateway.domain.errors import GatewayError
 from gateway.domain.experiments.exposure import Exposure
+from gateway.domain.experiments.segment_values import Origin
 from gateway.domain.experiments.shadowing import OUTCOME_PREFIX, Outcome
 
 log = structlog.get_logger(__name__)
@@ -126,7 +127,9 @@ class Notes:
         else:
             self._lost.inc()
 
-    def refused(self, exposure: Exposure, project_id: str, request_id: str, error: GatewayError) -> None:
+    def refused(
+        self, exposure: Exposure, project_id: str, request_id: str, error: GatewayError, origin: Origin
+    ) -> None:
         """Note that a request was refused after it got its arm. Refusals of a unit within a second become one row."""
         if not exposure.epoch or error.status not in REFUSALS:
             return
@@ -145,6 +148,7 @@ class Notes:
             True,
             datetime.datetime.now(datetime.UTC) if known is None else known.created_at,
             1 if known is None else known.num_refused + 1,
+            origin if known is None else known.origin,
         )
 
     async def flush(self) -> None:

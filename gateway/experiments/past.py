@@ -1,4 +1,5 @@
-"""What units of the past contributed to a metric, counted as results count units. Knows no SQL."""
+"""What units of the past contributed to a metric of the ledger or of feedback, counted as results count units. Knows no
+SQL."""
 
 from __future__ import annotations
 
@@ -6,8 +7,10 @@ import datetime
 from collections.abc import Iterable, Sequence
 
 from gateway.db.experiments.events import Request
-from gateway.db.experiments.past import PastRow
+from gateway.db.experiments.past import PastRow, PastVotes
 from gateway.domain.experiments.calibration import PastUnit
+from gateway.domain.experiments.effects import Kind
+from gateway.domain.experiments.sums import Unit
 from gateway.domain.experiments.units import DAY_US, Event, contribution, folded
 from gateway.experiments.recount import request_event
 
@@ -32,6 +35,15 @@ def past_units(rows: Iterable[PastRow], metric: str) -> list[PastUnit]:
             found.append((state.first_us, unit))
     found.sort(key=lambda each: each[0])
     return [PastUnit(first_us // DAY_US, unit) for first_us, unit in found]
+
+
+def past_votes(rows: Iterable[PastVotes], kind: Kind) -> list[PastUnit]:
+    """Return what each unit contributed to a feedback metric, in the order of first votes. kind: how the metric is made
+    of votes."""
+    return [
+        PastUnit((row.at - _EPOCH) // _US // DAY_US, Unit(row.total, d=row.num if kind == "ratio" else 0))
+        for row in rows
+    ]
 
 
 def _event(request_id: str, rows: Sequence[PastRow]) -> Event:

@@ -13,6 +13,7 @@ import msgspec
 
 from gateway.db.experiments.events import Request, UnitId, UsageRow
 from gateway.db.experiments.scopes import Scope, find_scopes
+from gateway.db.experiments.segments import SegmentTotal, by_value, load_segments
 from gateway.db.experiments.sums import Total, load_time_totals, load_total, load_totals
 from gateway.db.experiments.units import (
     UnitRow,
@@ -24,9 +25,11 @@ from gateway.db.experiments.units import (
     units_alike,
 )
 from gateway.db.ledger.usage import SUPERSEDED
+from gateway.domain.experiments.sums import NO_UNITS
 from gateway.domain.experiments.units import (
     NO_COUNTS,
     NO_ROWS,
+    NOTHING,
     US_PER_MS,
     Counts,
     Event,
@@ -59,7 +62,15 @@ def request_event(request: Request, usage: Sequence[UsageRow]) -> Event:
         counts += more
         times.update(times_us)
     exposure = (request.epoch, request.arm) if is_whole else None
-    return Event(request.at_us, request.request_id, counts, exposure, is_delivered=request.is_delivered, times_us=times)
+    return Event(
+        request.at_us,
+        request.request_id,
+        counts,
+        exposure,
+        is_delivered=request.is_delivered,
+        times_us=times,
+        segments=request.segments,
+    )
 
 
 def vote_event(vote: Vote, sign: int = 1) -> Event:
@@ -127,6 +138,7 @@ async def verify(conn: Connection, experiment_id: str) -> Verification:
         found += _differences(expected, await load_total(conn, experiment_id))
         found += _differing("totals", expected.totals(), await load_totals(conn, experiment_id))
         found += _differing("totals of times", expected.time_totals(), await load_time_totals(conn, experiment_id))
+        found += _segment_differences(scope.id, expected, await load_segments(conn, experiment_id))
     return Verification(num_units, num_recounted, tuple(found[:MAX_DIFFERENCES]))
 
 
@@ -173,6 +185,18 @@ def _differing(name: str, mine: Mapping[Any, object], its: Mapping[Any, object])
     for key in mine.keys() | its.keys():
         if mine.get(key) != its.get(key):
             yield f"{name} {key[1:]}: {its.get(key)} is {mine.get(key)} by a recount"
+
+
+def _segment_differences(experiment_id: str, expected: Total, actual: SegmentTotal) -> Iterable[str]:
+    mine = by_value(expected.segment_units, expected.segment_sums, actual.known(experiment_id))
+    tables: tuple[tuple[str, Mapping[Any, object], Mapping[Any, object]], ...] = (
+        ("units of segment", mine.units, {key: each for key, each in actual.units.items() if each != NOTHING}),
+        ("sums of segment", mine.sums, {key: each for key, each in actual.sums.items() if each != NO_UNITS}),
+    )
+    for name, recount, its in tables:
+        for key in recount.keys() | its.keys():
+            if recount.get(key) != its.get(key):
+                yield f"{name} {key[1:]}: {its.get(key)} is {recount.get(key)} by a recount"
 
 
 def _attempt(rows: Sequence[UsageRow], *, is_whole: bool) -> tuple[Counts, dict[str, int]]:

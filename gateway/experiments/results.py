@@ -5,8 +5,10 @@ The formulas are in `gateway.domain.experiments.results`. Results that are shown
 
 from __future__ import annotations
 
+import asyncio
 import datetime
 from collections.abc import Collection, Mapping
+from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Protocol
 
 import msgspec
@@ -14,6 +16,7 @@ import msgspec
 from gateway.db.experiments.events import Waiting, waiting
 from gateway.db.experiments.looks import LookRow, find_look, keep_look
 from gateway.db.experiments.scopes import Scope, find_scopes
+from gateway.db.experiments.segments import load_segment_sums, load_segment_units
 from gateway.db.experiments.sums import DayUnits, load_ages, load_reasons, load_sums, load_times, load_units_by_day
 from gateway.db.experiments.units import busy_units, num_noted_alone
 from gateway.domain.errors import NotFound
@@ -22,13 +25,17 @@ from gateway.domain.experiments.ages import OF_ALL, AgeEffects, effects_by_age
 from gateway.domain.experiments.assignment import Split
 from gateway.domain.experiments.definition import Experiment
 from gateway.domain.experiments.results import Results, Tally, UnitsRow, results_of, timeline
+from gateway.domain.experiments.segment_values import Kind
+from gateway.domain.experiments.segments import SegmentResults, SegmentSplit, results_of_segments, splits_of
 from gateway.domain.experiments.statistics import counts
 from gateway.domain.experiments.statistics.counts import EpochCounts
 
 if TYPE_CHECKING:
-    from gateway.db.pool import Connection
+    from gateway.db.pool import Connection, Database
 
 DAY = datetime.timedelta(days=1)
+_TIMELINES = asyncio.Semaphore(1)
+"""One timeline at a time in a gateway: years of days take a processor for seconds."""
 
 
 class HasId(Protocol):
@@ -66,10 +73,16 @@ async def read_look(
         if look is None:
             raise NotFound("Nobody had looked at the experiment by then.", param="as_of")
     else:
-        scope = await _scope(conn, experiment.id)
-        look = await look_at(conn, scope)
+        async with _one_moment(conn):
+            scope = await _scope(conn, experiment.id)
+            look = await look_at(conn, scope)
         await keep_look(conn, scope.id, look.version, look.days, look.results)
     return look if metric is None else msgspec.structs.replace(look, results=of_metric(look.results, metric))
+
+
+def _one_moment(conn: Connection) -> AbstractAsyncContextManager[object]:
+    """Return a transaction whose queries see one moment: between two of them the bookkeeper may add to the sums."""
+    return conn.transaction(isolation="repeatable_read", readonly=True)
 
 
 async def look_at(conn: Connection, scope: Scope) -> LookRow:
@@ -86,13 +99,19 @@ async def keep_state_look(conn: Connection, experiment: HasId) -> None:
     await keep_look(conn, scope.id, look.version, look.days, look.results, always=True)
 
 
-async def read_timeline(conn: Connection, experiment: HasId, *, metric: str | None = None) -> list[tuple[int, Results]]:
-    """Return what looks at the end of each day showed, with the day since 1970, oldest first.
+async def read_timeline(
+    database: Database, experiment: HasId, *, metric: str | None = None
+) -> list[tuple[int, Results]]:
+    """Return what looks at the end of each day showed, with the day since 1970, oldest first. No connection is held
+    while they are computed.
 
     Raises NotFound: when the experiment has not started, or does not have the metric.
     """
-    scope = await _scope(conn, experiment.id)
-    days = timeline(scope.definition, await load_tally(conn, scope, scope.definition, by_day=True), scope.own)
+    async with database.acquire() as conn, _one_moment(conn):
+        scope = await _scope(conn, experiment.id)
+        tally = await load_tally(conn, scope, scope.definition, by_day=True)
+    async with _TIMELINES:
+        days = await asyncio.to_thread(timeline, scope.definition, tally, scope.own)
     return [(day, each if metric is None else of_metric(each, metric)) for day, each in days]
 
 
@@ -101,19 +120,34 @@ async def read_ages(conn: Connection, experiment: HasId, *, metric: str | None =
 
     Raises NotFound: when the experiment has not started, or does not have the metric.
     """
-    scope = await _scope(conn, experiment.id)
-    wanted = {metric} if metric is not None else set(names_of(scope.definition))
-    if not wanted <= set(names_of(scope.definition)):
-        raise _no_metric()
-    units = await load_units_by_day(conn, scope.id, by_day=False)
-    tally = Tally(
-        {epoch: shares_of(scope, epoch) for epoch in range(1, len(scope.tables) + 1)},
-        [UnitsRow(row.day, row.epoch, row.arm, row.units, row.delivered) for row in units],
-        await load_sums(conn, scope.id, {OF_ALL}, by_day=False),
-    )
-    ages = await load_ages(conn, scope.id, wanted)
-    found = effects_by_age(scope.definition, tally, ages, scope.own)
+    async with _one_moment(conn):
+        scope = await _scope(conn, experiment.id)
+        wanted = {metric} if metric is not None else set(names_of(scope.definition))
+        if not wanted <= set(names_of(scope.definition)):
+            raise _no_metric()
+        units = await load_units_by_day(conn, scope.id, by_day=False)
+        closed = await load_sums(conn, scope.id, {OF_ALL}, by_day=False)
+        ages = await load_ages(conn, scope.id, wanted)
+    rows = [UnitsRow(row.day, row.epoch, row.arm, row.units, row.delivered) for row in units]
+    found = effects_by_age(scope.definition, Tally(all_shares(scope), rows, closed), ages, scope.own)
     return [each for each in found if each.metric in wanted]
+
+
+async def read_segments(conn: Connection, experiment: HasId, kind: Kind) -> list[SegmentResults]:
+    """Return what each segment of a kind shows now, in the order of their values. No such look is kept.
+
+    Raises NotFound: when the experiment has not started.
+    """
+    async with _one_moment(conn):
+        scope = await _scope(conn, experiment.id)
+        units = await load_segment_units(conn, scope.id)
+        reads = [metrics.read_metric(name, scope.own) for name in names_of(scope.definition)]
+        names = {read.name for read in reads if read is not None and read.quantile is None}
+        sums = await load_segment_sums(conn, scope.id, kind, names)
+    shares = all_shares(scope)
+    splits = [each for each in splits_of(units, shares) if each.kind == kind]
+    own_units = [each for each in units if each.kind == kind]
+    return await asyncio.to_thread(results_of_segments, scope.definition, shares, splits, own_units, sums, scope.own)
 
 
 def of_metric(results: Results, metric: str) -> Results:
@@ -145,7 +179,7 @@ async def load_tally(conn: Connection, scope: Scope, definition: Experiment, *, 
     reads = [read for name in wanted if (read := metrics.read_metric(name, scope.own)) is not None]
     units = await load_units_by_day(conn, scope.id, by_day=by_day)
     return Tally(
-        {epoch: shares_of(scope, epoch) for epoch in range(1, len(scope.tables) + 1)},
+        all_shares(scope),
         [UnitsRow(row.day, row.epoch, row.arm, row.units, row.delivered) for row in units],
         await load_sums(conn, scope.id, {read.name for read in reads if read.quantile is None}, by_day=by_day),
         await load_times(conn, scope.id, {read.name for read in reads if read.quantile is not None}, by_day=by_day),
@@ -165,6 +199,11 @@ def shares_of(scope: Scope, epoch: int) -> tuple[float, ...]:
     """Return the part of an epoch's units that each arm should get."""
     split = Split(b"", b"", b"", scope.tables)
     return allocation.shares(split, epoch, len(scope.definition.arms))
+
+
+def all_shares(scope: Scope) -> dict[int, tuple[float, ...]]:
+    """Return the shares of each epoch."""
+    return {epoch: shares_of(scope, epoch) for epoch in range(1, len(scope.tables) + 1)}
 
 
 def days_since(scope: Scope) -> int:
@@ -217,6 +256,8 @@ class Health(msgspec.Struct, frozen=True):
     """Over all epochs."""
     is_srm: bool
     """Whether units are not split as declared: results are not to be believed then."""
+    segments: tuple[SegmentSplit, ...]
+    """Segments whose units are not split as declared."""
     arms: tuple[ArmHealth, ...]
     not_analysed: Mapping[str, int]
     """Requests by the reason why they got their arm (`assignment.Reason`)."""
@@ -247,6 +288,11 @@ async def read_health(conn: Connection, experiment: HasId) -> Health:
 
     Raises NotFound: when the experiment has not started.
     """
+    async with _one_moment(conn):
+        return await _read_health(conn, experiment)
+
+
+async def _read_health(conn: Connection, experiment: HasId) -> Health:
     scope = await _scope(conn, experiment.id)
     by_epoch: dict[int, dict[int, DayUnits]] = {}
     for row in await load_units_by_day(conn, scope.id, by_day=False):
@@ -265,10 +311,12 @@ async def read_health(conn: Connection, experiment: HasId) -> Health:
     num_answered, num_closed = sum(each.y for each in answers), sum(each.n for each in answers)
     busy = await busy_units(conn, scope.id, max(NOT_BUSY, int(num_requests * BUSY_SHARE)), MAX_BUSY)
     days = days_since(scope)
+    segments = splits_of(await load_segment_units(conn, scope.id), all_shares(scope))
     return Health(
         epochs=tuple(epochs),
         srm_log_e=srm_log_e,
         is_srm=counts.is_beyond(srm_log_e, counts.SRM_ALPHA),
+        segments=tuple(each for each in segments if each.is_srm),
         arms=tuple(
             ArmHealth(
                 sum(row.units for row in rows if row.arm == arm),

@@ -12,6 +12,7 @@ from msgspec.inspect import (
     DictType,
     ListType,
     LiteralType,
+    Metadata,
     StructType,
     Type,
     UnionType,
@@ -28,6 +29,9 @@ _CHOICE = re.compile(r"^Invalid (?:enum )?value (?P<value>.*)$", re.DOTALL)
 _TYPE = re.compile(r"^Expected `(?P<wanted>[a-z| ]+)`, got `(?P<got>[a-z]+)`$")
 _BOUND = re.compile(r"^Expected `(?P<wanted>[a-z| ]+)` (?P<bound>.*)$", re.DOTALL)
 _STEP = re.compile(r"\.?([^.\[\]]+)|(\[\d*(?:\.\.\.)?\])")
+
+PATTERN_WORDS = "pattern_in_words"
+"""In `Meta.extra` of a string with a pattern: what the string has to be, for people."""
 
 MAX_ENTRIES = 1024
 """The most entries of a mapping among which the wrong one is looked for: no field may have more."""
@@ -91,6 +95,8 @@ def _explained(message: str, kind: Any) -> InvalidRequest:
         allowed = _either([f"'{value}'" for value in values])
         text = f"Invalid value{where}: {shortened(wrong['value'])}. Supported values are: {allowed}."
         return InvalidRequest(text, param=at, code="invalid_value")
+    if "matching regex" in reason and (words := _pattern_words(kind, path)):
+        return InvalidRequest(f"Invalid value{where}: expected {words[0]}.", param=at, code="invalid_value")
     if wrong := _BOUND.match(reason):
         wanted = " or ".join(_WORDS.get(each, each) for each in wrong["wanted"].split(" | "))
         bound = wrong["bound"].replace(r"\\A", "^").replace(r"\\Z", "$")  # as the document has it
@@ -109,10 +115,21 @@ def _either(words: list[str]) -> str:
 
 def _allowed(kind: Any, path: str) -> list[Any]:
     """The values that the field at a path may have; none where it is no choice among values."""
+    return [value for each in _at(kind, path) for one in _alternatives(each) for value in _values(one)]
+
+
+def _pattern_words(kind: Any, path: str) -> list[str]:
+    """Return what the pattern of the field at a path says in words; none where that is not declared."""
+    found = [one for each in _at(kind, path) for one in (each, *_unions(each)) if isinstance(one, Metadata)]
+    return [one.extra[PATTERN_WORDS] for one in found if one.extra and PATTERN_WORDS in one.extra]
+
+
+def _at(kind: Any, path: str) -> list[Type]:
+    """Return the types that the field at a path may have."""
     found = [_inspected(kind)]
     for step in _STEP.finditer(path):
         found = [below for each in found for below in _below(each, step[1])]
-    return [value for each in found for one in _alternatives(each) for value in _values(one)]
+    return found
 
 
 @cache
@@ -134,8 +151,13 @@ def _below(kind: Type, field: str | None) -> list[Type]:
     return found
 
 
+def _unions(kind: Type) -> list[Type]:
+    kind = kind.type if isinstance(kind, Metadata) else kind
+    return list(kind.types) if isinstance(kind, UnionType) else []
+
+
 def _alternatives(kind: Type) -> list[Type]:
-    return list(kind.types) if isinstance(kind, UnionType) else [kind]
+    return [each.type if isinstance(each, Metadata) else each for each in _unions(kind) or [kind]]
 
 
 def _values(kind: Type) -> list[Any]:

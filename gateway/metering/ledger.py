@@ -16,6 +16,7 @@ from gateway.db.ledger.journals import add_engine_usage, corrected_here, report_
 from gateway.db.ledger.usage import UsageEvent, write_usage_events
 from gateway.db.limits.leases import write_leases
 from gateway.db.pool import Database
+from gateway.domain.experiments.segment_values import Origin
 from gateway.domain.limits.holdings import Row
 from gateway.limits.limiter import Limiter
 from gateway.metering.event import usage_event
@@ -122,4 +123,5 @@ def _exposed(entry: Entry) -> ExposedRequest | None:
         tag.experiment_arm,
         tag.experiment_delivered is not False,
         event.created_at,
+        origin=Origin(tag.api_key_id, tag.endpoint, tag.stream, tag.service_tier, tag.journal_id),
     )

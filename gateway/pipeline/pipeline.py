@@ -20,8 +20,9 @@ from gateway.domain.billing.book import SHADOW_TIER
 from gateway.domain.errors import GatewayError, InvalidRequest, ModelNotFound
 from gateway.domain.experiments.definition import SHADOW_ARM
 from gateway.domain.experiments.exposure import Exposure
+from gateway.domain.experiments.feedback.vote_ids import signed_id
+from gateway.domain.experiments.segment_values import Origin
 from gateway.domain.experiments.shadowing import Outcome
-from gateway.domain.experiments.vote_ids import signed_id
 from gateway.domain.limits.work import Part
 from gateway.domain.routing.retry_budget import RetryBudget
 from gateway.domain.tenancy.principal import Principal
@@ -115,6 +116,7 @@ class Pipeline:
         self._limiter = limiter
         self._contents = contents
         self._notes = notes
+        self._meter = meter
         self._budget = RetryBudget()
         self._misses = Pace(MISSES_PER_S, MISSES_BURST, what="models that it has not")
         self._shadow_budget = RetryBudget()  # retries of copies take none from requests
@@ -140,11 +142,11 @@ class Pipeline:
         self, context: RequestContext, asked: Sequence[TextRequest], found: Route | RunningExperiment, attempt: int = 0
     ) -> Run:
         """Admit completions at one target. attempt: the number of their first attempt."""
-        placed = self._placed(context, found)
+        placed = self._placed(context, found, asked[0].service_tier)
         try:
             run = await self._completed(context, placed, asked, attempt)
         except GatewayError as error:
-            self._refused(context, placed, error)
+            self._refused(context, placed.exposure, asked[0].service_tier, error)
             raise
         if placed.shadow is not None:
             run.close = self.shadows.after(run.close, _shadow(context, placed.shadow, asked, run))
@@ -194,11 +196,11 @@ class Pipeline:
 
     async def embed(self, context: RequestContext, asked: Sequence[EmbeddingRequest], bounds: EmbeddingBounds) -> Run:
         """Admit embeddings of one text or several, which run when the Run is read. Raises as `complete` does."""
-        placed = await self._place(context)
+        placed = await self._place(context, asked[0].service_tier)
         try:
             return await self._embedded(context, placed, asked, bounds)
         except GatewayError as error:
-            self._refused(context, placed, error)
+            self._refused(context, placed.exposure, asked[0].service_tier, error)
             raise
 
     async def _embedded(
@@ -260,18 +262,18 @@ class Pipeline:
         check_ids(field, token_ids, pool.capabilities.vocab_size)
         return await _worked_out(partial(pool.tokenizer.decode, with_special=True), token_ids)
 
-    async def _place(self, context: RequestContext) -> Placed:
+    async def _place(self, context: RequestContext, service_tier: str) -> Placed:
         """Return where all prompts of a request go that is not tried elsewhere."""
         found = await self._find(context)
         if isinstance(found, RoutedPolicy):
             found = await self._routed.first_target(context, found)
-        return self._placed(context, found)
+        return self._placed(context, found, service_tier)
 
     async def _find(self, context: RequestContext) -> Found:
         """Return what the model string of a request stands for."""
         return await self._looked_up(context.principal, self._resolver.find, self._model(context))
 
-    def _placed(self, context: RequestContext, found: Route | RunningExperiment) -> Placed:
+    def _placed(self, context: RequestContext, found: Route | RunningExperiment, service_tier: str) -> Placed:
         """Return where all prompts of a request go, whatever changes meanwhile: in an experiment, to one arm."""
         if isinstance(found, Route):
             return Placed(found, self._pool(found, found.id))
@@ -285,7 +287,7 @@ class Pipeline:
             shadow = self._shadow_of(context, found, exposure)
             return Placed(route, self._pool(route, found.model), exposure, found.project_key, shadow)
         except ModelNotFound as error:
-            self._notes.refused(exposure, context.principal.project_id, context.request_id, error)
+            self._refused(context, exposure, service_tier, error)
             raise
 
     def _shadow_of(
@@ -298,10 +300,14 @@ class Pipeline:
         copied = Exposure(experiment.id, experiment.name, experiment.version, SHADOW_ARM, arm.name, 0, "forced")
         return PlacedShadow(arm.route, partial(self._notes.shadowed, experiment.id), copied)
 
-    def _refused(self, context: RequestContext, placed: Placed, error: GatewayError) -> None:
+    def _refused(
+        self, context: RequestContext, exposure: Exposure | None, service_tier: str, error: GatewayError
+    ) -> None:
         """Note that a request of an experiment was refused, for whatever reason: arms may differ in that."""
-        if placed.exposure is not None:
-            self._notes.refused(placed.exposure, context.principal.project_id, context.request_id, error)
+        if exposure is not None:
+            key, journal_id = context.principal.api_key_id, self._meter.journal_id
+            origin = Origin(key, context.endpoint, context.stream, service_tier, journal_id)
+            self._notes.refused(exposure, context.principal.project_id, context.request_id, error, origin)
 
     async def _route(self, context: RequestContext) -> tuple[Route, PoolRevision]:
         """Return the route of a request that exposes no unit: the control's, where its model is an experiment."""
@@ -368,7 +374,7 @@ class Pipeline:
         run.give_back = admission.close
         if placed.exposure is not None:
             run.vote_id = signed_id(placed.project_key, context.request_id)
-            run.on_unanswered = partial(self._refused, context, placed)
+            run.on_unanswered = partial(self._refused, context, placed.exposure, first.tag.service_tier)
         return run
 
     def _logged(self, project_id: str, transcript: Transcript, close: Callable[[], None]) -> Callable[[], None]:

@@ -268,9 +268,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     content_key: Annotated[
         str | None,
         Meta(
-            description="Key that encrypts stored replies, completions, logged content and secrets: 32 bytes in base64, "
-            "the same for all gateways. Older keys may follow after commas and only decrypt: give all gateways a new one "
-            "behind the old one before you put it in front (unset: `content.key` in the data folder)."
+            description="Key that encrypts stored replies, completions, logged content and secrets: 32 bytes in "
+            "base64, the same for all gateways. Older keys may follow after commas and only decrypt: give all gateways "
+            "a new one behind the old one before you put it in front (unset: `content.key` in the data folder)."
         ),
     ] = None
     log_level: Annotated[

@@ -17,6 +17,7 @@ NAME, MODEL, METRIC = "support-tone", "support", "thumbs_up"
 DAYS, UNITS_A_DAY, WINDOW_DAYS = 14, 300, 2
 LIKED = (0.58, 0.67)
 """The part of votes that are a thumb up, by arm."""
+SEGMENTS = tuple(("key_1", "/v1/chat/completions", stream, "default", "gateway-1") for stream in ("false", "true"))
 DAY_US = 86_400_000_000
 _BEGAN = "UPDATE experiments SET started_at = now() - $2::int * interval '1 day' - interval '1 hour' WHERE id = $1"
 _REASON = "INSERT INTO experiment_reasons VALUES ($1, (now() AT TIME ZONE 'UTC')::date, $2, $3)"
@@ -94,7 +95,8 @@ async def write_units(conn: asyncpg.Connection, experiment_id: str) -> None:
         later = Counts(num_requests=requests // 2, cost_nanos=counts.cost_nanos * (requests // 2) // requests)
         less = Counts(num_requests=-later.num_requests, cost_nanos=-later.cost_nanos)
         days = {0: Did(counts + less, liked)} | ({1: Did(later)} if requests > 1 else {})
-        state = UnitState(at, "req", 1, arm, arm == 0 or drawn.random() < 0.97, counts, liked, firsts, days)
+        is_whole, segments = arm == 0 or drawn.random() < 0.97, SEGMENTS[drawn.random() < 0.3]
+        state = UnitState(at, "req", 1, arm, is_whole, counts, liked, firsts, days, segments=segments)
         rows = rows_of(state, window, {METRIC: "ratio"}, is_closed=at + window < now)
         total.add(experiment_id, changes(NO_ROWS, rows))
     async with conn.transaction():

@@ -14,8 +14,8 @@ from tests.conformance.environments import Unavailable
 from tests.conformance.page import page
 from tests.conformance.results import Outcome, Result, keep, kept, to_run_again
 from tests.conformance.run import installed, run_command
-from tests.conformance.site import serving
-from tests.conformance.suites import HERE, REPOSITORY, SUITES, Suite
+from tests.conformance.site import ALL_UNITS, FEW_UNITS, serving
+from tests.conformance.suites import APART, HERE, OPENFEATURE, REPOSITORY, SUITES, Suite
 from tests.conformance.tree import tree_of
 from tests.gateway.openai.field_matrix import FIELDS
 from tests.gateway.openai.field_matrix.table import as_markdown
@@ -27,9 +27,11 @@ PAGE, FIELDS_PAGE = HERE / "README.md", HERE / "fields.md"
 def main() -> int:
     """0 if whatever ran passed; 1 if a case failed or a suite could not run."""
     arguments = _arguments()
-    chosen = [suite for suite in SUITES if not arguments.only or suite.name in arguments.only]
+    chosen = [suite for suite in SUITES if not arguments.only]
+    chosen += [suite for suite in (*SUITES, *APART) if suite.name in (arguments.only or ())]
     tree = tree_of(REPOSITORY)
-    results = _run(chosen, BUILD, tree)
+    num_units = (ALL_UNITS if arguments.full else FEW_UNITS) if OPENFEATURE in chosen else 0
+    results = _run(chosen, BUILD, tree, num_units)
     _write_pages(tree, BUILD / "results")
     if arguments.json:
         print(msgspec.json.format(msgspec.json.encode(results)).decode())
@@ -38,8 +40,9 @@ def main() -> int:
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.conformance", description=__doc__)
-    names = [suite.name for suite in SUITES]
+    names = [suite.name for suite in (*SUITES, *APART)]
     parser.add_argument("--only", nargs="+", choices=names, metavar="NAME", help=f"of {', '.join(names)}")
+    parser.add_argument("--full", action="store_true", help=f"of {OPENFEATURE.name}: {ALL_UNITS:,} units")
     parser.add_argument("--json", action="store_true", help="print what came of each case")
     return parser.parse_args()
 
@@ -55,8 +58,9 @@ def _write_pages(tree: str, folder: Path) -> None:
     FIELDS_PAGE.write_text(as_markdown(FIELDS))
 
 
-def _run(suites: list[Suite], build: Path, tree: str) -> list[Result]:
-    """Installs everything before it starts the server. tree: of the sources, as they are now."""
+def _run(suites: list[Suite], build: Path, tree: str, num_units: int) -> list[Result]:
+    """Installs everything before it starts the server. tree: of the sources, as they are now. num_units: of the demo's
+    experiment, which is not started where there are none."""
     commands: list[tuple[Suite, list[str] | Unavailable]] = []
     for suite in suites:
         print(f"installing for {suite.title} ...", file=sys.stderr, flush=True)
@@ -66,7 +70,7 @@ def _run(suites: list[Suite], build: Path, tree: str) -> list[Result]:
             commands.append((suite, unavailable))
     shutil.rmtree(build / "server", ignore_errors=True)
     results = []
-    with serving(build / "server") as site:
+    with serving(build / "server", num_units=num_units) as site:
         for suite, command in commands:
             if isinstance(command, Unavailable):
                 result = Result(suite.name, suite.versions(), not_run=str(command))

@@ -9,8 +9,12 @@ from pathlib import Path
 
 import msgspec
 
+from gateway.serve.demo_experiment import NAME as EXPERIMENT
 from tests.demo import demo_model_dir
 from tests.e2e.installation import BASE, Installation
+
+FEW_UNITS, ALL_UNITS = 200, 10_000
+"""Units of an experiment that are compared, and by --full."""
 
 
 class Site(msgspec.Struct, frozen=True):
@@ -21,6 +25,8 @@ class Site(msgspec.Struct, frozen=True):
     key: str
     narrow_key: str
     broke_key: str
+    num_units: int = FEW_UNITS
+    """The units whose arms are compared, of the demo's experiment."""
 
     def environ(self, model: str) -> dict[str, str]:
         """How scripts of suites learn of it."""
@@ -31,19 +37,26 @@ class Site(msgspec.Struct, frozen=True):
             "CONFORMANCE_BASE": BASE,
             "CONFORMANCE_NARROW_KEY": self.narrow_key,
             "CONFORMANCE_BROKE_KEY": self.broke_key,
+            "CONFORMANCE_EXPERIMENT": EXPERIMENT,
+            "CONFORMANCE_UNITS": str(self.num_units),
             "CONFORMANCE_WEIGHTS": str(demo_model_dir()),
             "HF_HUB_OFFLINE": "1",
         }
 
 
 @contextmanager
-def serving(data_dir: Path) -> Iterator[Site]:
-    """`lorikeet serve` over an empty folder, in fp32, so that its numbers can be compared with others'."""
+def serving(data_dir: Path, *, num_units: int = 0) -> Iterator[Site]:
+    """`lorikeet serve` over an empty folder, in fp32, so that its numbers can be compared with others'.
+
+    num_units: of the demo's experiment, which is started where there are any."""
     installation = Installation(data_dir)
     installation.env |= {"LORIKEET_DTYPE": "float32"}
     installation.start()
     try:
-        yield prepare(installation)
+        site = prepare(installation)
+        if num_units:
+            _cli(installation, "experiment", "start", EXPERIMENT, "--tenant", "acme")
+        yield msgspec.structs.replace(site, num_units=num_units)
     finally:
         installation.stop()
 

@@ -142,3 +142,15 @@ SUITES = (
         scripts=("tests/gateway/test_schemathesis.py",),
     ),
 )
+
+OPENFEATURE = Suite(
+    name="openfeature",
+    title="OpenFeature",
+    what="its SDK with the stock provider for remote evaluation: the arms of experiments that it gets are those that "
+    "requests get",
+    runtime="python",
+    packages=("openfeature-sdk==0.10.0", "openfeature-provider-ofrep==0.3.0", PYTEST),
+    scripts=("use_openfeature.py",),
+)
+APART = (OPENFEATURE,)
+"""Suites of what is beside OpenAI's API: run alone, by name, and not on the page."""

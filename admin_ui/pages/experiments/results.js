@@ -16,12 +16,13 @@ import { useMonthlyCost } from "../../lib/projects_api.js";
 import { absoluteOf, relativeOf, rowsOf } from "./look.js";
 import { experimentPath } from "./paths.js";
 import { ByAge } from "./ages.js";
+import { Segments } from "./segments.js";
 import { IsControl } from "./tabs.js";
+import { Difference, WORD } from "./verdicts.js";
 import { metricOf, metricTitle, shownDifference, shownValue } from "./words.js";
 
 const DAY_S = 86_400;
 const EVERY_MS = 60_000;
-const WORD = { better: ["better", "good"], worse: ["worse", "bad"], different: ["differs", "info"], unclear: ["open", ""], harmed: ["harmed", "bad"], safe: ["safe", "good"] };
 const ROLES = [
   ["primary", "What decides", "Declared before the start. Intervals hold whenever you look, and however often."],
   ["guardrail", "Guardrails", "What must not become worse. Each is judged on its own, at 1 % false alarms."],
@@ -40,7 +41,8 @@ export function Results({ projectId, experiment, results, own }) {
         : html`<${OverTime} ...${shared} look=${look} days=${timeline.data?.data} /><${ByAge} ...${shared} />`}
       <${ArmUnits} look=${look} experiment=${experiment} />
       ${look.shadow && html`<${ShadowArm} shadow=${look.shadow} currency=${currency} />`}
-      ${ROLES.map(([role, title, hint]) => html`<${OfRole} key=${role} ...${shared} look=${look} role=${role} title=${title} hint=${hint} />`)}`}
+      ${ROLES.map(([role, title, hint]) => html`<${OfRole} key=${role} ...${shared} look=${look} role=${role} title=${title} hint=${hint} />`)}
+      <${Segments} ...${shared} />`}
   <//>`;
 }
 
@@ -130,13 +132,4 @@ function OfRole({ look, experiment, own, currency, role, title, hint }) {
   return html`<${Section} title=${title} hint=${hint}>
     <${Table} name=${role} label=${title} columns=${columns} rows=${rows} rowKey=${({ metric, arm }) => `${metric} ${arm}`} filter=${false} />
   <//>`;
-}
-
-/** The interval first: a difference without it says nothing. */
-function Difference({ row, own, currency }) {
-  const relative = relativeOf(row);
-  const { value, low, high } = relative ?? absoluteOf(row) ?? {};
-  if (value === undefined || value === null) return html`<span class="faint">–</span>`;
-  const shown = relative ? change : (each) => shownDifference(row.metric, each, currency, own);
-  return html`<span class="difference"><b class="num">${shown(value)}</b><small class="num faint">${low === null || high === null ? "not bounded yet" : `${shown(low)} to ${shown(high)}`}</small></span>`;
 }

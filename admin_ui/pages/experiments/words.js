@@ -34,8 +34,8 @@ export const isQuantile = (metric) => metric.includes(".") && metric.split(".")[
 
 const NOT_IN_LEDGER = new Set(["refusal_rate", "answer_rate"]);
 
-/** Whether past requests tell how it varies. */
-export const isInLedger = (metric) => isBuiltIn(metric) && !NOT_IN_LEDGER.has(metric);
+/** Whether past requests, or past feedback, tell how it varies. */
+export const hasPast = (metric) => !NOT_IN_LEDGER.has(metric);
 
 export const isBuiltIn = (metric) => metric.split(".")[0] in BUILT_IN;
 
@@ -118,6 +118,16 @@ export const coverageShown = (parts) => format.percent(parts / 10_000);
 export function sharesOf(arms) {
   const total = arms.reduce((sum, { weight }) => sum + weight, 0);
   return arms.map(({ weight }) => (total ? weight / total : 0));
+}
+
+/** [kind, title] of the segments that results can be shown by. */
+export const SEGMENT_KINDS = [["stream", "Stream or not"], ["endpoint", "Endpoint"], ["api_key", "API key"], ["service_tier", "Service tier"], ["gateway", "Gateway"]];
+
+/** The name of one segment, such as "Streams". */
+export function segmentInWords({ kind, value, name }) {
+  if (value === "other") return "All others";
+  if (kind === "stream") return value === "true" ? "Streams" : "No streams";
+  return name ?? value;
 }
 
 const REASONS = {

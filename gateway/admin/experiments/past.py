@@ -1,9 +1,10 @@
-"""Reads a project's past traffic before an experiment starts, for previews and calibrations."""
+"""Reads a project's past traffic and feedback before an experiment starts, for previews and calibrations."""
 
 from __future__ import annotations
 
 import asyncio
 import datetime
+from collections.abc import Sequence
 
 import msgspec
 
@@ -11,12 +12,13 @@ from gateway.admin.experiments.wire_previews import Past
 from gateway.admin.organization.projects import existing_project
 from gateway.admin.paging import wrong_value
 from gateway.admin.services import AdminServices
-from gateway.db.experiments.past import has_units, load_past
+from gateway.db.experiments.metrics import MetricRow, list_metrics
+from gateway.db.experiments.past import has_units, load_past, load_past_votes
 from gateway.domain.experiments.calibration import PastUnit
 from gateway.domain.experiments.effects import Kind
 from gateway.domain.experiments.metrics import METRICS, read_metric
 from gateway.domain.tenancy.actor import Actor
-from gateway.experiments.past import NOT_IN_LEDGER, past_units
+from gateway.experiments.past import NOT_IN_LEDGER, past_units, past_votes
 
 
 class LearntFrom(msgspec.Struct, frozen=True):
@@ -25,14 +27,26 @@ class LearntFrom(msgspec.Struct, frozen=True):
     units: list[PastUnit]
     past: Past
     kind: Kind
+    own: Sequence[MetricRow]
+    """The feedback metrics of the project."""
+    is_feedback: bool
+    """Whether the metric is one of them: then the units are those with a vote."""
 
 
-def check_metric(metric: str) -> Kind:
-    """Return how sums make a metric that the ledger alone tells of. Raises InvalidRequest: for every other one."""
-    read = read_metric(metric)
-    if read is None or read.metric is None:
+def check_metric(metric: str, own: Sequence[MetricRow], past: Past | None) -> Kind:
+    """Return how sums make a metric of which the past tells. own: the feedback metrics of the project.
+
+    Raises InvalidRequest: for every other metric, and where units of feedback are to be API keys.
+    """
+    kinds: dict[str, Kind] = {each.name: each.kind for each in own}
+    read = read_metric(metric, kinds)
+    if read is None:
         known = ", ".join(name for name in METRICS if name not in NOT_IN_LEDGER)
-        raise wrong_value("metric", f"the ledger tells of these: {known}")
+        raise wrong_value("metric", f"expected one of {known}, or a feedback metric of the project")
+    if read.metric is None:
+        if past == "api_key":
+            raise wrong_value("past_units", "feedback is about a unit or a request, not about an API key")
+        return kinds[metric]
     if read.quantile is not None:
         raise wrong_value("metric", "name the metric without its quantile")
     if read.name in NOT_IN_LEDGER:
@@ -45,12 +59,17 @@ async def learn(
 ) -> LearntFrom:
     """Return what the units of the last days contributed to a metric.
 
-    Raises InvalidRequest: for a metric that the ledger does not tell of. Raises NotFound: for an unknown project.
+    Raises InvalidRequest: for a metric of which the past does not tell. Raises NotFound: for an unknown project.
     """
-    kind = check_metric(metric)
     since = datetime.datetime.now(datetime.UTC) - datetime.timedelta(days=days)
     async with services.database.transaction() as conn:
         await existing_project(conn, caller.organization_id, project_id)
+        own = await list_metrics(conn, project_id)
+        kind = check_metric(metric, own, past)
+        if any(each.name == metric for each in own):
+            votes = await load_past_votes(conn, project_id, metric, since, by_unit=past != "request")
+            return LearntFrom(past_votes(votes, kind), past or "unit", kind, own, is_feedback=True)
         chosen: Past = past or ("unit" if await has_units(conn, project_id, since) else "request")
         rows = await load_past(conn, project_id, since, chosen)
-    return LearntFrom(await asyncio.to_thread(past_units, rows, metric), chosen, kind)
+    units = await asyncio.to_thread(past_units, rows, metric)
+    return LearntFrom(units, chosen, kind, own, is_feedback=False)

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import asyncio
 import math
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 from litestar import Controller, Request, post
@@ -19,7 +21,8 @@ from gateway.admin.organization.projects import existing_project
 from gateway.admin.services import AdminServices, Caller, Services
 from gateway.db.experiments.experiments import ExperimentRow, find_epoch, holdout_of, split_of
 from gateway.db.experiments.layers import find_layer
-from gateway.domain.errors import InvalidRequest
+from gateway.db.experiments.metrics import list_metrics
+from gateway.domain.errors import InvalidRequest, Overloaded
 from gateway.domain.experiments import sizes
 from gateway.domain.experiments.allocation import exposed_units, first_split, free_slots
 from gateway.domain.experiments.assignment import NUM_BUCKETS, Split, assign, unit_digest
@@ -35,6 +38,9 @@ if TYPE_CHECKING:
 DEFAULT_ALPHA = 0.05
 _CALIBRATING = asyncio.Semaphore(1)
 """One calibration at a time in a gateway: each takes a processor."""
+_PROJECTS_CALIBRATING: set[str] = set()
+"""The projects of which a calibration runs or waits in this gateway: one each, so that none keeps others waiting for
+long."""
 _UNITS = {"unit": "units", "api_key": "API keys as units", "request": "requests as units"}
 
 
@@ -50,6 +56,8 @@ class PreviewController(Controller):
         _check(wanted)
         async with services.database.acquire() as conn:
             await existing_project(conn, caller.organization_id, project_id)
+            if wanted.metric is not None:
+                check_metric(wanted.metric, await list_metrics(conn, project_id), wanted.past_units)
             row = None
             if wanted.experiment_id is not None:
                 row = await existing_experiment(conn, project_id, wanted.experiment_id)
@@ -67,10 +75,10 @@ class PreviewController(Controller):
         """Split the project's past units at random, again and again, and tell how often that would have looked like an
         effect, and which effects some days of such traffic can find."""
         wanted = await read_body(request, wire.CalibrateExperiment)
-        check_metric(wanted.metric)
         async with services.database.acquire() as conn:
             await existing_project(conn, caller.organization_id, project_id)
-        async with _CALIBRATING:
+            check_metric(wanted.metric, await list_metrics(conn, project_id), wanted.past_units)
+        async with _place(project_id), _CALIBRATING:
             learnt = await learn(services, caller, project_id, wanted.metric, wanted.past_units, wanted.past_days)
             found = await asyncio.to_thread(
                 calibrate,
@@ -83,6 +91,18 @@ class PreviewController(Controller):
         return _calibration(wanted, learnt, found)
 
 
+@asynccontextmanager
+async def _place(project_id: str) -> AsyncIterator[None]:
+    """Keep a project's place until the end of the block. Raises Overloaded: when it has one."""
+    if project_id in _PROJECTS_CALIBRATING:
+        raise Overloaded("A calibration of this project is under way. Try again when it is done.", retry_after_s=10)
+    _PROJECTS_CALIBRATING.add(project_id)
+    try:
+        yield
+    finally:
+        _PROJECTS_CALIBRATING.discard(project_id)
+
+
 def _check(wanted: wire.PreviewExperiment) -> None:
     if wanted.metric is None and wanted.unit is None:
         raise InvalidRequest("Name a `unit`, or a `metric` with its `relative_effect`.", param="unit")
@@ -90,8 +110,6 @@ def _check(wanted: wire.PreviewExperiment) -> None:
         raise InvalidRequest("A unit has an arm in an experiment: name it.", param="experiment_id")
     if (wanted.metric is None) != (wanted.relative_effect is None):
         raise InvalidRequest("`metric` and `relative_effect` go together.", param="relative_effect")
-    if wanted.metric is not None:
-        check_metric(wanted.metric)
 
 
 async def _assignment(services: AdminServices, row: ExperimentRow, unit: str) -> wire.Assignment:
@@ -124,9 +142,10 @@ async def _size(
 ) -> wire.SizeNeeded:
     assert wanted.metric is not None and wanted.relative_effect is not None
     learnt = await learn(services, caller, project_id, wanted.metric, wanted.past_units, wanted.past_days)
-    total = sums_of(each.unit for each in learnt.units)
+    total = await asyncio.to_thread(sums_of, [each.unit for each in learnt.units])
     if total.n < 2 * MIN_UNITS or (learnt.kind == "ratio" and not total.d):
-        raise InvalidRequest("There is too little traffic of the past to learn from.", param="metric")
+        what = "feedback" if learnt.is_feedback else "traffic"
+        raise InvalidRequest(f"There is too little {what} of the past to learn from.", param="metric")
     whole = ratio_of(total) if learnt.kind == "ratio" else mean_of(total)
     if not whole.mean:
         raise InvalidRequest("The metric's mean is 0, of which no effect is a part.", param="metric")
@@ -141,7 +160,7 @@ async def _size(
     per_day = total.n / num_days * coverage / NUM_BUCKETS
     min_days = defined.analysis.min_days if defined else 1
     days = sizes.days_needed(per_arm * num_arms, per_day, max(1, min_days)) if per_day else None
-    scale = scales().get(wanted.metric, 1.0)
+    scale = scales(learnt.own).get(wanted.metric, 1.0)
     return wire.SizeNeeded(
         metric=wanted.metric,
         relative_effect=wanted.relative_effect,
@@ -163,11 +182,12 @@ def _size_text(
 ) -> str:
     assert wanted.relative_effect is not None
     lasts = "never ends" if days is None else f"takes {days:,} {'day' if days == 1 else 'days'}"
+    voting = " with feedback" if learnt.is_feedback else ""
     return (
-        f"At your {per_day:,.0f} units a day, an experiment that finds an effect of {wanted.relative_effect:.1%} "
-        f"on {wanted.metric} with a probability of {wanted.power:.0%} {lasts}: it needs {per_arm:,} units in each of "
-        f"{num_arms} arms, with intervals that hold at every look. Learnt from {len(learnt.units):,} "
-        f"{_UNITS[learnt.past]} of the past."
+        f"At your {per_day:,.0f} units{voting} a day, an experiment that finds an effect of "
+        f"{wanted.relative_effect:.1%} on {wanted.metric} with a probability of {wanted.power:.0%} {lasts}: it needs "
+        f"{per_arm:,} units{voting} in each of {num_arms} arms, with intervals that hold at every look. Learnt from "
+        f"{len(learnt.units):,} {_UNITS[learnt.past]}{voting} of the past."
     )
 
 
@@ -175,13 +195,14 @@ def _calibration(
     wanted: wire.CalibrateExperiment, learnt: LearntFrom, found: Calibration
 ) -> wire.ExperimentCalibration:
     rate, fixed = found.num_false / found.num_runs, found.num_false_fixed / found.num_runs
-    scale = scales().get(wanted.metric, 1.0)
+    scale = scales(learnt.own).get(wanted.metric, 1.0)
     horizons = [wire.EffectFound(each.days, each.units, each.effect * scale, each.relative) for each in found.horizons]
     finds = "; ".join(
         f"{each.days} days find {each.relative:.1%} or more" for each in horizons if each.relative is not None
     )
     text = (
-        f"{found.num_runs:,} times {found.num_units:,} {_UNITS[learnt.past]} of your past were split at "
+        f"{found.num_runs:,} times {found.num_units:,} {_UNITS[learnt.past]} of your past"
+        f"{', which gave feedback,' if learnt.is_feedback else ''} were split at "
         f"random, so that no arm did anything. Looked at each day, {rate:.1%} of these splits were ever called an "
         f"effect; at most {wanted.alpha:.1%} are to be expected. An ordinary test, looked at as often, would have "
         f"called {fixed:.1%} one."

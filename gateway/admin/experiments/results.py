@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 from litestar import Controller, Request, get
 from litestar.params import FromPath
 
@@ -19,26 +20,41 @@ from gateway.admin.experiments.shown import (
     guardrails_shown,
     quantiles_shown,
     scales,
+    segment_shown,
+    split_shown,
 )
-from gateway.admin.experiments.words import conclusion
+from gateway.admin.experiments.words import conclusion, segment_text
 from gateway.admin.organization.projects import existing_project
 from gateway.admin.paging import wrong_value
 from gateway.admin.services import Caller, Services
 from gateway.db.experiments.experiments import ExperimentRow
 from gateway.db.experiments.looks import LookRow
 from gateway.db.experiments.metrics import list_metrics
+from gateway.db.experiments.segments import names_of_keys
 from gateway.db.experiments.shadows import load_outcomes, load_shadow_sums
 from gateway.db.experiments.sums import load_units_by_day
 from gateway.domain.experiments.definition import Experiment
 from gateway.domain.experiments.metrics import needs_equal_weights
-from gateway.experiments.results import Health, names_of, read_ages, read_health, read_look, read_timeline
+from gateway.domain.experiments.segment_values import KINDS, Kind
+from gateway.experiments.results import (
+    Health,
+    names_of,
+    read_ages,
+    read_health,
+    read_look,
+    read_segments,
+    read_timeline,
+)
+from gateway.http.shape import shape
 
 if TYPE_CHECKING:
     import datetime
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from gateway.db.pool import Connection
+    from gateway.domain.experiments.segments import SegmentSplit
 
+SEGMENTED = shape(query={"segment": {"enum": list(KINDS)}})
 MAX_UNIX_DIGITS = 10
 LOW_COMPLIANCE = 0.9
 MAX_LAG_S = 60.0
@@ -47,7 +63,7 @@ MAX_LAG_S = 60.0
 class ExperimentResultController(Controller):
     path = "/projects/{project_id:str}/experiments/{experiment_id:str}"
 
-    @get("/results", opt=needs("experiments.read", query=("metric", "as_of")))
+    @get("/results", opt=needs("experiments.read", query=("metric", "as_of", "segment")) | SEGMENTED)
     async def get_experiment_results(
         self,
         project_id: FromPath[str],
@@ -59,16 +75,24 @@ class ExperimentResultController(Controller):
         """Return what a look at an experiment shows now. Each number holds however often anybody looks.
 
         The query `metric` names the only metric to show; `as_of`, in Unix seconds, asks for the latest look that was
-        kept up to then.
+        kept up to then. `segment` names a kind of segments, each of which is shown as well as the sums are now.
         """
         metric, as_of = request.query_params.get("metric"), _read_time(request.query_params.get("as_of"))
+        kind = _read_kind(request.query_params.get("segment"))
+        if kind is not None and as_of is not None:
+            raise wrong_value("segment", "segments are shown as they are now: leave out `as_of`")
         async with services.database.acquire() as conn:
             await existing_project(conn, caller.organization_id, project_id)
             row = await existing_experiment(conn, project_id, experiment_id)
             scale = scales(await list_metrics(conn, project_id))
             look = await read_look(conn, row, metric=metric, as_of=as_of)
             shadow = await _shadow(conn, row) if as_of is None else None
-        return _results(row, look, scale, shadow)
+            segments = None
+            if kind is not None:
+                found = await read_segments(conn, row, kind)
+                names = await _names(conn, project_id, [each.split for each in found])
+                segments = [segment_shown(row.definition, each, scale, names, metric) for each in found]
+        return msgspec.structs.replace(_results(row, look, scale, shadow), segments=segments)
 
     @get("/timeline", opt=needs("experiments.read", query=("metric",)))
     async def get_experiment_timeline(
@@ -85,7 +109,7 @@ class ExperimentResultController(Controller):
             await existing_project(conn, caller.organization_id, project_id)
             row = await existing_experiment(conn, project_id, experiment_id)
             scale = scales(await list_metrics(conn, project_id))
-            days = await read_timeline(conn, row, metric=metric)
+        days = await read_timeline(services.database, row, metric=metric)
         defined = row.definition
         return wire.ExperimentTimeline(
             experiment_id,
@@ -147,7 +171,8 @@ class ExperimentResultController(Controller):
             await existing_project(conn, caller.organization_id, project_id)
             row = await existing_experiment(conn, project_id, experiment_id)
             found = await read_health(conn, row)
-        return _health(row, found)
+            names = await _names(conn, project_id, found.segments)
+        return _health(row, found, names)
 
 
 def _read_time(text: str | None) -> datetime.datetime | None:
@@ -176,6 +201,19 @@ async def _shadow(conn: Connection, row: ExperimentRow) -> wire.ShadowResult | N
         engine_ms=wire.ShadowTimes(sums.engine_p50, sums.engine_p95),
         outcomes=await load_outcomes(conn, row.id),
     )
+
+
+def _read_kind(text: str | None) -> Kind | None:
+    kind = next((each for each in KINDS if each == text), None)
+    if kind is None and text is not None:
+        raise wrong_value("segment", f"expected one of {', '.join(KINDS)}")
+    return kind
+
+
+async def _names(conn: Connection, project_id: str, splits: Sequence[SegmentSplit]) -> dict[str, str]:
+    """Return the names of the API keys that segments are of."""
+    key_ids = [each.value for each in splits if each.kind == "api_key"]
+    return await names_of_keys(conn, project_id, key_ids) if key_ids else {}
 
 
 def _results(
@@ -213,18 +251,20 @@ def _results(
     )
 
 
-def _health(row: ExperimentRow, found: Health) -> wire.ExperimentHealth:
+def _health(row: ExperimentRow, found: Health, names: Mapping[str, str]) -> wire.ExperimentHealth:
     arms = [
         wire.ArmHealth(arm.name, each.units, each.expected_units, each.delivered / each.units if each.units else None)
         for arm, each in zip(row.definition.arms, found.arms, strict=True)
     ]
-    problems = _problems(row.definition, found, arms)
+    segments = [split_shown(row.definition, each, names) for each in found.segments]
+    problems = _problems(row.definition, found, arms, segments)
     return wire.ExperimentHealth(
         experiment_id=row.id,
-        status="broken" if found.is_srm else "warning" if problems else "healthy",
+        status="broken" if found.is_srm or found.segments else "warning" if problems else "healthy",
         problems=problems,
         is_srm=found.is_srm,
         srm_log_e=found.srm_log_e,
+        segments=segments,
         arms=arms,
         not_analysed=dict(found.not_analysed),
         analysed_units=found.num_units,
@@ -235,11 +275,14 @@ def _health(row: ExperimentRow, found: Health) -> wire.ExperimentHealth:
     )
 
 
-def _problems(defined: Experiment, found: Health, arms: list[wire.ArmHealth]) -> list[str]:
+def _problems(
+    defined: Experiment, found: Health, arms: list[wire.ArmHealth], segments: list[wire.SegmentSplit]
+) -> list[str]:
     """Return what is wrong, in words, the worst first."""
     problems = []
     if found.is_srm:
         problems.append("Units are not split as declared: the results are not to be believed.")
+    problems += [segment_text(each) for each in segments]
     problems += [
         f"{arm.compliance:.0%} of the units in {arm.name} got the whole treatment: requests set themselves what the "
         "arm sets. Results are of all units, by intention to treat."

@@ -8,6 +8,8 @@ from __future__ import annotations
 import datetime
 from collections.abc import Collection, Mapping
 
+import msgspec
+
 from gateway.admin.experiments import wire_results as wire
 from gateway.admin.experiments.words import comparison_text, finite, guardrail_text, quantile_text, trend_text
 from gateway.db.experiments.metrics import MetricRow
@@ -17,6 +19,7 @@ from gateway.domain.experiments.effects import Interval, Mean
 from gateway.domain.experiments.metrics import METRICS
 from gateway.domain.experiments.quantiles import QuantileInterval
 from gateway.domain.experiments.results import Comparison, QuantileComparison, Results
+from gateway.domain.experiments.segments import SegmentResults, SegmentSplit
 
 _EPOCH_DAY = datetime.date(1970, 1, 1)
 _FROM_MICROSECONDS = 1e-3
@@ -92,6 +95,38 @@ def age_shown(defined: Experiment, each: AgeEffects, scale: Mapping[str, float])
             for age, found in days
         ],
     )
+
+
+def split_shown(defined: Experiment, split: SegmentSplit, names: Mapping[str, str]) -> wire.SegmentSplit:
+    """Return how a segment is split. names: of API keys by their ids."""
+    return wire.SegmentSplit(
+        kind=split.kind,
+        value=split.value,
+        name=names.get(split.value) if split.kind == "api_key" else None,
+        arms=[
+            wire.SegmentArm(arm.name, units, expected)
+            for arm, units, expected in zip(defined.arms, split.units, split.expected, strict=True)
+        ],
+        is_srm=split.is_srm,
+        srm_log_e=finite(split.log_e),
+    )
+
+
+def segment_shown(
+    defined: Experiment, found: SegmentResults, scale: Mapping[str, float], names: Mapping[str, str], metric: str | None
+) -> wire.SegmentResult:
+    """Return what a look at a segment shows. metric: the only one that is shown."""
+    comparisons = [
+        _comparison(
+            defined,
+            each if at in found.discoveries else msgspec.structs.replace(each, is_better=None),
+            scale.get(each.metric, 1.0),
+            is_discovery=at in found.discoveries,
+        )
+        for at, each in enumerate(found.comparisons)
+        if metric in (None, each.metric)
+    ]
+    return wire.SegmentResult(split=split_shown(defined, found.split, names), comparisons=comparisons)
 
 
 def _comparison(defined: Experiment, each: Comparison, scale: float, *, is_discovery: bool) -> wire.ComparisonResult:

@@ -26,8 +26,10 @@ from gateway.domain.experiments.definition import (
     MAX_WINDOW_SECONDS,
     MIN_ALPHA,
     MIN_TIGHTEST_AT,
+    NAME_WORDS,
 )
 from gateway.domain.experiments.states import State
+from gateway.http.explain import PATTERN_WORDS
 from gateway.http.fields import MinP, NumTokens, Penalty, RepetitionPenalty, Temperature, TopK, TopP
 
 MAX_WEIGHT = 1_000_000
@@ -40,7 +42,14 @@ MAX_NUMBER = 1_000_000.0
 
 _PATTERN = "[a-z0-9][a-z0-9._-]{0,63}"
 Name = Annotated[
-    str, Meta(pattern=rf"\A{_PATTERN}\Z", min_length=1, max_length=64, extra_json_schema={"pattern": f"^{_PATTERN}$"})
+    str,
+    Meta(
+        pattern=rf"\A{_PATTERN}\Z",
+        min_length=1,
+        max_length=64,
+        extra_json_schema={"pattern": f"^{_PATTERN}$"},
+        extra={PATTERN_WORDS: NAME_WORDS},
+    ),
 ]
 """1 to 64 lower-case letters, digits, dots, underscores and hyphens, the first a letter or digit."""
 MODEL_PATTERN = r"\A[^\x00-\x20]+\Z"
@@ -51,11 +60,18 @@ ModelString = Annotated[
         min_length=1,
         max_length=MAX_MODEL_CHARS,
         extra_json_schema={"pattern": r"^[^\u0000-\u0020]+$"},
+        extra={PATTERN_WORDS: "a model string without spaces and control characters"},
     ),
 ]
 Unit = Annotated[
     str,
-    Meta(pattern=r"\A[^\x00]+\Z", min_length=1, max_length=512, extra_json_schema={"pattern": r"^[^\u0000]+$"}),
+    Meta(
+        pattern=r"\A[^\x00]+\Z",
+        min_length=1,
+        max_length=512,
+        extra_json_schema={"pattern": r"^[^\u0000]+$"},
+        extra={PATTERN_WORDS: "a string without a NUL character"},
+    ),
 ]
 MetricName = Annotated[str, Meta(min_length=1, max_length=MAX_METRIC_CHARS)]
 Weight = Annotated[int, Meta(ge=0, le=MAX_WEIGHT)]
@@ -77,6 +93,7 @@ class SetUnit(msgspec.Struct, frozen=True, rename={"source": "from"}, forbid_unk
             min_length=1,
             max_length=len("metadata.") + MAX_METADATA_KEY_CHARS,
             extra_json_schema={"pattern": r"^[^\u0000-\u001f]+$"},
+            extra={PATTERN_WORDS: "a string without control characters"},
         ),
     ]
     """`safety_identifier`, `user`, `prompt_cache_key`, `x-lorikeet-unit` (a header), `api_key`, or `metadata.<key>`.

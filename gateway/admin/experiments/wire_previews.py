@@ -11,15 +11,24 @@ from msgspec import Meta
 from gateway.admin.experiments.wire import Coverage, MetricName, Unit
 from gateway.domain.experiments.assignment import Reason
 from gateway.domain.experiments.definition import MAX_ALPHA, MAX_ARMS, MAX_TIGHTEST_AT, MIN_ALPHA, MIN_TIGHTEST_AT
+from gateway.http.explain import PATTERN_WORDS
 
 MAX_RUNS = 2_000
 MAX_PAST_DAYS = 90
 
 Past = Literal["unit", "api_key", "request"]
 """What counts as one unit of the past. unit: the units of the project's experiments. The ledger alone knows no units:
-there each API key, or each request, is taken for one."""
+there each API key, or each request, is taken for one. Of feedback: each unit, or each request, with a vote."""
 PastDays = Annotated[int, Meta(ge=1, le=MAX_PAST_DAYS)]
-Id = Annotated[str, Meta(min_length=1, max_length=64, pattern=r"\A[a-zA-Z0-9_-]+\Z")]
+Id = Annotated[
+    str,
+    Meta(
+        min_length=1,
+        max_length=64,
+        pattern=r"\A[a-zA-Z0-9_-]+\Z",
+        extra={PATTERN_WORDS: "an id: letters, digits, '_' and '-'"},
+    ),
+]
 
 
 class PreviewExperiment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -31,7 +40,8 @@ class PreviewExperiment(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
     unit: Unit | None = None
     """A unit whose arm is wanted. It is neither stored nor logged."""
     metric: MetricName | None = None
-    """The metric whose effect is to be found; needed with `relative_effect`."""
+    """The metric whose effect is to be found, of the ledger or of the project's feedback; needed with
+    `relative_effect`."""
     relative_effect: Annotated[float, Meta(gt=0, le=10)] | None = None
     """The effect to be found in either direction, as a part of the metric's mean: 0.05 is 5 %."""
     power: Annotated[float, Meta(ge=0.5, le=0.99)] = 0.8
@@ -45,8 +55,9 @@ class PreviewExperiment(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
     past_days: PastDays = 28
     """Days of the project's past traffic to learn from."""
     past_units: Past | None = None
-    """The thing that counts as a unit of the past: `unit`, as experiments of the project knew it, `api_key` or
-    `request`. Null: `unit` where the project has had experiments, else `request`."""
+    """The thing that counts as a unit of the past: `unit`, as experiments of the project knew it, `api_key`, which
+    gives no feedback, or `request`. Null: `unit` for feedback and where the project has had experiments, else
+    `request`."""
 
 
 class Assignment(msgspec.Struct, frozen=True):
@@ -73,11 +84,11 @@ class SizeNeeded(msgspec.Struct, frozen=True, kw_only=True):
     deviation: float
     """The standard deviation of one unit's outcome in the past."""
     units_per_arm: int
-    """Units of each arm, with intervals that hold at every look."""
+    """Units of each arm, with intervals that hold at every look; of a feedback metric those with a vote."""
     units: int
     """Units of all arms."""
     units_per_day: float
-    """New units a day that take part, going by the past."""
+    """New units a day that take part, going by the past; of a feedback metric those with a vote."""
     days: int | None
     """Days until the units have come; null where none come."""
     past_units: Past
@@ -101,12 +112,13 @@ class CalibrateExperiment(msgspec.Struct, frozen=True, forbid_unknown_fields=Tru
     """A wish to split the project's past units at random, again and again, as if experiments had run."""
 
     metric: MetricName
-    """A metric without quantile."""
+    """A metric of the ledger, without quantile, or of the project's feedback."""
     past_days: PastDays = 28
     """Days of the project's past traffic to learn from."""
     past_units: Past | None = None
-    """The thing that counts as a unit of the past: `unit`, as experiments of the project knew it, `api_key` or
-    `request`. Null: `unit` where the project has had experiments, else `request`."""
+    """The thing that counts as a unit of the past: `unit`, as experiments of the project knew it, `api_key`, which
+    gives no feedback, or `request`. Null: `unit` for feedback and where the project has had experiments, else
+    `request`."""
     alpha: Annotated[float, Meta(ge=MIN_ALPHA, le=MAX_ALPHA)] = 0.05
     tightest_at: Annotated[int, Meta(ge=MIN_TIGHTEST_AT, le=MAX_TIGHTEST_AT)] = 5_000
     """Number of units of both arms at which intervals are tightest."""

@@ -9,6 +9,7 @@ from typing import Literal
 
 import msgspec
 
+from gateway.domain.experiments.segment_values import Kind
 from gateway.domain.experiments.states import State
 
 Role = Literal["primary", "guardrail", "secondary"]
@@ -146,6 +147,39 @@ class ShadowResult(msgspec.Struct, frozen=True, kw_only=True):
     (`unavailable`), the target is gone (`target_gone`), or the gateway stopped (`stopped`)."""
 
 
+class SegmentArm(msgspec.Struct, frozen=True):
+    """The units of one arm in a segment."""
+
+    name: str
+    units: int
+    expected_units: float
+    """The units that the declared shares give, over all epochs."""
+
+
+class SegmentSplit(msgspec.Struct, frozen=True, kw_only=True):
+    """The split of one segment: units whose first request was with one API key, for example."""
+
+    kind: Kind
+    value: str
+    """The value of the kind, such as `true` of `stream`; `other` stands for all values that are not counted apart."""
+    name: str | None
+    """The name of the API key; null for other kinds, and for a key that is gone."""
+    arms: list[SegmentArm]
+    is_srm: bool
+    """True if units are not split as declared, found among all segments of the experiment."""
+    srm_log_e: float | None
+    """The natural logarithm of the E-value against the declared split; null where it is beyond all numbers."""
+
+
+class SegmentResult(msgspec.Struct, frozen=True, kw_only=True):
+    """A look at one segment, as the sums are now."""
+
+    split: SegmentSplit
+    comparisons: list[ComparisonResult]
+    """Comparisons of metrics without quantile. A verdict is given where e-BH over all segments of the kind keeps it:
+    among many comparisons some look like effects by chance."""
+
+
 class ExperimentResults(msgspec.Struct, frozen=True, kw_only=True):
     """A look at an experiment. Every number holds however often anybody looks."""
 
@@ -174,6 +208,8 @@ class ExperimentResults(msgspec.Struct, frozen=True, kw_only=True):
     """Requests that are not analysed, by the reason for which they got their arm."""
     shadow: ShadowResult | None
     """The shadow arm; null where there is none, and in kept looks."""
+    segments: list[SegmentResult] | None = None
+    """The segments of the kind that was asked for; null where none was."""
     object: Literal["organization.project.experiment.results"] = "organization.project.experiment.results"
 
 
@@ -291,6 +327,8 @@ class ExperimentHealth(msgspec.Struct, frozen=True, kw_only=True):
     is_srm: bool
     """True if units are not split as declared."""
     srm_log_e: float
+    segments: list[SegmentSplit]
+    """Segments whose units are not split as declared, of all kinds."""
     arms: list[ArmHealth]
     not_analysed: dict[str, int]
     """Requests that are not analysed, by the reason for which they got their arm."""

@@ -10,6 +10,7 @@ from gateway.admin.experiments.wire_results import (
     ComparisonResult,
     GuardrailResult,
     QuantileResult,
+    SegmentSplit,
     Verdict,
 )
 from gateway.domain.experiments.ages import Trend
@@ -65,6 +66,24 @@ def guardrail_text(metric: str, arm: str, verdict: str) -> str:
         "unclear": "neither harm nor safety is proven yet",
     }[verdict]
     return f"{metric} in {arm}: {found}."
+
+
+_SEGMENTS = {
+    "api_key": "the API key {}",
+    "endpoint": "{}",
+    "service_tier": "the service tier {}",
+    "gateway": "the gateway {}",
+}
+
+
+def segment_text(split: SegmentSplit) -> str:
+    """Say of a segment that its units are not split as declared."""
+    if split.kind == "stream":
+        where = "streams" if split.value == "true" else "requests without a stream"
+    else:
+        where = _SEGMENTS[split.kind].format(split.name or split.value)
+    counted = ", ".join(f"{arm.units:,} in {arm.name} ({arm.expected_units:,.0f} declared)" for arm in split.arms)
+    return f"Units that came first with {where} are not split as declared: {counted}. Look for what loses some there."
 
 
 def conclusion(

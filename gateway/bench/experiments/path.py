@@ -20,7 +20,7 @@ from adapters.ref import AdapterRef
 from gateway.domain.adapters.defaults import NO_DEFAULTS
 from gateway.domain.experiments.allocation import first_split
 from gateway.domain.experiments.assignment import NUM_BUCKETS
-from gateway.domain.experiments.vote_ids import signed_id
+from gateway.domain.experiments.feedback.vote_ids import signed_id
 from gateway.domain.routing.bases import Base, Bases
 from gateway.domain.tenancy.principal import Principal
 from gateway.experiments.notes import Notes
@@ -79,7 +79,7 @@ async def _request(pipeline: Pipeline, model: str, unit: str, *, has_wishes: boo
     body = ChatCompletionRequest(model=model, messages=[], user=unit)
     wishes = Wishes(HEADERS, PRINCIPAL, body) if has_wishes else None
     context = context_of(call, PRINCIPAL, model, "/v1/chat/completions", wishes=wishes)
-    placed = await pipeline._place(context)
+    placed = await pipeline._place(context, "default")
     tag = pipeline._preparation._tag(context, placed.route, "default", placed.exposure, is_delivered=True)
     encode_tag(tag)
     if placed.exposure is not None:

@@ -262,7 +262,7 @@ async def measure(args: argparse.Namespace, dsn: str) -> dict[str, Any]:
             figures: dict[str, Any] = {
                 "results_ms": await timed_ms(lambda: read_results(conn, row), args.looks),
                 "health_ms": await timed_ms(lambda: read_health(conn, row), args.looks),
-                "timeline_ms": await timed_ms(lambda: read_timeline(conn, row), 3),
+                "timeline_ms": await timed_ms(lambda: read_timeline(database, row), 3),
             }
         figures["lag_s"] = await lag_s(database, row, args)
         if not args.no_recount:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import io
+import tempfile
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
 
 from gateway.cli.errors import CommandFailed
 from gateway.cli.experiments.parts import add_name, add_tenant, find_experiment
@@ -16,6 +18,7 @@ from gateway.cli.output import add_json_flag, print_result, write_file
 if TYPE_CHECKING:
     from gateway.cli.output import Verbs
 
+CHUNK_BYTES = 64 * 1024
 KINDS = ("exposures", "outcomes", "feedback", "analysis")
 FORMATS = ("csv", "jsonl", "parquet", "json")
 
@@ -44,15 +47,30 @@ def _export(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
     from gateway.cli.client import AdminClient
 
     asked = {"kind": arguments.kind} | ({"format": arguments.format} if arguments.format else {})
-    with AdminClient.of(environ) as client:
-        path, _ = find_experiment(client, arguments)
-        archive = client.get_bytes(f"{path}/exports", **asked)
+    with _archive(arguments.out) as archive:
+        with AdminClient.of(environ) as client:
+            path, _ = find_experiment(client, arguments)
+            client.download(f"{path}/exports", archive, **asked)
+        try:
+            with zipfile.ZipFile(archive) as opened:
+                name = opened.namelist()[0]
+                out = arguments.out or Path(name)
+                with opened.open(name) as content:
+                    num_bytes = write_file(out, iter(partial(content.read, CHUNK_BYTES), b""))
+        except (zipfile.BadZipFile, EOFError):
+            raise CommandFailed("the export was cut off before its end: try again") from None
+    return print_result(arguments, {"file": str(out), "num_bytes": num_bytes}, f"{out}: {num_bytes:,} bytes")
+
+
+@contextmanager
+def _archive(out: Path | None) -> Iterator[IO[bytes]]:
+    """Open a file for the archive, which is gone afterwards: beside the file to write, where there has to be room.
+
+    Raises CommandFailed: when there is none.
+    """
+    folder = out.parent if out is not None else Path()
     try:
-        with zipfile.ZipFile(io.BytesIO(archive)) as opened:
-            name = opened.namelist()[0]
-            content = opened.read(name)
-    except (zipfile.BadZipFile, EOFError):
-        raise CommandFailed("the export was cut off before its end: try again") from None
-    out = arguments.out or Path(name)
-    write_file(out, content)
-    return print_result(arguments, {"file": str(out), "num_bytes": len(content)}, f"{out}: {len(content):,} bytes")
+        with tempfile.TemporaryFile(dir=folder) as archive:
+            yield archive
+    except OSError as error:
+        raise CommandFailed(f"{folder}: {error.strerror or error}") from None

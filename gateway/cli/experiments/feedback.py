@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, get_args
 
 from gateway.cli.output import add_json_flag, print_result
-from gateway.domain.experiments.votes import Source
+from gateway.domain.experiments.feedback.votes import Source
 
 if TYPE_CHECKING:
     from gateway.cli.output import Verbs

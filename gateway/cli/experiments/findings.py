@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from gateway.experiments.recount import Verification
 
 
+KINDS = ("api_key", "endpoint", "stream", "service_tier", "gateway")
+
+
 def register(actions: Verbs) -> None:
     results = actions.add_parser(
         "results",
@@ -33,6 +36,7 @@ def register(actions: Verbs) -> None:
         action="store_true",
         help="show effects by days since units' first requests: whether they fade",
     )
+    results.add_argument("--segment", choices=KINDS, help="show also each segment of this kind, as it is now")
     results.set_defaults(run=_results)
     health = actions.add_parser(
         "health",
@@ -65,7 +69,7 @@ def register(actions: Verbs) -> None:
         description="Split past units of a tenant at random, many times, and count how often that looks like an "
         "effect. Shows also the effects that 7, 14 and 28 days can find.",
     )
-    calibrate.add_argument("metric", metavar="METRIC", help="metric of the ledger, such as cost_nanos")
+    calibrate.add_argument("metric", metavar="METRIC", help="metric of the ledger, such as cost_nanos, or of feedback")
     calibrate.add_argument("--runs", type=int, default=200, metavar="NUMBER", help="random splits (default: 200)")
     calibrate.set_defaults(run=_calibrate)
     for parser in (preview, calibrate):
@@ -90,7 +94,7 @@ def register(actions: Verbs) -> None:
 def _results(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
     from gateway.cli.client import AdminClient
 
-    wanted = {"metric": arguments.metric, "as_of": arguments.as_of}
+    wanted = {"metric": arguments.metric, "as_of": arguments.as_of, "segment": arguments.segment}
     with AdminClient.of(environ) as client:
         path, _ = find_experiment(client, arguments)
         if arguments.by_age:
@@ -114,6 +118,8 @@ def _results(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
     for guardrail in found["guardrails"]:
         if guardrail["verdict"] == "harmed":
             print(guardrail["text"])
+    for segment in found["segments"] or []:
+        _print_segment(segment)
     print()
     print(found["conclusion"])
     return 0
@@ -144,6 +150,17 @@ def _print_shadow(shadow: dict[str, Any]) -> None:
     dropped = {name: num for name, num in shadow["outcomes"].items() if name not in ("answered", "failed")}
     if dropped:
         print("copies that did not run:", ", ".join(f"{num:,} {name}" for name, num in sorted(dropped.items())))
+
+
+def _print_segment(segment: dict[str, Any]) -> None:
+    split = segment["split"]
+    fault = ": units are not split as declared" if split["is_srm"] else ""
+    print(f"\n{split['kind']} {split['name'] or split['value']}{fault}")
+    arms = [(arm["name"], arm["units"], f"{arm['expected_units']:,.0f}") for arm in split["arms"]]
+    print_table(("ARM", "UNITS", "AS DECLARED"), arms)
+    if segment["comparisons"]:
+        rows = [(each[0], *each[2:]) for each in map(_comparison, segment["comparisons"])]
+        print_table(("METRIC", "ARM", "CONTROL", "ARM'S", "DIFFERENCE", "INTERVAL", "PROVEN"), rows)
 
 
 def _arm(arm: dict[str, Any]) -> tuple[object, ...]:

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
+from gateway.domain.experiments.segment_values import Values
+
 if TYPE_CHECKING:
     from gateway.db.pool import Connection
 
@@ -34,6 +36,8 @@ class Request(msgspec.Struct, frozen=True):
     is_delivered: bool
     num_refused: int
     """How many requests alike were refused; 0: the request ran."""
+    segments: Values = ()
+    """The segments of the request; empty where they are not known, and where they were not asked for."""
 
 
 class UsageRow(msgspec.Struct, frozen=True):

@@ -110,7 +110,9 @@ _FEEDBACK = """
           SELECT f.id, u.digest FROM experiment_units u
               JOIN experiments e ON e.id = u.experiment_id
               JOIN feedback f ON f.digest = u.digest AND f.project_id = e.project_id
-          WHERE u.experiment_id = $1) a
+          WHERE u.experiment_id = $1
+          UNION  -- requests of long ago are deleted, and the sums have what was voted about them
+          SELECT c.feedback_id, c.digest FROM feedback_counted c WHERE c.experiment_id = $1) a
         JOIN feedback f ON f.id = a.id
         JOIN feedback_metrics m ON m.project_id = f.project_id AND m.name = f.metric
         LEFT JOIN experiment_units u ON u.experiment_id = $1 AND u.digest = a.digest

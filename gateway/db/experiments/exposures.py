@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from gateway.domain.experiments.segment_values import Origin
+
 if TYPE_CHECKING:
     from gateway.db.pool import Connection
 
@@ -28,19 +30,25 @@ class ExposedRequest(msgspec.Struct, frozen=True):
     created_at: datetime.datetime
     num_refused: int = 0
     """How many requests alike were refused; 0: the request ran."""
+    origin: Origin | None = None
+    """None: not known."""
 
+
+_UNKNOWN = (None,) * len(Origin.__struct_fields__)
 
 # Of an experiment that was removed meanwhile nothing is kept: the usage is written all the same. The lock keeps those
 # that are still there until the transaction ends. In one order, so that no two gateways wait for each other.
 _WRITE = """
     WITH live AS (SELECT id, project_id FROM experiments WHERE id = ANY ($3::text[]) ORDER BY id FOR KEY SHARE)
     INSERT INTO experiment_requests
-        (request_id, project_id, experiment_id, digest, epoch, arm, is_delivered, num_refused, created_at)
+        (request_id, project_id, experiment_id, digest, epoch, arm, is_delivered, num_refused, created_at,
+         api_key_id, endpoint, stream, service_tier, gateway)
     SELECT r.request_id, r.project_id, r.experiment_id, r.digest, r.epoch, r.arm, r.is_delivered, r.num_refused,
-           r.created_at
+           r.created_at, r.api_key_id, r.endpoint, r.stream, r.service_tier, r.gateway
     FROM unnest($1::text[], $2::text[], $3::text[], $4::bytea[], $5::smallint[], $6::smallint[], $7::boolean[],
-                $8::integer[], $9::timestamptz[])
-            AS r (request_id, project_id, experiment_id, digest, epoch, arm, is_delivered, num_refused, created_at)
+                $8::integer[], $9::timestamptz[], $10::text[], $11::text[], $12::boolean[], $13::text[], $14::text[])
+            AS r (request_id, project_id, experiment_id, digest, epoch, arm, is_delivered, num_refused, created_at,
+                  api_key_id, endpoint, stream, service_tier, gateway)
         JOIN live ON live.id = r.experiment_id AND live.project_id = r.project_id
     ORDER BY r.request_id
     ON CONFLICT (request_id) DO NOTHING
@@ -67,6 +75,7 @@ def _columns(each: ExposedRequest) -> tuple[object, ...]:
         each.is_delivered,
         each.num_refused,
         each.created_at,
+        *(msgspec.structs.astuple(each.origin) if each.origin is not None else _UNKNOWN),
     )
 
 

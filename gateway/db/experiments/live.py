@@ -1,4 +1,5 @@
-"""Experiments as gateways serve them: the split, what each arm serves, and which units keep an earlier epoch."""
+"""Experiments as gateways serve them: their names, the split, what each arm serves, and which units keep an earlier
+epoch."""
 
 from __future__ import annotations
 
@@ -109,7 +110,7 @@ async def exposed_digests(conn: Connection, experiment_id: str) -> tuple[bytes, 
     return row["keys"] or b"", row["epochs"] or b""
 
 
-_LIST_FLAGS = """
+_FLAGS = """
     SELECT model FROM experiments
     WHERE project_id = $1 AND state IN ('running', 'paused', 'stopped') AND ($2::text IS NULL OR name = $2)
     ORDER BY name COLLATE "C"
@@ -118,4 +119,4 @@ _LIST_FLAGS = """
 
 async def list_flags(conn: Connection, project_id: str, name: str | None) -> list[str]:
     """Return the model strings of a project's experiments that have started, by name. name: of the only one wanted."""
-    return [row["model"] for row in await conn.fetch(_LIST_FLAGS, project_id, name)]
+    return [row["model"] for row in await conn.fetch(_FLAGS, project_id, name)]

@@ -1,5 +1,5 @@
-"""Results as they were shown: what was seen when. At most one a minute of each experiment, and one at each change of
-state."""
+"""Results as they were shown: what was seen when. At most one a minute of each experiment, none that shows what the one
+before showed, and one at each change of state."""
 
 from __future__ import annotations
 
@@ -32,8 +32,11 @@ class LookRow(msgspec.Struct, frozen=True):
 
 _KEEP = """
     INSERT INTO experiment_looks (experiment_id, version, results)
-    SELECT $1, $2, $3 WHERE $4 OR NOT EXISTS (
-        SELECT FROM experiment_looks WHERE experiment_id = $1 AND looked_at > clock_timestamp() - $5::interval)
+    SELECT $1, $2, $3 WHERE $4 OR (
+        NOT EXISTS (
+            SELECT FROM experiment_looks WHERE experiment_id = $1 AND looked_at > clock_timestamp() - $5::interval)
+        AND $3::jsonb IS DISTINCT FROM (
+            SELECT results FROM experiment_looks WHERE experiment_id = $1 ORDER BY looked_at DESC LIMIT 1))
     ON CONFLICT DO NOTHING
 """
 
@@ -41,7 +44,8 @@ _KEEP = """
 async def keep_look(
     conn: Connection, experiment_id: str, version: int, days: int, results: Results, *, always: bool = False
 ) -> None:
-    """Keep results, unless others were kept within the last minute. always: also then, as when the state changes."""
+    """Keep results, unless others were kept within the last minute, or the last ones were the same. always: also then,
+    as when the state changes."""
     kept = {"days": days, "results": _finite(msgspec.to_builtins(results))}
     await conn.execute(_KEEP, experiment_id, version, msgspec.json.encode(kept).decode(), always, EVERY)
 

@@ -1,7 +1,7 @@
-"""The past traffic of a project as units, to learn from before an experiment starts.
+"""The past traffic and feedback of a project as units, to learn from before an experiment starts.
 
 The ledger knows no units: they are those of the project's experiments where it had any, else each API key or each
-request is taken for one.
+request is taken for one. Feedback is about units, or about requests of experiments.
 """
 
 from __future__ import annotations
@@ -47,7 +47,12 @@ _BY_UNIT = """
     WHERE l.project_id = $1 AND l.created_at >= $2 AND l.kind = 'usage' AND l.experiment_epoch > 0
     ORDER BY l.created_at DESC LIMIT $3
 """
-_HAS_UNITS = "SELECT EXISTS (SELECT FROM experiment_requests WHERE project_id = $1 AND created_at >= $2)"
+# By the newest request of each experiment, which an index has: else all requests of all projects might be read.
+_HAS_UNITS = """
+    SELECT EXISTS (SELECT FROM experiments e CROSS JOIN LATERAL (
+        SELECT created_at FROM experiment_requests WHERE experiment_id = e.id ORDER BY created_at DESC LIMIT 1) r
+    WHERE e.project_id = $1 AND r.created_at >= $2)
+"""
 
 
 async def has_units(conn: Connection, project_id: str, since: datetime.datetime) -> bool:
@@ -63,3 +68,41 @@ async def load_past(conn: Connection, project_id: str, since: datetime.datetime,
     else:
         rows = await conn.fetch(_BY_LEDGER, project_id, since, MAX_ROWS, past == "api_key")
     return [PastRow(row[0], row[1], row[2], UsageRow(*tuple(row)[3:])) for row in rows]
+
+
+MAX_VOTES = 50_000
+"""Votes that are read at most, the newest ones."""
+
+
+class PastVotes(msgspec.Struct, frozen=True):
+    """The votes of one unit by one metric."""
+
+    at: datetime.datetime
+    """The first of them."""
+    total: int
+    """Their sum, in the metric's integers."""
+    num: int
+
+
+# A vote is received after it was cast, so that only those received since then are read.
+_VOTES = """
+    SELECT min(occurred_at), sum(value)::bigint, count(*) FROM (
+        SELECT CASE WHEN $5 THEN coalesce(f.digest, r.digest) ELSE convert_to(f.request_id, 'UTF8') END AS unit,
+               f.occurred_at, f.value
+        FROM feedback f
+            LEFT JOIN experiment_requests r ON r.request_id = f.request_id AND r.project_id = f.project_id
+        WHERE f.project_id = $1 AND f.metric = $2 AND f.received_at >= $3 AND f.occurred_at >= $3
+          AND f.withdrawn_at IS NULL
+        ORDER BY f.received_at DESC LIMIT $4
+    ) v
+    WHERE unit IS NOT NULL GROUP BY unit ORDER BY 1
+"""
+
+
+async def load_past_votes(
+    conn: Connection, project_id: str, metric: str, since: datetime.datetime, *, by_unit: bool
+) -> list[PastVotes]:
+    """Return what each unit, or each request, was voted by a feedback metric since an instant, in the order of first
+    votes. Votes about units alone are about no request."""
+    rows = await conn.fetch(_VOTES, project_id, metric, since, MAX_VOTES, by_unit)
+    return [PastVotes(*row) for row in rows]

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from gateway.db.experiments import segments
 from gateway.domain.experiments.ages import AgeRow
 from gateway.domain.experiments.quantiles import EDGES_MS
 from gateway.domain.experiments.results import SumsRow, TimesRow
@@ -43,6 +44,8 @@ class Total:
         self.sums: SumsOf = {}
         self.times: TimesOf = {}
         self.ages: AgesOf = {}
+        self.segment_units: segments.UnitsOf = {}
+        self.segment_sums: segments.SumsOf = {}
 
     def add(self, experiment_id: str, changes: Changes) -> None:
         """Add the changes of one unit."""
@@ -56,6 +59,13 @@ class Total:
             self.times[place] = self.times.get(place, 0) + num
         for age, sums in changes.ages.items():
             self.ages[experiment_id, age] = self.ages.get((experiment_id, age), NO_UNITS) + sums
+        for of_segments, (units, delivered, requests) in changes.segment_units.items():
+            known = self.segment_units.get((experiment_id, of_segments), NOTHING)
+            counted = known[0] + units, known[1] + delivered, known[2] + requests
+            self.segment_units[experiment_id, of_segments] = counted
+        for (of_segments, metric), sums in changes.segment_sums.items():
+            where = experiment_id, of_segments, metric
+            self.segment_sums[where] = self.segment_sums.get(where, NO_UNITS) + sums
 
     def totals(self) -> TotalsOf:
         """Return the sums of all days together."""
@@ -168,6 +178,7 @@ async def add_total(conn: Connection, total: Total) -> None:
             for (each, key), one in sorted(ages.items(), key=_by_key)
         ]
         await conn.execute(_ADD_AGES, *zip(*of_days, strict=True))
+    await segments.add_segments(conn, total.segment_units, total.segment_sums)
 
 
 def _by_key(item: tuple[tuple[str, AgeKey], Sums]) -> tuple[str, AgeKey]:

@@ -187,7 +187,10 @@ _ROWS = """
     SELECT
         (SELECT json_agg(json_build_array(r.place - 1, r.request_id,
                                           (extract(epoch FROM r.created_at) * 1000000)::bigint, r.epoch, r.arm,
-                                          r.is_delivered, r.num_refused)) FROM requests r) AS requests,
+                                          r.is_delivered, r.num_refused,
+                                          CASE WHEN r.gateway IS NULL THEN '[]'::json ELSE json_build_array(
+                                              r.api_key_id, r.endpoint, r.stream::text, r.service_tier, r.gateway) END))
+         FROM requests r) AS requests,
         (SELECT json_agg(json_build_array(r.place - 1, l.request_id, l.attempt, l.revision, l.finish_reason,
                                           l.prompt_tokens, l.completion_tokens, l.cost_nanos, l.queue_ms, l.prefill_ms,
                                           l.decode_ms, l.ttft_ms, l.latency_ms))
@@ -206,7 +209,9 @@ _ROWS = """
 
 _Decode = Callable[[str], list[tuple[Any, ...]]]
 _Float = float | None
-_decode_requests: _Decode = msgspec.json.Decoder(list[tuple[int, str, int, int, int, bool, int]]).decode
+_decode_requests: _Decode = msgspec.json.Decoder(
+    list[tuple[int, str, int, int, int, bool, int, tuple[str, ...]]]
+).decode
 _decode_usage: _Decode = msgspec.json.Decoder(
     list[tuple[int, str, int, int, str, int, int, int, float, float, float, _Float, _Float]]
 ).decode

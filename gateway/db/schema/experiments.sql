@@ -163,7 +163,14 @@ CREATE TABLE experiment_requests (
     is_delivered   boolean NOT NULL,
     -- How many requests alike were refused; 0: the request ran, and the ledger has its rows.
     num_refused    integer NOT NULL DEFAULT 0 CHECK (num_refused >= 0),
-    created_at     timestamptz NOT NULL
+    created_at     timestamptz NOT NULL,
+    -- What was known of the request before its arm was: NULL where a gateway before segments wrote the row.
+    api_key_id     text,
+    endpoint       text,
+    stream         boolean,
+    service_tier   text,
+    -- The journal of the gateway that had the request.
+    gateway        text
 );
 
 CREATE INDEX experiment_requests_by_unit ON experiment_requests (experiment_id, digest, created_at);
@@ -285,6 +292,40 @@ CREATE TABLE experiment_ages (
     dd             numeric NOT NULL,
     yd             numeric NOT NULL,
     PRIMARY KEY (experiment_id, epoch, arm, metric, age)
+);
+
+-- Units by the segments of their first request, over all days. The values that have a row are those that are counted
+-- apart (`segment_values.MAX_VALUES` of each kind at most); others are counted as 'other'.
+CREATE TABLE experiment_segments (
+    experiment_id  text NOT NULL REFERENCES experiments (id) ON DELETE CASCADE,
+    kind           text NOT NULL CHECK (kind IN ('api_key', 'endpoint', 'stream', 'service_tier', 'gateway')),
+    value          text NOT NULL,
+    epoch          smallint NOT NULL,
+    arm            smallint NOT NULL,
+    num_units      bigint NOT NULL,
+    num_delivered  bigint NOT NULL,
+    num_requests   bigint NOT NULL,
+    PRIMARY KEY (experiment_id, kind, value, epoch, arm)
+);
+
+-- Sums over the units of each segment (`sums.Sums`), over all days.
+CREATE TABLE experiment_segment_sums (
+    experiment_id  text NOT NULL REFERENCES experiments (id) ON DELETE CASCADE,
+    kind           text NOT NULL,
+    value          text NOT NULL,
+    epoch          smallint NOT NULL,
+    arm            smallint NOT NULL,
+    metric         text NOT NULL,
+    n              bigint NOT NULL,
+    y              numeric NOT NULL,
+    yy             numeric NOT NULL,
+    x              numeric NOT NULL,
+    xx             numeric NOT NULL,
+    xy             numeric NOT NULL,
+    d              numeric NOT NULL,
+    dd             numeric NOT NULL,
+    yd             numeric NOT NULL,
+    PRIMARY KEY (experiment_id, kind, value, epoch, arm, metric)
 );
 
 -- Requests that are not analysed, by the reason why they got their arm (`assignment.Reason`), and copies of requests for

@@ -2,11 +2,12 @@
 
 - `assignment`, `allocation`: units to arms by keyed hashes; weights, coverage, epochs, layers
 - `sums`: the data that tables keep and results are made of
-- `exposure`, `treatment`, `vote_ids`: what a request gets and tells of it
+- `exposure`, `treatment`: what a request gets and tells of it
+- `feedback`: votes, and ids of replies that votes name
 - `statistics`, `quantiles`: tests and intervals that hold at every look, families of metrics, judges
 - `effects`, `sizes`: effects of arms, sizes before the start
 - `definition`, `metrics`, `states`: what an experiment is, may measure, and may become
-- `guardrails`, `results`: what stops it, and what one look shows
+- `guardrails`, `results`, `ages`, `segments`: what stops it, and what one look shows, also by days and by segment
 
     slots = free_slots(others, experiment.coverage)
     split = first_split(seed, layer_seed, slots, [arm.weight for arm in experiment.arms])

@@ -12,7 +12,7 @@ from adapters.ref import check_adapter_name
 from gateway.domain.adapters.defaults import NO_DEFAULTS, Defaults
 from gateway.domain.errors import InvalidRequest, shortened
 from gateway.domain.experiments.assignment import NUM_BUCKETS
-from gateway.domain.experiments.metrics import METRICS, read_metric
+from gateway.domain.experiments.metrics import METRICS, QUANTILES, read_metric
 
 MAX_ARMS = 8
 MAX_PRIMARY, MAX_GUARDRAILS, MAX_SECONDARY = 5, 20, 50
@@ -27,6 +27,7 @@ MAX_MIN_DAYS = 365
 UNIT_SOURCES = ("safety_identifier", "user", "prompt_cache_key", "x-lorikeet-unit", "api_key")
 """Beside these, `metadata.<key>`."""
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
+NAME_WORDS = "1 to 64 lower-case letters, digits, '.', '_' and '-', the first a letter or a digit"
 _METADATA = "metadata."
 
 Goal = Literal["increase", "decrease"]
@@ -130,6 +131,12 @@ class Experiment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """The place of each target in the definition and the target: of the arms, then of the shadow arm."""
         of_arms = [(f"arms[{at}].target", arm.target) for at, arm in enumerate(self.arms)]
         return of_arms if self.shadow is None else [*of_arms, ("shadow.target", self.shadow.target)]
+
+
+_KNOWN_METRICS = (
+    f"There are {', '.join(METRICS)}, those of times also with {', '.join(f'.{each}' for each in QUANTILES)}, and the "
+    "project's feedback metrics."
+)
 
 
 def check_definition(experiment: Experiment, own_metrics: Collection[str] = ()) -> None:
@@ -237,7 +244,7 @@ def _check_metrics(metrics: Metrics, own: Collection[str]) -> None:
         for at, metric in enumerate(listed):
             param = f"metrics.{name}[{at}]" + ("" if name == "secondary" else ".metric")
             if read_metric(metric, own) is None:
-                _refuse(param, f"There is no metric `{shortened(metric)}`.")
+                _refuse(param, f"There is no metric `{shortened(metric)}`. {_KNOWN_METRICS}")
             if metric in listed[:at]:
                 _refuse(param, "The metric is listed twice.")
     for at, guardrail in enumerate(metrics.guardrails):
@@ -248,7 +255,7 @@ def _check_metrics(metrics: Metrics, own: Collection[str]) -> None:
 
 def _check_name(name: str, param: str) -> None:
     if _NAME.fullmatch(name) is None:
-        _refuse(param, "A name has 1 to 64 lower-case letters, digits, '.', '_' and '-', and begins with neither sign.")
+        _refuse(param, f"A name has {NAME_WORDS}.")
 
 
 def _within(param: str, value: float, least: float, most: float) -> None:

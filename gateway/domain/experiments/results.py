@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Literal
+from typing import Literal, TypeVar
 
 import msgspec
 
@@ -53,6 +53,9 @@ class TimesRow(msgspec.Struct, frozen=True):
     arm: int
     metric: str
     counts: tuple[int, ...]
+
+
+_Row = TypeVar("_Row", UnitsRow, SumsRow, TimesRow)
 
 
 class Tally(msgspec.Struct, frozen=True):
@@ -171,19 +174,26 @@ def results_of(experiment: Experiment, tally: Tally, own: Mapping[str, Kind] | N
 
 def timeline(experiment: Experiment, tally: Tally, own: Mapping[str, Kind] | None = None) -> list[tuple[int, Results]]:
     """Return what looks at the end of each day showed, oldest first; counts of requests are those of now."""
-    days = {row.day for row in tally.units} | {row.day for row in tally.sums} | {row.day for row in tally.times}
+    units, sums, times = _by_day(tally.units), _by_day(tally.sums), _by_day(tally.times)
     running, looks = msgspec.structs.replace(tally, units=(), sums=(), times=()), []
-    for day in sorted(days):
+    for day in sorted(units.keys() | sums.keys() | times.keys()):
         running = collapsed(
             msgspec.structs.replace(
                 running,
-                units=[*running.units, *(row for row in tally.units if row.day == day)],
-                sums=[*running.sums, *(row for row in tally.sums if row.day == day)],
-                times=[*running.times, *(row for row in tally.times if row.day == day)],
+                units=[*running.units, *units.get(day, ())],
+                sums=[*running.sums, *sums.get(day, ())],
+                times=[*running.times, *times.get(day, ())],
             )
         )
         looks.append((day, results_of(experiment, running, own)))
     return looks
+
+
+def _by_day(rows: Sequence[_Row]) -> dict[int, list[_Row]]:
+    found: dict[int, list[_Row]] = {}
+    for row in rows:
+        found.setdefault(row.day, []).append(row)
+    return found
 
 
 def collapsed(tally: Tally) -> Tally:

@@ -20,6 +20,7 @@ import msgspec
 from gateway.domain.experiments.effects import Kind
 from gateway.domain.experiments.metrics import METRICS
 from gateway.domain.experiments.quantiles import bucket_of
+from gateway.domain.experiments.segment_values import Values
 from gateway.domain.experiments.sums import NO_UNITS, Sums, Unit, change
 
 DAY_US = 86_400_000_000
@@ -76,6 +77,8 @@ class Event(msgspec.Struct, frozen=True):
     """The request's times, in microseconds, by their metrics, of those that have quantiles."""
     votes: Mapping[str, int] = {}
     """What the event adds to the unit's metrics of the project's own; a vote that is replaced is subtracted."""
+    segments: Values = ()
+    """The segments of its request; empty for votes, and where they are not known."""
 
 
 class First(msgspec.Struct, frozen=True, array_like=True):
@@ -118,6 +121,8 @@ class UnitState(msgspec.Struct, frozen=True, array_like=True):
     something."""
     before: Mapping[str, int] = {}
     """What it did before its first exposure, by metric (`before_of`): the covariate. Metrics with 0 are left out."""
+    segments: Values = ()
+    """The segments of the request of its first exposure; empty where they are not known."""
 
     def closes_us(self, window_us: int) -> int:
         """Return when its outcome window ends, in microseconds of Unix time."""
@@ -126,6 +131,9 @@ class UnitState(msgspec.Struct, frozen=True, array_like=True):
 
 Key = tuple[int, int, int]
 """A day since 1970 in UTC, an epoch and the index of an arm."""
+
+SegmentKey = tuple[Values, int, int]
+"""The segments of units, an epoch and the index of an arm."""
 
 
 AgeKey = tuple[int, int, str, int]
@@ -143,6 +151,8 @@ class Rows(msgspec.Struct, frozen=True):
     """The bucket of the unit's time (`quantiles.bucket_of`)."""
     ages: Mapping[AgeKey, Unit] = {}
     """By days since its first exposure, of those on which it did something; for units whose window ended."""
+    segments: Values = ()
+    """The segments that the unit and its sums count in."""
 
 
 NO_ROWS = Rows()
@@ -157,6 +167,10 @@ class Changes(msgspec.Struct, frozen=True):
     times: Mapping[tuple[Key, str, int], int]
     """How many units more, or fewer, are in a bucket."""
     ages: Mapping[AgeKey, Sums] = {}
+    segment_units: Mapping[SegmentKey, tuple[int, int, int]] = {}
+    """As `units`, over all days."""
+    segment_sums: Mapping[tuple[SegmentKey, str], Sums] = {}
+    """As `sums`, over all days."""
 
 
 def folded(events: Iterable[Event], window_us: int) -> UnitState | None:
@@ -167,7 +181,7 @@ def folded(events: Iterable[Event], window_us: int) -> UnitState | None:
         return None
     first = min(exposures, key=_place)
     assert first.exposure is not None
-    state = UnitState(first.at_us, first.request_id, *first.exposure, True, NO_COUNTS, {}, {})
+    state = UnitState(first.at_us, first.request_id, *first.exposure, True, NO_COUNTS, {}, {}, segments=first.segments)
     for event in listed:
         state = _with(state, event, window_us)
     return state
@@ -239,7 +253,8 @@ def rows_of(state: UnitState | None, window_us: int, own: Mapping[str, Kind], *,
                 for name, unit in [*named, *_of_votes(did.votes, own)]
                 if unit is not None and (unit.y or unit.d)
             }
-    return Rows({first: (1, int(state.is_delivered), state.counts.num_requests)}, sums, times, ages)
+    units = {first: (1, int(state.is_delivered), state.counts.num_requests)}
+    return Rows(units, sums, times, ages, segments=state.segments)
 
 
 def contribution(counts: Counts, metric: str, before: Mapping[str, int] | None = None) -> Unit | None:
@@ -289,7 +304,29 @@ def changes(before: Rows, after: Rows) -> Changes:
         for key in _either(before.ages, after.ages)
         if (difference := change(before.ages.get(key), after.ages.get(key))) != NO_UNITS
     }
-    return Changes(units, sums, {place: num for place, num in times.items() if num}, ages)
+    if before.units and after.units and before.segments != after.segments:  # its first request was another one
+        gone, come = changes(before, NO_ROWS), changes(NO_ROWS, after)
+        by_segment = {**gone.segment_units, **come.segment_units}, {**gone.segment_sums, **come.segment_sums}
+    else:
+        by_segment = _of_all_days(units, sums, after.segments or before.segments)
+    return Changes(units, sums, {place: num for place, num in times.items() if num}, ages, *by_segment)
+
+
+def _of_all_days(
+    units: Mapping[Key, tuple[int, int, int]], sums: Mapping[tuple[Key, str], Sums], segments: Values
+) -> tuple[dict[SegmentKey, tuple[int, int, int]], dict[tuple[SegmentKey, str], Sums]]:
+    """Return the units and sums of segments, in which days do not matter; none where the segments are not known."""
+    all_units: dict[SegmentKey, tuple[int, int, int]] = {}
+    all_sums: dict[tuple[SegmentKey, str], Sums] = {}
+    if segments:
+        for (_, epoch, arm), (num, delivered, requests) in units.items():
+            key = segments, epoch, arm
+            known = all_units.get(key, NOTHING)
+            all_units[key] = known[0] + num, known[1] + delivered, known[2] + requests
+        for ((_, epoch, arm), metric), each in sums.items():
+            place = (segments, epoch, arm), metric
+            all_sums[place] = all_sums[place] + each if place in all_sums else each
+    return all_units, all_sums
 
 
 AT_ONCE: dict[str, str] = {"error_rate": "num_errors", "refusal_rate": "num_refusals"}

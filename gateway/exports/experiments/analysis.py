@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import datetime
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any
@@ -13,11 +14,13 @@ import msgspec
 
 from gateway.db.experiments.looks import list_looks
 from gateway.db.experiments.scopes import Scope
+from gateway.db.experiments.segments import Place, load_segments
 from gateway.db.experiments.sums import load_reasons, load_total
 from gateway.domain.experiments import allocation
 from gateway.domain.experiments.assignment import Split
 from gateway.domain.experiments.definition import Experiment
 from gateway.domain.experiments.metrics import read_metric
+from gateway.domain.experiments.sums import Sums
 from gateway.domain.experiments.units import IN_EVERY_UNIT
 
 if TYPE_CHECKING:
@@ -33,6 +36,7 @@ _START = datetime.datetime.fromtimestamp(0, datetime.UTC)
 async def analysis_chunks(conn: Connection, scope: Scope) -> AsyncIterator[bytes]:
     """Yield the bytes of the file; kept looks come a hundred at a time. Within the transaction of a snapshot."""
     total, split = await load_total(conn, scope.id), Split(b"", b"", b"", scope.tables)
+    segments = await load_segments(conn, scope.id)
     num_arms = len(scope.definition.arms)
     whole: dict[str, Any] = {
         "formulas_version": FORMULAS_VERSION,
@@ -53,9 +57,16 @@ async def analysis_chunks(conn: Connection, scope: Scope) -> AsyncIterator[bytes
             (epoch, arm, metric, age, each.n, each.y, each.yy, each.d, each.dd, each.yd)
             for (_, (epoch, arm, metric, age)), each in sorted(total.ages.items(), key=lambda item: item[0])
         ],
+        "segment_units": [
+            (*place, units, delivered) for (_, *place), (units, delivered, _) in sorted(segments.units.items())
+        ],
+        "segment_sums": [
+            (*place, metric, *msgspec.structs.astuple(sums))
+            for ((_, *place), metric), sums in sorted(segments.sums.items(), key=_place)
+        ],
         "not_analysed": dict(sorted((await load_reasons(conn, scope.id)).items())),
     }
-    yield msgspec.json.encode(whole)[:-1] + b',"looks":['
+    yield (await asyncio.to_thread(msgspec.json.encode, whole))[:-1] + b',"looks":['
     after, separator = _START, b""
     while looks := await list_looks(conn, scope.id, after, LOOKS_PER_CHUNK):
         for look in looks:
@@ -63,6 +74,10 @@ async def analysis_chunks(conn: Connection, scope: Scope) -> AsyncIterator[bytes
             separator = b","
         after = looks[-1].looked_at
     yield b"]}\n"
+
+
+def _place(each: tuple[tuple[Place, str], Sums]) -> tuple[Place, str]:
+    return each[0]
 
 
 def _metrics(scope: Scope) -> dict[str, Any]:

@@ -1,14 +1,18 @@
 """`python recompute.py ANALYSIS.json`: compute every published number of an experiment anew from its export `analysis`.
 
 Needs the standard library alone: the formulas stand here a second time, so that anybody can check them. The document of
-experiments names their sources. Prints JSON in the shape of a look's results.
+experiments names their sources. Prints JSON in the shape of a look's results, with `ages` and
+`segments` beside it.
 """
 
 from __future__ import annotations
 
+import copy
 import json
 import math
 import sys
+from bisect import bisect_left
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -20,37 +24,85 @@ Sums = dict[str, int]
 Mean = dict[str, float]
 
 
-def recompute(export: dict[str, Any]) -> dict[str, Any]:
-    """Return what a look at the sums of an export shows."""
-    definition, arms = export["definition"], len(export["definition"]["arms"])
-    alpha, (wanted, levels) = definition["analysis"]["alpha"], wanted_of(export)
-    units = units_of(export, arms)
-    comparisons, quantiles, guardrails = [], [], []
+class Tally:
+    """The numbers of an export that formulas need: of all units, or of one segment's."""
+
+    def __init__(self, export: dict[str, Any], segment: tuple[str, str] | None = None) -> None:
+        definition = export["definition"]
+        self.arms: list[str] = [arm["name"] for arm in definition["arms"]]
+        self.tightest_at: int = definition["analysis"]["tightest_at"]
+        shares = {int(epoch): each for epoch, each in export["shares"].items()}
+        self.shares: dict[int, list[float]] = dict(sorted(shares.items()))
+        self.units = {epoch: [0] * len(self.arms) for epoch in self.shares}
+        self.delivered = [0] * len(self.arms)
+        self.sums: dict[tuple[str, int], dict[int, Sums]] = {}  # by metric and arm, then by epoch
+        self.times: list[tuple[int, int, str, int, int]] = []  # epoch, arm, metric, bucket, units
+        if segment is None:
+            units, sums = ([row[1:] for row in export[name]] for name in ("units", "sums"))
+            self.times = [tuple(row[1:]) for row in export["times"]]
+        else:
+            units, sums = (
+                [row[2:] for row in export[name] if tuple(row[:2]) == segment]
+                for name in ("segment_units", "segment_sums")
+            )
+        for epoch, arm, num, delivered in units:
+            self.units[epoch][arm] += num
+            self.delivered[arm] += delivered
+        for epoch, arm, metric, *values in sums:
+            known = self.sums.setdefault((metric, arm), {}).setdefault(epoch, dict.fromkeys(FIELDS, 0))
+            for field, value in zip(FIELDS, values, strict=True):
+                known[field] += value
+
+    def of_equal_weights(self, arm: int) -> Tally:
+        """Return the numbers of the epochs in which an arm had the control's weight."""
+        found = copy.copy(self)
+        found.shares = {epoch: each for epoch, each in self.shares.items() if math.isclose(each[0], each[arm])}
+        found.units = {epoch: self.units[epoch] for epoch in found.shares}
+        found.times = [row for row in self.times if row[0] in found.shares]
+        found.sums = {}
+        for key, by_epoch in self.sums.items():
+            if kept := {epoch: each for epoch, each in by_epoch.items() if epoch in found.shares}:
+                found.sums[key] = kept
+        return found
+
+
+def recompute(export: dict[str, Any], segment: tuple[str, str] | None = None) -> dict[str, Any]:
+    """Return what a look at the sums of an export shows; segment: a kind and a value."""
+    tally, alpha = Tally(export, segment), export["definition"]["analysis"]["alpha"]
+    wanted, levels = wanted_of(export)
+    treatments = range(1, len(tally.arms))
+    comparisons: list[dict[str, Any]] = []
+    quantiles: list[dict[str, Any]] = []
+    guardrails: list[dict[str, Any]] = []
     for name, role, declared, margin in wanted:
         about = export["metrics"].get(name)
         if about is None:
             continue
-        goal = declared or about["better"]
-        for arm in range(1, arms):
+        goal, level = declared or about["better"], levels[role]
+        for arm in treatments:
             verdict, log_e = "unclear", None
-            seen = of_equal_weights(export, arm) if about["needs_equal_weights"] else export
+            seen = tally.of_equal_weights(arm) if about["needs_equal_weights"] else tally
+            what = {"metric": name, "role": role, "arm": arm, "alpha": level}
             if about["quantile"] is not None:
-                quantiles.append(quantiles_of(seen, name, role, arm, levels[role]))
+                quantiles.append(what | quantiles_of(seen, about, arm, level))
                 verdict = quantile_verdict(quantiles[-1], margin) if goal == "decrease" else "unclear"
             else:
-                compared = comparison(seen, units_of(seen, arms), (name, role, goal), arm, levels[role])
-                comparisons += [compared] if compared else []
+                compared = comparison(seen, name, about["kind"] == "ratio", goal, arm, level)
+                comparisons += [what | compared] if compared else []
                 if about["is_error"]:
-                    verdict, log_e = errors_verdict(export, name, arm)
+                    verdict, log_e = errors_verdict(tally, name, arm)
                 elif compared and goal:
                     verdict = interval_verdict(compared["relative"], goal, margin)
             if role == "guardrail":
                 guardrails.append({"metric": name, "arm": arm, "verdict": verdict, "log_e": log_e})
-    srm = srm_log_e([(units[epoch], shares) for epoch, shares in shares_of(export).items()])
+    srm = srm_log_e([(tally.units[epoch], shares) for epoch, shares in tally.shares.items()])
     secondary = [at for at, each in enumerate(comparisons) if each["role"] == "secondary"]
     kept = e_bh([comparisons[at]["effect"]["log_e"] for at in secondary], alpha)
     return {
-        "arms": [arm_of(export, at) for at in range(arms)],
+        "arms": [
+            {"name": name, "units": sum(units), "compliance": whole / sum(units) if sum(units) else None}
+            for name, whole, *units in zip(tally.arms, tally.delivered, *tally.units.values(), strict=True)
+        ],
         "comparisons": comparisons,
         "quantiles": quantiles,
         "discoveries": [secondary[at] for at in kept],
@@ -59,47 +111,6 @@ def recompute(export: dict[str, Any]) -> dict[str, Any]:
         "is_srm": srm >= -math.log(SRM_ALPHA),
         "not_analysed": export["not_analysed"],
     }
-
-
-def recompute_ages(export: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the effects by days since exposure. A unit that did nothing on a day counts as 0 where all units have a
-    value; their number is that of the units whose outcome window ended, all of which have a cost."""
-    arms, (wanted, levels) = len(export["definition"]["arms"]), wanted_of(export)
-    num = min(export["definition"]["analysis"]["outcome_window_seconds"] // 86_400, 28)
-    closed: dict[tuple[int, int], int] = {}
-    for _, epoch, arm, name, *values in export["sums"]:
-        if name == "cost_nanos":
-            closed[epoch, arm] = closed.get((epoch, arm), 0) + values[0]
-    found = []
-    for name, role, goal, _ in wanted:
-        about = export["metrics"].get(name)
-        if about is None or about["quantile"] is not None or num < 2:
-            continue
-        for arm in range(1, arms):
-            days: list[Any] = []
-            for age in range(num):
-                of_day = {
-                    (row[0], row[1]): dict(zip(("n", "y", "yy", "d", "dd", "yd"), row[4:], strict=True))
-                    for row in export["ages"]
-                    if (row[2], row[3]) == (name, age)
-                }
-                if about["is_in_every_unit"]:
-                    of_day = {place: of_day.get(place, {}) | {"n": n} for place, n in closed.items() if n}
-                sums = [[0, *place, name, *(each.get(field, 0) for field in FIELDS)] for place, each in of_day.items()]
-                what = name, role, goal or about["better"]
-                compared = comparison(export | {"sums": sums}, units_of(export, arms), what, arm, levels[role] / num)
-                days += [[age, compared]] if compared else []
-            if days:
-                trend = trend_of(days[0][1]["effect"]["interval"], days[-1][1]["effect"]["interval"])
-                found.append({"metric": name, "role": role, "arm": arm, "days": days, "trend": trend})
-    return found
-
-
-def trend_of(first: dict[str, float], last: dict[str, float]) -> str:
-    is_lower, is_higher = last["high"] < first["low"], last["low"] > first["high"]
-    if not (is_lower or is_higher):
-        return "unclear"
-    return "fading" if (is_lower and first["low"] > 0) or (is_higher and first["high"] < 0) else "growing"
 
 
 def wanted_of(export: dict[str, Any]) -> tuple[list[tuple[str, str, str | None, float]], dict[str, float]]:
@@ -112,32 +123,78 @@ def wanted_of(export: dict[str, Any]) -> tuple[list[tuple[str, str, str | None, 
     return wanted, {"primary": primary_alpha, "guardrail": GUARDRAIL_ALPHA, "secondary": alpha}
 
 
-def shares_of(export: dict[str, Any]) -> dict[int, list[float]]:
-    return {int(epoch): shares for epoch, shares in sorted(export["shares"].items(), key=lambda each: int(each[0]))}
-
-
-def units_of(export: dict[str, Any], arms: int) -> dict[int, list[int]]:
-    found = {epoch: [0] * arms for epoch in shares_of(export)}
-    for _, epoch, arm, units, _ in export["units"]:
-        found[epoch][arm] += units
+def recompute_ages(export: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the effects by days since exposure, each day's of all units whose outcome window ended."""
+    tally, (wanted, levels) = Tally(export), wanted_of(export)
+    num = min(export["definition"]["analysis"]["outcome_window_seconds"] // 86_400, 28)
+    found = []
+    for name, role, goal, _ in wanted:
+        about = export["metrics"].get(name)
+        if about is None or about["quantile"] is not None or num < 2:
+            continue
+        tallies = [tally_of_age(export, name, age, fills=about["is_in_every_unit"]) for age in range(num)]
+        for arm in range(1, len(tally.arms)):
+            days: list[Any] = []
+            for age, of_age in enumerate(tallies):
+                alpha = levels[role] / num
+                compared = comparison(of_age, name, about["kind"] == "ratio", goal or about["better"], arm, alpha)
+                what = {"metric": name, "role": role, "arm": arm, "alpha": alpha}
+                days += [[age, what | compared]] if compared else []
+            if days:
+                trend = trend_of(days[0][1]["effect"]["interval"], days[-1][1]["effect"]["interval"])
+                found.append({"metric": name, "role": role, "arm": arm, "days": days, "trend": trend})
     return found
 
 
-def arm_of(export: dict[str, Any], arm: int) -> dict[str, Any]:
-    rows = [row for row in export["units"] if row[2] == arm]
-    units, delivered = sum(row[3] for row in rows), sum(row[4] for row in rows)
-    name = export["definition"]["arms"][arm]["name"]
-    return {"name": name, "units": units, "compliance": delivered / units if units else None}
+def tally_of_age(export: dict[str, Any], metric: str, age: int, *, fills: bool) -> Tally:
+    """Return the sums of a metric over one day since exposure. fills: whether a unit that did nothing on the day counts
+    as 0; there are as many units as there are whose outcome window ended, all of which have a cost."""
+    tally = Tally(export)
+    of_all, tally.sums = tally.sums, {}
+    for epoch, arm, name, own_age, *values in export["ages"]:
+        if (name, own_age) == (metric, age):
+            of_day = dict(zip(("n", "y", "yy", "d", "dd", "yd"), values, strict=True))
+            tally.sums.setdefault((metric, arm), {})[epoch] = dict.fromkeys(FIELDS, 0) | of_day
+    for arm in range(len(tally.arms) if fills else 0):
+        of_arm = tally.sums.setdefault((metric, arm), {})
+        for epoch, costs in of_all.get(("cost_nanos", arm), {}).items():
+            if costs["n"]:
+                of_arm[epoch] = of_arm.get(epoch, dict.fromkeys(FIELDS, 0)) | {"n": costs["n"]}
+    return tally
 
 
-def sums_of(export: dict[str, Any], metric: str, arm: int) -> dict[int, Sums]:
-    """Return the sums of an arm by epoch."""
-    found: dict[int, Sums] = {}
-    for _, epoch, own_arm, name, *values in export["sums"]:
-        if (name, own_arm) == (metric, arm):
-            known = found.setdefault(epoch, dict.fromkeys(FIELDS, 0))
-            for field, value in zip(FIELDS, values, strict=True):
-                known[field] += value
+def trend_of(first: dict[str, float], last: dict[str, float]) -> str:
+    is_lower, is_higher = last["high"] < first["low"], last["low"] > first["high"]
+    if not (is_lower or is_higher):
+        return "unclear"
+    return "fading" if (is_lower and first["low"] > 0) or (is_higher and first["high"] < 0) else "growing"
+
+
+def segments_of(export: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return what looks at each segment show, in the order of kinds and values as they are exported."""
+    found = []
+    for kind, value in dict.fromkeys((row[0], row[1]) for row in export["segment_units"]):
+        tally, shown = Tally(export, (kind, value)), recompute(export, (kind, value))
+        counted = list(zip(tally.units.values(), tally.shares.values(), strict=True))
+        arms = range(len(tally.arms))
+        split = {
+            "kind": kind,
+            "value": value,
+            "units": [sum(units[arm] for units, _ in counted) for arm in arms],
+            "expected": [sum(sum(units) * shares[arm] for units, shares in counted) for arm in arms],
+            "log_e": shown["srm_log_e"],
+        }
+        found.append({"split": split, "arms": shown["arms"], "comparisons": shown["comparisons"]})
+    broken = e_bh([each["split"]["log_e"] for each in found], SRM_ALPHA)
+    for at, each in enumerate(found):
+        each["split"]["is_srm"] = at in broken
+    for kind in {each["split"]["kind"] for each in found}:
+        own = [each for each in found if each["split"]["kind"] == kind]
+        places = [(at, index) for at, each in enumerate(own) for index in range(len(each["comparisons"]))]
+        log_es = [own[at]["comparisons"][index]["effect"]["log_e"] for at, index in places]
+        kept = [places[at] for at in e_bh(log_es, export["definition"]["analysis"]["alpha"])]
+        for at, each in enumerate(own):
+            each["discoveries"] = [index for place, index in kept if place == at]
     return found
 
 
@@ -170,55 +227,43 @@ def stratified(strata: list[tuple[int, Mean]]) -> Mean:
     }
 
 
-def theta_of(epochs: list[tuple[Sums, Sums]]) -> float:
-    both = [{field: a[field] + b[field] for field in FIELDS} for a, b in epochs]
+def theta_of(pairs: list[tuple[Sums, Sums]]) -> float:
+    both = [{field: a[field] + b[field] for field in FIELDS} for a, b in pairs]
     spread = math.fsum((each["n"] - 1) * covariance(each, "xx", "x", "x") for each in both)
     shared = math.fsum((each["n"] - 1) * covariance(each, "xy", "x", "y") for each in both)
     return shared / spread if spread else 0.0
 
 
 def comparison(
-    export: dict[str, Any], units: dict[int, list[int]], what: tuple[str, str, str | None], arm: int, alpha: float
+    tally: Tally, metric: str, is_ratio: bool, goal: str | None, arm: int, alpha: float
 ) -> dict[str, Any] | None:
-    name, role, goal = what
-    is_ratio, first, second = (
-        export["metrics"][name]["kind"] == "ratio",
-        *(sums_of(export, name, at) for at in (0, arm)),
-    )
-    none = dict.fromkeys(FIELDS, 0)
-    pairs = [(first.get(epoch, none), second.get(epoch, none)) for epoch in sorted({*first, *second})]
-    full = [(a, b) for a, b in pairs if min(a["n"], b["n"]) >= 2 and (not is_ratio or (a["d"] and b["d"]))]
+    first, second = (tally.sums.get((metric, one), {}) for one in (0, arm))
+    pairs = [(first[epoch], second[epoch]) for epoch in sorted(first.keys() & second.keys())]
+    full = [pair for pair in pairs if all(each["n"] >= 2 and (each["d"] or not is_ratio) for each in pair)]
     if not full:
         return None
     theta = 0.0 if is_ratio else theta_of(full)
-    estimates = []
-    for place in (0, 1):
-        strata = []
-        for pair in full:
-            number = pair[0]["n"] + pair[1]["n"]
-            x_mean = (pair[0]["x"] + pair[1]["x"]) / number
-            strata.append((number, ratio_of(pair[place]) if is_ratio else mean_of(pair[place], theta, x_mean)))
-        estimates.append(stratified(strata))
-    control, treatment = estimates
+    strata: tuple[list[tuple[int, Mean]], list[tuple[int, Mean]]] = ([], [])
+    for pair in full:
+        number = pair[0]["n"] + pair[1]["n"]
+        x_mean = (pair[0]["x"] + pair[1]["x"]) / number
+        for place, sums in enumerate(pair):
+            strata[place].append((number, ratio_of(sums) if is_ratio else mean_of(sums, theta, x_mean)))
+    control, treatment = map(stratified, strata)
     n = int(control["n"] + treatment["n"])
-    u = n * tightest_u(alpha) / export["definition"]["analysis"]["tightest_at"]
+    u = n * tightest_u(alpha) / tally.tightest_at
     effect, se = treatment["mean"] - control["mean"], math.sqrt(control["variance"] + treatment["variance"])
     radius, low, high, log_e = t_radius(n - 2, u, alpha), -math.inf, math.inf, 0.0
     if se:
         low, high, log_e = effect - se * radius, effect + se * radius, t_log_e(effect / se, n - 2, u)
-    better = None if goal is None or log_e < -math.log(alpha) else (effect > 0) == (goal == "increase")
     valued = [sum(each["n"] for each in sums.values()) for sums in (first, second)]
-    assigned = [sum(each[at] for each in units.values()) for at in (0, arm)]
+    assigned = [sum(units[one] for units in tally.units.values()) for one in (0, arm)]
     return {
-        "metric": name,
-        "role": role,
-        "arm": arm,
         "control": control,
         "treatment": treatment,
         "effect": {"n": n, "effect": effect, "se": se, "interval": {"low": low, "high": high}, "log_e": log_e},
         "relative": relative_interval(control, treatment, radius),
-        "alpha": alpha,
-        "is_better": better,
+        "is_better": None if goal is None or log_e < -math.log(alpha) else (effect > 0) == (goal == "increase"),
         "answered": [a / b for a, b in zip(valued, assigned, strict=True)] if all(assigned) else None,
     }
 
@@ -257,14 +302,11 @@ def relative_interval(control: Mean, treatment: Mean, radius: float) -> dict[str
 
 
 def log_e(counts: list[int], shares: list[float], k: float) -> float:
-    total, log = 0, 0.0
-    for count, share in zip(counts, shares, strict=True):
-        if share > 0:
-            log += math.lgamma(k * share + count) - math.lgamma(k * share) - count * math.log(share)
-            total += count
-        elif count:
-            return math.inf
-    return log - math.lgamma(k + total) + math.lgamma(k)
+    if any(count for count, share in zip(counts, shares, strict=True) if share <= 0):
+        return math.inf
+    both = [(count, share) for count, share in zip(counts, shares, strict=True) if share > 0]
+    each_arm = (math.lgamma(k * p + count) - math.lgamma(k * p) - count * math.log(p) for count, p in both)
+    return sum(each_arm) - math.lgamma(k + sum(count for count, _ in both)) + math.lgamma(k)
 
 
 def srm_log_e(epochs: list[tuple[list[int], list[float]]]) -> float:
@@ -275,12 +317,12 @@ def srm_log_e(epochs: list[tuple[list[int], list[float]]]) -> float:
     return highest + math.log(math.fsum(math.exp(each - highest) for each in logs) / len(logs))
 
 
-def errors_verdict(export: dict[str, Any], metric: str, arm: int) -> tuple[str, float]:
-    first, second, pairs = sums_of(export, metric, 0), sums_of(export, metric, arm), []
-    for epoch, shares in shares_of(export).items():
+def errors_verdict(tally: Tally, metric: str, arm: int) -> tuple[str, float]:
+    pairs = []
+    for epoch, shares in tally.shares.items():
         a, b = shares[0], shares[arm]
         if a > 0 and b > 0:
-            failed = [sums[epoch]["y"] if epoch in sums else 0 for sums in (first, second)]
+            failed = [tally.sums.get((metric, one), {}).get(epoch, {"y": 0})["y"] for one in (0, arm)]
             pairs.append((failed, [a / (a + b), b / (a + b)]))
     found = math.fsum(log_e(failed, shares, 10.0) for failed, shares in pairs)
     more = sum(failed[1] - sum(failed) * shares[1] for failed, shares in pairs) > 0
@@ -309,30 +351,21 @@ def e_bh(log_es: list[float], alpha: float) -> list[int]:
     return sorted(order[:rejected])
 
 
-def quantiles_of(export: dict[str, Any], name: str, role: str, arm: int, alpha: float) -> dict[str, Any]:
-    about, shares = export["metrics"][name], shares_of(export)
-    both = {epoch: each for epoch, each in shares.items() if each[0] and each[arm]}
+def quantiles_of(tally: Tally, about: dict[str, Any], arm: int, alpha: float) -> dict[str, Any]:
+    both = {epoch: each for epoch, each in tally.shares.items() if each[0] and each[arm]}
     newest = both[max(both)] if both else []
     alike = {epoch for epoch, each in both.items() if math.isclose(each[0] * newest[arm], each[arm] * newest[0])}
-    k = export["definition"]["analysis"]["tightest_at"] / 2 / tightest_u(alpha / 2)
+    k = tally.tightest_at / 2 / tightest_u(alpha / 2)
     found = []
     for one in (0, arm):
         counts = [0] * (NUM_EDGES + 1)
-        for _, epoch, own_arm, metric, bucket, number in export["times"]:
+        for epoch, own_arm, metric, bucket, number in tally.times:
             if metric == about["name"] and own_arm == one and epoch in alike:
                 counts[bucket] += number
         found.append(quantile_interval(counts, about["quantile"], k, alpha / 2))
     control, treatment = found
     difference = {"low": treatment["low"] - control["high"], "high": treatment["high"] - control["low"]}
-    return {
-        "metric": name,
-        "role": role,
-        "arm": arm,
-        "control": control,
-        "treatment": treatment,
-        "difference": difference,
-        "alpha": alpha,
-    }
+    return {"control": control, "treatment": treatment, "difference": difference}
 
 
 def quantile_interval(counts: list[int], p: float, k: float, alpha: float) -> dict[str, float]:
@@ -340,36 +373,23 @@ def quantile_interval(counts: list[int], p: float, k: float, alpha: float) -> di
     if not total:
         return {"low": 0.0, "high": math.inf, "estimate": math.nan}
 
-    def is_held(below: int) -> bool:
-        return log_e([below, total - below], [p, 1 - p], k) < -math.log(alpha)
+    def last_held(held: int, refuted: int) -> int:
+        """Return the last number of units below the quantile, from `held` towards `refuted`, that is not excluded."""
+        while abs(held - refuted) > 1:
+            middle = (held + refuted) // 2
+            is_held = log_e([middle, total - middle], [p, 1 - p], k) < -math.log(alpha)
+            held, refuted = (middle, refuted) if is_held else (held, middle)
+        return held
 
+    ranks = list(accumulate(counts))  # the bucket of a unit is the first of which the rank is reached
+    edges = [0.0, *EDGES_MS, math.inf, math.inf]  # above no bucket, above each, and above ranks that no unit has
     centre = min(total, max(0, round(total * p)))
-    low = bisected(centre, -1, is_held)
-    high = bisected(centre, total + 1, is_held)
-    lower = bucket_of_rank(counts, low) - 1 if low >= 1 else -1
-    upper = bucket_of_rank(counts, high + 1) if high + 1 <= total else NUM_EDGES
-    middle = bucket_of_rank(counts, max(1, math.ceil(total * p)))
-    return {"low": EDGES_MS[lower] if lower >= 0 else 0.0, "high": edge(upper), "estimate": edge(middle)}
-
-
-def bisected(held: int, refuted: int, is_held: Any) -> int:
-    """Return the last number from `held` towards `refuted` that is held."""
-    while abs(held - refuted) > 1:
-        middle = (held + refuted) // 2
-        held, refuted = (middle, refuted) if is_held(middle) else (held, middle)
-    return held
-
-
-def bucket_of_rank(counts: list[int], rank: int) -> int:
-    for index, count in enumerate(counts):
-        rank -= count
-        if rank <= 0:
-            return index
-    raise ValueError("there are fewer units than the rank")
-
-
-def edge(bucket: int) -> float:
-    return EDGES_MS[bucket] if bucket < NUM_EDGES else math.inf
+    low, high = last_held(centre, -1), last_held(centre, total + 1)
+    return {
+        "low": edges[bisect_left(ranks, low)] if low >= 1 else 0.0,
+        "high": edges[bisect_left(ranks, high + 1) + 1],
+        "estimate": edges[bisect_left(ranks, max(1, math.ceil(total * p))) + 1],
+    }
 
 
 def quantile_verdict(found: dict[str, Any], margin: float) -> str:
@@ -379,6 +399,6 @@ def quantile_verdict(found: dict[str, Any], margin: float) -> str:
 
 
 if __name__ == "__main__":
-    given = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
-    shown = recompute(given) | {"ages": recompute_ages(given)}
+    exported = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
+    shown = recompute(exported) | {"ages": recompute_ages(exported), "segments": segments_of(exported)}
     sys.stdout.write(json.dumps(shown, indent=2) + "\n")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -109,6 +110,43 @@ async def test_results_say_what_may_be_concluded(lorikeet: Cli, acme: Any) -> No
     assert out == "the unit is forgotten; 0 experiments knew it\n"
 
 
+_UNITS = """
+    INSERT INTO experiment_units (experiment_id, digest, epoch, arm)
+    SELECT $1, decode(md5(number::text), 'hex'), 1, number % 2 FROM generate_series(1, $2) AS s (number)
+"""
+
+
+def _names(folder: Path) -> list[str]:
+    return [each.name for each in folder.iterdir()]
+
+
+async def test_an_export_is_written_as_it_comes(lorikeet: Cli, acme: Any, database: Database, tmp_path: Path) -> None:
+    num_units, folder = 30_000, tmp_path / "exports"
+    folder.mkdir()
+    out = folder / "units.jsonl"
+    await lorikeet(*CREATE, *OF_ACME)
+    code, _, err = await lorikeet("experiment", "export", "tone", "exposures", "--out", str(out), *OF_ACME)
+    assert (code, out.exists()) == (1, False) and "has not started" in err
+    made = await lorikeet.json("experiment", "start", "tone", *OF_ACME)
+    async with database.acquire() as conn:
+        await conn.execute(_UNITS, made["id"], num_units)
+    export = ("experiment", "export", "tone", "exposures", "--format", "jsonl", "--out", str(out), *OF_ACME)
+    tracemalloc.start()
+    try:
+        found = await lorikeet.json(*export)
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    rows = [json.loads(line) for line in out.read_text().splitlines()]
+    assert len(rows) == len({row["unit_digest"] for row in rows}) == num_units
+    assert found == {"file": str(out), "num_bytes": out.stat().st_size}
+    assert out.stat().st_size > 5_000_000 > peak_bytes, "neither command nor server holds the rows"
+    assert (out.stat().st_mode & 0o777, _names(folder)) == (0o600, [out.name])
+    nowhere = str(tmp_path / "nowhere" / "x.csv")
+    code, _, err = await lorikeet("experiment", "export", "tone", "exposures", "--out", nowhere, *OF_ACME)
+    assert (code, err.count("\n")) == (1, 1) and "No such file or directory" in err
+
+
 async def test_metrics_layers_and_holdouts(lorikeet: Cli, acme: Any) -> None:
     await lorikeet("experiment", "metric", "create", "thumbs-up", *OF_ACME)
     tone = ("experiment", "metric", "create", "tone", "--type", "label", "--label", "warm=1", "--label", "cold=-1")
@@ -142,6 +180,11 @@ async def test_what_is_wrong_is_said_in_one_line(lorikeet: Cli, acme: Any) -> No
         (("change", "tone", "--shadow-share", "5"), 2, "--shadow-share: the experiment has no shadow arm"),
         (("change", "tone", "--end-arm", "hot"), 2, "there is no arm named 'hot'"),
         (("preview",), 1, "Name a `unit`"),
+        (
+            ("create", "x", "--model", "bad:name", *CREATE[5:]),
+            1,
+            "Invalid value for 'model': expected 1 to 64 lower-case letters, digits, '.', '_' and '-'",
+        ),
         (("calibrate", "smiles"), 1, "Invalid value for 'metric'"),
         (("metric", "create", "x", "--type", "label", "--label", "warm"), 2, "--label: expected NAME=NUMBER"),
         (("layer", "delete", ".."), 1, "is not valid"),

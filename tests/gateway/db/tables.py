@@ -29,13 +29,14 @@ from gateway.admin.routing import routes as admin_routes
 from gateway.db.adapters import adapter_imports
 from gateway.db.billing import deliveries, prices
 from gateway.db.content import idempotency, request_contents, stored_chats
-from gateway.db.experiments import feedback, looks, notes
+from gateway.db.experiments import looks, notes
+from gateway.db.experiments.feedback import votes
 from gateway.db.ledger import journals, refusals, rollups
 from gateway.db.limits import leases, webhooks
 from gateway.db.organization import logins, projects, users
 from gateway.db.pools import backend_keys, replicas
 from gateway.db.routing import routes
-from gateway.domain.experiments import definition
+from gateway.domain.experiments import definition, segment_values
 from tests.gateway.adapters import test_watcher
 from tests.gateway.admin import test_shares
 from tests.gateway.content import test_idempotency, test_stored_chats
@@ -484,6 +485,18 @@ TABLES: dict[str, Coverage] = {
         bound=Reason("one row per experiment, day, epoch, arm and metric"),
         removal=OF_EXPERIMENT,
     ),
+    "experiment_segments": Coverage(
+        access=Route(("projects", "experiments", "results")),
+        foreign=ForeignId("experiment_id"),
+        bound=Bound(segment_values.MAX_VALUES, "values of each kind that are counted apart, by epoch and arm"),
+        removal=OF_EXPERIMENT,
+    ),
+    "experiment_segment_sums": Coverage(
+        access=Route(("projects", "experiments", "results")),
+        foreign=ForeignId("experiment_id"),
+        bound=Bound(segment_values.MAX_VALUES, "values of each kind that are counted apart, by epoch, arm and metric"),
+        removal=OF_EXPERIMENT,
+    ),
     "experiment_times": Coverage(
         access=Route(("projects", "experiments", "results")),
         foreign=ForeignId("experiment_id"),
@@ -532,14 +545,14 @@ TABLES: dict[str, Coverage] = {
     "feedback": Coverage(
         access=Reason("a key of the project that sent the request, by the request's own guard"),
         foreign=test_whose.test_anothers_feedback_is_read_and_withdrawn_as_none,
-        bound=Bound(feedback.KEEP_DAYS, "days for which votes are kept"),
-        removal=Removal(feedback._DROP_OLD),
+        bound=Bound(votes.KEEP_DAYS, "days for which votes are kept"),
+        removal=Removal(votes._DROP_OLD),
     ),
     "feedback_ids": Coverage(
         access=INTERNAL,
         foreign=INTERNAL,
-        bound=Bound(feedback.KEEP_DAYS, "days for which ids of votes are kept"),
-        removal=Removal(feedback._DROP_IDS_OF_PROJECT),
+        bound=Bound(votes.KEEP_DAYS, "days for which ids of votes are kept"),
+        removal=Removal(votes._DROP_IDS_OF_PROJECT),
     ),
     "feedback_counted": Coverage(
         access=INTERNAL,

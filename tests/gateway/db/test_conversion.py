@@ -55,6 +55,8 @@ OF_EXPERIMENTS = {
     "experiment_looks",
     "experiment_reasons",
     "experiment_requests",
+    "experiment_segment_sums",
+    "experiment_segments",
     "experiment_sums",
     "experiment_time_totals",
     "experiment_times",

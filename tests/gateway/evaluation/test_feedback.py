@@ -10,7 +10,7 @@ import pytest
 from gateway.content.keys import content_keys
 from gateway.db.pool import Database
 from gateway.domain.experiments.assignment import unit_digest
-from gateway.domain.experiments.vote_ids import signed_id
+from gateway.domain.experiments.feedback.vote_ids import signed_id
 from gateway.experiments.keys import ProjectKeys
 from gateway.support.cipher import Cipher
 from tests.gateway.content.conftest import everything

@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator
 import pytest
 
 from gateway.db.experiments.events import LOCK_KEY
-from gateway.db.experiments.feedback import lock_votes
-from gateway.db.experiments.feedback_counts import drop_withdrawn
+from gateway.db.experiments.feedback.counts import drop_withdrawn
+from gateway.db.experiments.feedback.votes import lock_votes
 from tests.gateway.evaluation.conftest import Site
 from tests.gateway.evaluation.furniture import connected
 from tests.patience import PATIENCE_S

@@ -70,6 +70,9 @@ class Sent(msgspec.Struct, frozen=True):
     latency_ms: float | None = 60.0
     queue_ms: float = 1.5
     decode_ms: float = 40.0
+    stream: bool = False
+    api_key_id: str = "key"
+    gateway: str = "gw"
 
 
 def unit(number: int) -> bytes:
@@ -115,10 +118,13 @@ async def make_experiment(
 
 _REQUESTS = """
     INSERT INTO experiment_requests (
-        request_id, project_id, experiment_id, digest, epoch, arm, is_delivered, created_at)
-    SELECT u.id, $1, $2, u.digest, u.epoch, u.arm, u.is_delivered, u.at
-    FROM unnest($3::text[], $4::bytea[], $5::smallint[], $6::smallint[], $7::boolean[], $8::timestamptz[])
-        AS u (id, digest, epoch, arm, is_delivered, at)
+        request_id, project_id, experiment_id, digest, epoch, arm, is_delivered, created_at, api_key_id, endpoint,
+        stream, service_tier, gateway)
+    SELECT u.id, $1, $2, u.digest, u.epoch, u.arm, u.is_delivered, u.at, u.api_key_id, 'chat.completions', u.stream,
+           'default', u.gateway
+    FROM unnest($3::text[], $4::bytea[], $5::smallint[], $6::smallint[], $7::boolean[], $8::timestamptz[], $9::text[],
+                $10::boolean[], $11::text[])
+        AS u (id, digest, epoch, arm, is_delivered, at, api_key_id, stream, gateway)
     ON CONFLICT DO NOTHING
 """
 _USAGE = "SELECT count(*) FROM write_usage(ARRAY(SELECT e FROM json_populate_recordset(NULL::ledger, $1::json) e))"
@@ -138,6 +144,9 @@ async def send(conn: Connection, made: Made, requests: Iterable[Sent]) -> list[s
             [each.arm for each in sent],
             [each.is_delivered for each in sent],
             [each.at for each in sent],
+            [each.api_key_id for each in sent],
+            [each.stream for each in sent],
+            [each.gateway for each in sent],
         ]
         await conn.execute(_REQUESTS, made.project_id, made.id, *columns)
         await conn.fetchval(_USAGE, msgspec.json.encode([_event(made, each) for each in sent]).decode())
@@ -150,13 +159,13 @@ def _event(made: Made, sent: Sent) -> dict[str, Any]:
         attempt=sent.attempt,
         organization_id=made.organization_id,
         project_id=made.project_id,
-        api_key_id="key",
+        api_key_id=sent.api_key_id,
         endpoint="chat.completions",
         model="tiny",
         adapter_id=None,
         adapter_version=None,
         adapter_digest=None,
-        stream=False,
+        stream=sent.stream,
         prompt_tokens=7,
         cached_tokens=0,
         completion_tokens=sent.tokens,
@@ -182,8 +191,9 @@ def _event(made: Made, sent: Sent) -> dict[str, Any]:
 
 _REFUSAL = """
     INSERT INTO experiment_requests (
-        request_id, project_id, experiment_id, digest, epoch, arm, is_delivered, num_refused, created_at)
-    VALUES ($1, $2, $3, $4, $5, $6, true, $7, $8)
+        request_id, project_id, experiment_id, digest, epoch, arm, is_delivered, num_refused, created_at, api_key_id,
+        endpoint, stream, service_tier, gateway)
+    VALUES ($1, $2, $3, $4, $5, $6, true, $7, $8, $9, 'chat.completions', $10, 'default', $11)
 """
 _REFUSAL_EVENT = """
     INSERT INTO experiment_events (experiment_id, kind, request_id, created_at) VALUES ($1, 'refusal', $2, $3)
@@ -194,7 +204,8 @@ async def refuse(conn: Connection, made: Made, sent: Sent, num: int = 1) -> None
     """Write refusals of a unit as gateways note them."""
     request_id = f"req_{next(_numbers):09}"
     async with conn.transaction():
-        values = made.project_id, made.id, sent.unit, sent.epoch, sent.arm, num, sent.at
+        origin = sent.api_key_id, sent.stream, sent.gateway
+        values = made.project_id, made.id, sent.unit, sent.epoch, sent.arm, num, sent.at, *origin
         await conn.execute(_REFUSAL, request_id, *values)
         await conn.execute(_REFUSAL_EVENT, made.id, request_id, sent.at)
 

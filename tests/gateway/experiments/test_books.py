@@ -9,9 +9,9 @@ import pytest
 
 from gateway.db.experiments.sums import Total, load_total
 from gateway.db.pool import Database
+from gateway.domain.experiments.feedback.votes import MAX_NUMBER, MILLION
 from gateway.domain.experiments.sums import Sums, Unit, sums_of
 from gateway.domain.experiments.units import DAY_US
-from gateway.domain.experiments.votes import MAX_NUMBER, MILLION
 from gateway.experiments.books import count_events
 from tests.gateway.experiments.books_rows import (
     NOW,

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import datetime
 import random
+import time
 
 import msgspec
 import pytest
@@ -72,11 +74,19 @@ async def test_the_last_day_of_the_timeline_is_what_results_show(database: Datab
             at = LONG_AGO - datetime.timedelta(days=days)
             await send(conn, made, [Sent(unit(100 * days + n), n % 2, at, tokens=n) for n in range(8)])
         await keep_books(database)
-        days_shown = await read_timeline(conn, made)
+        days_shown = await read_timeline(database, made)
         assert len(days_shown) == 6, "five days of first requests, on the next of which windows end"
         last = days_shown[-1][1]
         assert last == await read_results(conn, made)
         assert days_shown == sorted(days_shown, key=lambda each: each[0])
+
+
+_YEARS = """
+    INSERT INTO experiment_sums (experiment_id, day, epoch, arm, metric, n, y, yy, x, xx, xy, d, dd, yd)
+    SELECT $1, date '2020-01-01' + day, 1, arm, metric, 5, 10, 30, 0, 0, 0, 5, 5, 10
+    FROM generate_series(1, $2::integer) AS s (day), generate_series(0, 1) AS a (arm),
+         unnest(ARRAY['paid', 'completion_tokens', 'error_rate', 'queue_ms', 'answer_rate']) AS m (metric)
+"""
 
 
 def _found(results: Results) -> dict[tuple[str, int], str]:
@@ -130,3 +140,73 @@ async def test_harm_pauses_an_experiment_within_600_units(database: Database) ->
             "a person's will"
         )
         assert await conn.fetchval("SELECT state FROM experiments WHERE id = $1", bystander.id) == "running"
+
+
+_SET_UNITS = "UPDATE experiment_days SET num_units = $2 WHERE experiment_id = $1 AND arm = 0"
+_SET_SUMS = "UPDATE experiment_totals SET n = $2 WHERE experiment_id = $1 AND arm = 0 AND metric = 'error_rate'"
+
+
+async def test_a_look_is_of_one_moment_while_the_sums_change(database: Database) -> None:
+    async with database.acquire() as conn:
+        made = await make_experiment(conn)
+        await send(conn, made, [Sent(unit(n), n % 2, LONG_AGO) for n in range(40)])
+    await keep_books(database)
+    is_over = False
+
+    async def change() -> None:
+        """Change units and sums together, as the bookkeeper does."""
+        number = 20
+        while not is_over:
+            number += 1
+            async with database.transaction() as conn:
+                for statement in (_SET_UNITS, _SET_SUMS):
+                    await conn.execute(statement, made.id, number)
+
+    changing = asyncio.create_task(change())
+    seen = set()
+    async with database.acquire() as conn:
+        for _ in range(60):
+            results = await read_results(conn, made)
+            (errors,) = [each for each in results.comparisons if each.metric == "error_rate"]
+            assert errors.control.n == results.arms[0].units
+            seen.add(errors.control.n)
+    is_over = True
+    await changing
+    assert len(seen) > 5, "the sums changed meanwhile"
+
+
+async def test_years_of_days_do_not_hold_up_the_gateway(database: Database) -> None:
+    async with database.acquire() as conn:
+        made = await make_experiment(conn, WIDE)
+        await conn.execute(_YEARS, made.id, 1_000)
+    longest_s, is_over = 0.0, False
+
+    async def watch() -> None:
+        """Measure how long the event loop lets others wait."""
+        nonlocal longest_s
+        while not is_over:
+            began_s = time.monotonic()
+            await asyncio.sleep(0)
+            longest_s = max(longest_s, time.monotonic() - began_s)
+
+    watching = asyncio.create_task(watch())
+    began_s = time.monotonic()
+    days = await read_timeline(database, made)
+    took_s = time.monotonic() - began_s
+    is_over = True
+    await watching
+    assert len(days) == 1_000
+    assert longest_s < took_s / 4, "one step of the work is far shorter than the whole"
+
+
+async def test_a_page_that_stays_open_keeps_no_look_twice(database: Database) -> None:
+    async with database.acquire() as conn:
+        made = await make_experiment(conn)
+        for num_units in (4, 6):
+            await send(conn, made, [Sent(unit(n), n % 2, LONG_AGO) for n in range(num_units)])
+            await keep_books(database)
+            for _ in range(5):
+                await read_results(conn, made)
+                await conn.execute("UPDATE experiment_looks SET looked_at = looked_at - interval '2 minutes'")
+        looks = await list_looks(conn, made.id, LONG_AGO)
+    assert [sum(arm.units for arm in look.results.arms) for look in looks] == [4, 6]

@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 import datetime
 
+import msgspec
+
 from gateway.db.experiments.events import KEPT_REQUESTS
 from gateway.db.pool import Database
 from gateway.domain.experiments.sums import Unit, sums_of
 from gateway.experiments.books import count_events, forget
+from gateway.exports.experiments.produce import make_export_request, open_experiment_export
 from tests.gateway.experiments.books_rows import (
     NOW,
     WINDOW_S,
@@ -86,3 +89,21 @@ async def test_requests_of_long_ago_go_and_their_units_stay(database: Database) 
     assert await sums(database, made, "completion_tokens") == sums_of([Unit(3, d=1), Unit(8, d=1)])
     verification = await verified(database, made)
     assert (verification.differences, verification.num_units, verification.num_recounted) == ((), 2, 1)
+
+
+async def test_a_vote_about_a_request_of_long_ago_is_exported_as_it_is_counted(database: Database) -> None:
+    ages_ago = NOW - datetime.timedelta(seconds=WINDOW_S, days=1) - KEPT_REQUESTS
+    async with database.acquire() as conn:
+        made = await make_experiment(conn, days_ago=200)
+        (request_id,) = await send(conn, made, [Sent(unit(1), at=ages_ago)])
+        await vote(conn, made, 7_000_000, request_id=request_id, at=ages_ago)
+        await keep_books(database)
+        await keep_books(database)  # each bookkeeper tidies once at its start
+        assert await conn.fetchval("SELECT count(*) FROM experiment_requests") == 0
+    assert await sums(database, made, "paid") == sums_of([Unit(7_000_000)])
+    request = make_export_request(made.project_id, made.id, "feedback", "jsonl")
+    async with open_experiment_export(database, request) as export:
+        assert export is not None
+        rows = b"".join([chunk async for chunk in export.chunks()]).splitlines()
+    (row,) = map(msgspec.json.decode, rows)
+    assert (row["value"], row["unit_digest"], row["is_in_window"]) == (7.0, unit(1).hex(), True)

@@ -13,11 +13,13 @@ from gateway.db.pool import Database
 from gateway.domain.errors import BackendFailed, ClientGone, GatewayError, InvalidRequest, LimitReached, Overloaded
 from gateway.domain.experiments.assignment import Reason, unit_digest
 from gateway.domain.experiments.exposure import Exposure
+from gateway.domain.experiments.segment_values import Origin
 from gateway.experiments.notes import Notes
 from tests.gateway.bases import BASE_DIGEST
 from tests.gateway.experiments.making import KEY, ArmOf, Made, make_pool_row, start_experiment
 from tests.gateway.live import Tenant, make_tenant
 
+ORIGIN = Origin("key_1", "/v1/chat/completions", True, "default", "gw")
 LIMITED = LimitReached("too many")
 
 
@@ -93,10 +95,13 @@ async def test_a_refusal_is_an_event_of_its_unit(
 ) -> None:
     notes = Notes(database, lost())
     for number in range(3):
-        notes.refused(exposure(made, "ann", 1), acme.project_id, f"req_{number}", error)
-    notes.refused(exposure(made, "bob", 0, "no_unit"), acme.project_id, "req_x", error)
+        notes.refused(exposure(made, "ann", 1), acme.project_id, f"req_{number}", error, ORIGIN)
+    notes.refused(exposure(made, "bob", 0, "no_unit"), acme.project_id, "req_x", error, ORIGIN)
     await notes.flush()
-    found = [(row["request_id"], row["num_refused"], row["arm"]) for row in await rows(database, "experiment_requests")]
+    requests = await rows(database, "experiment_requests")
+    found = [(row["request_id"], row["num_refused"], row["arm"]) for row in requests]
+    origins = [(row["api_key_id"], row["endpoint"], row["stream"], row["gateway"]) for row in requests]
+    assert origins == ([("key_1", "/v1/chat/completions", True, "gw")] if is_refusal else [])
     events = [(row["kind"], row["request_id"]) for row in await rows(database, "experiment_events")]
     assert found == ([("req_0", 3, 1)] if is_refusal else [])
     assert events == ([("refusal", "req_0")] if is_refusal else [])
@@ -108,7 +113,7 @@ async def test_what_the_database_does_not_take_waits(database: Database, acme: T
     for number in range(2):
         notes.exposed(exposure(made, "ann"))
         notes.exposed(exposure(made, "", 0, "no_unit"))
-        notes.refused(exposure(made, "ann"), acme.project_id, f"req_{number}", LIMITED)
+        notes.refused(exposure(made, "ann"), acme.project_id, f"req_{number}", LIMITED, ORIGIN)
         await notes.flush()
     assert await rows(database, "experiment_units") == []
     away.is_away = False
@@ -136,7 +141,7 @@ async def test_notes_of_an_experiment_that_is_gone_go_with_it(database: Database
     notes = Notes(database, lost())
     gone = Exposure("exp_gone", "gone", 1, 0, "control", 1, "split", b"d" * 16)
     notes.exposed(gone)
-    notes.refused(gone, acme.project_id, "req_1", LIMITED)
+    notes.refused(gone, acme.project_id, "req_1", LIMITED, ORIGIN)
     notes.exposed(exposure(made, "ann"))
     await notes.flush()
     assert [row["experiment_id"] for row in await rows(database, "experiment_units")] == [made.id]
@@ -162,7 +167,7 @@ async def test_notes_whose_writing_was_not_heard_of_count_once(database: Databas
     unheard, counter = Unheard(database), lost()
     notes = Notes(unheard, counter)  # type: ignore[arg-type]
     notes.exposed(exposure(made, "", 0, "no_unit"))
-    notes.refused(exposure(made, "ann"), acme.project_id, "req_1", LIMITED)
+    notes.refused(exposure(made, "ann"), acme.project_id, "req_1", LIMITED, ORIGIN)
     await notes.flush()
     notes.exposed(exposure(made, "", 0, "no_unit"))
     await notes.flush()

@@ -15,10 +15,11 @@ from gateway.db.pool import Database
 from gateway.domain.experiments.definition import Analysis, Experiment
 from gateway.domain.experiments.quantiles import EDGES_MS
 from gateway.domain.experiments.results import SumsRow, Tally, TimesRow, UnitsRow, results_of
+from gateway.domain.experiments.segment_values import KINDS
 from gateway.domain.experiments.sums import Unit, sums_of
-from gateway.experiments.results import read_ages, read_look
+from gateway.experiments.results import read_ages, read_look, read_segments
 from gateway.exports.experiments.produce import make_export_request, open_experiment_export
-from gateway.exports.experiments.recompute import recompute, recompute_ages
+from gateway.exports.experiments.recompute import recompute, recompute_ages, segments_of
 from tests.gateway.experiments.books_rows import DEFINITION as ROWS_OF
 from tests.gateway.experiments.books_rows import (
     NOW,
@@ -166,11 +167,15 @@ async def test_the_script_makes_of_an_export_what_the_kept_look_in_it_shows(data
     chance = random.Random(1)
     async with database.acquire() as conn:
         made = await make_experiment(conn)
-        sent = [Sent(unit(n), n % 2, long_ago, tokens=chance.randrange(20) + 9 * (n % 2)) for n in range(80)]
+        sent = [
+            Sent(unit(n), n % 2, long_ago, tokens=chance.randrange(20) + 40 * (n % 2), stream=n % 4 > 1)
+            for n in range(80)
+        ]
         for number, request_id in enumerate(await send(conn, made, sent)):
             await vote(conn, made, number % 3, request_id=request_id, at=long_ago)
         await keep_books(database)
         look = await read_look(conn, made)
+        segments = [each for kind in KINDS for each in await read_segments(conn, made, kind)]
     request = make_export_request(made.project_id, made.id, "analysis", None)
     async with open_experiment_export(database, request) as export:
         assert export is not None
@@ -180,6 +185,10 @@ async def test_the_script_makes_of_an_export_what_the_kept_look_in_it_shows(data
     assert [arm["units"] for arm in published["arms"]] == [40, 40]
     del published["may_decide"]  # which depends on the day of asking
     assert_same(recompute(whole), published)
+    found = {(each["split"]["kind"], each["split"]["value"]): each for each in segments_of(whole)}
+    assert len(segments) == len(found) == 6 and any(each.discoveries for each in segments)
+    for segment in segments:
+        assert_same(found[segment.split.kind, segment.split.value], msgspec.to_builtins(segment))
     kept = whole["looks"][0]["results"]
     del kept["may_decide"]
     # JSON has no infinity: the bounds of a look are null where nothing bounds them

@@ -53,6 +53,8 @@ async def test_refusals_of_a_unit_are_noted_with_its_arm(
             await asyncio.sleep(0.1)
     assert {row["request_id"] for row in refused} <= {reply.headers["x-request-id"] for reply in replies}
     assert {(row["epoch"], row["arm"]) for row in refused} == {(1, 1)}
+    origins = {(row["endpoint"], row["stream"], row["service_tier"]) for row in refused}
+    assert origins == {("/v1/chat/completions", False, "default")} and all(row["gateway"] for row in refused)
     (digest,) = await lab.digests(ann)
     assert {row["digest"] for row in (*refused, *await lab.rows("experiment_units"))} == {digest}
     assert await lab.rows("ledger", 0) == []

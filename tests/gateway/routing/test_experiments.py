@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gateway.domain.experiments.assignment import assign
-from gateway.domain.experiments.vote_ids import is_signed, request_id_of
+from gateway.domain.experiments.feedback.vote_ids import is_signed, request_id_of
 from tests.gateway.experiments.making import set_state
 from tests.gateway.routing.lab import CHAT, COMPLETIONS, EMBEDDINGS, HEADER, Lab, arm_of
 from tests.patience import PATIENCE_S, least
@@ -40,6 +40,9 @@ async def test_one_unit_has_one_arm_everywhere(lab: Lab) -> None:
         assert row["adapter_version"] == index + 1
         assert row["experiment_delivered"] is True
         assert exposed[row["request_id"]]["created_at"] == row["created_at"]
+        for name in ("api_key_id", "endpoint", "stream", "service_tier"):
+            assert exposed[row["request_id"]][name] == row[name]
+    assert len({row["gateway"] for row in exposed.values()}) == 2, "each gateway's journal"
     noted = {digests[row["digest"]]: (row["epoch"], row["arm"]) for row in await lab.rows("experiment_units", 20)}
     assert noted == {unit: (1, int(arm == "warm")) for unit, arm in arms.items()}
 

@@ -6,7 +6,7 @@ import { post } from "../../../lib/api.js";
 import { percent, plural } from "../../../lib/format/format.js";
 import { html, useEffect, useState } from "../../../lib/html.js";
 import { pathOf } from "../../../lib/projects_api.js";
-import { isInLedger, isQuantile, metricTitle, sourceInWords } from "../words.js";
+import { hasPast, isQuantile, metricTitle, sourceInWords } from "../words.js";
 import { wrongValues } from "./values.js";
 
 const WAIT_MS = 400;
@@ -32,12 +32,12 @@ export function useSize(projectId, body, version = 0) {
   return found;
 }
 
-/** By which metric's past the size is told: a quantile by its mean, what the ledger does not know by the cost. */
-export const sizedBy = (metric) => (isInLedger(metric) ? metric.split(".")[0] : "cost_nanos");
+/** By which metric's past the size is told: a quantile by its mean, what neither ledger nor feedback know by the cost. */
+export const sizedBy = (metric) => (hasPast(metric) ? (isQuantile(metric) ? metric.split(".")[0] : metric) : "cost_nanos");
 
 /** What the size is of, where that is not the metric itself. */
 export function sizeNote(metric) {
-  if (!isInLedger(metric)) return `The past does not tell how “${metricTitle(metric)}” varies, so this is for the cost. `;
+  if (!hasPast(metric)) return `The past does not tell how “${metricTitle(metric)}” varies, so this is for the cost. `;
   return isQuantile(metric) ? "For the mean instead of the quantile: " : "";
 }
 

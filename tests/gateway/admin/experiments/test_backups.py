@@ -12,7 +12,7 @@ from gateway.db.experiments.experiments import find_experiment, split_of
 from gateway.db.pool import Database
 from gateway.domain.experiments.assignment import assign
 from gateway.experiments.keys import ProjectKeys
-from gateway.experiments.results import read_results
+from gateway.experiments.results import read_results, read_segments
 from gateway.support.cipher import Cipher
 from tests.gateway.experiments.books_rows import NOW, Sent, keep_books, make_experiment, send, unit, verified
 
@@ -30,7 +30,7 @@ async def test_a_restored_installation_assigns_and_shows_as_before(dsn: str, emp
         async with database.acquire() as conn:
             before = await find_experiment(conn, made.project_id, made.id)
             assert before is not None
-            results = await read_results(conn, before)
+            results, segments = await read_results(conn, before), await read_segments(conn, before, "stream")
             await send(conn, made, [Sent(unit(100), at=at)])  # an event that waits
     for argv, data_dir, url in ((["backup"], here, dsn), (["restore"], there, empty_dsn)):
         environ = {"LORIKEET_DATA_DIR": str(data_dir), "DATABASE_URL": url}
@@ -42,6 +42,7 @@ async def test_a_restored_installation_assigns_and_shows_as_before(dsn: str, emp
             after = await find_experiment(conn, made.project_id, made.id)
             assert after == before
             assert await read_results(conn, after) == results
+            assert await read_segments(conn, after, "stream") == segments != []
         names = [f"user-{number}" for number in range(100)]
         assert [assign(split_of(after), name, b"") for name in names] == [
             assign(split_of(before), name, b"") for name in names

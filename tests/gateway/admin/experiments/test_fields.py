@@ -5,10 +5,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
-from gateway.admin.experiments import experiments, layers, metrics
+from gateway.admin.experiments import experiments, layers, metrics, wire, wire_previews
 from gateway.domain.experiments.definition import MAX_ARMS
+from gateway.http.explain import PATTERN_WORDS
 from tests.gateway.admin.experiments.conftest import Lab, definition
 
 
@@ -88,6 +90,75 @@ async def test_a_wrong_definition_is_refused_by_its_field(lab: Lab, change: dict
     assert await lab.refusal(lab.path, definition(**change)) == (400, param)
     assert (await lab.client.get(lab.path)).json()["data"] == []
     assert await lab.events() == []
+
+
+NAME = "expected 1 to 64 lower-case letters, digits, '.', '_' and '-', the first a letter or a digit."
+OWN = {"name": "stars", "type": "number", "goal": "increase"}
+MESSAGES: list[tuple[str, dict[str, Any], str]] = [
+    ("experiments", definition(model="bad:name"), f"Invalid value for 'model': {NAME}"),
+    ("experiments", definition(name="Upper"), f"Invalid value for 'name': {NAME}"),
+    ("experiments", definition(layer="a b"), f"Invalid value for 'layer': {NAME}"),
+    ("experiments", definition(holdout="-"), f"Invalid value for 'holdout': {NAME}"),
+    ("experiments", definition(arms=arms(name="A")), f"Invalid value for 'arms[1].name': {NAME}"),
+    (
+        "experiments",
+        definition(arms=arms(target={"model": "a b"})),
+        "Invalid value for 'arms[1].target.model': expected a model string without spaces and control characters.",
+    ),
+    (
+        "experiments",
+        definition(unit={"from": "a\n"}),
+        "Invalid value for 'unit.from': expected a string without control characters.",
+    ),
+    (
+        "experiments",
+        definition(unit={"from": "cookie"}),
+        "The unit comes from safety_identifier, user, prompt_cache_key, x-lorikeet-unit, api_key or metadata.<key>.",
+    ),
+    (
+        "experiments",
+        definition(metrics={"primary": [{"metric": "cost_nanos.p95", "goal": "decrease"}]}),
+        "There is no metric `cost_nanos.p95`. There are cost_nanos, prompt_tokens, completion_tokens, ttft_ms, "
+        "time_per_token_ms, queue_ms, engine_ms, error_rate, refusal_rate, length_rate, answer_rate, those of times "
+        "also with .p50, .p90, .p95, .p99, and the project's feedback metrics.",
+    ),
+    ("experiments/preview", {"experiment_id": "a b", "unit": "ann"}, "expected an id: letters, digits, '_' and '-'."),
+    ("experiments/preview", {"experiment_id": "exp", "unit": "\0"}, "expected a string without a NUL character."),
+    ("feedback_metrics", OWN | {"name": "Stars"}, f"Invalid value for 'name': {NAME}"),
+    ("experiment_layers", {"name": "Layer"}, f"Invalid value for 'name': {NAME}"),
+    ("holdouts", {"name": "a/b", "size": 5}, f"Invalid value for 'name': {NAME}"),
+    ("experiment_units/forget", {"unit": "a\0"}, "expected a string without a NUL character."),
+]
+
+
+@pytest.mark.parametrize(("path", "body", "message"), MESSAGES, ids=str)
+async def test_a_refusal_says_in_words_what_is_allowed(lab: Lab, path: str, body: dict[str, Any], message: str) -> None:
+    reply = await lab.client.post(f"{lab.project}/{path}", json=body)
+    assert reply.status_code == 400 and reply.json()["error"]["message"].endswith(message), reply.text
+
+
+def test_every_pattern_of_a_body_about_experiments_is_told_in_words() -> None:
+    """No refusal shows a regular expression, whichever field is wrong."""
+    bodies = [wire.CreateExperiment, wire.ModifyExperiment, wire.DecideExperiment, wire.CreateFeedbackMetric]
+    more = [wire.CreateLayer, wire.CreateHoldout, wire.ForgetUnit, wire_previews.PreviewExperiment]
+    listed: list[Any] = [
+        msgspec.inspect.type_info(each) for each in (*bodies, *more, wire_previews.CalibrateExperiment)
+    ]
+    num = 0
+    while listed:
+        each = listed.pop()
+        if isinstance(each, msgspec.inspect.Metadata):
+            if getattr(each.type, "pattern", None) is not None:
+                num += 1
+                assert (each.extra or {}).get(PATTERN_WORDS), each
+            elif not isinstance(each.type, msgspec.inspect.StrType):
+                listed.append(each.type)
+            continue
+        assert getattr(each, "pattern", None) is None, f"{each} has a pattern and no words"
+        listed += [one.type for one in getattr(each, "fields", ())]
+        listed += getattr(each, "types", ())
+        listed += [getattr(each, name) for name in ("item_type", "key_type", "value_type") if hasattr(each, name)]
+    assert num > 10
 
 
 async def test_a_draft_is_refused_what_a_new_one_is(lab: Lab) -> None:

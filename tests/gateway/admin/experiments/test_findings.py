@@ -2,17 +2,30 @@
 
 from __future__ import annotations
 
+import asyncio
 import datetime
 from typing import Any
 
 import httpx
 
+from gateway.db.experiments import past
 from gateway.db.ledger.usage import UsageEvent, write_usage_events
 from gateway.db.organization.projects import purge_project
 from gateway.domain.experiments.assignment import unit_digest
 from tests.gateway.admin.experiments.conftest import Lab, definition
 from tests.gateway.admin_server import AdminServer
-from tests.gateway.experiments.books_rows import NOW, Made, Sent, keep_books, refuse, send, unit
+from tests.gateway.experiments.books_rows import (
+    NOW,
+    Made,
+    Sent,
+    keep_books,
+    make_experiment,
+    refuse,
+    send,
+    unit,
+    vote,
+    withdraw,
+)
 
 HOUR = datetime.timedelta(hours=1)
 METRICS = {
@@ -280,6 +293,34 @@ async def test_a_calibration_counts_false_alarms_on_past_traffic(lab: Lab) -> No
     assert await lab.refusal(f"{lab.path}/calibrate", body | {"runs": 2001}) == (400, "runs")
 
 
+async def test_a_project_has_one_calibration_at_a_time(lab: Lab) -> None:
+    await past_traffic(lab)
+    body = {"metric": "completion_tokens", "runs": 300, "tightest_at": 400}
+    replies = await asyncio.gather(*(lab.client.post(f"{lab.path}/calibrate", json=body) for _ in range(4)))
+    assert sorted(reply.status_code for reply in replies) == [200, 503, 503, 503]
+    assert {reply.headers.get("retry-after") for reply in replies if reply.status_code == 503} == {"10"}
+    assert (await lab.client.post(f"{lab.path}/calibrate", json=body | {"runs": 1})).status_code == 200
+
+
+_STRANGERS = """
+    INSERT INTO experiment_requests (
+        request_id, project_id, experiment_id, digest, epoch, arm, is_delivered, created_at)
+    SELECT 'req_' || number, $1, $2, decode(md5(number::text), 'hex'), 1, 0, true, now()
+    FROM generate_series(1, 20000) AS s (number)
+"""
+
+
+async def test_a_preview_reads_no_requests_of_other_projects(lab: Lab) -> None:
+    async with lab.database.acquire() as conn:
+        stranger = await make_experiment(conn, project="globex")
+        await conn.execute(_STRANGERS, stranger.project_id, stranger.id)
+        await conn.execute("ANALYZE experiment_requests, experiments")
+        plan = await conn.fetch(f"EXPLAIN {past._HAS_UNITS}", lab.project_id, NOW - datetime.timedelta(days=28))
+        assert "Seq Scan on experiment_requests" not in "\n".join(row[0] for row in plan)
+        assert not await past.has_units(conn, lab.project_id, NOW - datetime.timedelta(days=28))
+        assert await past.has_units(conn, stranger.project_id, NOW - datetime.timedelta(days=28))
+
+
 async def test_units_of_earlier_experiments_are_what_is_learnt_from(lab: Lab) -> None:
     _, rows = await started(lab)
     await run(lab, rows)
@@ -287,6 +328,45 @@ async def test_units_of_earlier_experiments_are_what_is_learnt_from(lab: Lab) ->
     body = {"metric": "completion_tokens", "relative_effect": 0.1}
     size = (await lab.client.post(f"{lab.path}/preview", json=body)).json()["size"]
     assert (size["past_units"], size["units_per_day"]) == ("unit", 60.0)
+
+
+async def test_a_preview_of_a_feedback_metric_learns_from_earlier_votes(lab: Lab) -> None:
+    body = {"metric": "stars", "relative_effect": 0.1}
+    stars = {"name": "stars", "type": "number", "goal": "increase", "kind": "ratio"}
+    assert await lab.refusal(f"{lab.path}/preview", body) == (400, "metric"), "there is no such metric yet"
+    for own in (stars, stars | {"name": "likes", "kind": "mean"}):
+        assert (await lab.client.post(f"{lab.project}/feedback_metrics", json=own)).status_code == 200
+    reply = await lab.client.post(f"{lab.path}/preview", json=body)
+    assert reply.json()["error"]["message"] == "There is too little feedback of the past to learn from."
+    _, rows = await started(lab)
+    async with lab.database.acquire() as conn:
+        at = NOW - datetime.timedelta(days=3)
+        ids = await send(conn, rows, [Sent(unit(n // 2), n // 2 % 2, at) for n in range(80)])
+        for number, request_id in enumerate(ids):  # two requests of each of 40 units, of which 30 vote: 2 and 4 stars
+            if number < 60:
+                value = (2 + number % 4 // 2 * 2) * 1_000_000
+                await vote(conn, rows, value, request_id=request_id, metric="stars", at=at)
+                await vote(conn, rows, value, request_id=request_id, metric="likes", at=at)
+        await vote(conn, rows, 3_000_000, digest=unit(500), metric="stars", at=at)
+        withdrawn = await vote(conn, rows, 5_000_000, digest=unit(501), metric="stars", at=at)
+        await withdraw(conn, rows, withdrawn)
+        long_ago = NOW - datetime.timedelta(days=200)
+        await vote(conn, rows, 5_000_000, digest=unit(502), metric="stars", at=long_ago)
+    size = (await lab.client.post(f"{lab.path}/preview", json=body)).json()["size"]
+    assert (size["past_units"], size["units_per_day"]) == ("unit", 31)
+    assert abs(size["mean"] - 3) < 1e-9, "in stars: the sum of votes by their number"
+    assert abs(size["deviation"] - 1) < 0.05
+    assert "At your 31 units with feedback a day" in size["text"]
+    by_request = (await lab.client.post(f"{lab.path}/preview", json=body | {"past_units": "request"})).json()["size"]
+    assert by_request["units_per_day"] == 60, "votes about units alone are about no request"
+    sums = (await lab.client.post(f"{lab.path}/preview", json=body | {"metric": "likes"})).json()["size"]
+    assert (sums["units_per_day"], round(sums["mean"], 9)) == (30, 6), "the sum of a unit's votes"
+    found = (await lab.client.post(f"{lab.path}/calibrate", json={"metric": "stars", "runs": 20})).json()
+    assert (found["num_units"], found["past_units"], round(found["mean"], 9)) == (31, "unit", 3)
+    for path in ("preview", "calibrate"):
+        wrong = {"metric": "stars", "past_units": "api_key"} | ({"relative_effect": 0.1} if path == "preview" else {})
+        assert await lab.refusal(f"{lab.path}/{path}", wrong) == (400, "past_units")
+        assert await lab.refusal(f"{lab.path}/{path}", wrong | {"metric": "stars.p95"}) == (400, "metric")
 
 
 async def test_a_unit_is_forgotten_and_not_even_the_audit_log_names_it(
@@ -317,6 +397,9 @@ _OF_PROJECT = """
          + (SELECT count(*) FROM feedback WHERE project_id = $1)
          + (SELECT count(*) FROM experiment_units) + (SELECT count(*) FROM experiment_days)
          + (SELECT count(*) FROM experiment_sums) + (SELECT count(*) FROM experiment_arms)
+         + (SELECT count(*) FROM experiment_segments) + (SELECT count(*) FROM experiment_segment_sums)
+         + (SELECT count(*) FROM experiment_totals) + (SELECT count(*) FROM experiment_time_totals)
+         + (SELECT count(*) FROM experiment_ages) + (SELECT count(*) FROM experiment_times)
          + (SELECT count(*) FROM experiment_looks) + (SELECT count(*) FROM experiment_events)
 """
 

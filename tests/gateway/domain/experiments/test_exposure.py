@@ -9,7 +9,7 @@ import pytest
 from gateway.db.ids import new_id
 from gateway.domain.experiments.assignment import OPEN_FEATURE_REASONS, Reason, unit_digest
 from gateway.domain.experiments.exposure import Exposure
-from gateway.domain.experiments.vote_ids import is_signed, request_id_of, signed_id
+from gateway.domain.experiments.feedback.vote_ids import is_signed, request_id_of, signed_id
 
 KEY = bytes(range(32))
 _ITEM = re.compile(r'"[ !#-\[\]-~]*"(;[a-z][a-z0-9_.*-]*=(-?[0-9]{1,15}|"[ !#-\[\]-~]*"|[A-Za-z*][A-Za-z0-9:/_.*-]*))*')

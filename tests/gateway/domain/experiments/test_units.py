@@ -22,6 +22,7 @@ from gateway.domain.experiments.units import (
     Event,
     Key,
     Rows,
+    SegmentKey,
     UnitState,
     added,
     changes,
@@ -46,10 +47,12 @@ def units_events(draw: st.DrawFn) -> list[Event]:
         counts = Counts(1, draw(st.integers(0, 1)), 0, 0, *(draw(small) for _ in range(3)))
         times = draw(st.dictionaries(st.sampled_from(["ttft_ms", "queue_ms"]), st.integers(0, 10**7), max_size=2))
         arm = draw(st.integers(0, 1)), draw(st.integers(0, 2))
-        events.append(Event(at_us, request_id, counts, arm, 0, draw(st.booleans()), times))
+        segments = draw(st.sampled_from([(), ("key_1",) * 5, ("key_2",) * 5]))
+        events.append(Event(at_us, request_id, counts, arm, 0, draw(st.booleans()), times, segments=segments))
         if draw(st.booleans()):
             correction = Counts(0, -counts.num_errors, cost_nanos=draw(small))
-            events.append(Event(at_us, request_id, correction, arm, 1, times_us={"ttft_ms": draw(st.integers(0, 9))}))
+            times = {"ttft_ms": draw(st.integers(0, 9))}
+            events.append(Event(at_us, request_id, correction, arm, 1, times_us=times, segments=segments))
     for number in range(draw(st.integers(0, 4))):
         metric, value = draw(st.sampled_from(["thumbs_up", "paid"])), draw(small)
         at_us = draw(st.integers(0, 20 * DAY_US))
@@ -83,14 +86,18 @@ class Tables:
         self.sums: dict[tuple[Key, str], Sums] = {}
         self.times: dict[tuple[Key, str, int], int] = {}
         self.ages: dict[AgeKey, Sums] = {}
+        self.segment_units: dict[SegmentKey, tuple[int, int, int]] = {}
+        self.segment_sums: dict[tuple[SegmentKey, str], Sums] = {}
 
     def add(self, before: Rows, after: Rows) -> None:
         found = changes(before, after)
-        for key, more in found.units.items():
-            known = self.units.get(key, NOTHING)
-            self.units[key] = known[0] + more[0], known[1] + more[1], known[2] + more[2]
-        for place, sums in found.sums.items():
-            self.sums[place] = self.sums.get(place, NO_UNITS) + sums
+        for units, listed in ((self.units, found.units), (self.segment_units, found.segment_units)):
+            for key, more in listed.items():
+                known = units.get(key, NOTHING)
+                units[key] = known[0] + more[0], known[1] + more[1], known[2] + more[2]
+        for sums, changed in ((self.sums, found.sums), (self.segment_sums, found.segment_sums)):
+            for place, each in changed.items():
+                sums[place] = sums.get(place, NO_UNITS) + each
         for bucket, num in found.times.items():
             self.times[bucket] = self.times.get(bucket, 0) + num
         for age, sums in found.ages.items():
@@ -103,6 +110,8 @@ class Tables:
             {key: each for key, each in self.sums.items() if each != NO_UNITS},
             {key: each for key, each in self.times.items() if each},
             {key: each for key, each in self.ages.items() if each != NO_UNITS},
+            {key: each for key, each in self.segment_units.items() if each != NOTHING},
+            {key: each for key, each in self.segment_sums.items() if each != NO_UNITS},
         )
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from gateway.domain.experiments.votes import FeedbackMetric, Source, ValueType
+from gateway.domain.experiments.feedback.votes import FeedbackMetric, Source, ValueType
 
 if TYPE_CHECKING:
     from gateway.db.pool import Connection

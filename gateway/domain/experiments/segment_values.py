@@ -1,0 +1,49 @@
+"""Segments of an experiment's units: those of one API key, one endpoint, streams, one service tier, one gateway.
+
+A unit is in the segments of its first request, which its arm could not change yet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Literal, get_args
+
+import msgspec
+
+Kind = Literal["api_key", "endpoint", "stream", "service_tier", "gateway"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+
+MAX_VALUES = 20
+"""The most values of each kind that an experiment counts apart; units of all further ones are counted as `OTHER`."""
+OTHER = "other"
+
+Values = tuple[str, ...]
+"""The value of each kind, in their order; empty where a unit's first request has none."""
+
+
+class Origin(msgspec.Struct, frozen=True):
+    """What was known of a request before its arm was."""
+
+    api_key_id: str
+    endpoint: str
+    stream: bool
+    service_tier: str
+    gateway: str
+    """The journal of the gateway that had the request."""
+
+
+def segments_of(values: Values, known: Mapping[Kind, set[str]]) -> list[tuple[Kind, str]]:
+    """Return the segments that a unit is in. known: the values of each kind that are counted apart."""
+    if not values:
+        return []
+    return [(kind, value if value in known.get(kind, ()) else OTHER) for kind, value in zip(KINDS, values, strict=True)]
+
+
+def learn(known: dict[Kind, set[str]], all_values: Iterable[Values]) -> None:
+    """Add values to those that are counted apart, as long as there is room for their kinds. None is ever taken away,
+    so that a unit stays in its segments."""
+    for values in all_values:
+        for kind, value in zip(KINDS, values, strict=False):
+            own = known.setdefault(kind, set())
+            if len(own) < MAX_VALUES:
+                own.add(value)
