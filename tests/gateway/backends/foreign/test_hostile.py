@@ -108,6 +108,7 @@ HOSTILE = {
     "a giant event": endless(chunk(b"data: " + b"a" * 65536), chunk(b"a" * 65536)),
     "an endless line": endless(chunk(b"a" * 65536)),
     "an event of endless lines": endless(chunk(b"data: a\n" * 8192)),
+    "an event of endless empty lines": endless(chunk(b"data:\n" * 8192)),
     "endless comments": endless(chunk(b": ping\n\n" * 4096)),
     "endless text": endless(event(delta("word " * 100))),
     "endless empty events": endless(event(delta("")) * 100),
