@@ -13,6 +13,7 @@ from contextlib import aclosing
 from typing import Literal
 
 import msgspec
+import structlog
 
 from engine.protocol import AdapterProbe, Delta, Final, GenerateRequest, Service, Usage
 from gateway.backends.base import Capabilities, Health, Unanswered
@@ -21,7 +22,7 @@ from gateway.backends.foreign.condition import ServerCondition
 from gateway.backends.foreign.connection import Connection, ServerGone
 from gateway.backends.foreign.driver import Driver, Look, Pooled
 from gateway.backends.foreign.failures import failed, is_full, is_the_clients, not_ready, refusal
-from gateway.backends.foreign.reply import BadReply, Part, ServerRefused
+from gateway.backends.foreign.reply import BadReply, Part, ReplyRefused, ServerRefused
 from gateway.backends.foreign.server import Server, read_at_most
 from gateway.backends.foreign.sse import EventReader, EventTooLarge
 from gateway.backends.foreign.text import TextChoice
@@ -45,6 +46,8 @@ SPARE_EVENTS = 1024
 
 SPARE_BYTES = 4096
 """Bytes of text of a reply beside MAX_TOKEN_BYTES for each token that was asked for."""
+
+log = structlog.get_logger(__name__)
 
 
 class ForeignBackend:
@@ -170,6 +173,10 @@ class ForeignBackend:
             error = self._refused(attempt, refused)
             is_handed_over = isinstance(error, Unanswered)
             raise error from None
+        except ReplyRefused as refused_reply:
+            is_handed_over = True
+            log.warning("reply_refused", request_id=request_id, why=str(refused_reply))
+            raise self._unanswered(attempt, failed(), "failed") from None
         except (ServerGone, BadReply, EventTooLarge) as error:
             if attempt.is_cut_off:
                 raise ShuttingDown from None
@@ -185,7 +192,10 @@ class ForeignBackend:
             self._window.give()
 
     async def _stream(self, generation: Generation, attempt: Attempt, look: Look) -> AsyncGenerator[list[Part]]:
-        """Yield the parts of the reply. Raises ServerGone, ServerRefused, BadReply or EventTooLarge."""
+        """Yield the parts of the reply.
+
+        Raises ServerGone, ServerRefused, BadReply, ReplyRefused or EventTooLarge.
+        """
         settings, request = self._pooled.settings, attempt.request
         loop = asyncio.get_running_loop()
         until_s = loop.time() + settings.total_seconds
@@ -264,17 +274,18 @@ class ForeignBackend:
             return error
         if is_full(refused):
             self._condition.breaker.gave_up()
-            return self._unanswered(attempt, error, is_full=True)
+            return self._unanswered(attempt, error, "full")
         self._condition.failed(str(refused), attempt.request.request_id)
         return self._unanswered(attempt, failed())
 
-    def _unanswered(self, attempt: Attempt, error: GatewayError, *, is_full: bool = False) -> Unanswered:
-        """Return what the reader catches where another server may be asked; it says what is recorded."""
+    def _unanswered(
+        self, attempt: Attempt, error: GatewayError, kind: Literal["full", "died", "failed"] = "died"
+    ) -> Unanswered:
+        """Return what the reader catches where another server or model may be asked; it says what is recorded."""
 
         def record() -> None:
             attempt.record(is_whole=False)
 
-        kind: Literal["full", "died"] = "full" if is_full else "died"
         return Unanswered(error, kind, was_sent=True, settle=record, supersede=attempt.supersede)
 
     # the life of the backend

@@ -48,6 +48,13 @@ class BadReply(Exception):
     """A reply that is not what the server's protocol says; the message is for operators alone."""
 
 
+class ReplyRefused(Exception):
+    """A reply that nobody may get, and that a request can bring about at a server that is well, such as a filtered one.
+
+    It says nothing of the server, and another one would most likely reply the same; the message is for operators alone.
+    """
+
+
 class ServerRefused(Exception):
     """The server refused a request, or failed at it, and said so."""
 

@@ -14,7 +14,7 @@ import msgspec
 from engine.protocol import FinishReason, Grammar
 from gateway.backends.base import Feature
 from gateway.backends.foreign.driver import Look, Pooled, Request
-from gateway.backends.foreign.reply import BadReply, Event, Part, ServerRefused, Told
+from gateway.backends.foreign.reply import BadReply, Event, Part, ReplyRefused, ServerRefused, Told
 from gateway.backends.foreign.server import Server
 from gateway.backends.generation import Generation
 from gateway.text.conversation import Message
@@ -31,8 +31,10 @@ _FINISH: dict[str, FinishReason] = {
     "function_call": "stop",
     "eos_token": "stop",
 }
-"""Reasons that servers give for the end of a choice. Any other one, such as a filter's, is a failure."""
+"""Reasons that servers give for the end of a choice. Any other one refuses the reply or is a failure."""
 
+_FAILURES = frozenset({"error", "abort"})
+"""Reasons by which servers say that they failed. Any other one that is not known, such as a filter's, is of the reply."""
 
 _NOTHING: Mapping[str, Any] = {}
 
@@ -210,7 +212,7 @@ class ChunkReader:
             known = self._num_calls[index]
             if call.index == known and function.name:
                 if function.name not in self._names or known >= MAX_PARALLEL_CALLS:
-                    raise BadReply("it calls a tool that it may not call")
+                    raise ReplyRefused("it calls a tool that it may not call")
                 self._num_calls[index] = known + 1
                 found.append(CallDelta(call.index, function.name, function.arguments or ""))
             elif known > 0 and call.index == known - 1:
@@ -223,13 +225,16 @@ class ChunkReader:
 def finish_of(reason: str | None) -> FinishReason | None:
     """Return the end of a choice as this gateway knows it; None where it goes on.
 
-    Raises BadReply: for a reason that is not known.
+    Raises BadReply: where the server says that it failed.
+    Raises ReplyRefused: for any other reason that is not known, such as a filter's.
     """
     if reason is None:
         return None
     found = _FINISH.get(reason)
+    if found is None and reason in _FAILURES:
+        raise BadReply("a choice ended since the server failed")
     if found is None:
-        raise BadReply("a choice ended for a reason that is not known")
+        raise ReplyRefused("a choice ended for a reason that is not known")
     return found
 
 

@@ -125,10 +125,14 @@ HOSTILE = {
 }
 
 
-@pytest.mark.parametrize("behaviour", HOSTILE.values(), ids=HOSTILE.keys())
-async def test_a_hostile_reply_ends_as_our_error_within_bounds(server: FakeServer, behaviour: Answer) -> None:
+OF_REQUEST = {"an unknown reason", "a tool that nobody named", "calls without end"}
+"""Replies that a request can bring about at a server that is well."""
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+async def test_a_hostile_reply_ends_as_our_error_within_bounds(server: FakeServer, name: str) -> None:
     sink = ListSink()
-    server.answer = behaviour
+    server.answer = HOSTILE[name]
     tracemalloc.start()
     try:
         async with backend_of(server.url, sink, settings=SHORT) as backend, asyncio.timeout(8.0):
@@ -140,12 +144,27 @@ async def test_a_hostile_reply_ends_as_our_error_within_bounds(server: FakeServe
             assert backend.health().ready, "one failure is none of the server"
     finally:
         tracemalloc.stop()
-    assert caught.value.kind == "died"
+    assert caught.value.kind == ("failed" if name in OF_REQUEST else "died")
     assert isinstance(caught.value.error, BackendFailed)
     assert "sk-secret" not in caught.value.error.message
     assert peak < MAX_BYTES, f"{peak >> 20} MiB"
     (record,) = sink.records
     assert record.usage.completion_tokens <= 16
+
+
+@pytest.mark.parametrize("name", sorted(OF_REQUEST))
+async def test_replies_that_a_request_brings_about_take_the_server_from_nobody(server: FakeServer, name: str) -> None:
+    sink = ListSink()
+    server.answer = HOSTILE[name]
+    async with backend_of(server.url, sink, settings=SHORT) as backend:
+        for number in range(12):
+            with pytest.raises(Unanswered) as caught:
+                await hear(backend, asking(request_id=f"req_{number}", tools=TOOLS))
+            caught.value.settle()
+        assert backend.health().ready
+        server.answer = sending(HEAD, GOOD)
+        assert (await hear(backend, asking(request_id="req_last"))).text == "Hello"
+    assert len(sink.records) == 13
 
 
 GOOD = event(delta("Hello")) + FINISHED + event(usage(9, 1)) + event("[DONE]") + END
