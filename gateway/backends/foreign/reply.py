@@ -33,6 +33,8 @@ class Told(msgspec.Struct, frozen=True):
     prompt_tokens: int
     completion_tokens: int
     cached_tokens: int = 0
+    reasoning_tokens: int = 0
+    """Tokens of the completion that were reasoning, shown or not."""
 
 
 class Event(msgspec.Struct):

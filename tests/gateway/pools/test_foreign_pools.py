@@ -124,11 +124,13 @@ async def test_a_limit_reserves_the_upper_bound_and_is_given_back(
 ) -> None:
     await site.create(server)
     path = f"/projects/{tenant.project_id}/limits"
-    made = await site.operator.post(path, json={"unit": "tokens", "window": "day", "max": 200, "hard": True})
+    made = await site.operator.post(path, json={"unit": "tokens", "window": "day", "max": 456, "hard": True})
     assert made.status_code == 200, made.text
     long = {"messages": [{"role": "user", "content": "a" * 400}]}
     await _until_refused(site, long)
-    assert (await site.ask()).status_code == 200, "42 bytes and 16 tokens fit; 11 tokens are billed"
+    assert (await site.ask()).status_code == 200, (
+        "42 bytes, 256 of the template and 16 tokens fit; 11 tokens are billed"
+    )
     assert (await site.ask()).status_code == 200
 
 

@@ -34,7 +34,8 @@ _FINISH: dict[str, FinishReason] = {
 """Reasons that servers give for the end of a choice. Any other one refuses the reply or is a failure."""
 
 _FAILURES = frozenset({"error", "abort"})
-"""Reasons by which servers say that they failed. Any other one that is not known, such as a filter's, is of the reply."""
+"""Reasons by which servers say that they failed."""
+
 
 _NOTHING: Mapping[str, Any] = {}
 
@@ -76,12 +77,17 @@ class _Details(msgspec.Struct, frozen=True):
     cached_tokens: int | None = None
 
 
+class _CompletionDetails(msgspec.Struct, frozen=True):
+    reasoning_tokens: int | None = None
+
+
 class Usage(msgspec.Struct, frozen=True):
     """The usage as a chunk has it."""
 
     prompt_tokens: int = 0
     completion_tokens: int | None = None
     prompt_tokens_details: _Details | None = None
+    completion_tokens_details: _CompletionDetails | None = None
 
 
 class _Chunk(msgspec.Struct, frozen=True):
@@ -242,8 +248,13 @@ def told_of(usage: Usage | None) -> Told | None:
     """Return the usage that a chunk tells, if it tells one."""
     if usage is None or usage.completion_tokens is None:
         return None
-    details = usage.prompt_tokens_details
-    return Told(usage.prompt_tokens, usage.completion_tokens, (details.cached_tokens or 0) if details else 0)
+    cached, made = usage.prompt_tokens_details, usage.completion_tokens_details
+    return Told(
+        usage.prompt_tokens,
+        usage.completion_tokens,
+        (cached.cached_tokens or 0) if cached else 0,
+        (made.reasoning_tokens or 0) if made else 0,
+    )
 
 
 def _message(message: Message) -> Message:

@@ -15,7 +15,7 @@ from gateway.backends.base import Model
 from gateway.backends.foreign.backend import ForeignBackend
 from gateway.backends.foreign.driver import Pooled
 from gateway.backends.foreign.drivers import driver_of
-from gateway.backends.foreign.model import OpaqueModel
+from gateway.backends.foreign.model import TEMPLATE_TOKENS, OpaqueModel
 from gateway.backends.foreign.server import Server
 from gateway.backends.generation import Generation, Piece
 from gateway.domain.pools.drivers import Driver
@@ -87,7 +87,9 @@ def asking(
     request = GenerateRequest(
         request_id, [], SamplingParams(max_tokens=max_tokens, **sampling), "tenant", n=n, meter=b"tag"
     )
-    return Generation(request, stop, tools, conversation=conversation, num_prompt_tokens=len(text) + 32)
+    return Generation(
+        request, stop, tools, conversation=conversation, num_prompt_tokens=len(text) + 32 + TEMPLATE_TOKENS
+    )
 
 
 class Heard(msgspec.Struct):

@@ -11,6 +11,7 @@ import pytest
 
 from engine.protocol import Grammar
 from gateway.backends.base import Unanswered
+from gateway.backends.foreign.model import OpaqueModel
 from gateway.domain.errors import BackendFailed, InvalidRequest, Overloaded, ShuttingDown
 from gateway.text.tools.tool import Tool, ToolUse
 from tests.gateway.backends.foreign.backends import FAST, Heard, asking, backend_of, hear, until, until_ready
@@ -145,6 +146,25 @@ async def test_counts_that_cannot_be_true_are_not_billed(
         await hear(backend, asking())
     (record,) = sink.records
     assert (record.usage.prompt_tokens, record.usage.completion_tokens) == (11, 5), "42 and 18 bytes, by four"
+
+
+async def test_reasoning_and_a_system_message_of_the_template_are_billed_as_told(
+    server: FakeServer, sink: ListSink
+) -> None:
+    counts = {
+        "prompt_tokens": 200,
+        "completion_tokens": 15,
+        "completion_tokens_details": {"reasoning_tokens": 14},
+    }
+    server.answer = sending(
+        HEAD, event(delta("a")), event(delta("", finish="stop")), event({"choices": [], "usage": counts}), END
+    )
+    model = OpaqueModel("f" * 64, FAST)
+    bound = model.prepare_chat([{"role": "user", "content": "Say hello."}]).num_tokens
+    async with backend_of(server.url, sink) as backend:
+        await hear(backend, msgspec.structs.replace(asking(), num_prompt_tokens=bound))
+    (record,) = sink.records
+    assert (record.usage.prompt_tokens, record.usage.completion_tokens) == (200, 15)
 
 
 async def test_a_server_whose_counts_are_never_true_gets_no_more_requests(server: FakeServer, sink: ListSink) -> None:
