@@ -45,8 +45,11 @@ class ServerCondition:
         engine_id: str,
         authorize: Callable[[], Awaitable[str]],
         changed: Callable[[], None],
+        *,
+        distrust_s: float = DISTRUST_S,
     ) -> None:
-        """authorize: returns the key that the server asks for, "" for none. changed: called when the condition has."""
+        """authorize: returns the key that the server asks for, "" for none. changed: called when the condition has.
+        distrust_s: how long a server whose counts are never true gets no requests."""
         self.look: Look | None = None
         """The server as it was seen last; None before it was ever seen."""
         self.capabilities: Capabilities = capabilities_of(pooled, driver, None)
@@ -58,6 +61,7 @@ class ServerCondition:
         self._pooled = pooled
         self._authorize = authorize
         self._changed = changed
+        self._distrust_s = distrust_s
         self._is_seen = False
         self._is_draining = False
         self._detail = "the server was not asked yet"
@@ -112,8 +116,9 @@ class ServerCondition:
         self._truths = [*self._truths[1 - LIES_AMONG :], not is_lie]
         if self._truths.count(False) >= MAX_LIES:
             self._truths = []
-            self._distrusted_until_s = _now_s() + DISTRUST_S
-            log.error("server_distrusted", engine=self.engine_id, seconds=DISTRUST_S)
+            self._distrusted_until_s = _now_s() + self._distrust_s
+            log.error("server_distrusted", engine=self.engine_id, seconds=self._distrust_s)
+            asyncio.get_running_loop().call_later(self._distrust_s, self._changed)
         if self.is_ready != was_ready:
             self._changed()
 

@@ -28,7 +28,8 @@ from tests.patience import PATIENCE_S
 FAST = ForeignSettings(health_seconds=0.05, first_token_seconds=5.0, idle_seconds=5.0, total_seconds=20.0)
 
 
-async def _anywhere(url: str) -> str:
+async def anywhere(url: str) -> str:
+    """Return this machine's address."""
     return "127.0.0.1"
 
 
@@ -50,7 +51,7 @@ async def backend_of(
     async def authorize() -> str:
         return key
 
-    server = Server(url, _anywhere, ssl.create_default_context, connect_s=settings.connect_seconds)
+    server = Server(url, anywhere, ssl.create_default_context, connect_s=settings.connect_seconds)
     backend = ForeignBackend(server, driver_of(driver, pooled), pooled, sink, authorize)
     backend.start()
     try:
