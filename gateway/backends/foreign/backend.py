@@ -41,6 +41,9 @@ WINDOW_WAIT_S = 2.0
 MAX_ERROR_BYTES = 16 << 10
 """Bytes of an error that are read; a larger one is cut off."""
 
+ERROR_WITHIN_S = 5.0
+"""How long the whole of an error may take."""
+
 SPARE_EVENTS = 1024
 """Events of a reply beside four for each token that was asked for."""
 
@@ -80,8 +83,7 @@ class ForeignBackend:
     async def stop(self) -> None:
         """Close all connections; what still runs fails."""
         await self._condition.stop()
-        for connection in list(self._connections.values()):
-            connection.close()
+        self._cut_all()
         self._server.close()
 
     # requests
@@ -199,19 +201,27 @@ class ForeignBackend:
         settings, request = self._pooled.settings, attempt.request
         loop = asyncio.get_running_loop()
         until_s = loop.time() + settings.total_seconds
+        part_until_s = min(until_s, loop.time() + settings.first_token_seconds)
         asked = self._driver.request(generation, look)
-        connection = await self._server.ask(
-            "POST",
-            asked.path,
-            asked.body,
-            request_id=f"{request.request_id}.{request.attempt}" if request.attempt else request.request_id,
-            within_s=settings.first_token_seconds,
-        )
-        self._connections[request.request_id] = connection
+
+        def sent(connection: Connection) -> None:
+            self._connections[request.request_id] = connection
+            if attempt.is_cut_off:  # while it was being connected
+                connection.cut("this gateway stops")
+
+        connection = None
         has_ended = False
         try:
+            connection = await self._server.ask(
+                "POST",
+                asked.path,
+                asked.body,
+                request_id=f"{request.request_id}.{request.attempt}" if request.attempt else request.request_id,
+                until_s=part_until_s,
+                sent=sent,
+            )
             if connection.status != 200:
-                raise await _refusal_of(connection)
+                raise await _refusal_of(connection, min(until_s, loop.time() + ERROR_WITHIN_S))
             if not connection.headers.get("content-type", "").startswith("text/event-stream"):
                 raise BadReply("its reply is no stream of events")
             reader, events = self._driver.reader(generation), EventReader()
@@ -219,9 +229,9 @@ class ForeignBackend:
             left_events, most_bytes = 4 * most_tokens + SPARE_EVENTS, MAX_TOKEN_BYTES * most_tokens + SPARE_BYTES
             is_end = False
             while not is_end:
-                within_s = settings.idle_seconds if attempt.has_begun else settings.first_token_seconds
-                within_s = min(within_s, until_s - loop.time())
-                data = await connection.read(within_s)
+                data = await connection.read(part_until_s)
+                if loop.time() > part_until_s:  # such as by comments alone
+                    raise ServerGone("its next part does not come in time", has_begun=True)
                 found = events.push(data) if data else events.finish()
                 is_end = not data
                 parts: list[Part] = []
@@ -244,12 +254,14 @@ class ForeignBackend:
                     yield parts
                     if attempt.kept and attempt.is_complete:
                         return  # the stop strings have ended all choices
+                    part_until_s = min(until_s, loop.time() + settings.idle_seconds)
             if not attempt.is_complete:
                 raise BadReply("its reply ended before the choices did")
             has_ended = True
         finally:
             self._connections.pop(request.request_id, None)
-            self._server.give(connection, has_ended=has_ended)
+            if connection is not None:
+                self._server.give(connection, has_ended=has_ended)
 
     async def _take_place(self) -> Look:
         """Take a place in the window. Raises Unanswered: when the server is not ready, or has no place in time."""
@@ -303,11 +315,14 @@ class ForeignBackend:
     def cut_off(self) -> None:
         """Take no new request, and cut the running ones off, as `Backend.cut_off`."""
         self._condition.begin_draining()
-        for request_id, attempt in self._attempts.items():
-            attempt.is_cut_off = True
-            if (connection := self._connections.get(request_id)) is not None:
-                connection.cut("this gateway stops")
+        self._cut_all()
         self._changed()
+
+    def _cut_all(self) -> None:
+        for attempt in self._attempts.values():
+            attempt.is_cut_off = True
+        for connection in list(self._connections.values()):
+            connection.cut("this gateway stops")
 
     async def drain(self) -> None:
         """Take no new request; return when the running ones have ended."""
@@ -372,11 +387,11 @@ _TOO_LONG = frozenset({"context_length_exceeded", "exceed_context_size_error"})
 _decode_error = msgspec.json.Decoder(_ErrorBody).decode
 
 
-async def _refusal_of(connection: Connection) -> ServerRefused:
+async def _refusal_of(connection: Connection, until_s: float) -> ServerRefused:
     """Return what a response other than 200 says: its status, its known code, and when to come again."""
     code, after_s = "", None
     try:
-        body = await read_at_most(connection, MAX_ERROR_BYTES, 5.0)
+        body = await read_at_most(connection, MAX_ERROR_BYTES, until_s)
         error = _decode_error(body).error
         if isinstance(error, _Error) and not _TOO_LONG.isdisjoint((error.code, error.type)):
             code = "context_length_exceeded"
