@@ -17,6 +17,7 @@ from gateway.backends.foreign.driver import Look, Pooled, Request
 from gateway.backends.foreign.reply import BadReply, Event, Part, ReplyRefused, ServerRefused, Told
 from gateway.backends.foreign.server import Server
 from gateway.backends.generation import Generation
+from gateway.domain.pools.foreign_settings import MAX_LEN
 from gateway.text.conversation import Message
 from gateway.text.tools.parser import CallDelta
 from gateway.text.tools.tool import MAX_PARALLEL_CALLS, ToolUse
@@ -171,7 +172,7 @@ class OpenAIDriver:
         if found is None:
             raise BadReply("it does not list the model" if wanted else "it lists no model")
         length = found.max_model_len
-        return Look(found.id, length if length is not None and length > 0 else None)
+        return Look(found.id, min(length, MAX_LEN) if length is not None and length > 0 else None)
 
 
 class ChunkReader:
