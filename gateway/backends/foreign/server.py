@@ -13,7 +13,6 @@ from collections.abc import Awaitable, Callable
 import msgspec
 
 from gateway.backends.foreign.connection import Connection, ServerGone
-from gateway.support.outbound import NotPublic
 
 MAX_IDLE = 64
 """Connections that are kept for later requests."""
@@ -28,7 +27,8 @@ MAX_REPLY_BYTES = 1 << 20
 """Bytes of a whole reply that is no stream."""
 
 AddressOf = Callable[[str], Awaitable[str]]
-"""Returns the address to connect to for a URL. Raises OSError, UnicodeError or NotPublic where it may not be."""
+"""Returns the address to connect to for a URL. Raises OSError or UnicodeError: where it has none. Raises ServerGone:
+where it may not be connected to."""
 
 
 class Reply(msgspec.Struct, frozen=True):
@@ -178,7 +178,7 @@ class Server:
                 )
         except TimeoutError:
             raise ServerGone("it does not accept a connection in time") from None
-        except (OSError, UnicodeError, NotPublic) as error:
+        except (OSError, UnicodeError) as error:
             raise ServerGone(f"no connection: {type(error).__name__}") from None
         return connection
 

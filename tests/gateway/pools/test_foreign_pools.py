@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import ssl
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,10 @@ import asyncpg
 import httpx
 import pytest
 
+from gateway.backends.foreign.connection import ServerGone
+from gateway.backends.foreign.server import Server
+from gateway.pools.foreign import judged_by
+from gateway.support.outbound import NotPublic
 from tests.gateway.backends.foreign.fake import FakeServer, fake_server, refusing, saying
 from tests.gateway.live import Tenant, make_operator_key, make_tenant
 from tests.gateway.model_folder import make_model_folder
@@ -247,3 +252,12 @@ async def test_a_pool_that_could_not_serve_is_refused_by_field(site: Site, field
     body = {"name": "theirs", "engine": "openai", "urls": ["http://example.com"], "settings": {}}
     refused = await site.operator.post("/pools", json=body | fields)
     assert (refused.status_code, refused.json()["error"]["param"]) == (400, param), refused.text
+
+
+async def test_a_server_at_an_address_that_is_refused_is_gone_and_no_fault_of_ours() -> None:
+    async def address_of(url: httpx.URL) -> str:
+        raise NotPublic("the address is not a public one")
+
+    server = Server("http://example.com", judged_by(address_of), ssl.create_default_context, connect_s=5.0)
+    with pytest.raises(ServerGone):
+        await server.whole("GET", "/v1/models", within_s=5.0)

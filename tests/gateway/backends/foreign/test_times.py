@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import ssl
 from collections.abc import AsyncIterator
 
 import msgspec
@@ -11,9 +10,8 @@ import pytest
 
 from gateway.backends.base import Unanswered
 from gateway.backends.foreign.connection import Connection, ServerGone
-from gateway.backends.foreign.server import LOST_WITHIN_S, Server
+from gateway.backends.foreign.server import LOST_WITHIN_S
 from gateway.domain.errors import ShuttingDown
-from gateway.support.outbound import NotPublic
 from tests.gateway.backends.foreign.backends import FAST, asking, backend_of, hear, until
 from tests.gateway.backends.foreign.fake import (
     HEAD,
@@ -121,15 +119,6 @@ async def test_a_request_that_a_server_may_have_begun_is_not_sent_again(server: 
             await hear(backend, asking(request_id="req_2"))
         caught.value.settle()
     assert len(server.received) == 1
-
-
-async def test_an_address_that_is_refused_is_a_server_that_is_gone() -> None:
-    async def address_of(url: str) -> str:
-        raise NotPublic("the address is not a public one")
-
-    server = Server("http://example.com", address_of, ssl.create_default_context, connect_s=5.0)
-    with pytest.raises(ServerGone):
-        await server.whole("GET", "/v1/models", within_s=5.0)
 
 
 def test_a_connection_that_is_lost_before_its_request_is_a_server_that_is_gone() -> None:
