@@ -172,9 +172,8 @@ class ForeignBackend:
             yield usage
         except ServerRefused as refused:
             is_said = True
-            error = self._refused(attempt, refused)
-            is_handed_over = isinstance(error, Unanswered)
-            raise error from None
+            is_handed_over = True
+            raise self._refused(attempt, refused) from None
         except ReplyRefused as refused_reply:
             is_handed_over = True
             log.warning("reply_refused", request_id=request_id, why=str(refused_reply))
@@ -277,13 +276,12 @@ class ForeignBackend:
             self._window.give()
             raise
 
-    def _refused(self, attempt: Attempt, refused: ServerRefused) -> Exception:
+    def _refused(self, attempt: Attempt, refused: ServerRefused) -> Unanswered:
         """Return what the reader catches where the server refused a request or failed at it."""
         error = refusal(refused)
         if is_the_clients(refused) and not attempt.has_begun:
             self._condition.succeeded(is_lie=False)
-            attempt.record(is_whole=False)
-            return error
+            return self._unanswered(attempt, error, "failed")
         if is_full(refused):
             self._condition.breaker.gave_up()
             return self._unanswered(attempt, error, "full")

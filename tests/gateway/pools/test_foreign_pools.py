@@ -169,6 +169,20 @@ async def test_what_the_server_cannot_do_is_refused_by_its_name(
     assert not server.received, "nothing is left out in silence"
 
 
+@pytest.mark.parametrize(
+    ("code", "param"), [("context_length_exceeded", "messages"), ("refused_by_server", None)], ids=str
+)
+async def test_a_refusal_names_the_clients_field_if_one_is_known(
+    site: Site, server: FakeServer, code: str, param: str | None
+) -> None:
+    await site.create(server)
+    server.answer = refusing(400, json.dumps({"error": {"message": "secret of theirs", "code": code}}))
+    refused = await site.ask()
+    assert (refused.status_code, refused.json()["error"]["code"]) == (400, code)
+    assert refused.json()["error"]["param"] == param
+    assert (await site.ledger(refused.headers["x-request-id"]))["completion_tokens"] == 0
+
+
 async def test_a_second_server_answers_where_the_first_one_fails(site: Site, server: FakeServer) -> None:
     async with fake_server() as other:
         await site.create(server, other.url)
