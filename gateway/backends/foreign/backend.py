@@ -33,6 +33,7 @@ from gateway.backends.usage import UsageSink
 from gateway.backends.used import Used
 from gateway.backends.window import Window
 from gateway.domain.errors import BackendFailed, GatewayError, InvalidRequest, ShuttingDown
+from gateway.domain.routing.breaker import Admitted
 from gateway.domain.routing.foreign_usage import MAX_TOKEN_BYTES
 
 WINDOW_WAIT_S = 2.0
@@ -156,7 +157,7 @@ class ForeignBackend:
         Closing the generator cuts the connection off; what was used by then is recorded all the same.
         Raises as `Backend.generate`.
         """
-        look = await self._take_place()
+        look, admitted = await self._take_place()
         attempt = Attempt(generation, self._sink, self, self._condition.engine_id, is_exact=self._driver.takes_ids)
         request_id = attempt.request.request_id
         self._attempts[request_id] = attempt
@@ -168,12 +169,12 @@ class ForeignBackend:
                     yield parts
             usage = attempt.record(is_whole=True)
             is_said = True
-            self._condition.succeeded(is_lie=attempt.is_lie)
+            self._condition.succeeded(admitted, is_lie=attempt.is_lie)
             yield usage
         except ServerRefused as refused:
             is_said = True
             is_handed_over = True
-            raise self._refused(attempt, refused) from None
+            raise self._refused(attempt, admitted, refused) from None
         except ReplyRefused as refused_reply:
             is_handed_over = True
             log.warning("reply_refused", request_id=request_id, why=str(refused_reply))
@@ -182,11 +183,11 @@ class ForeignBackend:
             if attempt.is_cut_off:
                 raise ShuttingDown from None
             is_said = is_handed_over = True
-            self._condition.failed(str(error) or "an event of its reply is too large", request_id)
+            self._condition.failed(admitted, str(error) or "an event of its reply is too large", request_id)
             raise self._unanswered(attempt, failed()) from None
         finally:
             if not is_said:
-                self._condition.breaker.gave_up()
+                self._condition.breaker.gave_up(admitted)
             if not (attempt.is_recorded or is_handed_over):  # the client left, or this gateway stops
                 attempt.record(is_whole=False)
             self._attempts.pop(request_id, None)
@@ -262,10 +263,9 @@ class ForeignBackend:
             if connection is not None:
                 self._server.give(connection, has_ended=has_ended)
 
-    async def _take_place(self) -> Look:
+    async def _take_place(self) -> tuple[Look, Admitted]:
         """Take a place in the window. Raises Unanswered: when the server is not ready, or has no place in time."""
-        if not self._condition.is_ready:
-            self._condition.take()
+        self._condition.check()
         try:
             await self._window.take(WINDOW_WAIT_S)
         except TimeoutError:
@@ -276,16 +276,16 @@ class ForeignBackend:
             self._window.give()
             raise
 
-    def _refused(self, attempt: Attempt, refused: ServerRefused) -> Unanswered:
+    def _refused(self, attempt: Attempt, admitted: Admitted, refused: ServerRefused) -> Unanswered:
         """Return what the reader catches where the server refused a request or failed at it."""
         error = refusal(refused)
         if is_the_clients(refused) and not attempt.has_begun:
-            self._condition.succeeded(is_lie=False)
+            self._condition.succeeded(admitted, is_lie=False)
             return self._unanswered(attempt, error, "failed")
         if is_full(refused):
-            self._condition.breaker.gave_up()
+            self._condition.breaker.gave_up(admitted)
             return self._unanswered(attempt, error, "full")
-        self._condition.failed(str(refused), attempt.request.request_id)
+        self._condition.failed(admitted, str(refused), attempt.request.request_id)
         return self._unanswered(attempt, failed())
 
     def _unanswered(

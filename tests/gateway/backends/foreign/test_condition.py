@@ -58,7 +58,7 @@ async def test_the_end_of_a_distrust_is_told() -> None:
         condition.start()
         await until(lambda: condition.is_ready)
         for _ in range(MAX_LIES):
-            condition.succeeded(is_lie=True)
+            condition.succeeded(condition.take()[1], is_lie=True)
         assert told[-1] is False
         async with asyncio.timeout(PATIENCE_S):
             await trusted.wait()
