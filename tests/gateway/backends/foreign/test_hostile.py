@@ -12,6 +12,7 @@ import msgspec
 import pytest
 
 from gateway.backends.base import Unanswered
+from gateway.backends.foreign.sse import MAX_EVENT_BYTES, EventReader, EventTooLarge
 from gateway.domain.errors import BackendFailed
 from gateway.text.tools.tool import Tool, ToolUse
 from tests.gateway.backends.foreign.backends import FAST, asking, backend_of, hear
@@ -243,3 +244,10 @@ async def test_a_server_that_trickles_is_cut_off_in_time(server: FakeServer) -> 
         with pytest.raises(Unanswered):
             await hear(backend, asking(max_tokens=10_000))
     assert asyncio.get_running_loop().time() - began_s < 3.0
+
+
+def test_lines_without_a_value_count_as_well() -> None:
+    events = EventReader()
+    with pytest.raises(EventTooLarge):
+        for _ in range(MAX_EVENT_BYTES // 8192 + 1):
+            events.push(b"data:\n" * 8192)
