@@ -23,12 +23,15 @@ class BackendKeys:
         self._database = database
         self._cipher = cipher
         self._known: dict[str, str] = {}
+        self._num_changes = 0
 
     def changed(self, change: Change | None) -> None:
         """Forget the keys that a change may be about."""
         if change is None:
+            self._num_changes += 1
             self._known.clear()
         elif change.table == "pools":
+            self._num_changes += 1
             self._known.pop(change.id, None)
 
     async def key(self, pool_id: str) -> str:
@@ -39,7 +42,10 @@ class BackendKeys:
         """
         known = self._known.get(pool_id)
         if known is None:
-            known = self._known[pool_id] = await self._read(pool_id)
+            before = self._num_changes
+            known = await self._read(pool_id)
+            if before == self._num_changes:  # else it may be the key from before the change
+                self._known[pool_id] = known
         return known
 
     async def keep(self, conn: Connection, pool_id: str, key: str) -> None:

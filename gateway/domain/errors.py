@@ -17,6 +17,12 @@ ENGINE_UNAVAILABLE = "engine_unavailable"
 
 SHUTTING_DOWN = "server_shutting_down"
 
+CONTEXT_LENGTH_EXCEEDED = "context_length_exceeded"
+"""Code of an `InvalidRequest` whose prompt and completion are too long for the model."""
+
+REFUSED_BY_SERVER = "refused_by_server"
+"""Code of an `InvalidRequest` that a server of another maker refuses for a reason that is not known."""
+
 
 def shortened(text: str) -> str:
     """Return a client's own text as a message repeats it."""

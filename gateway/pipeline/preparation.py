@@ -116,7 +116,7 @@ class Preparation:
         text = request.prompt if isinstance(request.prompt, str) and not is_cut else None
         bound = None if has_ids else prompt.num_tokens
         generation = Generation(generate, request.stop, tools, request.style, text, conversation, bound)
-        return Prepared(generation, tag, request.names.grammar)
+        return Prepared(generation, tag, request.names.grammar, request.names.prompt)
 
     async def embedding(
         self,

@@ -16,7 +16,13 @@ from engine.protocol import Usage
 from gateway.backends.generation import Generation, Item, Piece
 from gateway.backends.pool import PoolRevision
 from gateway.content.transcript import Transcript
-from gateway.domain.errors import BackendFailed, GatewayError, InvalidRequest
+from gateway.domain.errors import (
+    CONTEXT_LENGTH_EXCEEDED,
+    REFUSED_BY_SERVER,
+    BackendFailed,
+    GatewayError,
+    InvalidRequest,
+)
 from gateway.domain.limits.refusal import Headers
 from gateway.domain.routing.retry_budget import RetryBudget
 from gateway.metering.tag import MeterTag
@@ -39,6 +45,8 @@ class Prepared(msgspec.Struct, frozen=True):
     """The tag of the prompt's usage, which travels with the request once it is admitted."""
     grammar_field: str | None = None
     """The client's name of the grammar, which only the engine understands."""
+    prompt_field: str | None = None
+    """The client's name of the prompt, of which a server of another maker alone knows the length."""
 
     @property
     def max_tokens(self) -> int:
@@ -251,7 +259,7 @@ class Run:
             _log_pieces(self._transcript, item, index * self._prepared[index].generation.request.n)
 
     def _for_caller(self, error: InvalidRequest | BackendFailed, prepared: Prepared) -> InvalidRequest | BackendFailed:
-        """Return the error with the caller's own name of the field that was refused: the grammar or the adapter.
+        """Return the error with the caller's own name of the field that was refused: grammar, prompt or adapter.
 
         The reason why a shared adapter cannot be loaded, or fails the engine, is for its owner alone.
         """
@@ -266,7 +274,12 @@ class Run:
                 param=error.param,
                 code=error.code,
             )
-        return InvalidRequest(error.message, param=error.param or prepared.grammar_field, code=error.code)
+        fields: dict[str | None, str | None] = {
+            CONTEXT_LENGTH_EXCEEDED: prepared.prompt_field,
+            REFUSED_BY_SERVER: None,
+        }
+        param = error.param or fields.get(error.code, prepared.grammar_field)
+        return InvalidRequest(error.message, param=param, code=error.code)
 
 
 def _no_bytes(token_id: int) -> bytes:

@@ -9,6 +9,7 @@ import httpx
 
 from gateway.backends.base import Model
 from gateway.backends.foreign.backend import ForeignBackend
+from gateway.backends.foreign.connection import ServerGone
 from gateway.backends.foreign.driver import Pooled
 from gateway.backends.foreign.drivers import driver_of
 from gateway.backends.foreign.model import OpaqueModel
@@ -17,6 +18,7 @@ from gateway.backends.pool import ManagedBackend
 from gateway.backends.usage import UsageSink
 from gateway.db.pools.revisions import RevisionRow
 from gateway.domain.pools.foreign_settings import parse_foreign_settings
+from gateway.support.outbound import NotPublic
 
 AddressOf = Callable[[httpx.URL], Awaitable[str]]
 """Returns the address that a URL leads to. Raises where it may not be connected to."""
@@ -43,17 +45,26 @@ class ForeignServers:
         """Return the backend of the server at a URL, not started."""
         settings = parse_foreign_settings(row.settings)
         pooled = Pooled(model, settings, has_tokenizer=not isinstance(model, OpaqueModel))
-        address_of = self._address_of(settings.allow_private)
-
-        async def judged(url: str) -> str:
-            return await address_of(httpx.URL(url))
-
-        server = Server(url, judged, self._tls, connect_s=settings.connect_seconds)
+        server = Server(
+            url, judged_by(self._address_of(settings.allow_private)), self._tls, connect_s=settings.connect_seconds
+        )
 
         async def authorize() -> str:
             return await self._key(row.pool_id)
 
         return ForeignBackend(server, driver_of(row.driver, pooled), pooled, self._sink, authorize)
+
+
+def judged_by(address_of: AddressOf) -> Callable[[str], Awaitable[str]]:
+    """Return what finds the address of a server, which raises ServerGone where that may not be connected to."""
+
+    async def judged(url: str) -> str:
+        try:
+            return await address_of(httpx.URL(url))
+        except NotPublic as error:
+            raise ServerGone(str(error)) from None
+
+    return judged
 
 
 def opaque_model_of(row: RevisionRow) -> OpaqueModel:

@@ -8,6 +8,7 @@ import msgspec
 import structlog
 
 from engine.protocol import FinishReason, GenerateRequest, Usage, UsageRecord
+from gateway.backends.foreign.model import TEMPLATE_TOKENS
 from gateway.backends.foreign.reply import Part, Told
 from gateway.backends.generation import Generation
 from gateway.backends.usage import Acknowledged, Count, UsageSink
@@ -41,6 +42,7 @@ class Attempt:
         self._is_exact = is_exact
         self._prompt_tokens = generation.prompt_tokens
         self._is_prompt_exact = generation.num_prompt_tokens is None
+        self._template_tokens = TEMPLATE_TOKENS if generation.conversation is not None else 0
         self._is_told_late = False
         self._counts = [0] * self.request.n
         self._bytes = [0] * self.request.n
@@ -148,7 +150,8 @@ class Attempt:
             return Settled(0, 0, 0, is_ours=True, is_lie=False)
         if told is None or (self._is_told_late and not is_whole):  # the count is older than what came since
             return settle(self._all, None)
-        return settle(self._all, (told.prompt_tokens, told.completion_tokens, told.cached_tokens))
+        counts = (told.prompt_tokens, told.completion_tokens, told.cached_tokens)
+        return settle(self._all, counts, reasoning_tokens=told.reasoning_tokens)
 
     def _usage(self, settled: Settled) -> Usage:
         completion, kept = settled.completion_tokens, self._num_kept
@@ -170,6 +173,7 @@ class Attempt:
             num_choices=num_choices,
             max_tokens=self.request.sampling.max_tokens,
             prompt_tokens=self._prompt_tokens,
+            template_tokens=self._template_tokens,
             is_prompt_exact=self._is_prompt_exact,
             is_exact=self._is_exact,
             completion_tokens=count,

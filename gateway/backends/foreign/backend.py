@@ -13,6 +13,7 @@ from contextlib import aclosing
 from typing import Literal
 
 import msgspec
+import structlog
 
 from engine.protocol import AdapterProbe, Delta, Final, GenerateRequest, Service, Usage
 from gateway.backends.base import Capabilities, Health, Unanswered
@@ -21,7 +22,7 @@ from gateway.backends.foreign.condition import ServerCondition
 from gateway.backends.foreign.connection import Connection, ServerGone
 from gateway.backends.foreign.driver import Driver, Look, Pooled
 from gateway.backends.foreign.failures import failed, is_full, is_the_clients, not_ready, refusal
-from gateway.backends.foreign.reply import BadReply, Part, ServerRefused
+from gateway.backends.foreign.reply import BadReply, Part, ReplyRefused, ServerRefused
 from gateway.backends.foreign.server import Server, read_at_most
 from gateway.backends.foreign.sse import EventReader, EventTooLarge
 from gateway.backends.foreign.text import TextChoice
@@ -32,6 +33,7 @@ from gateway.backends.usage import UsageSink
 from gateway.backends.used import Used
 from gateway.backends.window import Window
 from gateway.domain.errors import BackendFailed, GatewayError, InvalidRequest, ShuttingDown
+from gateway.domain.routing.breaker import Admitted
 from gateway.domain.routing.foreign_usage import MAX_TOKEN_BYTES
 
 WINDOW_WAIT_S = 2.0
@@ -40,11 +42,16 @@ WINDOW_WAIT_S = 2.0
 MAX_ERROR_BYTES = 16 << 10
 """Bytes of an error that are read; a larger one is cut off."""
 
+ERROR_WITHIN_S = 5.0
+"""How long the whole of an error may take."""
+
 SPARE_EVENTS = 1024
 """Events of a reply beside four for each token that was asked for."""
 
 SPARE_BYTES = 4096
 """Bytes of text of a reply beside MAX_TOKEN_BYTES for each token that was asked for."""
+
+log = structlog.get_logger(__name__)
 
 
 class ForeignBackend:
@@ -77,8 +84,7 @@ class ForeignBackend:
     async def stop(self) -> None:
         """Close all connections; what still runs fails."""
         await self._condition.stop()
-        for connection in list(self._connections.values()):
-            connection.close()
+        self._cut_all()
         self._server.close()
 
     # requests
@@ -151,7 +157,7 @@ class ForeignBackend:
         Closing the generator cuts the connection off; what was used by then is recorded all the same.
         Raises as `Backend.generate`.
         """
-        look = await self._take_place()
+        look, admitted = await self._take_place()
         attempt = Attempt(generation, self._sink, self, self._condition.engine_id, is_exact=self._driver.takes_ids)
         request_id = attempt.request.request_id
         self._attempts[request_id] = attempt
@@ -163,45 +169,59 @@ class ForeignBackend:
                     yield parts
             usage = attempt.record(is_whole=True)
             is_said = True
-            self._condition.succeeded(is_lie=attempt.is_lie)
+            self._condition.succeeded(admitted, is_lie=attempt.is_lie)
             yield usage
         except ServerRefused as refused:
             is_said = True
-            error = self._refused(attempt, refused)
-            is_handed_over = isinstance(error, Unanswered)
-            raise error from None
+            is_handed_over = True
+            raise self._refused(attempt, admitted, refused) from None
+        except ReplyRefused as refused_reply:
+            is_handed_over = True
+            log.warning("reply_refused", request_id=request_id, why=str(refused_reply))
+            raise self._unanswered(attempt, failed(), "failed") from None
         except (ServerGone, BadReply, EventTooLarge) as error:
             if attempt.is_cut_off:
                 raise ShuttingDown from None
             is_said = is_handed_over = True
-            self._condition.failed(str(error) or "an event of its reply is too large", request_id)
+            self._condition.failed(admitted, str(error) or "an event of its reply is too large", request_id)
             raise self._unanswered(attempt, failed()) from None
         finally:
             if not is_said:
-                self._condition.breaker.gave_up()
+                self._condition.breaker.gave_up(admitted)
             if not (attempt.is_recorded or is_handed_over):  # the client left, or this gateway stops
                 attempt.record(is_whole=False)
             self._attempts.pop(request_id, None)
             self._window.give()
 
     async def _stream(self, generation: Generation, attempt: Attempt, look: Look) -> AsyncGenerator[list[Part]]:
-        """Yield the parts of the reply. Raises ServerGone, ServerRefused, BadReply or EventTooLarge."""
+        """Yield the parts of the reply.
+
+        Raises ServerGone, ServerRefused, BadReply, ReplyRefused or EventTooLarge.
+        """
         settings, request = self._pooled.settings, attempt.request
         loop = asyncio.get_running_loop()
         until_s = loop.time() + settings.total_seconds
+        part_until_s = min(until_s, loop.time() + settings.first_token_seconds)
         asked = self._driver.request(generation, look)
-        connection = await self._server.ask(
-            "POST",
-            asked.path,
-            asked.body,
-            request_id=f"{request.request_id}.{request.attempt}" if request.attempt else request.request_id,
-            within_s=settings.first_token_seconds,
-        )
-        self._connections[request.request_id] = connection
+
+        def sent(connection: Connection) -> None:
+            self._connections[request.request_id] = connection
+            if attempt.is_cut_off:  # while it was being connected
+                connection.cut("this gateway stops")
+
+        connection = None
         has_ended = False
         try:
+            connection = await self._server.ask(
+                "POST",
+                asked.path,
+                asked.body,
+                request_id=f"{request.request_id}.{request.attempt}" if request.attempt else request.request_id,
+                until_s=part_until_s,
+                sent=sent,
+            )
             if connection.status != 200:
-                raise await _refusal_of(connection)
+                raise await _refusal_of(connection, min(until_s, loop.time() + ERROR_WITHIN_S))
             if not connection.headers.get("content-type", "").startswith("text/event-stream"):
                 raise BadReply("its reply is no stream of events")
             reader, events = self._driver.reader(generation), EventReader()
@@ -209,9 +229,9 @@ class ForeignBackend:
             left_events, most_bytes = 4 * most_tokens + SPARE_EVENTS, MAX_TOKEN_BYTES * most_tokens + SPARE_BYTES
             is_end = False
             while not is_end:
-                within_s = settings.idle_seconds if attempt.has_begun else settings.first_token_seconds
-                within_s = min(within_s, until_s - loop.time())
-                data = await connection.read(within_s)
+                data = await connection.read(part_until_s)
+                if loop.time() > part_until_s:  # such as by comments alone
+                    raise ServerGone("its next part does not come in time", has_begun=True)
                 found = events.push(data) if data else events.finish()
                 is_end = not data
                 parts: list[Part] = []
@@ -234,17 +254,18 @@ class ForeignBackend:
                     yield parts
                     if attempt.kept and attempt.is_complete:
                         return  # the stop strings have ended all choices
+                    part_until_s = min(until_s, loop.time() + settings.idle_seconds)
             if not attempt.is_complete:
                 raise BadReply("its reply ended before the choices did")
             has_ended = True
         finally:
             self._connections.pop(request.request_id, None)
-            self._server.give(connection, has_ended=has_ended)
+            if connection is not None:
+                self._server.give(connection, has_ended=has_ended)
 
-    async def _take_place(self) -> Look:
+    async def _take_place(self) -> tuple[Look, Admitted]:
         """Take a place in the window. Raises Unanswered: when the server is not ready, or has no place in time."""
-        if not self._condition.is_ready:
-            self._condition.take()
+        self._condition.check()
         try:
             await self._window.take(WINDOW_WAIT_S)
         except TimeoutError:
@@ -255,26 +276,26 @@ class ForeignBackend:
             self._window.give()
             raise
 
-    def _refused(self, attempt: Attempt, refused: ServerRefused) -> Exception:
+    def _refused(self, attempt: Attempt, admitted: Admitted, refused: ServerRefused) -> Unanswered:
         """Return what the reader catches where the server refused a request or failed at it."""
         error = refusal(refused)
         if is_the_clients(refused) and not attempt.has_begun:
-            self._condition.succeeded(is_lie=False)
-            attempt.record(is_whole=False)
-            return error
+            self._condition.succeeded(admitted, is_lie=False)
+            return self._unanswered(attempt, error, "failed")
         if is_full(refused):
-            self._condition.breaker.gave_up()
-            return self._unanswered(attempt, error, is_full=True)
-        self._condition.failed(str(refused), attempt.request.request_id)
+            self._condition.breaker.gave_up(admitted)
+            return self._unanswered(attempt, error, "full")
+        self._condition.failed(admitted, str(refused), attempt.request.request_id)
         return self._unanswered(attempt, failed())
 
-    def _unanswered(self, attempt: Attempt, error: GatewayError, *, is_full: bool = False) -> Unanswered:
-        """Return what the reader catches where another server may be asked; it says what is recorded."""
+    def _unanswered(
+        self, attempt: Attempt, error: GatewayError, kind: Literal["full", "died", "failed"] = "died"
+    ) -> Unanswered:
+        """Return what the reader catches where another server or model may be asked; it says what is recorded."""
 
         def record() -> None:
             attempt.record(is_whole=False)
 
-        kind: Literal["full", "died"] = "full" if is_full else "died"
         return Unanswered(error, kind, was_sent=True, settle=record, supersede=attempt.supersede)
 
     # the life of the backend
@@ -292,11 +313,14 @@ class ForeignBackend:
     def cut_off(self) -> None:
         """Take no new request, and cut the running ones off, as `Backend.cut_off`."""
         self._condition.begin_draining()
-        for request_id, attempt in self._attempts.items():
-            attempt.is_cut_off = True
-            if (connection := self._connections.get(request_id)) is not None:
-                connection.cut("this gateway stops")
+        self._cut_all()
         self._changed()
+
+    def _cut_all(self) -> None:
+        for attempt in self._attempts.values():
+            attempt.is_cut_off = True
+        for connection in list(self._connections.values()):
+            connection.cut("this gateway stops")
 
     async def drain(self) -> None:
         """Take no new request; return when the running ones have ended."""
@@ -361,11 +385,11 @@ _TOO_LONG = frozenset({"context_length_exceeded", "exceed_context_size_error"})
 _decode_error = msgspec.json.Decoder(_ErrorBody).decode
 
 
-async def _refusal_of(connection: Connection) -> ServerRefused:
+async def _refusal_of(connection: Connection, until_s: float) -> ServerRefused:
     """Return what a response other than 200 says: its status, its known code, and when to come again."""
     code, after_s = "", None
     try:
-        body = await read_at_most(connection, MAX_ERROR_BYTES, 5.0)
+        body = await read_at_most(connection, MAX_ERROR_BYTES, until_s)
         error = _decode_error(body).error
         if isinstance(error, _Error) and not _TOO_LONG.isdisjoint((error.code, error.type)):
             code = "context_length_exceeded"

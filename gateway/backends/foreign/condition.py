@@ -20,7 +20,7 @@ from gateway.backends.foreign.reply import BadReply, ServerRefused
 from gateway.backends.foreign.server import Server
 from gateway.backends.snapshot import EngineSnapshot, State
 from gateway.domain.errors import ENGINE_UNAVAILABLE, SHUTTING_DOWN
-from gateway.domain.routing.breaker import Breaker
+from gateway.domain.routing.breaker import Admitted, Breaker
 
 LOOK_WITHIN_S = 20.0
 """How long a server may take to say that it is well: SGLang generates a token for that, beside what it has to do."""
@@ -45,8 +45,11 @@ class ServerCondition:
         engine_id: str,
         authorize: Callable[[], Awaitable[str]],
         changed: Callable[[], None],
+        *,
+        distrust_s: float = DISTRUST_S,
     ) -> None:
-        """authorize: returns the key that the server asks for, "" for none. changed: called when the condition has."""
+        """authorize: returns the key that the server asks for, "" for none. changed: called when the condition has.
+        distrust_s: how long a server whose counts are never true gets no requests."""
         self.look: Look | None = None
         """The server as it was seen last; None before it was ever seen."""
         self.capabilities: Capabilities = capabilities_of(pooled, driver, None)
@@ -58,6 +61,7 @@ class ServerCondition:
         self._pooled = pooled
         self._authorize = authorize
         self._changed = changed
+        self._distrust_s = distrust_s
         self._is_seen = False
         self._is_draining = False
         self._detail = "the server was not asked yet"
@@ -95,33 +99,43 @@ class ServerCondition:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
 
-    def take(self) -> Look:
-        """Return the server as it was seen last, for a request that may be sent now and ends in a word to the breaker.
+    def take(self) -> tuple[Look, Admitted]:
+        """Return the server as it was seen last, and what tells the breaker the end of a request that may be sent now.
 
         Raises Unanswered: where it takes none.
         """
-        if not self.is_ready or self.look is None or not self.breaker.take(_now_s()):
-            code = SHUTTING_DOWN if self._is_draining else ENGINE_UNAVAILABLE
-            raise Unanswered(not_ready(self.detail, code), "absent")
-        return self.look
+        admitted = self.breaker.take(_now_s()) if self.is_ready and self.look is not None else None
+        if admitted is None or self.look is None:
+            raise self._absent()
+        return self.look, admitted
 
-    def succeeded(self, *, is_lie: bool) -> None:
+    def check(self) -> None:
+        """Raise Unanswered where the server takes no request now."""
+        if not self.is_ready:
+            raise self._absent()
+
+    def _absent(self) -> Unanswered:
+        code = SHUTTING_DOWN if self._is_draining else ENGINE_UNAVAILABLE
+        return Unanswered(not_ready(self.detail, code), "absent")
+
+    def succeeded(self, admitted: Admitted, *, is_lie: bool) -> None:
         """Note that the server answered a request. is_lie: whether its counts cannot be true."""
         was_ready = self.is_ready
-        self.breaker.succeeded(_now_s())
+        self.breaker.succeeded(admitted, _now_s())
         self._truths = [*self._truths[1 - LIES_AMONG :], not is_lie]
         if self._truths.count(False) >= MAX_LIES:
             self._truths = []
-            self._distrusted_until_s = _now_s() + DISTRUST_S
-            log.error("server_distrusted", engine=self.engine_id, seconds=DISTRUST_S)
+            self._distrusted_until_s = _now_s() + self._distrust_s
+            log.error("server_distrusted", engine=self.engine_id, seconds=self._distrust_s)
+            asyncio.get_running_loop().call_later(self._distrust_s, self._changed)
         if self.is_ready != was_ready:
             self._changed()
 
-    def failed(self, why: str, request_id: str) -> None:
+    def failed(self, admitted: Admitted, why: str, request_id: str) -> None:
         """Note that the server failed at a request; why: for operators."""
         log.warning("server_failed", engine=self.engine_id, request_id=request_id, why=why)
         was_ready = self.is_ready
-        self.breaker.failed(_now_s())
+        self.breaker.failed(admitted, _now_s())
         if self.is_ready != was_ready:
             self._changed()
             asyncio.get_running_loop().call_later(self.breaker.open_for_s(_now_s()), self._changed)

@@ -23,10 +23,12 @@ MAX_UNREAD_BYTES = 256 << 10
 class ServerGone(Exception):
     """A connection that could not be opened, was lost, timed out or is no HTTP; the message is for operators alone."""
 
-    def __init__(self, why: str, *, has_begun: bool = False) -> None:
+    def __init__(self, why: str, *, has_begun: bool = False, was_lost: bool = False) -> None:
         super().__init__(why)
         self.has_begun = has_begun
         """Whether a byte of a response had come."""
+        self.was_lost = was_lost
+        """Whether the connection was there and the server's side, or the network, ended it."""
 
 
 class Connection(asyncio.Protocol):
@@ -58,8 +60,9 @@ class Connection(asyncio.Protocol):
     # requests
 
     def send(self, method: str, target: str, headers: Mapping[str, str], body: bytes) -> None:
-        """Send a request. The response before it was read to its end."""
-        assert self._transport is not None
+        """Send a request. The response before it was read to its end. Raises ServerGone: where it is lost already."""
+        if self._transport is None:
+            raise self._why or ServerGone("the connection was lost", was_lost=True)
         if self.num_requests:
             self._parser = httptools.HttpResponseParser(self)
         self.status, self.headers, self.is_reusable = 0, {}, False
@@ -71,24 +74,24 @@ class Connection(asyncio.Protocol):
             lines.append(f"content-length: {len(body)}")
         self._transport.write("\r\n".join((*lines, "", "")).encode("ascii") + body)
 
-    async def head(self, within_s: float) -> None:
-        """Wait for the head of the response. Raises ServerGone."""
+    async def head(self, until_s: float) -> None:
+        """Wait for the head of the response, by the loop's clock until until_s. Raises ServerGone."""
         while not self._has_head:
             if self._why is not None:
                 raise self._why
-            await self._wait(within_s)
+            await self._wait(until_s)
 
-    async def read(self, within_s: float) -> bytes:
+    async def read(self, until_s: float) -> bytes:
         """Return what has come of the body since the last call, b"" at its end.
 
-        Raises ServerGone: where the body is cut off, or nothing comes in time.
+        Raises ServerGone: where the body is cut off, or nothing comes until until_s by the loop's clock.
         """
         while not self._buffer:
             if self._is_whole:
                 return b""
             if self._why is not None:
                 raise self._why
-            await self._wait(within_s)
+            await self._wait(until_s)
         data = self._buffer[0] if len(self._buffer) == 1 else b"".join(self._buffer)
         self._buffer.clear()
         self._num_buffered = 0
@@ -117,10 +120,10 @@ class Connection(asyncio.Protocol):
         """Cut the connection off, and have its reader get ServerGone."""
         self._fail(why)
 
-    async def _wait(self, within_s: float) -> None:
+    async def _wait(self, until_s: float) -> None:
         loop = asyncio.get_running_loop()
         self._waiter = loop.create_future()
-        timer = loop.call_later(within_s, self._fail, "nothing came in time")
+        timer = loop.call_at(until_s, self._fail, "nothing came in time")
         try:
             await self._waiter
         finally:
@@ -134,7 +137,7 @@ class Connection(asyncio.Protocol):
     def _fail(self, why: str) -> None:
         """End the connection: nothing that comes counts any more."""
         if self._why is None:
-            self._why = ServerGone(why, has_begun=self._has_head)
+            self._why = ServerGone(why, has_begun=self._has_begun)
         self.is_reusable = False
         self.close()
         self._wake()
@@ -173,10 +176,14 @@ class Connection(asyncio.Protocol):
         if self._has_head and not self._is_whole and self._is_until_end and error is None:
             self._is_whole = True
         if self._why is None and not self._is_whole:
-            self._why = ServerGone("the connection was lost", has_begun=self._has_head)
+            self._why = ServerGone("the connection was lost", has_begun=self._has_begun, was_lost=True)
         self.is_reusable = False
         self._wake()
         self._lost(self)
+
+    @property
+    def _has_begun(self) -> bool:
+        return self._has_head or self._num_head_bytes > 0
 
     @property
     def _is_until_end(self) -> bool:

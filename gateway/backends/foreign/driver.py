@@ -47,6 +47,7 @@ class Reader(Protocol):
         """Return what one event says.
 
         Raises BadReply: where that is not of the server's protocol.
+        Raises ReplyRefused: where the reply is one that nobody may get.
         Raises ServerRefused: where the server says within the stream that it failed.
         """
 

@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 from gateway.backends.foreign.reply import ServerRefused
-from gateway.domain.errors import ENGINE_UNAVAILABLE, BackendFailed, GatewayError, InvalidRequest, Overloaded
+from gateway.domain.errors import (
+    ENGINE_UNAVAILABLE,
+    REFUSED_BY_SERVER,
+    BackendFailed,
+    GatewayError,
+    InvalidRequest,
+    Overloaded,
+)
 
 RETRY_AFTER_S = 1.0
 MAX_RETRY_AFTER_S = 60.0
@@ -32,7 +39,7 @@ def is_the_clients(refused: ServerRefused) -> bool:
     return refused.status in _CLIENTS
 
 
-def refusal(refused: ServerRefused, prompt_field: str | None = None) -> GatewayError:
+def refusal(refused: ServerRefused) -> GatewayError:
     """Return the error of a request that the server refused or failed at."""
     if is_full(refused):
         after_s = min(max(refused.retry_after_s or RETRY_AFTER_S, RETRY_AFTER_S), MAX_RETRY_AFTER_S)
@@ -43,10 +50,9 @@ def refusal(refused: ServerRefused, prompt_field: str | None = None) -> GatewayE
         if refused.code == "context_length_exceeded":
             return InvalidRequest(
                 "The prompt and the completion are longer than this model's context. Send or ask for fewer tokens.",
-                param=prompt_field,
                 code="context_length_exceeded",
             )
-        return InvalidRequest("The server that runs this model refuses the request.", code="refused_by_server")
+        return InvalidRequest("The server that runs this model refuses the request.", code=REFUSED_BY_SERVER)
     return failed()
 
 

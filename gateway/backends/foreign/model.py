@@ -18,6 +18,9 @@ from gateway.text.tools.tool import Tool
 MESSAGE_TOKENS = 16
 """Tokens that a chat template puts around one message, at most."""
 
+TEMPLATE_TOKENS = 256
+"""Tokens that a chat template adds to a conversation of its own, such as a system message of the model, at most."""
+
 LONGEST_TOKEN_BYTES = 32
 """Bytes of text in a token that a prompt may consist of: one with more bytes than the context times this is refused."""
 
@@ -56,7 +59,7 @@ class OpaqueModel:
     ) -> PreparedPrompt:
         """Return an upper bound of a conversation's tokens. Raises as `Model.prepare_chat`."""
         num_bytes = _text_bytes([*messages, *(tool.described() for tool in tools)])
-        num_tokens = num_bytes + MESSAGE_TOKENS * (1 + len(messages) + len(tools))
+        num_tokens = num_bytes + MESSAGE_TOKENS * (1 + len(messages) + len(tools)) + TEMPLATE_TOKENS
         return self._bounded(num_bytes, num_tokens, "messages")
 
     def prepare_text(self, prompt: str | list[int], field: str, *, add_special_tokens: bool = True) -> PreparedPrompt:

@@ -33,6 +33,8 @@ class Told(msgspec.Struct, frozen=True):
     prompt_tokens: int
     completion_tokens: int
     cached_tokens: int = 0
+    reasoning_tokens: int = 0
+    """Tokens of the completion that were reasoning, shown or not."""
 
 
 class Event(msgspec.Struct):
@@ -46,6 +48,13 @@ class Event(msgspec.Struct):
 
 class BadReply(Exception):
     """A reply that is not what the server's protocol says; the message is for operators alone."""
+
+
+class ReplyRefused(Exception):
+    """A reply that nobody may get, and that a request can bring about at a server that is well, such as a filtered one.
+
+    It says nothing of the server, and another one would most likely reply the same; the message is for operators alone.
+    """
 
 
 class ServerRefused(Exception):

@@ -20,11 +20,15 @@ MAX_IDLE = 64
 END_WITHIN_S = 1.0
 """How long the end of a response may take after its last event, so that the connection is used again."""
 
+LOST_WITHIN_S = 1.0
+"""How soon an idle connection has to be lost for a request to be sent once more: later, the server may have begun."""
+
 MAX_REPLY_BYTES = 1 << 20
 """Bytes of a whole reply that is no stream."""
 
 AddressOf = Callable[[str], Awaitable[str]]
-"""Returns the address to connect to for a URL. Raises OSError, UnicodeError, or another error where it may not be."""
+"""Returns the address to connect to for a URL. Raises OSError or UnicodeError: where it has none. Raises ServerGone:
+where it may not be connected to."""
 
 
 class Reply(msgspec.Struct, frozen=True):
@@ -58,9 +62,19 @@ class Server:
         self._ending: set[asyncio.Task[None]] = set()
 
     async def ask(
-        self, method: str, path: str, body: bytes = b"", *, request_id: str = "", within_s: float
+        self,
+        method: str,
+        path: str,
+        body: bytes = b"",
+        *,
+        request_id: str = "",
+        until_s: float,
+        sent: Callable[[Connection], None] | None = None,
     ) -> Connection:
         """Send a request, and return the connection once the head of its response is there; `give` it back.
+
+        until_s: when the head has to be there, by the loop's clock. sent: called with each connection over which the
+        request was sent, before the head is there; there are two where the first had been closed while it was idle.
 
         Raises ServerGone: where the server cannot be reached, or does not answer in time.
         """
@@ -71,34 +85,38 @@ class Server:
             headers["content-type"] = "application/json"
         if request_id:
             headers["x-request-id"] = request_id
-        while True:
-            connection = self._idle.pop() if self._idle else await self._connect()
-            was_used = connection.num_requests > 0
-            if was_used and not connection.is_open:
-                continue
-            connection.send(method, self._path + path, headers, body)
+
+        async def asked(connection: Connection) -> Connection:
             try:
-                await connection.head(within_s)
-            except ServerGone as gone:
-                connection.close()
-                if was_used and not gone.has_begun and gone.args[0] == "the connection was lost":
-                    continue  # it had been closed while it was idle
-                raise
+                connection.send(method, self._path + path, headers, body)
+                if sent is not None:
+                    sent(connection)
+                await connection.head(until_s)
+                if connection.headers.get("content-encoding", "identity") != "identity":
+                    raise ServerGone("its response is compressed, which was not asked for", has_begun=True)
             except BaseException:
                 connection.close()
                 raise
-            if connection.headers.get("content-encoding", "identity") != "identity":
-                connection.close()
-                raise ServerGone("its response is compressed, which was not asked for", has_begun=True)
             return connection
+
+        if (idle := self._take_idle()) is not None:
+            began_s = _now_s()
+            try:
+                return await asked(idle)
+            except ServerGone as gone:
+                is_at_once = _now_s() - began_s < LOST_WITHIN_S
+                if gone.has_begun or not gone.was_lost or not is_at_once:
+                    raise
+        return await asked(await self._connect(until_s))
 
     async def whole(self, method: str, path: str, body: bytes = b"", *, within_s: float) -> Reply:
         """Return a whole reply of at most MAX_REPLY_BYTES. Raises ServerGone."""
         try:
             async with asyncio.timeout(within_s):
-                connection = await self.ask(method, path, body, within_s=within_s)
+                until_s = _now_s() + within_s
+                connection = await self.ask(method, path, body, until_s=until_s)
                 try:
-                    data = await read_at_most(connection, MAX_REPLY_BYTES, within_s)
+                    data = await read_at_most(connection, MAX_REPLY_BYTES, until_s)
                     return Reply(connection.status, data)
                 finally:
                     self.give(connection)
@@ -131,7 +149,7 @@ class Server:
 
     async def _give_once_done(self, connection: Connection) -> None:
         try:
-            if await connection.read(END_WITHIN_S):
+            if await connection.read(_now_s() + END_WITHIN_S):
                 connection.close()
         except ServerGone:
             pass
@@ -140,10 +158,16 @@ class Server:
             raise
         self.give(connection)
 
-    async def _connect(self) -> Connection:
+    def _take_idle(self) -> Connection | None:
+        while self._idle:
+            if (connection := self._idle.pop()).is_open:
+                return connection
+        return None
+
+    async def _connect(self, until_s: float) -> Connection:
         loop = asyncio.get_running_loop()
         try:
-            async with asyncio.timeout(self._connect_s):
+            async with asyncio.timeout(min(self._connect_s, until_s - _now_s())):
                 address = await self._address_of(self.url)
                 _, connection = await loop.create_connection(
                     lambda: Connection(self._lost),
@@ -163,12 +187,21 @@ class Server:
             self._idle.remove(connection)
 
 
-async def read_at_most(connection: Connection, max_bytes: int, within_s: float) -> bytes:
-    """Return the whole body of a response. Raises ServerGone: where it is larger, or cut off."""
+async def read_at_most(connection: Connection, max_bytes: int, until_s: float) -> bytes:
+    """Return the whole body of a response, all of it until until_s by the loop's clock.
+
+    Raises ServerGone: where it is larger, cut off or late.
+    """
     parts, size = [], 0
-    while data := await connection.read(within_s):
+    while data := await connection.read(until_s):
+        if _now_s() > until_s:
+            raise ServerGone("its reply takes too long", has_begun=True)
         size += len(data)
         if size > max_bytes:
             raise ServerGone("its reply is too large", has_begun=True)
         parts.append(data)
     return b"".join(parts)
+
+
+def _now_s() -> float:
+    return asyncio.get_running_loop().time()

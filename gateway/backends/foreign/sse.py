@@ -34,7 +34,7 @@ class EventReader:
             line = line.removesuffix(b"\r")
             if line.startswith(b"data:"):
                 value = line[6:] if line[5:6] == b" " else line[5:]
-                self._num_bytes += len(value)
+                self._num_bytes += len(value) + 1  # its line end: lines without a value fill memory too
                 if self._num_bytes > MAX_EVENT_BYTES:
                     raise EventTooLarge
                 self._data.append(value)

@@ -17,6 +17,8 @@ from engine.config.text import Field, fields_of
 from gateway.domain.pools.settings import BadSetting
 
 MAX_URL_CHARS = 512
+MAX_LEN = 10_000_000
+"""The most tokens of a context, and the most choices at once, that a server is believed to have."""
 
 
 class ForeignSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -32,7 +34,7 @@ class ForeignSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         int,
         Meta(
             ge=0,
-            le=10_000_000,
+            le=MAX_LEN,
             description="Longest prompt and completion together, in tokens; 0: as the server says, else 8192.",
         ),
     ] = 0

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections import deque
 from typing import Literal
 
+import msgspec
+
 CONSECUTIVE = 5
 """Failures in a row that open the breaker."""
 
@@ -29,6 +31,10 @@ MAX_OPEN_S = 8.0
 State = Literal["closed", "open", "half-open"]
 
 
+class Admitted(msgspec.Struct, frozen=True, eq=False):
+    """One request that may be sent. A request that was sent before the breaker opened decides no trial."""
+
+
 class Breaker:
     """The breaker of one server. Times are in seconds of any clock that never goes back."""
 
@@ -37,7 +43,7 @@ class Breaker:
         self._num_consecutive = 0
         self._open_s = FIRST_OPEN_S
         self._opened_s: float | None = None
-        self._is_tried = False
+        self._trial: Admitted | None = None
 
     def state(self, now_s: float) -> State:
         """Return whether requests may go to the server: all of them, none, or one as a trial."""
@@ -49,40 +55,42 @@ class Breaker:
         """Return for how many seconds no request may be sent from now on."""
         return 0.0 if self._opened_s is None else max(0.0, self._opened_s + self._open_s - now_s)
 
-    def take(self, now_s: float) -> bool:
-        """Tell whether a request may be sent now. One that may must end in `succeeded`, `failed` or `gave_up`."""
+    def take(self, now_s: float) -> Admitted | None:
+        """Return what a request that may be sent now must end with, by `succeeded`, `failed` or `gave_up`; None where
+        it may not be sent."""
         match self.state(now_s):
             case "closed":
-                return True
+                return Admitted()
             case "open":
-                return False
-        if self._is_tried:
-            return False
-        self._is_tried = True
-        return True
+                return None
+        if self._trial is not None:
+            return None
+        self._trial = Admitted()
+        return self._trial
 
-    def succeeded(self, now_s: float) -> None:
+    def succeeded(self, admitted: Admitted, now_s: float) -> None:
         """Note that the server answered a request."""
         self._num_consecutive = 0
         self._ended.append((now_s, True))
-        if self._opened_s is not None and self._is_tried:
-            self._opened_s, self._open_s, self._is_tried = None, FIRST_OPEN_S, False
+        if admitted is self._trial:
+            self._opened_s, self._open_s, self._trial = None, FIRST_OPEN_S, None
             self._ended.clear()
 
-    def failed(self, now_s: float) -> None:
+    def failed(self, admitted: Admitted, now_s: float) -> None:
         """Note that the server failed at a request, or did not answer."""
         self._ended.append((now_s, False))
         self._num_consecutive += 1
         if self._opened_s is not None:
-            if self._is_tried:
+            if admitted is self._trial:
                 self._opened_s, self._open_s = now_s, min(MAX_OPEN_S, 2 * self._open_s)
-                self._is_tried = False
+                self._trial = None
         elif self._num_consecutive >= CONSECUTIVE or self._is_mostly_failing(now_s):
             self._opened_s = now_s
 
-    def gave_up(self) -> None:
+    def gave_up(self, admitted: Admitted) -> None:
         """Note that a request ended without saying anything about the server, such as one whose client left."""
-        self._is_tried = False
+        if admitted is self._trial:
+            self._trial = None
 
     def _is_mostly_failing(self, now_s: float) -> bool:
         recent = [good for ended_s, good in self._ended if now_s - ended_s <= WINDOW_S]

@@ -26,6 +26,8 @@ class Seen(msgspec.Struct, frozen=True):
     """The most tokens of each choice that were asked for."""
     prompt_tokens: int
     """The prompt's tokens; where they are no exact number, an upper bound."""
+    template_tokens: int
+    """Tokens of the upper bound that a chat template may add of its own."""
     is_prompt_exact: bool
     """Whether the prompt's tokens are an exact number."""
     is_exact: bool
@@ -60,19 +62,22 @@ def own_completion(seen: Seen) -> int:
 
 
 def own_prompt(seen: Seen) -> int:
-    """Return our own count of a prompt's tokens: exact by ids, else a fourth of the upper bound."""
-    return seen.prompt_tokens if seen.is_prompt_exact else -(-seen.prompt_tokens // BYTES_PER_TOKEN)
+    """Return our own count of a prompt's tokens: exact by ids, else a fourth of the bound without the template."""
+    if seen.is_prompt_exact:
+        return seen.prompt_tokens
+    return max(1, -(-(seen.prompt_tokens - seen.template_tokens) // BYTES_PER_TOKEN))
 
 
-def settle(seen: Seen, told: tuple[int, int, int] | None) -> Settled:
+def settle(seen: Seen, told: tuple[int, int, int] | None, *, reasoning_tokens: int = 0) -> Settled:
     """Return what is billed of a reply that has ended.
 
-    told: prompt, completion and cached tokens as the server says.
+    told: prompt, completion and cached tokens as the server says. reasoning_tokens: completion tokens that it says were
+    reasoning, whose text it need not have sent.
     """
     if told is None:
         return Settled(own_prompt(seen), own_completion(seen), 0, is_ours=True, is_lie=False)
     prompt, completion, cached = told
-    is_lie = not (_is_prompt_true(seen, prompt) and _is_completion_true(seen, completion))
+    is_lie = not (_is_prompt_true(seen, prompt) and _is_completion_true(seen, completion, max(0, reasoning_tokens)))
     if is_lie:
         return Settled(own_prompt(seen), own_completion(seen), 0, is_ours=True, is_lie=True)
     if seen.is_prompt_exact:
@@ -86,10 +91,10 @@ def _is_prompt_true(seen: Seen, prompt: int) -> bool:
     return 0 < prompt <= seen.prompt_tokens
 
 
-def _is_completion_true(seen: Seen, completion: int) -> bool:
+def _is_completion_true(seen: Seen, completion: int, reasoning_tokens: int) -> bool:
     textless = TEXTLESS_TOKENS * seen.num_choices
     if seen.is_exact:
         return seen.completion_tokens <= completion <= seen.completion_tokens + textless
     fewest = -(-seen.text_bytes // MAX_TOKEN_BYTES)
-    most = min(seen.text_bytes + textless, seen.num_choices * seen.max_tokens)
+    most = min(seen.text_bytes + reasoning_tokens + textless, seen.num_choices * seen.max_tokens)
     return fewest <= completion <= most

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import ssl
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,10 @@ import asyncpg
 import httpx
 import pytest
 
+from gateway.backends.foreign.connection import ServerGone
+from gateway.backends.foreign.server import Server
+from gateway.pools.foreign import judged_by
+from gateway.support.outbound import NotPublic
 from tests.gateway.backends.foreign.fake import FakeServer, fake_server, refusing, saying
 from tests.gateway.live import Tenant, make_operator_key, make_tenant
 from tests.gateway.model_folder import make_model_folder
@@ -124,11 +129,13 @@ async def test_a_limit_reserves_the_upper_bound_and_is_given_back(
 ) -> None:
     await site.create(server)
     path = f"/projects/{tenant.project_id}/limits"
-    made = await site.operator.post(path, json={"unit": "tokens", "window": "day", "max": 200, "hard": True})
+    made = await site.operator.post(path, json={"unit": "tokens", "window": "day", "max": 456, "hard": True})
     assert made.status_code == 200, made.text
     long = {"messages": [{"role": "user", "content": "a" * 400}]}
     await _until_refused(site, long)
-    assert (await site.ask()).status_code == 200, "42 bytes and 16 tokens fit; 11 tokens are billed"
+    assert (await site.ask()).status_code == 200, (
+        "42 bytes, 256 of the template and 16 tokens fit; 11 tokens are billed"
+    )
     assert (await site.ask()).status_code == 200
 
 
@@ -160,6 +167,20 @@ async def test_what_the_server_cannot_do_is_refused_by_its_name(
     error = refused.json()["error"]
     assert (error["param"] or "").split(".")[0] in (param.split(".")[0], "logprobs", "top_logprobs")
     assert not server.received, "nothing is left out in silence"
+
+
+@pytest.mark.parametrize(
+    ("code", "param"), [("context_length_exceeded", "messages"), ("refused_by_server", None)], ids=str
+)
+async def test_a_refusal_names_the_clients_field_if_one_is_known(
+    site: Site, server: FakeServer, code: str, param: str | None
+) -> None:
+    await site.create(server)
+    server.answer = refusing(400, json.dumps({"error": {"message": "secret of theirs", "code": code}}))
+    refused = await site.ask()
+    assert (refused.status_code, refused.json()["error"]["code"]) == (400, code)
+    assert refused.json()["error"]["param"] == param
+    assert (await site.ledger(refused.headers["x-request-id"]))["completion_tokens"] == 0
 
 
 async def test_a_second_server_answers_where_the_first_one_fails(site: Site, server: FakeServer) -> None:
@@ -245,3 +266,12 @@ async def test_a_pool_that_could_not_serve_is_refused_by_field(site: Site, field
     body = {"name": "theirs", "engine": "openai", "urls": ["http://example.com"], "settings": {}}
     refused = await site.operator.post("/pools", json=body | fields)
     assert (refused.status_code, refused.json()["error"]["param"]) == (400, param), refused.text
+
+
+async def test_a_server_at_an_address_that_is_refused_is_gone_and_no_fault_of_ours() -> None:
+    async def address_of(url: httpx.URL) -> str:
+        raise NotPublic("the address is not a public one")
+
+    server = Server("http://example.com", judged_by(address_of), ssl.create_default_context, connect_s=5.0)
+    with pytest.raises(ServerGone):
+        await server.whole("GET", "/v1/models", within_s=5.0)

@@ -18,7 +18,7 @@ from gateway.backends.foreign.drivers.openai import OpenAIDriver
 from gateway.backends.foreign.reply import BadReply, Event, Part, ServerRefused, Told
 from gateway.backends.foreign.server import Server
 from gateway.backends.generation import Generation
-from gateway.domain.pools.foreign_settings import UNKNOWN_LEN
+from gateway.domain.pools.foreign_settings import MAX_LEN, UNKNOWN_LEN
 
 OF_TEXT: frozenset[Feature] = frozenset(
     {"json_schema", "tools", "seed", "top_k", "min_p", "repetition_penalty", "ignore_eos"}
@@ -126,7 +126,7 @@ class LlamaCppDriver:
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             raise BadReply("it is no llama.cpp server") from None
         length = props.default_generation_settings.n_ctx
-        return Look("", length if length > 0 else None, max(1, props.total_slots))
+        return Look("", min(length, MAX_LEN) if length > 0 else None, min(max(1, props.total_slots), MAX_LEN))
 
 
 class StepReader:

@@ -14,9 +14,10 @@ import msgspec
 from engine.protocol import FinishReason, Grammar
 from gateway.backends.base import Feature
 from gateway.backends.foreign.driver import Look, Pooled, Request
-from gateway.backends.foreign.reply import BadReply, Event, Part, ServerRefused, Told
+from gateway.backends.foreign.reply import BadReply, Event, Part, ReplyRefused, ServerRefused, Told
 from gateway.backends.foreign.server import Server
 from gateway.backends.generation import Generation
+from gateway.domain.pools.foreign_settings import MAX_LEN
 from gateway.text.conversation import Message
 from gateway.text.tools.parser import CallDelta
 from gateway.text.tools.tool import MAX_PARALLEL_CALLS, ToolUse
@@ -31,7 +32,10 @@ _FINISH: dict[str, FinishReason] = {
     "function_call": "stop",
     "eos_token": "stop",
 }
-"""Reasons that servers give for the end of a choice. Any other one, such as a filter's, is a failure."""
+"""Reasons that servers give for the end of a choice. Any other one refuses the reply or is a failure."""
+
+_FAILURES = frozenset({"error", "abort"})
+"""Reasons by which servers say that they failed."""
 
 
 _NOTHING: Mapping[str, Any] = {}
@@ -74,12 +78,17 @@ class _Details(msgspec.Struct, frozen=True):
     cached_tokens: int | None = None
 
 
+class _CompletionDetails(msgspec.Struct, frozen=True):
+    reasoning_tokens: int | None = None
+
+
 class Usage(msgspec.Struct, frozen=True):
     """The usage as a chunk has it."""
 
     prompt_tokens: int = 0
     completion_tokens: int | None = None
     prompt_tokens_details: _Details | None = None
+    completion_tokens_details: _CompletionDetails | None = None
 
 
 class _Chunk(msgspec.Struct, frozen=True):
@@ -163,7 +172,7 @@ class OpenAIDriver:
         if found is None:
             raise BadReply("it does not list the model" if wanted else "it lists no model")
         length = found.max_model_len
-        return Look(found.id, length if length is not None and length > 0 else None)
+        return Look(found.id, min(length, MAX_LEN) if length is not None and length > 0 else None)
 
 
 class ChunkReader:
@@ -210,7 +219,7 @@ class ChunkReader:
             known = self._num_calls[index]
             if call.index == known and function.name:
                 if function.name not in self._names or known >= MAX_PARALLEL_CALLS:
-                    raise BadReply("it calls a tool that it may not call")
+                    raise ReplyRefused("it calls a tool that it may not call")
                 self._num_calls[index] = known + 1
                 found.append(CallDelta(call.index, function.name, function.arguments or ""))
             elif known > 0 and call.index == known - 1:
@@ -223,13 +232,16 @@ class ChunkReader:
 def finish_of(reason: str | None) -> FinishReason | None:
     """Return the end of a choice as this gateway knows it; None where it goes on.
 
-    Raises BadReply: for a reason that is not known.
+    Raises BadReply: where the server says that it failed.
+    Raises ReplyRefused: for any other reason that is not known, such as a filter's.
     """
     if reason is None:
         return None
     found = _FINISH.get(reason)
+    if found is None and reason in _FAILURES:
+        raise BadReply("a choice ended since the server failed")
     if found is None:
-        raise BadReply("a choice ended for a reason that is not known")
+        raise ReplyRefused("a choice ended for a reason that is not known")
     return found
 
 
@@ -237,8 +249,13 @@ def told_of(usage: Usage | None) -> Told | None:
     """Return the usage that a chunk tells, if it tells one."""
     if usage is None or usage.completion_tokens is None:
         return None
-    details = usage.prompt_tokens_details
-    return Told(usage.prompt_tokens, usage.completion_tokens, (details.cached_tokens or 0) if details else 0)
+    cached, made = usage.prompt_tokens_details, usage.completion_tokens_details
+    return Told(
+        usage.prompt_tokens,
+        usage.completion_tokens,
+        (cached.cached_tokens or 0) if cached else 0,
+        (made.reasoning_tokens or 0) if made else 0,
+    )
 
 
 def _message(message: Message) -> Message:

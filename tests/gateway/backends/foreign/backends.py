@@ -15,7 +15,7 @@ from gateway.backends.base import Model
 from gateway.backends.foreign.backend import ForeignBackend
 from gateway.backends.foreign.driver import Pooled
 from gateway.backends.foreign.drivers import driver_of
-from gateway.backends.foreign.model import OpaqueModel
+from gateway.backends.foreign.model import TEMPLATE_TOKENS, OpaqueModel
 from gateway.backends.foreign.server import Server
 from gateway.backends.generation import Generation, Piece
 from gateway.domain.pools.drivers import Driver
@@ -28,7 +28,8 @@ from tests.patience import PATIENCE_S
 FAST = ForeignSettings(health_seconds=0.05, first_token_seconds=5.0, idle_seconds=5.0, total_seconds=20.0)
 
 
-async def _anywhere(url: str) -> str:
+async def anywhere(url: str) -> str:
+    """Return this machine's address."""
     return "127.0.0.1"
 
 
@@ -50,7 +51,7 @@ async def backend_of(
     async def authorize() -> str:
         return key
 
-    server = Server(url, _anywhere, ssl.create_default_context, connect_s=settings.connect_seconds)
+    server = Server(url, anywhere, ssl.create_default_context, connect_s=settings.connect_seconds)
     backend = ForeignBackend(server, driver_of(driver, pooled), pooled, sink, authorize)
     backend.start()
     try:
@@ -87,7 +88,9 @@ def asking(
     request = GenerateRequest(
         request_id, [], SamplingParams(max_tokens=max_tokens, **sampling), "tenant", n=n, meter=b"tag"
     )
-    return Generation(request, stop, tools, conversation=conversation, num_prompt_tokens=len(text) + 32)
+    return Generation(
+        request, stop, tools, conversation=conversation, num_prompt_tokens=len(text) + 32 + TEMPLATE_TOKENS
+    )
 
 
 class Heard(msgspec.Struct):

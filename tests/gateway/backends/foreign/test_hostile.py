@@ -12,6 +12,7 @@ import msgspec
 import pytest
 
 from gateway.backends.base import Unanswered
+from gateway.backends.foreign.sse import MAX_EVENT_BYTES, EventReader, EventTooLarge
 from gateway.domain.errors import BackendFailed
 from gateway.text.tools.tool import Tool, ToolUse
 from tests.gateway.backends.foreign.backends import FAST, asking, backend_of, hear
@@ -108,6 +109,7 @@ HOSTILE = {
     "a giant event": endless(chunk(b"data: " + b"a" * 65536), chunk(b"a" * 65536)),
     "an endless line": endless(chunk(b"a" * 65536)),
     "an event of endless lines": endless(chunk(b"data: a\n" * 8192)),
+    "an event of endless empty lines": endless(chunk(b"data:\n" * 8192)),
     "endless comments": endless(chunk(b": ping\n\n" * 4096)),
     "endless text": endless(event(delta("word " * 100))),
     "endless empty events": endless(event(delta("")) * 100),
@@ -124,10 +126,14 @@ HOSTILE = {
 }
 
 
-@pytest.mark.parametrize("behaviour", HOSTILE.values(), ids=HOSTILE.keys())
-async def test_a_hostile_reply_ends_as_our_error_within_bounds(server: FakeServer, behaviour: Answer) -> None:
+OF_REQUEST = {"an unknown reason", "a tool that nobody named", "calls without end"}
+"""Replies that a request can bring about at a server that is well."""
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+async def test_a_hostile_reply_ends_as_our_error_within_bounds(server: FakeServer, name: str) -> None:
     sink = ListSink()
-    server.answer = behaviour
+    server.answer = HOSTILE[name]
     tracemalloc.start()
     try:
         async with backend_of(server.url, sink, settings=SHORT) as backend, asyncio.timeout(8.0):
@@ -139,12 +145,27 @@ async def test_a_hostile_reply_ends_as_our_error_within_bounds(server: FakeServe
             assert backend.health().ready, "one failure is none of the server"
     finally:
         tracemalloc.stop()
-    assert caught.value.kind == "died"
+    assert caught.value.kind == ("failed" if name in OF_REQUEST else "died")
     assert isinstance(caught.value.error, BackendFailed)
     assert "sk-secret" not in caught.value.error.message
     assert peak < MAX_BYTES, f"{peak >> 20} MiB"
     (record,) = sink.records
     assert record.usage.completion_tokens <= 16
+
+
+@pytest.mark.parametrize("name", sorted(OF_REQUEST))
+async def test_replies_that_a_request_brings_about_take_the_server_from_nobody(server: FakeServer, name: str) -> None:
+    sink = ListSink()
+    server.answer = HOSTILE[name]
+    async with backend_of(server.url, sink, settings=SHORT) as backend:
+        for number in range(12):
+            with pytest.raises(Unanswered) as caught:
+                await hear(backend, asking(request_id=f"req_{number}", tools=TOOLS))
+            caught.value.settle()
+        assert backend.health().ready
+        server.answer = sending(HEAD, GOOD)
+        assert (await hear(backend, asking(request_id="req_last"))).text == "Hello"
+    assert len(sink.records) == 13
 
 
 GOOD = event(delta("Hello")) + FINISHED + event(usage(9, 1)) + event("[DONE]") + END
@@ -223,3 +244,10 @@ async def test_a_server_that_trickles_is_cut_off_in_time(server: FakeServer) -> 
         with pytest.raises(Unanswered):
             await hear(backend, asking(max_tokens=10_000))
     assert asyncio.get_running_loop().time() - began_s < 3.0
+
+
+def test_lines_without_a_value_count_as_well() -> None:
+    events = EventReader()
+    with pytest.raises(EventTooLarge):
+        for _ in range(MAX_EVENT_BYTES // 8192 + 1):
+            events.push(b"data:\n" * 8192)

@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import random
 
-from gateway.domain.routing.breaker import CONSECUTIVE, FIRST_OPEN_S, MAX_OPEN_S, Breaker
+import pytest
+
+from gateway.domain.routing.breaker import CONSECUTIVE, FIRST_OPEN_S, MAX_OPEN_S, Admitted, Breaker
+
+
+def taken(breaker: Breaker, now_s: float) -> Admitted:
+    admitted = breaker.take(now_s)
+    assert admitted is not None
+    return admitted
 
 
 def failing(breaker: Breaker, now_s: float, times: int = CONSECUTIVE) -> None:
     for _ in range(times):
-        assert breaker.take(now_s)
-        breaker.failed(now_s)
+        breaker.failed(taken(breaker, now_s), now_s)
 
 
 def test_failures_in_a_row_open_it_and_one_good_trial_closes_it() -> None:
@@ -18,11 +25,11 @@ def test_failures_in_a_row_open_it_and_one_good_trial_closes_it() -> None:
     failing(breaker, 0.0, CONSECUTIVE - 1)
     assert breaker.state(0.0) == "closed"
     failing(breaker, 0.0, 1)
-    assert (breaker.state(0.0), breaker.take(0.5)) == ("open", False)
+    assert (breaker.state(0.0), breaker.take(0.5)) == ("open", None)
     assert breaker.state(FIRST_OPEN_S) == "half-open"
-    assert breaker.take(FIRST_OPEN_S)
-    assert not breaker.take(FIRST_OPEN_S), "one trial at a time"
-    breaker.succeeded(FIRST_OPEN_S)
+    trial = taken(breaker, FIRST_OPEN_S)
+    assert breaker.take(FIRST_OPEN_S) is None, "one trial at a time"
+    breaker.succeeded(trial, FIRST_OPEN_S)
     assert breaker.state(FIRST_OPEN_S) == "closed"
     failing(breaker, FIRST_OPEN_S, CONSECUTIVE - 1)
     assert breaker.state(FIRST_OPEN_S) == "closed", "what failed before does not count any more"
@@ -35,8 +42,7 @@ def test_each_failed_trial_doubles_the_time_up_to_a_bound() -> None:
         wait_s = breaker.open_for_s(now_s)
         waits.append(wait_s)
         now_s += wait_s
-        assert breaker.take(now_s)
-        breaker.failed(now_s)
+        breaker.failed(taken(breaker, now_s), now_s)
     assert waits[:4] == [FIRST_OPEN_S, 2 * FIRST_OPEN_S, 4 * FIRST_OPEN_S, 8 * FIRST_OPEN_S]
     assert max(waits) == MAX_OPEN_S
 
@@ -45,9 +51,9 @@ def test_half_of_the_last_requests_failing_opens_it_though_others_succeed() -> N
     breaker, now_s = Breaker(), 0.0
     for number in range(40):
         now_s += 0.1
-        if not breaker.take(now_s):
+        if (admitted := breaker.take(now_s)) is None:
             break
-        (breaker.failed if number % 2 else breaker.succeeded)(now_s)
+        (breaker.failed if number % 2 else breaker.succeeded)(admitted, now_s)
     assert breaker.state(now_s) == "open"
     assert now_s <= 2.0
 
@@ -55,9 +61,27 @@ def test_half_of_the_last_requests_failing_opens_it_though_others_succeed() -> N
 def test_a_trial_whose_client_left_is_tried_again() -> None:
     breaker = Breaker()
     failing(breaker, 0.0)
+    breaker.gave_up(taken(breaker, FIRST_OPEN_S))
     assert breaker.take(FIRST_OPEN_S)
-    breaker.gave_up()
-    assert breaker.take(FIRST_OPEN_S)
+
+
+@pytest.mark.parametrize("way", ["succeeded", "failed", "gave_up"])
+def test_a_request_from_before_it_opened_decides_no_trial(way: str) -> None:
+    breaker = Breaker()
+    before = taken(breaker, 0.0)
+    failing(breaker, 0.0)
+    trial = taken(breaker, FIRST_OPEN_S)
+    match way:
+        case "succeeded":
+            breaker.succeeded(before, FIRST_OPEN_S)
+        case "failed":
+            breaker.failed(before, FIRST_OPEN_S)
+        case _:
+            breaker.gave_up(before)
+    assert breaker.state(FIRST_OPEN_S) == "half-open"
+    assert breaker.take(FIRST_OPEN_S) is None, "the trial is under way"
+    breaker.succeeded(trial, FIRST_OPEN_S)
+    assert breaker.state(FIRST_OPEN_S) == "closed"
 
 
 def test_whatever_happens_a_server_that_is_well_again_gets_requests_within_ten_seconds() -> None:
@@ -65,17 +89,17 @@ def test_whatever_happens_a_server_that_is_well_again_gets_requests_within_ten_s
         draw, breaker, now_s = random.Random(seed), Breaker(), 0.0
         for _ in range(300):
             now_s += draw.random()
-            if breaker.take(now_s):
+            if (admitted := breaker.take(now_s)) is not None:
                 match draw.randrange(4):
                     case 0:
-                        breaker.succeeded(now_s)
+                        breaker.succeeded(admitted, now_s)
                     case 1:
-                        breaker.gave_up()
+                        breaker.gave_up(admitted)
                     case _:
-                        breaker.failed(now_s)
+                        breaker.failed(admitted, now_s)
         until_s = now_s + 10.0
         while now_s < until_s and breaker.state(now_s) != "closed":
             now_s += 0.1
-            if breaker.take(now_s):
-                breaker.succeeded(now_s)
+            if (admitted := breaker.take(now_s)) is not None:
+                breaker.succeeded(admitted, now_s)
         assert breaker.state(now_s) == "closed", seed

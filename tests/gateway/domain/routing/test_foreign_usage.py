@@ -19,10 +19,12 @@ def replies(draw: st.DrawFn) -> Seen:
     num_choices, max_tokens = draw(st.integers(1, 8)), draw(st.integers(1, 1000))
     is_exact = draw(st.booleans())
     most = num_choices * max_tokens
+    prompt_tokens = draw(st.integers(1, 10_000))
     return Seen(
         num_choices=num_choices,
         max_tokens=max_tokens,
-        prompt_tokens=draw(st.integers(1, 10_000)),
+        prompt_tokens=prompt_tokens,
+        template_tokens=draw(st.integers(0, prompt_tokens)),
         is_prompt_exact=draw(st.booleans()),
         is_exact=is_exact,
         completion_tokens=draw(st.integers(0, most)) if is_exact else 0,
@@ -31,11 +33,11 @@ def replies(draw: st.DrawFn) -> Seen:
     )
 
 
-@given(replies(), TOLD)
+@given(replies(), TOLD, NUMBERS)
 def test_no_word_of_a_server_is_billed_beyond_what_it_was_asked_for(
-    seen: Seen, told: tuple[int, int, int] | None
+    seen: Seen, told: tuple[int, int, int] | None, reasoning_tokens: int
 ) -> None:
-    found = settle(seen, told)
+    found = settle(seen, told, reasoning_tokens=reasoning_tokens)
     assert 0 <= found.prompt_tokens <= seen.prompt_tokens
     assert (
         0
@@ -69,6 +71,7 @@ def test_counts_are_held_against_what_was_seen(told: tuple[int, int, int], is_li
         num_choices=1,
         max_tokens=16,
         prompt_tokens=100,
+        template_tokens=0,
         is_prompt_exact=False,
         is_exact=False,
         text_bytes=20,
@@ -77,3 +80,20 @@ def test_counts_are_held_against_what_was_seen(told: tuple[int, int, int], is_li
     found = settle(seen, told)
     assert found.is_lie is is_lie
     assert (found.prompt_tokens, found.completion_tokens) == ((25, 5) if is_lie else told[:2])
+
+
+@pytest.mark.parametrize(("completion", "reasoning_tokens", "is_lie"), [(60, 55, False), (60, 0, True), (65, 99, True)])
+def test_reasoning_that_was_not_sent_counts_up_to_what_was_asked_for(
+    completion: int, reasoning_tokens: int, is_lie: bool
+) -> None:
+    seen = Seen(
+        num_choices=1,
+        max_tokens=64,
+        prompt_tokens=100,
+        template_tokens=0,
+        is_prompt_exact=False,
+        is_exact=False,
+        text_bytes=5,
+        num_events=1,
+    )
+    assert settle(seen, (10, completion, 0), reasoning_tokens=reasoning_tokens).is_lie is is_lie

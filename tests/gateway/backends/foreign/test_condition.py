@@ -1,0 +1,66 @@
+"""The condition of a server tells its watchers whenever the server may be picked again."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+
+import msgspec
+
+from gateway.backends.foreign.condition import MAX_LIES, ServerCondition
+from gateway.backends.foreign.driver import Pooled
+from gateway.backends.foreign.drivers import driver_of
+from gateway.backends.foreign.model import OpaqueModel
+from gateway.backends.foreign.server import Reply, Server
+from gateway.domain.pools.foreign_settings import MAX_LEN
+from tests.gateway.backends.foreign.backends import FAST, anywhere, until
+from tests.gateway.backends.foreign.fake import fake_server
+from tests.patience import PATIENCE_S
+
+
+class _Props(Server):
+    """Says what llama.cpp's server says of itself."""
+
+    async def whole(self, method: str, path: str, body: bytes = b"", *, within_s: float) -> Reply:
+        return Reply(200, b'{"default_generation_settings": {"n_ctx": 9000000000}, "total_slots": 9000000000}')
+
+
+async def test_no_server_is_believed_to_be_of_any_size() -> None:
+    pooled = Pooled(OpaqueModel("f" * 64, FAST), FAST, has_tokenizer=False)
+    props = _Props("http://127.0.0.1", anywhere, ssl.create_default_context, connect_s=5.0)
+    seen = await driver_of("llamacpp", pooled).look(props, 5.0)
+    assert (seen.max_model_len, seen.max_running) == (MAX_LEN, MAX_LEN)
+    async with fake_server() as fake:
+        fake.models = [{"id": "theirs", "max_model_len": 9_000_000_000}]
+        server = Server(fake.url, anywhere, ssl.create_default_context, connect_s=5.0)
+        assert (await driver_of("openai", pooled).look(server, 5.0)).max_model_len == MAX_LEN
+        server.close()
+
+
+async def test_the_end_of_a_distrust_is_told() -> None:
+    settings = msgspec.structs.replace(FAST, health_seconds=600.0)
+    pooled = Pooled(OpaqueModel("f" * 64, settings), settings, has_tokenizer=False)
+    told: list[bool] = []
+    trusted = asyncio.Event()
+
+    def changed() -> None:
+        told.append(condition.is_ready)
+        if told[-2:] == [False, True]:
+            trusted.set()
+
+    async def authorize() -> str:
+        return ""
+
+    async with fake_server() as fake:
+        server = Server(fake.url, anywhere, ssl.create_default_context, connect_s=5.0)
+        driver = driver_of("openai", pooled)
+        condition = ServerCondition(server, driver, pooled, "server-1", authorize, changed, distrust_s=0.2)
+        condition.start()
+        await until(lambda: condition.is_ready)
+        for _ in range(MAX_LIES):
+            condition.succeeded(condition.take()[1], is_lie=True)
+        assert told[-1] is False
+        async with asyncio.timeout(PATIENCE_S):
+            await trusted.wait()
+        await condition.stop()
+        server.close()

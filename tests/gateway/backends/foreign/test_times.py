@@ -1,0 +1,129 @@
+"""Requests end in time whatever a server sends, and are sent again only where the server cannot have begun."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import msgspec
+import pytest
+
+from gateway.backends.base import Unanswered
+from gateway.backends.foreign.connection import Connection, ServerGone
+from gateway.backends.foreign.server import LOST_WITHIN_S
+from gateway.domain.errors import ShuttingDown
+from tests.gateway.backends.foreign.backends import FAST, asking, backend_of, hear, until
+from tests.gateway.backends.foreign.fake import (
+    HEAD,
+    Answer,
+    FakeServer,
+    Received,
+    chunk,
+    delta,
+    event,
+    fake_server,
+    saying,
+    sending,
+)
+from tests.gateway.backends.scripted import ListSink
+from tests.patience import PATIENCE_S
+
+PATIENT = msgspec.structs.replace(FAST, health_seconds=600.0, first_token_seconds=600.0, total_seconds=600.0)
+PING = chunk(b": ping\n\n")
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[FakeServer]:
+    async with fake_server() as server:
+        yield server
+
+
+def trickling(first: bytes, then: bytes) -> Answer:
+    """Return an answer that sends something, and then something else twenty times a second."""
+
+    async def answer(received: Received, writer: asyncio.StreamWriter) -> None:
+        writer.write(first)
+        while not writer.is_closing():
+            await writer.drain()
+            await asyncio.sleep(0.05)
+            writer.write(then)
+
+    return answer
+
+
+SLOW = {
+    "a head": (trickling(b"HTTP/1.1 200 OK\r\nx-a: ", b"a"), {"first_token_seconds": 0.3}),
+    "comments before text": (trickling(HEAD, PING), {"first_token_seconds": 0.3}),
+    "comments after text": (trickling(HEAD + event(delta("word")), PING), {"idle_seconds": 0.3}),
+    "text without end": (trickling(HEAD, event(delta("word"))), {"total_seconds": 0.3}),
+    "an error": (trickling(b"HTTP/1.1 500 No\r\ncontent-length: 9999\r\n\r\n", b"a"), {"total_seconds": 0.3}),
+}
+
+
+@pytest.mark.parametrize("name", SLOW)
+async def test_a_server_that_goes_on_sending_is_cut_off_in_time(server: FakeServer, name: str) -> None:
+    server.answer, times = SLOW[name]
+    settings = msgspec.structs.replace(PATIENT, idle_seconds=600.0)
+    settings = msgspec.structs.replace(settings, **times)
+    async with backend_of(server.url, ListSink(), settings=settings) as backend:
+        with pytest.raises(Unanswered) as caught:
+            async with asyncio.timeout(4.0):
+                await hear(backend, asking(max_tokens=1000))
+        caught.value.settle()
+
+
+@pytest.mark.parametrize("way", ["cut_off", "stop"])
+async def test_a_gateway_that_stops_waits_for_no_head(server: FakeServer, way: str) -> None:
+    async def answer(received: Received, writer: asyncio.StreamWriter) -> None:
+        await asyncio.sleep(600)
+
+    server.answer = answer
+    sink = ListSink()
+    async with backend_of(server.url, sink, settings=PATIENT) as backend:
+        reading = asyncio.create_task(hear(backend, asking()))
+        await until(lambda: server.received)
+        if way == "stop":
+            await backend.stop()
+        else:
+            backend.cut_off()
+        with pytest.raises(ShuttingDown):
+            async with asyncio.timeout(PATIENCE_S):
+                await reading
+    assert len(server.received) == 1, "it is not sent again"
+    assert len(sink.records) == 1
+
+
+async def test_a_request_is_sent_once_more_at_most(server: FakeServer) -> None:
+    server.answer = saying("Hello", pause_s=0.1)
+    async with backend_of(server.url, ListSink(), settings=PATIENT) as backend:
+        await asyncio.gather(*(hear(backend, asking(request_id=f"req_{number}")) for number in range(4)))
+        assert server.num_connections >= 4
+        server.received.clear()
+        server.answer = sending(b"")
+        with pytest.raises(Unanswered) as caught:
+            await hear(backend, asking(request_id="req_last"))
+        caught.value.settle()
+    assert len(server.received) == 2
+
+
+async def test_a_request_that_a_server_may_have_begun_is_not_sent_again(server: FakeServer) -> None:
+    async def answer(received: Received, writer: asyncio.StreamWriter) -> None:
+        await asyncio.sleep(LOST_WITHIN_S + 0.1)
+        writer.close()
+
+    async with backend_of(server.url, ListSink(), settings=PATIENT) as backend:
+        await hear(backend, asking())
+        server.received.clear()
+        server.answer = answer
+        with pytest.raises(Unanswered) as caught:
+            await hear(backend, asking(request_id="req_2"))
+        caught.value.settle()
+    assert len(server.received) == 1
+
+
+def test_a_connection_that_is_lost_before_its_request_is_a_server_that_is_gone() -> None:
+    connection = Connection(lambda lost: None)
+    connection.connection_lost(None)
+    with pytest.raises(ServerGone) as caught:
+        connection.send("GET", "/", {}, b"")
+    assert caught.value.was_lost
