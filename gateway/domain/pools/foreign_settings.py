@@ -41,7 +41,7 @@ class ForeignSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     max_in_flight: Annotated[
         int, Meta(ge=1, le=10_000, description="Requests that each gateway has open at one server at most.")
     ] = 64
-    max_choices: Annotated[int, Meta(ge=1, le=128, description="Most choices of one request.")] = 8
+    max_choices: Annotated[int, Meta(ge=1, le=128, description="Most choices of one request.")] = 1
     allow_private: Annotated[
         bool, Meta(description="Whether servers may be at private addresses, such as 127.0.0.1 or 10.0.0.1.")
     ] = False
