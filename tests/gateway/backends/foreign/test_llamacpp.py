@@ -13,6 +13,7 @@ import msgspec
 import pytest
 
 from engine.protocol import GenerateRequest, Grammar, SamplingParams
+from gateway.backends.base import Unanswered
 from gateway.backends.engine.model import EngineModel
 from gateway.backends.generation import Generation
 from gateway.domain.errors import InvalidRequest
@@ -115,8 +116,10 @@ async def test_a_client_that_leaves_stops_the_server_and_pays_its_count(url: str
 
 async def test_a_prompt_beyond_the_context_is_the_clients(url: str, sink: ListSink) -> None:
     async with backend_of(url, sink, driver="llamacpp", settings=SETTINGS) as backend:
-        with pytest.raises(InvalidRequest) as caught:
+        with pytest.raises(Unanswered) as caught:
             await hear(backend, asking("word " * 4000))
-        assert caught.value.code == "context_length_exceeded"
+        assert isinstance(caught.value.error, InvalidRequest)
+        assert caught.value.error.code == "context_length_exceeded"
+        caught.value.settle()
         assert backend.health().ready
     assert sink.records[0].usage.prompt_tokens == 0
