@@ -22,7 +22,7 @@ from gateway.routing.resolve import Resolver
 from gateway.routing.route import Route
 from gateway.support.pace import Pace
 
-READS_PER_S, READS_BURST = 20.0, 200.0
+READS_PER_S, READS_BURST = 50.0, 1000.0
 """Looks of one project at its models: each costs queries."""
 
 

@@ -49,7 +49,7 @@ from gateway.text.options import PLAIN
 
 T = TypeVar("T")
 
-MISSES_PER_S, MISSES_BURST = 5.0, 50.0
+MISSES_PER_S, MISSES_BURST = 10.0, 300.0
 """Requests of one project for models that it has not; each costs a query."""
 
 THREAD_ABOVE_TOKENS = 4096

@@ -61,6 +61,7 @@ EXPERIMENT: dict[str, Any] = {
     "coverage": 2000,
     "layer": "default",
     "holdout": None,
+    "shadow": None,
     "analysis": {"alpha": 0.05},
 }
 ROUTE: dict[str, Any] = {"root": {"fallback": {"nodes": [{"target": "tiny"}]}}}
