@@ -25,6 +25,9 @@ if not Path("/dev/nvidiactl").exists():
 os.environ["SSL_CERT_FILE"] = str(Path(__file__).parent / "installation" / "authority.pem")
 
 NUM_BROWSER_HOUSES = 2
+_INSTALLED_APART = ("test_experiment_arms.py", "test_signatures.py")
+"""End-to-end tests that start an installation of their own, and so need not wait for those that share one."""
+
 _BROWSER_FILES = sorted(path.name for path in (Path(__file__).parent / "browser").glob("test_*.py"))
 
 _KEEPER = pytest.StashKey[Keeper]()
@@ -40,6 +43,17 @@ def _keeper(config: pytest.Config) -> Keeper:
     return config.stash[_KEEPER]
 
 
+def log_plainly() -> None:
+    """Let what this process logs be lines with plain tracebacks.
+
+    By default structlog has rich format those of errors with every local variable: one error may take ten seconds of
+    processor time.
+    """
+    structlog.reset_defaults()
+    *processors, _ = structlog.get_config()["processors"]
+    structlog.configure([*processors, structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)])
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: Any) -> None:
     """Tell a worker of pytest-xdist where the run's server is."""
@@ -47,6 +61,7 @@ def pytest_configure_node(node: Any) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    log_plainly()
     if (workerinput := getattr(config, "workerinput", None)) is not None:
         os.environ[RUN_VARIABLE] = workerinput[_FOLDER]
         atexit.register(os._exit, 0)  # its reports are sent; to free every object would take seconds
@@ -140,7 +155,7 @@ def log_apart(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with (tmp_path_factory.mktemp("log") / "this-process.log").open("w") as file:
         structlog.configure(logger_factory=structlog.WriteLoggerFactory(file))
         yield
-        structlog.reset_defaults()
+        log_plainly()
 
 
 LONGEST = (
@@ -174,8 +189,8 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
     """Let processes that share a run take whole files, so that these start their servers once.
 
-    The end-to-end tests share one process, and those in a browser share two, with a house and a browser in each. Made
-    here: the marks of `--dist loadgroup` have no effect with pytest 9.
+    The end-to-end tests share one process but for those with an installation of their own, and those in a browser share
+    two, with a house and a browser in each. Made here: the marks of `--dist loadgroup` have no effect with pytest 9.
     """
     if config.getoption("dist") != "loadfile":
         return None
@@ -187,7 +202,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
             *folders, name = path.split("/")
             if "browser" in folders:
                 return f"browser {_BROWSER_FILES.index(name) % NUM_BROWSER_HOUSES}"
-            return "e2e" if "e2e" in folders else path
+            return "e2e" if "e2e" in folders and name not in _INSTALLED_APART else path
 
     return ByServers(config, log)
 

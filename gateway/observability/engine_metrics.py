@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import accumulate
+from typing import TYPE_CHECKING
 
 import msgspec
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from engine.protocol import STEP_BUCKETS_S, EngineStats, TenantStats
-from gateway.backends.pool import Pool
+
+if TYPE_CHECKING:
+    from gateway.backends.pool import Pool
 
 Family = type[CounterMetricFamily] | type[GaugeMetricFamily]
 

@@ -12,7 +12,7 @@ import shutil
 import sys
 from collections.abc import Mapping, MutableMapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import structlog
@@ -20,12 +20,14 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
 from prometheus_client.multiprocess import MultiProcessCollector
 
 from engine.protocol import Usage
-from gateway.backends.pool import Pool
 from gateway.db.ledger.usage import UsageEvent
 from gateway.observability.engine_metrics import EngineCollector
 from gateway.observability.experiment_metrics import ExperimentMetrics
 from gateway.observability.journal_metrics import JournalMetrics
 from gateway.observability.request_metrics import RequestMetrics
+
+if TYPE_CHECKING:  # `serve` merges the gateways' metrics without what a pool loads: tokenizers
+    from gateway.backends.pool import Pool
 
 SHARED_METRICS_DIR = "PROMETHEUS_MULTIPROC_DIR"
 """The environment variable that makes prometheus_client keep every value in a file of its process, in this folder. It

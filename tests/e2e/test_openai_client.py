@@ -16,6 +16,9 @@ MODELS = [
     ("OPENAI_API_KEY", f"{BASE}:json", "{"),
     ("GLOBEX_API_KEY", f"{BASE}:memo", "MEMO"),
 ]
+SOME = MODELS[::3]
+"""Those that the other ways to ask are tried with: the base, and an adapter of the other tenant."""
+
 QUESTION = [{"role": "user", "content": "What is the capital of France?"}]
 
 
@@ -39,14 +42,14 @@ def async_client(installation: Installation, key: str, strict: bool = True) -> A
 
 @pytest.mark.parametrize(("key", "model", "begins"), MODELS)
 def test_chat(installation: Installation, key: str, model: str, begins: str) -> None:
-    max_tokens = 96 if begins == "{" else 24  # of JSON the whole
+    max_tokens = 96 if begins == "{" else 16  # of JSON the whole
     with client(installation, key) as openai:
         reply = openai.chat.completions.create(model=model, messages=QUESTION, temperature=0, max_tokens=max_tokens)
         stream = openai.chat.completions.create(
             model=model,
             messages=QUESTION,
             temperature=0,
-            max_tokens=max_tokens,
+            max_tokens=12,
             stream=True,
             stream_options={"include_usage": True},
         )
@@ -64,19 +67,19 @@ def test_chat(installation: Installation, key: str, model: str, begins: str) -> 
         assert set(json.loads(choice.message.content or "")) >= {"answer"}
 
 
-@pytest.mark.parametrize(("key", "model", "begins"), MODELS)
+@pytest.mark.parametrize(("key", "model", "begins"), SOME)
 async def test_chat_async(installation: Installation, key: str, model: str, begins: str) -> None:
     async with async_client(installation, key) as openai:
-        reply = await openai.chat.completions.create(model=model, messages=QUESTION, temperature=0, max_tokens=16)
+        reply = await openai.chat.completions.create(model=model, messages=QUESTION, temperature=0, max_tokens=6)
         stream = await openai.chat.completions.create(
-            model=model, messages=QUESTION, temperature=0, max_tokens=16, stream=True
+            model=model, messages=QUESTION, temperature=0, max_tokens=6, stream=True
         )
         streamed = "".join([chunk.choices[0].delta.content or "" async for chunk in stream if chunk.choices])
     assert (reply.choices[0].message.content or "").startswith(begins)
     assert streamed.startswith(begins)
 
 
-@pytest.mark.parametrize(("key", "model", "begins"), MODELS)
+@pytest.mark.parametrize(("key", "model", "begins"), SOME)
 def test_completions(installation: Installation, key: str, model: str, begins: str) -> None:
     with client(installation, key) as openai:
         reply = openai.completions.create(model=model, prompt="Once upon a time", temperature=0, max_tokens=12)
@@ -90,7 +93,7 @@ def test_completions(installation: Installation, key: str, model: str, begins: s
     assert {choice.index for chunk in chunks for choice in chunk.choices} == {0, 1}
 
 
-@pytest.mark.parametrize(("key", "model", "begins"), MODELS)
+@pytest.mark.parametrize(("key", "model", "begins"), SOME)
 async def test_completions_async(installation: Installation, key: str, model: str, begins: str) -> None:
     asked = {"model": model, "prompt": "Once upon a time", "temperature": 0}
     async with async_client(installation, key) as openai:

@@ -19,7 +19,7 @@ from tests.e2e.installation import BASE, Installation
 from tests.tool_schemas import Schema, tool_schema
 
 AT_ONCE = 8
-NUM_TOOLS, NUM_TOOLS_FULL = 6, 200
+NUM_TOOLS, NUM_TOOLS_FULL = 4, 200
 QUESTION = [{"role": "user", "content": "Please look up what I need with one of your tools."}]
 MAX_TOKENS, MAX_TOKENS_FULL = 64, 200
 END_OF_TURN, RESPONSE = "2", "7639"  # the model's token ids; the second one is of the word in <tool_response>

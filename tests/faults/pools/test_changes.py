@@ -29,6 +29,8 @@ from tests.patience import PATIENCE_S
 
 POOL = "tiny"
 NUM_CLIENTS = 8
+PAUSE_S = 0.05
+"""Of a client between two requests: while engines start there is work for all of them, and time left to start."""
 
 
 class Installation:
@@ -92,6 +94,7 @@ async def load(world: World) -> AsyncIterator[None]:
             prompt = [rng.randrange(3, 250) for _ in range(rng.choice((11, 23, 61)))]
             asked = asked_of_fake(POOL, 0, prompt, rng.randrange(4, 24), stream=rng.random() < 0.3)
             await world.ask(http, asked, rng.choice(world.gateways))
+            await asyncio.sleep(PAUSE_S)
 
     limits = httpx.Limits(max_keepalive_connections=0)
     async with httpx.AsyncClient(timeout=PATIENCE_S, trust_env=False, limits=limits) as http:

@@ -23,6 +23,8 @@ from tests.patience import PATIENCE_S
 NUM_REQUESTS, NUM_REQUESTS_FULL = 600, 10_000
 NUM_FAULTS, NUM_FAULTS_FULL = 6, 300
 NUM_CLIENTS = 12
+PAUSE_S = 0.05
+"""Of a client between two requests: there are always some under way, and a machine that others use can follow."""
 FROZEN_S = 4.0
 """Longer than three heartbeats."""
 
@@ -54,6 +56,7 @@ async def load(world: World, seed: int) -> AsyncIterator[None]:
         rng = random.Random(f"{seed}-{number}")
         while not stop.is_set():
             await world.ask(http, world.some(rng), rng.choice(world.gateways))
+            await asyncio.sleep(PAUSE_S)
 
     async with httpx.AsyncClient(timeout=PATIENCE_S, trust_env=False) as http:
         clients = [asyncio.create_task(client(number)) for number in range(NUM_CLIENTS)]
