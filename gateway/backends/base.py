@@ -74,7 +74,7 @@ class Capabilities(msgspec.Struct, frozen=True):
     block_size: int = 16
     """Tokens in a block of the KV cache."""
     features: frozenset[Feature] = ALL_FEATURES
-    """What a request may ask for beyond text, a temperature, top_p, penalties and stop strings."""
+    """The features that a request may use beyond text, a temperature, top_p, penalties and stop strings."""
 
 
 class PreparedPrompt(msgspec.Struct, frozen=True):

@@ -30,7 +30,7 @@ class LearntFrom(msgspec.Struct, frozen=True):
     own: Sequence[MetricRow]
     """The feedback metrics of the project."""
     is_feedback: bool
-    """Whether the metric is one of them: then the units are those with a vote."""
+    """True for a metric of feedback, whose units are those with a vote."""
 
 
 def check_metric(metric: str, own: Sequence[MetricRow], past: Past | None) -> Kind:

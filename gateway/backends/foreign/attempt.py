@@ -29,13 +29,13 @@ class Attempt:
         self.told: Told | None = None
         """The last usage that the server told."""
         self.kept: dict[int, int] = {}
-        """How many tokens count of each choice that a stop string has ended here."""
+        """The tokens that count of each choice that a stop string has ended here, by the number of the choice."""
         self.finished: dict[int, FinishReason] = {}
         """The choices that have ended, each with its reason."""
         self.is_cut_off = False
-        """Whether this gateway stops and takes its hands off."""
+        """True once this gateway aborts the request because it stops."""
         self.is_lie = False
-        """Whether the server told counts that cannot be true."""
+        """True if the server told counts that cannot be true."""
         self._sink = sink
         self._source = source
         self._engine_id = engine_id
@@ -53,12 +53,12 @@ class Attempt:
 
     @property
     def has_begun(self) -> bool:
-        """Whether a part of the reply has come."""
+        """Tell whether a part of the reply has come."""
         return self._first_s is not None
 
     @property
     def is_complete(self) -> bool:
-        """Whether all choices have ended, by the server or by a stop string."""
+        """Tell whether the server or a stop string has ended all choices."""
         return len(self.finished.keys() | self.kept.keys()) >= self.request.n
 
     @property

@@ -37,7 +37,7 @@ from gateway.domain.routing.breaker import Admitted
 from gateway.domain.routing.foreign_usage import MAX_TOKEN_BYTES
 
 WINDOW_WAIT_S = 2.0
-"""How long a request waits until fewer than `max_in_flight` are open at the server."""
+"""Seconds for which a request waits until fewer than `max_in_flight` are open at the server."""
 
 MAX_ERROR_BYTES = 16 << 10
 """Bytes of an error that are read; a larger one is cut off."""

@@ -49,7 +49,7 @@ class Settled(msgspec.Struct, frozen=True):
     is_ours: bool
     """Whether the counts are ours, since the server told none or none that can be true."""
     is_lie: bool
-    """Whether the server told counts that cannot be true."""
+    """True if the server told counts that cannot be true."""
 
 
 def own_completion(seen: Seen) -> int:
