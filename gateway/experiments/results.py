@@ -189,10 +189,10 @@ async def load_tally(conn: Connection, scope: Scope, definition: Experiment, *, 
 
 
 def names_of(definition: Experiment) -> Collection[str]:
-    """Return the names of all metrics of an experiment."""
+    """Return the names of all metrics of an experiment, each once: primary ones, guardrails, secondary ones."""
     listed = definition.metrics
-    named = {each.metric for each in listed.primary} | {each.metric for each in listed.guardrails}
-    return named | set(listed.secondary)
+    declared = (each.metric for each in (*listed.primary, *listed.guardrails))
+    return tuple(dict.fromkeys((*declared, *listed.secondary)))
 
 
 def shares_of(scope: Scope, epoch: int) -> tuple[float, ...]:
