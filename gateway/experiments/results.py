@@ -191,8 +191,9 @@ async def load_tally(conn: Connection, scope: Scope, definition: Experiment, *, 
 def names_of(definition: Experiment) -> Collection[str]:
     """Return the names of all metrics of an experiment, each once: primary ones, guardrails, secondary ones."""
     listed = definition.metrics
-    declared = (each.metric for each in (*listed.primary, *listed.guardrails))
-    return tuple(dict.fromkeys((*declared, *listed.secondary)))
+    primary = [each.metric for each in listed.primary]
+    guardrails = [each.metric for each in listed.guardrails]
+    return tuple(dict.fromkeys((*primary, *guardrails, *listed.secondary)))
 
 
 def shares_of(scope: Scope, epoch: int) -> tuple[float, ...]:
