@@ -82,6 +82,7 @@ class PoolRevision:
         self._base_digest = base_digest
         self._successor: PoolRevision | None = None
         self._replicas: dict[str, Replica] = {}
+        self._max_in_flight = 0
         self._balancer = Balancer(seed=secrets.randbits(32))
         for replica in replicas:
             self.add(replica)
@@ -99,7 +100,9 @@ class PoolRevision:
     def remove(self, replica_id: str) -> Replica | None:
         """Send no request to a replica any more; return it."""
         self._balancer.remove(replica_id)
-        return self._replicas.pop(replica_id, None)
+        removed = self._replicas.pop(replica_id, None)
+        self._count_places()
+        return removed
 
     def find(self, replica_id: str) -> Replica | None:
         return self._replicas.get(replica_id)
@@ -109,6 +112,7 @@ class PoolRevision:
         if self._replicas.get(replica.id) is replica:
             now_s = time.monotonic()
             self._balancer.update(_picture(replica, now_s), now_s)
+            self._count_places()
 
     def succeeded_by(self, other: PoolRevision | None) -> None:
         """Let another revision take the requests that were prepared for this one and find no replica of it any more,
@@ -154,8 +158,8 @@ class PoolRevision:
 
     @property
     def max_in_flight(self) -> int:
-        """The most choices that the ready replicas run and keep waiting, all together."""
-        return sum(each.backend.capabilities.max_in_flight for each in self._ready()) or MAX_IN_FLIGHT
+        """The most choices that the ready replicas run and keep waiting, all together, as of the last change of any."""
+        return self._max_in_flight or MAX_IN_FLIGHT
 
     def has_spare_room(self, share: float) -> bool:
         """Tell whether nobody waits and less than a share of all places is taken, by the replicas' last heartbeats and
@@ -239,6 +243,9 @@ class PoolRevision:
         if not left and self._successor is not None:
             return self._successor.any_ready(tried)
         return min(left, key=lambda each: (each.is_draining, each.backend.num_in_flight), default=None)
+
+    def _count_places(self) -> None:
+        self._max_in_flight = sum(each.backend.capabilities.max_in_flight for each in self._ready())
 
     def _ready(self) -> list[Replica]:
         """Return the ready replicas that do not drain; where there is none, those that do."""

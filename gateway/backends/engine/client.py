@@ -53,6 +53,10 @@ heard of for a few seconds, and hands their usage to whoever is connected then."
 FULL_FOR_S = 5.0
 """How long more than MAX_UNREAD_BYTES may wait for the reader of a stream."""
 
+ACKNOWLEDGE_EVERY_S = 0.1
+"""How long usage that is durable may wait for more, to be told to the engine in one message. An engine keeps such
+records until then, and hands them over again where they were never acknowledged."""
+
 ADAPTER_WAIT_S = 60.0
 """How long an engine may take to load or unload an adapter."""
 
@@ -80,6 +84,7 @@ class EngineBackend:
         self._recorder = UsageRecorder(sink, self, give_up_s)
         self._requests = EngineRequests(self._link.send, self._condition, self._recorder, sink, full_for_s=full_for_s)
         self._adapter_calls = AdapterCalls(self._link.send)
+        self._durable: list[tuple[str, int]] = []
         self._changed: Callable[[], None] = _nobody
 
     def watch(self, changed: Callable[[], None]) -> None:
@@ -92,6 +97,7 @@ class EngineBackend:
 
     async def stop(self) -> None:
         """End the conversation; what still runs fails."""
+        self._tell_durable()
         await self._link.stop()
         self._recorder.stop()
 
@@ -132,10 +138,17 @@ class EngineBackend:
             self._link.send(Heartbeat(0, elsewhere=elsewhere))
 
     async def acknowledge(self, keys: list[tuple[str, int]]) -> None:
-        """Tell the engine that usage is durable, as `Acknowledged.acknowledge`."""
+        """Tell the engine soon that usage is durable, as `Acknowledged.acknowledge`."""
+        if not self._durable:
+            asyncio.get_running_loop().call_later(ACKNOWLEDGE_EVERY_S, self._tell_durable)
+        self._durable += keys
+
+    def _tell_durable(self) -> None:
+        keys, self._durable = self._durable, []
         # Without an engine there is nobody to tell: one that comes back hands its records over again.
         with contextlib.suppress(EngineGone):
-            self._link.send(AckUsage(keys))
+            if keys:
+                self._link.send(AckUsage(keys))
 
     def cut_off(self) -> None:
         """Take no new request, and abort the running ones, as `Backend.cut_off`."""

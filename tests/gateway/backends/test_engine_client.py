@@ -389,6 +389,21 @@ async def test_a_silent_engine_is_dead_after_its_missed_heartbeats(engine, backe
             await reading
 
 
+async def test_usage_that_is_durable_within_a_moment_is_acknowledged_in_one_message(engine, backend):
+    await ready(backend, engine)
+    await backend.acknowledge([("req_1", 0), ("req_2", 0)])
+    await backend.acknowledge([("req_3", 1)])
+    assert (await engine.expect(AckUsage)).keys == [("req_1", 0), ("req_2", 0), ("req_3", 1)]
+
+
+async def test_a_gateway_that_leaves_acknowledges_what_is_durable_first(engine, backend):
+    await ready(backend, engine)
+    await backend.acknowledge([("req_1", 0)])
+    await backend.stop()
+    assert (await engine.expect(AckUsage)).keys == [("req_1", 0)]
+    await engine.expect(Goodbye)
+
+
 async def test_usage_that_nobody_acknowledged_is_taken_over(engine, backend, sink):
     await ready(backend, engine)
     orphan = UsageRecord("req_0", 0, "abort", Usage(5, 6), b"m")

@@ -82,6 +82,24 @@ def test_a_replica_whose_window_is_full_is_asked_only_where_all_are() -> None:
     assert pool.take(asked) in (first, other)
 
 
+def test_a_pool_takes_what_its_ready_replicas_take_together() -> None:
+    silent = Counting(is_ready=False)
+    pool = revision(Counting(), Counting(), silent)
+    assert pool.max_in_flight == 16
+    silent.is_ready = True
+    last = pool.find("r2")
+    assert last is not None
+    pool.look_at(last)
+    assert pool.max_in_flight == 24
+    last.is_draining = True
+    pool.look_at(last)
+    assert pool.max_in_flight == 16
+    pool.remove("r0")
+    assert pool.max_in_flight == 8
+    pool.remove("r1")
+    assert pool.max_in_flight == 8, "one that drains still answers where there is no other"
+
+
 def test_a_replica_that_was_started_anew_keeps_its_own_counts() -> None:
     pool = revision(Counting(), Counting())
     former = pool.find("r0")
