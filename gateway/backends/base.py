@@ -155,8 +155,12 @@ class Model(Protocol):
         tools: Sequence[Tool] = (),
         rendering: Rendering = USUAL,
         fit: Fit = as_it_is,
+        owner: str = "",
     ) -> PreparedPrompt:
-        """Render the chat template and tokenize what fits. Raises InvalidRequest, of messages param="messages"."""
+        """Render the chat template and tokenize what fits. owner: the one whose tokenized turns may be remembered.
+
+        Raises InvalidRequest: for what the template refuses, with param="messages".
+        """
 
     def prepare_text(self, prompt: str | list[int], field: str, *, add_special_tokens: bool = True) -> PreparedPrompt:
         """Tokenize a plain prompt, or check ids against the vocabulary. Raises InvalidRequest(param=field)."""

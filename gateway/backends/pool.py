@@ -183,8 +183,9 @@ class PoolRevision:
         tools: Sequence[Tool] = (),
         rendering: Rendering = USUAL,
         fit: Fit = as_it_is,
+        owner: str = "",
     ) -> PreparedPrompt:
-        return self.model.prepare_chat(messages, tools, rendering, fit)
+        return self.model.prepare_chat(messages, tools, rendering, fit, owner)
 
     def prepare_text(self, prompt: str | list[int], field: str, *, add_special_tokens: bool = True) -> PreparedPrompt:
         return self.model.prepare_text(prompt, field, add_special_tokens=add_special_tokens)

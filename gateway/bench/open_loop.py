@@ -9,7 +9,7 @@ import asyncio
 import itertools
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from gateway.bench.http import Connection
@@ -86,7 +86,7 @@ class _Counted:
 
 
 async def at_rate(
-    connections: Connections, requests: Sequence[bytes], per_s: float, seconds: float, rng: random.Random
+    connections: Connections, requests: Iterable[bytes], per_s: float, seconds: float, rng: random.Random
 ) -> dict[str, Any]:
     """One row: Poisson arrivals at a mean rate. Latencies in ms."""
     loop = asyncio.get_running_loop()
@@ -116,7 +116,7 @@ async def at_rate(
 
 
 async def as_fast_as_possible(
-    connections: Connections, requests: Sequence[bytes], num_streams: int, seconds: float
+    connections: Connections, requests: Iterable[bytes], num_streams: int, seconds: float
 ) -> dict[str, Any]:
     """One row: each stream asks again when it is answered. Latencies in ms."""
     start_s = time.perf_counter()

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import itertools
 import json
 import random
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,12 +35,15 @@ PROMPT = "The old harbor turns green over the river while seven birds sleep."
 
 
 class Server(msgspec.Struct, frozen=True):
-    """What is measured. ports: requests go to them in turn. cpu_s: the processor time that it has used."""
+    """A gateway that is measured."""
 
     name: str
     ports: Sequence[int]
-    requests: Sequence[bytes]
+    """Requests go to them in turn."""
+    requests: Iterator[bytes]
+    """Without end, each with another prompt: nothing but the beginning of a prompt is known from before."""
     cpu_s: Callable[[], float]
+    """Returns the seconds of processor time that the gateway has used."""
 
 
 async def rows(args: argparse.Namespace, server: Server) -> AsyncIterator[dict[str, Any]]:
@@ -48,7 +52,7 @@ async def rows(args: argparse.Namespace, server: Server) -> AsyncIterator[dict[s
     connections, rng = Connections(opened), random.Random(args.seed)  # noqa: S311 - arrivals are no secret
     requests = server.requests
     try:
-        await asyncio.gather(*(connections.ask(request) for request in list(requests) * 4))
+        await asyncio.gather(*(connections.ask(request) for request in itertools.islice(requests, 4 * args.tenants)))
         for per_s in args.rates:
             before_s = server.cpu_s()
             row = await at_rate(connections, requests, per_s, args.seconds, rng)
@@ -95,13 +99,20 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
-def ours(installation: Installation, body: bytes) -> Server:
-    requests = [post(PATH, key, body) for key in installation.keys]
+def ours(installation: Installation, bodies: Iterator[bytes]) -> Server:
+    keys = itertools.cycle(installation.keys)
+    requests = (post(PATH, key, body) for key, body in zip(keys, bodies, strict=False))
     return Server("lorikeet", installation.ports, requests, installation.cpu_s)
 
 
-def theirs(peer: RunningPeer, body: bytes) -> Server:
-    return Server(peer.name, [peer.port], [post(PATH, peer.key, body, peer.headers)], peer.cpu_s)
+def theirs(peer: RunningPeer, bodies: Iterator[bytes]) -> Server:
+    return Server(peer.name, [peer.port], (post(PATH, peer.key, body, peer.headers) for body in bodies), peer.cpu_s)
+
+
+def _bodies(max_tokens: int) -> Iterator[bytes]:
+    for number in itertools.count():
+        content = [{"role": "user", "content": f"{PROMPT} {number:07}"}]
+        yield msgspec.json.encode({"model": MODEL_NAME, "messages": content, "max_tokens": max_tokens})
 
 
 def _print_rows(args: argparse.Namespace, server: Server) -> bool:
@@ -119,7 +130,7 @@ def _print_rows(args: argparse.Namespace, server: Server) -> bool:
         return runner.run(measure())
 
 
-def _print_peers(args: argparse.Namespace, folder: Path, body: bytes) -> None:
+def _print_peers(args: argparse.Namespace, folder: Path, bodies: Iterator[bytes]) -> None:
     """What is not installed is said, with how to install it; it is no error."""
     installed = [peer for peer in PEERS if (args.peers / peer.program).exists()]
     for peer in PEERS:
@@ -129,10 +140,10 @@ def _print_peers(args: argparse.Namespace, folder: Path, body: bytes) -> None:
     if not installed:
         return
     with running_upstream(folder) as upstream:
-        _print_rows(args, theirs(upstream, body))
+        _print_rows(args, theirs(upstream, bodies))
         for peer in installed:
             with running_peer(peer, args.peers, folder, upstream) as running_one:
-                _print_rows(args, theirs(running_one, body))
+                _print_rows(args, theirs(running_one, bodies))
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -142,8 +153,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     with tempfile.TemporaryDirectory(prefix="lorikeet-bench-") as name:
         folder = Path(name)
         folder.chmod(0o711)  # PostgreSQL may have to run as another user
-        content = [{"role": "user", "content": PROMPT}]
-        body = msgspec.json.encode({"model": MODEL_NAME, "messages": content, "max_tokens": args.max_tokens})
+        bodies = _bodies(args.max_tokens)
         with running(
             folder,
             args.model_dir.absolute(),
@@ -152,8 +162,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             num_tenants=args.tenants,
             with_limits=not args.without_limits,
         ) as installation:
-            good = _print_rows(args, ours(installation, body))
-        _print_peers(args, folder, body)
+            good = _print_rows(args, ours(installation, bodies))
+        _print_peers(args, folder, bodies)
         return int(not good)
 
 

@@ -7,6 +7,7 @@ from typing import Any
 from litestar import Request
 from litestar.di import NamedDependency, Provide
 from litestar.params import SkipValidation
+from litestar.types import Scope as ASGIScope
 
 from gateway.domain.tenancy.principal import Principal, Scope
 from gateway.http.envelope import call_of
@@ -24,10 +25,15 @@ def provide_caller(authenticator: Authenticator, scope: Scope = "inference") -> 
 
     async def caller(request: Request[Any, Any, Any]) -> Principal:
         call = call_of(request.scope)
-        principal = await authenticator.authenticate(request.headers.get("authorization"), call.address)
+        principal = await authenticator.authenticate(_authorization(request.scope), call.address)
         call.organization, call.tenant = principal.organization_id, principal.project_id
         call.api_key_id = principal.api_key_id
         require(principal, scope)
         return principal
 
     return Provide(caller)
+
+
+def _authorization(scope: ASGIScope) -> str | None:
+    """Return the first header `authorization`: the only one that is read of most requests."""
+    return next((value.decode("latin-1") for name, value in scope["headers"] if name == b"authorization"), None)

@@ -70,8 +70,8 @@ class Tokenizing:
             messages, rendering = prompt.messages, prompt.rendering
             tools = prompt.tools.tools if prompt.tools else ()
             if tools or is_long(messages):
-                return await self._threads.run(account, model.prepare_chat, messages, tools, rendering, fit)
-            return model.prepare_chat(messages, tools, rendering, fit)
+                return await self._threads.run(account, model.prepare_chat, messages, tools, rendering, fit, account)
+            return model.prepare_chat(messages, tools, rendering, fit, account)
         if isinstance(prompt, str):
             prompt = fit(prompt)
         prepare = partial(model.prepare_text, prompt, field, add_special_tokens=add_special_tokens)

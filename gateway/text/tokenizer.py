@@ -17,6 +17,7 @@ from transformers import PreTrainedTokenizerFast
 
 from gateway.domain.errors import InvalidRequest
 from gateway.text.options import USUAL, Rendering
+from gateway.text.pieces import Pieces
 from gateway.text.template_arguments import chosen, known_arguments
 from gateway.text.token_text import TokenText
 from gateway.text.tools.formats import TemplateTools, template_tools
@@ -38,6 +39,7 @@ class Tokenizer:
         # A tokenizer.json may ask for either; a prompt must be neither cut nor filled up in silence.
         self.backend.no_truncation()
         self.backend.no_padding()
+        self._pieces = Pieces.of(self.backend, self._encode_all)
         self._token_text = TokenText(self.backend)
         self.token_bytes: Callable[[int], bytes] = self._token_text.to_bytes
         """The bytes of one token, which need not be whole characters."""
@@ -97,9 +99,19 @@ class Tokenizer:
 
     def encode_text(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """Return the token ids of a text, with the special tokens that the tokenizer adds around a prompt (BOS)."""
+        return self._encode_all([text], add_special_tokens=add_special_tokens)[0]
+
+    def encode_chat(self, text: str, owner: str) -> list[int]:
+        """Return the token ids of what `render_chat` returned, without any around it. owner: the one whose earlier
+        turns may be remembered for it."""
+        if self._pieces is None:
+            return self.encode_text(text, add_special_tokens=False)
+        return self._pieces.encode(owner, text)
+
+    def _encode_all(self, texts: list[str], *, add_special_tokens: bool = False) -> list[list[int]]:
         # The batch calls release the interpreter lock; the fast one leaves out offsets, which nobody reads.
-        encoding = self.backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0]
-        return list(encoding.ids)
+        encodings = self.backend.encode_batch_fast(texts, add_special_tokens=add_special_tokens)
+        return [list(each.ids) for each in encodings]
 
     @property
     def special_ids(self) -> frozenset[int]:

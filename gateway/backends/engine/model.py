@@ -53,10 +53,14 @@ class EngineModel:
         tools: Sequence[Tool] = (),
         rendering: Rendering = USUAL,
         fit: Fit = as_it_is,
+        owner: str = "",
     ) -> PreparedPrompt:
         """Render the chat template and tokenize what fits. Raises as `Model.prepare_chat`."""
         text = fit(self.tokenizer.render_chat(messages, tools, rendering))
-        token_ids = self.tokenizer.encode_text(text, add_special_tokens=rendering.add_special_tokens)
+        if rendering.add_special_tokens:
+            token_ids = self.tokenizer.encode_text(text)
+        else:
+            token_ids = self.tokenizer.encode_chat(text, owner)
         return PreparedPrompt(token_ids, len(token_ids))
 
     def prepare_text(self, prompt: str | list[int], field: str, *, add_special_tokens: bool = True) -> PreparedPrompt:

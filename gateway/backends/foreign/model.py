@@ -56,6 +56,7 @@ class OpaqueModel:
         tools: Sequence[Tool] = (),
         rendering: Rendering = USUAL,
         fit: Fit = as_it_is,
+        owner: str = "",
     ) -> PreparedPrompt:
         """Return an upper bound of a conversation's tokens. Raises as `Model.prepare_chat`."""
         num_bytes = _text_bytes([*messages, *(tool.described() for tool in tools)])

@@ -40,7 +40,12 @@ class Reader:
         )
 
     def prepare_chat(
-        self, messages: list[Message], tools: object = (), rendering: Rendering = USUAL, fit: Fit = as_it_is
+        self,
+        messages: list[Message],
+        tools: object = (),
+        rendering: Rendering = USUAL,
+        fit: Fit = as_it_is,
+        owner: str = "",
     ) -> PreparedPrompt:
         return self.prepare_text(fit(self._tokenizer.render_chat(messages, (), rendering)), "messages")
 

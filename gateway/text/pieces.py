@@ -1,0 +1,92 @@
+"""Texts tokenized piece by piece, each piece once: a conversation's turns come again with each of its requests.
+
+A tokenizer takes special tokens such as `<|im_start|>` out of a text before anything else, and works on what lies
+between them on its own. So the token ids of a text are those of its pieces, where a piece is a special token with the
+text up to the next one. Not all tokenizers keep to that: `Pieces.of` tries.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from array import array
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from itertools import chain
+
+from tokenizers import Tokenizer as BackendTokenizer
+
+MAX_BYTES = 32 << 20
+"""Of all pieces that one tokenizer keeps: about six million tokens."""
+
+TOKEN_BYTES, PIECE_BYTES = array("I").itemsize, 400
+"""Memory for a token id, and for a piece beside its text and its ids."""
+
+_PROBES = ("The first word", " of a text,\n", "\n\n", "ends so: ", "x")
+
+Encode = Callable[[list[str]], list[list[int]]]
+
+
+class Pieces:
+    """The token ids of pieces, least recently used first. Each owner has pieces of its own, so that nobody learns from
+    the time a text takes that somebody else has sent it. Any thread may encode."""
+
+    def __init__(self, encode: Encode, separators: Sequence[str], *, max_bytes: int = MAX_BYTES) -> None:
+        """encode: returns the token ids of each text, without special tokens around it. separators: tokens before each
+        of which a text may be divided."""
+        self._encode = encode
+        self._max_bytes = max_bytes
+        self._separators = re.compile("|".join(map(re.escape, sorted(separators, key=len, reverse=True))))
+        self._kept: OrderedDict[tuple[str, str], array[int]] = OrderedDict()
+        self._num_bytes = 0
+        self._lock = threading.Lock()
+
+    @classmethod
+    def of(cls, backend: BackendTokenizer, encode: Encode) -> Pieces | None:
+        """Return the pieces of a tokenizer; None where it has no special tokens, or does not tokenize what lies between
+        them on its own."""
+        whole = [
+            token.content
+            for token in backend.get_added_tokens_decoder().values()
+            if not (token.normalized or token.lstrip or token.rstrip or token.single_word)
+        ]
+        if not whole:
+            return None
+        pieces = cls(encode, whole)
+        text = "".join(probe + each for each in whole for probe in _PROBES)
+        return pieces if pieces.encode("", text) == encode([text])[0] else None
+
+    def encode(self, owner: str, text: str) -> list[int]:
+        """Return the token ids of a text, without special tokens around it."""
+        keys = [(owner, piece) for piece in self._divided(text)]
+        with self._lock:
+            found = {key: ids for key in keys if (ids := self._find(key)) is not None}
+        missing = [key for key in dict.fromkeys(keys) if key not in found]
+        if missing:
+            new = self._encode([piece for _, piece in missing])
+            found |= {key: array("I", ids) for key, ids in zip(missing, new, strict=True)}
+            with self._lock:
+                for key in missing:
+                    self._keep(key, found[key])
+        return list(chain.from_iterable(found[key] for key in keys))
+
+    def _divided(self, text: str) -> list[str]:
+        starts = [found.start() for found in self._separators.finditer(text)]
+        return [text[start:end] for start, end in zip([0, *starts], [*starts, len(text)], strict=True) if start < end]
+
+    def _find(self, key: tuple[str, str]) -> array[int] | None:
+        ids = self._kept.get(key)
+        if ids is not None:
+            self._kept.move_to_end(key)
+        return ids
+
+    def _keep(self, key: tuple[str, str], ids: array[int]) -> None:
+        if key not in self._kept:
+            self._kept[key] = ids
+            self._num_bytes += _num_bytes(key, ids)
+        while self._num_bytes > self._max_bytes:
+            self._num_bytes -= _num_bytes(*self._kept.popitem(last=False))
+
+
+def _num_bytes(key: tuple[str, str], ids: array[int]) -> int:
+    return PIECE_BYTES + len(key[1]) + TOKEN_BYTES * len(ids)
