@@ -54,6 +54,8 @@ from gateway.support.pace import Pace
 log = structlog.get_logger(__name__)
 
 KEEP_ALIVE_S = 75
+FIND_REPLICAS_S = 3.0
+"""How long a gateway that starts lets clients wait for its connections to replicas."""
 TOKENIZING_PER_S, TOKENIZING_BURST = 50.0, 100.0
 
 
@@ -180,6 +182,7 @@ async def _serve(
             loop.add_signal_handler(number, _stop, services, server, number)
         metrics = server_config(settings, metrics_app(MetricsText(services.metrics.render)))
         async with serving_metrics(metrics, metrics_socket):
+            await services.pools.find_replicas(FIND_REPLICAS_S)  # the socket may have clients that wait already
             await server.serve(sockets)
     log.info("gateway_stopped")
 

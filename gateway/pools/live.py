@@ -7,6 +7,7 @@ read last goes on serving. Knows neither who starts engines nor which replica ta
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -39,6 +40,9 @@ REREAD_S = 60.0
 
 LEAVE_S = 60.0
 """How long running requests may keep the connection to a replica that is gone from the rows."""
+
+FIND_EVERY_S = 0.01
+"""How often a gateway that starts looks whether it is connected."""
 
 CONNECTED = frozenset({"loading", "ready", "draining"})
 """States of replicas that a gateway connects to."""
@@ -129,6 +133,19 @@ class LivePools(Mapping[str, Pool]):
             asyncio.create_task(forever(self._step, LOOK_S, name="pools", wake=self._wake)),
             asyncio.create_task(forever(self._tell_used, HEARTBEAT_INTERVAL_S, name="service of tenants")),
         ]
+
+    async def find_replicas(self, within_s: float) -> None:
+        """Return once each pool with a replica that serves by its row has a connection to one, at the latest after
+        within_s: what is asked of a gateway that has just started need not be refused."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(within_s):
+                while not all(self._is_found(each) for each in self._served.values()):  # noqa: ASYNC110 - for a moment
+                    await asyncio.sleep(FIND_EVERY_S)
+
+    def _is_found(self, served: ServedPool) -> bool:
+        pool = self._pools.get(served.row.name)
+        serves = any(row.state == "ready" and row.revision == served.row.revision for row in served.replicas)
+        return pool is None or not serves or pool.ready
 
     async def stop(self) -> None:
         """Follow no more rows. Connections stay, for requests that run: `disconnect` ends them."""

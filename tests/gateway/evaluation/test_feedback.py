@@ -27,6 +27,7 @@ async def project_key(site: Site) -> bytes:
         return await ProjectKeys(database, cipher).key(site.key.project_id)
 
 
+@pytest.mark.usefixtures("no_bookkeeper")
 async def test_a_vote_is_read_as_it_was_sent_and_waits_for_its_experiment(site: Site) -> None:
     request_id = await site.request()
     made = await site.vote(request_id=request_id, source="human", comment="good, mail ann@example.com")
@@ -39,6 +40,7 @@ async def test_a_vote_is_read_as_it_was_sent_and_waits_for_its_experiment(site: 
     assert await site.events() == [(site.experiment_id, made["id"])]
 
 
+@pytest.mark.usefixtures("no_bookkeeper")
 async def test_a_vote_about_an_unknown_unit_waits_once_however_many_experiments_run(site: Site) -> None:
     for _ in range(3):
         await put_experiment(site.conn, site.key.project_id)
@@ -127,6 +129,7 @@ async def test_a_list_is_kept_as_a_whole_or_not_at_all(site: Site) -> None:
     assert len(await site.counted()) == 3
 
 
+@pytest.mark.usefixtures("no_bookkeeper")
 async def test_what_is_withdrawn_counts_no_more_and_may_be_voted_anew(site: Site) -> None:
     request_id = await site.request()
     made = await site.vote(request_id=request_id, occurred_at=1_760_000_000)
@@ -144,6 +147,7 @@ async def test_what_is_withdrawn_counts_no_more_and_may_be_voted_anew(site: Site
     assert await site.events() == [(site.experiment_id, made["id"])] * 3
 
 
+@pytest.mark.usefixtures("no_bookkeeper")
 async def test_a_vote_before_any_row_of_its_request_is_taken_by_a_signed_id(site: Site, other: Site) -> None:
     key = await project_key(site)
     signed = signed_id(key, "req_" + "a" * 24)
@@ -157,6 +161,7 @@ async def test_a_vote_before_any_row_of_its_request_is_taken_by_a_signed_id(site
     assert reply.status_code == 404, "a code of another project proves nothing"
 
 
+@pytest.mark.usefixtures("no_bookkeeper")
 async def test_a_vote_about_a_unit_waits_for_the_experiments_that_have_it(site: Site) -> None:
     key = await project_key(site)
     second = await put_experiment(site.conn, site.key.project_id)

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 
 import pytest
 
-from gateway.db.experiments.events import LOCK_KEY
 from gateway.db.experiments.feedback.counts import drop_withdrawn
 from gateway.db.experiments.feedback.votes import lock_votes
 from tests.gateway.evaluation.conftest import Site
@@ -21,12 +19,7 @@ _NUM_WAITING = """
 """
 
 
-@pytest.fixture(autouse=True)
-async def no_bookkeeper(site: Site) -> AsyncIterator[None]:
-    """Keep the gateway's own bookkeeper from removing anything."""
-    async with connected(site.house.dsn) as conn:
-        await conn.execute("SELECT pg_advisory_lock($1)", LOCK_KEY)
-        yield
+pytestmark = pytest.mark.usefixtures("no_bookkeeper")
 
 
 async def withdrawn(site: Site) -> tuple[list[str], list[str]]:

@@ -26,6 +26,7 @@ from gateway.settings import Settings
 from tests.gateway.live import BASE, FakeEngine, Tenant, make_tenant
 from tests.gateway.model_folder import make_model_folder
 from tests.installation.waiting import until
+from tests.patience import PATIENCE_S
 
 SLOW = ("--tokens-per-s", "20")
 
@@ -142,6 +143,18 @@ async def test_a_replica_serves_as_soon_as_its_row_is_there(world: World) -> Non
         await world.ask("req_0")
     await world.add()
     assert (await world.ask("req_1")).usage.completion_tokens == 4
+
+
+async def test_a_gateway_that_starts_waits_a_moment_for_its_replicas(world: World, dsn: str, tmp_path: Path) -> None:
+    replica_id = await world.add()
+    settings = Settings(data_dir=tmp_path, model=str(world.folder), model_name=BASE)
+    async with running_services(settings, model_dir=world.folder, dsn=dsn) as another:
+        await another.pools.find_replicas(PATIENCE_S)
+        assert another.pools[BASE].ready
+    world.engines[replica_id].kill()
+    async with running_services(settings, model_dir=world.folder, dsn=dsn) as another:
+        await another.pools.find_replicas(0.01)
+        assert not another.pools[BASE].ready, "a row whose engine is gone keeps nobody waiting"
 
 
 async def test_a_replica_that_drains_gets_nothing_while_another_is_ready(world: World) -> None:
