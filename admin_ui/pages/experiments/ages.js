@@ -39,6 +39,6 @@ export function ByAge({ projectId, experiment, own, currency }) {
   return html`<div class="over-time">
     ${metrics.length > 1 && html`<${Select} label="Metric by days since exposure" value=${metric} options=${metrics.map((name) => [name, metricTitle(name)])} onValue=${(name) => ask(name)} />`}
     <${Chart} title=${`${metricTitle(metric)} by days since a unit's first request`} hint=${trends.join(" ") || "The same units on each day: an effect that fades was for the novelty. Bands of all days hold together."}
-      times=${days.map((day) => day * DAY_S)} when=${dayName} whenTitle="Day" series=${series} kind="band" shown=${shown} zoom=${false} height=${200} note="No interval yet: too few units have ended their windows" />
+      times=${days.map((day) => day * DAY_S)} when=${dayName} whenTitle="Day" series=${series} kind="band" shown=${shown} zoom=${false} step=${DAY_S} height=${200} note="No interval yet: too few units have ended their windows" />
   </div>`;
 }

@@ -53,10 +53,19 @@ async def test_an_experiment_lives_from_flags_to_the_decision(lorikeet: Cli, acm
     assert out.splitlines()[1].split()[:5] == ["bot", "-", "-", "-", "tone"]
     _, out, _ = await lorikeet("experiment", "show", "tone", *OF_ACME)
     assert "tiny:support@2" in out and "possible now: pause, stop, change" in out
-    for verb, state in (("pause", "paused"), ("stop", "stopped")):
-        assert (await lorikeet("experiment", verb, "tone", *OF_ACME))[1] == f"experiment tone is {state}\n"
+    for verb, state, until in (
+        ("pause", "paused", "it is started again"),
+        ("stop", "stopped", "you `decide` for an arm"),
+    ):
+        _, out, _ = await lorikeet("experiment", verb, "tone", *OF_ACME)
+        answers = f"bot is tiny:support@1, the control, for everybody until {until}\n"
+        assert out == f"experiment tone is {state}: {answers}"
+        _, out, _ = await lorikeet("experiment", "show", "tone", *OF_ACME)
+        assert out.startswith(f"tone is {state}; bot is tiny:support@1 for everybody until {until}\n")
     _, out, _ = await lorikeet("experiment", "decide", "tone", "warm", *OF_ACME)
     assert out == "bot is tiny:support@2 for everybody from now on\n"
+    _, out, _ = await lorikeet("experiment", "show", "tone", *OF_ACME)
+    assert out.startswith("tone is decided; bot became an alias of tiny:support@2\n")
     assert (await lorikeet("experiment", "archive", "tone", *OF_ACME))[1] == "experiment tone is archived\n"
     assert [each["name"] for each in await lorikeet.json("experiment", "list", "--state", "archived", *OF_ACME)] == [
         "tone"
