@@ -39,7 +39,7 @@ export function Results({ projectId, experiment, results, own }) {
       <${Verdict} look=${look} />
       ${look.comparisons.length + look.quantiles.length === 0
         ? html`<${NotYet} experiment=${experiment} />`
-        : html`<${OverTime} ...${shared} look=${look} days=${timeline.data?.data} /><${ByAge} ...${shared} />`}
+        : html`<${OverTime} ...${shared} look=${look} days=${timeline.data?.data} /><${ByAge} ...${shared} look=${look} />`}
       <${ArmUnits} look=${look} experiment=${experiment} />
       ${look.shadow && html`<${ShadowArm} shadow=${look.shadow} currency=${currency} />`}
       ${ROLES.map(([role, title, hint]) => html`<${OfRole} key=${role} ...${shared} look=${look} role=${role} title=${title} hint=${hint} />`)}

@@ -145,6 +145,9 @@ export function partsInWords(parts) {
     : `The parts add up to ${sum}, not 100: each arm gets its share of that sum, which stands beside it.`;
 }
 
+/** Whether a comparison of a metric that decides is proven to differ. */
+export const isProven = ({ role, verdict }) => role === "primary" && ["better", "worse"].includes(verdict);
+
 /** [kind, title] of the segments that results can be shown by. */
 export const SEGMENT_KINDS = [["stream", "Stream or not"], ["endpoint", "Endpoint"], ["api_key", "API key"], ["service_tier", "Service tier"], ["gateway", "Gateway"]];
 

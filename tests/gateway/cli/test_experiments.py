@@ -11,6 +11,7 @@ import pytest
 
 from gateway.db.pool import Database
 from gateway.pools.first_pool import ensure_first_pool
+from tests.gateway.admin_server import AdminServer
 from tests.gateway.bases import BASE_DIGEST, put_adapter
 from tests.gateway.cli.conftest import Cli
 
@@ -70,6 +71,26 @@ async def test_an_experiment_lives_from_flags_to_the_decision(lorikeet: Cli, acm
     assert [each["name"] for each in await lorikeet.json("experiment", "list", "--state", "archived", *OF_ACME)] == [
         "tone"
     ]
+
+
+async def test_a_tenants_own_people_need_no_operators_key(lorikeet: Cli, server: AdminServer, acme: Any) -> None:
+    """A key of the tenant with the scope alone: all of an experiment's life, and nothing of other tenants."""
+    await lorikeet.json("tenant", "create", "globex")
+    made = await lorikeet.json("key", "create", *OF_ACME, "--scope", "experiments")
+    own = {"LORIKEET_ADMIN_KEY": made["key"], "LORIKEET_URL": server.url, "LORIKEET_PORT": ""}
+    code, out, err = await lorikeet(*CREATE, *OF_ACME, **own)
+    assert (code, out.split(":")[0], err) == (0, "experiment tone is a draft", "")
+    for argv in (("start",), ("results",), ("health",), ("stop",), ("decide", "warm"), ("archive",)):
+        verb, *more = argv
+        code, _, err = await lorikeet("experiment", verb, "tone", *more, *OF_ACME, **own)
+        assert (code, err) == (0, ""), verb
+    assert (await lorikeet.json("experiment", "show", "tone", *OF_ACME))["state"] == "archived"
+    code, _, err = await lorikeet("experiment", "list", "--tenant", "globex", **own)
+    assert code == 1 and "there is no tenant named 'globex'" in err
+    code, _, err = await lorikeet("key", "list", *OF_ACME, **own)
+    assert code == 1 and "it needs 'keys.read'" in err
+    code, _, err = await lorikeet("experiment", "list", *OF_ACME, **(own | {"LORIKEET_URL": "acme"}))
+    assert code == 2 and "'acme' is not a URL" in err
 
 
 async def test_an_experiment_comes_from_a_file(lorikeet: Cli, acme: Any, tmp_path: Path) -> None:
