@@ -78,6 +78,7 @@ async def test_copies_for_shadow_arms_are_told_apart(visit: Visit, browser_house
     await expect(copies.locator("td").nth(1)).to_have_text("7")
     await expect(copies.locator("td").last).to_contain_text("$")
     await expect(page.page.get_by_text("nobody got their answers, and each is billed")).to_be_visible()
+    await page.screenshot("light/usage-tiers")
     assert await page.violations() == []
     await page.turn_to(f"requests?project={initech}&model={BASE}")
     requests = page.page.get_by_role("table", name="Requests")

@@ -67,8 +67,9 @@ function Plot({ title, times, series, kind, height, shown, isWhole, zoom, when, 
   const drawn = isStacked ? [...series].reverse() : series;
   const newest = useRef(series);
   newest.current = series;
-  const asked = useRef(span);
-  asked.current = span;
+  const within = useRef(null);
+  const [from, till] = span ?? [times[0], times.at(-1)];
+  within.current = [Math.min(times[0], from), Math.max(times.at(-1), till)];
   const colours = drawn.map(({ color }) => color).join();
   const every = step ?? (times.length > 1 ? times[1] - times[0] : 60);
 
@@ -77,7 +78,7 @@ function Plot({ title, times, series, kind, height, shown, isWhole, zoom, when, 
     const made = options({
       width, height, kind, shown, isWhole, zoom, when,
       step: every,
-      span: () => asked.current,
+      span: () => within.current,
       bounds: () => boundsOf(newest.current),
       colours: drawn.map(({ color }) => resolved(color, root.current)),
       ink: { text: resolved("var(--text-3)", root.current), line: resolved("var(--border)", root.current), font: getComputedStyle(root.current).fontFamily },

@@ -49,7 +49,7 @@ function Undecided({ projectId, experiment, own }) {
   const { model, unit, metrics, state, arms } = experiment;
   const wanted = [...metrics.primary, ...metrics.guardrails].map(({ metric }) => metric).find((metric) => !isBuiltIn(metric));
   return html`
-    ${state in UNTIL && html`<${Notice} tone="warn" title=${`“${model}” answers everybody with ${servedBy(arms[0])}`}>That is ${arms[0].name}, the control, ${UNTIL[state]}.<//>`}
+    ${state in UNTIL && html`<${Notice} tone="warn" title=${`“${model}” answers everybody with ${servedBy(arms[0])}`}>That is ${arms[0].name === "control" ? "" : `${arms[0].name}, `}the control, ${UNTIL[state]}.<//>`}
     <${Section} title="Ask for the model" hint=${`Programs send the model string “${model}” and say whose the request is: ${sourceInWords(unit.from)}.`}>
       <${Command} label="curl line" text=${requestLine(experiment)} />
       <p class="hint">The reply's header <code>x-lorikeet-experiment</code> names the arm, its id the request that feedback is about. ${state === "draft" ? "It works once the experiment has started." : ""}</p>

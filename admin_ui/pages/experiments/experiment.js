@@ -70,10 +70,11 @@ function Lead({ experiment, look }) {
 }
 
 /** Why it is not as its people left it. */
-function Why({ experiment: { state, why, enrolling, next_weights: next } }) {
+function Why({ experiment }) {
+  const { state, why, enrolling, next_weights: next } = experiment;
   return html`
     ${state === "paused" && why && html`<${Notice} tone="warn" title="It paused itself">${why.text} Everybody gets the control until you start it again or stop it.<//>`}
-    ${!enrolling && next && html`<${Notice} title="Weights are changing">For some seconds units that were not seen before get the control; those that have an arm keep it.<//>`}`;
+    ${isOpen(experiment) && !enrolling && next && html`<${Notice} title="Weights are changing">For some seconds units that were not seen before get the control; those that have an arm keep it.<//>`}`;
 }
 
 function Draft({ projectId, experiment, ask }) {

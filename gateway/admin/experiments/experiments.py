@@ -72,8 +72,8 @@ class ExperimentController(Controller):
         async with services.database.transaction() as conn:
             await keep_pools(conn)
             await active_project(conn, caller.organization_id, project_id)
-            await _check(conn, project_id, wanted)
             await check_model_free(conn, services, caller.organization_id, project_id, wanted.model)
+            await _check(conn, project_id, wanted)
             await _check_room(conn, project_id)
             seed = secrets.token_bytes(SEED_BYTES)
             made = await experiments.create_experiment(conn, project_id, wanted, seed)
@@ -119,9 +119,9 @@ class ExperimentController(Controller):
             before = await shown_experiment(conn, row)
             if wanted == row.definition:
                 return before
-            await _change(conn, row, wanted)
-            if wanted.model != row.model:
+            if wanted.model != row.model and row.state == "draft":
                 await check_model_free(conn, services, caller.organization_id, project_id, wanted.model)
+            await _change(conn, row, wanted)
             shown = await shown_experiment(conn, await existing_experiment(conn, project_id, experiment_id))
             await record(conn, caller, "experiment.changed", project_id, experiment_id, before=before, after=shown)
         return shown
