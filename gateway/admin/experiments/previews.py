@@ -29,9 +29,9 @@ from gateway.domain.experiments.allocation import exposed_units, first_split, fr
 from gateway.domain.experiments.assignment import NUM_BUCKETS, Split, assign, unit_digest
 from gateway.domain.experiments.calibration import Calibration, calibrate
 from gateway.domain.experiments.effects import MIN_UNITS, mean_of, ratio_of
-from gateway.domain.experiments.percent import percent_text
 from gateway.domain.experiments.statistics.many import alpha_of_each
 from gateway.domain.experiments.sums import sums_of
+from gateway.domain.percent import percent_text
 from gateway.domain.tenancy.actor import Actor
 
 if TYPE_CHECKING:

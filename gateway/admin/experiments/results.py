@@ -35,8 +35,8 @@ from gateway.db.experiments.shadows import load_outcomes, load_shadow_sums
 from gateway.db.experiments.sums import load_units_by_day
 from gateway.domain.experiments.definition import Experiment
 from gateway.domain.experiments.metrics import needs_equal_weights
-from gateway.domain.experiments.percent import percent_text
 from gateway.domain.experiments.segment_values import KINDS, Kind
+from gateway.domain.percent import percent_text
 from gateway.experiments.results import (
     Health,
     names_of,

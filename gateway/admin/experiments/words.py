@@ -14,7 +14,7 @@ from gateway.admin.experiments.wire_results import (
     Verdict,
 )
 from gateway.domain.experiments.ages import Trend
-from gateway.domain.experiments.percent import percent_text
+from gateway.domain.percent import percent_text
 
 DAY_SECONDS = 86_400
 

@@ -11,7 +11,7 @@ from gateway.cli.errors import CommandFailed, WrongUsage
 from gateway.cli.experiments import export, findings, furniture
 from gateway.cli.experiments.parts import add_name, add_tenant, find_experiment, percent, share
 from gateway.cli.output import add_json_flag, print_json, print_result, print_table, utc
-from gateway.domain.experiments.percent import percent_text
+from gateway.domain.percent import percent_text
 
 if TYPE_CHECKING:
     from gateway.cli.output import Verbs

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from gateway.cli.errors import CommandFailed, ServerUnreachable
 from gateway.cli.experiments.parts import add_name, add_tenant, find_experiment, percent
 from gateway.cli.output import add_json_flag, print_json, print_result, print_table
-from gateway.domain.experiments.percent import percent_text
+from gateway.domain.percent import percent_text
 
 if TYPE_CHECKING:
     from gateway.cli.output import Verbs

@@ -76,7 +76,7 @@ _USAGE = """
 async def usage_sums(conn: Connection, query: SumQuery, *, embeddings: bool) -> list[UsageSum]:
     """Return sums of the usage of embeddings, or of everything else, by bucket; buckets without usage are left out."""
     rows = await conn.fetch(_USAGE, *_filters(query), embeddings)
-    return [UsageSum(*row[:-1], int(row["cost_nanos"])) for row in rows]
+    return [UsageSum(*row) for row in rows]
 
 
 class CostSum(msgspec.Struct, frozen=True, gc=False):

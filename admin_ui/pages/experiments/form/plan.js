@@ -48,7 +48,7 @@ export function questionOf(values) {
   if (!metric || wrong.effect || wrong.alpha || wrong.coverage || wrong.window || wrong.min_days) return null;
   return {
     metric: sizedBy(metric), relative_effect: Number(values.effect) / 100, alpha: Number(values.alpha) / 100,
-    outcome_window_seconds: windowSeconds(values), min_days: Number(values.min_days), coverage: Math.round(Number(values.coverage) * 100), num_arms: values.arms.filter(({ share }) => Number(share) > 0).length,
+    outcome_window_seconds: windowSeconds(values), min_days: Number(values.min_days), coverage: Math.round(Number(values.coverage) * 100), num_arms: values.arms.length, num_primary: values.primary.filter(Boolean).length,
   };
 }
 

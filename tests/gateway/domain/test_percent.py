@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.domain.experiments.percent import percent_text
+from gateway.domain.percent import percent_text
 
 
 @pytest.mark.parametrize(
