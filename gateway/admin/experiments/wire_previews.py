@@ -63,9 +63,9 @@ class PreviewExperiment(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
     coverage: Coverage | None = None
     """The part of units that take part, in parts of 10,000; null: that of the experiment, or all."""
     outcome_window_seconds: Annotated[int, Meta(ge=60, le=MAX_WINDOW_SECONDS)] | None = None
-    """Seconds that outcomes of the last unit count; null: those of the experiment, or none."""
+    """Seconds that the outcomes of the last unit count; null: the experiment's window, or none."""
     min_days: Annotated[int, Meta(ge=0, le=MAX_MIN_DAYS)] | None = None
-    """Whole days since the start before anything is to be decided; null: those of the experiment, or none."""
+    """Whole days since the start before anything is to be decided; null: the experiment's days, or none."""
     past_days: PastDays = 28
     """Days of the project's past traffic to learn from."""
     past_units: Past | None = None

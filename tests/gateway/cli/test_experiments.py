@@ -105,6 +105,25 @@ async def test_an_experiment_comes_from_a_file(lorikeet: Cli, acme: Any, tmp_pat
     assert (await lorikeet("experiment", "delete", "second", *OF_ACME))[1] == "the draft second is deleted\n"
 
 
+GUIDE = Path(__file__).parents[3] / "gateway" / "experiments" / "README.md"
+
+
+async def test_the_guides_first_experiment_is_over_in_five_minutes(lorikeet: Cli, acme: Any, tmp_path: Path) -> None:
+    """Its definition as it is written there, over the model of these tests: nothing in it waits for days."""
+    text = GUIDE.read_text().split("```json\n", 1)[1].split("```", 1)[0]
+    path = tmp_path / "tone.json"
+    path.write_text(text.replace("smollm2-135m-instruct:pirate", "tiny:support"))
+    await lorikeet("experiment", "metric", "create", "thumbs_up", *OF_ACME, "--type", "boolean", "--goal", "increase")
+    made = await lorikeet.json("experiment", "create", "--file", str(path), *OF_ACME)
+    assert (made["name"], made["analysis"]["min_days"]) == ("support-tone", 0)
+    assert made["analysis"]["outcome_window_seconds"] <= 120
+    for argv in (("start",), ("health",), ("results",), ("stop",), ("decide", "warm")):
+        verb, *more = argv
+        code, _, err = await lorikeet("experiment", verb, made["name"], *more, *OF_ACME)
+        assert (code, err) == (0, ""), verb
+        assert f"lorikeet experiment {verb} {made['name']} " in GUIDE.read_text()
+
+
 async def test_an_arm_ends(lorikeet: Cli, acme: Any) -> None:
     await lorikeet(*CREATE, "--arm", "base=tiny", *OF_ACME)
     await lorikeet("experiment", "start", "tone", *OF_ACME)

@@ -10,8 +10,8 @@ from gateway.domain.percent import percent_text
 @pytest.mark.parametrize(
     ("part", "text"),
     [
-        (0, "0.0%"),
-        (1, "100.0%"),
+        (0, "0%"),
+        (1, "100%"),
         (0.123, "12.3%"),
         (0.004, "0.4%"),
         (0.0004, "0.040%"),
@@ -27,4 +27,4 @@ def test_a_part_is_shown_with_the_digits_that_it_needs(part: float, text: str) -
 
 def test_differences_have_a_sign() -> None:
     shown = [percent_text(part, is_signed=True) for part in (0.05, -0.0004, 0)]
-    assert shown == ["+5.0%", "-0.040%", "+0.0%"]
+    assert shown == ["+5.0%", "-0.040%", "+0%"]
