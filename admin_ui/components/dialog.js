@@ -52,13 +52,14 @@ export function Dialog({ title, onClose, children, footer, wide = false, side = 
 
 /**
  * Asks before something that hurts: children say what will happen to whom. name: to be typed, for what can't be undone.
- * act: async; when it is done onClose is called. verb: on the button, "Revoke key".
+ * act: async; when it is done onClose is called. verb: on the button, "Revoke key". isReady: false while something has to be
+ * chosen first.
  */
-export function Confirm({ title, verb, name, act, onClose, children, danger = true }) {
+export function Confirm({ title, verb, name, act, onClose, children, danger = true, isReady = true }) {
   const [typed, setTyped] = useState("");
   const [busy, setBusy] = useState(false);
   const [error, setError] = useState(null);
-  const ready = !name || typed === name;
+  const ready = isReady && (!name || typed === name);
   const go = async (event) => {
     event.preventDefault();
     if (!ready || busy) return;

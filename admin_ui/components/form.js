@@ -6,39 +6,47 @@ import { Button } from "./button.js";
 import { ErrorBox } from "./feedback.js";
 import { Icon } from "./icons.js";
 
+/** The field that the API calls so: "destination.path" is at "path". */
+const lastPartOf = (param, values) => param.split(/[.[]/).find((part) => part in values);
+
+/** Whether a field shows a value, or a part of it: "arms.0.name" is of "arms". */
+const isOf = (field, name) => field === name || !!field?.startsWith(`${name}.`);
+
+/** Puts the focus on the first field with an error, once it is drawn. */
+const toFirstWrong = (form) => setTimeout(() => form?.querySelector?.("[aria-invalid=true]")?.focus());
+
 /**
  * State of a form: {values, set, errors, error, busy, submit, bind}. send(values): async, does it; what it throws as
  * ApiError with a param is shown at that field, others above the buttons. check(values): what is wrong before anything is
- * sent, {field: "a sentence"} of all that are; undefined is right. bind(name): props of a field.
+ * sent, {field: "a sentence"} of all that are; undefined is right. bind(name): props of a field. fieldFor(param, values):
+ * the field of an ApiError's param, such as "arms.0.name" of the value "arms"; undefined where none is.
  */
-export function useForm(initial, send, check = () => ({})) {
+export function useForm(initial, send, check = () => ({}), fieldFor = lastPartOf) {
   const [values, setValues] = useState(initial);
   const [problem, setProblem] = useState(null);
   const [tried, setTried] = useState(false);
   const [busy, setBusy] = useState(false);
   const complaints = (values) => Object.fromEntries(Object.entries(check(values)).filter(([, complaint]) => complaint));
-  const fieldOf = (problem) => problem?.param?.split(/[.[]/).find((part) => part in values); // "destination.path" is at "path"
+  const fieldOf = (problem) => (problem?.param ? fieldFor(problem.param, values) : undefined);
   const set = (name, value) => {
     setValues((was) => ({ ...was, [name]: value }));
-    setProblem((was) => (fieldOf(was) === name ? null : was));
+    setProblem((was) => (isOf(fieldOf(was), name) ? null : was));
   };
   const submit = async (event) => {
     event?.preventDefault();
     if (busy) return;
     setProblem(null);
+    const element = event?.currentTarget;
     const isWrong = Object.keys(complaints(values)).length > 0;
     setTried(isWrong);
-    if (isWrong) {
-      const element = event?.currentTarget;
-      setTimeout(() => element?.querySelector?.("[aria-invalid=true]")?.focus());
-      return;
-    }
+    if (isWrong) return void toFirstWrong(element);
     setBusy(true);
     try {
       await send(values);
     } catch (error) {
       if (!(error instanceof ApiError)) throw error;
       setProblem(error);
+      toFirstWrong(element);
     } finally {
       setBusy(false);
     }

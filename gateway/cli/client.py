@@ -6,12 +6,13 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from types import TracebackType
 from typing import IO, Any, NoReturn, Self
+from urllib.parse import urlsplit
 
 import httpx
 
-from gateway.cli.errors import CommandFailed, ServerUnreachable
+from gateway.cli.errors import CommandFailed, ServerUnreachable, WrongUsage
 from gateway.cli.parts import id_part
-from gateway.settings import Settings, load_settings, variable
+from gateway.settings import URL_VARIABLE, Settings, load_settings, variable
 
 ADMIN_PATH = "/v1/organization"
 CONNECT_TIMEOUT_S = 5.0
@@ -43,11 +44,14 @@ class AdminClient:
 
     @classmethod
     def of(cls, environ: Mapping[str, str]) -> Self:
-        """Return a client of the server of the data folder in force.
+        """Return a client of the server of the data folder in force, or of another one that LORIKEET_URL names with
+        LORIKEET_ADMIN_KEY.
 
         Raises BadSetting.
         """
         settings = load_settings(environ)
+        if settings.admin_key and (url := environ.get(URL_VARIABLE)) and not _names_address(environ):
+            return cls(read_url(url), settings.admin_key)
         url = server_url(settings, environ)
         return cls(url, operator_key(settings))
 
@@ -164,13 +168,24 @@ class AdminClient:
         self._http.close()
 
 
+def read_url(url: str) -> str:
+    """Return the URL of a server without its path. Raises WrongUsage: for what is no URL of a server."""
+    if urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).hostname:
+        raise WrongUsage(f"{url!r} is not a URL; expected one such as http://127.0.0.1:8080")
+    return url.rstrip("/").removesuffix("/v1")
+
+
+def _names_address(environ: Mapping[str, str]) -> bool:
+    return any(environ.get(variable(field)) for field in ("host", "port"))
+
+
 def server_url(settings: Settings, environ: Mapping[str, str]) -> str:
     """Return the URL that LORIKEET_HOST and LORIKEET_PORT give if either is set, else that of the data folder's
     `serve`.
 
     Raises ServerUnreachable without either: a guess could hand the operator's key to a stranger.
     """
-    if any(environ.get(variable(field)) for field in ("host", "port")):
+    if _names_address(environ):
         return settings.base_url
     from gateway.serve.lock import running_url
 

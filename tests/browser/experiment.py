@@ -20,10 +20,13 @@ LIKED = (0.58, 0.67)
 SEGMENTS = tuple(("key_1", "/v1/chat/completions", stream, "default", "gateway-1") for stream in ("false", "true"))
 DAY_US = 86_400_000_000
 _BEGAN = "UPDATE experiments SET started_at = now() - $2::int * interval '1 day' - interval '1 hour' WHERE id = $1"
+_BEGAN_LATELY = "UPDATE experiments SET started_at = now() - $2::int * interval '1 minute' WHERE id = $1"
 _REASON = "INSERT INTO experiment_reasons VALUES ($1, (now() AT TIME ZONE 'UTC')::date, $2, $3)"
 
 
-def make_experiment(client: httpx.Client, project_id: str, *, name: str, arms: tuple[str, str]) -> str:
+def make_experiment(
+    client: httpx.Client, project_id: str, *, name: str, arms: tuple[str, str], analysis: dict[str, Any] | None = None
+) -> str:
     """Start an experiment over HTTP that is judged by cost and stops itself at errors; return its id."""
     definition = {
         "name": name,
@@ -37,6 +40,7 @@ def make_experiment(client: httpx.Client, project_id: str, *, name: str, arms: t
             "primary": [{"metric": "cost_nanos", "goal": "decrease"}],
             "guardrails": [{"metric": "error_rate", "action": "pause"}],
         },
+        "analysis": analysis or {},
     }
     return _start(client, f"/projects/{project_id}/experiments", definition)
 
@@ -115,3 +119,19 @@ async def write_errors(conn: asyncpg.Connection, experiment_id: str, *, control:
             state = UnitState(at, "req", 1, arm, True, counts, {}, {})
             total.add(experiment_id, changes(NO_ROWS, rows_of(state, DAY_US, {}, is_closed=False)))
     await add_total(conn, total)
+
+
+async def write_first_minutes(
+    conn: asyncpg.Connection, experiment_id: str, *, minutes: int, window_s: int, of: int
+) -> None:
+    """Give both arms as many units since a start some minutes ago, the treatment cheaper ones, within a transaction of
+    the caller's."""
+    total, now = Total(), int(time.time() * 1e6)
+    for arm in range(2):
+        for number in range(of):
+            at = now - (window_s + 60) * 1_000_000
+            counts = Counts(num_requests=1, cost_nanos=(1_000_000, 400_000)[arm] + number * 1_000)
+            state = UnitState(at, "req", 1, arm, True, counts, {}, {}, {})
+            total.add(experiment_id, changes(NO_ROWS, rows_of(state, window_s * 1_000_000, {}, is_closed=True)))
+    await add_total(conn, total)
+    await conn.execute(_BEGAN_LATELY, experiment_id, minutes)

@@ -59,9 +59,10 @@ _HISTORY = """
         prompt_tokens, cached_tokens, completion_tokens, discarded_tokens, finish_reason,
         queue_ms, prefill_ms, decode_ms, ttft_ms, latency_ms, adapter_load_bytes, created_at, finished_at, period,
         price_version, input_cost_nanos, cached_cost_nanos, output_cost_nanos, cost_nanos, list_cost_nanos)
-    SELECT 'req_' || md5($2 || $3 || n), 0, 0, 'usage', $1, $2, $4, '/v1/chat/completions', $3,
+    SELECT 'req_' || md5($2 || $3 || n) || CASE $10::text WHEN 'shadow' THEN '_shadow' ELSE '' END, 0, 0,
+           'usage', $1, $2, $4, '/v1/chat/completions', $3,
            $5, CASE WHEN $5::text IS NULL THEN NULL ELSE 1 END, NULL,
-           CASE WHEN $5::text IS NULL THEN 'none' ELSE 'default' END, 'default', n % 3 > 0,
+           CASE WHEN $5::text IS NULL THEN 'none' ELSE 'default' END, $10, n % 3 > 0,
            180 + (n * 37) % 900, (n * 13) % 160, 40 + (n * 29) % 380, 0,
            CASE WHEN n % 41 = 0 THEN 'error' WHEN n % 29 = 0 THEN 'abort' WHEN n % 7 = 0 THEN 'length'
                 ELSE 'stop' END,
@@ -219,10 +220,21 @@ async def _write_history(dsn: str, projects: dict[str, str]) -> None:
             for rank, (model, adapter_id) in enumerate(reversed(models)):
                 num = 1200 // ((place + 1) * (rank + 1))
                 whose = (organization_id, project_id, model, key_id, adapter_id)
-                await conn.execute(_HISTORY, *whose, num, float(HOURS_OF_HISTORY), 0.0, 1)
+                await conn.execute(_HISTORY, *whose, num, float(HOURS_OF_HISTORY), 0.0, 1, "default")
         project_id = projects["acme"]
         key_id = await conn.fetchval("SELECT id FROM api_keys WHERE project_id = $1", project_id)
-        old = (organization_id, project_id, f"{BASE}:retired", key_id, None, 20, 1.0, float(DAYS_OF_OLD_USAGE), 1)
+        old = (
+            organization_id,
+            project_id,
+            f"{BASE}:retired",
+            key_id,
+            None,
+            20,
+            1.0,
+            float(DAYS_OF_OLD_USAGE),
+            1,
+            "default",
+        )
         await conn.execute(_HISTORY, *old)
         await _roll_all_up(conn)
     finally:
@@ -234,7 +246,21 @@ async def write_unpriced(dsn: str, project_id: str, num: int, *, days_ago: float
     conn = await asyncpg.connect(dsn)
     try:
         organization_id = await conn.fetchval("SELECT id FROM organizations")
-        await conn.execute(_HISTORY, organization_id, project_id, BASE, "key_none", None, num, 0.0, days_ago, None)
+        await conn.execute(
+            _HISTORY, organization_id, project_id, BASE, "key_none", None, num, 0.0, days_ago, None, "default"
+        )
+        await _roll_all_up(conn)
+    finally:
+        await conn.close()
+
+
+async def write_copies(dsn: str, project_id: str, num: int) -> None:
+    """Copies of requests of the history for a shadow arm that serves the base model."""
+    conn = await asyncpg.connect(dsn)
+    try:
+        organization_id = await conn.fetchval("SELECT id FROM organizations")
+        key_id = await conn.fetchval("SELECT id FROM api_keys WHERE project_id = $1", project_id)
+        await conn.execute(_HISTORY, organization_id, project_id, BASE, key_id, None, num, 1.0, 0.0, 1, "shadow")
         await _roll_all_up(conn)
     finally:
         await conn.close()

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
+
 from playwright.async_api import expect
 
 from tests.browser.conftest import Visit
-from tests.browser.house import MEMBER, VIEWER, BrowserHouse
+from tests.browser.house import MEMBER, VIEWER, BrowserHouse, write_copies
 from tests.gateway.live import BASE
 
 
@@ -61,3 +63,26 @@ async def test_a_member_explores_its_own_usage_and_sees_its_own_bills(
         await expect(page.page.get_by_role("button", name=act)).to_have_count(0)
     await page.turn_to("usage/prices")
     await expect(page.page.get_by_role("heading", name="Not for your role")).to_be_visible()
+
+
+async def test_copies_for_shadow_arms_are_told_apart(visit: Visit, browser_house: BrowserHouse) -> None:
+    initech = browser_house.projects["initech"]
+    page = await visit(VIEWER)
+    await page.open(f"usage?project={initech}")
+    tiers = page.page.get_by_role("table", name="Usage by service tier")
+    await expect(tiers).to_have_count(0)
+    await write_copies(browser_house.dsn, initech, 7)
+    await page.open(f"usage?project={initech}")
+    await expect(tiers.locator("tbody tr")).to_contain_text(["default", "shadow copies"])
+    copies = tiers.locator("tbody tr").filter(has_text="shadow")
+    await expect(copies.locator("td").nth(1)).to_have_text("7")
+    await expect(copies.locator("td").last).to_contain_text("$")
+    await expect(page.page.get_by_text("nobody got their answers, and each is billed")).to_be_visible()
+    await page.screenshot("light/usage-tiers")
+    assert await page.violations() == []
+    await page.turn_to(f"requests?project={initech}&model={BASE}")
+    requests = page.page.get_by_role("table", name="Requests")
+    await requests.locator("tbody tr").filter(has_text="shadow").first.click()
+    notice = page.page.get_by_role("note").filter(has_text="A copy for a shadow arm")
+    await expect(notice.get_by_role("link")).to_have_attribute("href", re.compile("/admin/requests/req_[0-9a-f]{32}$"))
+    await expect(page.page.get_by_text("shadow", exact=True)).to_be_visible()

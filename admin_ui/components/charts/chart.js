@@ -16,9 +16,10 @@ import { Table } from "../table.js";
  * kind: "line", "area", "bars" (stacked), or "band": each series has lows and highs as well, and values may be negative.
  * unit: how values are shown: count, tokens, ms, percent, change, or money with a currency; or shown(value) instead. zoom
  * false: dragging does nothing. title and hint stand above; note stands in place of a chart without values. when(time): how
- * a place on the axis is written where it is no instant; whenTitle: what such places are.
+ * a place on the axis is written where it is no instant; whenTitle: what such places are. step: seconds from one time to the
+ * next, for pictures of a single one. span: [from, till] of the axis, where that is more than the times.
  */
-export function Chart({ title, hint, times, series, kind = "line", unit = "count", currency, shown: written, height = 200, zoom = true, href, note, when, whenTitle }) {
+export function Chart({ title, hint, times, series, kind = "line", unit = "count", currency, shown: written, height = 200, zoom = true, href, note, when, whenTitle, step, span }) {
   const [asTable, setAsTable] = useState(false);
   const shown = written ?? ((value) => unit === "money" ? format.money(value, currency) : format[unit](value));
   const isEmpty = !times?.length || series.every(({ values }) => values.every((value) => (kind === "band" ? isNone(value) : !value)));
@@ -33,7 +34,7 @@ export function Chart({ title, hint, times, series, kind = "line", unit = "count
       ? html`<div class="chart-empty" style=${{ minHeight: `${height}px` }}>${note ?? "Nothing in this range"}</div>`
       : asTable
         ? html`<${Values} title=${title} times=${times} series=${series} unit=${unit} currency=${currency} written=${written} when=${when} whenTitle=${whenTitle} />`
-        : html`<${Plot} title=${title} times=${times} series=${series} kind=${kind} height=${height} shown=${shown} isWhole=${kind !== "band" && (unit === "count" || unit === "tokens")} zoom=${zoom} when=${when} />`}
+        : html`<${Plot} title=${title} times=${times} series=${series} kind=${kind} height=${height} shown=${shown} isWhole=${kind !== "band" && (unit === "count" || unit === "tokens")} zoom=${zoom} when=${when} step=${step} span=${span} />`}
   </figure>`;
 }
 
@@ -52,7 +53,7 @@ function Values({ title, times, series, unit, currency, written, when, whenTitle
   return html`<${Table} name="values" label=${title} columns=${columns} rows=${rows.reverse()} rowKey=${(row) => row.at} filter=${false} />`;
 }
 
-function Plot({ title, times, series, kind, height, shown, isWhole, zoom, when }) {
+function Plot({ title, times, series, kind, height, shown, isWhole, zoom, when, step, span }) {
   const root = useRef(null);
   const plot = useRef(null);
   const [hover, setHover] = useState(null);
@@ -66,13 +67,18 @@ function Plot({ title, times, series, kind, height, shown, isWhole, zoom, when }
   const drawn = isStacked ? [...series].reverse() : series;
   const newest = useRef(series);
   newest.current = series;
+  const within = useRef(null);
+  const [from, till] = span ?? [times[0], times.at(-1)];
+  within.current = [Math.min(times[0], from), Math.max(times.at(-1), till)];
   const colours = drawn.map(({ color }) => color).join();
+  const every = step ?? (times.length > 1 ? times[1] - times[0] : 60);
 
   useEffect(() => {
     const width = root.current.clientWidth;
     const made = options({
       width, height, kind, shown, isWhole, zoom, when,
-      step: times.length > 1 ? times[1] - times[0] : 60,
+      step: every,
+      span: () => within.current,
       bounds: () => boundsOf(newest.current),
       colours: drawn.map(({ color }) => resolved(color, root.current)),
       ink: { text: resolved("var(--text-3)", root.current), line: resolved("var(--border)", root.current), font: getComputedStyle(root.current).fontFamily },
@@ -88,7 +94,7 @@ function Plot({ title, times, series, kind, height, shown, isWhole, zoom, when }
       plot.current = null;
       setHover(null);
     };
-  }, [colours, kind, height, look, series.length]);
+  }, [colours, kind, height, look, series.length, every]);
 
   useEffect(() => plot.current && plot.current.data !== data && plot.current.setData(data), [data]);
 

@@ -11,6 +11,15 @@ const HALF_LABEL_PX = 24;
 /** Steps between the labels of what has no halves. */
 const WHOLE = Array.from({ length: 16 }, (_, zeros) => [1, 2, 2.5, 5].map((step) => step * 10 ** zeros)).flat().filter(Number.isInteger);
 
+/** Steps between the labels of places that are no instants, such as days since something. */
+const PLACES = [1, 2, 5, 7, 14, 28, 56, 91, 182, 364];
+
+/** What the time axis shows: the span, with room for half a bar; around a single time one step. */
+function axisOf([from, till], room, step) {
+  if (from === till) return [from - step / 2, till + step / 2]; // uPlot alone would show three years
+  return [from - room, till + room];
+}
+
 /** Each series on top of those before it. */
 export function stacked(columns) {
   const below = Array(columns[0]?.length ?? 0).fill(0);
@@ -29,11 +38,12 @@ function timeLabels(plot, splits, _axis, _space, step) {
 }
 
 /**
- * step: seconds from one time to the next. colours: one per series, resolved. ink: {text, line, font}. shown(value): as
- * text. when(time): of the axis, where its places are no instants. isWhole: values are whole numbers. bounds(): of a band's picture. onHover({index, left, width} | null),
+ * step: seconds from one time to the next. span(): [from, till] of the axis, which has all times in it. colours: one per
+ * series, resolved. ink: {text, line, font}. shown(value): as text. when(time): of the axis, where its places are no
+ * instants. isWhole: values are whole numbers. bounds(): of a band's picture. onHover({index, left, width} | null),
  * onZoom(from, to). A band has three columns for each series: its highs, its lows, its values.
  */
-export function options({ width, height, kind, shown, isWhole, zoom, when, step, colours, ink, bounds, onHover, onZoom }) {
+export function options({ width, height, kind, shown, isWhole, zoom, when, step, span, colours, ink, bounds, onHover, onZoom }) {
   const isBars = kind === "bars";
   const isBand = kind === "band";
   const axis = { stroke: ink.text, font: `11px ${ink.font}`, ticks: { show: false } };
@@ -58,17 +68,18 @@ export function options({ width, height, kind, shown, isWhole, zoom, when, step,
       drag: { x: zoom, y: false, setScale: false },
     },
     scales: {
-      x: { time: true, range: isBars ? (_, min, max) => [min - step / 2, max + step / 2] : undefined },
+      x: { time: !when, range: () => axisOf(span(), isBars ? step / 2 : 0, step) },
       y: { range: isBand ? bounds : (_, min, max) => [0, max > 0 ? max * 1.1 : 1] },
     },
     axes: [
-      { ...axis, grid: { show: false }, values: when ? (_, splits) => splits.map((at) => (at % step ? "" : when(at))) : timeLabels, space: 64, size: 28 },
+      { ...axis, grid: { show: false }, values: when ? (_, splits) => splits.map(when) : timeLabels, ...(when && { incrs: PLACES.map((each) => each * step) }), space: 64, size: 28 },
       { ...axis, grid: { stroke: ink.line, width: 1 }, values: (_, splits) => splits.map(shown), ...(isWhole && { incrs: WHOLE }), space: 36, size: widest },
     ],
     series: [{}, ...(isBand ? drawn.flatMap((each) => [edge, edge, each]) : drawn)],
     drawOrder: ["axes", "series"],
     hooks: {
       drawAxes: isBand ? [(plot) => lineAtZero(plot, ink.text)] : [],
+      draw: isBand ? [(plot) => colours.forEach((colour, place) => loneInterval(plot, 3 * place + 1, colour))] : [],
       setCursor: [
         (plot) => {
           const { idx, left } = plot.cursor;
@@ -97,6 +108,23 @@ function lineAtZero({ ctx, bbox, valToPos }, colour) {
   ctx.beginPath();
   ctx.moveTo(bbox.left, at);
   ctx.lineTo(bbox.left + bbox.width, at);
+  ctx.stroke();
+  ctx.restore();
+}
+
+/** A band of a single time has no width: its interval is a line. first: the place of the series' highs. */
+function loneInterval({ ctx, data, bbox, valToPos }, first, colour) {
+  const [highs, lows] = [data[first], data[first + 1]];
+  const [at, ...others] = highs.flatMap((high, place) => (high === null || lows[place] === null ? [] : [place]));
+  if (at === undefined || others.length) return;
+  const within = (value) => Math.min(bbox.top + bbox.height, Math.max(bbox.top, valToPos(value, "y", true)));
+  const x = valToPos(data[0][at], "x", true);
+  ctx.save();
+  ctx.strokeStyle = translucent(colour, 0.45);
+  ctx.lineWidth = 3 * devicePixelRatio;
+  ctx.beginPath();
+  ctx.moveTo(x, within(lows[at]));
+  ctx.lineTo(x, within(highs[at]));
   ctx.stroke();
   ctx.restore();
 }

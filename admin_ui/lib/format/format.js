@@ -58,10 +58,27 @@ export function seconds(value) {
   return left ? `${whole} ${unit} ${left} ${restUnit}` : `${whole} ${unit}`;
 }
 
-/** A share from 0 to 1: 0.42 %, 12.3 %. */
+const LENGTHS = [[86400, "day"], [3600, "hour"], [60, "minute"], [1, "second"]];
+
+/** A length of time that somebody chose, in whole seconds: 5 minutes, 2 hours, 7 days, 1 day and 12 hours. */
+export function duration(whole) {
+  if (!Number.isFinite(whole)) return "–";
+  let left = Math.round(whole);
+  const parts = [];
+  for (const [size, unit] of LENGTHS) {
+    const number = Math.floor(left / size);
+    left -= number * size;
+    if (number) parts.push(plural(number, unit));
+  }
+  return parts.length < 2 ? parts[0] ?? "0 seconds" : `${parts.slice(0, -1).join(", ")} and ${parts.at(-1)}`;
+}
+
+/** A share from 0 to 1: 0.42 %, 12.3 %, 99.99 %. What is less than all is never shown as 100 %. */
 export function percent(share) {
   if (share === null || share === undefined || Number.isNaN(share)) return "–";
-  return `${significant(share * 100, 3)} %`;
+  const value = share * 100;
+  const digits = [3, 4, 5, 6].find((each) => value >= 100 || Number(value.toPrecision(each)) < 100) ?? 7;
+  return `${significant(value, digits)} %`;
 }
 
 /** A relative difference, 1 being twice as much: +4.2 %, −0.31 %. */

@@ -92,6 +92,7 @@ const formats = {
   withYear: new Intl.DateTimeFormat(undefined, { day: "numeric", month: "short", year: "numeric", hour: "2-digit", minute: "2-digit", hourCycle: "h23" }),
   long: new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "medium", hourCycle: "h23" }),
   day: new Intl.DateTimeFormat(undefined, { day: "numeric", month: "short", year: "numeric" }),
+  utcDay: new Intl.DateTimeFormat(undefined, { day: "numeric", month: "short", timeZone: "UTC" }),
 };
 
 /** 22 Nov, 13:40; of another year with it. */
@@ -106,6 +107,11 @@ export function long(at) {
 
 export function day(at) {
   return formats.day.format(new Date(at * 1000));
+}
+
+/** 22 Nov, the day in UTC. */
+export function utcDay(at) {
+  return formats.utcDay.format(new Date(at * 1000));
 }
 
 export function utc(at) {

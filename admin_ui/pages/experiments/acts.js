@@ -6,14 +6,12 @@ import { Select } from "../../components/form.js";
 import { toast } from "../../components/toast.js";
 import { del, post } from "../../lib/api.js";
 import { invalidate } from "../../lib/data.js";
-import { percent, plural } from "../../lib/format/format.js";
+import { percent } from "../../lib/format/format.js";
 import { html, useState } from "../../lib/html.js";
 import { pathOf } from "../../lib/projects_api.js";
 import { navigate } from "../../lib/router.js";
 import { experimentPath } from "./paths.js";
-import { coverageShown, metricTitle, sharesOf, sourceInWords } from "./words.js";
-
-const DAY_S = 86_400;
+import { coverageShown, daysDeclared, metricTitle, servedBy, shadowInWords, sharesOf, sourceInWords, windowInWords } from "./words.js";
 
 const act = (projectId, id, verb, body) => async () => {
   await post(experimentPath(projectId, id, `/${verb}`), body);
@@ -21,7 +19,7 @@ const act = (projectId, id, verb, body) => async () => {
 };
 
 export function Start({ projectId, experiment, onClose }) {
-  const { id, name, model, state, why, arms, unit, coverage, analysis } = experiment;
+  const { id, name, model, state, why, arms, shadow, unit, coverage, analysis } = experiment;
   const done = async () => (await act(projectId, id, "start")(), toast(state === "paused" ? `${name} goes on` : `${name} runs`));
   if (state === "paused") {
     return html`<${Confirm} title=${`Let ${name} go on?`} verb="Go on" danger=${false} onClose=${onClose} act=${done}>
@@ -34,7 +32,8 @@ export function Start({ projectId, experiment, onClose }) {
     <p>From now on requests for <code>${model}</code> are answered by one of these, and each unit always by the same:</p>
     <ul class="plain">${arms.map((arm, place) => html`<li key=${arm.name}><b>${arm.name}</b>, ${percent(shares[place])}: <code>${arm.target.model}</code></li>`)}</ul>
     <p>A unit is ${sourceInWords(unit.from)}. Requests without one get ${arms[0].name}${coverage < 10_000 ? `, and so do those of the ${coverageShown(10_000 - coverage)} of the units that take no part` : ""}.</p>
-    <p>The arms stay on the versions of this moment, and those stay loaded. Name, unit, arms and the metrics that decide cannot change any more. First results come ${plural(analysis.outcome_window_seconds / DAY_S, "day")} after the first units.</p>
+    ${shadow && html`<p>${shadowInWords({ name: shadow.name, model: shadow.target.model, share: shadow.share / 10_000 })}</p>`}
+    <p>The arms stay on the versions of this moment, and those stay loaded. Name, unit, arms and the metrics that decide cannot change any more. First results come ${windowInWords(analysis)} after the first units.</p>
   <//>`;
 }
 
@@ -49,18 +48,18 @@ export function Stop({ projectId, experiment: { id, name, model, arms, analysis 
   return html`<${Confirm} title=${`Stop ${name} for good?`} verb="Stop the experiment" name=${name} onClose=${onClose} act=${async () => (await act(projectId, id, "stop")(), toast(`${name} is stopped: choose an arm`))}>
     <${TooEarly} look=${look} analysis=${analysis} />
     <p>All requests for <code>${model}</code> get <b>${arms[0].name}</b> within two seconds, until you choose an arm. No unit is given another arm any more.</p>
-    <p>What units do until their windows of ${plural(analysis.outcome_window_seconds / DAY_S, "day")} end is still counted.</p>
+    <p>What units do until their windows of ${windowInWords(analysis)} end is still counted.</p>
   <//>`;
 }
 
 export function Decide({ projectId, experiment: { id, name, model, arms, analysis }, look, onClose }) {
-  const [arm, choose] = useState(arms[0].name);
+  const [arm, choose] = useState("");
   const chosen = arms.find((each) => each.name === arm);
-  return html`<${Confirm} title=${`Which arm of ${name} stays?`} verb=${`Serve ${arm} to all`} danger=${false} onClose=${onClose} act=${async () => (await act(projectId, id, "decide", { arm })(), toast(`${model} serves ${arm}`))}>
+  return html`<${Confirm} title=${`Which arm of ${name} stays?`} verb=${chosen ? `Serve ${arm} to all` : "Choose an arm first"} isReady=${chosen !== undefined} danger=${false} onClose=${onClose} act=${async () => (await act(projectId, id, "decide", { arm })(), toast(`${model} serves ${arm}`))}>
     <${TooEarly} look=${look} analysis=${analysis} />
     ${look && html`<p>${look.conclusion}</p>`}
-    <${Select} label="Arm" value=${arm} onValue=${choose} options=${arms.map((each, place) => [each.name, `${each.name}${place === 0 ? ", the control" : ""}: ${each.serves?.model ?? each.target.model}`])} />
-    <p>All requests for <code>${model}</code> get <code>${chosen.serves?.model ?? chosen.target.model}</code>${hasSettings(chosen) ? " with the arm's settings" : ""} within two seconds. Programs change nothing: the name becomes an alias, which you can move later.</p>
+    <${Select} label="Arm" value=${arm} onValue=${choose} options=${[["", "Choose"], ...arms.map((each, place) => [each.name, `${each.name}${place === 0 ? ", the control" : ""}: ${servedBy(each)}`])]} />
+    ${chosen && html`<p>All requests for <code>${model}</code> get <code>${servedBy(chosen)}</code>${hasSettings(chosen) ? " with the arm's settings" : ""} within two seconds. Programs change nothing: the name becomes an alias, which you can move later.</p>`}
   <//>`;
 }
 
@@ -69,7 +68,7 @@ const hasSettings = ({ target: { defaults } }) => Object.values(defaults ?? {}).
 function TooEarly({ look, analysis }) {
   if (!look || look.may_decide) return null;
   const why = look.is_srm ? "Units are not split as declared: the results are not to be believed, and choosing by them is guessing."
-    : `Only ${plural(look.days, "day")} of the ${analysis.min_days} that were declared are over: what shows now may be of some weekdays alone.`;
+    : `${look.days} of ${daysDeclared(analysis.min_days)} are over: what shows now may be of some weekdays alone.`;
   return html`<${Notice} tone="warn" title="It is too early to decide by the results">${why}<//>`;
 }
 

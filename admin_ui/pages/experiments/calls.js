@@ -1,21 +1,55 @@
-// How programs call an experiment, say whose a request is, and send feedback; and which arm a unit gets.
+// How programs call an experiment, say whose a request is, and send feedback; which arm a unit gets; and what the model
+// string answers once nobody is given arms any more.
 
 import { Command, Notice } from "../../components/feedback.js";
 import { Form, TextField, useForm } from "../../components/form.js";
 import { Section } from "../../components/page.js";
 import { ApiError, post } from "../../lib/api.js";
+import { useAll } from "../../lib/data.js";
 import { html, useState } from "../../lib/html.js";
 import { pathOf } from "../../lib/projects_api.js";
 import { given } from "../../lib/rules/checks.js";
 import { to } from "../../lib/router.js";
-import { isBuiltIn, labelsOf, reasonInWords, sourceInWords } from "./words.js";
+import { isBuiltIn, isOpen, labelsOf, reasonInWords, servedBy, sourceInWords } from "./words.js";
 
 const UNIT = "ann-4711";
 
 export function Calls({ projectId, experiment, own }) {
-  const { model, unit, metrics, state } = experiment;
+  return experiment.decided_arm === null ? html`<${Undecided} projectId=${projectId} experiment=${experiment} own=${own} />` : html`<${Decided} projectId=${projectId} experiment=${experiment} />`;
+}
+
+const UNTIL = { paused: "until the experiment goes on; units that had an arm get it again then", stopped: "until an arm is chosen" };
+
+/** What the name answered is over: it is what the alias stands for by now. */
+function Decided({ projectId, experiment }) {
+  const { model, decided_arm: decided, arms } = experiment;
+  const aliases = useAll(pathOf(projectId, "/aliases"));
+  if (aliases.data === undefined) return null;
+  const { serves } = arms.find(({ name }) => name === decided);
+  const alias = aliases.data.find(({ name }) => name === model);
+  if (!alias) return html`<${Notice} tone="warn" title=${`Nothing answers to “${model}” any more`}>The name was removed after ${decided} was chosen: requests for it are refused with 404.<//>`;
+  const isMoved = alias.adapter !== serves.adapter || alias.version !== serves.version || (serves.adapter === null && alias.pool !== serves.pool);
+  return html`
+    <${Notice} tone="good" title=${`“${model}” answers with ${answerOf(alias)}`}>
+      ${decided} was chosen, which was ${serves.model}.${isMoved ? " The name was moved since." : ""}${alias.has_treatment ? " The arm's settings count for each request." : ""} Nobody is given an arm any more: requests need not say whose they are, and replies name no arm.
+    <//>
+    <${Section} title="Ask for the model" hint="Programs that sent the model string go on as they are.">
+      <${Command} label="curl line" text=${requestLine({ model, unit: { from: "api_key" } })} />
+    <//>`;
+}
+
+/** What an alias stands for, as a model string or in words. */
+function answerOf({ target_kind: kind, experiment, pool, adapter, version }) {
+  if (kind === "experiment") return `the experiment ${experiment}`;
+  if (kind === "route") return "a route";
+  return adapter ? `${pool ? `${pool}:` : ""}${adapter}@${version}` : pool;
+}
+
+function Undecided({ projectId, experiment, own }) {
+  const { model, unit, metrics, state, arms } = experiment;
   const wanted = [...metrics.primary, ...metrics.guardrails].map(({ metric }) => metric).find((metric) => !isBuiltIn(metric));
   return html`
+    ${state in UNTIL && html`<${Notice} tone="warn" title=${`“${model}” answers everybody with ${servedBy(arms[0])}`}>That is ${arms[0].name === "control" ? "" : `${arms[0].name}, `}the control, ${UNTIL[state]}.<//>`}
     <${Section} title="Ask for the model" hint=${`Programs send the model string “${model}” and say whose the request is: ${sourceInWords(unit.from)}.`}>
       <${Command} label="curl line" text=${requestLine(experiment)} />
       <p class="hint">The reply's header <code>x-lorikeet-experiment</code> names the arm, its id the request that feedback is about. ${state === "draft" ? "It works once the experiment has started." : ""}</p>
@@ -24,7 +58,7 @@ export function Calls({ projectId, experiment, own }) {
       <${Command} label="feedback line" text=${feedbackLine(wanted ?? Object.keys(own)[0] ?? "thumbs_up", own)} />
       <p class="hint">${wanted ? html`“${wanted}” is what this experiment is judged by.` : html`This experiment is judged by numbers of the gateway alone, so it needs none. <a href=${`/admin/experiments/metrics?project=${encodeURIComponent(projectId)}`}>Metrics of feedback</a>`} A <a href=${to("tenants", projectId, "keys")}>key</a> with the scope “feedback” can do nothing but this, so that it may live in a browser.</p>
     <//>
-    ${state !== "draft" && html`<${WhichArm} projectId=${projectId} experiment=${experiment} />`}`;
+    ${isOpen(experiment) && html`<${WhichArm} projectId=${projectId} experiment=${experiment} />`}`;
 }
 
 /** As a program sends it, with the unit where the experiment looks for it. */

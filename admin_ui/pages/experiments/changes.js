@@ -11,9 +11,13 @@ import { html } from "../../lib/html.js";
 import { pathOf } from "../../lib/projects_api.js";
 import { number } from "../../lib/rules/checks.js";
 import { experimentPath } from "./paths.js";
-import { BUILT_IN_METRICS, coverageShown, goalOf, isError, metricTitle, sharesOf } from "./words.js";
+import { wrongPart } from "./form/values.js";
+import { BUILT_IN_METRICS, coverageShown, goalOf, isError, metricTitle, partsInWords, sharesOf } from "./words.js";
 
 const PARTS_OF_A_PERCENT = 100;
+
+/** A part that was typed, as the API takes it. */
+const weightOf = (part) => Math.round(Number(part) * PARTS_OF_A_PERCENT);
 
 async function change(projectId, { id, version }, body) {
   await post(experimentPath(projectId, id), { version, ...body });
@@ -44,17 +48,20 @@ export function SetWeights({ projectId, experiment, onClose }) {
   const shares = sharesOf(arms);
   const shown = Object.fromEntries(arms.map((arm, place) => [arm.name, String(Math.round(shares[place] * 10_000) / PARTS_OF_A_PERCENT)]));
   const form = useForm(shown, async (values) => {
-    await change(projectId, experiment, { arms: armsOf(experiment).map((arm) => ({ ...arm, weight: arm.ended ? 0 : Math.round(Number(values[arm.name]) * PARTS_OF_A_PERCENT) })) });
+    await change(projectId, experiment, { arms: armsOf(experiment).map((arm) => ({ ...arm, weight: arm.ended ? 0 : weightOf(values[arm.name]) })) });
     onClose();
     toast(`The weights of ${name} change`);
   }, (values) => {
-    const wrong = Object.fromEntries(open.map((arm) => [arm.name, values[arm.name].trim() ? number(values[arm.name], { min: 0, max: 100 }) : "Give a part."]));
+    const wrong = Object.fromEntries(open.map((arm) => [arm.name, wrongPart(values[arm.name])]));
     if (open.filter((arm) => Number(values[arm.name]) > 0).length < 2) wrong[open[0].name] ??= "At least two arms need a part above 0.";
     return wrong;
-  });
+  }, (param) => arms[param.match(/^arms\[(\d+)\]/)?.[1] ?? 0].name);
+  const isRead = open.every((arm) => !wrongPart(form.values[arm.name]));
+  const wanted = isRead && sharesOf(open.map((arm) => ({ weight: weightOf(form.values[arm.name]) })));
   return html`<${Dialog} title="Change weights" onClose=${onClose}>
     <${Form} form=${form} verb="Change" what="change the weights" onCancel=${onClose}>
-      ${open.map((arm) => html`<${TextField} key=${arm.name} ...${form.bind(arm.name)} label=${`${arm.name}, % of new units`} inputmode="decimal" autocomplete="off" />`)}
+      ${open.map((arm, place) => html`<${TextField} key=${arm.name} ...${form.bind(arm.name)} label=${`${arm.name}, part of the new units`} hint=${wanted ? `gets ${percent(wanted[place])} of the new units` : undefined} inputmode="decimal" autocomplete="off" />`)}
+      ${wanted && html`<p class="hint">${partsInWords(open.map((arm) => Number(form.values[arm.name])))}</p>`}
       <${Notice} title="What will happen">Units that have seen an arm keep it. For about five seconds, while all gateways learn who they are, other units get the control; then they are given arms by the new weights. Results compare like with like: units from before and after are not mixed.<//>
       <p class="hint">Latencies are compared most fairly between arms of one size: the smaller one has fewer answers in its cache.</p>
     <//>

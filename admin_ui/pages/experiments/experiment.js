@@ -22,7 +22,7 @@ import { experimentPath } from "./paths.js";
 import { HowLong } from "./how_long.js";
 import { Results } from "./results.js";
 import { SetUp } from "./set_up.js";
-import { hasResults, isOpen, stateInWords } from "./words.js";
+import { hasResults, isOpen, spanInWords, stateInWords } from "./words.js";
 
 const EVERY_MS = 10_000;
 const ACTS = { start: Start, pause: Pause, stop: Stop, decide: Decide, archive: Archive, remove: DeleteDraft, coverage: SetCoverage, weights: SetWeights, shadow: SetShadowShare, end: EndArm, guardrail: AddGuardrail };
@@ -64,16 +64,17 @@ function View({ projectId, experiment, results, ask }) {
 }
 
 function Lead({ experiment, look }) {
-  const { state, days, decided_arm: decided } = experiment;
+  const { state, decided_arm: decided } = experiment;
   const units = look?.arms.reduce((sum, arm) => sum + arm.units, 0);
-  return html`<${Badge} dot title=${stateInWords(state)}>${state}<//> ${look && html`<b>${plural(units, "unit")}</b> in ${plural(days, "day")}. `}${decided ? html`<b>${decided}</b> was chosen.` : stateInWords(state)}`;
+  return html`<${Badge} dot title=${stateInWords(state)}>${state}<//> ${look && html`<b>${plural(units, "unit")}</b> ${spanInWords(experiment)}. `}${decided ? html`<b>${decided}</b> was chosen.` : stateInWords(state)}`;
 }
 
 /** Why it is not as its people left it. */
-function Why({ experiment: { state, why, enrolling, next_weights: next } }) {
+function Why({ experiment }) {
+  const { state, why, enrolling, next_weights: next } = experiment;
   return html`
     ${state === "paused" && why && html`<${Notice} tone="warn" title="It paused itself">${why.text} Everybody gets the control until you start it again or stop it.<//>`}
-    ${!enrolling && next && html`<${Notice} title="Weights are changing">For some seconds units that were not seen before get the control; those that have an arm keep it.<//>`}`;
+    ${isOpen(experiment) && !enrolling && next && html`<${Notice} title="Weights are changing">For some seconds units that were not seen before get the control; those that have an arm keep it.<//>`}`;
 }
 
 function Draft({ projectId, experiment, ask }) {

@@ -13,6 +13,7 @@ import { coloursOf } from "../../lib/colours.js";
 import { count, percent, plural, seconds } from "../../lib/format/format.js";
 import { html, useCallback } from "../../lib/html.js";
 import { useWhileTraffic } from "../../lib/live.js";
+import { utcDay } from "../../lib/format/time.js";
 import { experimentPath } from "./paths.js";
 import { IsControl } from "./tabs.js";
 import { reasonInWords } from "./words.js";
@@ -20,6 +21,7 @@ import { reasonInWords } from "./words.js";
 const EVERY_MS = 10_000;
 const TONES = { healthy: "good", warning: "warn", broken: "bad" };
 const LAG_S = 5;
+const DAY_S = 86_400;
 
 export function Health({ projectId, experiment }) {
   const health = useApi(experimentPath(projectId, experiment.id, "/health"), {}, { every: EVERY_MS });
@@ -77,7 +79,7 @@ function ByDay({ days, experiment }) {
   const dates = [...new Set(days.map(({ day }) => day))].sort();
   const on = (date, name) => days.filter(({ day, arm }) => day === date && arm === name).reduce((sum, { units }) => sum + units, 0);
   const series = names.map((name, place) => ({ key: name, label: name, color: colours[place], values: dates.map((date) => on(date, name)) }));
-  return html`<${Chart} title="New units a day" hint="By the day of their first request, in UTC." kind="bars" zoom=${false} times=${dates.map((date) => Date.parse(`${date}T00:00:00Z`) / 1000)} series=${series} />`;
+  return html`<${Chart} title="New units a day" hint="By the day of their first request, in UTC." kind="bars" zoom=${false} when=${utcDay} whenTitle="Day" step=${DAY_S} times=${dates.map((date) => Date.parse(`${date}T00:00:00Z`) / 1000)} series=${series} />`;
 }
 
 function NotAnalysed({ reasons }) {

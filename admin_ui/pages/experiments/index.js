@@ -18,7 +18,7 @@ import { useShortcut } from "../../lib/rules/keys.js";
 import { can } from "../../lib/session.js";
 import { experimentPath } from "./paths.js";
 import { ChooseTenant, ExperimentTabs } from "./tabs.js";
-import { hasResults, isOpen, stateInWords } from "./words.js";
+import { hasResults, isOpen, isProven, stateInWords } from "./words.js";
 
 const EVERY_MS = 10_000;
 const MAX_LOOKS = 20;
@@ -58,7 +58,7 @@ function Lead({ rows, name }) {
 /** Its days are over and a metric that decides is proven to differ, or nobody has chosen after the stop. */
 function waits({ state, look }) {
   if (state === "stopped" || !isOpen({ state })) return state === "stopped";
-  return !!look?.may_decide && look.comparisons.some(({ role, verdict }) => role === "primary" && ["better", "worse"].includes(verdict));
+  return !!look?.may_decide && look.comparisons.some(isProven);
 }
 
 const units = ({ look }) => look?.arms.reduce((sum, arm) => sum + arm.units, 0);

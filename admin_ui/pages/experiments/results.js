@@ -11,6 +11,7 @@ import { useApi } from "../../lib/data.js";
 import { coloursOf } from "../../lib/colours.js";
 import { change, plural } from "../../lib/format/format.js";
 import { html } from "../../lib/html.js";
+import { now } from "../../lib/format/time.js";
 import { useQuery } from "../../lib/router.js";
 import { useMonthlyCost } from "../../lib/projects_api.js";
 import { absoluteOf, relativeOf, rowsOf } from "./look.js";
@@ -19,7 +20,7 @@ import { ByAge } from "./ages.js";
 import { Segments } from "./segments.js";
 import { IsControl } from "./tabs.js";
 import { Difference, WORD } from "./verdicts.js";
-import { metricOf, metricTitle, shownDifference, shownValue } from "./words.js";
+import { metricOf, metricTitle, servedBy, shownDifference, shownValue, windowInWords } from "./words.js";
 
 const DAY_S = 86_400;
 const EVERY_MS = 60_000;
@@ -38,7 +39,7 @@ export function Results({ projectId, experiment, results, own }) {
       <${Verdict} look=${look} />
       ${look.comparisons.length + look.quantiles.length === 0
         ? html`<${NotYet} experiment=${experiment} />`
-        : html`<${OverTime} ...${shared} look=${look} days=${timeline.data?.data} /><${ByAge} ...${shared} />`}
+        : html`<${OverTime} ...${shared} look=${look} days=${timeline.data?.data} /><${ByAge} ...${shared} look=${look} />`}
       <${ArmUnits} look=${look} experiment=${experiment} />
       ${look.shadow && html`<${ShadowArm} shadow=${look.shadow} currency=${currency} />`}
       ${ROLES.map(([role, title, hint]) => html`<${OfRole} key=${role} ...${shared} look=${look} role=${role} title=${title} hint=${hint} />`)}
@@ -59,7 +60,7 @@ function ArmUnits({ look, experiment }) {
     { key: "units", title: "Units", format: "count", total: true },
     { key: "compliance", title: "Whole treatment", format: "percent" },
   ];
-  const rows = experiment.arms.map((arm, place) => ({ place, ...arm, ...look.arms[place], chosen: arm.name === experiment.decided_arm, model: arm.serves?.model ?? arm.target.model }));
+  const rows = experiment.arms.map((arm, place) => ({ place, ...arm, ...look.arms[place], chosen: arm.name === experiment.decided_arm, model: servedBy(arm) }));
   return html`<${Table} name="arms" label="Units by arm" columns=${columns} rows=${rows} rowKey=${({ name }) => name} filter=${false} />`;
 }
 
@@ -86,7 +87,7 @@ function ShadowArm({ shadow, currency }) {
 
 function NotYet({ experiment: { analysis } }) {
   return html`<${Empty} icon="clock" title="No unit's window has ended yet">
-    What a unit does counts for ${plural(analysis.outcome_window_seconds / DAY_S, "day")} after its first request, and is in the results afterwards. Errors and refusals count at once.
+    What a unit does counts for ${windowInWords(analysis)} after its first request, and is in the results afterwards. Errors and refusals count at once.
   <//>`;
 }
 
@@ -106,13 +107,13 @@ function OverTime({ look, days, experiment, own, currency }) {
     key: arm, label: arm, color: colours[place],
     values: at(arm, "value"), lows: at(arm, "low"), highs: at(arm, "high"),
   }));
-  const times = days.map(({ day }) => Date.parse(`${day}T00:00:00Z`) / 1000);
+  const times = days.map(({ day }) => Math.min(now(), Date.parse(`${day}T00:00:00Z`) / 1000 + DAY_S));
   const shown = isRelative ? change : (value) => shownDifference(metric, value, currency, own);
   const options = metrics.map((name) => [name, metricTitle(name)]);
   return html`<div class="over-time">
     ${metrics.length > 1 && html`<${Select} label="Metric over time" value=${metric} options=${options} onValue=${(name) => ask(name)} />`}
-    <${Chart} title=${`${metricTitle(metric)}: difference from ${experiment.arms[0].name}`} hint="The line is what was measured by the end of each day, the band all differences that are not excluded: one that leaves 0 outside is proven."
-      times=${times} series=${series} kind="band" shown=${shown} zoom=${false} height=${240} note="No interval yet: too few units have ended their windows" />
+    <${Chart} title=${`${metricTitle(metric)}: difference from ${experiment.arms[0].name}`} hint="The line is what was measured by the end of each day in UTC, today by now, the band all differences that are not excluded: one that leaves 0 outside is proven."
+      times=${times} span=${[experiment.started_at, times.at(-1)]} series=${series} kind="band" shown=${shown} zoom=${false} height=${240} note="No interval yet: too few units have ended their windows" />
   </div>`;
 }
 

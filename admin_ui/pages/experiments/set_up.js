@@ -12,9 +12,7 @@ import { html } from "../../lib/html.js";
 import { to } from "../../lib/router.js";
 import { can } from "../../lib/session.js";
 import { IsControl } from "./tabs.js";
-import { coverageShown, isOpen, metricTitle, sourceInWords } from "./words.js";
-
-const DAY_S = 86_400;
+import { coverageShown, daysDeclared, isOpen, metricTitle, servedBy, sourceInWords, windowInWords } from "./words.js";
 
 export function SetUp({ projectId, experiment, ask }) {
   const { id, state, model, unit, coverage, layer, holdout, analysis } = experiment;
@@ -37,8 +35,8 @@ export function SetUp({ projectId, experiment, ask }) {
         <${Facts} rows=${[
           ["False alarms at most", percent(analysis.alpha)],
           ["Intervals tightest at", plural(analysis.tightest_at, "unit")],
-          ["Outcomes count for", plural(analysis.outcome_window_seconds / DAY_S, "day")],
-          ["Decided after", plural(analysis.min_days, "day")],
+          ["Outcomes count for", windowInWords(analysis)],
+          ["Decided after", analysis.min_days ? daysDeclared(analysis.min_days) : "no declared days"],
           ...times(experiment),
         ]} />
       <//>
@@ -68,7 +66,7 @@ function Arms({ experiment }) {
   const settings = ({ target: { defaults } }) => Object.entries(defaults ?? {}).filter(([, value]) => value !== null).map(([name, value]) => (name === "system_prompt" ? "a system prompt" : `${name.replaceAll("_", " ")} ${value}`)).join(", ");
   const columns = [
     { key: "name", title: "Arm", render: ({ name, place, ended, isShadow }) => html`<span>${name} <${IsControl} name=${name} place=${place} /> ${ended && html`<${Badge}>ended<//>`} ${isShadow && html`<${Badge}>shadow<//>`}</span>` },
-    { key: "model", title: "Serves", value: ({ serves, target }) => serves?.model ?? target.model, render: ({ serves, target }) => html`<span><code>${serves?.model ?? target.model}</code>${serves && serves.model !== target.model && html`<br /><small class="faint">was ${target.model} at the start</small>`}</span>` },
+    { key: "model", title: "Serves", value: servedBy, render: ({ serves, target }) => html`<span><code>${servedBy({ serves, target })}</code>${serves && serves.model !== target.model && html`<br /><small class="faint">was ${target.model} at the start</small>`}</span>` },
     { key: "settings", title: "Its own settings", value: settings, render: (arm) => (settings(arm) ? html`<span title=${arm.target.defaults.system_prompt}>${settings(arm)}${arm.target.mode === "replace" ? ", whatever a request gives" : ""}</span>` : html`<span class="faint">none</span>`) },
     { key: "share", title: "Of new units", value: ({ share }) => share, render: ({ share, isShadow }) => html`<span class="num">${percent(share)}${isShadow && html`<br /><small class="faint">of requests, copied</small>`}</span>` },
   ];

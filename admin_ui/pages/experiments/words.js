@@ -85,13 +85,16 @@ const STATES = {
   running: "Units are given their arms.",
   paused: "Everybody gets the control; units that had an arm get it again once it goes on.",
   stopped: "Everybody gets the control for good; outcomes still come until units' windows end.",
-  decided: "Its model string serves the arm that was chosen.",
+  decided: "Its model string became an alias of what the chosen arm serves.",
   archived: "It is only kept.",
 };
 
 export const stateInWords = (state) => STATES[state] ?? "";
 
 export const isOpen = ({ state }) => ["running", "paused"].includes(state);
+
+/** The model string that an arm serves: that of the start, once it has started. */
+export const servedBy = ({ serves, target }) => serves?.model ?? target.model;
 
 /** While it runs or still gathers outcomes. */
 export const hasResults = ({ state }) => state !== "draft";
@@ -111,6 +114,21 @@ export function sourceInWords(source) {
   return SOURCES[source]?.[1] ?? `“${source.replace("metadata.", "")}” in a request's metadata`;
 }
 
+/** How long outcomes of a unit count. */
+export const windowInWords = ({ outcome_window_seconds: seconds }) => format.duration(seconds);
+
+/** The declared days: "7 whole days since the start". */
+export const daysDeclared = (days) => `${format.count(days)} whole ${days === 1 ? "day" : "days"} since the start`;
+
+/** How long it has run: "in 3 of 7 whole days since the start" while the declared days are not over. */
+export function spanInWords({ days, analysis: { min_days: least } }) {
+  if (days < least) return `in ${days} of ${daysDeclared(least)}`;
+  return days ? `in ${format.plural(days, "day")}` : "on the first day";
+}
+
+/** What becomes of requests beside their replies. shadow: {name, model, share} with its share from 0 to 1. */
+export const shadowInWords = ({ name, model, share }) => `Copies of ${format.percent(share)} of the requests go to “${name}” (${model}) once their replies are over. No end user sees anything of it, and it is not compared with the arms; each copy is billed to this tenant, in the service tier “shadow”.`;
+
 /** "50 %", of 10,000 parts. */
 export const coverageShown = (parts) => format.percent(parts / 10_000);
 
@@ -119,6 +137,16 @@ export function sharesOf(arms) {
   const total = arms.reduce((sum, { weight }) => sum + weight, 0);
   return arms.map(({ weight }) => (total ? weight / total : 0));
 }
+
+/** How parts of arms are read. */
+export function partsInWords(parts) {
+  const sum = Math.round(parts.reduce((total, part) => total + part, 0) * 100) / 100;
+  return sum === 100 ? "The parts add up to 100: they are percents of the units that take part."
+    : `The parts add up to ${sum}, not 100: each arm gets its share of that sum, which stands beside it.`;
+}
+
+/** Whether a comparison of a metric that decides is proven to differ. */
+export const isProven = ({ role, verdict }) => role === "primary" && ["better", "worse"].includes(verdict);
 
 /** [kind, title] of the segments that results can be shown by. */
 export const SEGMENT_KINDS = [["stream", "Stream or not"], ["endpoint", "Endpoint"], ["api_key", "API key"], ["service_tier", "Service tier"], ["gateway", "Gateway"]];

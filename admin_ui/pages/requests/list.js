@@ -28,7 +28,7 @@ export default function Requests() {
     { key: "created_at", title: "Time", format: "time", sort: false, class: "shrink" },
     { key: "status", title: "Result", class: "shrink", render: (row) => html`<${Result} row=${row} />` },
     { key: "project_id", title: "Tenant", class: "shrink", hide: projectId !== null, value: ({ project_id: id }) => names(id) },
-    { key: "model", title: "Model", class: "name-cell", render: (row) => html`<span>${row.model}${row.adapter_version !== null && html` <span class="faint">v${row.adapter_version}</span>`}</span>` },
+    { key: "model", title: "Model", class: "name-cell", render: (row) => html`<span>${row.model}${row.adapter_version !== null && html` <span class="faint">v${row.adapter_version}</span>`}${row.service_tier === "shadow" && html` <${Badge} title="A copy for a shadow arm of an experiment: nobody got its answer">shadow<//>`}</span>` },
     { key: "input_tokens", title: "Input", format: "tokens", total: true },
     { key: "cached_tokens", title: "Cached", format: "tokens", total: true },
     { key: "output_tokens", title: "Output", format: "tokens", total: true },

@@ -44,6 +44,9 @@ function Missing({ id }) {
 
 function Why({ request }) {
   const why = explained(request);
+  if (request.service_tier === "shadow") {
+    return html`<${Notice} title="A copy for a shadow arm of an experiment">Nobody got its answer. It was made of <a href=${to("requests", request.id.replace(/_shadow$/, ""))}>the request ${request.id.replace(/_shadow$/, "")}</a> and is billed at the tier “shadow”.${why ? ` ${why.title}: ${why.text}` : ""}<//>`;
+  }
   return why && html`<${Notice} tone=${why.tone} title=${why.title}>${why.text}<//>`;
 }
 

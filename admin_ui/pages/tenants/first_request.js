@@ -31,5 +31,6 @@ function curl({ scopes, project_id: project }, secret, model) {
     return `curl ${base}/v1/feedback \\\n  ${bearer} \\\n  -H "Content-Type: application/json" \\\n  -d '${vote}'`;
   }
   if (scopes.includes("adapters")) return `curl ${base}/v1/organization${pathOf(project, "/adapters")} \\\n  ${bearer}`;
+  if (scopes.includes("experiments")) return `curl ${base}/v1/organization${pathOf(project, "/experiments")} \\\n  ${bearer}`;
   return `curl "${base}/v1/organization/usage/completions?start_time=$(($(date +%s) - 86400))" \\\n  ${bearer}`;
 }

@@ -15,6 +15,7 @@ import { setQuery, useQuery } from "../../lib/router.js";
 import { can } from "../../lib/session.js";
 import { useRange } from "../../lib/format/time.js";
 import { requestsHref } from "../requests/query.js";
+import { ByTier } from "./by_tier.js";
 import { GROUPS, MAX_ROWS, MEASURES, groupOf, measureOf, useExplored, useFilters, useNameOf } from "./explore_data.js";
 import { useCostNote } from "./cost_note.js";
 import { UsageTabs } from "./tabs.js";
@@ -50,6 +51,7 @@ export default function Explore() {
           : !error && html`<${Skeleton} height=${300} />`}
         ${!(error && !explored.rows) && html`<${Rows} rows=${explored.rows} group=${group} filters=${filters} range=${range} hasEnds=${!isByKey} />`}
         ${explored.rows?.length === MAX_ROWS && html`<p class="hint">The first ${MAX_ROWS} by ${title.toLowerCase()}; an export has all.</p>`}
+        <${ByTier} filters=${filters} range=${range} currency=${currency} />
       `}
   <//>`;
 }

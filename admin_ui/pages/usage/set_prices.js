@@ -11,7 +11,7 @@ import { invalidate } from "../../lib/data.js";
 import { html } from "../../lib/html.js";
 import { useProjects } from "../../lib/projects.js";
 
-const TIERS = ["*", "default", "flex", "priority", "batch"];
+const TIERS = ["*", "default", "flex", "priority", "batch", "shadow"];
 const PRICES = [["input", "Input"], ["cached_input", "Cached input"], ["output", "Output"]];
 const NEW_ENTRY = { model: "*", adapter_class: "*", service_tier: "*", input: "", cached_input: "", output: "" };
 

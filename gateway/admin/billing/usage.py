@@ -39,12 +39,15 @@ class CompletionsResult(msgspec.Struct, frozen=True, gc=False):
     input_uncached_tokens: int
     output_tokens: int
     num_model_requests: int
+    cost_nanos: int
+    """The cost in billionths of the currency, without adjustments."""
     project_id: str | None
     user_id: str | None
     api_key_id: str | None
     model: str | None
     batch: bool | None
     service_tier: str | None
+    """The tier `shadow` is that of copies for shadow arms of experiments."""
     object: Literal["organization.usage.completions.result"] = "organization.usage.completions.result"
 
 
@@ -98,6 +101,7 @@ def _completions(each: UsageSum) -> CompletionsResult:
         each.prompt_tokens - each.cached_tokens,
         each.completion_tokens,
         each.num_requests,
+        each.cost_nanos,
         each.project_id,
         each.user_id,
         each.api_key_id,

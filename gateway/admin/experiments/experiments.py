@@ -10,16 +10,19 @@ from litestar.params import FromPath
 from msgspec import UNSET
 
 from gateway.admin.access import LIST_QUERY, needs, read_body
+from gateway.admin.adapters.aliases import is_base
 from gateway.admin.common import author
 from gateway.admin.experiments import wire
 from gateway.admin.experiments.bodies import audited, check_text, definition_of, experiment_wire, with_changes
 from gateway.admin.experiments.reshaping import reshape
 from gateway.admin.organization.projects import active_project, existing_project
 from gateway.admin.paging import Page, page, read_list_query, unknown_cursor, wrong_value
-from gateway.admin.services import Caller, Services
+from gateway.admin.services import AdminServices, Caller, Services
+from gateway.db.adapters import aliases
 from gateway.db.experiments import arms, experiments, holdouts, layers, metrics
 from gateway.db.experiments.experiments import ExperimentRow
 from gateway.db.organization import audit
+from gateway.db.pools.pools import keep_pools
 from gateway.domain.errors import Conflict, InvalidRequest, NotFound
 from gateway.domain.experiments import states
 from gateway.domain.experiments.assignment import SEED_BYTES
@@ -67,7 +70,9 @@ class ExperimentController(Controller):
         check_text(body)
         wanted = definition_of(body)
         async with services.database.transaction() as conn:
+            await keep_pools(conn)
             await active_project(conn, caller.organization_id, project_id)
+            await check_model_free(conn, services, caller.organization_id, project_id, wanted.model)
             await _check(conn, project_id, wanted)
             await _check_room(conn, project_id)
             seed = secrets.token_bytes(SEED_BYTES)
@@ -101,6 +106,7 @@ class ExperimentController(Controller):
         body = await read_body(request, wire.ModifyExperiment)
         check_text(body)
         async with services.database.transaction() as conn:
+            await keep_pools(conn)
             await active_project(conn, caller.organization_id, project_id)
             row = await existing_experiment(conn, project_id, experiment_id, lock=True)
             states.after(row.state, "change")
@@ -113,6 +119,8 @@ class ExperimentController(Controller):
             before = await shown_experiment(conn, row)
             if wanted == row.definition:
                 return before
+            if wanted.model != row.model and row.state == "draft":
+                await check_model_free(conn, services, caller.organization_id, project_id, wanted.model)
             await _change(conn, row, wanted)
             shown = await shown_experiment(conn, await existing_experiment(conn, project_id, experiment_id))
             await record(conn, caller, "experiment.changed", project_id, experiment_id, before=before, after=shown)
@@ -156,6 +164,21 @@ async def check_known(conn: Connection, project_id: str, experiment: Experiment)
     """Check a definition with all that the project has. Raises InvalidRequest: for the first field that is wrong."""
     own = [each.name for each in await metrics.list_metrics(conn, project_id)]
     check_definition(experiment, own)
+
+
+async def check_model_free(
+    conn: Connection, services: AdminServices, organization_id: str, project_id: str, model: str
+) -> None:
+    """Check that an experiment may have a model string: an alias's it may, since that becomes the experiment.
+
+    Drafts are checked as well, and routes take no draft's model string, so that a draft can be started.
+    Raises Conflict: when the string is the name of a base model or of a route.
+    """
+    if await is_base(conn, services, model, organization_id, project_id):
+        raise Conflict(f"A base model has the name '{model}'.", param="model")
+    held = await aliases.find_alias(conn, project_id, model)
+    if held is not None and held.target_kind == "route":
+        raise Conflict(f"A route has the name '{model}'.", param="model")
 
 
 async def record(

@@ -11,7 +11,13 @@ from adapters.ref import content_key
 from gateway.admin.access import Nothing, needs, read_body
 from gateway.admin.adapters.aliases import MAX_ALIASES
 from gateway.admin.experiments import wire
-from gateway.admin.experiments.experiments import check_known, existing_experiment, record, shown_experiment
+from gateway.admin.experiments.experiments import (
+    check_known,
+    check_model_free,
+    existing_experiment,
+    record,
+    shown_experiment,
+)
 from gateway.admin.experiments.targets import resolve_arms, unfit
 from gateway.admin.organization.projects import active_project, existing_project
 from gateway.admin.paging import wrong_value
@@ -21,7 +27,6 @@ from gateway.db.experiments import arms, experiments, layers
 from gateway.db.experiments.arms import PinnedArm
 from gateway.db.experiments.experiments import ExperimentRow, holdout_of
 from gateway.db.ids import new_id
-from gateway.db.pools.managed import is_usable
 from gateway.db.pools.pools import keep_pools
 from gateway.domain.errors import Conflict
 from gateway.domain.experiments import states
@@ -204,20 +209,15 @@ async def _begin(
 async def _take_name(conn: Connection, services: AdminServices, caller: Actor, row: ExperimentRow) -> None:
     """Let the model string of an experiment stand for it.
 
-    Raises Conflict: when the string is a base model's or another experiment's, or there are too many aliases.
+    Raises Conflict: when the string is a base model's, a route's or another experiment's, or there are too many
+        aliases.
     """
-    project_id, organization_id = row.project_id, caller.organization_id
-    if row.model in services.bases.visible(project_id, organization_id) or await is_usable(
-        conn, row.model, organization_id, project_id
-    ):
-        raise Conflict(f"A base model has the name '{row.model}'.", param="model")
+    project_id = row.project_id
+    await check_model_free(conn, services, caller.organization_id, project_id, row.model)
     holder = await experiments.model_holder(conn, project_id, row.model, row.id)
     if holder is not None:
         raise Conflict(f"The experiment '{holder}' holds the model string '{row.model}'.", param="model")
-    rows = await aliases.list_aliases(conn, project_id)
-    if any(each.name == row.model and each.target_kind == "route" for each in rows):
-        raise Conflict(f"A route has the name '{row.model}'.", param="model")
-    named = [each.name for each in rows]
+    named = [each.name for each in await aliases.list_aliases(conn, project_id)]
     if row.model not in named and len(named) >= MAX_ALIASES:
         raise Conflict(
             f"The project already has {MAX_ALIASES} aliases, the most there can be. Remove one first.", param="model"

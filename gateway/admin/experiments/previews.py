@@ -17,6 +17,7 @@ from gateway.admin.experiments import wire_previews as wire
 from gateway.admin.experiments.experiments import existing_experiment
 from gateway.admin.experiments.past import LearntFrom, check_metric, learn
 from gateway.admin.experiments.shown import scales
+from gateway.admin.experiments.words import DAY_SECONDS, days_declared, duration
 from gateway.admin.organization.projects import existing_project
 from gateway.admin.services import AdminServices, Caller, Services
 from gateway.db.experiments.experiments import ExperimentRow, find_epoch, holdout_of, split_of
@@ -30,6 +31,7 @@ from gateway.domain.experiments.calibration import Calibration, calibrate
 from gateway.domain.experiments.effects import MIN_UNITS, mean_of, ratio_of
 from gateway.domain.experiments.statistics.many import alpha_of_each
 from gateway.domain.experiments.sums import sums_of
+from gateway.domain.percent import percent_text
 from gateway.domain.tenancy.actor import Actor
 
 if TYPE_CHECKING:
@@ -152,14 +154,15 @@ async def _size(
     defined = row.definition if row is not None else None
     num_arms = wanted.num_arms or (len(defined.arms) if defined else 2)
     alpha = wanted.alpha or (defined.analysis.alpha if defined else DEFAULT_ALPHA)
-    alpha = alpha_of_each(alpha, len(defined.metrics.primary) if defined else 1, num_arms)
+    num_primary = wanted.num_primary or (len(defined.metrics.primary) if defined else 1)
+    alpha = alpha_of_each(alpha, num_primary, num_arms)
     coverage = wanted.coverage or (defined.coverage if defined else NUM_BUCKETS)
     variance, effect = whole.variance * whole.n, abs(wanted.relative_effect * whole.mean)
     per_arm = sizes.units_per_arm_anytime(variance, variance, effect, alpha, wanted.power) if variance else MIN_UNITS
     num_days = learnt.units[-1].day - learnt.units[0].day + 1
     per_day = total.n / num_days * coverage / NUM_BUCKETS
-    min_days = defined.analysis.min_days if defined else 1
-    days = sizes.days_needed(per_arm * num_arms, per_day, max(1, min_days)) if per_day else None
+    window_s, min_days = _times(wanted, row)
+    days = sizes.days_needed(per_arm * num_arms, per_day, min_days, window_s / DAY_SECONDS) if per_day else None
     scale = scales(learnt.own).get(wanted.metric, 1.0)
     return wire.SizeNeeded(
         metric=wanted.metric,
@@ -171,23 +174,45 @@ async def _size(
         units=per_arm * num_arms,
         units_per_day=per_day,
         days=days,
+        min_days=min_days,
         past_units=learnt.past,
         past_days=num_days,
-        text=_size_text(wanted, learnt, per_arm, num_arms, per_day, days),
+        text=_size_text(wanted, learnt, per_arm, num_arms, per_day, days, window_s, min_days),
     )
 
 
+def _times(wanted: wire.PreviewExperiment, row: ExperimentRow | None) -> tuple[int, int]:
+    """Return the outcome window in seconds and the declared days of a question: its own, else the experiment's, else
+    none."""
+    analysis = row.definition.analysis if row is not None else None
+    window_s, min_days = wanted.outcome_window_seconds, wanted.min_days
+    if window_s is None:
+        window_s = analysis.outcome_window_seconds if analysis else 0
+    if min_days is None:
+        min_days = analysis.min_days if analysis else 0
+    return window_s, min_days
+
+
 def _size_text(
-    wanted: wire.PreviewExperiment, learnt: LearntFrom, per_arm: int, num_arms: int, per_day: float, days: int | None
+    wanted: wire.PreviewExperiment,
+    learnt: LearntFrom,
+    per_arm: int,
+    num_arms: int,
+    per_day: float,
+    days: int | None,
+    window_s: int,
+    min_days: int,
 ) -> str:
     assert wanted.relative_effect is not None
     lasts = "never ends" if days is None else f"takes {days:,} {'day' if days == 1 else 'days'}"
     voting = " with feedback" if learnt.is_feedback else ""
+    later = f", and the outcome window of the last one, which is {duration(window_s)}" if window_s else ""
+    least = f" Nothing is to be decided before {days_declared(min_days)} are over." if min_days else ""
     return (
         f"At your {per_day:,.0f} units{voting} a day, an experiment that finds an effect of "
-        f"{wanted.relative_effect:.1%} on {wanted.metric} with a probability of {wanted.power:.0%} {lasts}: it needs "
-        f"{per_arm:,} units{voting} in each of {num_arms} arms, with intervals that hold at every look. Learnt from "
-        f"{len(learnt.units):,} {_UNITS[learnt.past]}{voting} of the past."
+        f"{percent_text(wanted.relative_effect)} on {wanted.metric} with a probability of {wanted.power:.0%} {lasts}: "
+        f"it needs {per_arm:,} units{voting} in each of {num_arms} arms, with intervals that hold at every look{later}."
+        f"{least} Learnt from {len(learnt.units):,} {_UNITS[learnt.past]}{voting} of the past."
     )
 
 
@@ -198,14 +223,14 @@ def _calibration(
     scale = scales(learnt.own).get(wanted.metric, 1.0)
     horizons = [wire.EffectFound(each.days, each.units, each.effect * scale, each.relative) for each in found.horizons]
     finds = "; ".join(
-        f"{each.days} days find {each.relative:.1%} or more" for each in horizons if each.relative is not None
+        f"{each.days} days find {percent_text(each.relative)} or more" for each in horizons if each.relative is not None
     )
     text = (
         f"{found.num_runs:,} times {found.num_units:,} {_UNITS[learnt.past]} of your past"
         f"{', which gave feedback,' if learnt.is_feedback else ''} were split at "
-        f"random, so that no arm did anything. Looked at each day, {rate:.1%} of these splits were ever called an "
-        f"effect; at most {wanted.alpha:.1%} are to be expected. An ordinary test, looked at as often, would have "
-        f"called {fixed:.1%} one."
+        f"random, so that no arm did anything. Looked at each day, {percent_text(rate)} of these splits were ever "
+        f"called an effect; at most {percent_text(wanted.alpha)} are to be expected. An ordinary test, looked at as "
+        f"often, would have called {percent_text(fixed)} one."
     ) + (f" Of real effects, {finds}." if finds else "")
     return wire.ExperimentCalibration(
         metric=wanted.metric,

@@ -36,6 +36,7 @@ from gateway.db.experiments.sums import load_units_by_day
 from gateway.domain.experiments.definition import Experiment
 from gateway.domain.experiments.metrics import needs_equal_weights
 from gateway.domain.experiments.segment_values import KINDS, Kind
+from gateway.domain.percent import percent_text
 from gateway.experiments.results import (
     Health,
     names_of,
@@ -284,8 +285,8 @@ def _problems(
         problems.append("Units are not split as declared: the results are not to be believed.")
     problems += [segment_text(each) for each in segments]
     problems += [
-        f"{arm.compliance:.0%} of the units in {arm.name} got the whole treatment: requests set themselves what the "
-        "arm sets. Results are of all units, by intention to treat."
+        f"{percent_text(arm.compliance)} of the units in {arm.name} got the whole treatment: requests set themselves "
+        "what the arm sets. Results are of all units, by intention to treat."
         for arm in arms
         if arm.compliance is not None and arm.compliance < LOW_COMPLIANCE
     ]

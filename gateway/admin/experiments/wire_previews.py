@@ -10,7 +10,16 @@ from msgspec import Meta
 
 from gateway.admin.experiments.wire import Coverage, MetricName, Unit
 from gateway.domain.experiments.assignment import Reason
-from gateway.domain.experiments.definition import MAX_ALPHA, MAX_ARMS, MAX_TIGHTEST_AT, MIN_ALPHA, MIN_TIGHTEST_AT
+from gateway.domain.experiments.definition import (
+    MAX_ALPHA,
+    MAX_ARMS,
+    MAX_MIN_DAYS,
+    MAX_PRIMARY,
+    MAX_TIGHTEST_AT,
+    MAX_WINDOW_SECONDS,
+    MIN_ALPHA,
+    MIN_TIGHTEST_AT,
+)
 from gateway.http.explain import PATTERN_WORDS
 
 MAX_RUNS = 2_000
@@ -35,8 +44,7 @@ class PreviewExperiment(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
     """A question before the start: the arm of a unit, or the units and days that an effect needs."""
 
     experiment_id: Id | None = None
-    """The experiment whose arm a unit would get, and whose arms, coverage and alpha are taken for the size; needed with
-    `unit`."""
+    """The experiment whose arm a unit would get, and whose definition is taken for the size; needed with `unit`."""
     unit: Unit | None = None
     """A unit whose arm is wanted. It is neither stored nor logged."""
     metric: MetricName | None = None
@@ -50,8 +58,14 @@ class PreviewExperiment(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
     """The level; null: that of the experiment, or 0.05."""
     num_arms: Annotated[int, Meta(ge=2, le=MAX_ARMS)] | None = None
     """Number of equal arms; null: as many as the experiment has, or 2."""
+    num_primary: Annotated[int, Meta(ge=1, le=MAX_PRIMARY)] | None = None
+    """Number of primary metrics, which share alpha; null: as many as the experiment has, or 1."""
     coverage: Coverage | None = None
     """The part of units that take part, in parts of 10,000; null: that of the experiment, or all."""
+    outcome_window_seconds: Annotated[int, Meta(ge=60, le=MAX_WINDOW_SECONDS)] | None = None
+    """Seconds that the outcomes of the last unit count; null: the experiment's window, or none."""
+    min_days: Annotated[int, Meta(ge=0, le=MAX_MIN_DAYS)] | None = None
+    """Whole days since the start before anything is to be decided; null: the experiment's days, or none."""
     past_days: PastDays = 28
     """Days of the project's past traffic to learn from."""
     past_units: Past | None = None
@@ -90,7 +104,10 @@ class SizeNeeded(msgspec.Struct, frozen=True, kw_only=True):
     units_per_day: float
     """New units a day that take part, going by the past; of a feedback metric those with a vote."""
     days: int | None
-    """Days until the units have come; null where none come."""
+    """Whole days since the start until the units have come and their outcome windows are over, at least `min_days`;
+    null where no units come."""
+    min_days: int
+    """Whole days since the start before anything is to be decided."""
     past_units: Past
     """The thing that counted as a unit of the past."""
     past_days: int

@@ -14,6 +14,7 @@ from gateway.admin.experiments.wire_results import (
     Verdict,
 )
 from gateway.domain.experiments.ages import Trend
+from gateway.domain.percent import percent_text
 
 DAY_SECONDS = 86_400
 
@@ -23,9 +24,9 @@ def amount(value: float) -> str:
     return f"{value:,.4g}" if abs(value) < 1e4 else f"{value:,.0f}"
 
 
-def percent(part: float) -> str:
-    """Return a part as a signed percentage."""
-    return f"{part:+.1%}"
+def change(part: float) -> str:
+    """Return a relative difference as a signed percentage."""
+    return percent_text(part, is_signed=True)
 
 
 def comparison_text(
@@ -35,7 +36,7 @@ def comparison_text(
     if interval.low is None or interval.high is None:
         return f"{metric} in {arm}: nothing is known yet beside {control}."
     if relative is not None and relative.low is not None and relative.high is not None:
-        between = f"{percent(relative.low)} and {percent(relative.high)}"
+        between = f"{change(relative.low)} and {change(relative.high)}"
     else:
         between = f"{amount(interval.low)} and {amount(interval.high)}"
     proven = {
@@ -113,11 +114,11 @@ def conclusion(
     if all(_is_unknown(each) for each in primary):
         said.append(
             f"Nothing may be concluded about the primary metrics yet: outcomes count once a unit's window of "
-            f"{_duration(window_seconds)} is over."
+            f"{duration(window_seconds)} is over."
         )
     said += [each.text for each in primary if not _is_unknown(each)]
     if days < min_days:
-        said.append(f"Do not decide yet: {days} of the {min_days} declared days have passed.")
+        said.append(f"Do not decide yet: {days} of {days_declared(min_days)} are over.")
     elif any(each.verdict in ("better", "worse") for each in primary):
         said.append("It may be decided. Read the interval, and not the point: at a stop the point is too large.")
     else:
@@ -135,11 +136,21 @@ def _is_unknown(each: ComparisonResult | QuantileResult) -> bool:
     return bounds.low is None or bounds.high is None
 
 
-def _duration(seconds: int) -> str:
-    for size, name in ((DAY_SECONDS, "day"), (3600, "hour"), (60, "minute")):
-        if seconds >= size and seconds % size == 0:
-            return f"{seconds // size} {name}{'s' * (seconds != size)}"
-    return f"{seconds} seconds"
+def days_declared(days: int) -> str:
+    """Return the days before a decision in words, as they are counted everywhere."""
+    return f"{days:,} whole {'day' if days == 1 else 'days'} since the start"
+
+
+def duration(seconds: int) -> str:
+    """Return a length of time in the units that fit: 5 minutes, 7 days, 1 day and 12 hours."""
+    parts = []
+    for size, name in ((DAY_SECONDS, "day"), (3600, "hour"), (60, "minute"), (1, "second")):
+        number, seconds = divmod(seconds, size)
+        if number:
+            parts.append(f"{number} {name}{'s' * (number != 1)}")
+    if len(parts) < 2:
+        return parts[0] if parts else "0 seconds"
+    return f"{', '.join(parts[:-1])} and {parts[-1]}"
 
 
 def trend_text(metric: str, arm: str, trend: Trend) -> str:

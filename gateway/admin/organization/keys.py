@@ -28,7 +28,7 @@ from gateway.domain.tenancy.permissions import check_grant, of_scopes
 if TYPE_CHECKING:
     from gateway.db.pool import Connection
 
-ProjectScope = Literal["inference", "feedback", "adapters", "usage"]
+ProjectScope = Literal["inference", "feedback", "adapters", "experiments", "usage"]
 Scopes = Annotated[tuple[ProjectScope, ...], msgspec.Meta(min_length=1, max_length=4)]
 Models = Annotated[list[Annotated[str, msgspec.Meta(min_length=1, max_length=256)]], msgspec.Meta(max_length=64)]
 Networks = Annotated[list[Annotated[str, msgspec.Meta(max_length=64)]], msgspec.Meta(min_length=1, max_length=64)]

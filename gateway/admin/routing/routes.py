@@ -32,6 +32,7 @@ from gateway.admin.routing.wire import (
 )
 from gateway.admin.services import AdminServices, Caller, Services
 from gateway.db.adapters import aliases
+from gateway.db.experiments.experiments import draft_of
 from gateway.db.ids import new_id
 from gateway.db.organization import audit
 from gateway.db.pools.pools import keep_pools
@@ -79,6 +80,11 @@ class RouteController(Controller):
             names = await aliases.list_aliases(conn, project_id)
             if any(each.name == wanted.name for each in names):
                 raise Conflict(f"The project already has a model named '{wanted.name}'.", param="name")
+            draft = await draft_of(conn, project_id, wanted.name)
+            if draft is not None:
+                raise Conflict(
+                    f"The draft of the experiment '{draft}' has the model string '{wanted.name}'.", param="name"
+                )
             num_routes = sum(each.target_kind == "route" for each in names)
             if num_routes >= MAX_ROUTES or len(names) >= MAX_ALIASES:
                 raise InvalidRequest(

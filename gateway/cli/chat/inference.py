@@ -6,12 +6,12 @@ from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, NoReturn, Self
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
 import httpx
 import msgspec
 
-from gateway.cli.client import CONNECT_TIMEOUT_S, REPLY_TIMEOUT_S, Refused, server_url
+from gateway.cli.client import CONNECT_TIMEOUT_S, REPLY_TIMEOUT_S, Refused, read_url, server_url
 from gateway.cli.errors import CommandFailed, ServerUnreachable, WrongUsage
 from gateway.settings import API_KEY_VARIABLE, URL_VARIABLE, Settings, load_settings
 
@@ -92,11 +92,10 @@ def find_access(url: str | None, key: str | None, environ: Mapping[str, str]) ->
     """
     url, key = url or environ.get(URL_VARIABLE), key or environ.get(API_KEY_VARIABLE)
     if url:
-        if urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).hostname:
-            raise WrongUsage(f"{url!r} is not a URL; expected one such as http://127.0.0.1:8080")
+        wanted = read_url(url)
         if not key:
             raise WrongUsage(f"a key for {url} is missing: set {API_KEY_VARIABLE}, or give --key")
-        return Access(url.rstrip("/").removesuffix("/v1"), key)
+        return Access(wanted, key)
     settings = load_settings(environ)
     url = server_url(settings, environ)
     if not key:

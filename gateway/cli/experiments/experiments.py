@@ -11,11 +11,14 @@ from gateway.cli.errors import CommandFailed, WrongUsage
 from gateway.cli.experiments import export, findings, furniture
 from gateway.cli.experiments.parts import add_name, add_tenant, find_experiment, percent, share
 from gateway.cli.output import add_json_flag, print_json, print_result, print_table, utc
+from gateway.domain.percent import percent_text
 
 if TYPE_CHECKING:
     from gateway.cli.output import Verbs
 
 PARTS = 10_000
+UNTIL = {"paused": "it is started again", "stopped": "you `decide` for an arm"}
+"""The ends of the states in which nobody is given an arm."""
 
 
 def register(verbs: Verbs) -> None:
@@ -277,14 +280,14 @@ def _show(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
     if arguments.json:
         print_json(found)
         return 0
-    print(f"{found['name']} is {found['state']}; requests name it as {found['model']}")
+    print(f"{found['name']} is {found['state']}; {_answer(found)}")
     print(f"unit: {found['unit']['from']}; coverage: {found['coverage'] / 100:g} %; layer: {found['layer']}")
     if found["why"]:
         print(f"paused itself: {found['why']['text']}")
     rows = [
         (
             arm["name"],
-            f"{arm['share']:.1%}",
+            percent_text(arm["share"]),
             arm["serves"]["model"] if arm["serves"] else arm["target"]["model"],
             "ended" if arm["ended"] else "chosen" if arm["name"] == found["decided_arm"] else "",
         )
@@ -293,10 +296,20 @@ def _show(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
     if found["shadow"] is not None:
         shadow = found["shadow"]
         model = shadow["serves"]["model"] if shadow["serves"] else shadow["target"]["model"]
-        rows.append((shadow["name"], f"{shadow['share'] / PARTS:.1%} of requests", model, "shadow"))
+        rows.append((shadow["name"], f"{percent_text(shadow['share'] / PARTS)} of requests", model, "shadow"))
     print_table(("ARM", "SHARE", "MODEL", ""), rows)
     print(f"possible now: {', '.join(found['possible']) or 'nothing'}")
     return 0
+
+
+def _answer(found: dict[str, Any]) -> str:
+    """Return what the model string of an experiment answers, as far as the experiment tells."""
+    if found["decided_arm"] is not None:
+        chosen = next(arm for arm in found["arms"] if arm["name"] == found["decided_arm"])
+        return f"{found['model']} became an alias of {chosen['serves']['model']}"
+    if found["state"] in UNTIL:
+        return f"{found['model']} is {found['arms'][0]['serves']['model']} for everybody until {UNTIL[found['state']]}"
+    return f"requests name it as {found['model']}"
 
 
 def _move(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
@@ -305,7 +318,11 @@ def _move(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
     with AdminClient.of(environ) as client:
         path, _ = find_experiment(client, arguments)
         after = client.post(f"{path}/{arguments.verb}", json={})
-    return print_result(arguments, after, f"experiment {after['name']} is {after['state']}")
+    text = f"experiment {after['name']} is {after['state']}"
+    if after["state"] in UNTIL:
+        control = after["arms"][0]["serves"]["model"]
+        text += f": {after['model']} is {control}, the control, for everybody until {UNTIL[after['state']]}"
+    return print_result(arguments, after, text)
 
 
 def _decide(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from gateway.cli.errors import CommandFailed, ServerUnreachable
 from gateway.cli.experiments.parts import add_name, add_tenant, find_experiment, percent
 from gateway.cli.output import add_json_flag, print_json, print_result, print_table
+from gateway.domain.percent import percent_text
 
 if TYPE_CHECKING:
     from gateway.cli.output import Verbs
@@ -164,7 +165,7 @@ def _print_segment(segment: dict[str, Any]) -> None:
 
 
 def _arm(arm: dict[str, Any]) -> tuple[object, ...]:
-    return arm["name"], arm["units"], "" if arm["compliance"] is None else f"{arm['compliance']:.0%}"
+    return arm["name"], arm["units"], "" if arm["compliance"] is None else percent_text(arm["compliance"])
 
 
 def _comparison(each: dict[str, Any]) -> tuple[object, ...]:
@@ -178,8 +179,8 @@ def _effect(each: dict[str, Any]) -> tuple[str, str]:
     """Return an effect and its interval, as parts of the control's mean where that is told from 0."""
     relative = each["relative_interval"]
     if relative is not None and relative["low"] is not None and relative["high"] is not None:
-        effect = "" if each["relative_effect"] is None else f"{each['relative_effect']:+.1%}"
-        return effect, f"{relative['low']:+.1%} to {relative['high']:+.1%}"
+        effect = "" if each["relative_effect"] is None else percent_text(each["relative_effect"], is_signed=True)
+        return effect, " to ".join(percent_text(relative[bound], is_signed=True) for bound in ("low", "high"))
     return f"{each['effect']:+.4g}", _span(each["interval"])
 
 
@@ -211,7 +212,7 @@ def _health(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
             arm["name"],
             arm["units"],
             f"{arm['expected_units']:,.0f}",
-            "" if arm["compliance"] is None else f"{arm['compliance']:.0%}",
+            "" if arm["compliance"] is None else percent_text(arm["compliance"]),
         )
         for arm in found["arms"]
     ]

@@ -64,7 +64,7 @@ def _register_create(actions: Verbs) -> None:
     create.add_argument(
         "--scope",
         action="append",
-        choices=["inference", "feedback", "adapters", "usage"],
+        choices=["inference", "feedback", "adapters", "experiments", "usage"],
         help="permission of the key; repeat the flag for more (default: inference)",
     )
     create.add_argument(

@@ -289,6 +289,18 @@ async def model_holder(conn: Connection, project_id: str, model: str, experiment
     return name
 
 
+_DRAFT_OF = """
+    SELECT name FROM experiments WHERE project_id = $1 AND model = $2 AND state = 'draft'
+    ORDER BY created_at, id LIMIT 1
+"""
+
+
+async def draft_of(conn: Connection, project_id: str, model: str) -> str | None:
+    """Return the name of the project's oldest draft that has this model string."""
+    name: str | None = await conn.fetchval(_DRAFT_OF, project_id, model)
+    return name
+
+
 def _experiment(row: asyncpg.Record) -> ExperimentRow:
     fields: dict[str, Any] = dict(row)
     definition, why = _DEFINITION.decode(fields.pop("definition")), fields.pop("why")

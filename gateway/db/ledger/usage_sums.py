@@ -45,6 +45,8 @@ class UsageSum(msgspec.Struct, frozen=True, gc=False):
     prompt_tokens: int
     cached_tokens: int
     completion_tokens: int
+    cost_nanos: int
+    """The cost without adjustments."""
 
 
 _USAGE = """
@@ -57,7 +59,8 @@ _USAGE = """
            CASE WHEN 'batch' = ANY ($10) THEN r.service_tier = 'batch' END AS batch,
            CASE WHEN 'service_tier' = ANY ($10) THEN r.service_tier END AS service_tier,
            sum(r.num_requests)::bigint AS num_requests, sum(r.prompt_tokens)::bigint AS prompt_tokens,
-           sum(r.cached_tokens)::bigint AS cached_tokens, sum(r.completion_tokens)::bigint AS completion_tokens
+           sum(r.cached_tokens)::bigint AS cached_tokens, sum(r.completion_tokens)::bigint AS completion_tokens,
+           sum(r.input_cost_nanos + r.cached_cost_nanos + r.output_cost_nanos) AS cost_nanos
     FROM usage_rollups r
     WHERE r.organization_id = $1 AND r.width = $2 AND r.bucket >= $3 AND r.bucket < $4
       AND ($5::text[] IS NULL OR r.project_id = ANY ($5))

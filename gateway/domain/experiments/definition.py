@@ -11,6 +11,7 @@ import msgspec
 from adapters.ref import check_adapter_name
 from gateway.domain.adapters.defaults import NO_DEFAULTS, Defaults
 from gateway.domain.errors import InvalidRequest, shortened
+from gateway.domain.experiments.allocation import bucket_counts
 from gateway.domain.experiments.assignment import NUM_BUCKETS
 from gateway.domain.experiments.metrics import METRICS, QUANTILES, read_metric
 
@@ -210,6 +211,12 @@ def _check_arms(experiment: Experiment) -> None:
         _refuse("arms[0].ended", "The control cannot end: stop the experiment instead.")
     if sum(arm.weight > 0 for arm in arms) < 2:
         _refuse("arms", "At least two arms need a weight above 0.")
+    for at, num_buckets in enumerate(bucket_counts([arm.weight for arm in arms])):
+        if arms[at].weight and not num_buckets:
+            _refuse(
+                f"arms[{at}].weight",
+                "The arm's weight is too small beside the others: less than 1 in 10,000 units would get the arm.",
+            )
     shadow = experiment.shadow
     if shadow is not None:
         _check_name(shadow.name, "shadow.name")

@@ -47,11 +47,12 @@ def smallest_effect(
     return z * math.sqrt((variance_control + variance_treatment) / per_arm)
 
 
-def days_needed(num_units: float, units_per_day: float, min_days: int = 1) -> int:
-    """Return the days until so many new units have come, whole weeks' cycles being the caller's `min_days`.
+def days_needed(num_units: float, units_per_day: float, min_days: int = 1, window_days: float = 0.0) -> int:
+    """Return the whole days since the start until so many new units have come and their outcome windows are over, at
+    least the declared `min_days`.
 
     Raises ValueError: when no units come.
     """
     if units_per_day <= 0:
         raise ValueError("no units come")
-    return max(min_days, math.ceil(num_units / units_per_day))
+    return max(min_days, math.ceil(num_units / units_per_day + window_days))

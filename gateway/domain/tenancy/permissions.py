@@ -62,6 +62,7 @@ OF_SCOPE: dict[Scope, frozenset[Permission]] = {
     "inference": frozenset(),
     "feedback": frozenset(),
     "adapters": frozenset({"adapters.read", "adapters.write"}),
+    "experiments": frozenset({"experiments.read", "experiments.write", "projects.read"}),
     "usage": frozenset({"billing.read"}),
     "admin_read": READ,
     "admin_write": ALL - READ - CONTENT,

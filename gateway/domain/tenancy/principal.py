@@ -6,7 +6,7 @@ from typing import Literal
 
 import msgspec
 
-Scope = Literal["inference", "feedback", "adapters", "usage", "admin_read", "admin_write"]
+Scope = Literal["inference", "feedback", "adapters", "experiments", "usage", "admin_read", "admin_write"]
 ServiceTier = Literal["default", "flex", "priority"]
 Role = Literal["owner", "admin", "billing", "viewer"]
 Permission = Literal[

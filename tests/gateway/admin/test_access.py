@@ -73,6 +73,7 @@ MAY["owner"] = MAY["keys"] | {"content.read"}  # a person's alone
 MAY["admin_read"] = frozenset(name for name in MAY["keys"] if name.endswith(".read"))
 MAY["admin_write"] = MAY["keys"] - MAY["admin_read"]
 MAY["key adapters"] = frozenset({"adapters.read", "adapters.write"})
+MAY["key experiments"] = frozenset({"experiments.read", "experiments.write", "projects.read"})
 MAY["key usage"] = frozenset({"billing.read"})
 
 # In a project of theirs. The operator's limits and suspension are not the customer's to lift.
@@ -111,7 +112,7 @@ class Cast(msgspec.Struct):
 async def cast(server: AdminServer, operator: httpx.AsyncClient, acme: str) -> AsyncIterator[Cast]:
     keys = {"anonymous": None, "stranger": "sk-lk-x", "unknown key": new_key("admin").secret}
     keys |= {"admin_read": await server.admin_key("admin_read"), "admin_write": await server.admin_key("admin_write")}
-    for scope in ("inference", "adapters", "usage"):
+    for scope in ("inference", "adapters", "experiments", "usage"):
         keys[f"key {scope}"] = (await operator.post(f"{acme}/api_keys", json={"scopes": [scope]})).json()["value"]
     globex = f"/projects/{(await operator.post('/projects', json={'name': 'globex'})).json()['id']}"
     routes = [route for route in routes_of(server.app) if route.access is not None]

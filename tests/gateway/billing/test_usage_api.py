@@ -79,6 +79,8 @@ async def test_every_bucket_is_there_with_what_was_used_in_it(acme: Books, opera
     assert [(each["start_time"] - START) // DAY for each in page["data"]] == [0, 1, 2, 3]
     assert [each["end_time"] - each["start_time"] for each in page["data"]] == [DAY] * 4
     assert page["data"][1]["results"] == []
+    ((cost,),) = await acme.fetch("SELECT sum(cost_nanos)::bigint FROM ledger WHERE request_id IN ('req_1', 'req_2')")
+    assert cost
     assert page["data"][0]["results"] == [
         {
             "object": "organization.usage.completions.result",
@@ -87,6 +89,7 @@ async def test_every_bucket_is_there_with_what_was_used_in_it(acme: Books, opera
             "input_uncached_tokens": 12,
             "output_tokens": 10,
             "num_model_requests": 2,
+            "cost_nanos": cost,
             "project_id": None,
             "user_id": None,
             "api_key_id": None,
@@ -97,6 +100,22 @@ async def test_every_bucket_is_there_with_what_was_used_in_it(acme: Books, opera
     ]
     (embedded,) = (await ask(operator, "/usage/embeddings"))["data"][2]["results"]
     assert (embedded["input_tokens"], embedded["num_model_requests"], "output_tokens" in embedded) == (20, 1, False)
+
+
+async def test_each_service_tier_has_its_cost(acme: Books, operator: httpx.AsyncClient) -> None:
+    """Copies for shadow arms have a tier of their own as well."""
+    page = await ask(operator, "/usage/completions", **{"group_by[]": ["service_tier"]})
+    found = [
+        (each["start_time"], result["service_tier"], result["cost_nanos"])
+        for each in page["data"]
+        for result in each["results"]
+    ]
+    ledger = await acme.fetch(
+        "SELECT extract(epoch FROM date_trunc('day', created_at, 'UTC'))::bigint, service_tier, "
+        "sum(cost_nanos)::bigint FROM ledger WHERE kind = 'usage' AND endpoint <> '/v1/embeddings' "
+        "AND created_at >= '2026-03-01Z' AND created_at < '2026-03-05Z' GROUP BY 1, 2 ORDER BY 1, 2"
+    )
+    assert found == ledger and len(found) == 3
 
 
 @pytest.mark.parametrize(

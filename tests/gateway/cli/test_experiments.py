@@ -11,6 +11,7 @@ import pytest
 
 from gateway.db.pool import Database
 from gateway.pools.first_pool import ensure_first_pool
+from tests.gateway.admin_server import AdminServer
 from tests.gateway.bases import BASE_DIGEST, put_adapter
 from tests.gateway.cli.conftest import Cli
 
@@ -53,14 +54,43 @@ async def test_an_experiment_lives_from_flags_to_the_decision(lorikeet: Cli, acm
     assert out.splitlines()[1].split()[:5] == ["bot", "-", "-", "-", "tone"]
     _, out, _ = await lorikeet("experiment", "show", "tone", *OF_ACME)
     assert "tiny:support@2" in out and "possible now: pause, stop, change" in out
-    for verb, state in (("pause", "paused"), ("stop", "stopped")):
-        assert (await lorikeet("experiment", verb, "tone", *OF_ACME))[1] == f"experiment tone is {state}\n"
+    for verb, state, until in (
+        ("pause", "paused", "it is started again"),
+        ("stop", "stopped", "you `decide` for an arm"),
+    ):
+        _, out, _ = await lorikeet("experiment", verb, "tone", *OF_ACME)
+        answers = f"bot is tiny:support@1, the control, for everybody until {until}\n"
+        assert out == f"experiment tone is {state}: {answers}"
+        _, out, _ = await lorikeet("experiment", "show", "tone", *OF_ACME)
+        assert out.startswith(f"tone is {state}; bot is tiny:support@1 for everybody until {until}\n")
     _, out, _ = await lorikeet("experiment", "decide", "tone", "warm", *OF_ACME)
     assert out == "bot is tiny:support@2 for everybody from now on\n"
+    _, out, _ = await lorikeet("experiment", "show", "tone", *OF_ACME)
+    assert out.startswith("tone is decided; bot became an alias of tiny:support@2\n")
     assert (await lorikeet("experiment", "archive", "tone", *OF_ACME))[1] == "experiment tone is archived\n"
     assert [each["name"] for each in await lorikeet.json("experiment", "list", "--state", "archived", *OF_ACME)] == [
         "tone"
     ]
+
+
+async def test_a_tenants_own_people_need_no_operators_key(lorikeet: Cli, server: AdminServer, acme: Any) -> None:
+    """A key of the tenant with the scope alone: all of an experiment's life, and nothing of other tenants."""
+    await lorikeet.json("tenant", "create", "globex")
+    made = await lorikeet.json("key", "create", *OF_ACME, "--scope", "experiments")
+    own = {"LORIKEET_ADMIN_KEY": made["key"], "LORIKEET_URL": server.url, "LORIKEET_PORT": ""}
+    code, out, err = await lorikeet(*CREATE, *OF_ACME, **own)
+    assert (code, out.split(":")[0], err) == (0, "experiment tone is a draft", "")
+    for argv in (("start",), ("results",), ("health",), ("stop",), ("decide", "warm"), ("archive",)):
+        verb, *more = argv
+        code, _, err = await lorikeet("experiment", verb, "tone", *more, *OF_ACME, **own)
+        assert (code, err) == (0, ""), verb
+    assert (await lorikeet.json("experiment", "show", "tone", *OF_ACME))["state"] == "archived"
+    code, _, err = await lorikeet("experiment", "list", "--tenant", "globex", **own)
+    assert code == 1 and "there is no tenant named 'globex'" in err
+    code, _, err = await lorikeet("key", "list", *OF_ACME, **own)
+    assert code == 1 and "it needs 'keys.read'" in err
+    code, _, err = await lorikeet("experiment", "list", *OF_ACME, **(own | {"LORIKEET_URL": "acme"}))
+    assert code == 2 and "'acme' is not a URL" in err
 
 
 async def test_an_experiment_comes_from_a_file(lorikeet: Cli, acme: Any, tmp_path: Path) -> None:
@@ -73,6 +103,25 @@ async def test_an_experiment_comes_from_a_file(lorikeet: Cli, acme: Any, tmp_pat
     second = await lorikeet.json("experiment", "create", "second", "--file", str(path), *OF_ACME)
     assert (second["name"], second["model"], second["arms"]) == ("second", "bot-2", made["arms"])
     assert (await lorikeet("experiment", "delete", "second", *OF_ACME))[1] == "the draft second is deleted\n"
+
+
+GUIDE = Path(__file__).parents[3] / "gateway" / "experiments" / "README.md"
+
+
+async def test_the_guides_first_experiment_is_over_in_five_minutes(lorikeet: Cli, acme: Any, tmp_path: Path) -> None:
+    """Its definition as it is written there, over the model of these tests: nothing in it waits for days."""
+    text = GUIDE.read_text().split("```json\n", 1)[1].split("```", 1)[0]
+    path = tmp_path / "tone.json"
+    path.write_text(text.replace("smollm2-135m-instruct:pirate", "tiny:support"))
+    await lorikeet("experiment", "metric", "create", "thumbs_up", *OF_ACME, "--type", "boolean", "--goal", "increase")
+    made = await lorikeet.json("experiment", "create", "--file", str(path), *OF_ACME)
+    assert (made["name"], made["analysis"]["min_days"]) == ("support-tone", 0)
+    assert made["analysis"]["outcome_window_seconds"] <= 120
+    for argv in (("start",), ("health",), ("results",), ("stop",), ("decide", "warm")):
+        verb, *more = argv
+        code, _, err = await lorikeet("experiment", verb, made["name"], *more, *OF_ACME)
+        assert (code, err) == (0, ""), verb
+        assert f"lorikeet experiment {verb} {made['name']} " in GUIDE.read_text()
 
 
 async def test_an_arm_ends(lorikeet: Cli, acme: Any) -> None:

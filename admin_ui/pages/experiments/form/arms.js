@@ -3,10 +3,13 @@
 import { Button } from "../../../components/button.js";
 import { Select, TextArea, TextField } from "../../../components/form.js";
 import { Section } from "../../../components/page.js";
+import { percent } from "../../../lib/format/format.js";
 import { html } from "../../../lib/html.js";
+import { partsInWords, sharesOf } from "../words.js";
 import { ArmModel } from "./models.js";
-import { mayAddArm, newArm } from "./values.js";
+import { mayAddArm, newArm, partsOf, wrongPart } from "./values.js";
 
+const OWN = ["temperature", "system_prompt", "mode"];
 const MODES = [["fill", "Only what a request leaves open"], ["replace", "What a request gives as well"]];
 
 export function Arms({ form, models, projectId }) {
@@ -14,10 +17,12 @@ export function Arms({ form, models, projectId }) {
   const change = (place, changes) => form.set("arms", arms.map((arm, each) => (each === place ? { ...arm, ...changes } : arm)));
   const add = () => form.set("arms", evened([...arms, newArm(`treatment-${arms.length}`)]));
   const remove = (place) => form.set("arms", evened(arms.filter((_, each) => each !== place)));
+  const shares = arms.some(({ share }) => wrongPart(share)) ? null : sharesOf(partsOf(arms));
   return html`<${Section} title="Arms" hint="The first is the control: the others are compared with it, and it is served wherever nothing is to be compared."
     actions=${mayAddArm(arms) && html`<${Button} small icon="plus" onClick=${add}>Add an arm<//>`}>
-    <div class="arms">${arms.map((arm, place) => html`<${Arm} key=${place} place=${place} arm=${arm} errors=${form.errors} models=${models} projectId=${projectId}
+    <div class="arms">${arms.map((arm, place) => html`<${Arm} key=${place} place=${place} arm=${arm} share=${shares?.[place]} errors=${form.errors} models=${models} projectId=${projectId}
       onChange=${(changes) => change(place, changes)} onRemove=${arms.length > 2 && place > 0 && (() => remove(place))} />`)}</div>
+    ${shares && html`<p class="hint">${partsInWords(partsOf(arms).map(({ weight }) => weight / 100))}</p>`}
     ${form.errors.arms && html`<p class="field-error" role="alert">${form.errors.arms}</p>`}
   <//>`;
 }
@@ -28,15 +33,16 @@ function evened(arms) {
   return arms.map((arm) => ({ ...arm, share }));
 }
 
-function Arm({ place, arm, errors, models, projectId, onChange, onRemove }) {
+/** share: the part of the units that its part comes to; undefined while some part is wrong. */
+function Arm({ place, arm, share, errors, models, projectId, onChange, onRemove }) {
   const field = (name) => ({ name: `arms.${place}.${name}`, value: arm[name], error: errors[`arms.${place}.${name}`], onValue: (value) => onChange({ [name]: value }) });
   return html`<fieldset class="arm">
     <legend class="label">${place === 0 ? "Control" : `Treatment${place > 1 ? ` ${place}` : ""}`}</legend>
     ${onRemove && html`<${Button} kind="quiet" small icon="trash" label=${`Remove ${arm.name || "this arm"}`} onClick=${onRemove} />`}
     <${TextField} ...${field("name")} label="Name" autocomplete="off" spellcheck="false" maxlength="64" />
     <${ArmModel} ...${field("model")} label="Serves" projectId=${projectId} models=${models} />
-    <${TextField} ...${field("share")} label="Part of the units, %" inputmode="decimal" autocomplete="off" />
-    <details open=${arm.temperature !== "" || arm.system_prompt !== ""}>
+    <${TextField} ...${field("share")} label="Part of the units" hint=${share === undefined ? undefined : `gets ${percent(share)} of the units`} inputmode="decimal" autocomplete="off" />
+    <details open=${arm.temperature !== "" || arm.system_prompt !== "" || OWN.some((name) => errors[`arms.${place}.${name}`])}>
       <summary>Its own settings</summary>
       <div class="stack">
         <${TextField} ...${field("temperature")} label="Temperature" inputmode="decimal" autocomplete="off" placeholder="as without" />

@@ -19,7 +19,7 @@ import { Metrics } from "./metrics.js";
 import { firstModels, useArmModels } from "./models.js";
 import { effectHint, Plan } from "./plan.js";
 import { Shadow } from "./shadow.js";
-import { definitionOf, initialValues, valuesOf, wrongValues } from "./values.js";
+import { WINDOW_UNITS, definitionOf, fieldOfParam, initialValues, valuesOf, wrongValues } from "./values.js";
 
 const SOURCES = [...UNIT_SOURCES, ["metadata.", "a key of the request's metadata"]];
 
@@ -51,7 +51,7 @@ function Fields({ projectId, draft, models, own }) {
     invalidate(pathOf(projectId, "/experiments"));
     navigate(to("experiments", projectId, made.id));
     toast(draft ? `${made.name} is changed` : `The draft ${made.name} is saved`);
-  }, wrongValues);
+  }, wrongValues, fieldOfParam);
   const field = (name) => form.bind(name);
   const { values } = form;
   return html`<div class="experiment-form"><${Form} form=${form} verb=${draft ? "Save the draft" : "Save as a draft"} what="save the experiment" onCancel=${() => window.history.back()}>
@@ -70,8 +70,9 @@ function Fields({ projectId, draft, models, own }) {
     <${Section} title="How long">
       <div class="field-grid">
         <${TextField} ...${field("effect")} label="Change worth finding, %" hint=${effectHint(values)} inputmode="decimal" autocomplete="off" />
-        <${TextField} ...${field("window")} label="Days that a unit's outcomes count" hint="From its first request. It is in the results after them." inputmode="decimal" autocomplete="off" />
-        <${TextField} ...${field("min_days")} label="Days before anything is decided" hint="Whole weeks have weekends in them, too." inputmode="numeric" autocomplete="off" />
+        <${TextField} ...${field("window")} label="A unit's outcomes count for" hint="From its first request. It is in the results afterwards." inputmode="decimal" autocomplete="off" />
+        <${Select} ...${field("window_unit")} label="Counted in" hint="Days show whether an effect fades: two at least." options=${WINDOW_UNITS} />
+        <${TextField} ...${field("min_days")} label="Days before anything is decided" hint="Whole days since the start; whole weeks have weekends in them, too." inputmode="numeric" autocomplete="off" />
       </div>
       <${More} form=${form} projectId=${projectId} />
     <//>
@@ -83,7 +84,7 @@ function More({ form, projectId }) {
   const layers = useAll(pathOf(projectId, "/experiment_layers")).data ?? [];
   const holdouts = useAll(pathOf(projectId, "/holdouts")).data ?? [];
   const names = [...new Set(["default", form.values.layer, ...layers.map(({ name }) => name)])];
-  return html`<details><summary>Statistics, layer and holdout</summary>
+  return html`<details open=${["alpha", "tightest_at", "layer", "holdout"].some((name) => form.errors[name])}><summary>Statistics, layer and holdout</summary>
     <div class="field-grid">
       <${TextField} ...${form.bind("alpha")} label="False alarms, %" hint="How often an experiment without any effect may ever say that there is one." inputmode="decimal" autocomplete="off" />
       <${TextField} ...${form.bind("tightest_at")} label="Units that you expect" hint="Intervals are tightest at this number." inputmode="numeric" autocomplete="off" />

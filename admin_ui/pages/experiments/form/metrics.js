@@ -23,7 +23,7 @@ export function Metrics({ form, own }) {
   return html`<${Section} title="What decides" hint="Declared before the start and the same to the end. With several, each has to clear a higher bar.">
       <div class="field-rows">
         ${primary.map((metric, place) => html`<div key=${place} class="primary-row">
-          <${Select} label=${place === 0 ? "Metric that decides" : `Metric ${place + 1} that decides`} value=${metric} onValue=${(value) => setPrimary(place, value)} error=${place === 0 ? form.errors.primary : undefined} options=${[["", "Choose"], ...free(primary, metric)]} />
+          <${Select} label=${place === 0 ? "Metric that decides" : `Metric ${place + 1} that decides`} value=${metric} onValue=${(value) => setPrimary(place, value)} error=${form.errors[`primary.${place}`]} options=${[["", "Choose"], ...free(primary, metric)]} />
           ${place > 0 && html`<${Button} kind="quiet" icon="trash" label=${`Remove ${metricTitle(metric) || "this metric"}`} onClick=${() => form.set("primary", primary.filter((_, other) => other !== place))} />`}
         </div>`)}
         ${primary.length < MAX_PRIMARY && primary.at(-1) && html`<div><${Button} small icon="plus" onClick=${() => form.set("primary", [...primary, ""])}>Another one<//></div>`}
@@ -33,8 +33,8 @@ export function Metrics({ form, own }) {
       actions=${unguarded.length > 0 && html`<${Button} small icon="plus" onClick=${() => form.set("guardrails", [...guardrails, { metric: unguarded[0][0], action: "alert", margin: "0" }])}>Add a guardrail<//>`}>
       <div class="field-rows">
         ${guardrails.map((guardrail, place) => html`<div key=${place} class="guardrail-row">
-          <${Select} label="Metric" value=${guardrail.metric} options=${free(guardrails.map(({ metric }) => metric), guardrail.metric)} onValue=${(metric) => setGuardrail(place, { metric })} />
-          <${TextField} label="Tolerated, %" disabled=${isError(guardrail.metric)} value=${isError(guardrail.metric) ? "" : guardrail.margin} onValue=${(margin) => setGuardrail(place, { margin })} placeholder="none" inputmode="decimal" autocomplete="off" />
+          <${Select} label="Metric" value=${guardrail.metric} error=${form.errors[`guardrails.${place}.metric`]} options=${free(guardrails.map(({ metric }) => metric), guardrail.metric)} onValue=${(metric) => setGuardrail(place, { metric })} />
+          <${TextField} label="Tolerated, %" error=${form.errors[`guardrails.${place}.margin`]} disabled=${isError(guardrail.metric)} value=${isError(guardrail.metric) ? "" : guardrail.margin} onValue=${(margin) => setGuardrail(place, { margin })} placeholder="none" inputmode="decimal" autocomplete="off" />
           <${Select} label="Harm" value=${guardrail.action} options=${ACTIONS} onValue=${(action) => setGuardrail(place, { action })} />
           <${Button} kind="quiet" icon="trash" label=${`Remove ${metricTitle(guardrail.metric)}`} onClick=${() => form.set("guardrails", guardrails.filter((_, other) => other !== place))} />
         </div>`)}
@@ -42,7 +42,7 @@ export function Metrics({ form, own }) {
         ${form.errors.guardrails && html`<p class="field-error" role="alert">${form.errors.guardrails}</p>`}
       </div>
     <//>
-    <details><summary>Metrics that are only watched${secondary.length ? `: ${secondary.length}` : ""}</summary>
+    <details open=${form.errors.secondary !== undefined}><summary>Metrics that are only watched${secondary.length ? `: ${secondary.length}` : ""}</summary>
       <div class="choices-scroll"><${Choices} ...${form.bind("secondary")} label="Watched metrics" options=${watched} /></div>
     </details>`;
 }

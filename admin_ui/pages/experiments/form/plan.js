@@ -3,11 +3,11 @@
 
 import { Notice } from "../../../components/feedback.js";
 import { post } from "../../../lib/api.js";
-import { percent, plural } from "../../../lib/format/format.js";
+import { duration, percent } from "../../../lib/format/format.js";
 import { html, useEffect, useState } from "../../../lib/html.js";
 import { pathOf } from "../../../lib/projects_api.js";
-import { hasPast, isQuantile, metricTitle, sourceInWords } from "../words.js";
-import { wrongValues } from "./values.js";
+import { daysDeclared, hasPast, isQuantile, metricTitle, shadowInWords, sharesOf, sourceInWords } from "../words.js";
+import { partsOf, windowSeconds, wrongPart, wrongValues } from "./values.js";
 
 const WAIT_MS = 400;
 
@@ -45,10 +45,10 @@ export function sizeNote(metric) {
 export function questionOf(values) {
   const wrong = wrongValues(values);
   const [metric] = values.primary;
-  if (!metric || !values.effect.trim() || wrong.effect || wrong.alpha || wrong.coverage) return null;
+  if (!metric || wrong.effect || wrong.alpha || wrong.coverage || wrong.window || wrong.min_days) return null;
   return {
     metric: sizedBy(metric), relative_effect: Number(values.effect) / 100, alpha: Number(values.alpha) / 100,
-    coverage: Math.round(Number(values.coverage) * 100), num_arms: values.arms.filter(({ share }) => Number(share) > 0).length,
+    outcome_window_seconds: windowSeconds(values), min_days: Number(values.min_days), coverage: Math.round(Number(values.coverage) * 100), num_arms: values.arms.length, num_primary: values.primary.filter(Boolean).length,
   };
 }
 
@@ -58,23 +58,28 @@ export function Plan({ projectId, values, models }) {
   const { size, problem } = useSize(projectId, question);
   const model = values.model.trim() || values.name.trim() || "the model string";
   const isAlias = models.aliases.includes(model);
-  const arms = values.arms.map(({ name, share, model }) => `${name || "an arm"}, ${percent(Number(share) / 100)}: ${model || "not chosen yet"}`);
+  const shares = values.arms.some(({ share }) => wrongPart(share)) ? [] : sharesOf(partsOf(values.arms));
+  const arms = values.arms.map(({ name, model }, place) => `${name || "an arm"}${place in shares ? `, ${percent(shares[place])}` : ""}: ${model || "not chosen yet"}`);
   const part = Number(values.coverage);
+  const { shadow } = values;
+  const wrong = wrongValues(values);
   return html`<${Notice} title="What will happen">
     <span class="plan">
       <span>This saves a draft: nothing changes for callers until you start it.</span>
       <span>From the start on, requests for “${model}” get one of the arms (${arms.join("; ")}). Every unit keeps its arm; it is ${sourceInWords(values.unit === "metadata." ? `metadata.${values.key || "…"}` : values.unit)}. Requests without one get the control.</span>
       ${isAlias && html`<span>“${model}” is an alias now: it stands for the experiment from the start on, and for the arm that you choose at the end.</span>`}
       ${part > 0 && part < 100 && html`<span>${percent(1 - part / 100)} of the units take no part and get the control.</span>`}
+      ${shadow.model && !wrong["shadow.share"] && html`<span class="plan-shadow">${shadowInWords({ name: shadow.name.trim() || "the shadow arm", model: shadow.model, share: Number(shadow.share) / 100 })}</span>`}
       ${size && html`<span class="plan-size">${sizeNote(values.primary[0])}${size.text}</span>`}
       ${!size && html`<span>${unsized(question, problem)}</span>`}
-      <span>A unit's outcomes count for ${plural(Number(values.window), "day")} and are in the results afterwards: the first come ${plural(Number(values.window), "day")} after the start. Nothing is to be decided before ${plural(Number(values.min_days), "day")} are over.</span>
+      ${!wrong.window && html`<span>A unit's outcomes count for ${duration(windowSeconds(values))} and are in the results afterwards: the first come ${duration(windowSeconds(values))} after the start.</span>`}
+      ${!wrong.min_days && Number(values.min_days) > 0 && html`<span>Nothing is to be decided before ${daysDeclared(Number(values.min_days))} are over.</span>`}
     </span>
   <//>`;
 }
 
 function unsized(question, problem) {
-  if (!question) return "Choose the metric that decides to see how long it takes.";
+  if (!question) return "How long it takes is told once the metric that decides is chosen and the times below it are right.";
   return problem ? `How long it takes is not known: ${problem}` : "How long it takes is being looked up.";
 }
 

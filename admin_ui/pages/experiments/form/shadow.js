@@ -9,7 +9,7 @@ export function Shadow({ form, models, projectId }) {
   const { shadow } = form.values;
   const field = (name) => ({ name: `shadow.${name}`, value: shadow[name], error: form.errors[`shadow.${name}`], onValue: (value) => form.set("shadow", { ...shadow, [name]: value }) });
   const withNone = { ...models, options: [["", "Nothing: no shadow arm"], ...models.options] };
-  return html`<${Section} title="Shadow arm" hint="Gets copies of requests, after their replies. Nobody gets its answers and it is not compared: try here what nobody should meet yet. Each copy is billed, in the service tier shadow.">
+  return html`<${Section} title="Shadow arm" hint="Gets copies of requests, after their replies. Nobody gets its answers and it is not compared: try here what nobody should meet yet. Each copy is billed to this tenant, in the service tier shadow.">
     <div class="field-grid">
       <${ArmModel} ...${field("model")} label="Copies go to" projectId=${projectId} models=${withNone} />
       ${shadow.model && html`<${TextField} ...${field("name")} label="Name of the shadow arm" autocomplete="off" spellcheck="false" maxlength="64" />

@@ -2,12 +2,17 @@
 
 import { goalOf, isError } from "../words.js";
 import { checkSampling } from "../../../lib/rules/sampling.js";
-import { modelName, number, whole } from "../../../lib/rules/checks.js";
+import { given, modelName, number, whole } from "../../../lib/rules/checks.js";
 
+const MINUTE_S = 60;
 const DAY_S = 86_400;
+const MAX_WINDOW_DAYS = 90;
 const PARTS = 10_000;
 const METADATA = "metadata.";
 const MAX_ARMS = 8;
+
+/** What lengths of time are given in: [seconds, title], the longest first. */
+export const WINDOW_UNITS = [[String(DAY_S), "days"], ["3600", "hours"], [String(MINUTE_S), "minutes"]];
 
 export const mayAddArm = (arms) => arms.length < MAX_ARMS;
 
@@ -22,7 +27,7 @@ export function initialValues(models) {
     primary: [""],
     guardrails: [{ metric: "error_rate", action: "pause", margin: "0" }, { metric: "refusal_rate", action: "pause", margin: "0" }, { metric: "ttft_ms.p95", action: "alert", margin: "10" }],
     secondary: [],
-    effect: "5", alpha: "5", tightest_at: "5000", window: "7", min_days: "7", layer: "default", holdout: "", shadow: NO_SHADOW,
+    effect: "5", alpha: "5", tightest_at: "5000", window: "7", window_unit: String(DAY_S), min_days: "7", layer: "default", holdout: "", shadow: NO_SHADOW,
   };
 }
 
@@ -42,9 +47,18 @@ export function valuesOf({ name, model, unit, coverage, layer, holdout, arms, me
     guardrails: (metrics.guardrails ?? []).map(({ metric, action, margin }) => ({ metric, action, margin: text(margin * 100) })),
     secondary: metrics.secondary ?? [],
     shadow: shadow ? { name: shadow.name, model: shadow.target.model, share: text(shadow.share / (PARTS / 100)), defaults: shadow.target.defaults ?? {}, mode: shadow.target.mode } : NO_SHADOW,
-    effect: "5", alpha: text(analysis.alpha * 100), tightest_at: String(analysis.tightest_at), window: text(analysis.outcome_window_seconds / DAY_S), min_days: String(analysis.min_days),
+    effect: "5", alpha: text(analysis.alpha * 100), tightest_at: String(analysis.tightest_at), ...windowOf(analysis.outcome_window_seconds), min_days: String(analysis.min_days),
   };
 }
+
+/** A length in the longest unit of which it is a whole number. */
+function windowOf(seconds) {
+  const [unit] = WINDOW_UNITS.find(([each]) => seconds % Number(each) === 0) ?? WINDOW_UNITS.at(-1);
+  return { window: text(seconds / Number(unit)), window_unit: unit };
+}
+
+/** How long outcomes count, in seconds; NaN where the form does not say. */
+export const windowSeconds = ({ window, window_unit: unit }) => (window.trim() ? Math.round(Number(window) * Number(unit)) : NaN);
 
 const text = (value) => (value === undefined || value === null ? "" : String(Math.round(value * 100) / 100));
 
@@ -63,10 +77,13 @@ export function definitionOf(values, own) {
       secondary: values.secondary,
     },
     analysis: {
-      alpha: Number(values.alpha) / 100, tightest_at: Number(values.tightest_at), outcome_window_seconds: Math.round(Number(values.window) * DAY_S), min_days: Number(values.min_days),
+      alpha: Number(values.alpha) / 100, tightest_at: Number(values.tightest_at), outcome_window_seconds: windowSeconds(values), min_days: Number(values.min_days),
     },
   };
 }
+
+/** Arms with their parts as weights: the API takes whole numbers. */
+export const partsOf = (arms) => arms.map((arm) => ({ ...arm, weight: Math.round(Number(arm.share) * (PARTS / 100)) }));
 
 function shadowOf({ name, model, share, defaults, mode }) {
   const given = Object.fromEntries(Object.entries(defaults).filter(([, value]) => value !== null));
@@ -86,11 +103,26 @@ export function wrongValues(values) {
     key: values.unit === METADATA && !values.key.trim() ? "Say which key of the metadata names the unit." : undefined,
     coverage: values.coverage.trim() ? number(values.coverage, { min: 0.01, max: 100 }) : "Give a part of 0.01 to 100 %.",
     ...wrongArms(values.arms), ...wrongShadow(values),
-    primary: values.primary.some(Boolean) ? undefined : "Choose the metric that decides.",
-    guardrails: values.guardrails.map(({ margin }) => number(margin, { min: 0, max: 1000 })).find(Boolean),
-    effect: number(values.effect, { min: 0.1, max: 1000 }), alpha: number(values.alpha, { min: 0.01, max: 20 }), tightest_at: whole(values.tightest_at, { min: 20, max: 100_000_000 }),
-    window: number(values.window, { min: 0.001, max: 90 }), min_days: whole(values.min_days, { max: 365 }),
+    "primary.0": values.primary.some(Boolean) ? undefined : "Choose the metric that decides.",
+    ...Object.fromEntries(values.guardrails.map(({ margin }, place) => [`guardrails.${place}.margin`, number(margin, { min: 0, max: 1000 })])),
+    effect: given(values.effect, "Give the smallest change that is worth knowing of, such as 5.") ?? number(values.effect, { min: 0.1, max: 1000 }),
+    alpha: given(values.alpha, "Say how many false alarms there may be, such as 5.") ?? number(values.alpha, { min: 0.01, max: 20 }),
+    tightest_at: whole(values.tightest_at, { min: 20, max: 100_000_000 }),
+    window: wrongWindow(values), min_days: whole(values.min_days, { max: 365 }),
   };
+}
+
+function wrongWindow(values) {
+  const wrong = given(values.window, "Say how long what a unit does counts, such as 7 days.") ?? number(values.window, { min: 0, max: Infinity });
+  if (wrong) return wrong;
+  if (windowSeconds(values) < MINUTE_S) return "It is at least 1 minute.";
+  return windowSeconds(values) > MAX_WINDOW_DAYS * DAY_S ? `It is at most ${MAX_WINDOW_DAYS} days.` : undefined;
+}
+
+/** A part of the units, in hundredths of a percent at the finest. */
+export function wrongPart(text) {
+  const wrong = given(text, "Give a part of 0 to 100 %.") ?? number(text, { min: 0, max: 100 });
+  return wrong ?? (/\.\d{3,}/.test(text) ? "At most two digits after the point, such as 0.25." : undefined);
 }
 
 function wrongArms(arms) {
@@ -99,7 +131,7 @@ function wrongArms(arms) {
     const isTwice = arms.findIndex((arm) => arm.name.trim() === name.trim()) < place;
     wrong[`arms.${place}.name`] = modelName(name) ?? (isTwice ? "Two arms have the same name." : undefined);
     wrong[`arms.${place}.model`] = model ? undefined : "Choose what the arm serves.";
-    wrong[`arms.${place}.share`] = share.trim() ? number(share, { min: 0, max: 100 }) : "Give a part of 0 to 100 %.";
+    wrong[`arms.${place}.share`] = wrongPart(share);
     wrong[`arms.${place}.temperature`] = checkSampling({ temperature }).temperature;
   });
   if (arms.filter(({ share }) => Number(share) > 0).length < 2) wrong["arms.0.share"] ??= "At least two arms need a part above 0.";
@@ -110,6 +142,27 @@ function wrongShadow({ shadow: { name, model, share }, arms }) {
   if (!model) return {};
   return {
     "shadow.name": modelName(name) ?? (arms.some((arm) => arm.name.trim() === name.trim()) ? "An arm has this name." : undefined),
-    "shadow.share": share.trim() ? number(share, { min: 0, max: 100 }) : "Give a part of 0 to 100 %.",
+    "shadow.share": wrongPart(share),
   };
 }
+
+const OF_ARM = { name: "name", weight: "share", "target.model": "model", "target.mode": "mode", "target.defaults.temperature": "temperature", "target.defaults.system_prompt": "system_prompt" };
+const OF_SHADOW = { name: "name", share: "share", target: "model", "target.model": "model" };
+const OF_ANALYSIS = { alpha: "alpha", tightest_at: "tightest_at", outcome_window_seconds: "window", min_days: "min_days" };
+const ALONE = new Set(["name", "model", "coverage", "layer", "holdout", "arms"]);
+
+/** The field of the form that the API calls so, such as "arms.1.share" for "arms[1].weight"; undefined where none is. */
+export function fieldOfParam(param, values) {
+  if (ALONE.has(param)) return param;
+  if (param.startsWith("unit")) return values.unit === METADATA ? "key" : "unit";
+  const [, head, place, rest = ""] = param.match(/^([a-z.]+)\[(\d+)\]\.?(.*)$/) ?? [, param.split(".").slice(0, 2).join(".")];
+  if (head === "arms") return rest in OF_ARM ? `arms.${place}.${OF_ARM[rest]}` : "arms";
+  if (head.startsWith("shadow")) return `shadow.${OF_SHADOW[param.slice("shadow.".length)] ?? "model"}`;
+  if (head.startsWith("analysis.")) return OF_ANALYSIS[head.slice("analysis.".length)];
+  if (head === "metrics.primary") return `primary.${place === undefined ? 0 : placesOf(values.primary)[place] ?? 0}`;
+  if (head === "metrics.guardrails") return place === undefined ? "guardrails" : `guardrails.${place}.${rest === "margin" ? "margin" : "metric"}`;
+  return head === "metrics.secondary" ? "secondary" : undefined;
+}
+
+/** Where the metrics stand that are chosen: those that are not are left out of the definition. */
+const placesOf = (metrics) => metrics.flatMap((metric, place) => (metric ? [place] : []));

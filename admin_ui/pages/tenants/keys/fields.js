@@ -13,6 +13,7 @@ export const SCOPES = [
   ["inference", "Use models", "Chat, completions and embeddings, and feedback on them"],
   ["feedback", "Post feedback", "And nothing else: fit for an app on its users' devices"],
   ["adapters", "Manage adapters", "Upload, promote and delete over the API"],
+  ["experiments", "Run experiments", "Create, start, read and decide them, with “lorikeet experiment” or over the API"],
   ["usage", "Read usage", "Tokens and cost of this tenant"],
 ];
 const DAY_S = 86_400;

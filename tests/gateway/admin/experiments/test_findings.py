@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import datetime
+import math
 from typing import Any
 
 import httpx
 
+from gateway.admin.experiments.words import days_declared, duration
 from gateway.db.experiments import past
 from gateway.db.ledger.usage import UsageEvent, write_usage_events
 from gateway.db.organization.projects import purge_project
@@ -278,6 +280,33 @@ async def test_a_preview_says_how_long_an_experiment_takes(lab: Lab) -> None:
         assert await lab.refusal(f"{lab.path}/preview", body | change) == (400, param), change
     assert await lab.refusal(f"{lab.path}/preview", {}) == (400, "unit")
     assert await lab.refusal(f"{lab.path}/preview", body | {"experiment_id": "exp_x"}) == (404, "experiment_id")
+
+
+async def test_a_preview_of_a_form_and_of_its_draft_are_one(lab: Lab) -> None:
+    """Days are whole ones since the start: until the last unit has come and its window is over, and at least those that
+    are declared."""
+    await past_traffic(lab)
+    body = {"metric": "completion_tokens", "relative_effect": 0.05}
+    bare = (await lab.client.post(f"{lab.path}/preview", json=body)).json()["size"]
+    assert bare["min_days"] == 0 and "Nothing is to be decided" not in bare["text"]
+    arrival = bare["units"] / bare["units_per_day"]
+    for window_s, min_days in ((300, 0), (7 * 86_400, 7), (2 * 86_400, 365)):
+        times = {"outcome_window_seconds": window_s, "min_days": min_days}
+        made = await lab.make(name=f"e-{min_days}", model=f"bot-{min_days}", coverage=10_000, analysis=times)
+        of_draft = (await lab.client.post(f"{lab.path}/preview", json=body | {"experiment_id": made["id"]})).json()
+        form = times | {"alpha": 0.05, "num_arms": 2, "num_primary": 1, "coverage": 10_000}
+        of_form = (await lab.client.post(f"{lab.path}/preview", json=body | form)).json()
+        assert of_form == of_draft
+        size = of_form["size"]
+        assert size["days"] == max(min_days, math.ceil(arrival + window_s / 86_400))
+        assert f"takes {size['days']} days" in size["text"] and duration(window_s) in size["text"]
+        assert (f"before {days_declared(min_days)} are over" in size["text"]) == (min_days > 0)
+    two = (await lab.client.post(f"{lab.path}/preview", json=body | {"num_primary": 2})).json()["size"]
+    assert two["units"] > bare["units"], "two metrics share the false alarms"
+    for change, param in (({"num_primary": 6}, "num_primary"), ({"min_days": -1}, "min_days")):
+        assert await lab.refusal(f"{lab.path}/preview", body | change) == (400, param)
+    short = {"outcome_window_seconds": 59}
+    assert await lab.refusal(f"{lab.path}/preview", body | short) == (400, "outcome_window_seconds")
 
 
 async def test_a_calibration_counts_false_alarms_on_past_traffic(lab: Lab) -> None:

@@ -70,6 +70,7 @@ def test_a_definition_travels_as_json() -> None:
         ("arms[1].name", with_arm(name="control")),
         ("arms[1].name", with_arm(name="é")),
         ("arms[1].weight", with_arm(weight=-1)),
+        ("arms[0].weight", changed(arms=(Arm("control", 1, Target("base")), Arm("warm", 100_000, Target("base"))))),
         ("arms[1].weight", with_arm(ended=True)),
         ("arms[1].target.model", with_arm(target=Target(""))),
         ("arms[1].target.model", with_arm(target=Target("support-bot"))),

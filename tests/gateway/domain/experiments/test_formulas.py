@@ -285,6 +285,8 @@ def test_days_until_an_effect_is_found_are_said_beforehand() -> None:
     assert sizes.units_per_arm(1, 1, math.sqrt(2)) == near(7.848880)
     assert sizes.days_needed(2 * 3_838.1, 40) == 192
     assert sizes.days_needed(10, 40, min_days=7) == 7
+    assert sizes.days_needed(80, 40, min_days=7, window_days=7) == 9, "the last unit's outcomes count for a week more"
+    assert sizes.days_needed(80, 40, window_days=300 / 86_400) == 3
     for refused in (lambda: sizes.units_per_arm(1, 1, 0), lambda: sizes.days_needed(1, 0)):
         with pytest.raises(ValueError):
             refused()
