@@ -43,6 +43,23 @@ async def load_units(conn: Connection, ids: Collection[UnitId]) -> dict[UnitId, 
     return _units(await conn.fetch(_LOAD, *_columns(ids)))
 
 
+# By an index alone, and no further than it matters.
+_NUM_REQUESTS = """
+    SELECT a.experiment_id, a.digest, (
+               SELECT count(*) FROM (SELECT FROM experiment_requests r
+                                     WHERE r.experiment_id = a.experiment_id AND r.digest = a.digest LIMIT $3) r) AS num
+    FROM unnest($1::text[], $2::bytea[]) AS a (experiment_id, digest) JOIN experiments e ON e.id = a.experiment_id
+    WHERE NOT EXISTS (SELECT FROM feedback f WHERE f.project_id = e.project_id AND f.digest = a.digest)
+"""
+
+
+async def numbers_of_requests(conn: Connection, ids: Collection[UnitId], most: int) -> dict[UnitId, int]:
+    """Return how many requests each of some units has, counted up to a number; units with votes of their own, which
+    are about no request, are left out."""
+    rows = await conn.fetch(_NUM_REQUESTS, *_columns(ids), most) if ids else []
+    return {(row["experiment_id"], row["digest"]): row["num"] for row in rows}
+
+
 _OF_PROJECT = """
     SELECT u.experiment_id, u.digest, u.state, u.is_closed
     FROM experiment_units u JOIN experiments e ON e.id = u.experiment_id

@@ -12,6 +12,7 @@ tables nor where events come from.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
@@ -55,7 +56,7 @@ class Counts(msgspec.Struct, frozen=True, array_like=True):
 
     def __add__(self, other: Counts) -> Counts:
         """Return the counts of both."""
-        return Counts(*(mine + its for mine, its in zip(_values(self), _values(other), strict=True)))
+        return Counts(*map(operator.add, _values(self), _values(other)))
 
 
 NO_COUNTS = Counts()
