@@ -8,12 +8,21 @@ import random
 from gateway.db.pool import Database
 from tests.gateway.evaluation.conftest import Site
 from tests.gateway.experiments.books_rows import NOW, Made, Sent, keep_books, send, unit
+from tests.installation.waiting import until
 
 EARLIER = NOW - datetime.timedelta(hours=3)
 NUM_UNITS, EVERY = 200, 5
 
 
-async def test_a_judge_votes_about_every_reply_and_people_about_a_fifth(site: Site) -> None:
+_IS_COUNTED = """
+    SELECT NOT EXISTS (SELECT FROM experiment_events WHERE experiment_id = $1)
+       AND (SELECT count(*) FROM experiment_units WHERE experiment_id = $1 AND is_closed) = $2
+"""
+
+
+async def vote_as_people_and_a_judge(site: Site) -> list[bool]:
+    """Send a judge's votes about the replies of some hours ago and people's about some of them, and count them; returns
+    what the judge says of each. Units are in both arms by turns."""
     chance = random.Random(2)
     made = Made(site.key.organization_id, site.key.project_id, site.experiment_id)
     ids = await send(site.conn, made, [Sent(unit(n), n % 2, EARLIER) for n in range(NUM_UNITS)])
@@ -27,7 +36,17 @@ async def test_a_judge_votes_about_every_reply_and_people_about_a_fifth(site: Si
     reply = await site.client.post("/v1/feedback", json={"data": votes})
     assert reply.status_code == 200 and len(reply.json()["data"]) == NUM_UNITS + NUM_UNITS // EVERY
     async with await Database.connect(site.house.dsn) as database:
-        await keep_books(database)
+
+        async def is_counted() -> bool:
+            await keep_books(database)  # unless the gateway does just now
+            return bool(await site.conn.fetchval(_IS_COUNTED, site.experiment_id, NUM_UNITS))
+
+        await until(is_counted, "the votes are not counted")
+    return liked
+
+
+async def test_a_judge_votes_about_every_reply_and_people_about_a_fifth(site: Site) -> None:
+    liked = await vote_as_people_and_a_judge(site)
     headers = {"authorization": f"Bearer {site.house.operator_key}"}
     path = f"/v1/organization/projects/{site.key.project_id}/experiments/{site.experiment_id}"
     found = (await site.client.get(f"{path}/results", headers=headers)).json()
