@@ -27,6 +27,7 @@ from gateway.evaluation.wire import (
 )
 from gateway.http.bodies import Bodies, decoded
 from gateway.http.caller import Caller
+from gateway.http.envelope import call_of
 from gateway.http.fields import missing
 from gateway.http.shape import Example, shape
 from gateway.support.pace import Pace
@@ -67,6 +68,8 @@ def feedback(votes: Votes, bodies: Bodies, *, may_post: Provide) -> list[HTTPRou
         listed = _listed(asked)
         posting.charge(caller.project_id, len(listed) - 1)
         kept = await votes.add(caller.project_id, listed, many=asked.data is not None)
+        if asked.data is None:
+            call_of(request.scope).fields = log_fields(asked)
         return _json(kept[0] if asked.data is None else FeedbackAcceptedList(data=kept))
 
     @get("/feedback", opt=shape(reply=FeedbackList, query=QUERY))
@@ -101,6 +104,19 @@ def feedback(votes: Votes, bodies: Bodies, *, may_post: Provide) -> list[HTTPRou
         return _json(FeedbackDeleted(feedback_id))
 
     return [create_feedback, list_feedback, get_feedback, delete_feedback]
+
+
+def log_fields(vote: Vote) -> dict[str, str | float]:
+    """Return the fields of the log line of a request with one vote, with OpenTelemetry's names for evaluations.
+
+    Neither the unit nor the comment is among them.
+    """
+    fields: dict[str, str | float] = {"gen_ai.evaluation.name": vote.metric}
+    if isinstance(vote.value, str):
+        fields["gen_ai.evaluation.score.label"] = vote.value
+    else:
+        fields["gen_ai.evaluation.score.value"] = float(vote.value)
+    return fields | {"gen_ai.response.id": vote.completion_id} if vote.completion_id is not None else fields
 
 
 def _listed(asked: CreateFeedback) -> list[Vote]:

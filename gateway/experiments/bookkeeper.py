@@ -31,7 +31,7 @@ _LATER: tuple[type[Exception], ...] = (OlderRequest, *CONFLICTS)
 log = structlog.get_logger(__name__)
 
 INTERVAL_S = 0.5
-"""Sums follow the ledger by this and the time of a transaction."""
+"""Between the starts of two rounds: sums follow the ledger by this and the time of a transaction."""
 JUDGE_EVERY_S = 1.0
 """How often one experiment is judged at most."""
 JUDGE_ALL_EVERY_S = 30.0
@@ -55,7 +55,7 @@ class ExperimentBookkeeper:
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        self._task = asyncio.create_task(forever(self.work, INTERVAL_S, name="experiments' books"))
+        self._task = asyncio.create_task(forever(self.work, INTERVAL_S, name="experiments' books", by_starts=True))
 
     async def stop(self) -> None:
         if self._task is not None:

@@ -24,6 +24,7 @@ from gateway.db.experiments.units import (
     Vote,
     forget_rows,
     load_units,
+    numbers_of_requests,
     rows_of_units,
     units_alike,
     units_of_digest,
@@ -32,7 +33,7 @@ from gateway.db.experiments.units import (
 )
 from gateway.db.ledger.usage import SUPERSEDED
 from gateway.db.pool import Database, plan_anew
-from gateway.domain.experiments.units import Changes, Rows, UnitState, added, changes, rows_of
+from gateway.domain.experiments.units import Changes, Event, Rows, UnitState, added, changes, folded, rows_of
 from gateway.experiments.recount import has_all_requests, looked_back, recounted, request_event, vote_event
 
 if TYPE_CHECKING:
@@ -63,6 +64,8 @@ class _Unit(msgspec.Struct):
     row: UnitRow
     state: UnitState | None
     has_to_recount: bool = False
+    first: list[Event] = []
+    """Its requests among the events, while nothing else is known of the unit."""
 
 
 async def count_events(conn: Connection, most: int = MAX_EVENTS) -> Counted | None:
@@ -87,6 +90,7 @@ async def count_events(conn: Connection, most: int = MAX_EVENTS) -> Counted | No
     rows = await load_units(conn, sorted(each for each in ids if each[0] in scopes))
     units = {each: _Unit(row, row.state) for each, row in rows.items()}
     _add_requests(units, taken, scopes)
+    await _begin_units(conn, units, scopes)
     again = sorted(each for each, unit in units.items() if unit.has_to_recount)
     anew = await _recount(conn, units, again, scopes)
     counted, removed = _add_votes(units, votes, scopes)
@@ -98,8 +102,7 @@ async def count_events(conn: Connection, most: int = MAX_EVENTS) -> Counted | No
 
 
 def _add_requests(units: dict[UnitId, _Unit], taken: Collection[Taken], scopes: Mapping[str, Scope]) -> None:
-    """Add requests to their units' states; units that have none yet, and those whose rows correct what is known, are
-    marked to be recounted."""
+    """Add requests to their units' states. Units whose rows correct what is known are marked to be recounted."""
     for event in taken:
         scope = scopes.get(event.experiment_id)
         if event.digest is None or event.request is None or scope is None:
@@ -108,14 +111,28 @@ def _add_requests(units: dict[UnitId, _Unit], taken: Collection[Taken], scopes: 
         usage = event.usage
         if usage is not None and (usage.attempt or usage.revision or usage.finish_reason == SUPERSEDED):
             unit.has_to_recount = True
-        if unit.state is None or unit.has_to_recount:
-            unit.has_to_recount = True
+        if unit.has_to_recount:
             continue
-        state = added(unit.state, request_event(event.request, [usage] if usage else []), scope.window_us)
+        does = request_event(event.request, [usage] if usage else [])
+        if unit.state is None:
+            unit.first.append(does)
+            continue
+        state = added(unit.state, does, scope.window_us)
         if state is None:
             unit.has_to_recount = True
         else:
             unit.state = state
+
+
+async def _begin_units(conn: Connection, units: Mapping[UnitId, _Unit], scopes: Mapping[str, Scope]) -> None:
+    """Give units their first states by their requests among the events. Those of which there is more are marked to be
+    recounted."""
+    new = {each: unit for each, unit in units.items() if unit.first and not unit.has_to_recount}
+    known = await numbers_of_requests(conn, sorted(new), MAX_EVENTS + 1)
+    for each, unit in new.items():
+        if known.get(each) == len(unit.first):
+            unit.state = folded(unit.first, scopes[each[0]].window_us)
+        unit.has_to_recount = unit.state is None
 
 
 def _add_votes(

@@ -25,6 +25,7 @@ from gateway.db.experiments.units import (
     units_alike,
 )
 from gateway.db.ledger.usage import SUPERSEDED
+from gateway.domain.experiments.feedback.judged import judge_key
 from gateway.domain.experiments.sums import NO_UNITS
 from gateway.domain.experiments.units import (
     NO_COUNTS,
@@ -75,7 +76,8 @@ def request_event(request: Request, usage: Sequence[UsageRow]) -> Event:
 
 def vote_event(vote: Vote, sign: int = 1) -> Event:
     """Return what a vote adds to its unit, or with the sign -1 what taking it back does."""
-    return Event(vote.at_us, "", Counts(num_votes=sign), votes={vote.metric: sign * vote.value})
+    key, num_votes = (judge_key(vote.metric), 0) if vote.is_by_judge else (vote.metric, sign)
+    return Event(vote.at_us, "", Counts(num_votes=num_votes), votes={key: (sign * vote.value, sign)})
 
 
 def recounted(rows: UnitRows, window_us: int) -> UnitState | None:

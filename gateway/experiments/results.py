@@ -24,6 +24,7 @@ from gateway.domain.experiments import allocation, metrics
 from gateway.domain.experiments.ages import OF_ALL, AgeEffects, effects_by_age
 from gateway.domain.experiments.assignment import Split
 from gateway.domain.experiments.definition import Experiment
+from gateway.domain.experiments.feedback.judged import both_key, judge_key
 from gateway.domain.experiments.results import Results, Tally, UnitsRow, results_of, timeline
 from gateway.domain.experiments.segment_values import Kind
 from gateway.domain.experiments.segments import SegmentResults, SegmentSplit, results_of_segments, splits_of
@@ -158,6 +159,7 @@ def of_metric(results: Results, metric: str) -> Results:
     shown = [index for index, each in enumerate(results.comparisons) if each.metric == metric]
     quantiles = tuple(each for each in results.quantiles if each.metric == metric)
     guardrails = tuple(each for each in results.guardrails if each.metric == metric)
+    judged = tuple(each for each in results.judged if each.metric == metric)
     if not (shown or quantiles or guardrails):
         raise _no_metric()
     return msgspec.structs.replace(
@@ -166,6 +168,7 @@ def of_metric(results: Results, metric: str) -> Results:
         discoveries=tuple(place for place, index in enumerate(shown) if index in results.discoveries),
         quantiles=quantiles,
         guardrails=guardrails,
+        judged=judged,
     )
 
 
@@ -178,10 +181,12 @@ async def load_tally(conn: Connection, scope: Scope, definition: Experiment, *, 
     wanted = names_of(definition)
     reads = [read for name in wanted if (read := metrics.read_metric(name, scope.own)) is not None]
     units = await load_units_by_day(conn, scope.id, by_day=by_day)
+    names = {read.name for read in reads if read.quantile is None}
+    names |= {key(read.name) for read in reads if read.metric is None for key in (judge_key, both_key)}
     return Tally(
         all_shares(scope),
         [UnitsRow(row.day, row.epoch, row.arm, row.units, row.delivered) for row in units],
-        await load_sums(conn, scope.id, {read.name for read in reads if read.quantile is None}, by_day=by_day),
+        await load_sums(conn, scope.id, names, by_day=by_day),
         await load_times(conn, scope.id, {read.name for read in reads if read.quantile is not None}, by_day=by_day),
         await load_reasons(conn, scope.id),
         days_since(scope),

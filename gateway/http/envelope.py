@@ -6,7 +6,7 @@ import asyncio
 import hashlib
 import re
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, cast
 
 import msgspec
@@ -75,7 +75,7 @@ class Call(msgspec.Struct):
     is_cut_off: bool = False
     headers: tuple[tuple[str, str], ...] = ()
     num_admitted: int = 0
-    fields: dict[str, str] = {}
+    fields: Mapping[str, str | float] = {}
     """More fields of the log line."""
     trace: str = ""
     """The client's traceparent (W3C Trace Context), where the header is well-formed."""
@@ -253,7 +253,7 @@ def _log_fields(call: Call, scope: Scope) -> dict[str, Any]:
         "trace": call.trace,
         "error": call.error,
     }
-    return {name: value for name, value in fields.items() if value not in (None, "")} | call.fields
+    return {**{name: value for name, value in fields.items() if value not in (None, "")}, **call.fields}
 
 
 def _trace(scope: HTTPScope) -> str:

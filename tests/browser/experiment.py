@@ -10,6 +10,7 @@ import asyncpg
 import httpx
 
 from gateway.db.experiments.sums import Total, add_total
+from gateway.domain.experiments.feedback.judged import judge_key
 from gateway.domain.experiments.units import NO_ROWS, Counts, Did, First, UnitState, changes, rows_of
 from tests.gateway.live import BASE
 
@@ -80,7 +81,7 @@ def start_experiment(client: httpx.Client, project_id: str) -> str:
 
 async def write_units(conn: asyncpg.Connection, experiment_id: str) -> None:
     """Give the experiment two weeks of units, as if it had started then."""
-    drawn, total, window = random.Random(14), Total(), WINDOW_DAYS * DAY_US
+    drawn, judge, total, window = random.Random(14), random.Random(15), Total(), WINDOW_DAYS * DAY_US
     now = int(time.time() * 1e6)
     for number in range(DAYS * UNITS_A_DAY):
         at, arm = now - number * DAY_US // UNITS_A_DAY, drawn.randrange(2)
@@ -96,11 +97,12 @@ async def write_units(conn: asyncpg.Connection, experiment_id: str) -> None:
         )
         liked = {METRIC: (int(drawn.random() < LIKED[arm]), 1)} if votes else {}
         firsts = {"ttft_ms": First(at, "req", 0, ttft_us)}
+        by_judge = {judge_key(METRIC): (int(judge.random() < LIKED[arm] + 0.2), 1)}
         later = Counts(num_requests=requests // 2, cost_nanos=counts.cost_nanos * (requests // 2) // requests)
         less = Counts(num_requests=-later.num_requests, cost_nanos=-later.cost_nanos)
         days = {0: Did(counts + less, liked)} | ({1: Did(later)} if requests > 1 else {})
         is_whole, segments = arm == 0 or drawn.random() < 0.97, SEGMENTS[drawn.random() < 0.3]
-        state = UnitState(at, "req", 1, arm, is_whole, counts, liked, firsts, days, segments=segments)
+        state = UnitState(at, "req", 1, arm, is_whole, counts, liked | by_judge, firsts, days, segments=segments)
         rows = rows_of(state, window, {METRIC: "ratio"}, is_closed=at + window < now)
         total.add(experiment_id, changes(NO_ROWS, rows))
     async with conn.transaction():

@@ -339,6 +339,8 @@ async def test_results_say_what_may_be_concluded(visit: Visit, browser_house: Br
     await expect(by_age.get_by_role("img")).to_be_visible()
     await by_age.get_by_role("button", name="Show as table").click()
     await expect(by_age.get_by_role("row")).to_contain_text(["Day", "day 2", "day 1"])
+    judged = page.get_by_role("region", name="With a judge")
+    await expect(judged.get_by_role("row", name=METRIC)).to_contain_text(re.compile(r"[+-]\d.* to .*\d", re.DOTALL))
     await page.get_by_label("Show segments by").select_option("stream")
     segments = page.get_by_role("region", name="By segment")
     await expect(segments.get_by_role("row", name="No streams").first).to_be_visible()

@@ -17,6 +17,7 @@ import { useMonthlyCost } from "../../lib/projects_api.js";
 import { absoluteOf, relativeOf, rowsOf } from "./look.js";
 import { experimentPath } from "./paths.js";
 import { ByAge } from "./ages.js";
+import { Judged } from "./judged.js";
 import { Segments } from "./segments.js";
 import { IsControl } from "./tabs.js";
 import { Difference, WORD } from "./verdicts.js";
@@ -43,6 +44,7 @@ export function Results({ projectId, experiment, results, own }) {
       <${ArmUnits} look=${look} experiment=${experiment} />
       ${look.shadow && html`<${ShadowArm} shadow=${look.shadow} currency=${currency} />`}
       ${ROLES.map(([role, title, hint]) => html`<${OfRole} key=${role} ...${shared} look=${look} role=${role} title=${title} hint=${hint} />`)}
+      <${Judged} ...${shared} look=${look} />
       <${Segments} ...${shared} />`}
   <//>`;
 }

@@ -18,6 +18,7 @@ from gateway.admin.experiments.shown import (
     comparisons_shown,
     day_shown,
     guardrails_shown,
+    judged_shown,
     quantiles_shown,
     scales,
     segment_shown,
@@ -249,6 +250,7 @@ def _results(
         guardrails=guardrails,
         not_analysed=dict(found.not_analysed),
         shadow=shadow,
+        judged=judged_shown(defined, found, scale),
     )
 
 

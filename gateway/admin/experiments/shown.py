@@ -11,11 +11,19 @@ from collections.abc import Collection, Mapping
 import msgspec
 
 from gateway.admin.experiments import wire_results as wire
-from gateway.admin.experiments.words import comparison_text, finite, guardrail_text, quantile_text, trend_text
+from gateway.admin.experiments.words import (
+    comparison_text,
+    finite,
+    guardrail_text,
+    judged_text,
+    quantile_text,
+    trend_text,
+)
 from gateway.db.experiments.metrics import MetricRow
 from gateway.domain.experiments.ages import AgeEffects
 from gateway.domain.experiments.definition import Experiment
 from gateway.domain.experiments.effects import Interval, Mean
+from gateway.domain.experiments.feedback.judged import JudgedComparison
 from gateway.domain.experiments.metrics import METRICS
 from gateway.domain.experiments.quantiles import QuantileInterval
 from gateway.domain.experiments.results import Comparison, QuantileComparison, Results
@@ -47,6 +55,11 @@ def comparisons_shown(defined: Experiment, results: Results, scale: Mapping[str,
         _comparison(defined, each, scale.get(each.metric, 1.0), is_discovery=at in results.discoveries)
         for at, each in enumerate(results.comparisons)
     ]
+
+
+def judged_shown(defined: Experiment, results: Results, scale: Mapping[str, float]) -> list[wire.JudgedResult]:
+    """Return what results say of each metric by which people and a judge voted."""
+    return [_judged(defined, each, scale.get(each.metric, 1.0)) for each in results.judged]
 
 
 def quantiles_shown(defined: Experiment, results: Results) -> list[wire.QuantileResult]:
@@ -152,6 +165,35 @@ def _comparison(defined: Experiment, each: Comparison, scale: float, *, is_disco
         verdict=verdict,
         answered=None if each.answered is None else list(each.answered),
         text=comparison_text(each.metric, arm, control, each.effect.effect * scale, interval, relative, verdict),
+    )
+
+
+def _judged(defined: Experiment, each: JudgedComparison, scale: float) -> wire.JudgedResult:
+    arm, control, found = defined.arms[each.arm].name, defined.arms[0].name, each.found
+    interval = _bounds(found.effect.interval, scale)
+    estimates = [
+        wire.JudgedEstimate(
+            num_labelled=found.num_labelled[at],
+            num_judged=found.num_judged[at],
+            mean=mean.mean * scale,
+            se=mean.variance**0.5 * scale,
+            judge_weight=found.judge_weights[at],
+        )
+        for at, mean in enumerate((found.control, found.treatment))
+    ]
+    return wire.JudgedResult(
+        metric=each.metric,
+        role=each.role,
+        arm=arm,
+        control=estimates[0],
+        treatment=estimates[1],
+        effect=found.effect.effect * scale,
+        interval=interval,
+        effect_by_people=found.by_people.effect * scale,
+        interval_by_people=_bounds(found.by_people.interval, scale),
+        effect_by_judge=found.by_judge * scale,
+        alpha=each.alpha,
+        text=judged_text(each.metric, arm, control, interval),
     )
 
 

@@ -65,6 +65,45 @@ class ComparisonResult(msgspec.Struct, frozen=True, kw_only=True):
     """The comparison in words."""
 
 
+class JudgedEstimate(msgspec.Struct, frozen=True, kw_only=True):
+    """The mean of people's votes in one arm, as a judge helps to know it."""
+
+    num_labelled: int
+    """Units about which people and the judge voted."""
+    num_judged: int
+    """Units about which only the judge voted."""
+    mean: float
+    se: float
+    """The standard error of the mean."""
+    judge_weight: float
+    """The weight of the judge beside people, in the latest set of weights; 0 where its votes tell nothing of theirs."""
+
+
+class JudgedResult(msgspec.Struct, frozen=True, kw_only=True):
+    """A feedback metric of an arm beside the control, from people's votes about some units and a judge's about many.
+
+    It decides nothing, and holds only where the units about which people voted were drawn at random."""
+
+    metric: str
+    role: Role
+    arm: str
+    """The name of the arm."""
+    control: JudgedEstimate
+    treatment: JudgedEstimate
+    effect: float
+    """The difference of people's mean votes, as the judge helps to know it."""
+    interval: Bounds
+    """The effects that are not excluded at the level `alpha`, however often anybody looks."""
+    effect_by_people: float
+    """The same from the units about which people voted alone."""
+    interval_by_people: Bounds
+    effect_by_judge: float
+    """The difference of the judge's own mean votes: its bias is in it."""
+    alpha: float
+    text: str
+    """The comparison in words."""
+
+
 class QuantileBounds(msgspec.Struct, frozen=True):
     """A quantile of one arm."""
 
@@ -208,6 +247,8 @@ class ExperimentResults(msgspec.Struct, frozen=True, kw_only=True):
     """Requests that are not analysed, by the reason for which they got their arm."""
     shadow: ShadowResult | None
     """The shadow arm; null where there is none, and in kept looks."""
+    judged: list[JudgedResult] = []
+    """Feedback metrics by which people and a judge voted; in `comparisons` they are by people and programs alone."""
     segments: list[SegmentResult] | None = None
     """The segments of the kind that was asked for; null where none was."""
     object: Literal["organization.project.experiment.results"] = "organization.project.experiment.results"

@@ -48,6 +48,16 @@ def comparison_text(
     return f"{metric} in {arm} is between {between} beside {control}; {proven}."
 
 
+def judged_text(metric: str, arm: str, control: str, interval: Bounds) -> str:
+    """Say what is known of people's votes in one arm beside the control, with the help of a judge."""
+    if interval.low is None or interval.high is None:
+        return f"{metric} in {arm}, with the help of a judge: nothing is known yet beside {control}."
+    return (
+        f"{metric} in {arm}, by people and with the help of a judge, is between {amount(interval.low)} and "
+        f"{amount(interval.high)} above that of {control}. That holds if people vote about units drawn at random."
+    )
+
+
 def quantile_text(metric: str, arm: str, control: str, difference: Bounds, verdict: Verdict) -> str:
     """Say what is known of a quantile in one arm beside the control."""
     if difference.low is None or difference.high is None:

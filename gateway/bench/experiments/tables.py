@@ -85,9 +85,11 @@ _DAYS = "SELECT ensure_ledger_day((now() AT TIME ZONE 'UTC')::date - day) FROM g
 # Units from $3 to $4 with $5 requests each, the first within the day that began $6 days ago, then one each hour.
 _REQUESTS = """
     INSERT INTO experiment_requests (
-        request_id, project_id, experiment_id, digest, epoch, arm, is_delivered, created_at)
+        request_id, project_id, experiment_id, digest, epoch, arm, is_delivered, created_at, api_key_id, endpoint,
+        stream, service_tier, gateway)
     SELECT 'req_' || u || '_' || k, $1, $2, decode(md5(u::text), 'hex'), 1, u % 3, true,
-           now() - make_interval(days => $6) + make_interval(secs => u % 80000) + make_interval(hours => k)
+           now() - make_interval(days => $6) + make_interval(secs => u % 80000) + make_interval(hours => k),
+           'key_' || u % 7, 'chat.completions', u % 2 = 0, 'default', 'gateway_' || u % 3
     FROM generate_series($3::integer, $4::integer) AS u, generate_series(0, $5::integer - 1) AS k
 """
 _LEDGER = """

@@ -113,6 +113,12 @@ def _results(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
     if rows:
         print()
         print_table(("METRIC", "ROLE", "ARM", "CONTROL", "ARM'S", "DIFFERENCE", "INTERVAL", "PROVEN"), rows)
+    if found["judged"]:
+        print()
+        print_table(
+            ("BY PEOPLE AND A JUDGE", "ARM", "LABELLED", "JUDGED", "DIFFERENCE", "INTERVAL", "PEOPLE ALONE", "JUDGE"),
+            [_judged(each) for each in found["judged"]],
+        )
     if found["shadow"] is not None:
         print()
         _print_shadow(found["shadow"])
@@ -182,6 +188,14 @@ def _effect(each: dict[str, Any]) -> tuple[str, str]:
         effect = "" if each["relative_effect"] is None else percent_text(each["relative_effect"], is_signed=True)
         return effect, " to ".join(percent_text(relative[bound], is_signed=True) for bound in ("low", "high"))
     return f"{each['effect']:+.4g}", _span(each["interval"])
+
+
+def _judged(each: dict[str, Any]) -> tuple[object, ...]:
+    both = each["control"], each["treatment"]
+    numbers = [" and ".join(f"{estimate[name]:,}" for estimate in both) for name in ("num_labelled", "num_judged")]
+    by_judge = f"{each['effect_by_judge']:+.4g}"
+    people = _span(each["interval_by_people"])
+    return each["metric"], each["arm"], *numbers, f"{each['effect']:+.4g}", _span(each["interval"]), people, by_judge
 
 
 def _quantile(each: dict[str, Any]) -> tuple[object, ...]:

@@ -37,7 +37,7 @@ class Request(msgspec.Struct, frozen=True):
     num_refused: int
     """How many requests alike were refused; 0: the request ran."""
     segments: Values = ()
-    """The segments of the request; empty where they are not known, and where they were not asked for."""
+    """The segments of the request; empty where they are not known."""
 
 
 class UsageRow(msgspec.Struct, frozen=True):
@@ -86,6 +86,8 @@ _TAKE = """
     )
     SELECT t.kind, t.experiment_id, t.feedback_id, r.digest, r.request_id,
            (extract(epoch FROM r.created_at) * 1000000)::bigint AS at_us, r.epoch, r.arm, r.is_delivered, r.num_refused,
+           CASE WHEN r.gateway IS NULL THEN '{}' ELSE
+               ARRAY[r.api_key_id, r.endpoint, r.stream::text, r.service_tier, r.gateway] END AS segments,
            t.attempt, t.revision, t.finish_reason, t.prompt_tokens, t.completion_tokens, t.cost_nanos, t.queue_ms,
            t.prefill_ms, t.decode_ms, t.ttft_ms, t.latency_ms
     FROM taken t LEFT JOIN experiment_requests r ON r.request_id = t.request_id AND r.experiment_id = t.experiment_id
@@ -111,8 +113,8 @@ async def drop_oldest(conn: Connection) -> str | None:
 
 def _taken(row: Any) -> Taken:
     kind, experiment_id, feedback_id, digest, *rest = row
-    request = Request(*rest[:6]) if digest is not None else None
-    usage = UsageRow(*rest[6:]) if kind == "usage" else None
+    request = Request(*[*rest[:6], tuple(rest[6])]) if digest is not None else None
+    usage = UsageRow(*rest[7:]) if kind == "usage" else None
     return Taken(kind, experiment_id, feedback_id, digest, request, usage)
 
 

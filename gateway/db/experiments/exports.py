@@ -60,7 +60,8 @@ class OutcomeRow(msgspec.Struct, frozen=True):
     engine_us: int
     num_votes: int
     votes: str
-    """JSON: by metric the sum of the votes, in the metric's integers, and how many there are."""
+    """JSON: by metric the sum of the votes, in the metric's integers, and how many there are; a judge's are by the
+    metric and `:judge`."""
 
 
 class FeedbackRow(msgspec.Struct, frozen=True):

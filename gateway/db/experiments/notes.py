@@ -29,7 +29,8 @@ class NewUnit(msgspec.Struct, frozen=True):
 
 
 # What of an experiment that was removed meanwhile is noted has no place any more. In one order, so that no two gateways
-# wait for each other. The earliest epoch stays: a note of it may come later than others.
+# wait for each other. The earliest epoch stays: a note of it may come later than others. Not so where a gateway had
+# not heard of new weights for so long that the unit was exposed under these before.
 _UNITS = """
     WITH live AS (SELECT id FROM experiments WHERE id = ANY ($1::text[]) ORDER BY id FOR KEY SHARE)
     INSERT INTO experiment_units AS known (experiment_id, digest, epoch, arm, noted_at)
@@ -40,7 +41,7 @@ _UNITS = """
     ORDER BY u.experiment_id, u.digest
     ON CONFLICT (experiment_id, digest) DO UPDATE SET
         epoch = excluded.epoch, arm = excluded.arm, noted_at = excluded.noted_at
-        WHERE excluded.epoch < known.epoch
+        WHERE excluded.epoch < known.epoch AND excluded.noted_at < known.noted_at + interval '1 minute'
     RETURNING experiment_id, epoch
 """
 _REASONS = """

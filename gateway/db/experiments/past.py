@@ -92,7 +92,7 @@ _VOTES = """
         FROM feedback f
             LEFT JOIN experiment_requests r ON r.request_id = f.request_id AND r.project_id = f.project_id
         WHERE f.project_id = $1 AND f.metric = $2 AND f.received_at >= $3 AND f.occurred_at >= $3
-          AND f.withdrawn_at IS NULL
+          AND f.withdrawn_at IS NULL AND f.source <> 'judge'
         ORDER BY f.received_at DESC LIMIT $4
     ) v
     WHERE unit IS NOT NULL GROUP BY unit ORDER BY 1

@@ -43,6 +43,23 @@ async def load_units(conn: Connection, ids: Collection[UnitId]) -> dict[UnitId, 
     return _units(await conn.fetch(_LOAD, *_columns(ids)))
 
 
+# By an index alone, and no further than it matters.
+_NUM_REQUESTS = """
+    SELECT a.experiment_id, a.digest, (
+               SELECT count(*) FROM (SELECT FROM experiment_requests r
+                                     WHERE r.experiment_id = a.experiment_id AND r.digest = a.digest LIMIT $3) r) AS num
+    FROM unnest($1::text[], $2::bytea[]) AS a (experiment_id, digest) JOIN experiments e ON e.id = a.experiment_id
+    WHERE NOT EXISTS (SELECT FROM feedback f WHERE f.project_id = e.project_id AND f.digest = a.digest)
+"""
+
+
+async def numbers_of_requests(conn: Connection, ids: Collection[UnitId], most: int) -> dict[UnitId, int]:
+    """Return how many requests each of some units has, counted up to a number; units with votes of their own, which
+    are about no request, are left out."""
+    rows = await conn.fetch(_NUM_REQUESTS, *_columns(ids), most) if ids else []
+    return {(row["experiment_id"], row["digest"]): row["num"] for row in rows}
+
+
 _OF_PROJECT = """
     SELECT u.experiment_id, u.digest, u.state, u.is_closed
     FROM experiment_units u JOIN experiments e ON e.id = u.experiment_id
@@ -100,8 +117,10 @@ _WRITE = """
     SELECT * FROM unnest($1::text[], $2::bytea[], $3::smallint[], $4::smallint[], $5::timestamptz[], $6::bytea[],
                          $7::timestamptz[], $8::boolean[], $9::bigint[])
     ON CONFLICT (experiment_id, digest) DO UPDATE SET
-        epoch = least(u.epoch, excluded.epoch),
-        arm = CASE WHEN u.epoch < excluded.epoch THEN u.arm ELSE excluded.arm END,
+        (epoch, arm) = (SELECT CASE WHEN is_kept THEN u.epoch ELSE excluded.epoch END,
+                               CASE WHEN is_kept THEN u.arm ELSE excluded.arm END
+                        FROM (SELECT u.epoch < excluded.epoch OR u.epoch > excluded.epoch
+                                     AND excluded.noted_at >= u.noted_at + interval '1 minute') AS k (is_kept)),
         noted_at = least(u.noted_at, excluded.noted_at), state = excluded.state, closes_at = excluded.closes_at,
         is_closed = excluded.is_closed, num_requests = excluded.num_requests
     RETURNING experiment_id, epoch, xmax = 0 AS is_new
@@ -110,7 +129,8 @@ _WRITE = """
 
 async def write_units(conn: Connection, writes: Iterable[UnitWrite]) -> set[tuple[str, int]]:
     """Write units, in the order of their ids, whether or not a gateway has noted them. A unit that was noted in an
-    earlier epoch keeps that: the request of its first exposure is not in the ledger yet.
+    earlier epoch, or a minute before in a later one, keeps that: the request of its first exposure is not in the
+    ledger yet.
 
     Returns the experiments and epochs of units that no gateway had noted.
     """
@@ -157,6 +177,8 @@ class Vote(msgspec.Struct, frozen=True):
     value: int
     at_us: int
     """When it was cast, in microseconds of Unix time."""
+    is_by_judge: bool
+    """Whether a model cast it, of the source 'judge'."""
 
 
 class UnitRows(msgspec.Struct, frozen=True):
@@ -197,7 +219,7 @@ _ROWS = """
          FROM requests r JOIN ledger l ON l.request_id = r.request_id AND l.created_at = r.created_at
          WHERE l.created_at >= $3 AND l.kind = 'usage') AS usage,
         (SELECT json_agg(json_build_array(v.place - 1, v.id, v.metric, v.value,
-                                          (extract(epoch FROM v.occurred_at) * 1000000)::bigint))
+                                          (extract(epoch FROM v.occurred_at) * 1000000)::bigint, v.source = 'judge'))
          FROM (SELECT r.place, f.* FROM requests r
                    JOIN feedback f ON f.request_id = r.request_id AND f.project_id = r.project_id
                UNION ALL
@@ -215,7 +237,7 @@ _decode_requests: _Decode = msgspec.json.Decoder(
 _decode_usage: _Decode = msgspec.json.Decoder(
     list[tuple[int, str, int, int, str, int, int, int, float, float, float, _Float, _Float]]
 ).decode
-_decode_votes: _Decode = msgspec.json.Decoder(list[tuple[int, str, str, int, int]]).decode
+_decode_votes: _Decode = msgspec.json.Decoder(list[tuple[int, str, str, int, int, bool]]).decode
 
 _MARGIN = datetime.timedelta(days=1)
 ROWS_TIMEOUT_S = 120.0

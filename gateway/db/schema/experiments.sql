@@ -170,7 +170,9 @@ CREATE TABLE experiment_requests (
     stream         boolean,
     service_tier   text,
     -- The journal of the gateway that had the request.
-    gateway        text
+    gateway        text,
+    -- All of them, or none.
+    CHECK (num_nonnulls(api_key_id, endpoint, stream, service_tier, gateway) IN (0, 5))
 );
 
 CREATE INDEX experiment_requests_by_unit ON experiment_requests (experiment_id, digest, created_at);

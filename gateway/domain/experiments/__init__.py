@@ -3,7 +3,7 @@
 - `assignment`, `allocation`: units to arms by keyed hashes; weights, coverage, epochs, layers
 - `sums`: the data that tables keep and results are made of
 - `exposure`, `treatment`: what a request gets and tells of it
-- `feedback`: votes, and ids of replies that votes name
+- `feedback`: votes, ids of replies that votes name, and what votes come to with the help of a judge
 - `statistics`, `quantiles`: tests and intervals that hold at every look, families of metrics, judges
 - `effects`, `sizes`: effects of arms, sizes before the start
 - `definition`, `metrics`, `states`: what an experiment is, may measure, and may become

@@ -10,12 +10,11 @@ from typing import Literal
 
 import msgspec
 
-from gateway.domain.experiments.definition import Experiment
+from gateway.domain.experiments.definition import Experiment, Role
 from gateway.domain.experiments.effects import Kind
 from gateway.domain.experiments.metrics import METRICS, needs_equal_weights
 from gateway.domain.experiments.results import (
     Comparison,
-    Role,
     SumsRow,
     Tally,
     comparison_of,

@@ -33,6 +33,7 @@ _METADATA = "metadata."
 
 Goal = Literal["increase", "decrease"]
 Action = Literal["pause", "alert"]
+Role = Literal["primary", "guardrail", "secondary"]
 
 
 class UnitSource(msgspec.Struct, frozen=True, rename={"source": "from"}, forbid_unknown_fields=True):

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from hashlib import blake2b
+
 import msgspec
 
 from gateway.domain.experiments.assignment import OPEN_FEATURE_REASONS, Reason
 
+PROVIDER = "lorikeet"
 HEADER = "x-lorikeet-experiment"
 """The header of a reply that names experiment, arm and reason, as RFC 9651 writes a string with parameters."""
 
@@ -37,13 +40,22 @@ class Exposure(msgspec.Struct, frozen=True):
         reason = OPEN_FEATURE_REASONS[self.reason]
         return f'"{self.name}";v={self.version};arm="{self.arm_name}";reason={reason}'
 
-    @property
-    def log_fields(self) -> dict[str, str]:
-        """The fields of the request's log line, with OpenTelemetry's names. The unit is known by its digest alone."""
+    def log_fields(self, project_id: str) -> dict[str, str]:
+        """Return the fields of the request's log line, with OpenTelemetry's names.
+
+        The unit is known by `log_id`: log lines stay when a unit is forgotten, so that they must not have its digest.
+        """
         fields = {
+            "feature_flag.provider.name": PROVIDER,
+            "feature_flag.set.id": project_id,
             "feature_flag.key": self.name,
             "feature_flag.version": str(self.version),
             "feature_flag.result.variant": self.arm_name,
             "feature_flag.result.reason": OPEN_FEATURE_REASONS[self.reason],
         }
-        return fields | {"feature_flag.context.id": self.digest.hex()} if self.digest else fields
+        return fields | {"feature_flag.context.id": log_id(self.digest)} if self.digest else fields
+
+
+def log_id(digest: bytes) -> str:
+    """Return the id by which log lines know a unit: a digest of its digest, which does not tell it."""
+    return blake2b(digest, digest_size=8, person=b"lorikeet log").hexdigest()

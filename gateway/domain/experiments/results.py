@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Literal, TypeVar
+from typing import TypeVar
 
 import msgspec
 
 from gateway.domain.experiments import effects, guardrails, quantiles
-from gateway.domain.experiments.definition import Experiment, Goal
+from gateway.domain.experiments.definition import Experiment, Goal, Role
 from gateway.domain.experiments.effects import Effect, Interval, Kind, Mean
+from gateway.domain.experiments.feedback.judged import JudgedComparison, is_judged, judged_comparisons
 from gateway.domain.experiments.guardrails import Found
 from gateway.domain.experiments.metrics import Read, read_metric
 from gateway.domain.experiments.statistics import counts, many, sequences
 from gateway.domain.experiments.statistics.counts import EpochCounts
 from gateway.domain.experiments.sums import NO_UNITS, Sums
-
-Role = Literal["primary", "guardrail", "secondary"]
 
 
 class UnitsRow(msgspec.Struct, frozen=True):
@@ -121,6 +120,8 @@ class Results(msgspec.Struct, frozen=True):
     not_analysed: Mapping[str, int]
     may_decide: bool
     """Whether the declared days have passed and the sample ratio holds."""
+    judged: tuple[JudgedComparison, ...] = ()
+    """Of the project's own metrics, those by which people and a judge voted."""
 
 
 def results_of(experiment: Experiment, tally: Tally, own: Mapping[str, Kind] | None = None) -> Results:
@@ -169,6 +170,12 @@ def results_of(experiment: Experiment, tally: Tally, own: Mapping[str, Kind] | N
         counts.is_beyond(srm, counts.SRM_ALPHA),
         tally.not_analysed,
         tally.days >= experiment.analysis.min_days and not counts.is_beyond(srm, counts.SRM_ALPHA),
+        judged_comparisons(
+            {(row.metric, row.epoch, row.arm): row.sums for row in tally.sums if is_judged(row.metric)},
+            [(metric, role, level_of(experiment, role)) for metric, role, _, _ in wanted(experiment)],
+            num_arms,
+            experiment.analysis.tightest_at,
+        ),
     )
 
 

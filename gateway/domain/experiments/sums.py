@@ -56,16 +56,16 @@ class Sums(msgspec.Struct, frozen=True):
 
     def __sub__(self, other: Sums) -> Sums:
         """Return the sums without the units, or the former values, of another."""
-        return self + Sums(
-            -other.n,
-            -other.y,
-            -other.yy,
-            -other.x,
-            -other.xx,
-            -other.xy,
-            -other.d,
-            -other.dd,
-            -other.yd,
+        return Sums(
+            self.n - other.n,
+            self.y - other.y,
+            self.yy - other.yy,
+            self.x - other.x,
+            self.xx - other.xx,
+            self.xy - other.xy,
+            self.d - other.d,
+            self.dd - other.dd,
+            self.yd - other.yd,
         )
 
     @property
@@ -105,7 +105,9 @@ def change(before: Unit | None, after: Unit | None) -> Sums:
 
     A late event, a replaced vote and a forgotten unit are all such changes, in any order.
     """
-    return (_of(after) if after else NO_UNITS) - (_of(before) if before else NO_UNITS)
+    if before is None:
+        return _of(after) if after else NO_UNITS
+    return (_of(after) if after else NO_UNITS) - _of(before)
 
 
 def _of(unit: Unit) -> Sums:

@@ -12,12 +12,14 @@ tables nor where events come from.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 import msgspec
 
 from gateway.domain.experiments.effects import Kind
+from gateway.domain.experiments.feedback.judged import judged_units
 from gateway.domain.experiments.metrics import METRICS
 from gateway.domain.experiments.quantiles import bucket_of
 from gateway.domain.experiments.segment_values import Values
@@ -50,10 +52,11 @@ class Counts(msgspec.Struct, frozen=True, array_like=True):
     queue_us: int = 0
     engine_us: int = 0
     num_votes: int = 0
+    """Votes of people and programs; a judge's are no answers."""
 
     def __add__(self, other: Counts) -> Counts:
         """Return the counts of both."""
-        return Counts(*(mine + its for mine, its in zip(_values(self), _values(other), strict=True)))
+        return Counts(*map(operator.add, _values(self), _values(other)))
 
 
 NO_COUNTS = Counts()
@@ -75,8 +78,9 @@ class Event(msgspec.Struct, frozen=True):
     """Whether the request got the arm's whole treatment."""
     times_us: Mapping[str, int] = {}
     """The request's times, in microseconds, by their metrics, of those that have quantiles."""
-    votes: Mapping[str, int] = {}
-    """What the event adds to the unit's metrics of the project's own; a vote that is replaced is subtracted."""
+    votes: Mapping[str, tuple[int, int]] = {}
+    """What the event adds to the sum and to the number of the unit's votes by a metric of the project's own, a judge's
+    apart (`judged.judge_key`); a vote that is replaced is subtracted."""
     segments: Values = ()
     """The segments of its request; empty for votes, and where they are not known."""
 
@@ -114,7 +118,7 @@ class UnitState(msgspec.Struct, frozen=True, array_like=True):
     """Whether all its requests within the window got the arm's whole treatment."""
     counts: Counts
     votes: Mapping[str, tuple[int, int]]
-    """By metric the sum of the unit's votes, and how many there are."""
+    """By metric, a judge's apart, the sum of the unit's votes, and how many there are."""
     firsts: Mapping[str, First]
     days: Mapping[int, Did] = {}
     """By days since its first exposure, of those that are counted on their own (`num_ages`) and on which it did
@@ -244,6 +248,7 @@ def rows_of(state: UnitState | None, window_us: int, own: Mapping[str, Kind], *,
             if (unit := contribution(state.counts, name, state.before)) is not None:
                 sums[last, name] = unit
         sums |= {(last, name): unit for name, unit in _of_votes(state.votes, own, state.before)}
+        sums |= {(last, name): unit for name, unit in judged_units(state.votes, own)}
         times = {(last, name): bucket_of(each.us / US_PER_MS) for name, each in state.firsts.items()}
         for age in range(num_ages(window_us) if state.days else 0):
             did = state.days.get(age, NOT_ANYTHING)
@@ -387,9 +392,9 @@ def _with_votes(votes: Mapping[str, tuple[int, int]], event: Event) -> Mapping[s
     if not event.votes:
         return votes
     changed = dict(votes)
-    for metric, value in event.votes.items():
+    for metric, (more, num) in event.votes.items():
         total, num_votes = changed.get(metric, (0, 0))
-        changed[metric] = total + value, num_votes + event.counts.num_votes
+        changed[metric] = total + more, num_votes + num
     return {metric: both for metric, both in changed.items() if both != (0, 0)}
 
 

@@ -110,7 +110,79 @@ def recompute(export: dict[str, Any], segment: tuple[str, str] | None = None) ->
         "srm_log_e": srm,
         "is_srm": srm >= -math.log(SRM_ALPHA),
         "not_analysed": export["not_analysed"],
+        "judged": [
+            {"metric": name, "role": role, "arm": arm, "alpha": levels[role], "found": found}
+            for name, role, *_ in wanted
+            for arm in treatments
+            if (found := judged_of(tally, name, arm, levels[role])) is not None
+        ],
     }
+
+
+def judged_of(tally: Tally, metric: str, arm: int, alpha: float) -> dict[str, Any] | None:
+    """Return a metric by people's votes and a judge's. Of units about which both voted, y is the people's mean and x
+    the judge's, of others y is the judge's, all in millionths."""
+    nothing, epochs = dict.fromkeys(FIELDS, 0), []
+    for epoch in tally.shares:
+        pair = [
+            tuple(tally.sums.get((metric + end, one), {}).get(epoch, nothing) for end in (":both", ":judge"))
+            for one in (0, arm)
+        ]
+        if all(sums["n"] >= 2 for each in pair for sums in each):
+            epochs.append(pair)
+    if not epochs:
+        return None
+    control, treatment = ([judged_epoch(pair, one) for pair in epochs] for one in (0, 1))
+    labelled, judged = ([sum(pair[one][at]["n"] for pair in epochs) for one in (0, 1)] for at in (0, 1))
+    (powered, people, judge), (powered_b, people_b, judge_b) = (
+        [stratified([(units, means[at]) for units, means, _ in of_arm]) for at in range(3)]
+        for of_arm in (control, treatment)
+    )
+    u = sum(labelled) * tightest_u(alpha) / max(20, round(tally.tightest_at / 20))
+    return {
+        "num_labelled": labelled,
+        "num_judged": judged,
+        "control": powered,
+        "treatment": powered_b,
+        "effect": effect_of(powered, powered_b, sum(labelled) + sum(judged), sum(labelled) - 2, u, alpha),
+        "by_people": effect_of(people, people_b, sum(labelled), sum(labelled) - 2, u, alpha),
+        "by_judge": judge_b["mean"] - judge["mean"],
+        "judge_weights": [control[-1][2], treatment[-1][2]],
+    }
+
+
+def judged_epoch(pair: list[tuple[Sums, ...]], one: int) -> tuple[int, list[Mean], float]:
+    """Return of an epoch how many units both arms have, and of one arm the means with a judge's help, of people alone,
+    and of the judge alone, and the judge's weight."""
+    both, others = pair[one]
+    scores = dict.fromkeys(FIELDS, 0) | {
+        "n": both["n"] + others["n"],
+        "y": both["x"] + others["y"],
+        "yy": both["xx"] + others["yy"],
+    }
+    spread, shared = covariance(scores, "yy", "y", "y"), covariance(both, "xy", "x", "y")
+    weight = shared / (spread * (1 + both["n"] / others["n"])) if spread else 0.0
+    residual = covariance(both, "yy", "y", "y") + weight**2 * covariance(both, "xx", "x", "x") - 2 * weight * shared
+    alone = mean_of(both, 0.0, 0.0)
+    helped: Mean = {
+        "n": both["n"],
+        "mean": alone["mean"] + weight * (others["y"] / others["n"] - both["x"] / both["n"]),
+        "variance": max(0.0, residual) / both["n"] + weight**2 * covariance(others, "yy", "y", "y") / others["n"],
+    }
+    means = [
+        each | {"mean": each["mean"] / 1e6, "variance": each["variance"] / 1e12}
+        for each in (helped, alone, mean_of(scores, 0.0, 0.0))
+    ]
+    return sum(sums["n"] for each in pair for sums in each), means, weight
+
+
+def effect_of(control: Mean, treatment: Mean, n: int, degrees: int, u: float, alpha: float) -> dict[str, Any]:
+    effect, se = treatment["mean"] - control["mean"], math.sqrt(control["variance"] + treatment["variance"])
+    low, high, log_e = -math.inf, math.inf, 0.0
+    if se:
+        half, log_e = se * t_radius(degrees, u, alpha), t_log_e(effect / se, degrees, u)
+        low, high = effect - half, effect + half
+    return {"n": n, "effect": effect, "se": se, "interval": {"low": low, "high": high}, "log_e": log_e}
 
 
 def wanted_of(export: dict[str, Any]) -> tuple[list[tuple[str, str, str | None, float]], dict[str, float]]:
@@ -252,20 +324,22 @@ def comparison(
     control, treatment = map(stratified, strata)
     n = int(control["n"] + treatment["n"])
     u = n * tightest_u(alpha) / tally.tightest_at
-    effect, se = treatment["mean"] - control["mean"], math.sqrt(control["variance"] + treatment["variance"])
-    radius, low, high, log_e = t_radius(n - 2, u, alpha), -math.inf, math.inf, 0.0
-    if se:
-        low, high, log_e = effect - se * radius, effect + se * radius, t_log_e(effect / se, n - 2, u)
+    effect = effect_of(control, treatment, n, n - 2, u, alpha)
     valued = [sum(each["n"] for each in sums.values()) for sums in (first, second)]
     assigned = [sum(units[one] for units in tally.units.values()) for one in (0, arm)]
     return {
         "control": control,
         "treatment": treatment,
-        "effect": {"n": n, "effect": effect, "se": se, "interval": {"low": low, "high": high}, "log_e": log_e},
-        "relative": relative_interval(control, treatment, radius),
-        "is_better": None if goal is None or log_e < -math.log(alpha) else (effect > 0) == (goal == "increase"),
+        "effect": effect,
+        "relative": relative_interval(control, treatment, t_radius(n - 2, u, alpha)),
+        "is_better": is_better(effect, goal, alpha),
         "answered": [a / b for a, b in zip(valued, assigned, strict=True)] if all(assigned) else None,
     }
+
+
+def is_better(effect: dict[str, Any], goal: str | None, alpha: float) -> bool | None:
+    is_proven = effect["log_e"] >= -math.log(alpha)
+    return (effect["effect"] > 0) == (goal == "increase") if goal is not None and is_proven else None
 
 
 def tightest_u(alpha: float) -> float:

@@ -57,13 +57,13 @@ def context_of(
 def _note_exposure(call: Call, exposure: Exposure) -> None:
     """Have the reply and the log line name the arm of an experiment, whatever the reply is."""
     call.headers = (*call.headers, (HEADER, exposure.header))
-    call.fields = exposure.log_fields
+    call.fields = exposure.log_fields(call.tenant)
 
 
 def attach(call: Call, run: Run) -> None:
     """Give a reply the headers of its run, and close the run when the reply is over, however it ended."""
     call.headers, call.on_end, call.num_admitted = (*call.headers, *run.headers), run.close, len(run.prompts)
     if run.log_fields:
-        call.fields = call.fields | run.log_fields
+        call.fields = {**call.fields, **run.log_fields}
     if run.adapter_label is not None:
         call.headers = (*call.headers, (ADAPTER_HEADER, run.adapter_label))

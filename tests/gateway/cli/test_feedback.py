@@ -12,6 +12,7 @@ import pytest
 from gateway.exports.experiments.recompute import recompute
 from tests.gateway.cli.conftest import Cli
 from tests.gateway.evaluation.conftest import Site, other, site
+from tests.gateway.evaluation.test_judges import vote_as_people_and_a_judge
 
 __all__ = ["other", "site"]
 
@@ -62,6 +63,16 @@ async def test_an_export_is_a_private_file_of_which_the_script_makes_results(
     assert [arm["name"] for arm in shown["arms"]] == ["control", "warm"]
     code, _, err = await lorikeet(*export, "analysis", "--format", "csv", *tenant)
     assert code == 1 and "analysis come as json" in err
+
+
+async def test_results_show_what_people_would_say_with_the_help_of_a_judge(lorikeet: Cli, site: Site) -> None:
+    await vote_as_people_and_a_judge(site)
+    tenant = await site.conn.fetchval("SELECT name FROM projects WHERE id = $1", site.key.project_id)
+    code, out, err = await lorikeet("experiment", "results", site.experiment_id, "--tenant", tenant)
+    assert (code, err) == (0, "")
+    (row,) = [line for line in out.splitlines() if "20 and 20" in line]
+    assert row.split()[:2] == ["thumbs_up", "warm"] and "80 and 80" in row
+    assert "BY PEOPLE AND A JUDGE" in out
 
 
 async def test_traffic_of_the_demo_starts_the_draft_and_votes_about_each_reply(lorikeet: Cli, site: Site) -> None:

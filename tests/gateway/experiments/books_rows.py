@@ -26,6 +26,7 @@ from gateway.domain.experiments.definition import (
     Target,
     UnitSource,
 )
+from gateway.domain.experiments.feedback.votes import Source
 from gateway.experiments.bookkeeper import ExperimentBookkeeper
 from gateway.experiments.recount import Verification, verify
 
@@ -212,7 +213,7 @@ async def refuse(conn: Connection, made: Made, sent: Sent, num: int = 1) -> None
 
 _VOTE = """
     INSERT INTO feedback AS f (id, project_id, request_id, digest, metric, source, value, fingerprint, occurred_at)
-    VALUES ($1, $2, $3, $4, $5, 'user', $6, $7, $8)
+    VALUES ($1, $2, $3, $4, $5, $9, $6, $7, $8)
     ON CONFLICT (project_id, request_id, digest, metric, source) DO UPDATE SET
         value = excluded.value, occurred_at = excluded.occurred_at, withdrawn_at = NULL
     RETURNING id
@@ -223,7 +224,7 @@ _VOTE_EVENT = """
 _FIRST_VOTES = """
     WITH cast_now AS (
         INSERT INTO feedback (id, project_id, request_id, metric, source, value, fingerprint, occurred_at)
-        SELECT v.id, $2, v.request_id, 'paid', 'user', v.value, '', v.at
+        SELECT v.id, $2, v.request_id, 'paid', $7, v.value, '', v.at
         FROM unnest($3::text[], $4::text[], $5::bigint[], $6::timestamptz[]) AS v (id, request_id, value, at)
         RETURNING id, occurred_at
     )
@@ -233,11 +234,16 @@ _FIRST_VOTES = """
 
 
 async def vote_once_each(
-    conn: Connection, made: Made, request_ids: Sequence[str], values: Sequence[int], at: datetime.datetime
+    conn: Connection,
+    made: Made,
+    request_ids: Sequence[str],
+    values: Sequence[int],
+    at: datetime.datetime,
+    source: Source = "user",
 ) -> None:
     """Write the first vote about each of some requests, by the metric `paid`, in one statement."""
     ids, times = [new_id("fb") for _ in request_ids], [at] * len(request_ids)
-    await conn.execute(_FIRST_VOTES, made.id, made.project_id, ids, request_ids, values, times)
+    await conn.execute(_FIRST_VOTES, made.id, made.project_id, ids, request_ids, values, times, source)
 
 
 _WITHDRAW = "UPDATE feedback SET withdrawn_at = now() WHERE id = $1"
@@ -252,10 +258,11 @@ async def vote(
     digest: bytes | None = None,
     metric: str = "paid",
     at: datetime.datetime = NOW,
+    source: Source = "user",
 ) -> str:
     """Write a vote, or another value of it, as the feedback API does; returns its id."""
     async with conn.transaction():
-        values = made.project_id, request_id, digest, metric, value, b"", at
+        values = made.project_id, request_id, digest, metric, value, b"", at, source
         feedback_id: str = await conn.fetchval(_VOTE, new_id("fb"), *values)
         await conn.execute(_VOTE_EVENT, made.id, feedback_id, at)
     return feedback_id

@@ -119,6 +119,32 @@ async def test_a_unit_that_is_written_after_new_weights_is_told_to_all_gateways(
         assert await exposed_digests(conn, made.id) == (unit(1)[:8], bytes([1]))
 
 
+_EARLIER = "UPDATE experiment_units SET noted_at = noted_at - interval '5 minutes'"
+
+
+@pytest.mark.parametrize("by_ledger", [False, True])
+async def test_a_gateway_that_had_not_heard_of_new_weights_takes_no_unit_away_from_them(
+    database: Database, by_ledger: bool
+) -> None:
+    notes, cut_off = (Notes(database, Counter("lost", "", registry=CollectorRegistry())) for _ in range(2))
+    async with database.acquire() as conn:
+        made = await make_experiment(conn)
+        await conn.execute(_CLOSE, made.id, datetime.timedelta(minutes=11))
+        await keep_books(database)
+        notes.exposed(Exposure(made.id, "tone", 2, 0, "control", 2, "split", unit(1)))
+        await notes.flush()
+        await conn.execute(_EARLIER)
+        if by_ledger:
+            await send(conn, made, [Sent(unit(1), 1, epoch=1)])
+            await keep_books(database)
+        else:
+            cut_off.exposed(Exposure(made.id, "tone", 1, 1, "warm", 1, "split", unit(1)))
+            await cut_off.flush()
+        row = await conn.fetchrow("SELECT epoch, arm FROM experiment_units WHERE experiment_id = $1", made.id)
+        assert (row["epoch"], row["arm"]) == (2, 0)
+        assert await exposed_digests(conn, made.id) == (b"", b"")
+
+
 async def test_units_of_several_epochs_are_judged_by_their_own_shares(database: Database) -> None:
     async with database.acquire() as conn:
         made = await make_experiment(conn)

@@ -215,6 +215,45 @@ async def test_a_unit_that_a_gateway_noted_gets_the_arm_of_its_first_request(dat
     await check(database, made, 1)
 
 
+async def test_the_first_events_of_a_unit_are_all_counted_however_they_are_split(database: Database) -> None:
+    async with database.acquire() as conn:
+        made = await make_experiment(conn)
+        await vote(conn, made, 3, digest=unit(1), at=LONG_AGO + SECOND)  # before anything is known of the unit
+        await send(conn, made, [Sent(unit(2), at=LONG_AGO, request_id="req_two.1", tokens=10)])  # a prompt of many
+        await keep_books(database)
+        sent = [Sent(unit(n), at=LONG_AGO, request_id=each) for n, each in ((1, ""), (2, "req_two"), (3, ""), (3, ""))]
+        ids = await send(conn, made, [*sent, Sent(unit(4), at=LONG_AGO, finish_reason="error")])
+        await vote(conn, made, 4, request_id=ids[2], at=LONG_AGO + SECOND)
+        await refuse(conn, made, Sent(unit(4), at=LONG_AGO + SECOND), 2)
+        await keep_books(database)
+    assert await sums(database, made, "paid") == sums_of([Unit(3), Unit(4)])
+    assert await sums(database, made, "completion_tokens") == sums_of(
+        [Unit(5, d=1), Unit(15, d=1), Unit(10, d=2), Unit(5, d=1)]
+    )
+    assert await sums(database, made, "refusal_rate") == sums_of([Unit(0), Unit(0), Unit(0), Unit(1)])
+    await check(database, made, 4)
+
+
+@pytest.mark.parametrize("most", [1, 2, 1_000])
+async def test_new_units_begin_as_a_recount_begins_them(database: Database, most: int) -> None:
+    """Batches end between the requests of a unit, and between those and its votes."""
+    rng = random.Random(most)
+    async with database.acquire() as conn:
+        made = await make_experiment(conn)
+        for _ in range(3):
+            ids = await send(conn, made, [Sent(unit(rng.randrange(9)), at=LONG_AGO, tokens=n) for n in range(8)])
+            await vote(conn, made, 2, request_id=rng.choice(ids), at=LONG_AGO)
+            await vote(conn, made, 5, digest=unit(rng.randrange(9)), at=LONG_AGO)
+            while True:
+                async with database.transaction() as counting:
+                    counted = await count_events(counting, most)
+                if counted is None or not counted.num:
+                    break
+        num = await conn.fetchval("SELECT count(*) FROM experiment_units")
+    await keep_books(database)
+    await check(database, made, num)
+
+
 async def test_votes_of_any_number_and_size_are_counted_exactly(database: Database) -> None:
     largest, num = round(MAX_NUMBER) * MILLION, 10_000  # together beyond 64 bits
     async with database.acquire() as conn:

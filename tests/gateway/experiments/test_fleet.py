@@ -13,6 +13,7 @@ import time
 import zipfile
 from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import asyncpg
@@ -24,7 +25,9 @@ from gateway.content.keys import content_keys
 from gateway.db.experiments.units import FORGET
 from gateway.db.pool import Database
 from gateway.domain.experiments.assignment import assign, unit_digest
+from gateway.domain.experiments.exposure import log_id
 from gateway.experiments.keys import ProjectKeys
+from gateway.postgres import dump
 from gateway.settings import Settings
 from gateway.support.cipher import Cipher
 from tests.gateway.content.conftest import everything
@@ -242,7 +245,7 @@ def forms_of(name: str) -> list[bytes]:
 
 
 async def test_a_unit_can_be_read_nowhere_and_once_forgotten_not_even_its_digest(
-    fleet: Fleet, conn: asyncpg.Connection
+    fleet: Fleet, conn: asyncpg.Connection, tmp_path: Path
 ) -> None:
     key = await make_key(fleet.dsn, "private")
     await conn.execute(_METRICS, key.project_id)
@@ -275,10 +278,10 @@ async def test_a_unit_can_be_read_nowhere_and_once_forgotten_not_even_its_digest
     async with httpx.AsyncClient(base_url=fleet.gateways[0].url, headers=fleet.operator, timeout=PATIENCE_S) as admin:
         preview = await admin.post(f"{project}/experiments/preview", json={"experiment_id": made.id, "unit": NAME})
         assert preview.status_code == 200, preview.text
-        before = await published(fleet, admin, f"{project}/experiments/{made.id}")
+        before = await published(fleet, admin, f"{project}/experiments/{made.id}", tmp_path)
         reply = await admin.post(f"{project}/experiment_units/forget", json={"unit": NAME})
         assert (reply.status_code, reply.json()["experiments"]) == (200, 1)
-        after = await published(fleet, admin, f"{project}/experiments/{made.id}")
+        after = await published(fleet, admin, f"{project}/experiments/{made.id}", tmp_path)
     files = {str(path): path.read_bytes() for path in fleet.settings.data_dir.rglob("*") if path.is_file()}
     assert any("journal" in path for path in files) and any(path.endswith(".log") for path in files)
     for shown in (before, after, files):
@@ -289,13 +292,25 @@ async def test_a_unit_can_be_read_nowhere_and_once_forgotten_not_even_its_digest
     def with_digest(shown: dict[str, bytes]) -> set[str]:
         return {where for where, content in shown.items() if any(form in content for form in in_digest)}
 
-    assert {"tables", "exposures.csv", "outcomes.csv", "feedback.csv"} <= with_digest(before)
+    assert {"tables", "dump", "exposures.csv", "outcomes.csv", "feedback.csv"} <= with_digest(before)
     assert with_digest(after) == set()
+    logs = {where: content for where, content in files.items() if where.endswith(".log")}
+    assert with_digest(logs) == set()
+    for number in range(NUM_GATEWAYS):
+        written = logs[str(fleet.gateways[number].log)]
+        assert b"feature_flag.context.id" in written and log_id(digest).encode() in written
+        assert b"gen_ai.evaluation.name" in written
 
 
-async def published(fleet: Fleet, admin: httpx.AsyncClient, path: str) -> dict[str, bytes]:
-    """Return all that an installation shows of an experiment and of itself, and all rows of all tables."""
-    shown = {}
+def plain_dump(dsn: str, path: Path) -> bytes:
+    """Return a database as the SQL that `pg_dump` writes."""
+    dump._run("pg_dump", dsn, ["--format=plain", f"--file={path}"])
+    return path.read_bytes()
+
+
+async def published(fleet: Fleet, admin: httpx.AsyncClient, path: str, folder: Path) -> dict[str, bytes]:
+    """Return all that an installation shows of an experiment and of itself, all its rows, and a dump of them as SQL."""
+    shown = {"dump": await asyncio.to_thread(plain_dump, fleet.dsn, folder / "dump.sql")}
     for kind, suffix in EXPORTS:
         reply = await admin.get(f"{path}/exports", params={"kind": kind, "format": suffix})
         assert reply.status_code == 200, reply.text

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import random
 
+import asyncpg
 import pytest
 
 from gateway.db.experiments.segments import load_segment_units, load_segments
@@ -77,15 +78,32 @@ async def test_segments_are_bounded_and_equal_a_recount_in_every_integer(databas
         assert sum((await units_of(database, made, kind)).values()) == num_units - 1
 
 
+_UNKNOWN = """
+    UPDATE experiment_requests
+    SET api_key_id = NULL, endpoint = NULL, stream = NULL, service_tier = NULL, gateway = NULL
+"""
+
+
 async def test_requests_from_before_segments_are_in_none(database: Database) -> None:
     async with database.acquire() as conn:
         made = await make_experiment(conn)
         await send(conn, made, [Sent(unit(1), at=LONG_AGO)])
-        await conn.execute("UPDATE experiment_requests SET gateway = NULL, stream = NULL, endpoint = NULL")
+        await conn.execute(_UNKNOWN)
         await keep_books(database)
         await send(conn, made, [Sent(unit(1), at=LONG_AGO + SECOND)])
     await keep_books(database)
     assert await units_of(database, made, "stream") == {}
+    await check(database, made, 1)
+
+
+@pytest.mark.parametrize("column", ["api_key_id", "endpoint", "stream", "service_tier", "gateway"])
+async def test_no_request_can_have_some_of_its_segments_alone(database: Database, column: str) -> None:
+    async with database.acquire() as conn:
+        made = await make_experiment(conn)
+        await send(conn, made, [Sent(unit(1), at=LONG_AGO)])
+        with pytest.raises(asyncpg.CheckViolationError):
+            await conn.execute(f"UPDATE experiment_requests SET {column} = NULL")
+    await keep_books(database)
     await check(database, made, 1)
 
 

@@ -172,7 +172,9 @@ async def test_the_script_makes_of_an_export_what_the_kept_look_in_it_shows(data
             for n in range(80)
         ]
         for number, request_id in enumerate(await send(conn, made, sent)):
-            await vote(conn, made, number % 3, request_id=request_id, at=long_ago)
+            await vote(conn, made, number % 2, request_id=request_id, at=long_ago, source="judge")
+            if number % 8 < 3:
+                await vote(conn, made, number % 3, request_id=request_id, at=long_ago)
         await keep_books(database)
         look = await read_look(conn, made)
         segments = [each for kind in KINDS for each in await read_segments(conn, made, kind)]
@@ -182,7 +184,7 @@ async def test_the_script_makes_of_an_export_what_the_kept_look_in_it_shows(data
         whole = json.loads(b"".join([chunk async for chunk in export.chunks()]))
     assert len(whole["units"]) and len(whole["sums"]) and len(whole["looks"]) == 1
     published = msgspec.to_builtins(look.results)
-    assert [arm["units"] for arm in published["arms"]] == [40, 40]
+    assert [arm["units"] for arm in published["arms"]] == [40, 40] and len(published["judged"]) == 1
     del published["may_decide"]  # which depends on the day of asking
     assert_same(recompute(whole), published)
     found = {(each["split"]["kind"], each["split"]["value"]): each for each in segments_of(whole)}

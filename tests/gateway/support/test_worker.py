@@ -39,3 +39,23 @@ async def test_it_is_woken_between_steps() -> None:
     await asyncio.wait_for(step.done.wait(), PATIENCE_S)
     task.cancel()
     await asyncio.wait([task])
+
+
+async def test_steps_begin_at_an_interval_where_that_is_asked_for() -> None:
+    """A step that takes longer than the interval is followed by the next one almost at once."""
+    interval_s, began_s = 1.0, list[float]()
+    loop = asyncio.get_running_loop()
+    done = asyncio.Event()
+
+    async def step() -> None:
+        began_s.append(loop.time())
+        await asyncio.sleep(interval_s * 0.6)
+        if len(began_s) == 2:
+            done.set()
+
+    task = asyncio.create_task(forever(step, interval_s, name="test", by_starts=True))
+    await asyncio.wait_for(done.wait(), PATIENCE_S)
+    task.cancel()
+    await asyncio.wait([task])
+    assert began_s[1] - began_s[0] < interval_s * 1.6, "not the interval after its end"
+    assert began_s[1] - began_s[0] >= interval_s * 0.79

@@ -42,9 +42,9 @@ _DIFFERENCES = """
         UNION
         SELECT c.feedback_id, c.experiment_id, c.digest FROM asked a JOIN feedback_counted c ON c.feedback_id = a.id
     )
-    SELECT b.id, b.experiment_id, b.digest, a.metric, a.value, (extract(epoch FROM a.occurred_at) * 1000000)::bigint
-               AS at_us, a.withdrawn_at IS NOT NULL AS is_withdrawn, c.value AS counted_value,
-           (extract(epoch FROM c.occurred_at) * 1000000)::bigint AS counted_us
+    SELECT b.id, b.experiment_id, b.digest, a.metric, a.source = 'judge' AS is_by_judge, a.value,
+           (extract(epoch FROM a.occurred_at) * 1000000)::bigint AS at_us, a.withdrawn_at IS NOT NULL AS is_withdrawn,
+           c.value AS counted_value, (extract(epoch FROM c.occurred_at) * 1000000)::bigint AS counted_us
     FROM about b JOIN asked a ON a.id = b.id
         LEFT JOIN feedback_counted c ON c.feedback_id = b.id AND c.experiment_id = b.experiment_id
     ORDER BY b.id, b.experiment_id
@@ -57,10 +57,10 @@ async def differences(
     """Return what these feedbacks, and all about these requests, are about, and what is counted of them."""
     found = []
     for row in await conn.fetch(_DIFFERENCES, list(feedback_ids), list(request_ids)):
-        vote = Vote(row["id"], row["metric"], row["value"], row["at_us"])
+        vote = Vote(row["id"], row["metric"], row["value"], row["at_us"], row["is_by_judge"])
         counted = None
         if row["counted_us"] is not None:
-            counted = Vote(row["id"], row["metric"], row["counted_value"], row["counted_us"])
+            counted = Vote(row["id"], row["metric"], row["counted_value"], row["counted_us"], row["is_by_judge"])
         unit = row["experiment_id"], row["digest"]
         found.append(Difference(row["id"], unit, counted, None if row["is_withdrawn"] else vote))
     return found

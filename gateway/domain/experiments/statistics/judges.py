@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from statistics import fmean, variance
+import math
 
 import msgspec
+
+from gateway.domain.experiments.effects import Effect, Interval, Mean
+from gateway.domain.experiments.statistics.sequences import information, t_log_e, t_radius
+from gateway.domain.experiments.sums import Sums
 
 
 class Judged(msgspec.Struct, frozen=True):
@@ -18,24 +21,42 @@ class Judged(msgspec.Struct, frozen=True):
     """Lambda: 0 where the judge tells nothing about labels."""
 
 
-def prediction_powered(labels: Sequence[float], scores: Sequence[float], other_scores: Sequence[float]) -> Judged:
+def prediction_powered(labelled: Sums, others: Sums) -> Judged:
     """Return the mean label of an arm from n labelled and N merely judged answers.
 
-    labels, scores: n human labels and the judge's scores of the same answers, which were drawn at random.
-    other_scores: N scores of the rest. With f, g the scores: lambda = Cov(y, f) / (Var(f and g) (1 + n/N)),
-    mean = mean(y) + lambda (mean(g) - mean(f)), Var = Var(y - lambda f) / n + lambda**2 Var(g) / N.
-    Raises ValueError: when there are fewer than two of either, or labels and scores differ in number.
+    labelled: with each label for y and the judge's score of the same answer for x; these answers were drawn at random.
+    others: with the judge's score of each other answer for y. With f, g the scores: lambda = Cov(y, f) / (Var(f and g)
+    (1 + n/N)), mean = mean(y) + lambda (mean(g) - mean(f)), Var = Var(y - lambda f) / n + lambda**2 Var(g) / N.
+    Raises ValueError: when there are fewer than two of either.
     """
-    n, num_other = len(labels), len(other_scores)
-    if n < 2 or num_other < 2 or len(scores) != n:
-        raise ValueError("two labelled and two other answers are needed, and a score for each label")
-    y_mean, f_mean = fmean(labels), fmean(scores)
-    covariance = sum((y - y_mean) * (f - f_mean) for y, f in zip(labels, scores, strict=True)) / (n - 1)
-    spread = variance([*scores, *other_scores])
-    weight = covariance / (spread * (1 + n / num_other)) if spread else 0.0
-    residuals = [y - weight * f for y, f in zip(labels, scores, strict=True)]
+    if labelled.n < 2 or others.n < 2:
+        raise ValueError("two labelled and two other answers are needed")
+    covariance = labelled.covariance("x", "y")
+    spread = scores_of(labelled, others).variance
+    weight = covariance / (spread * (1 + labelled.n / others.n)) if spread else 0.0
+    residual = labelled.variance + weight**2 * labelled.covariance("x", "x") - 2 * weight * covariance
     return Judged(
-        y_mean + weight * (fmean(other_scores) - f_mean),
-        variance(residuals) / n + weight**2 * variance(other_scores) / num_other,
+        labelled.mean + weight * (others.mean - labelled.x / labelled.n),
+        max(0.0, residual) / labelled.n + weight**2 * others.variance / others.n,
         weight,
     )
+
+
+def scores_of(labelled: Sums, others: Sums) -> Sums:
+    """Return the sums of all scores of the judge, with each for y."""
+    return Sums(labelled.n + others.n, labelled.x + others.y, labelled.xx + others.yy)
+
+
+def effect_of_labels(
+    control: Mean, treatment: Mean, num: int, num_labelled: int, *, alpha: float, tightest_at: int, num_arms: int = 2
+) -> Effect:
+    """Return an effect with an interval that holds at every look. What it learns from are the labels.
+
+    num: answers of both arms, judged or labelled. tightest_at: labels of both arms at which the interval is tightest.
+    num_arms: the means that were estimated.
+    """
+    effect, se = treatment.mean - control.mean, math.sqrt(max(0.0, control.variance + treatment.variance))
+    u = information(num_labelled, tightest_at, alpha)
+    half = t_radius(num_labelled - num_arms, u, alpha) * se if se else math.inf
+    log_e = t_log_e(effect / se, num_labelled - num_arms, u) if se else 0.0
+    return Effect(num, effect, se, Interval(effect - half, effect + half), log_e)

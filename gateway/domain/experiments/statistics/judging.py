@@ -12,7 +12,6 @@ Nothing here calls a model: whoever asks the judge hands over verdicts.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from math import log1p
 from statistics import fmean
@@ -21,9 +20,9 @@ from typing import Literal
 import msgspec
 
 from gateway.domain.errors import InvalidRequest
-from gateway.domain.experiments.effects import Effect, Interval
-from gateway.domain.experiments.statistics.judges import prediction_powered
-from gateway.domain.experiments.statistics.sequences import information, t_log_e, t_radius
+from gateway.domain.experiments.effects import Effect, Mean
+from gateway.domain.experiments.statistics.judges import effect_of_labels, prediction_powered
+from gateway.domain.experiments.sums import Unit, sums_of
 
 Verdict = Literal["first", "second", "tie"]
 """What a judge says of two answers, by the places in which they were shown."""
@@ -111,48 +110,21 @@ def preference(pairs: Sequence[Pair], *, alpha: float, tightest_at: int) -> Pref
     others = [score for pair, score in zip(pairs, scores, strict=True) if pair.label is None]
     if len(labelled) < 2 or len(others) < 2:
         return None
-    judged = prediction_powered([label for label, _ in labelled], [score for _, score in labelled], others)
-    num_labelled, se = len(labelled), math.sqrt(max(0.0, judged.variance))
+    judged = prediction_powered(sums_of(Unit(*each) for each in labelled), sums_of(map(Unit, others)))
+    num_labelled = len(labelled)
     return Preference(
         num_labelled,
         len(others),
         judged.judge_weight,
         fmean(pair.follows_place for pair in pairs),
         fmean(pair.score for pair in pairs),
-        _watched(judged.mean - 0.5, se, len(pairs), num_labelled, num_labelled - 1, alpha, tightest_at),
+        effect_of_labels(
+            Mean(0, 0.5, 0.0),
+            Mean(num_labelled, judged.mean, judged.variance),
+            len(pairs),
+            num_labelled,
+            num_arms=1,
+            alpha=alpha,
+            tightest_at=tightest_at,
+        ),
     )
-
-
-class ArmVotes(msgspec.Struct, frozen=True):
-    """The votes of a metric about one arm: a mean of each unit by people, by a judge, or by both."""
-
-    labels: Sequence[float]
-    """People's means of the units that have both, drawn at random."""
-    scores: Sequence[float]
-    """The judge's means of the same units."""
-    other_scores: Sequence[float]
-    """The judge's means of all other units."""
-
-
-def rectified_effect(control: ArmVotes, arm: ArmVotes, *, alpha: float, tightest_at: int) -> Effect | None:
-    """Return by how much people would vote an arm above the control; None with too few votes of either arm.
-
-    tightest_at: labelled units of both arms at which the interval is tightest.
-    """
-    if any(len(votes.labels) < 2 or len(votes.other_scores) < 2 for votes in (control, arm)):
-        return None
-    means = [prediction_powered(each.labels, each.scores, each.other_scores) for each in (control, arm)]
-    effect, se = means[1].mean - means[0].mean, math.sqrt(max(0.0, sum(each.variance for each in means)))
-    num_labelled = len(control.labels) + len(arm.labels)
-    num_units = num_labelled + len(control.other_scores) + len(arm.other_scores)
-    return _watched(effect, se, num_units, num_labelled, num_labelled - 2, alpha, tightest_at)
-
-
-def _watched(
-    effect: float, se: float, num: int, num_labelled: int, degrees: int, alpha: float, tightest_at: int
-) -> Effect:
-    """Return an effect with an interval that holds at every look. What it learns from are the labels."""
-    u = information(num_labelled, tightest_at, alpha)
-    half = t_radius(degrees, u, alpha) * se if se else math.inf
-    log_e = t_log_e(effect / se, degrees, u) if se else 0.0
-    return Effect(num, effect, se, Interval(effect - half, effect + half), log_e)

@@ -8,7 +8,7 @@ import pytest
 
 from gateway.db.ids import new_id
 from gateway.domain.experiments.assignment import OPEN_FEATURE_REASONS, Reason, unit_digest
-from gateway.domain.experiments.exposure import Exposure
+from gateway.domain.experiments.exposure import Exposure, log_id
 from gateway.domain.experiments.feedback.vote_ids import is_signed, request_id_of, signed_id
 
 KEY = bytes(range(32))
@@ -22,17 +22,20 @@ def test_the_header_is_a_structured_field_and_the_log_line_has_no_unit(reason: R
     exposure = Exposure("exp_1", "support-tone", 3, 1, "warm", 1, reason, digest)
     assert _ITEM.fullmatch(exposure.header)
     assert exposure.header == f'"support-tone";v=3;arm="warm";reason={OPEN_FEATURE_REASONS[reason]}'
-    assert exposure.log_fields == {
+    assert exposure.log_fields("proj_1") == {
+        "feature_flag.provider.name": "lorikeet",
+        "feature_flag.set.id": "proj_1",
         "feature_flag.key": "support-tone",
         "feature_flag.version": "3",
         "feature_flag.result.variant": "warm",
         "feature_flag.result.reason": OPEN_FEATURE_REASONS[reason],
-        "feature_flag.context.id": digest.hex(),
+        "feature_flag.context.id": log_id(digest),
     }
+    assert digest.hex() not in log_id(digest) and log_id(digest) not in digest.hex()
 
 
 def test_without_a_unit_the_log_line_has_no_digest() -> None:
-    assert "feature_flag.context.id" not in Exposure("exp_1", "a", 1, 0, "control", 0, "no_unit").log_fields
+    assert "feature_flag.context.id" not in Exposure("exp_1", "a", 1, 0, "control", 0, "no_unit").log_fields("proj_1")
 
 
 @pytest.mark.parametrize("prefix", ["chatcmpl-", "cmpl-", "req_"])

@@ -256,13 +256,16 @@ def test_primary_metrics_share_their_level() -> None:
 def test_a_judge_shortens_what_humans_say_without_bias() -> None:
     y, f = [1, 0, 1, 1, 0, 1, 0, 1], [0.9, 0.2, 0.7, 0.8, 0.4, 0.6, 0.3, 0.9]
     g = [0.8, 0.1, 0.6, 0.9, 0.5, 0.7, 0.2, 0.4, 0.9, 0.3, 0.6, 0.8, 0.7, 0.5, 0.2, 0.9]
-    found = prediction_powered(y, f, g)
+    others = sums_of(map(Unit, g))
+    found = prediction_powered(sums_of(map(Unit, y, f)), others)
     assert (found.judge_weight, found.mean) == (near(1.232464), near(0.586486))
     assert math.sqrt(found.variance) == near(0.121539)
-    human = prediction_powered(y, [0.5] * 8, [0.5] * 16)  # a judge that tells nothing
+    silent = sums_of([Unit(0.5)] * 16)  # of a judge that tells nothing
+    human = prediction_powered(sums_of(Unit(each, 0.5) for each in y), silent)
     assert (human.mean, math.sqrt(human.variance)) == (0.625, near(0.182981))
-    with pytest.raises(ValueError):
-        prediction_powered(y, f[1:], g)
+    for labelled, rest in ((sums_of([Unit(1, 0.9)]), others), (sums_of(map(Unit, y, f)), sums_of([Unit(0.5)]))):
+        with pytest.raises(ValueError):
+            prediction_powered(labelled, rest)
 
 
 @pytest.mark.parametrize(

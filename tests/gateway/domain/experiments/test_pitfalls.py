@@ -120,6 +120,10 @@ PITFALLS: dict[str, tuple[str, ...]] = {
     "a judge that is biased": (
         f"{DOMAIN}/test_watched.py::test_a_biased_judge_biases_nothing",
         f"{DOMAIN}/test_formulas.py::test_a_judge_shortens_what_humans_say_without_bias",
+        f"{DOMAIN}/test_judging.py::test_a_judge_that_follows_the_place_says_nothing",
+        f"{DOMAIN}/test_judged.py::test_a_judge_that_is_kinder_to_one_arm_makes_no_effect_and_hides_none",
+        f"{TABLES}/test_judges.py::test_a_judge_that_is_kinder_to_an_arm_makes_no_effect_through_the_tables",
+        f"{VOTES}/test_judges.py::test_a_judge_votes_about_every_reply_and_people_about_a_fifth",
     ),
     "deletion": (
         f"{TABLES}/test_forget.py::test_a_forgotten_unit_leaves_no_digest_and_no_part_of_a_sum",
@@ -132,8 +136,12 @@ PITFALLS: dict[str, tuple[str, ...]] = {
         f"{DOMAIN}/test_formulas.py::test_days_until_an_effect_is_found_are_said_beforehand",
         f"{ADMIN}/test_findings.py::test_a_preview_says_how_long_an_experiment_takes",
     ),
-    "the cycle of a week": (
+    "the cycle of a week, and novelty": (
         f"{DOMAIN}/test_results.py::test_nothing_is_decided_before_its_days_nor_with_a_wrong_sample_ratio",
+        f"{TABLES}/test_ages.py::test_an_effect_that_fades_by_day_is_shown_as_fading",
+        f"{TABLES}/test_ages.py::test_units_that_did_nothing_on_a_day_count_as_nothing",
+        f"{TABLES}/test_ages.py::test_a_decision_waits_for_its_days_however_clear_the_effect",
+        f"{DOMAIN}/test_ages.py::test_days_without_an_effect_make_no_false_trend",
     ),
     "another tenant": (
         f"{DOMAIN}/test_assignment.py::test_digests_of_two_projects_differ",

@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gateway.domain.experiments.effects import Kind
+from gateway.domain.experiments.feedback.judged import judge_key
 from gateway.domain.experiments.quantiles import bucket_of
 from gateway.domain.experiments.sums import NO_UNITS, Sums, Unit, sums_of
 from gateway.domain.experiments.units import (
@@ -54,11 +55,11 @@ def units_events(draw: st.DrawFn) -> list[Event]:
             times = {"ttft_ms": draw(st.integers(0, 9))}
             events.append(Event(at_us, request_id, correction, arm, 1, times_us=times, segments=segments))
     for number in range(draw(st.integers(0, 4))):
-        metric, value = draw(st.sampled_from(["thumbs_up", "paid"])), draw(small)
-        at_us = draw(st.integers(0, 20 * DAY_US))
-        events.append(Event(at_us, f"req_{number}", Counts(num_votes=1), votes={metric: value}))
+        key, value = draw(st.sampled_from(["thumbs_up", "paid", judge_key("paid")])), draw(small)
+        at_us, num_votes = draw(st.integers(0, 20 * DAY_US)), int(key != judge_key("paid"))
+        events.append(Event(at_us, f"req_{number}", Counts(num_votes=num_votes), votes={key: (value, 1)}))
         if draw(st.booleans()):
-            events.append(Event(at_us, f"req_{number}", Counts(num_votes=-1), votes={metric: -value}))
+            events.append(Event(at_us, f"req_{number}", Counts(num_votes=-num_votes), votes={key: (-value, -1)}))
     return draw(st.permutations(events))
 
 
@@ -190,7 +191,7 @@ def test_only_errors_and_refusals_count_before_the_window_has_closed() -> None:
 def test_what_comes_after_the_window_or_before_the_first_exposure_is_left_out() -> None:
     exposed = Event(DAY_US, "req_2", Counts(1, cost_nanos=1), (1, 0))
     late = Event(DAY_US + WINDOW_US, "req_3", Counts(1, cost_nanos=10), (1, 0))
-    early = Event(DAY_US - 1, "req_1", Counts(num_votes=1), votes={"thumbs_up": 1})
+    early = Event(DAY_US - 1, "req_1", Counts(num_votes=1), votes={"thumbs_up": (1, 1)})
     last = Event(DAY_US + WINDOW_US - 1, "req_4", Counts(1, cost_nanos=100), (1, 0))
     state = folded([late, early, exposed, last], WINDOW_US)
     assert state is not None

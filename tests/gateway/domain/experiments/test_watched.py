@@ -13,7 +13,7 @@ import pytest
 from gateway.domain.experiments import effects, sizes
 from gateway.domain.experiments.statistics import counts, many
 from gateway.domain.experiments.statistics.judges import prediction_powered
-from gateway.domain.experiments.sums import Sums
+from gateway.domain.experiments.sums import Sums, Unit, sums_of
 from tests.gateway.domain.experiments.looks import (
     SHAPES,
     Arm,
@@ -239,7 +239,8 @@ def test_a_biased_judge_biases_nothing(full: bool) -> None:
         truth = rng.random(2_000) < 0.6
         judge = np.clip(truth * 0.5 + 0.45 + rng.normal(0, 0.15, 2_000), 0, 1)
         human = rng.random(2_000) < 0.05
-        own = prediction_powered(truth[human].astype(float).tolist(), judge[human].tolist(), judge[~human].tolist())
+        labelled = sums_of(map(Unit, truth[human].astype(float).tolist(), judge[human].tolist()))
+        own = prediction_powered(labelled, sums_of(map(Unit, judge[~human].tolist())))
         held += abs(own.mean - 0.6) <= 1.96 * math.sqrt(own.variance)
     tell("a judge 20 points off", coverage=held / num_runs)
     assert abs(held / num_runs - 0.95) <= (0.015 if full else 0.04)
