@@ -29,7 +29,7 @@ test: export OMP_NUM_THREADS = 1
 test: export PYTHONDONTWRITEBYTECODE =  # hundreds of processes start, and would compile all modules again
 test: $(VENV)/.installed-dev $(DEMO_MODEL)
 	$(BIN)/python -m tests.browser.install
-	@$(BIN)/pytest --cache-clear -n auto --maxprocesses 8 --dist loadfile --no-loadscope-reorder; \
+	@$(BIN)/pytest --cache-clear --workers auto; \
 	ended=$$?; if test $$ended -eq 1; then $(BIN)/python -m tests.once_more; ended=$$?; fi; exit $$ended
 
 check: $(VENV)/.installed-dev
