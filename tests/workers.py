@@ -184,6 +184,8 @@ def _settle(config: pytest.Config, name: str) -> None:
     config.pluginmanager.unregister(name="terminalreporter")
     capture = config.pluginmanager.getplugin("capturemanager")
     capture.stop_global_capturing()
+    if config.option.capture != "no":  # what threads print between tests belongs to none
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.__stdout__.fileno())
     capture.start_global_capturing()
     folders = config._tmp_path_factory  # type: ignore[attr-defined]
     folders._basetemp = folders.mktemp(name, numbered=False)
