@@ -114,8 +114,8 @@ long-pools: $(VENV)/.installed-dev
 # Last, 100,000 requests under 1,000 kills, in rounds of a seed each: an hour. FIRST_SEED goes on from one, and NUM_ROUNDS
 # runs fewer.
 long-experiments: $(VENV)/.installed-dev
-	$(BIN)/pytest --full -s tests/gateway/domain/experiments tests/gateway/experiments tests/e2e/test_experiment_arms.py \
-	    tests/faults/test_experiment_kills.py
+	$(BIN)/pytest --full -s tests/gateway/domain/experiments tests/gateway/experiments tests/gateway/evaluation/test_kills.py \
+	    tests/e2e/test_experiment_arms.py tests/faults/test_experiment_kills.py
 
 # Votes that one gateway keeps in a second, in batches of 1,000: half a minute.
 #     make bench-votes ARGS="--batch 100 --senders 8"

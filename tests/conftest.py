@@ -23,11 +23,8 @@ if not Path("/dev/nvidiactl").exists():
 # Each HTTP client parses all authorities of the machine otherwise, which takes longer than most of what it asks.
 os.environ["SSL_CERT_FILE"] = str(Path(__file__).parent / "installation" / "authority.pem")
 
-NUM_BROWSER_HOUSES = 2
 _INSTALLED_APART = ("test_experiment_arms.py", "test_signatures.py")
 """End-to-end tests that start an installation of their own, and so need not wait for those that share one."""
-
-_BROWSER_FILES = sorted(path.name for path in (Path(__file__).parent / "browser").glob("test_*.py"))
 
 _KEEPER = pytest.StashKey[Keeper]()
 MAX_WORKERS = 8
@@ -158,7 +155,13 @@ LONGEST = (
     "tests/gateway/test_schemathesis.py",
     "tests/gateway/limits/test_simulation.py",
     "tests/faults/",
+    "tests/gateway/agent/",
+    "tests/gateway/admin/test_access.py",
     "tests/engine/models/test_demo_numerics.py",
+    "tests/engine/models/test_demo_speculation.py",
+    "tests/engine/cpu/test_quantization.py",
+    "tests/engine/cuda/",
+    "tests/kernels/gpu/",
     "tests/gateway/billing/test_query_plans.py",
 )
 
@@ -177,12 +180,11 @@ def group_of(item: pytest.Item) -> str:
     """Return the name of the tests that one worker runs: those of a file, so that it starts their servers once.
 
     The end-to-end tests share one worker but for those with an installation of their own, and those in a browser share
-    two, with a house and a browser in each.
+    another one, with their house and their browser.
     """
     path = item.path.relative_to(item.config.rootpath)
-    if "browser" in path.parts:
-        return f"browser {_BROWSER_FILES.index(path.name) % NUM_BROWSER_HOUSES}"
-    return "e2e" if "e2e" in path.parts and path.name not in _INSTALLED_APART else path.as_posix()
+    shared = {"browser", "e2e"} & set(path.parts)
+    return shared.pop() if shared and path.name not in _INSTALLED_APART else path.as_posix()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
