@@ -7,6 +7,7 @@ fails the test that it ran, and another one goes on with the rest of its group. 
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import gc
 import os
@@ -60,6 +61,7 @@ class Workers:
     def pytest_runtestloop(self, session: pytest.Session) -> bool | None:
         if session.testsfailed or session.config.option.collectonly or not session.items:
             return None
+        atexit.register(_end_at_once, session)
         self._groups.extend(grouped(session.items, self._name_of))
         gc.collect()
         gc.freeze()  # pages that no worker's collector writes to are shared by all of them
@@ -141,6 +143,13 @@ class Workers:
             self._start(session)
 
 
+def _end_at_once(session: pytest.Session) -> None:
+    """End this process as the session ended: to free every object would take seconds."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(session.exitstatus)
+
+
 class _Worker:
     """A process that runs tests, as the one that started it knows it."""
 
@@ -175,7 +184,7 @@ def _work(session: pytest.Session, connection: Connection, name: str) -> NoRetur
         code = 1
         os.write(2, traceback.format_exc().encode())
     finally:
-        os._exit(code)  # to free every object would take seconds
+        os._exit(code)
 
 
 def _settle(config: pytest.Config, name: str) -> None:
