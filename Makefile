@@ -29,7 +29,7 @@ test: export OMP_NUM_THREADS = 1
 test: export PYTHONDONTWRITEBYTECODE =  # hundreds of processes start, and would compile all modules again
 test: $(VENV)/.installed-dev $(DEMO_MODEL)
 	$(BIN)/python -m tests.browser.install
-	@$(BIN)/pytest --cache-clear -n auto --maxprocesses 8 --dist loadfile --no-loadscope-reorder; \
+	@$(BIN)/pytest --cache-clear --workers auto; \
 	ended=$$?; if test $$ended -eq 1; then $(BIN)/python -m tests.once_more; ended=$$?; fi; exit $$ended
 
 check: $(VENV)/.installed-dev
@@ -114,8 +114,8 @@ long-pools: $(VENV)/.installed-dev
 # Last, 100,000 requests under 1,000 kills, in rounds of a seed each: an hour. FIRST_SEED goes on from one, and NUM_ROUNDS
 # runs fewer.
 long-experiments: $(VENV)/.installed-dev
-	$(BIN)/pytest --full -s tests/gateway/domain/experiments tests/gateway/experiments tests/e2e/test_experiment_arms.py \
-	    tests/faults/test_experiment_kills.py
+	$(BIN)/pytest --full -s tests/gateway/domain/experiments tests/gateway/experiments tests/gateway/evaluation/test_kills.py \
+	    tests/e2e/test_experiment_arms.py tests/faults/test_experiment_kills.py
 
 # Votes that one gateway keeps in a second, in batches of 1,000: half a minute.
 #     make bench-votes ARGS="--batch 100 --senders 8"

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import atexit
 import gc
 import os
 from collections.abc import AsyncIterator, Generator, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import structlog
@@ -16,6 +14,7 @@ from gateway.db.pool import Database
 from tests.installation.databases import RUN_VARIABLE, Databases, Keeper, server_dsn
 from tests.installation.databases import with_database as with_database
 from tests.kernels.count import CaseCount
+from tests.workers import WORKER_VARIABLE, Workers
 
 # Read by Triton at its import: where there is no GPU, its kernels are interpreted on the CPU.
 if not Path("/dev/nvidiactl").exists():
@@ -24,19 +23,15 @@ if not Path("/dev/nvidiactl").exists():
 # Each HTTP client parses all authorities of the machine otherwise, which takes longer than most of what it asks.
 os.environ["SSL_CERT_FILE"] = str(Path(__file__).parent / "installation" / "authority.pem")
 
-NUM_BROWSER_HOUSES = 2
 _INSTALLED_APART = ("test_experiment_arms.py", "test_signatures.py")
 """End-to-end tests that start an installation of their own, and so need not wait for those that share one."""
 
-_BROWSER_FILES = sorted(path.name for path in (Path(__file__).parent / "browser").glob("test_*.py"))
-
 _KEEPER = pytest.StashKey[Keeper]()
-_FOLDER = "run_folder"
-"""What the controller tells its workers: where the keeper is."""
+MAX_WORKERS = 8
 
 
 def _keeper(config: pytest.Config) -> Keeper:
-    """The run's one; it lives as long as the process that pytest was started in."""
+    """Return the run's one; it lives as long as the process that pytest was started in."""
     if _KEEPER not in config.stash:
         config.stash[_KEEPER] = Keeper()
         os.environ[RUN_VARIABLE] = str(config.stash[_KEEPER].folder)
@@ -54,19 +49,18 @@ def log_plainly() -> None:
     structlog.configure([*processors, structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)])
 
 
-@pytest.hookimpl(optionalhook=True)
-def pytest_configure_node(node: Any) -> None:
-    """Tell a worker of pytest-xdist where the run's server is."""
-    node.workerinput[_FOLDER] = str(_keeper(node.config).folder)
-
-
 def pytest_configure(config: pytest.Config) -> None:
     log_plainly()
-    if (workerinput := getattr(config, "workerinput", None)) is not None:
-        os.environ[RUN_VARIABLE] = workerinput[_FOLDER]
-        atexit.register(os._exit, 0)  # its reports are sent; to free every object would take seconds
-    else:
-        config.pluginmanager.register(CaseCount(config))
+    config.pluginmanager.register(CaseCount(config))
+    if num := _num_workers(config.getoption("workers")):
+        _keeper(config)  # before there are workers, which share it
+        config.pluginmanager.register(Workers(config, num, group_of))
+
+
+def _num_workers(asked: str) -> int:
+    """Return the number of worker processes; by itself two for each processor and one more: most tests wait for
+    servers, deadlines and browsers."""
+    return min(2 * (os.cpu_count() or 1) + 1, MAX_WORKERS) if asked == "auto" else int(asked)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -76,8 +70,6 @@ def pytest_collection(session: pytest.Session) -> Generator[None, object, object
     try:
         return (yield)
     finally:
-        if hasattr(session.config, "workerinput"):  # any other process ends by freeing them
-            gc.freeze()
         gc.enable()
 
 
@@ -90,14 +82,13 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 def run_folder(request: pytest.FixtureRequest) -> Path:
     """The folder that all processes of a run share. Every user can pass through it, as under root PostgreSQL runs as
     another one. It is removed after the run, however that ends."""
-    workerinput = getattr(request.config, "workerinput", None)
-    return _keeper(request.config).folder if workerinput is None else Path(workerinput[_FOLDER])
+    return _keeper(request.config).folder
 
 
 @pytest.fixture(scope="session")
 def worker() -> str:
     """The name of this process among those of a run."""
-    return os.environ.get("PYTEST_XDIST_WORKER", "alone")
+    return os.environ.get(WORKER_VARIABLE, "alone")
 
 
 @pytest.fixture(scope="session")
@@ -164,7 +155,13 @@ LONGEST = (
     "tests/gateway/test_schemathesis.py",
     "tests/gateway/limits/test_simulation.py",
     "tests/faults/",
+    "tests/gateway/agent/",
+    "tests/gateway/admin/test_access.py",
     "tests/engine/models/test_demo_numerics.py",
+    "tests/engine/models/test_demo_speculation.py",
+    "tests/engine/cpu/test_quantization.py",
+    "tests/engine/cuda/",
+    "tests/kernels/gpu/",
     "tests/gateway/billing/test_query_plans.py",
 )
 
@@ -179,35 +176,24 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items.sort(key=place)
 
 
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """Two for each processor and one more: most tests wait for servers, deadlines and browsers."""
-    return 2 * (os.cpu_count() or 1) + 1
+def group_of(item: pytest.Item) -> str:
+    """Return the name of the tests that one worker runs: those of a file, so that it starts their servers once.
 
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
-    """Let processes that share a run take whole files, so that these start their servers once.
-
-    The end-to-end tests share one process but for those with an installation of their own, and those in a browser share
-    two, with a house and a browser in each. Made here: the marks of `--dist loadgroup` have no effect with pytest 9.
+    The end-to-end tests share one worker but for those with an installation of their own, and those in a browser share
+    another one, with their house and their browser.
     """
-    if config.getoption("dist") != "loadfile":
-        return None
-    from xdist.scheduler import LoadFileScheduling
-
-    class ByServers(LoadFileScheduling):
-        def _split_scope(self, nodeid: str) -> str:
-            path = str(super()._split_scope(nodeid))
-            *folders, name = path.split("/")
-            if "browser" in folders:
-                return f"browser {_BROWSER_FILES.index(name) % NUM_BROWSER_HOUSES}"
-            return "e2e" if "e2e" in folders and name not in _INSTALLED_APART else path
-
-    return ByServers(config, log)
+    path = item.path.relative_to(item.config.rootpath)
+    shared = {"browser", "e2e"} & set(path.parts)
+    return shared.pop() if shared and path.name not in _INSTALLED_APART else path.as_posix()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--workers",
+        default="0",
+        metavar="N",
+        help="processes that share the tests; auto is by this machine's processors",
+    )
     parser.addoption("--full", action="store_true", help="the sizes that are run by hand before a release")
 
 

@@ -7,6 +7,7 @@ whose bits depend on nothing but their rows and columns, as those of a GPU do.
 from __future__ import annotations
 
 import functools
+import math
 import os
 import runpy
 import sys
@@ -39,6 +40,80 @@ def prepare_once() -> None:
         return call(function, *args, **kwargs)
 
     InterpretedFunction.__call__ = call_prepared
+    interpreter._patch_attr = _patch_shortly
+    _describe_once()
+
+
+def _patch_shortly(obj: Any, name: str, member: Any, _builder: Any, scope: Any) -> None:
+    """Exchange a function of `triton.language` for one that computes on the CPU, without a check at each of its calls
+    that it was called by a kernel. Imports Triton."""
+    from triton.runtime.interpreter import interpreter_semantic
+
+    function = getattr(member, "__wrapped__", member)
+
+    def of_interpreter(*args: Any, **kwargs: Any) -> Any:
+        kwargs["_semantic"] = interpreter_semantic
+        return function(*args, **kwargs)
+
+    scope.set_attr(obj, name, of_interpreter)
+
+
+def _describe_once() -> None:
+    """Every value of a kernel has a type and a shape, which Triton describes anew for each value, most of the time that
+    an interpreted kernel takes. Here each shape is described once; a description is never changed. Imports Triton."""
+    from triton.language import core
+    from triton.language.semantic import TritonSemantic
+
+    describe_block = core.block_type.__init__
+    blocks: dict[tuple[str, tuple[int, ...]], tuple[core.tuple, int, str]] = {}
+    shapes: dict[tuple[int, ...], tuple[core.tuple, core.constexpr]] = {}
+    of_scalar = core.tuple([]), core.constexpr(1)
+
+    def describe_block_once(block: core.block_type, element_ty: core.dtype, shape: Any) -> None:
+        sizes = tuple([size.value if type(size) is core.constexpr else size for size in shape])
+        known = blocks.get((element_ty.name, sizes))
+        if known is None:
+            describe_block(block, element_ty, shape)
+            blocks[element_ty.name, sizes] = block.shape, block.numel, block.name
+            return
+        block.element_ty = element_ty
+        block.shape, block.numel, block.name = known
+
+    def describe_tensor(tensor: core.tensor, handle: Any, type: core.dtype) -> None:
+        tensor.handle, tensor.type, tensor.dtype = handle, type, type.scalar
+        if not type.is_block():
+            tensor.shape, tensor.numel = of_scalar
+            return
+        sizes = tuple(type.shape.values)
+        known = shapes.get(sizes)
+        if known is None:
+            known = core.tuple([core.constexpr(size) for size in sizes]), core.constexpr(math.prod(sizes))
+            shapes[sizes] = known
+        tensor.shape, tensor.numel = known
+
+    broadcast = TritonSemantic.broadcast_impl_value
+
+    def broadcast_others(semantic: TritonSemantic[Any], one: core.tensor, other: core.tensor) -> Any:
+        if one.shape is other.shape:
+            return one, other
+        return broadcast(semantic, one, other)
+
+    compare_types, compare_shapes = core.dtype.__eq__, core.tuple.__eq__
+
+    def is_same_type(one: core.dtype, other: Any) -> bool:
+        return True if one is other else bool(compare_types(one, other))
+
+    def is_same_shape(one: core.tuple, other: Any) -> core.constexpr:
+        values = other.values if type(other) is core.tuple else other
+        if type(values) is list and all(type(size) is int for size in values):
+            return core.constexpr(one.values == values)
+        return compare_shapes(one, other)
+
+    TritonSemantic.broadcast_impl_value = broadcast_others
+    core.block_type.__init__ = describe_block_once
+    core.tensor.__init__ = describe_tensor
+    core.dtype.__eq__ = is_same_type
+    core.tuple.__eq__ = is_same_shape
 
 
 @contextmanager

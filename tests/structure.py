@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import collections
+import functools
 import subprocess
 import sys
 import tomllib
@@ -85,6 +86,7 @@ def rooms_imports(root: Path, files: list[str]) -> Imports:
     return dict(imports)
 
 
+@functools.cache
 def _imported(path: Path) -> set[str]:
     """Return the absolute names of all modules and names that a file imports."""
     found = set()

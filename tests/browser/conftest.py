@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Any, Literal
 
 import httpx
 import pytest
 import pytest_asyncio
-from playwright.async_api import Browser, BrowserContext, async_playwright, expect
+from playwright.async_api import Browser, BrowserContext, Page, async_playwright, expect
 
 from tests.browser.house import OWNER, PASSWORD, BrowserHouse, open_house
 from tests.browser.install import find_chromium
@@ -61,12 +62,19 @@ def contexts() -> dict[tuple[str, Mode], BrowserContext]:
     return {}
 
 
+@pytest.fixture(scope="session")
+def idle() -> dict[BrowserContext, list[Page]]:
+    """Pages that tests have left: they have loaded the dashboard, and show nothing."""
+    return defaultdict(list)
+
+
 @pytest_asyncio.fixture(loop_scope="session")
 async def visit(
     chromium: Browser,
     browser_house: BrowserHouse,
     cookies: dict[str, dict[str, Any]],
     contexts: dict[tuple[str, Mode], BrowserContext],
+    idle: dict[BrowserContext, list[Page]],
     full: bool,
 ) -> AsyncIterator[Visit]:
     opened: list[Watched] = []
@@ -83,7 +91,8 @@ async def visit(
 
     async def visit(email: str | None = OWNER, mode: Mode = "light") -> Watched:
         context = await context_of(email, mode)
-        page = Watched(await context.new_page(), browser_house.url, takes_pictures=full)
+        shown = idle[context].pop() if idle[context] else await context.new_page()
+        page = Watched(shown, browser_house.url, takes_pictures=full, loads=email is None)
         page.page.set_default_timeout(PAGE_PATIENCE_MS)
         opened.append(page)
         return page
@@ -91,7 +100,10 @@ async def visit(
     yield visit
     wrong = [text for page in opened for text in await page.wrong()]
     for page in opened:
-        await page.page.close()
+        if not wrong and await page.leave():
+            idle[page.page.context].append(page.page)
+        else:
+            await page.page.close()
         if page.page.context not in contexts.values():
             await page.page.context.close()
     assert wrong == []

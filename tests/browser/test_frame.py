@@ -167,6 +167,7 @@ async def test_on_a_phone_places_are_in_a_dock(visit: Visit) -> None:
 
 async def test_the_first_paint_is_there_within_a_second(visit: Visit) -> None:
     page = await visit()
+    page.loads = True
 
     async def measure() -> float:
         await page.open("")

@@ -88,7 +88,8 @@ async def test_a_refusal_is_explained(visit: Visit, browser_house: BrowserHouse)
     watched.expect("404 GET /v1/organization/refusals/req_")
     await watched.open(f"tenants/{hooli}/refusals")
     for _ in range(40):  # they are written in batches, a moment later
-        if await row(page, "Requests per day").count():
+        said = await page.locator(".lead").inner_text()
+        if "the last one" in said and await row(page, "Requests per day").count():
             break
         await page.wait_for_timeout(250)
         await watched.open(f"tenants/{hooli}/refusals")

@@ -4,6 +4,7 @@ fail. A test ends with an error if there was any of it that it did not expect.""
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,19 @@ WATCH_POLICY = """
 """
 WAITING = ".skeleton, .skeleton-space, [aria-busy=true]"
 FOLLOW = "path => { history.pushState({}, '', path); window.dispatchEvent(new PopStateEvent('popstate')); }"
+EMPTY = """async () => {
+    const [data, session] = await Promise.all([import("/admin/lib/data.js"), import("/admin/lib/session.js")]);
+    for (const state of ["out", "loading"]) session.session$.set({ state, who: null });
+    data.forgetAll();
+    const app = document.getElementById("app");
+    while (app.childElementCount) await new Promise(requestAnimationFrame);
+}"""
+"""Show and know nothing, as before the first reply to who is signed in."""
+BEGIN = """async path => {
+    history.pushState({}, "", path);
+    window.dispatchEvent(new PopStateEvent("popstate"));
+    await (await import("/admin/lib/session.js")).readSession();
+}"""
 FAILED_LOAD = re.compile(r"Failed to load resource: the server responded with a status of (\d+)")
 
 WHO_AM_I = re.compile(r"401 GET /admin/v1/session")
@@ -28,26 +42,54 @@ WHO_AM_I = re.compile(r"401 GET /admin/v1/session")
 
 class Watched:
     """A page, and what went wrong in it. expected: patterns of "STATUS METHOD PATH", or of the console's
-    messages, that a test causes."""
+    messages, that a test causes. loads: whether each `open` loads the dashboard's files."""
 
-    def __init__(self, page: Page, url: str, *, takes_pictures: bool = False) -> None:
+    def __init__(self, page: Page, url: str, *, takes_pictures: bool = False, loads: bool = True) -> None:
         self.page = page
         self.url = url
         self.takes_pictures = takes_pictures
+        self.loads = loads
         self.expected = [WHO_AM_I]
         self._wrong: list[str] = []
-        page.on("console", self._on_console)
-        page.on("pageerror", lambda error: self._wrong.append(f"error: {error}"))
-        page.on("response", self._on_response)
+        self._handlers: dict[str, Callable[[Any], None]] = {
+            "console": self._on_console,
+            "pageerror": lambda error: self._wrong.append(f"error: {error}"),
+            "response": self._on_response,
+        }
+        for event, handler in self._handlers.items():
+            page.on(event, handler)  # type: ignore[call-overload]
 
     def expect(self, pattern: str) -> None:
         """Requests that fail in this way are part of the test: "401 POST /admin/v1/login"."""
         self.expected.append(re.compile(pattern))
 
     async def open(self, path: str) -> None:
-        """A path of the dashboard, until it has settled."""
-        await self.page.goto(f"{self.url}/admin/{path.lstrip('/')}")
+        """Show a path of the dashboard, until it has settled.
+
+        A page that has loaded the dashboard before, which takes most of the time, forgets everything and begins anew.
+        """
+        path = f"/admin/{path.lstrip('/')}"
+        if self.loads or not self._is_loaded():
+            await self.page.goto(f"{self.url}{path}")
+        else:
+            await self.page.evaluate(EMPTY)
+            await self.page.evaluate(BEGIN, path)
         await self.settled()
+
+    def _is_loaded(self) -> bool:
+        return self.page.url.startswith(f"{self.url}/admin/")
+
+    async def leave(self) -> bool:
+        """Stop watching, and make the page ready for another test; return False where it cannot be."""
+        for event, handler in self._handlers.items():
+            self.page.remove_listener(event, handler)
+        if self.loads or self.page.is_closed() or not self._is_loaded():
+            return False
+        await self.page.unroute_all()
+        await self.page.mouse.move(0, 0)
+        await self.page.evaluate(EMPTY)
+        await self.page.evaluate("window.violations = []")
+        return True
 
     async def turn_to(self, path: str) -> None:
         """As a link of the page does it: without loading the dashboard anew."""

@@ -35,7 +35,7 @@ from tests.e2e.test_usage_survives import gateway_pid
 from tests.gateway.experiments.making import ArmOf, Made, start_experiment
 from tests.patience import PATIENCE_S
 
-NUM_REQUESTS, NUM_REQUESTS_FULL = 600, 5_000
+NUM_REQUESTS, NUM_REQUESTS_FULL = 300, 5_000
 NUM_CLIENTS = 8
 NUM_UNITS = 150
 NUM_TROUBLES, NUM_TROUBLES_FULL = 2, 60

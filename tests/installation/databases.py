@@ -1,8 +1,8 @@
 """One PostgreSQL for a whole test run, whatever the number of its processes, and a database of its own for each test.
 
-The process that pytest was started in starts a keeper, which owns the run's folder and its server (`keeper.py`);
-with pytest-xdist that process is the controller, which tells its workers the folder. The keeper ends once the standard
-input that it was given is closed, as the kernel does when the process that holds the other end is killed.
+The process that pytest was started in starts a keeper, which owns the run's folder and its server (`keeper.py`), before
+it forks workers. The keeper ends once the standard input that it was given is closed, as the kernel does when the
+processes that hold the other end are killed.
 """
 
 from __future__ import annotations

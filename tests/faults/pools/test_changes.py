@@ -29,7 +29,7 @@ from tests.patience import PATIENCE_S
 
 POOL = "tiny"
 NUM_CLIENTS = 8
-PAUSE_S = 0.05
+PAUSE_S = 0.1
 """Of a client between two requests: while engines start there is work for all of them, and time left to start."""
 
 

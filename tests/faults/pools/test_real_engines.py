@@ -175,10 +175,12 @@ class Site(msgspec.Struct):
     http: httpx.AsyncClient
     num_answers: int
     """Answers that clients get in each state of the pools."""
+    num_added: int
+    """Replicas by which a pool grows."""
 
     async def scale_and_set(self, pool: PoolRow, num_replicas: int) -> None:
         """Scale a pool up and down again, and change a setting of its engines."""
-        for count in (num_replicas + 2, num_replicas):
+        for count in (num_replicas + self.num_added, num_replicas):
             await self.host.scale(pool, count)
             await self.host.ready(count, name=pool.name)
             await answers(self.world, self.num_answers)
@@ -222,7 +224,7 @@ async def test_each_answer_is_its_own_models_while_pools_change(
     async with gateways_of(host, dsn, models) as gateways:
         world = World(dsn, key, gateways)
         async with load(world, models, bases, 0.0 if full else PAUSE_S) as http:
-            site = Site(host, world, models, bases, http, NUM_ANSWERS_FULL if full else NUM_ANSWERS)
+            site = Site(host, world, models, bases, http, NUM_ANSWERS_FULL if full else NUM_ANSWERS, 2 if full else 1)
             await answers(world, site.num_answers)
             for _ in range(NUM_ROUNDS_FULL if full else 1):
                 await asyncio.gather(

@@ -20,10 +20,10 @@ from tests.faults.pools.world import BASES, Engines, World, running_world
 from tests.installation.engines import FakeEngine
 from tests.patience import PATIENCE_S
 
-NUM_REQUESTS, NUM_REQUESTS_FULL = 600, 10_000
-NUM_FAULTS, NUM_FAULTS_FULL = 6, 300
+NUM_REQUESTS, NUM_REQUESTS_FULL = 300, 10_000
+NUM_FAULTS, NUM_FAULTS_FULL = 4, 300
 NUM_CLIENTS = 12
-PAUSE_S = 0.05
+PAUSE_S = 0.1
 """Of a client between two requests: there are always some under way, and a machine that others use can follow."""
 FROZEN_S = 4.0
 """Longer than three heartbeats."""

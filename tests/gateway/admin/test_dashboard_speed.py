@@ -24,7 +24,7 @@ from tests.gateway.admin_server import serve_admin
 from tests.gateway.billing.generator import MODELS_PER_PROJECT, NUM_PROJECTS, Generated, generate
 from tests.gateway.billing.kept import fill_kept, kept_server
 
-NUM_EVENTS = 20_000
+NUM_EVENTS = 10_000
 NUM_ROUNDS, NUM_ROUNDS_FULL = 3, 60
 MAX_S, MAX_S_BESIDE_OTHER_WORK = 0.1, 0.5
 """For 95% of each page's requests at full size; for the fastest where a machine is shared with other tests."""

@@ -20,7 +20,7 @@ from tests.gateway.admin_server import serve_admin
 from tests.gateway.billing.generator import DAYS, Generated, generate
 from tests.gateway.billing.kept import fill_kept, kept_server
 
-NUM_EVENTS = 200_000
+NUM_EVENTS = 30_000
 NUM_QUERIES, NUM_QUERIES_FULL = 5, 100
 MAX_S, MAX_S_BESIDE_OTHER_WORK = 0.1, 0.5
 """For 95% of the requests at full size; for the fastest where a machine is shared with other tests."""

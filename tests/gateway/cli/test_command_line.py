@@ -23,24 +23,32 @@ from tests.gateway.model_folder import make_model_folder
 from tests.patience import PATIENCE_S
 
 
-def verbs(parser: argparse.ArgumentParser, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
-    """Every command and subcommand."""
-    yield path
+def verbs(
+    parser: argparse.ArgumentParser, path: tuple[str, ...] = ()
+) -> Iterator[tuple[tuple[str, ...], argparse.ArgumentParser]]:
+    """Every command and subcommand, with what parses its arguments."""
+    yield path, parser
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
             for name, verb in action.choices.items():
                 yield from verbs(verb, (*path, name))
 
 
-def test_every_verb_has_help_that_describes_it(capsys: pytest.CaptureFixture[str]) -> None:
-    found = list(verbs(build_parser()))
+def test_every_verb_has_help_that_describes_it() -> None:
+    found = dict(verbs(build_parser()))
     assert ("adapter", "add") in found
-    for path in found:
-        with pytest.raises(SystemExit) as left:
-            main([*path, "--help"], {})
-        out = capsys.readouterr().out
-        assert (left.value.code, out.startswith(f"usage: {' '.join(('lorikeet', *path))}")) == (0, True)
-        assert out.split("\n\n")[1].strip().endswith("."), path
+    for path, parser in found.items():
+        text = parser.format_help()
+        assert text.startswith(f"usage: {' '.join(('lorikeet', *path))}"), path
+        assert text.split("\n\n")[1].strip().endswith("."), path
+
+
+@pytest.mark.parametrize("path", [(), ("adapter",), ("adapter", "add")])
+def test_help_is_printed(path: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as left:
+        main([*path, "--help"], {})
+    assert left.value.code == 0
+    assert capsys.readouterr().out == dict(verbs(build_parser()))[path].format_help()
 
 
 @pytest.mark.parametrize("argv", [[], ["sing"], ["tenant"], ["key", "create"], ["serve", "--gateways", "0"]])

@@ -12,7 +12,7 @@ from tests.gateway.domain.balancing.fair_pool import PLACES, FairPool
 
 NUM_REPLICAS = 4
 NUM_STEPS, WARM_UP = 1_500, 300
-NUM_WORKLOADS, NUM_WORKLOADS_FULL = 40, 400
+NUM_WORKLOADS, NUM_WORKLOADS_FULL = 20, 400
 QUIET = 2 * PLACES * NUM_REPLICAS
 """Requests that the victim keeps under way: its share of the pool and as many that wait."""
 

@@ -74,7 +74,7 @@ PITFALLS: dict[str, tuple[str, ...]] = {
     "who answers differs between arms": (
         f"{DOMAIN}/test_results.py::test_a_different_answer_rate_is_shown_beside_the_effect",
     ),
-    "feedback that is repeated": (f"{VOTES}/test_kills.py::test_the_same_vote_a_thousand_times_is_one",),
+    "feedback that is repeated": (f"{VOTES}/test_kills.py::test_the_same_vote_hundreds_of_times_is_one",),
     "feedback that is lost or early": (
         f"{VOTES}/test_kills.py::test_a_gateway_killed_after_its_answer_has_lost_nothing",
         f"{VOTES}/test_feedback.py::test_a_vote_before_any_row_of_its_request_is_taken_by_a_signed_id",
