@@ -15,8 +15,9 @@ import structlog
 
 from adapters.inspection import BaseShape
 from engine.protocol import HEARTBEAT_INTERVAL_S
-from gateway.backends.base import Model
+from gateway.backends.base import Health, Model
 from gateway.backends.engine.model import EngineModel
+from gateway.backends.foreign.driver import ReplicaName
 from gateway.backends.foreign.model import OpaqueModel
 from gateway.backends.pool import ManagedBackend, Pool, PoolRevision, Replica
 from gateway.db.adapters.bases import base_names
@@ -52,7 +53,7 @@ log = structlog.get_logger(__name__)
 Connect = Callable[[str, EngineModel], ManagedBackend]
 """Makes the backend of an engine at a ZeroMQ endpoint, not started."""
 
-ConnectForeign = Callable[[str, RevisionRow, Model], ManagedBackend]
+ConnectForeign = Callable[[str, RevisionRow, Model, ReplicaName], ManagedBackend]
 """Makes the backend of a server of another maker at a URL, for a revision and its model, not started."""
 
 NO_ADAPTERS = BaseShape({}, 0)
@@ -125,6 +126,11 @@ class LivePools(Mapping[str, Pool]):
         """The backends of all replicas, and of those that are gone from the rows and end their last requests."""
         followed = [replica.backend for revision in self._revisions.values() for replica in revision]
         return [*followed, *self._leaving.values()]
+
+    @property
+    def healths(self) -> dict[str, Health]:
+        """The health of each replica by its id."""
+        return {each.id: each.backend.health() for revision in self._revisions.values() for each in revision}
 
     async def start(self) -> None:
         """Read the rows once, and follow them from then on. Raises what the database raises."""
@@ -268,13 +274,13 @@ class LivePools(Mapping[str, Pool]):
             shape = BaseShape(model.config.adapter_targets(), model.config.num_layers)
         return Base(served.row.name, _digest_of(row, model), shape, allowed)
 
-    def _connected(self, address: str, row: RevisionRow, model: Model) -> ManagedBackend:
+    def _connected(self, address: str, row: RevisionRow, model: Model, name: ReplicaName) -> ManagedBackend:
         """Return the backend of a replica, not started."""
         if row.driver == OWN_DRIVER:
             assert isinstance(model, EngineModel)
             return self._connect(address, model)
         assert self._connect_foreign is not None
-        return self._connect_foreign(address, row, model)
+        return self._connect_foreign(address, row, model, name)
 
     def _follow_replicas(
         self, revision: PoolRevision, of: RevisionRow, rows: Sequence[ReplicaRow], gone: dict[str, Key]
@@ -288,7 +294,7 @@ class LivePools(Mapping[str, Pool]):
             if replica is None or gone.get(row.id) != key:
                 if replica is not None:
                     self._leave(revision, row.id)
-                backend = self._connected(row.address, of, revision.model)
+                backend = self._connected(row.address, of, revision.model, ReplicaName(revision.name, row.id))
                 backend.start()
                 replica = Replica(row.id, backend)
                 revision.add(replica)

@@ -62,7 +62,9 @@ def check_change(wanted: UpdatePool, driver: Driver) -> None:
     if driver == OWN_DRIVER and wanted.urls is not UNSET:
         raise wrong_value("urls", "agents start the engines of this pool")
     if driver != OWN_DRIVER and wanted.num_replicas is not UNSET:
-        raise wrong_value("num_replicas", "the servers of another maker are those of 'urls'")
+        raise wrong_value(
+            "num_replicas", "the servers of another maker are those of 'urls': name all that are to serve, or drain it"
+        )
 
 
 def urls_of(pool: ServedPool, wanted: UpdatePool | None = None, settings: Mapping[str, str] | None = None) -> list[str]:

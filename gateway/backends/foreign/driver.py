@@ -16,21 +16,34 @@ from gateway.backends.generation import Generation
 from gateway.domain.pools.foreign_settings import ForeignSettings
 
 
-class Look(msgspec.Struct, frozen=True):
-    """A server as it was seen a moment ago."""
+class ReplicaName(msgspec.Struct, frozen=True):
+    """The names by which an operator knows a server."""
+
+    pool: str
+    replica: str
+    """The id of the replica, as lists of replicas have it."""
+
+    @property
+    def fields(self) -> dict[str, str]:
+        """The names as fields of a log line."""
+        return {"pool": self.pool, "replica": self.replica}
+
+
+class ServerInfo(msgspec.Struct, frozen=True):
+    """The facts that a server told of itself when it was asked last."""
 
     served_model: str = ""
     """The name by which requests ask for the model."""
     max_model_len: int | None = None
     """The longest prompt and completion together, where the server says it."""
     max_running: int | None = None
-    """How many choices it computes at once, where it says so."""
+    """The number of choices that it computes at once, where it says so."""
     adapters: frozenset[str] = frozenset()
     """Content keys of the adapters that it can use now."""
     places: tuple[tuple[str, int], ...] = ()
     """The content key and the number at the server of each adapter, where requests name adapters by number."""
     num_places: int = 0
-    """How many adapters the server holds by number, those of others included."""
+    """The number of adapters that the server holds by number, those of others included."""
 
 
 class Request(msgspec.Struct, frozen=True):
@@ -44,7 +57,7 @@ class Reader(Protocol):
     """Reads the events of one reply."""
 
     def read(self, data: bytes) -> Event:
-        """Return what one event says.
+        """Read the data of one event.
 
         Raises BadReply: where that is not of the server's protocol.
         Raises ReplyRefused: where the reply is one that nobody may get.
@@ -61,14 +74,14 @@ class Driver(Protocol):
     def features(self) -> frozenset[Feature]:
         """Return what requests of this pool may ask for beyond text."""
 
-    def request(self, generation: Generation, look: Look) -> Request:
+    def request(self, generation: Generation, info: ServerInfo) -> Request:
         """Return the request for a generation."""
 
     def reader(self, generation: Generation) -> Reader:
         """Return what reads the reply to a generation."""
 
-    async def look(self, server: Server, within_s: float) -> Look:
-        """Look at a server's health.
+    async def inspect(self, server: Server, within_s: float) -> ServerInfo:
+        """ServerInfo at a server's health.
 
         Raises ServerGone or ServerRefused: where it does not serve.
         Raises BadReply: where it is another kind of server.
@@ -76,7 +89,7 @@ class Driver(Protocol):
 
 
 class Pooled(msgspec.Struct, frozen=True):
-    """What a driver is made for: one revision of a pool."""
+    """A revision of a pool, as far as its driver needs it."""
 
     model: Model
     settings: ForeignSettings
@@ -84,15 +97,15 @@ class Pooled(msgspec.Struct, frozen=True):
     """Whether the model's tokenizer is known here."""
 
 
-def capabilities_of(pooled: Pooled, driver: Driver, look: Look | None) -> Capabilities:
-    """Return the bounds of a server, as far as they are known. look: None before it was seen."""
+def capabilities_of(pooled: Pooled, driver: Driver, info: ServerInfo | None) -> Capabilities:
+    """Return the bounds of a server, as far as they are known. info: None before it was asked."""
     settings, model = pooled.settings, pooled.model.capabilities
-    length = settings.max_model_len or (look.max_model_len if look is not None else None) or model.max_model_len
+    length = settings.max_model_len or (info.max_model_len if info is not None else None) or model.max_model_len
     return msgspec.structs.replace(
         model,
         max_model_len=length,
         max_choices=min(model.max_choices, settings.max_choices),
         max_in_flight=settings.max_in_flight,
-        max_running=(look.max_running if look is not None else None) or settings.max_in_flight,
+        max_running=(info.max_running if info is not None else None) or settings.max_in_flight,
         features=driver.features(),
     )

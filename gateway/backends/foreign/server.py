@@ -12,16 +12,16 @@ from collections.abc import Awaitable, Callable
 
 import msgspec
 
-from gateway.backends.foreign.connection import Connection, ServerGone
+from gateway.backends.foreign.connection import UNREAD_FOR_S, Connection, ServerGone
 
 MAX_IDLE = 64
 """Connections that are kept for later requests."""
 
 END_WITHIN_S = 1.0
-"""How long the end of a response may take after its last event, so that the connection is used again."""
+"""Longest time of a response's end after its last event, so that the connection is used again."""
 
 LOST_WITHIN_S = 1.0
-"""How soon an idle connection has to be lost for a request to be sent once more: later, the server may have begun."""
+"""Longest time until an idle connection is lost for a request to be sent again: later, the server may have begun."""
 
 MAX_REPLY_BYTES = 1 << 20
 """Bytes of a whole reply that is no stream."""
@@ -41,15 +41,23 @@ class Reply(msgspec.Struct, frozen=True):
 class Server:
     """One server, by its URL."""
 
-    def __init__(self, url: str, address_of: AddressOf, tls: Callable[[], ssl.SSLContext], *, connect_s: float) -> None:
-        """address_of: judges where the URL leads. tls: gives the authorities that are trusted. connect_s: how long it
-        may take to connect."""
+    def __init__(
+        self,
+        url: str,
+        address_of: AddressOf,
+        tls: Callable[[], ssl.SSLContext],
+        *,
+        connect_s: float,
+        unread_s: float = UNREAD_FOR_S,
+    ) -> None:
+        """address_of: judges where the URL leads. tls: gives the authorities that are trusted. connect_s: the longest
+        time to connect. unread_s: as UNREAD_FOR_S."""
         parts = urllib.parse.urlsplit(url)
         assert parts.hostname is not None
         self.url = url
         """The URL without a slash at its end."""
-        self.authorization = ""
-        """The value of the header Authorization; "" sends none."""
+        self.key = ""
+        """The key that the server asks for, sent as a bearer token; "" sends none."""
         self._name = parts.hostname
         self._is_tls = parts.scheme == "https"
         self._port = parts.port or (443 if self._is_tls else 80)
@@ -58,6 +66,7 @@ class Server:
         self._address_of = address_of
         self._tls = tls
         self._connect_s = connect_s
+        self._unread_s = unread_s
         self._idle: list[Connection] = []
         self._ending: set[asyncio.Task[None]] = set()
 
@@ -79,8 +88,8 @@ class Server:
         Raises ServerGone: where the server cannot be reached, or does not answer in time.
         """
         headers = {"host": self._host, "accept-encoding": "identity", "user-agent": "lorikeet"}
-        if self.authorization:
-            headers["authorization"] = self.authorization
+        if self.key:
+            headers["authorization"] = f"Bearer {self.key}"
         if body:
             headers["content-type"] = "application/json"
         if request_id:
@@ -170,7 +179,7 @@ class Server:
             async with asyncio.timeout(min(self._connect_s, until_s - _now_s())):
                 address = await self._address_of(self.url)
                 _, connection = await loop.create_connection(
-                    lambda: Connection(self._lost),
+                    lambda: Connection(self._lost, self._unread_s),
                     address,
                     self._port,
                     ssl=self._tls() if self._is_tls else None,

@@ -13,8 +13,9 @@ import msgspec
 
 from engine.protocol import FinishReason, Grammar
 from gateway.backends.base import Feature
-from gateway.backends.foreign.driver import Look, Pooled, Request
-from gateway.backends.foreign.reply import BadReply, Event, Part, ReplyRefused, ServerRefused, Told
+from gateway.backends.foreign.driver import Pooled, Request, ServerInfo
+from gateway.backends.foreign.errors import NO_ERROR, check_event, text_of
+from gateway.backends.foreign.reply import BadReply, Event, Part, ReplyRefused, ReportedUsage, ServerRefused
 from gateway.backends.foreign.server import Server
 from gateway.backends.generation import Generation
 from gateway.domain.pools.foreign_settings import MAX_LEN
@@ -94,7 +95,7 @@ class Usage(msgspec.Struct, frozen=True):
 class _Chunk(msgspec.Struct, frozen=True):
     choices: list[_Choice] = []
     usage: Usage | None = None
-    error: msgspec.Raw | None = None
+    error: msgspec.Raw = NO_ERROR
 
 
 _decode_chunk = msgspec.json.Decoder(_Chunk).decode
@@ -113,10 +114,10 @@ class OpenAIDriver:
     def features(self) -> frozenset[Feature]:
         return FEATURES
 
-    def request(self, generation: Generation, look: Look, extra: Mapping[str, Any] = _NOTHING) -> Request:
+    def request(self, generation: Generation, info: ServerInfo, extra: Mapping[str, Any] = _NOTHING) -> Request:
         """Return the request for a generation. extra: fields of a server that has more than OpenAI's."""
         body = {**self.fields(generation), **extra}
-        if name := self.model_of(look):
+        if name := self.model_of(info):
             body["model"] = name
         conversation = generation.conversation
         if conversation is None:
@@ -127,9 +128,9 @@ class OpenAIDriver:
             body |= _tools(conversation.tools)
         return Request("/v1/chat/completions", _encode(body))
 
-    def model_of(self, look: Look) -> str:
+    def model_of(self, info: ServerInfo) -> str:
         """Return the name of the model in requests; "" where the server has no name for it."""
-        return self._settings.served_model or look.served_model
+        return self._settings.served_model or info.served_model
 
     def fields(self, generation: Generation) -> dict[str, Any]:
         """Return the fields of a request beside its prompt and its model."""
@@ -159,10 +160,10 @@ class OpenAIDriver:
     def reader(self, generation: Generation) -> ChunkReader:
         return ChunkReader(generation)
 
-    async def look(self, server: Server, within_s: float) -> Look:
+    async def inspect(self, server: Server, within_s: float) -> ServerInfo:
         reply = await server.whole("GET", "/v1/models", within_s=within_s)
         if reply.status != 200:
-            raise ServerRefused(reply.status)
+            raise ServerRefused(reply.status, text=text_of(reply.body))
         try:
             models = _decode_models(reply.body).data[:MAX_MODELS]
         except (msgspec.DecodeError, RecursionError):
@@ -172,7 +173,7 @@ class OpenAIDriver:
         if found is None:
             raise BadReply("it does not list the model" if wanted else "it lists no model")
         length = found.max_model_len
-        return Look(found.id, min(length, MAX_LEN) if length is not None and length > 0 else None)
+        return ServerInfo(found.id, min(length, MAX_LEN) if length is not None and length > 0 else None)
 
 
 class ChunkReader:
@@ -191,9 +192,8 @@ class ChunkReader:
             chunk = _decode_chunk(data)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             raise BadReply("an event is no chunk") from None
-        if chunk.error is not None and bytes(chunk.error) != b"null":
-            raise ServerRefused(500)
-        return Event([self._part(each) for each in chunk.choices], told_of(chunk.usage))
+        check_event(chunk.error)
+        return Event([self._part(each) for each in chunk.choices], reported_usage(chunk.usage))
 
     def _part(self, choice: _Choice) -> Part:
         if not 0 <= choice.index < self._num_choices:
@@ -245,12 +245,12 @@ def finish_of(reason: str | None) -> FinishReason | None:
     return found
 
 
-def told_of(usage: Usage | None) -> Told | None:
-    """Return the usage that a chunk tells, if it tells one."""
+def reported_usage(usage: Usage | None) -> ReportedUsage | None:
+    """Return the usage that a chunk reports, if it reports one."""
     if usage is None or usage.completion_tokens is None:
         return None
     cached, made = usage.prompt_tokens_details, usage.completion_tokens_details
-    return Told(
+    return ReportedUsage(
         usage.prompt_tokens,
         usage.completion_tokens,
         (cached.cached_tokens or 0) if cached else 0,

@@ -1,7 +1,7 @@
 """vLLM's OpenAI server, of versions from 0.11 on, and servers that have its fields, such as another Lorikeet.
 
 Where the model's tokenizer is known here, token ids go in and come out (`return_token_ids`), and text is made of them;
-else messages and text travel. Each tenant's prompts get a cache of their own (`cache_salt`), and each chunk tells the
+else messages and text travel. Each tenant's prompts get a cache of their own (`cache_salt`), and each chunk reports the
 usage so far, so that a broken stream has an exact count. vLLM passes over unknown fields in silence, so that none
 but its own is sent.
 """
@@ -14,10 +14,11 @@ from typing import Any
 import msgspec
 
 from gateway.backends.base import Feature
-from gateway.backends.foreign.driver import Look, Pooled, Reader, Request
-from gateway.backends.foreign.drivers.openai import OpenAIDriver, finish_of, told_of
-from gateway.backends.foreign.drivers.openai import Usage as ToldUsage
-from gateway.backends.foreign.reply import BadReply, Event, Part, ServerRefused
+from gateway.backends.foreign.driver import Pooled, Reader, Request, ServerInfo
+from gateway.backends.foreign.drivers.openai import OpenAIDriver, finish_of, reported_usage
+from gateway.backends.foreign.drivers.openai import Usage as ChunkUsage
+from gateway.backends.foreign.errors import NO_ERROR, check_event
+from gateway.backends.foreign.reply import BadReply, Event, Part
 from gateway.backends.foreign.server import Server
 from gateway.backends.generation import Generation
 
@@ -42,8 +43,8 @@ class _Choice(msgspec.Struct, frozen=True):
 
 class _Chunk(msgspec.Struct, frozen=True):
     choices: list[_Choice] = []
-    usage: ToldUsage | None = None
-    error: msgspec.Raw | None = None
+    usage: ChunkUsage | None = None
+    error: msgspec.Raw = NO_ERROR
 
 
 _decode = msgspec.json.Decoder(_Chunk).decode
@@ -55,21 +56,21 @@ class VllmDriver:
 
     def __init__(self, pooled: Pooled) -> None:
         self.takes_ids = pooled.has_tokenizer
-        """Whether token ids go in and come out."""
+        """True where token ids go in and come out."""
         self._vocab_size = pooled.model.capabilities.vocab_size
         self._chat = OpenAIDriver(pooled)
 
     def features(self) -> frozenset[Feature]:
         return OF_IDS if self.takes_ids else OF_TEXT
 
-    def request(self, generation: Generation, look: Look) -> Request:
+    def request(self, generation: Generation, info: ServerInfo) -> Request:
         extra = _extra(generation)
         if not self.takes_ids:
-            return self._chat.request(generation, look, extra)
+            return self._chat.request(generation, info, extra)
         request = generation.request
         # Stop strings are found here, in the text that is made here.
         body = self._chat.fields(msgspec.structs.replace(generation, stop=())) | extra
-        body |= {"model": self._chat.model_of(look), "prompt": request.prompt_token_ids, "return_token_ids": True}
+        body |= {"model": self._chat.model_of(info), "prompt": request.prompt_token_ids, "return_token_ids": True}
         if request.sampling.logit_bias:
             body["logit_bias"] = {str(token_id): bias for token_id, bias in request.sampling.logit_bias.items()}
         return Request("/v1/completions", _encode(body))
@@ -77,8 +78,8 @@ class VllmDriver:
     def reader(self, generation: Generation) -> Reader:
         return IdReader(generation, self._vocab_size) if self.takes_ids else self._chat.reader(generation)
 
-    async def look(self, server: Server, within_s: float) -> Look:
-        return await self._chat.look(server, within_s)
+    async def inspect(self, server: Server, within_s: float) -> ServerInfo:
+        return await self._chat.inspect(server, within_s)
 
 
 class IdReader:
@@ -95,9 +96,8 @@ class IdReader:
             chunk = _decode(data)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             raise BadReply("an event is no chunk") from None
-        if chunk.error is not None and bytes(chunk.error) != b"null":
-            raise ServerRefused(500)
-        return Event([self._part(each) for each in chunk.choices], told_of(chunk.usage))
+        check_event(chunk.error)
+        return Event([self._part(each) for each in chunk.choices], reported_usage(chunk.usage))
 
     def _part(self, choice: _Choice) -> Part:
         if not 0 <= choice.index < self._num_choices:

@@ -13,7 +13,8 @@ import msgspec
 from engine.protocol import GenerateRequest, SamplingParams, Usage
 from gateway.backends.base import Model
 from gateway.backends.foreign.backend import ForeignBackend
-from gateway.backends.foreign.driver import Pooled
+from gateway.backends.foreign.connection import UNREAD_FOR_S
+from gateway.backends.foreign.driver import Pooled, ReplicaName
 from gateway.backends.foreign.drivers import driver_of
 from gateway.backends.foreign.model import TEMPLATE_TOKENS, OpaqueModel
 from gateway.backends.foreign.server import Server
@@ -26,6 +27,8 @@ from tests.gateway.backends.scripted import ListSink
 from tests.patience import PATIENCE_S
 
 FAST = ForeignSettings(health_seconds=0.05, first_token_seconds=5.0, idle_seconds=5.0, total_seconds=20.0)
+
+NAME = ReplicaName("theirs", "replica_1")
 
 
 async def anywhere(url: str) -> str:
@@ -42,6 +45,7 @@ async def backend_of(
     model: Model | None = None,
     settings: ForeignSettings = FAST,
     key: str = "",
+    unread_s: float = UNREAD_FOR_S,
     waits: bool = True,
 ) -> AsyncIterator[ForeignBackend]:
     """Give a backend that is ready, unless `waits` is false."""
@@ -51,8 +55,8 @@ async def backend_of(
     async def authorize() -> str:
         return key
 
-    server = Server(url, anywhere, ssl.create_default_context, connect_s=settings.connect_seconds)
-    backend = ForeignBackend(server, driver_of(driver, pooled), pooled, sink, authorize)
+    server = Server(url, anywhere, ssl.create_default_context, connect_s=settings.connect_seconds, unread_s=unread_s)
+    backend = ForeignBackend(server, driver_of(driver, pooled), pooled, sink, authorize, NAME)
     backend.start()
     try:
         if waits:
