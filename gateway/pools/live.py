@@ -27,8 +27,8 @@ from gateway.db.pool import Database
 from gateway.db.pools.replicas import ReplicaRow
 from gateway.db.pools.revisions import RevisionRow
 from gateway.db.pools.served import ServedPool, list_served
-from gateway.domain.pools.drivers import OWN_DRIVER, WITH_ADAPTERS
-from gateway.domain.pools.foreign_settings import opaque_digest
+from gateway.domain.pools.drivers import OWN_DRIVER
+from gateway.domain.pools.foreign_settings import has_adapters, opaque_digest
 from gateway.domain.routing.bases import Base, Bases
 from gateway.pools.foreign import opaque_model_of
 from gateway.support.worker import forever
@@ -270,7 +270,7 @@ class LivePools(Mapping[str, Pool]):
         if served.row.access == "listed":
             allowed = frozenset(grant.project_id or grant.organization_id for grant in served.grants)
         shape = NO_ADAPTERS
-        if isinstance(model, EngineModel) and row.driver in WITH_ADAPTERS:
+        if isinstance(model, EngineModel) and has_adapters(row.driver, row.settings):
             shape = BaseShape(model.config.adapter_targets(), model.config.num_layers)
         return Base(served.row.name, _digest_of(row, model), shape, allowed)
 
@@ -323,7 +323,7 @@ class LivePools(Mapping[str, Pool]):
 def _digest_of(row: RevisionRow, model: Served) -> str:
     """Return the digest of the base that a revision serves. Adapters of a model do not answer where its servers cannot
     load them: to them it is another base."""
-    if row.driver in WITH_ADAPTERS or isinstance(model, OpaqueModel):
+    if isinstance(model, OpaqueModel) or has_adapters(row.driver, row.settings):
         return model.digest
     return opaque_digest(row.pool_id, row.driver, row.settings.get("served_model", ""))
 

@@ -231,7 +231,7 @@ def _standing(row: ReplicaRow, healths: Healths) -> tuple[ReplicaState, str]:
     health = healths.get(row.id)
     if health is None:
         return "loading", "it was not asked yet"
-    return ("ready", row.why) if health.ready else ("loading", health.reason or health.detail)
+    return ("ready", health.reason or row.why) if health.ready else ("loading", health.reason or health.detail)
 
 
 def _fields(pool: ServedPool, shortage: str = "", healths: Healths | None = None) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from engine.config import UnsupportedModel
 from gateway.admin.access import LIST_QUERY, needs, read_body
 from gateway.admin.common import author
 from gateway.admin.paging import Page, page_of_all, read_list_query
-from gateway.admin.pools.foreign import check_alone, check_change, check_engine, serve_at, urls_of
+from gateway.admin.pools.foreign import check_adapters, check_alone, check_change, check_engine, serve_at, urls_of
 from gateway.admin.pools.pool_bodies import (
     CreatePool,
     UpdatePool,
@@ -123,6 +123,7 @@ class PoolController(Controller):
             texts = present.settings if settings is UNSET else settings
             is_asked = wanted.model is not UNSET or settings is not UNSET
             urls = urls_of(before, wanted, texts)
+            check_adapters(driver, model, texts)
             is_other = (model, texts, urls) != (present.model, present.settings, urls_of(before))
             if is_other or (is_asked and present.state == "failed"):
                 if model != present.model:

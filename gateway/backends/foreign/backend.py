@@ -6,14 +6,17 @@ Knows nothing of HTTP on the clients' side, tenants or prices.
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 
+import msgspec
+
 from engine.protocol import AdapterProbe, Delta, Final, GenerateRequest, Service, Usage
 from gateway.backends.base import Capabilities, Health
+from gateway.backends.foreign.adapters import ServerAdapters
 from gateway.backends.foreign.condition import ServerCondition
 from gateway.backends.foreign.driver import Driver, Pooled, ReplicaName
+from gateway.backends.foreign.failures import not_ready
 from gateway.backends.foreign.requests import ForeignRequests
 from gateway.backends.foreign.server import Server
 from gateway.backends.foreign.text import TextChoice
@@ -22,7 +25,7 @@ from gateway.backends.snapshot import EngineSnapshot
 from gateway.backends.text.items import items_of
 from gateway.backends.usage import UsageSink
 from gateway.backends.used import Used
-from gateway.domain.errors import BackendFailed, InvalidRequest
+from gateway.domain.errors import InvalidRequest
 
 
 class ForeignBackend:
@@ -42,11 +45,25 @@ class ForeignBackend:
         self._driver = driver
         self._pooled = pooled
         self._changed: Callable[[], None] = _nobody
-        engine_id = f"server-{uuid.uuid4().hex[:16]}"
         self._condition = ServerCondition(
-            server, driver, pooled, engine_id, authorize, lambda: self._changed(), name=name
+            server,
+            driver,
+            pooled,
+            authorize,
+            lambda: self._changed(),
+            name=name,
+            listed=lambda: self._adapters.listed(),
         )
-        self._requests = ForeignRequests(server, driver, pooled, sink, self._condition, name, self)
+        self._adapters = ServerAdapters(
+            server,
+            driver.adapters,
+            lambda: self._condition.info,
+            name,
+            max_loaded=pooled.settings.max_adapters,
+            restarted=self._condition.restarted,
+            changed=lambda: self._changed(),
+        )
+        self._requests = ForeignRequests(server, driver, pooled, sink, self._condition, self._adapters, name, self)
 
     def watch(self, changed: Callable[[], None]) -> None:
         """Call `changed` whenever `health` has changed."""
@@ -155,23 +172,30 @@ class ForeignBackend:
     # adapters
 
     async def load(self, key: str) -> None:
-        """Raises InvalidRequest: where the server has no such adapter, and cannot be told to load one."""
-        self._check_has(key)
+        """Have an adapter loaded until it is unloaded, as `Backend.load`."""
+        self._condition.check_ready()
+        await self._adapters.pin(key)
 
     async def probe(self, key: str) -> AdapterProbe:
-        """Raises InvalidRequest: where the server has no such adapter."""
-        self._check_has(key)
-        raise BackendFailed("Adapters of this server cannot be tried.")
+        """Try an adapter, as `Backend.probe`.
+
+        Raises Overloaded: also when the server was started without the adapter, since others may have it.
+        """
+        self._condition.check_ready()
+        try:
+            return await self._adapters.probe(key)
+        except InvalidRequest as refused:
+            if self._driver.adapters is not None and self._driver.adapters.can_load:
+                raise
+            raise not_ready(refused.message) from None
 
     async def unload(self, key: str) -> None:
-        """Do nothing: the server keeps what it was started with."""
+        """Have an adapter unloaded; a server that was started with it goes on having it."""
+        await self._adapters.unload(key)
 
     async def unpin(self, key: str) -> None:
-        """Do nothing: the server keeps what it was started with."""
-
-    def _check_has(self, key: str) -> None:
-        if key not in self.resident():
-            raise InvalidRequest("The server that runs this model does not have the adapter.", param="model")
+        """Let an adapter that `load` had loaded be unloaded like any other."""
+        self._adapters.unpin(key)
 
     # the condition
 
@@ -182,12 +206,15 @@ class ForeignBackend:
 
     def resident(self) -> frozenset[str]:
         """Content keys of the adapters that the server can use now."""
-        info = self._condition.info
-        return info.adapters if info is not None else frozenset()
+        return self._adapters.resident()
 
     def health(self) -> Health:
         """Return the state as the pipeline reads it."""
-        return self._condition.health()
+        health = self._condition.health()
+        fault = self._adapters.fault
+        if not (fault and health.ready):
+            return health
+        return msgspec.structs.replace(health, reason=f"adapters are not served: {fault}")
 
     def snapshot(self, model: str) -> EngineSnapshot:
         """Return the state as the dashboard shows it. model: the public name of the base model."""

@@ -6,7 +6,9 @@ Knows neither requests nor usage.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
+import uuid
 from collections.abc import Awaitable, Callable
 
 import structlog
@@ -39,6 +41,15 @@ NOT_READY = "the server is not ready"
 """The reason that anybody may read; operators get `reason`."""
 
 
+def new_engine_id() -> str:
+    """Return an id for a server's process."""
+    return f"server-{uuid.uuid4().hex[:16]}"
+
+
+def _nothing() -> None:
+    """Do nothing: the server has no adapters."""
+
+
 class ServerCondition:
     """The condition of one server, between `start` and `stop`."""
 
@@ -47,33 +58,37 @@ class ServerCondition:
         server: Server,
         driver: Driver,
         pooled: Pooled,
-        engine_id: str,
         authorize: Callable[[], Awaitable[str]],
         changed: Callable[[], None],
         *,
         name: ReplicaName,
+        listed: Callable[[], None] = _nothing,
         distrust_s: float = DISTRUST_S,
     ) -> None:
         """authorize: returns the key that the server asks for, "" for none. changed: called when the condition has.
-        distrust_s: how long a server whose counts are never true gets no requests."""
+        listed: called when the server has listed its adapters anew. distrust_s: time for which a server whose counts
+        are never true gets no requests."""
         self.info: ServerInfo | None = None
         """The server as it was seen last; None before it was ever seen."""
         self.capabilities: Capabilities = capabilities_of(pooled, driver, None)
         """The bounds of the server, as far as they are known."""
         self.breaker = Breaker()
-        self.engine_id = engine_id
+        self.engine_id = new_engine_id()
+        """The id of the server's process, as far as this gateway can tell one from another; in no log line."""
         self._server = server
         self._driver = driver
         self._pooled = pooled
         self._authorize = authorize
         self._changed = changed
         self._name = name
+        self._listed = listed
         self._distrust_s = distrust_s
         self._has_answered = False
         self._is_draining = False
         self._reason = "the server was not asked yet"
         self._since = int(time.time())
         self._task: asyncio.Task[None] | None = None
+        self._is_due = asyncio.Event()
         self._truths: list[bool] = []
         self._distrusted_until_s = 0.0
 
@@ -128,6 +143,15 @@ class ServerCondition:
         if not self.is_ready:
             raise self._absent()
 
+    def check_ready(self) -> None:
+        """Raise Overloaded where the server takes no request now."""
+        if not self.is_ready:
+            raise not_ready(self.detail)
+
+    def restarted(self) -> None:
+        """Know that the server was started anew: another process answers from now on."""
+        self.engine_id = new_engine_id()
+
     def _absent(self) -> Unanswered:
         code = SHUTTING_DOWN if self._is_draining else ENGINE_UNAVAILABLE
         return Unanswered(not_ready(self.detail, code), "absent")
@@ -160,7 +184,8 @@ class ServerCondition:
 
     def health(self) -> Health:
         """Return the state as the pipeline reads it."""
-        return Health(self.is_ready, self.detail, None, self._server.url, self.engine_id, self.reason)
+        reason = "" if self.is_ready else self.reason
+        return Health(self.is_ready, self.detail, None, self._server.url, self.engine_id, reason)
 
     def snapshot(self, model: str, num_running: int) -> EngineSnapshot:
         """Return the state as the dashboard shows it. model: the name of the pool."""
@@ -176,8 +201,15 @@ class ServerCondition:
 
     async def _watch(self) -> None:
         while True:
+            self._is_due.clear()
             await self._ask()
-            await asyncio.sleep(self._pooled.settings.health_seconds)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._pooled.settings.health_seconds):
+                    await self._is_due.wait()
+
+    def ask_soon(self) -> None:
+        """Ask the server now: it is another one than it was."""
+        self._is_due.set()
 
     async def _ask(self) -> None:
         was, before = (self.is_ready, self.reason), self.info
@@ -186,6 +218,7 @@ class ServerCondition:
             self.info = await self._driver.inspect(self._server, INSPECT_WITHIN_S)
             if self.info != before:
                 self.capabilities = capabilities_of(self._pooled, self._driver, self.info)
+            self._listed()
             if not self._has_answered:
                 self._since = int(time.time())
             self._has_answered, self._reason = True, "ready"

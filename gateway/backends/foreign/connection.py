@@ -34,6 +34,10 @@ class ServerGone(Exception):
         """Whether the connection was there and the server's side, or the network, ended it."""
 
 
+class ServerChanged(ServerGone):
+    """A connection behind which another server is than the one that was asked how it is."""
+
+
 class ReaderTooSlow(ServerGone):
     """A connection that ended since its reader left too much unread for too long, which says nothing of the server."""
 
@@ -51,6 +55,8 @@ class Connection(asyncio.Protocol):
         """Whether the connection may take another request."""
         self.was_held_back = False
         """Whether the server had to wait in the present response, since what it had sent was not read."""
+        self.is_proved = False
+        """True once the server behind the connection was found to be the expected one."""
         self.num_requests = 0
         """Requests that were sent over the connection."""
         self._lost = lost

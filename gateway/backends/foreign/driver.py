@@ -11,7 +11,7 @@ import msgspec
 
 from gateway.backends.base import Capabilities, Feature, Model
 from gateway.backends.foreign.reply import Event
-from gateway.backends.foreign.server import Server
+from gateway.backends.foreign.server import Proof, Server
 from gateway.backends.generation import Generation
 from gateway.domain.pools.foreign_settings import ForeignSettings
 
@@ -39,11 +39,9 @@ class ServerInfo(msgspec.Struct, frozen=True):
     max_running: int | None = None
     """The number of choices that it computes at once, where it says so."""
     adapters: frozenset[str] = frozenset()
-    """Content keys of the adapters that it can use now."""
-    places: tuple[tuple[str, int], ...] = ()
-    """The content key and the number at the server of each adapter, where requests name adapters by number."""
-    num_places: int = 0
-    """The number of adapters that the server holds by number, those of others included."""
+    """Digests of the adapters that it lists."""
+    places: tuple[str, ...] = ()
+    """The adapters by their number at the server, where requests name them so: the digest of each, "" for another."""
 
 
 class Request(msgspec.Struct, frozen=True):
@@ -51,6 +49,8 @@ class Request(msgspec.Struct, frozen=True):
 
     path: str
     body: bytes
+    proof: Proof | None = None
+    """A question that a new connection must answer before the request is sent over it."""
 
 
 class Reader(Protocol):
@@ -65,11 +65,41 @@ class Reader(Protocol):
         """
 
 
+class AdapterWay(Protocol):
+    """The way in which one kind of server holds adapters. It names them by the digests of their contents."""
+
+    can_load: bool
+    """True where adapters are loaded and unloaded while the server runs."""
+    takes_names: bool
+    """True where requests name adapters, so that the server may answer an unknown name from the base in silence."""
+
+    async def load(self, server: Server, digest: str, within_s: float) -> None:
+        """Load an adapter; one that is loaded already stays.
+
+        Raises ServerRefused: with 404 where the server does not find the content, else where it refuses the adapter.
+        Raises ServerGone: where it does not answer.
+        """
+
+    async def unload(self, server: Server, digest: str, within_s: float) -> None:
+        """Unload an adapter; one that is not loaded is no error. Raises as `load`."""
+
+    async def try_out(self, server: Server, info: ServerInfo, digest: str, within_s: float) -> float:
+        """Generate one token with an adapter; return its log-probability. digest: "" tries the base.
+
+        Raises ServerRefused: where the server does not know the adapter.
+        Raises ServerGone, BadReply: where it does not answer as it should.
+        """
+
+
 class Driver(Protocol):
     """One kind of server."""
 
     takes_ids: bool
-    """Whether requests of this pool hold token ids, and replies too; else both are text."""
+    """True where requests of this pool hold token ids, and replies too; else both are text."""
+
+    @property
+    def adapters(self) -> AdapterWay | None:
+        """The way in which adapters answer; None where the server has the base alone."""
 
     def features(self) -> frozenset[Feature]:
         """Return what requests of this pool may ask for beyond text."""
@@ -81,7 +111,7 @@ class Driver(Protocol):
         """Return what reads the reply to a generation."""
 
     async def inspect(self, server: Server, within_s: float) -> ServerInfo:
-        """ServerInfo at a server's health.
+        """Ask a server how it is.
 
         Raises ServerGone or ServerRefused: where it does not serve.
         Raises BadReply: where it is another kind of server.

@@ -51,6 +51,10 @@ class BadReply(Exception):
     """A reply that is not what the server's protocol says; the message is for operators alone."""
 
 
+class AnotherModel(BadReply):
+    """A reply of another model than the one that was asked for, such as the base in place of an adapter."""
+
+
 class ReplyRefused(Exception):
     """A reply that nobody may get, and that a request can bring about at a server that is well, such as a filtered one.
 

@@ -13,13 +13,14 @@ import structlog
 
 from engine.protocol import Usage
 from gateway.backends.base import Unanswered
+from gateway.backends.foreign.adapters import ServerAdapters
 from gateway.backends.foreign.attempt import Attempt
-from gateway.backends.foreign.condition import ServerCondition
-from gateway.backends.foreign.connection import ReaderTooSlow, ServerGone
+from gateway.backends.foreign.condition import NOT_READY, ServerCondition
+from gateway.backends.foreign.connection import ReaderTooSlow, ServerChanged, ServerGone
 from gateway.backends.foreign.driver import Driver, Pooled, ReplicaName, ServerInfo
 from gateway.backends.foreign.errors import shown
 from gateway.backends.foreign.failures import failed, is_full, is_the_clients, not_ready, refusal
-from gateway.backends.foreign.reply import BadReply, Part, ReplyRefused, ServerRefused
+from gateway.backends.foreign.reply import AnotherModel, BadReply, Part, ReplyRefused, ServerRefused
 from gateway.backends.foreign.server import Server
 from gateway.backends.foreign.sse import EventTooLarge
 from gateway.backends.foreign.stream import ReplyStream
@@ -45,6 +46,7 @@ class ForeignRequests:
         pooled: Pooled,
         sink: UsageSink,
         condition: ServerCondition,
+        adapters: ServerAdapters,
         name: ReplicaName,
         source: Acknowledged,
     ) -> None:
@@ -57,6 +59,7 @@ class ForeignRequests:
         self._settings = pooled.settings
         self._sink = sink
         self._condition = condition
+        self._adapters = adapters
         self._name = name
         self._source = source
         self._streams: dict[str, ReplyStream] = {}
@@ -78,6 +81,18 @@ class ForeignRequests:
         Raises as `Backend.generate`.
         Raises ReadTooSlowly: when more waited for the reader than is kept.
         """
+        with self._adapters.using(generation.request.adapter):
+            async with aclosing(self._parts(generation)) as steps:
+                async for step in steps:
+                    yield step
+
+    async def _parts(self, generation: Generation) -> AsyncGenerator[list[Part] | Usage]:
+        key = generation.request.adapter
+        self._condition.check()
+        try:
+            await self._adapters.ensure(key)
+        except GatewayError as error:
+            raise Unanswered(error, "absent") from None
         info, admitted = await self._take_place()
         attempt = Attempt(
             generation,
@@ -93,7 +108,7 @@ class ForeignRequests:
         is_judged = is_handed_over = False  # by the breaker; to who catches Unanswered, and says what is recorded
         try:
             attempt.dispatched()
-            async with aclosing(stream.parts(info)) as steps:
+            async with aclosing(self._streamed(stream, info, key) if key else stream.parts(info)) as steps:
                 async for parts in steps:
                     yield parts
             usage = attempt.record("whole")
@@ -109,6 +124,17 @@ class ForeignRequests:
             raise _unanswered(attempt, failed(), "failed") from None
         except ReaderTooSlow:
             raise ReadTooSlowly("The client read the reply too slowly, so the reply ended early.") from None
+        except ServerChanged as changed:
+            is_handed_over = True
+            self._log("server_changed", stream, str(changed))
+            self._condition.ask_soon()
+            raise _unanswered(attempt, not_ready(NOT_READY), "full") from None
+        except AnotherModel as another:
+            is_judged = is_handed_over = True
+            self._log("server_failed", stream, str(another))
+            self._adapters.distrust()
+            self._condition.failed(admitted)
+            raise _unanswered(attempt, failed()) from None
         except (ServerGone, BadReply, EventTooLarge) as error:
             if attempt.is_cut_off:
                 raise ShuttingDown from None
@@ -123,6 +149,25 @@ class ForeignRequests:
                 attempt.record("left")
             self._streams.pop(request_id, None)
             self.window.give()
+
+    async def _streamed(self, stream: ReplyStream, info: ServerInfo, key: str) -> AsyncGenerator[list[Part]]:
+        """Yield as `ReplyStream.parts`; an adapter that the server does not know is loaded again, once."""
+        try:
+            async with aclosing(stream.parts(info)) as steps:
+                async for parts in steps:
+                    yield parts
+            return
+        except ServerRefused as refused:
+            if refused.status != 404 or stream.attempt.has_begun:
+                raise
+            self._adapters.forget(key)
+            try:
+                await self._adapters.ensure(key)
+            except GatewayError:
+                raise refused from None
+        async with aclosing(stream.parts(info)) as steps:
+            async for parts in steps:
+                yield parts
 
     async def _take_place(self) -> tuple[ServerInfo, Admitted]:
         """Take a place in the window. Raises Unanswered: when the server is not ready, or has no place in time."""
@@ -145,6 +190,10 @@ class ForeignRequests:
             self._log("request_refused", stream, str(refused), text)
             self._condition.succeeded(admitted, is_lie=False)
             return _unanswered(attempt, error, "failed")
+        if stream.adapter and refused.status == 404:  # it was unloaded there, and could not be loaded again
+            self._log("adapter_not_there", stream, str(refused), text)
+            self._condition.breaker.gave_up(admitted)
+            return _unanswered(attempt, not_ready(NOT_READY), "full")
         if is_full(refused):
             self._log("server_full", stream, str(refused), text)
             self._condition.breaker.gave_up(admitted)

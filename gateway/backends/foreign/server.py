@@ -8,11 +8,11 @@ from __future__ import annotations
 import asyncio
 import ssl
 import urllib.parse
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 
 import msgspec
 
-from gateway.backends.foreign.connection import UNREAD_FOR_S, Connection, ServerGone
+from gateway.backends.foreign.connection import UNREAD_FOR_S, Connection, ServerChanged, ServerGone
 
 MAX_IDLE = 64
 """Connections that are kept for later requests."""
@@ -29,6 +29,17 @@ MAX_REPLY_BYTES = 1 << 20
 AddressOf = Callable[[str], Awaitable[str]]
 """Returns the address to connect to for a URL. Raises OSError or UnicodeError: where it has none. Raises ServerGone:
 where it may not be connected to."""
+
+
+class Proof(msgspec.Struct, frozen=True):
+    """A question whose answer tells that the server behind a connection is the one that was asked how it is.
+
+    A server that ends closes its connections, so one answer holds for all requests over the same connection.
+    """
+
+    path: str
+    is_same: Callable[[bytes], bool]
+    """Tells whether the body of an answer is as expected."""
 
 
 class Reply(msgspec.Struct, frozen=True):
@@ -79,13 +90,16 @@ class Server:
         request_id: str = "",
         until_s: float,
         sent: Callable[[Connection], None] | None = None,
+        proof: Proof | None = None,
     ) -> Connection:
         """Send a request, and return the connection once the head of its response is there; `give` it back.
 
         until_s: when the head has to be there, by the loop's clock. sent: called with each connection over which the
-        request was sent, before the head is there; there are two where the first had been closed while it was idle.
+        request is sent, before the head is there; there are two where the first had been closed while it was idle.
+        proof: of a connection that was not proved yet.
 
         Raises ServerGone: where the server cannot be reached, or does not answer in time.
+        Raises ServerChanged: where a proof fails.
         """
         headers = {"host": self._host, "accept-encoding": "identity", "user-agent": "lorikeet"}
         if self.key:
@@ -97,9 +111,11 @@ class Server:
 
         async def asked(connection: Connection) -> Connection:
             try:
-                connection.send(method, self._path + path, headers, body)
                 if sent is not None:
                     sent(connection)
+                if proof is not None and not connection.is_proved:
+                    await self._prove(connection, proof, headers, until_s)
+                connection.send(method, self._path + path, headers, body)
                 await connection.head(until_s)
                 if connection.headers.get("content-encoding", "identity") != "identity":
                     raise ServerGone("its response is compressed, which was not asked for", has_begun=True)
@@ -118,12 +134,25 @@ class Server:
                     raise
         return await asked(await self._connect(until_s))
 
-    async def whole(self, method: str, path: str, body: bytes = b"", *, within_s: float) -> Reply:
-        """Return a whole reply of at most MAX_REPLY_BYTES. Raises ServerGone."""
+    async def _prove(self, connection: Connection, proof: Proof, headers: Mapping[str, str], until_s: float) -> None:
+        """Ask a question over a connection before a request. Raises as `ask`."""
+        connection.send("GET", self._path + proof.path, headers, b"")
+        await connection.head(until_s)
+        body = await read_at_most(connection, MAX_REPLY_BYTES, until_s)
+        if connection.status != 200 or not proof.is_same(body):
+            raise ServerChanged("the server is not the one that was asked before", has_begun=True)
+        if not connection.is_reusable:
+            raise ServerGone("it closes its connection after each request", has_begun=True)
+        connection.is_proved = True
+
+    async def whole(
+        self, method: str, path: str, body: bytes = b"", *, within_s: float, proof: Proof | None = None
+    ) -> Reply:
+        """Return a whole reply of at most MAX_REPLY_BYTES. Raises as `ask`."""
         try:
             async with asyncio.timeout(within_s):
                 until_s = _now_s() + within_s
-                connection = await self.ask(method, path, body, until_s=until_s)
+                connection = await self.ask(method, path, body, until_s=until_s, proof=proof)
                 try:
                     data = await read_at_most(connection, MAX_REPLY_BYTES, until_s)
                     return Reply(connection.status, data)

@@ -37,6 +37,8 @@ class ReplyStream:
     ) -> None:
         """attempt: counts what comes; the generation's own request is the one that is sent."""
         self.attempt = attempt
+        self.adapter = generation.request.adapter
+        """The content key of the adapter that is asked for, "" for the base."""
         self.sent = b""
         """The body of the request."""
         self._server = server
@@ -122,6 +124,7 @@ class ReplyStream:
             request_id=f"{request.request_id}.{request.attempt}" if request.attempt else request.request_id,
             until_s=head_until_s,
             sent=sent,
+            proof=asked.proof,
         )
         if connection.status != 200:
             error_until_s = asyncio.get_running_loop().time() + ERROR_WITHIN_S

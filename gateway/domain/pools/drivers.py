@@ -10,5 +10,8 @@ vllm: vLLM's server, or one with its fields."""
 
 OWN_DRIVER: Driver = "lorikeet"
 DRIVERS: tuple[Driver, ...] = get_args(Driver)
-WITH_ADAPTERS: frozenset[Driver] = frozenset({"lorikeet"})
-"""Drivers whose servers run adapters of their model; the others serve the base alone."""
+LOADING: frozenset[Driver] = frozenset({"vllm"})
+"""Drivers whose servers load adapters when they are told to, from a folder that they see."""
+
+PRELOADED: frozenset[Driver] = frozenset({"llamacpp"})
+"""Drivers whose servers have the adapters with which they were started."""

@@ -13,8 +13,16 @@ import msgspec
 
 from engine.protocol import FinishReason, Grammar
 from gateway.backends.base import Feature
-from gateway.backends.foreign.driver import Pooled, Reader, Request, ServerInfo
+from gateway.backends.foreign.driver import AdapterWay, Pooled, Reader, Request, ServerInfo
+from gateway.backends.foreign.drivers.llamacpp_adapters import (
+    PATH,
+    LlamaCppAdapters,
+    places_in,
+    proof_of,
+    scales_of,
+)
 from gateway.backends.foreign.drivers.openai import OpenAIDriver
+from gateway.backends.foreign.drivers.vllm import adapter_of
 from gateway.backends.foreign.errors import NO_ERROR, check_event, text_of
 from gateway.backends.foreign.reply import BadReply, Event, Part, ReportedUsage, ServerRefused
 from gateway.backends.foreign.server import Server
@@ -82,6 +90,7 @@ class LlamaCppDriver:
 
     def __init__(self, pooled: Pooled) -> None:
         self._has_tokenizer = pooled.has_tokenizer
+        self.adapters: AdapterWay | None = LlamaCppAdapters() if pooled.settings.preloaded_adapters else None
         self._chat = OpenAIDriver(pooled)
 
     def features(self) -> frozenset[Feature]:
@@ -89,8 +98,8 @@ class LlamaCppDriver:
 
     def request(self, generation: Generation, info: ServerInfo) -> Request:
         if not self._has_tokenizer:
-            return self._chat.request(generation, info, _extra(generation, info))
-        request = generation.request
+            return self._chat.request(generation, info, _extra(generation, info) | {"lora": []})
+        request, digest = generation.request, adapter_of(generation)
         sampling = request.sampling
         body: dict[str, Any] = {
             "prompt": request.prompt_token_ids,
@@ -101,6 +110,7 @@ class LlamaCppDriver:
             "presence_penalty": sampling.presence_penalty,
             "frequency_penalty": sampling.frequency_penalty,
             "cache_prompt": True,
+            "lora": scales_of(info, digest),
             **_extra(generation, info),
         }
         if request.n > 1:
@@ -113,7 +123,7 @@ class LlamaCppDriver:
             body["logit_bias"] = list(sampling.logit_bias.items())
         if sampling.grammar is not None:
             body["json_schema"] = _schema(sampling.grammar)
-        return Request("/completion", _encode(body))
+        return Request("/completion", _encode(body), proof_of(info) if digest else None)
 
     def reader(self, generation: Generation) -> Reader:
         return StepReader(generation) if self._has_tokenizer else self._chat.reader(generation)
@@ -127,7 +137,14 @@ class LlamaCppDriver:
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             raise BadReply("it is no llama.cpp server") from None
         length = props.default_generation_settings.n_ctx
-        return ServerInfo("", min(length, MAX_LEN) if length > 0 else None, min(max(1, props.total_slots), MAX_LEN))
+        info = ServerInfo("", min(length, MAX_LEN) if length > 0 else None, min(max(1, props.total_slots), MAX_LEN))
+        if self.adapters is None:
+            return info
+        reply = await server.whole("GET", PATH, within_s=within_s)
+        if reply.status != 200:
+            raise ServerRefused(reply.status, text=text_of(reply.body))
+        places = places_in(reply.body)
+        return msgspec.structs.replace(info, adapters=frozenset(filter(None, places)), places=places)
 
 
 class StepReader:

@@ -13,10 +13,10 @@ import msgspec
 
 from engine.protocol import FinishReason, Grammar
 from gateway.backends.base import Feature
-from gateway.backends.foreign.driver import Pooled, Request, ServerInfo
+from gateway.backends.foreign.driver import AdapterWay, Pooled, Request, ServerInfo
 from gateway.backends.foreign.errors import NO_ERROR, check_event, text_of
 from gateway.backends.foreign.reply import BadReply, Event, Part, ReplyRefused, ReportedUsage, ServerRefused
-from gateway.backends.foreign.server import Server
+from gateway.backends.foreign.server import Reply, Server
 from gateway.backends.generation import Generation
 from gateway.domain.pools.foreign_settings import MAX_LEN
 from gateway.text.conversation import Message
@@ -44,6 +44,7 @@ _NOTHING: Mapping[str, Any] = {}
 
 class _Model(msgspec.Struct, frozen=True):
     id: str = ""
+    parent: str | None = None
     max_model_len: int | None = None
 
 
@@ -107,6 +108,7 @@ class OpenAIDriver:
     """`Driver` of servers with OpenAI's protocol."""
 
     takes_ids = False
+    adapters: AdapterWay | None = None
 
     def __init__(self, pooled: Pooled) -> None:
         self._settings = pooled.settings
@@ -161,11 +163,14 @@ class OpenAIDriver:
         return ChunkReader(generation)
 
     async def inspect(self, server: Server, within_s: float) -> ServerInfo:
-        reply = await server.whole("GET", "/v1/models", within_s=within_s)
+        return self.info_of(await server.whole("GET", "/v1/models", within_s=within_s))
+
+    def info_of(self, reply: Reply) -> ServerInfo:
+        """Return the facts in a list of models; adapters have a model as their parent. Raises as `inspect`."""
         if reply.status != 200:
             raise ServerRefused(reply.status, text=text_of(reply.body))
         try:
-            models = _decode_models(reply.body).data[:MAX_MODELS]
+            models = [each for each in _decode_models(reply.body).data[:MAX_MODELS] if not each.parent]
         except (msgspec.DecodeError, RecursionError):
             raise BadReply("its list of models is none") from None
         wanted = self._settings.served_model

@@ -12,13 +12,16 @@ import hashlib
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
+from adapters.ref import digest_of
 from gateway.backends.base import Feature
 from gateway.backends.foreign.driver import Pooled, Reader, Request, ServerInfo
 from gateway.backends.foreign.drivers.openai import OpenAIDriver, finish_of, reported_usage
 from gateway.backends.foreign.drivers.openai import Usage as ChunkUsage
+from gateway.backends.foreign.drivers.vllm_adapters import VllmAdapters
 from gateway.backends.foreign.errors import NO_ERROR, check_event
-from gateway.backends.foreign.reply import BadReply, Event, Part
+from gateway.backends.foreign.reply import AnotherModel, BadReply, Event, Part
 from gateway.backends.foreign.server import Server
 from gateway.backends.generation import Generation
 
@@ -42,6 +45,7 @@ class _Choice(msgspec.Struct, frozen=True):
 
 
 class _Chunk(msgspec.Struct, frozen=True):
+    model: str = ""
     choices: list[_Choice] = []
     usage: ChunkUsage | None = None
     error: msgspec.Raw = NO_ERROR
@@ -58,6 +62,7 @@ class VllmDriver:
         self.takes_ids = pooled.has_tokenizer
         """True where token ids go in and come out."""
         self._vocab_size = pooled.model.capabilities.vocab_size
+        self.adapters = VllmAdapters(pooled.settings) if pooled.settings.adapter_folder else None
         self._chat = OpenAIDriver(pooled)
 
     def features(self) -> frozenset[Feature]:
@@ -69,8 +74,12 @@ class VllmDriver:
             return self._chat.request(generation, info, extra)
         request = generation.request
         # Stop strings are found here, in the text that is made here.
-        body = self._chat.fields(msgspec.structs.replace(generation, stop=())) | extra
-        body |= {"model": self._chat.model_of(info), "prompt": request.prompt_token_ids, "return_token_ids": True}
+        body = self._chat.fields(replace(generation, stop=())) | extra
+        body |= {
+            "model": adapter_of(generation) or self._chat.model_of(info),
+            "prompt": request.prompt_token_ids,
+            "return_token_ids": True,
+        }
         if request.sampling.logit_bias:
             body["logit_bias"] = {str(token_id): bias for token_id, bias in request.sampling.logit_bias.items()}
         return Request("/v1/completions", _encode(body))
@@ -79,7 +88,9 @@ class VllmDriver:
         return IdReader(generation, self._vocab_size) if self.takes_ids else self._chat.reader(generation)
 
     async def inspect(self, server: Server, within_s: float) -> ServerInfo:
-        return await self._chat.inspect(server, within_s)
+        reply = await server.whole("GET", "/v1/models", within_s=within_s)
+        info = self._chat.info_of(reply)
+        return info if self.adapters is None else replace(info, adapters=self.adapters.adapters_in(reply.body))
 
 
 class IdReader:
@@ -88,6 +99,7 @@ class IdReader:
     def __init__(self, generation: Generation, vocab_size: int) -> None:
         self._num_choices = generation.request.n
         self._vocab_size = vocab_size
+        self._adapter = adapter_of(generation)
 
     def read(self, data: bytes) -> Event:
         if data == b"[DONE]":
@@ -97,6 +109,8 @@ class IdReader:
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             raise BadReply("an event is no chunk") from None
         check_event(chunk.error)
+        if self._adapter and chunk.choices and chunk.model != self._adapter:
+            raise AnotherModel("its reply is of another model than the adapter that was asked for")
         return Event([self._part(each) for each in chunk.choices], reported_usage(chunk.usage))
 
     def _part(self, choice: _Choice) -> Part:
@@ -106,6 +120,12 @@ class IdReader:
         if ids and not 0 <= min(ids) <= max(ids) < self._vocab_size:
             raise BadReply("a token id is not of the vocabulary")
         return Part(choice.index, token_ids=ids, finish_reason=finish_of(choice.finish_reason))
+
+
+def adapter_of(generation: Generation) -> str:
+    """Return the digest of the adapter that a generation asks for, "" for the base."""
+    key = generation.request.adapter
+    return digest_of(key) if key else ""
 
 
 def _extra(generation: Generation) -> dict[str, Any]:

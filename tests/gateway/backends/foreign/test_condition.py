@@ -11,7 +11,7 @@ from gateway.backends.foreign.condition import MAX_LIES, ServerCondition
 from gateway.backends.foreign.driver import Pooled
 from gateway.backends.foreign.drivers import driver_of
 from gateway.backends.foreign.model import OpaqueModel
-from gateway.backends.foreign.server import Reply, Server
+from gateway.backends.foreign.server import Proof, Reply, Server
 from gateway.domain.pools.foreign_settings import MAX_LEN
 from tests.gateway.backends.foreign.backends import FAST, NAME, anywhere, until
 from tests.gateway.backends.foreign.fake import fake_server
@@ -21,7 +21,9 @@ from tests.patience import PATIENCE_S
 class _Props(Server):
     """Says what llama.cpp's server says of itself."""
 
-    async def whole(self, method: str, path: str, body: bytes = b"", *, within_s: float) -> Reply:
+    async def whole(
+        self, method: str, path: str, body: bytes = b"", *, within_s: float, proof: Proof | None = None
+    ) -> Reply:
         return Reply(200, b'{"default_generation_settings": {"n_ctx": 9000000000}, "total_slots": 9000000000}')
 
 
@@ -54,7 +56,7 @@ async def test_the_end_of_a_distrust_is_told() -> None:
     async with fake_server() as fake:
         server = Server(fake.url, anywhere, ssl.create_default_context, connect_s=5.0)
         driver = driver_of("openai", pooled)
-        condition = ServerCondition(server, driver, pooled, "server-1", authorize, changed, name=NAME, distrust_s=0.2)
+        condition = ServerCondition(server, driver, pooled, authorize, changed, name=NAME, distrust_s=0.2)
         condition.start()
         await until(lambda: condition.is_ready)
         for _ in range(MAX_LIES):
