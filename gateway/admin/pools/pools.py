@@ -124,7 +124,7 @@ class PoolController(Controller):
             is_asked = wanted.model is not UNSET or settings is not UNSET
             urls = urls_of(before, wanted, texts)
             check_adapters(driver, model, texts)
-            is_other = (model, texts, urls) != (present.model, present.settings, urls_of(before))
+            is_other = (model, texts, sorted(urls)) != (present.model, present.settings, sorted(urls_of(before)))
             if is_other or (is_asked and present.state == "failed"):
                 if model != present.model:
                     await _check_not_in_experiment(conn, before)  # its results would be of two models
