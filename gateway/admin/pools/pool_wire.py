@@ -256,11 +256,11 @@ def _fields(pool: ServedPool, shortage: str = "", healths: Healths | None = None
         "name": row.name,
         "model": wanted.model,
         "engine": wanted.driver,
-        "urls": [
+        "urls": sorted(
             each.address
             for each in pool.replicas
             if wanted.driver != OWN_DRIVER and each.revision == wanted.revision and each.address is not None
-        ],
+        ),
         "settings": wanted.settings,
         "num_replicas": row.num_replicas,
         "num_wanted": condition.num_wanted,
