@@ -161,7 +161,10 @@ class ServerAdapters:
 
     def listed(self) -> None:
         """Take the server's new list: adapters that it lists no more went with a restart, or somebody unloaded them."""
-        gone = self._ready.keys() - self._listed
+        info = self._info()
+        if info is None or info.adapters is None:
+            return
+        gone = self._ready.keys() - info.adapters
         for digest in gone:
             del self._ready[digest]
         if gone:
@@ -174,7 +177,7 @@ class ServerAdapters:
     @property
     def _listed(self) -> frozenset[str]:
         info = self._info()
-        return info.adapters if info is not None else frozenset()
+        return (info.adapters if info is not None else None) or frozenset()
 
     async def _make_ready(self, digest: str) -> None:
         """Load an adapter where it is not loaded yet, and see it answer. Raises as `ensure`."""

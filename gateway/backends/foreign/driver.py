@@ -5,7 +5,7 @@ A driver holds no connection and no state of a request but its `Reader`. It know
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Literal, Protocol
 
 import msgspec
 
@@ -38,8 +38,8 @@ class ServerInfo(msgspec.Struct, frozen=True):
     """The longest prompt and completion together, where the server says it."""
     max_running: int | None = None
     """The number of choices that it computes at once, where it says so."""
-    adapters: frozenset[str] = frozenset()
-    """Digests of the adapters that it lists."""
+    adapters: frozenset[str] | None = frozenset()
+    """Digests of the adapters that it lists; None where it lists none, whatever it has."""
     places: tuple[str, ...] = ()
     """The adapters by their number at the server, where requests name them so: the digest of each, "" for another."""
 
@@ -91,11 +91,26 @@ class AdapterWay(Protocol):
         """
 
 
+MAX_CHOICES = 128
+"""The most choices of one request where the server has no bound of its own, as of `ForeignSettings.max_choices`."""
+
+Framing = Literal["events", "lines"]
+"""The parts of a stream: server-sent events, or lines of JSON."""
+
+
 class Driver(Protocol):
     """One kind of server."""
 
     takes_ids: bool
     """True where requests of this pool hold token ids, and replies too; else both are text."""
+
+    @property
+    def max_choices(self) -> int:
+        """The most choices of one request."""
+
+    @property
+    def framing(self) -> Framing:
+        """The form in which the parts of a reply come."""
 
     @property
     def adapters(self) -> AdapterWay | None:
@@ -134,7 +149,7 @@ def capabilities_of(pooled: Pooled, driver: Driver, info: ServerInfo | None) -> 
     return msgspec.structs.replace(
         model,
         max_model_len=length,
-        max_choices=min(model.max_choices, settings.max_choices),
+        max_choices=min(model.max_choices, settings.max_choices, driver.max_choices),
         max_in_flight=settings.max_in_flight,
         max_running=(info.max_running if info is not None else None) or settings.max_in_flight,
         features=driver.features(),

@@ -10,8 +10,9 @@ from collections.abc import AsyncGenerator
 
 from gateway.backends.foreign.attempt import Attempt
 from gateway.backends.foreign.connection import Connection, ServerGone
-from gateway.backends.foreign.driver import Driver, ServerInfo
+from gateway.backends.foreign.driver import Driver, Framing, ServerInfo
 from gateway.backends.foreign.errors import read_refusal
+from gateway.backends.foreign.lines import LineSplitter
 from gateway.backends.foreign.reply import BadReply, Event, Part
 from gateway.backends.foreign.server import Server
 from gateway.backends.foreign.sse import EventReader
@@ -27,6 +28,10 @@ SPARE_EVENTS = 1024
 
 SPARE_BYTES = 4096
 """Bytes of text of a reply beside MAX_TOKEN_BYTES for each token that was asked for."""
+
+
+CONTENT_TYPES: dict[Framing, str] = {"events": "text/event-stream", "lines": "application/x-ndjson"}
+"""The beginning of the content type of a stream."""
 
 
 class ReplyStream:
@@ -71,7 +76,8 @@ class ReplyStream:
         has_ended = False
         try:
             connection = await self._asked(info, part_until_s)
-            reader, events = self._driver.reader(self._generation), EventReader()
+            is_lines = self._driver.framing == "lines"
+            reader, events = self._driver.reader(self._generation), LineSplitter() if is_lines else EventReader()
             is_end = False
             while not is_end:
                 data = await connection.read(part_until_s)
@@ -129,8 +135,8 @@ class ReplyStream:
         if connection.status != 200:
             error_until_s = asyncio.get_running_loop().time() + ERROR_WITHIN_S
             raise await read_refusal(connection, min(self._until_s, error_until_s))
-        if not connection.headers.get("content-type", "").startswith("text/event-stream"):
-            raise BadReply("its reply is no stream of events")
+        if not connection.headers.get("content-type", "").startswith(CONTENT_TYPES[self._driver.framing]):
+            raise BadReply(f"its reply is no stream of {self._driver.framing}")
         return connection
 
     def _counted(self, event: Event) -> list[Part]:

@@ -13,7 +13,7 @@ import msgspec
 
 from engine.protocol import FinishReason, Grammar
 from gateway.backends.base import Feature
-from gateway.backends.foreign.driver import AdapterWay, Pooled, Reader, Request, ServerInfo
+from gateway.backends.foreign.driver import MAX_CHOICES, AdapterWay, Framing, Pooled, Reader, Request, ServerInfo
 from gateway.backends.foreign.drivers.llamacpp_adapters import (
     PATH,
     LlamaCppAdapters,
@@ -86,6 +86,8 @@ _encode = msgspec.json.Encoder().encode
 class LlamaCppDriver:
     """`Driver` of llama.cpp's server."""
 
+    framing: Framing = "events"
+    max_choices = MAX_CHOICES
     takes_ids = False
 
     def __init__(self, pooled: Pooled) -> None:

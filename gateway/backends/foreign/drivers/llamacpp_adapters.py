@@ -84,7 +84,7 @@ def scales_of(info: ServerInfo, digest: str) -> list[dict[str, Any]]:
     """
     if not digest:
         return []
-    if digest not in info.adapters:
+    if digest not in (info.adapters or ()):
         raise ServerChanged("it has the adapter no more")
     chosen = info.places.index(digest)
     return [{"id": number, "scale": float(number == chosen)} for number in range(len(info.places))]

@@ -6,14 +6,14 @@ end is the usage.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import msgspec
 
 from engine.protocol import FinishReason, Grammar
 from gateway.backends.base import Feature
-from gateway.backends.foreign.driver import AdapterWay, Pooled, Request, ServerInfo
+from gateway.backends.foreign.driver import MAX_CHOICES, AdapterWay, Framing, Pooled, Request, ServerInfo
 from gateway.backends.foreign.errors import NO_ERROR, check_event, text_of
 from gateway.backends.foreign.reply import BadReply, Event, Part, ReplyRefused, ReportedUsage, ServerRefused
 from gateway.backends.foreign.server import Reply, Server
@@ -32,6 +32,7 @@ _FINISH: dict[str, FinishReason] = {
     "tool_calls": "stop",
     "function_call": "stop",
     "eos_token": "stop",
+    "stop_sequence": "stop",
 }
 """Reasons that servers give for the end of a choice. Any other one refuses the reply or is a failure."""
 
@@ -107,6 +108,8 @@ _encode = msgspec.json.Encoder().encode
 class OpenAIDriver:
     """`Driver` of servers with OpenAI's protocol."""
 
+    framing: Framing = "events"
+    max_choices = MAX_CHOICES
     takes_ids = False
     adapters: AdapterWay | None = None
 
@@ -116,9 +119,18 @@ class OpenAIDriver:
     def features(self) -> frozenset[Feature]:
         return FEATURES
 
-    def request(self, generation: Generation, info: ServerInfo, extra: Mapping[str, Any] = _NOTHING) -> Request:
-        """Return the request for a generation. extra: fields of a server that has more than OpenAI's."""
+    def request(
+        self,
+        generation: Generation,
+        info: ServerInfo,
+        extra: Mapping[str, Any] = _NOTHING,
+        left_out: Collection[str] = (),
+    ) -> Request:
+        """Return the request for a generation. extra: fields of a server that has more than OpenAI's. left_out: fields
+        that a server does not take."""
         body = {**self.fields(generation), **extra}
+        for name in left_out:
+            body.pop(name, None)
         if name := self.model_of(info):
             body["model"] = name
         conversation = generation.conversation

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from adapters.ref import digest_of
 from gateway.backends.base import Feature
-from gateway.backends.foreign.driver import Pooled, Reader, Request, ServerInfo
+from gateway.backends.foreign.driver import MAX_CHOICES, Framing, Pooled, Reader, Request, ServerInfo
 from gateway.backends.foreign.drivers.openai import OpenAIDriver, finish_of, reported_usage
 from gateway.backends.foreign.drivers.openai import Usage as ChunkUsage
 from gateway.backends.foreign.drivers.vllm_adapters import VllmAdapters
@@ -58,6 +58,11 @@ _encode = msgspec.json.Encoder().encode
 class VllmDriver:
     """`Driver` of vLLM."""
 
+    framing: Framing = "events"
+    max_choices = MAX_CHOICES
+    is_salted = True
+    """True where each tenant of ours gets a cache of its own."""
+
     def __init__(self, pooled: Pooled) -> None:
         self.takes_ids = pooled.has_tokenizer
         """True where token ids go in and come out."""
@@ -69,7 +74,9 @@ class VllmDriver:
         return OF_IDS if self.takes_ids else OF_TEXT
 
     def request(self, generation: Generation, info: ServerInfo) -> Request:
-        extra = _extra(generation)
+        extra = extra_fields(generation)
+        if not self.is_salted:
+            del extra["cache_salt"]
         if not self.takes_ids:
             return self._chat.request(generation, info, extra)
         request = generation.request
@@ -128,13 +135,17 @@ def adapter_of(generation: Generation) -> str:
     return digest_of(key) if key else ""
 
 
-def _extra(generation: Generation) -> dict[str, Any]:
+def cache_salt_of(generation: Generation) -> str:
+    """Return the name of the cache of a generation's tenant, which tells nothing of the tenant."""
+    return hashlib.sha256(f"lorikeet {generation.request.tenant}".encode()).hexdigest()[:32]
+
+
+def extra_fields(generation: Generation) -> dict[str, Any]:
     """Return the fields that vLLM has beside OpenAI's."""
     sampling = generation.request.sampling
-    salt = hashlib.sha256(f"lorikeet {generation.request.tenant}".encode()).hexdigest()[:32]
     fields: dict[str, Any] = {
         "stream_options": {"include_usage": True, "continuous_usage_stats": True},
-        "cache_salt": salt,
+        "cache_salt": cache_salt_of(generation),
     }
     if sampling.top_k > 0:
         fields["top_k"] = sampling.top_k
