@@ -2,8 +2,9 @@
 
     backend      the backend: puts the parts together
     driver       the interface of one kind of server; drivers has the kinds
-    server       the connections to one server; connection is one of them, sse reads its events
+    server       the connections to one server; connection is one of them, sse and lines split what it sends
     condition    whether the server is well, by asking it and by the ends of its requests
+    adapters     the adapters of one server: loaded, tried, unloaded
     requests     the open requests; stream reads one reply, attempt counts and records it
     reply        the parts of a reply, as every driver reads them
     errors       the errors that a server sends, for the gateway and for the operator's log

@@ -1,6 +1,6 @@
 """The adapters of one server: loaded when they are asked for, tried before they answer, unloaded when others need room.
 
-A server is told the digests of contents, and nothing of tenants. What it holds, its own list says; what may answer,
+A server learns the digests of contents, and nothing of tenants. What it holds, its own list says; what may answer,
 this gateway decides, once it has seen the adapter answer. Knows neither requests nor usage.
 """
 
@@ -100,12 +100,14 @@ class ServerAdapters:
             yield
         finally:
             self._num_running[digest] -= 1
+            if not self._num_running[digest]:
+                del self._num_running[digest]
 
     async def ensure(self, key: str) -> None:
         """Return once an adapter answers at the server; key: of its content, "" for the base.
 
         Raises InvalidRequest: when the server does not have the adapter, or refuses it.
-        Raises Overloaded, BackendFailed: when that cannot be told now.
+        Raises Overloaded, BackendFailed: when that is not known now.
         """
         if not key:
             return
@@ -156,6 +158,7 @@ class ServerAdapters:
         if not self._fault:
             log.error("adapters_not_served", **self._name.fields, why=SILENT_BASE)
         self._ready.clear()
+        self._keys.clear()
         self._has_honest_base, self._fault = False, SILENT_BASE
         self._fault_until_s = time.monotonic() + FAULT_FOR_S
 
@@ -167,6 +170,7 @@ class ServerAdapters:
         gone = self._ready.keys() - info.adapters
         for digest in gone:
             del self._ready[digest]
+            self._keys.pop(digest, None)
         if gone:
             log.warning("adapters_gone", **self._name.fields, adapters=sorted(gone))
             self._has_honest_base, self._fault = False, ""  # it may be another server by now
@@ -194,7 +198,9 @@ class ServerAdapters:
                     await self._way.load(self._server, digest, LOAD_WITHIN_S)
                 await self._tried(digest)
         except (InvalidRequest, BackendFailed) as failure:
-            self._failed[digest] = time.monotonic() + FAILED_FOR_S, failure
+            now_s = time.monotonic()
+            self._failed = {each: found for each, found in self._failed.items() if found[0] > now_s}
+            self._failed[digest] = now_s + FAILED_FOR_S, failure
             raise
         self._failed.pop(digest, None)
         self._ready[digest] = None

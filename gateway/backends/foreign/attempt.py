@@ -49,7 +49,7 @@ class Attempt:
         self.is_lie = False
         """True if the server reported counts that cannot be true."""
         self.is_recorded = False
-        """Whether the usage has reached the sink."""
+        """True once the usage has reached the sink."""
         self._sink = sink
         self._source = source
         self._engine_id = engine_id

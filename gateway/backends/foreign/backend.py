@@ -148,7 +148,7 @@ class ForeignBackend:
     # the life of the backend
 
     def take_used(self) -> list[Used]:
-        """Return nothing: other servers are not told what this one did for whom."""
+        """Return nothing: other servers do not learn what this one did for whom."""
         return []
 
     def tell_used(self, elsewhere: dict[str, Service]) -> None:

@@ -94,7 +94,7 @@ class ServerCondition:
 
     @property
     def is_ready(self) -> bool:
-        """Whether the server takes new requests of this gateway, were it for a trial."""
+        """True if the server takes new requests of this gateway, were it for a trial."""
         now_s = _now_s()
         is_trusted = now_s >= self._distrusted_until_s
         return self._has_answered and not self._is_draining and is_trusted and self.breaker.state(now_s) != "open"

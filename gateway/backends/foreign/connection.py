@@ -31,7 +31,7 @@ class ServerGone(Exception):
         self.has_begun = has_begun
         """True if a byte of a response had come."""
         self.was_lost = was_lost
-        """Whether the connection was there and the server's side, or the network, ended it."""
+        """True if the connection was there and the server's side, or the network, ended it."""
 
 
 class ServerChanged(ServerGone):
@@ -52,9 +52,9 @@ class Connection(asyncio.Protocol):
         self.headers: dict[str, str] = {}
         """The headers of the present response by their names in lower case; of several of one name, the last."""
         self.is_reusable = False
-        """Whether the connection may take another request."""
+        """True if the connection may take another request."""
         self.was_held_back = False
-        """Whether the server had to wait in the present response, since what it had sent was not read."""
+        """True if the server had to wait in the present response, since what it had sent was not read."""
         self.is_proved = False
         """True once the server behind the connection was found to be the expected one."""
         self.num_requests = 0
@@ -119,12 +119,12 @@ class Connection(asyncio.Protocol):
 
     @property
     def is_open(self) -> bool:
-        """Whether the connection is there and was not told to close."""
+        """True while the connection is there, and no side has closed it."""
         return self._transport is not None and not self._transport.is_closing() and self._why is None
 
     @property
     def is_done(self) -> bool:
-        """Whether the response has come whole and was read."""
+        """True once the response has come whole and was read."""
         return self._is_whole and not self._buffer
 
     def close(self) -> None:

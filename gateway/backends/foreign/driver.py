@@ -30,7 +30,7 @@ class ReplicaName(msgspec.Struct, frozen=True):
 
 
 class ServerInfo(msgspec.Struct, frozen=True):
-    """The facts that a server told of itself when it was asked last."""
+    """The facts about a server by its last answer."""
 
     served_model: str = ""
     """The name by which requests ask for the model."""
@@ -139,7 +139,7 @@ class Pooled(msgspec.Struct, frozen=True):
     model: Model
     settings: ForeignSettings
     has_tokenizer: bool
-    """Whether the model's tokenizer is known here."""
+    """True where the model's tokenizer is known here."""
 
 
 def capabilities_of(pooled: Pooled, driver: Driver, info: ServerInfo | None) -> Capabilities:

@@ -44,7 +44,7 @@ class Event(msgspec.Struct):
     usage: ReportedUsage | None = None
     """The usage that the event reports, its own parts included."""
     is_end: bool = False
-    """Whether the server says that nothing follows."""
+    """True if the server says that nothing follows."""
 
 
 class BadReply(Exception):

@@ -79,7 +79,7 @@ class ForeignRequests:
 
         Closing the generator cuts the connection off; what was used by then is recorded all the same.
         Raises as `Backend.generate`.
-        Raises ReadTooSlowly: when more waited for the reader than is kept.
+        Raises ReadTooSlowly: when more waited for the reader than may wait.
         """
         with self._adapters.using(generation.request.adapter):
             async with aclosing(self._parts(generation)) as steps:

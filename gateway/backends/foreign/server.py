@@ -1,4 +1,4 @@
-"""The connections of one gateway to one server: opened where the server's address may be, kept while they may be used.
+"""The connections of one gateway to one server: opened where the server's address may be, and used again.
 
 No proxy, no redirect, no compression; TLS is verified for the name in the URL. Knows nothing of what is asked.
 """
@@ -15,7 +15,7 @@ import msgspec
 from gateway.backends.foreign.connection import UNREAD_FOR_S, Connection, ServerChanged, ServerGone
 
 MAX_IDLE = 64
-"""Connections that are kept for later requests."""
+"""Connections that stay open for later requests."""
 
 END_WITHIN_S = 1.0
 """Longest time of a response's end after its last event, so that the connection is used again."""
@@ -124,7 +124,7 @@ class Server:
                 raise
             return connection
 
-        if (idle := self._take_idle()) is not None:
+        if (idle := self._take_idle(is_proved=proof is not None)) is not None:
             began_s = _now_s()
             try:
                 return await asked(idle)
@@ -196,9 +196,11 @@ class Server:
             raise
         self.give(connection)
 
-    def _take_idle(self) -> Connection | None:
-        while self._idle:
-            if (connection := self._idle.pop()).is_open:
+    def _take_idle(self, *, is_proved: bool) -> Connection | None:
+        """Return the connection that was used last and is still open. is_proved: one that was proved."""
+        for connection in reversed([each for each in self._idle if each.is_proved or not is_proved]):
+            self._idle.remove(connection)
+            if connection.is_open:
                 return connection
         return None
 

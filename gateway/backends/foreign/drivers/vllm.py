@@ -17,8 +17,9 @@ from msgspec.structs import replace
 from adapters.ref import digest_of
 from gateway.backends.base import Feature
 from gateway.backends.foreign.driver import MAX_CHOICES, Framing, Pooled, Reader, Request, ServerInfo
-from gateway.backends.foreign.drivers.openai import OpenAIDriver, finish_of, reported_usage
-from gateway.backends.foreign.drivers.openai import Usage as ChunkUsage
+from gateway.backends.foreign.drivers.openai import OpenAIDriver
+from gateway.backends.foreign.drivers.openai_chunks import Usage as ChunkUsage
+from gateway.backends.foreign.drivers.openai_chunks import finish_of, reported_usage
 from gateway.backends.foreign.drivers.vllm_adapters import VllmAdapters
 from gateway.backends.foreign.errors import NO_ERROR, check_event
 from gateway.backends.foreign.reply import AnotherModel, BadReply, Event, Part
