@@ -18,7 +18,7 @@ import structlog
 
 from adapters.ref import digest_of
 from engine.protocol import AdapterProbe
-from gateway.backends.foreign.connection import ServerGone
+from gateway.backends.foreign.connection import ServerChanged, ServerGone
 from gateway.backends.foreign.driver import AdapterWay, ReplicaName, ServerInfo
 from gateway.backends.foreign.errors import shown
 from gateway.backends.foreign.reply import AnotherModel, BadReply, ServerRefused
@@ -58,10 +58,11 @@ class ServerAdapters:
         max_loaded: int,
         restarted: Callable[[], None],
         changed: Callable[[], None],
+        ask_soon: Callable[[], None],
     ) -> None:
         """info: returns the facts of the server's last answer. max_loaded: the most adapters that this gateway has
         loaded there. restarted: called where the list of the server shows that it was started anew. changed: called
-        when another adapter answers, or one does no more."""
+        when another adapter answers, or one does no more. ask_soon: has the server asked how it is now."""
         self._server = server
         self._way = way
         self._info = info
@@ -69,6 +70,7 @@ class ServerAdapters:
         self._max_loaded = max_loaded
         self._restarted = restarted
         self._changed = changed
+        self._ask_soon = ask_soon
         self._ready: dict[str, None] = {}  # digests that have answered, the least recently used first
         self._keys: dict[str, set[str]] = {}  # content keys by digest
         self._num_running: Counter[str] = Counter()  # requests by digest
@@ -264,6 +266,8 @@ class ServerAdapters:
             self.distrust()
             raise _not_now() from None
         except (ServerGone, BadReply) as error:
+            if isinstance(error, ServerChanged):
+                self._ask_soon()
             self._log(str(error))
             raise _not_now() from None
 

@@ -62,6 +62,7 @@ class ForeignBackend:
             max_loaded=pooled.settings.max_adapters,
             restarted=self._condition.restarted,
             changed=lambda: self._changed(),
+            ask_soon=self._condition.ask_soon,
         )
         self._requests = ForeignRequests(server, driver, pooled, sink, self._condition, self._adapters, name, self)
 

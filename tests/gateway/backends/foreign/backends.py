@@ -16,11 +16,12 @@ from gateway.backends.foreign.backend import ForeignBackend
 from gateway.backends.foreign.connection import UNREAD_FOR_S
 from gateway.backends.foreign.driver import Pooled, ReplicaName
 from gateway.backends.foreign.drivers import driver_of
-from gateway.backends.foreign.model import TEMPLATE_TOKENS, OpaqueModel
+from gateway.backends.foreign.model import OpaqueModel
 from gateway.backends.foreign.server import Server
 from gateway.backends.generation import Generation, Piece
 from gateway.domain.pools.drivers import Driver
 from gateway.domain.pools.foreign_settings import ForeignSettings
+from gateway.domain.routing.foreign_usage import TEMPLATE_TOKENS
 from gateway.text.conversation import Conversation
 from gateway.text.tools.tool import ToolUse
 from tests.gateway.backends.scripted import ListSink

@@ -152,6 +152,35 @@ async def test_the_right_adapter_answers_or_none_through_restarts_in_any_order(
     await until_ready(backend)
 
 
+async def test_each_restart_costs_a_request_at_most_and_all_others_get_their_adapter(
+    llama: FakeLlamaCpp, backend: ForeignBackend
+) -> None:
+    async def until_known() -> None:
+        names = tuple(Path(path).stem for path in llama.paths)
+        await until(lambda: (info := backend._condition.info) is not None and info.places == names)
+        await until_ready(backend)
+
+    chance, num_refused = random.Random(5), 0
+    files = [file(number) for number in range(1, 5)]
+    await llama.restart(*files)
+    backend._condition.ask_soon()
+    await until_known()
+    for step in range(40):
+        chance.shuffle(files)
+        await llama.restart(*files)
+        for at in range(8):
+            number = chance.randrange(5)
+            try:
+                text = await ask(backend, key(number) if number else "", f"req_{step}_{at}")
+            except Unanswered as unanswered:
+                unanswered.settle()
+                num_refused += 1
+                await until_known()
+                continue
+            assert text == (file(number) if number else "base")
+    assert num_refused <= 40
+
+
 @pytest.mark.parametrize("body", [b"{}", b"[{}]", b'[{"id": 1, "path": "x"}]', b'[{"id": 0, "path": 1}]', b"\xff"])
 def test_a_list_that_is_none_is_refused(body: bytes) -> None:
     with pytest.raises(BadReply):

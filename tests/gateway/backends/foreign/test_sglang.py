@@ -68,9 +68,8 @@ class FakeSglang:
             name = "base"
         if not body.get("stream"):
             logprobs = [[-0.5 if name == "base" else -1.0, 5, None]]
-            meta = {"output_token_logprobs": logprobs, "completion_tokens": 1}
-            failed = {"error": {"message": error}}
-            return _reply(writer, 400 if error else 200, failed if error else {"text": "x", "meta_info": meta})
+            good = {"text": "x", "meta_info": {"output_token_logprobs": logprobs, "completion_tokens": 1}}
+            return _reply(writer, 400 if error else 200, {"error": {"message": error}} if error else good)
         writer.write(HEAD)
         if error:
             writer.write(event({"error": {"message": error}}) + event("[DONE]") + END)
