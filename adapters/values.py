@@ -15,6 +15,11 @@ def sum_of_squares(raw: bytes, dtype: str) -> float:
     return float(np.dot(values, values))
 
 
+def as_float32(raw: bytes, dtype: str) -> NDArray[np.float32]:
+    """Return elements as float32, which holds each of them exactly. raw, dtype: as of `sum_of_squares`."""
+    return _as_float64(raw, dtype).astype(np.float32)
+
+
 def _as_float64(raw: bytes, dtype: str) -> NDArray[np.float64]:
     if dtype == "BF16":
         return (np.frombuffer(raw, "<u2").astype("<u4") << 16).view("<f4").astype(np.float64)

@@ -62,10 +62,14 @@ class PoolEngines:
 
     async def probe(self, base: str | None, key: str) -> msgspec.Struct:
         pools = [self._pools[name] for name in self._bases.pools_of(base) if name in self._pools]
-        ready = next((replica for pool in pools if (replica := pool.serving.any_ready()) is not None), None)
-        if ready is None:
-            raise Overloaded("No engine of the adapter's base model is there.", code=ENGINE_UNAVAILABLE)
-        return await ready.backend.probe(key)
+        unable = Overloaded("No engine of the adapter's base model is there.", code=ENGINE_UNAVAILABLE)
+        for pool in pools:
+            if (ready := pool.serving.any_ready()) is not None:
+                try:
+                    return await ready.backend.probe(key)
+                except Overloaded as error:  # such as a server that has the adapters alone with which it was started
+                    unable = error
+        raise unable
 
     def resident(self) -> frozenset[str]:
         return frozenset().union(*(backend.resident() for backend in self._backends()))

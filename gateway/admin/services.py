@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Mapping
 
 import msgspec
 from litestar.di import NamedDependency
@@ -55,6 +55,8 @@ class AdminServices(msgspec.Struct, frozen=True, kw_only=True):
     private_webhooks: bool
     health: Callable[[], Health]
     engines: Callable[[], list[EngineSnapshot]]
+    replica_healths: Callable[[], Mapping[str, Health]]
+    """Tells the health of each replica that this gateway is connected to, by its id."""
     journal: Callable[[], JournalState]
     reconcile: Callable[[], Awaitable[Reconciliation]]
     contents: RequestContents

@@ -363,6 +363,7 @@ def _admin_services(
         private_webhooks=settings.private_webhooks,
         health=lambda: _first_health(pools),
         engines=lambda: [backend.snapshot(name) for name, pool in pools.items() for backend in pool.backends],
+        replica_healths=lambda: pools.healths,
         journal=lambda: metering.journal_state,
         reconcile=reconciler.reconcile,
         contents=contents,

@@ -106,6 +106,8 @@ class Health(msgspec.Struct, frozen=True):
     """The address of the engine, for operators only."""
     engine_id: str = ""
     """The id of the process whose stats these are."""
+    reason: str = ""
+    """The detail in words for operators alone, where these know more."""
 
 
 def _nothing() -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import msgspec
 
 from engine.protocol import FinishReason, GenerateRequest, TokenLogprobs, Usage
+from gateway.domain.routing.foreign_usage import TEMPLATE_TOKENS, likely_prompt
 from gateway.text.conversation import Conversation
 from gateway.text.options import PLAIN, TextStyle
 from gateway.text.tools.parser import CallDelta
@@ -38,6 +39,18 @@ class Generation(msgspec.Struct, frozen=True):
         """The number of the prompt's tokens, or the upper bound of it."""
         return len(self.request.prompt_token_ids) if self.num_prompt_tokens is None else self.num_prompt_tokens
 
+    @property
+    def template_tokens(self) -> int:
+        """The part of an upper bound that a chat template may add of its own."""
+        return TEMPLATE_TOKENS if self.conversation is not None and self.num_prompt_tokens is not None else 0
+
+    @property
+    def likely_prompt_tokens(self) -> int:
+        """The number of the prompt's tokens, or our own count of them where only an upper bound is known."""
+        if self.num_prompt_tokens is None:
+            return len(self.request.prompt_token_ids)
+        return likely_prompt(self.num_prompt_tokens, self.template_tokens)
+
 
 class Token(msgspec.Struct, frozen=True):
     """One token with its log-probabilities."""
@@ -65,6 +78,8 @@ class Piece(msgspec.Struct, frozen=True):
     """The token ids that came, where they were asked for, with the one that stopped the choice."""
     num_tokens: int = 0
     """Completion tokens of the choice so far, as they are billed."""
+    prompt_tokens: int | None = None
+    """Tokens of the prompt as they are billed by now, where only the server that has the tokenizer counts them."""
 
 
 class PromptTokens(msgspec.Struct, frozen=True):

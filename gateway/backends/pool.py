@@ -272,6 +272,7 @@ def _picture(replica: Replica, now_s: float) -> ReplicaLoad:
             id=replica.id,
             ready_since_s=replica.ready_since_s,
             capacity=capabilities.max_running,
+            resident=replica.backend.resident(),
             draining=replica.is_draining,
         )
     return ReplicaLoad(

@@ -3,8 +3,8 @@ completions, and what all requests say and get, where a project logs it. Knows n
 
     idempotency, watches, unanswered_claims   whose turn it is, who waits, and claims that were never answered
     stored_chats                              `store`
-    request_log, transcript                   what a project logs of all its requests, collected while they run
-    redact                                    what is taken out before; pure, linear in the text
+    request_log, transcript                   what a project logs of all its requests, collected while they run;
+                                              `gateway.text.redact` takes out what identifies people
     keys, resealing                           where content keys come from; secrets of the operator's side follow them
     writes, keeper, purge                     writes that a reply waits for a moment; content whose time is over
 

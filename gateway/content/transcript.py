@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
-from gateway.content.redact import redacted
+from gateway.text.redact import redacted
 
 MAX_LOGGED_BYTES = 64 << 10
 """The most bytes of redacted text, in UTF-8, of a request's input and of its output; what follows is cut off."""

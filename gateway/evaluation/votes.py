@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from gateway.content.redact import redacted
 from gateway.db.experiments.feedback import votes as db
 from gateway.db.experiments.feedback.votes import ClientId, NewVote, Standing, VoteQuery, VoteRow
 from gateway.db.pool import CONFLICTS, Database
@@ -25,6 +24,7 @@ from gateway.domain.experiments.feedback.votes import FeedbackMetric, Subject, c
 from gateway.evaluation.wire import FeedbackAccepted, Vote
 from gateway.experiments.keys import ProjectKeys
 from gateway.support.cipher import Cipher, Place, Sealed
+from gateway.text.redact import redacted
 
 if TYPE_CHECKING:
     from gateway.db.pool import Connection

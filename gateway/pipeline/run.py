@@ -78,6 +78,8 @@ class Run:
         """Each prompt's token ids; none of a model whose tokenizer is not known here."""
         self.num_prompt_tokens = sum(each.generation.prompt_tokens for each in prepared)
         """The tokens of all prompts, or an upper bound of them where the tokenizer is not known here."""
+        self.prompt_tokens = [each.generation.likely_prompt_tokens for each in prepared]
+        """The tokens of each prompt, or our own count of them where the tokenizer is not known here."""
         self.prompt_texts = [each.generation.prompt_text for each in prepared]
         """Each whole prompt as the client wrote it; None where that is a conversation, token ids or cut."""
         self.vote_id = context.request_id

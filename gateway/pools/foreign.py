@@ -10,7 +10,7 @@ import httpx
 from gateway.backends.base import Model
 from gateway.backends.foreign.backend import ForeignBackend
 from gateway.backends.foreign.connection import ServerGone
-from gateway.backends.foreign.driver import Pooled
+from gateway.backends.foreign.driver import Pooled, ReplicaName
 from gateway.backends.foreign.drivers import driver_of
 from gateway.backends.foreign.model import OpaqueModel
 from gateway.backends.foreign.server import Server
@@ -41,8 +41,8 @@ class ForeignServers:
         self._address_of = address_of
         self._tls = tls
 
-    def connect(self, url: str, row: RevisionRow, model: Model) -> ManagedBackend:
-        """Return the backend of the server at a URL, not started."""
+    def connect(self, url: str, row: RevisionRow, model: Model, name: ReplicaName) -> ManagedBackend:
+        """Return the backend of the server at a URL, not started. name: of the replica that it is."""
         settings = parse_foreign_settings(row.settings)
         pooled = Pooled(model, settings, has_tokenizer=not isinstance(model, OpaqueModel))
         server = Server(
@@ -52,7 +52,7 @@ class ForeignServers:
         async def authorize() -> str:
             return await self._key(row.pool_id)
 
-        return ForeignBackend(server, driver_of(row.driver, pooled), pooled, self._sink, authorize)
+        return ForeignBackend(server, driver_of(row.driver, pooled), pooled, self._sink, authorize, name)
 
 
 def judged_by(address_of: AddressOf) -> Callable[[str], Awaitable[str]]:

@@ -15,8 +15,9 @@ import structlog
 
 from adapters.inspection import BaseShape
 from engine.protocol import HEARTBEAT_INTERVAL_S
-from gateway.backends.base import Model
+from gateway.backends.base import Health, Model
 from gateway.backends.engine.model import EngineModel
+from gateway.backends.foreign.driver import ReplicaName
 from gateway.backends.foreign.model import OpaqueModel
 from gateway.backends.pool import ManagedBackend, Pool, PoolRevision, Replica
 from gateway.db.adapters.bases import base_names
@@ -26,8 +27,8 @@ from gateway.db.pool import Database
 from gateway.db.pools.replicas import ReplicaRow
 from gateway.db.pools.revisions import RevisionRow
 from gateway.db.pools.served import ServedPool, list_served
-from gateway.domain.pools.drivers import OWN_DRIVER, WITH_ADAPTERS
-from gateway.domain.pools.foreign_settings import opaque_digest
+from gateway.domain.pools.drivers import OWN_DRIVER
+from gateway.domain.pools.foreign_settings import has_adapters, opaque_digest
 from gateway.domain.routing.bases import Base, Bases
 from gateway.pools.foreign import opaque_model_of
 from gateway.support.worker import forever
@@ -52,7 +53,7 @@ log = structlog.get_logger(__name__)
 Connect = Callable[[str, EngineModel], ManagedBackend]
 """Makes the backend of an engine at a ZeroMQ endpoint, not started."""
 
-ConnectForeign = Callable[[str, RevisionRow, Model], ManagedBackend]
+ConnectForeign = Callable[[str, RevisionRow, Model, ReplicaName], ManagedBackend]
 """Makes the backend of a server of another maker at a URL, for a revision and its model, not started."""
 
 NO_ADAPTERS = BaseShape({}, 0)
@@ -125,6 +126,11 @@ class LivePools(Mapping[str, Pool]):
         """The backends of all replicas, and of those that are gone from the rows and end their last requests."""
         followed = [replica.backend for revision in self._revisions.values() for replica in revision]
         return [*followed, *self._leaving.values()]
+
+    @property
+    def healths(self) -> dict[str, Health]:
+        """The health of each replica by its id."""
+        return {each.id: each.backend.health() for revision in self._revisions.values() for each in revision}
 
     async def start(self) -> None:
         """Read the rows once, and follow them from then on. Raises what the database raises."""
@@ -264,17 +270,17 @@ class LivePools(Mapping[str, Pool]):
         if served.row.access == "listed":
             allowed = frozenset(grant.project_id or grant.organization_id for grant in served.grants)
         shape = NO_ADAPTERS
-        if isinstance(model, EngineModel) and row.driver in WITH_ADAPTERS:
+        if isinstance(model, EngineModel) and has_adapters(row.driver, row.settings):
             shape = BaseShape(model.config.adapter_targets(), model.config.num_layers)
         return Base(served.row.name, _digest_of(row, model), shape, allowed)
 
-    def _connected(self, address: str, row: RevisionRow, model: Model) -> ManagedBackend:
+    def _connected(self, address: str, row: RevisionRow, model: Model, name: ReplicaName) -> ManagedBackend:
         """Return the backend of a replica, not started."""
         if row.driver == OWN_DRIVER:
             assert isinstance(model, EngineModel)
             return self._connect(address, model)
         assert self._connect_foreign is not None
-        return self._connect_foreign(address, row, model)
+        return self._connect_foreign(address, row, model, name)
 
     def _follow_replicas(
         self, revision: PoolRevision, of: RevisionRow, rows: Sequence[ReplicaRow], gone: dict[str, Key]
@@ -288,7 +294,7 @@ class LivePools(Mapping[str, Pool]):
             if replica is None or gone.get(row.id) != key:
                 if replica is not None:
                     self._leave(revision, row.id)
-                backend = self._connected(row.address, of, revision.model)
+                backend = self._connected(row.address, of, revision.model, ReplicaName(revision.name, row.id))
                 backend.start()
                 replica = Replica(row.id, backend)
                 revision.add(replica)
@@ -317,7 +323,7 @@ class LivePools(Mapping[str, Pool]):
 def _digest_of(row: RevisionRow, model: Served) -> str:
     """Return the digest of the base that a revision serves. Adapters of a model do not answer where its servers cannot
     load them: to them it is another base."""
-    if row.driver in WITH_ADAPTERS or isinstance(model, OpaqueModel):
+    if isinstance(model, OpaqueModel) or has_adapters(row.driver, row.settings):
         return model.digest
     return opaque_digest(row.pool_id, row.driver, row.settings.get("served_model", ""))
 

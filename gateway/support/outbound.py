@@ -38,6 +38,9 @@ _METADATA = tuple(
 )
 """Where clouds answer questions about the machine itself, its credentials among them."""
 
+_METADATA_NAMES = frozenset({"metadata", "metadata.google.internal", "metadata.goog", "instance-data"})
+"""Names that clouds give to these services within their networks."""
+
 
 class NotPublic(Exception):
     """A URL leads to where nobody from outside has a say; the message says no more than that."""
@@ -129,14 +132,28 @@ def names_private_address(url: httpx.URL) -> bool:
     host = url.host.rstrip(".").lower()
     if host == "localhost" or host.endswith(".localhost"):
         return True
+    address = _written_address(host)
+    return address is not None and not is_public(address)
+
+
+def names_metadata_service(url: httpx.URL) -> bool:
+    """Tell whether the host is written as an address, in any notation, or a name, under which a cloud answers questions
+    about the machine itself: `Guard` lets nothing connect to it, whatever is allowed."""
+    host = url.host.rstrip(".").lower()
+    address = _written_address(host)
+    return host in _METADATA_NAMES if address is None else not _is_no_metadata(address)
+
+
+def _written_address(host: str) -> str | None:
+    """Return the address that a host is written as, None for a name."""
     try:
-        return not is_public(host)
+        return str(ipaddress.ip_address(host))
     except ValueError:
         pass
     try:  # the notations of inet_aton(3), which resolvers understand: 127.1, 0x7f000001, 2130706433
-        return not is_public(socket.inet_ntoa(socket.inet_aton(host)))
+        return socket.inet_ntoa(socket.inet_aton(host))
     except OSError:
-        return False  # a name
+        return None
 
 
 def is_public(address: str) -> bool:

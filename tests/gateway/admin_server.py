@@ -269,6 +269,7 @@ async def serve_admin(
         private_webhooks=False,
         health=lambda: Health(ready=False, detail="no engine"),
         engines=lambda: list(snapshots),
+        replica_healths=dict,
         journal=lambda: journal,
         reconcile=Reconciler(database, {}, metrics.journal).reconcile,
         contents=RequestContents(database, CIPHER, Writes(metrics.content_lost)),

@@ -71,7 +71,7 @@ function View({ pool, ask }) {
   const serving = pool.revisions.find(({ revision }) => revision === pool.revision) ?? pool;
   return html`
     ${pool.revision !== pool.wanted_revision && html`<${InMotion} pool=${pool} onCancel=${can("pools.write") && pool.revision !== null && (() => ask("cancel"))} />`}
-    <${Section} title="Replicas" hint=${`${replicas(pool.num_replicas)} wanted${memoryOf(pool.replica_bytes, pool.num_replicas) && `: ${memoryOf(pool.replica_bytes, pool.num_replicas)}`}.`}><${Replicas} pool=${pool} /><//>
+    <${Section} title="Replicas" hint=${`${replicas(pool.num_wanted)} wanted${memoryOf(pool.replica_bytes, pool.num_replicas) && `: ${memoryOf(pool.replica_bytes, pool.num_replicas)}`}.`}><${Replicas} pool=${pool} /><//>
     <div class="grid-2">
       <${Section} title="What it serves" card>
         <${Facts} rows=${[

@@ -32,7 +32,7 @@ export function Pools({ pools, action }) {
   const columns = [
     { key: "name", title: "Pool" },
     { key: "state", title: "State", render: ({ state, why }) => html`<span><${Badge} dot>${state}<//>${why && html`<br /><small class="faint">${why}</small>`}</span>` },
-    { key: "num_ready", title: "Replicas ready", align: "end", total: true, render: ({ num_ready: ready, num_replicas: wanted }) => html`<span class="num">${ready}${ready === wanted ? "" : html` <span class="faint">of ${wanted}</span>`}</span>` },
+    { key: "num_ready", title: "Replicas ready", align: "end", total: true, render: ({ num_ready: ready, num_wanted: wanted }) => html`<span class="num">${ready}${ready === wanted ? "" : html` <span class="faint">of ${wanted}</span>`}</span>` },
     { key: "model", title: "Model", render: (row) => html`<span><code>${row.model}</code>${settingsOf(row) && html`<br /><small class="faint">${settingsOf(row)}</small>`}</span>` },
     { key: "revision", title: "Revision", align: "end", render: ({ revision, wanted_revision: wanted }) => (revision === wanted ? html`<${Num} value=${revision} />` : html`<span class="num">${revision ?? "none"} → ${wanted}</span>`) },
     { key: "replica_bytes", title: "Memory a replica", format: "bytes" },

@@ -18,14 +18,14 @@ export function Replicas({ pool }) {
     { key: "id", title: "Replica", render: ({ id }) => html`<${Code} text=${id} what="replica id" />` },
     { key: "state", title: "State", render: (row) => html`<${State} replica=${row} />` },
     { key: "revision", title: "Revision", align: "end" },
-    { key: "host", title: "Host", value: ({ host, host_id: id }) => host ?? (id ? id : "elsewhere"), render: ({ host, host_id: id, gpu }) => html`<span>${host ?? (id ? id : html`<span class="faint" title="Somebody else runs this engine; it is only connected to.">elsewhere</span>`)}${gpu !== null && html` <small class="faint">GPU ${gpu}</small>`}</span>` },
+    { key: "host", title: "Host", value: ({ host, host_id: id }) => host ?? (id ? id : "elsewhere"), render: ({ host, host_id: id, gpu }) => html`<span>${host ?? (id ? id : html`<span class="faint" title="Somebody else runs this replica; it is only connected to.">elsewhere</span>`)}${gpu !== null && html` <small class="faint">GPU ${gpu}</small>`}</span>` },
     { key: "address", title: "Address", render: ({ address }) => (address ? html`<${Code} text=${address} max=${24} what="address" />` : html`<span class="faint">–</span>`) },
     { key: "since", title: "Since", render: ({ since }) => html`<${Time} at=${since} relative />` },
     { key: "generation", title: "Starts", format: "count" },
     { key: "act", title: "", sort: false, csv: false, class: "shrink", hide: !mayWrite, render: (row) => html`<${Actions} replica=${row} isChanging=${pool.revision !== null && pool.revision !== pool.wanted_revision} onAct=${(kind) => setAct({ kind, replica: row })} />` },
   ];
   return html`<${Table} name="replicas" label="Replicas" columns=${columns} rows=${pool.replicas} filter=${false}
-      empty=${html`<${Empty} icon="system" title="No replica runs">${pool.num_replicas ? "An agent starts the wanted ones once the model is prepared and a host has room." : "None is wanted: scale the pool up to have some."}<//>`} />
+      empty=${html`<${Empty} icon="system" title="No replica runs">${pool.num_replicas ? "An agent starts the wanted ones once the model is prepared and a host has room." : pool.engine && pool.engine !== "lorikeet" ? "None is wanted: name the addresses of its servers again with lorikeet pool update." : "None is wanted: scale the pool up to have some."}<//>`} />
     ${act?.kind === "drain" && html`<${DrainReplica} replica=${act.replica} pool=${pool} onClose=${() => setAct(null)} />`}
     ${act?.kind === "restart" && html`<${RestartReplica} replica=${act.replica} pool=${pool} onClose=${() => setAct(null)} />`}`;
 }

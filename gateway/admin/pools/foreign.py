@@ -16,7 +16,13 @@ from gateway.db.pools.revisions import RevisionRow
 from gateway.db.pools.served import ServedPool, switch_revision
 from gateway.domain.errors import InvalidRequest
 from gateway.domain.pools.drivers import OWN_DRIVER, Driver
-from gateway.domain.pools.foreign_settings import FOREIGN_SETTINGS, opaque_digest
+from gateway.domain.pools.foreign_settings import (
+    FOREIGN_SETTINGS,
+    check_adapter_settings,
+    opaque_digest,
+    parse_foreign_settings,
+)
+from gateway.domain.pools.settings import BadSetting
 
 if TYPE_CHECKING:
     from gateway.db.pool import Connection
@@ -38,7 +44,18 @@ def check_engine(wanted: CreatePool, settings: Mapping[str, str]) -> list[str]:
         check_model(wanted.model)
     if wanted.num_replicas is not UNSET:
         raise wrong_value("num_replicas", "the servers of another maker are those of 'urls'")
+    check_adapters(wanted.engine, wanted.model, settings)
     return read_urls(wanted.urls, settings)
+
+
+def check_adapters(driver: Driver, model: str, settings: Mapping[str, str]) -> None:
+    """Raise InvalidRequest where adapters cannot answer as the settings of a driver, whose values are good, say."""
+    if driver == OWN_DRIVER:
+        return
+    try:
+        check_adapter_settings(driver, model, parse_foreign_settings(settings))
+    except BadSetting as error:
+        raise wrong_value(f"settings.{error.name}", error.reason) from None
 
 
 def check_alone(wanted: UpdatePool) -> None:
@@ -62,7 +79,9 @@ def check_change(wanted: UpdatePool, driver: Driver) -> None:
     if driver == OWN_DRIVER and wanted.urls is not UNSET:
         raise wrong_value("urls", "agents start the engines of this pool")
     if driver != OWN_DRIVER and wanted.num_replicas is not UNSET:
-        raise wrong_value("num_replicas", "the servers of another maker are those of 'urls'")
+        raise wrong_value(
+            "num_replicas", "the servers of another maker are those of 'urls': name all that are to serve, or drain it"
+        )
 
 
 def urls_of(pool: ServedPool, wanted: UpdatePool | None = None, settings: Mapping[str, str] | None = None) -> list[str]:

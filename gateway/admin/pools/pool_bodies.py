@@ -18,7 +18,7 @@ from gateway.domain.pools.foreign_settings import MAX_URL_CHARS, check_server_ur
 from gateway.domain.pools.model_source import check_model_source
 from gateway.domain.pools.settings import BadSetting, parse_settings
 from gateway.domain.pools.states import Access, check_pool_name
-from gateway.support.outbound import names_private_address
+from gateway.support.outbound import names_metadata_service, names_private_address
 
 if TYPE_CHECKING:
     from gateway.db.pool import Connection
@@ -138,6 +138,8 @@ def read_urls(urls: Sequence[str], settings: Mapping[str, str]) -> list[str]:
             raise wrong_value(f"urls[{place}]", str(error)) from None
         if good in found:
             raise wrong_value(f"urls[{place}]", "it is given twice")
+        if names_metadata_service(httpx.URL(good)):
+            raise wrong_value(f"urls[{place}]", "it leads to a cloud's metadata service, where no server may be")
         if not allows_private and names_private_address(httpx.URL(good)):
             raise wrong_value(
                 f"urls[{place}]", "it leads to a private address, which the setting allow_private=true would allow"

@@ -14,8 +14,10 @@ from gateway.admin.pools.pool_wire import DeletedPoolKey, PoolKey
 from gateway.admin.services import Caller, Services
 from gateway.db.organization import audit
 from gateway.db.pools.backend_keys import find_backend_key, remove_backend_key
+from gateway.db.pools.managed import list_managed
 from gateway.db.pools.pools import lock_pool_by_id
-from gateway.domain.errors import NotFound
+from gateway.domain.errors import Conflict, NotFound
+from gateway.domain.pools.drivers import OWN_DRIVER
 
 
 class PoolKeyController(Controller):
@@ -28,8 +30,12 @@ class PoolKeyController(Controller):
         """Set the key that the pool's servers ask for, in place of the one before. Gateways use it within seconds."""
         wanted = await read_body(request, SetBackendKey)
         async with services.database.transaction() as conn:
-            if await lock_pool_by_id(conn, caller.organization_id, pool_id) is None:
+            pool = await lock_pool_by_id(conn, caller.organization_id, pool_id)
+            if pool is None:
                 raise NotFound(f"There is no pool with the id '{pool_id}'.", param="pool_id")
+            (served,) = await list_managed(conn, caller.organization_id, pool_id)
+            if served.revisions[pool.wanted_revision].driver == OWN_DRIVER:
+                raise Conflict("Agents start the engines of this pool, which ask for no key.", param="pool_id")
             before = await find_backend_key(conn, pool_id)
             await services.backend_keys.keep(conn, pool_id, wanted.key)
             kept = await find_backend_key(conn, pool_id)

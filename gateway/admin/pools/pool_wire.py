@@ -8,6 +8,7 @@ from typing import Any, Literal
 import msgspec
 
 from gateway.admin.common import seconds, seconds_or_none
+from gateway.backends.base import Health
 from gateway.db.pools.pools import Grant
 from gateway.db.pools.replicas import ReplicaRow
 from gateway.db.pools.revisions import RevisionRow
@@ -43,8 +44,11 @@ class Pool(msgspec.Struct, frozen=True, kw_only=True):
     """Addresses of the servers of another maker; empty where agents start the engines."""
     num_replicas: int
     """Number of engines that shall run, without engines that somebody else runs."""
+    num_wanted: int
+    """Number of replicas that are wanted, including servers and engines that somebody else runs."""
     num_ready: int
-    """Number of replicas that take requests, including engines that somebody else runs."""
+    """Number of replicas that take requests. A server or engine that somebody else runs counts where it answers the
+    gateway that was asked."""
     access: Access
     """Projects that may use the pool: `all` projects of the installation, or the ones that are `listed` in `grants`."""
     grants: list[PoolGrant]
@@ -99,6 +103,8 @@ class Replica(msgspec.Struct, frozen=True, kw_only=True):
     gpu: int | None
     """The index of the accelerator on the host; null for an engine that computes on processors."""
     state: ReplicaState
+    """The state. A server or engine that somebody else runs is `loading` where it does not answer the gateway that was
+    asked."""
     generation: int
     """The number of the latest start; 0 before the first."""
     why: str
@@ -153,9 +159,13 @@ class DeletedPool(msgspec.Struct, frozen=True):
     object: Literal["organization.pool.deleted"] = "organization.pool.deleted"
 
 
-def pool_wire(pool: ServedPool, shortage: str) -> Pool:
+Healths = Mapping[str, Health]
+"""The healths of replicas by their ids, as the gateway that was asked knows them."""
+
+
+def pool_wire(pool: ServedPool, shortage: str, healths: Healths) -> Pool:
     """shortage: as `condition_of` takes it."""
-    return Pool(**_fields(pool, shortage))
+    return Pool(**_fields(pool, shortage, healths))
 
 
 def detail_wire(
@@ -166,21 +176,23 @@ def detail_wire(
     shortage: str,
     num_adapters: int,
     hosts: Mapping[str, str],
+    healths: Healths,
     key_hint: str | None,
 ) -> PoolDetail:
     """shortage: as `condition_of` takes it. hosts: their names by id."""
     return PoolDetail(
-        **_fields(pool, shortage),
+        **_fields(pool, shortage, healths),
         rollout=rollout,
         num_adapters=num_adapters,
         key_hint=key_hint,
         revisions=[_revision_wire(each) for each in revisions],
-        replicas=[replica_wire(each, pool.row.name, hosts) for each in pool.replicas],
+        replicas=[replica_wire(each, pool.row.name, hosts, healths) for each in pool.replicas],
     )
 
 
-def replica_wire(row: ReplicaRow, pool: str, hosts: Mapping[str, str]) -> Replica:
+def replica_wire(row: ReplicaRow, pool: str, hosts: Mapping[str, str], healths: Healths) -> Replica:
     """pool: the name of its pool. hosts: their names by id."""
+    state, why = _standing(row, healths)
     return Replica(
         id=row.id,
         pool_id=row.pool_id,
@@ -190,9 +202,9 @@ def replica_wire(row: ReplicaRow, pool: str, hosts: Mapping[str, str]) -> Replic
         host=hosts.get(row.host_id or ""),
         address=row.address,
         gpu=row.gpu,
-        state=row.state,
+        state=state,
         generation=row.generation,
-        why=row.why,
+        why=why,
         since=seconds(row.since),
         num_failures=row.num_failures,
         retry_at=seconds_or_none(row.retry_at),
@@ -203,7 +215,7 @@ def replica_wire(row: ReplicaRow, pool: str, hosts: Mapping[str, str]) -> Replic
 def terms(pool: ServedPool) -> dict[str, Any]:
     """Return what operators decide about a pool, for the audit log."""
     shown = _fields(pool)
-    for name in ("id", "created_at", "num_ready", "state", "why", "replica_bytes"):
+    for name in ("id", "created_at", "num_ready", "num_wanted", "state", "why", "replica_bytes"):
         del shown[name]
     return shown
 
@@ -212,7 +224,17 @@ def grant_wire(grant: Grant) -> PoolGrant:
     return PoolGrant(grant.organization_id, grant.project_id)
 
 
-def _fields(pool: ServedPool, shortage: str = "") -> dict[str, Any]:
+def _standing(row: ReplicaRow, healths: Healths) -> tuple[ReplicaState, str]:
+    """Return the state of a replica and its reason: of one that no agent runs, as the gateway finds it."""
+    if row.host_id is not None or row.state != "ready":
+        return row.state, row.why
+    health = healths.get(row.id)
+    if health is None:
+        return "loading", "it was not asked yet"
+    return ("ready", health.reason or row.why) if health.ready else ("loading", health.reason or health.detail)
+
+
+def _fields(pool: ServedPool, shortage: str = "", healths: Healths | None = None) -> dict[str, Any]:
     row, wanted = pool.row, pool.revisions[pool.row.wanted_revision]
     condition = condition_of(
         num_replicas=row.num_replicas,
@@ -221,30 +243,34 @@ def _fields(pool: ServedPool, shortage: str = "") -> dict[str, Any]:
         wanted_state=wanted.state,
         wanted_why=wanted.why,
         replicas=[
-            ReplicaStanding(each.revision, each.state, each.why, each.num_failures, each.host_id is not None)
+            ReplicaStanding(each.revision, *_standing(each, healths or {}), each.num_failures, each.host_id is not None)
             for each in pool.replicas
         ],
         shortage=shortage,
     )
+    why = condition.why
+    if condition.state == "stopped" and wanted.driver != OWN_DRIVER:
+        why = "No server is wanted: name the addresses of its servers again ('urls'), and the pool serves."
     return {
         "id": row.id,
         "name": row.name,
         "model": wanted.model,
         "engine": wanted.driver,
-        "urls": [
+        "urls": sorted(
             each.address
             for each in pool.replicas
             if wanted.driver != OWN_DRIVER and each.revision == wanted.revision and each.address is not None
-        ],
+        ),
         "settings": wanted.settings,
         "num_replicas": row.num_replicas,
+        "num_wanted": condition.num_wanted,
         "num_ready": condition.num_ready,
         "access": row.access,
         "grants": [grant_wire(each) for each in pool.grants],
         "revision": row.revision,
         "wanted_revision": row.wanted_revision,
         "state": condition.state,
-        "why": condition.why,
+        "why": why,
         "replica_bytes": wanted.num_bytes,
         "created_at": seconds(row.created_at),
     }

@@ -14,7 +14,7 @@ from engine.config import UnsupportedModel
 from gateway.admin.access import LIST_QUERY, needs, read_body
 from gateway.admin.common import author
 from gateway.admin.paging import Page, page_of_all, read_list_query
-from gateway.admin.pools.foreign import check_alone, check_change, check_engine, serve_at, urls_of
+from gateway.admin.pools.foreign import check_adapters, check_alone, check_change, check_engine, serve_at, urls_of
 from gateway.admin.pools.pool_bodies import (
     CreatePool,
     UpdatePool,
@@ -59,7 +59,8 @@ class PoolController(Controller):
         async with services.database.acquire() as conn:
             rows = await managed.list_at_once(conn, caller.organization_id)
             world = await read_world(conn)
-        return page_of_all([pool_wire(row, shortage_of(*world, row.row.id)) for row in rows], query)
+        healths = services.replica_healths()
+        return page_of_all([pool_wire(row, shortage_of(*world, row.row.id), healths) for row in rows], query)
 
     @post(status_code=200, opt=needs("pools.write", body=CreatePool))
     async def create_pool(self, request: Request[Any, Any, Any], services: Services, caller: Caller) -> PoolDetail:
@@ -91,14 +92,14 @@ class PoolController(Controller):
                 await pools.set_access(conn, made.id, wanted.access, grants)
             after = await _fresh(conn, caller.organization_id, made.id)
             await audit.record(conn, author(caller), "pool.created", made.id, after=terms(after))
-            return await _detail(conn, after)
+            return await _detail(services, conn, after)
 
     @get("/{pool_id:str}", opt=needs("pools.read"))
     async def get_pool(self, pool_id: FromPath[str], services: Services, caller: Caller) -> PoolDetail:
         """Show a pool with its revisions and replicas."""
         async with services.database.acquire() as conn:
             found = await managed.list_at_once(conn, caller.organization_id, pool_id)
-            return await _detail(conn, only_pool(found, pool_id))
+            return await _detail(services, conn, only_pool(found, pool_id))
 
     @post("/{pool_id:str}", status_code=200, opt=needs("pools.write", body=UpdatePool))
     async def update_pool(
@@ -122,7 +123,8 @@ class PoolController(Controller):
             texts = present.settings if settings is UNSET else settings
             is_asked = wanted.model is not UNSET or settings is not UNSET
             urls = urls_of(before, wanted, texts)
-            is_other = (model, texts, urls) != (present.model, present.settings, urls_of(before))
+            check_adapters(driver, model, texts)
+            is_other = (model, texts, sorted(urls)) != (present.model, present.settings, sorted(urls_of(before)))
             if is_other or (is_asked and present.state == "failed"):
                 if model != present.model:
                     await _check_not_in_experiment(conn, before)  # its results would be of two models
@@ -138,7 +140,7 @@ class PoolController(Controller):
             after = await _fresh(conn, caller.organization_id, pool_id)
             is_scale = terms(before) | {"num_replicas": after.row.num_replicas} == terms(after)
             await _record(conn, caller, "pool.scaled" if is_scale else "pool.updated", before, after)
-            return await _detail(conn, after)
+            return await _detail(services, conn, after)
 
     @post("/{pool_id:str}/cancel", status_code=200, opt=needs("pools.write"))
     async def cancel_change(self, pool_id: FromPath[str], services: Services, caller: Caller) -> PoolDetail:
@@ -155,7 +157,7 @@ class PoolController(Controller):
             await _give_up(conn, before, "The change was cancelled.")
             after = await _fresh(conn, caller.organization_id, pool_id)
             await _record(conn, caller, "pool.cancelled", before, after)
-            return await _detail(conn, after)
+            return await _detail(services, conn, after)
 
     @post("/{pool_id:str}/drain", status_code=200, opt=needs("pools.write"))
     async def drain_pool(self, pool_id: FromPath[str], services: Services, caller: Caller) -> PoolDetail:
@@ -170,7 +172,7 @@ class PoolController(Controller):
                 await audit.record(
                     conn, author(caller), "pool.drained", pool_id, before=terms(before), after=terms(after)
                 )
-            return await _detail(conn, after)
+            return await _detail(services, conn, after)
 
     @delete("/{pool_id:str}", status_code=200, opt=needs("pools.write"))
     async def remove_pool(self, pool_id: FromPath[str], services: Services, caller: Caller) -> DeletedPool:
@@ -213,7 +215,7 @@ async def _fresh(conn: Connection, organization_id: str, pool_id: str) -> Served
     return only_pool(await managed.list_managed(conn, organization_id, pool_id), pool_id)
 
 
-async def _detail(conn: Connection, pool: ServedPool) -> PoolDetail:
+async def _detail(services: AdminServices, conn: Connection, pool: ServedPool) -> PoolDetail:
     hosts = {each.id: each.name for each in await list_hosts(conn)}
     serving = pool.revisions[pool.row.revision or pool.row.wanted_revision]
     num_adapters = await managed.count_adapters(conn, serving.base_digest) if serving.base_digest else 0
@@ -225,6 +227,7 @@ async def _detail(conn: Connection, pool: ServedPool) -> PoolDetail:
         shortage=shortage_of(*world, pool.row.id),
         num_adapters=num_adapters,
         hosts=hosts,
+        healths=services.replica_healths(),
         key_hint=None if (key := await find_backend_key(conn, pool.row.id)) is None else key.hint,
     )
 

@@ -13,6 +13,7 @@ from litestar.params import FromPath
 from gateway.admin.access import LIST_QUERY, needs
 from gateway.admin.organization.projects import existing_project
 from gateway.admin.paging import Page, page_of_all, read_list_query
+from gateway.admin.pools.pool_wire import Healths
 from gateway.admin.services import AdminServices, Caller, Services
 from gateway.db.billing.prices import list_versions
 from gateway.db.pools.managed import UsableBase, list_usable
@@ -62,8 +63,8 @@ async def list_project_models(
         versions = [each.version for each in await list_versions(conn, caller.organization_id)]
     now_ns = time.time_ns()
     current = next((each for each in in_force(versions[::-1], now_ns, now_ns) if each.effective_ns <= now_ns), None)
-    lengths = _context_lengths(services)
-    return page_of_all([_wire(each, lengths, current, project_id) for each in bases], query)
+    lengths, healths = _context_lengths(services), services.replica_healths()
+    return page_of_all([_wire(each, lengths, healths, current, project_id) for each in bases], query)
 
 
 def _context_lengths(services: AdminServices) -> dict[str, int]:
@@ -76,13 +77,16 @@ def _context_lengths(services: AdminServices) -> dict[str, int]:
     return lengths
 
 
-def _wire(base: UsableBase, lengths: dict[str, int], current: Version | None, project_id: str) -> ProjectModel:
+def _wire(
+    base: UsableBase, lengths: dict[str, int], healths: Healths, current: Version | None, project_id: str
+) -> ProjectModel:
+    answering = [each for each in base.unmanaged if each in healths and healths[each].ready]
     set_length = int(base.settings.get("max_model_len", "0"))
     return ProjectModel(
         id=base.id,
         name=base.name,
         context_length=lengths.get(base.name) or set_length or None,
-        num_ready=base.num_ready,
+        num_ready=base.num_ready + len(answering),
         price=_price(current, project_id, base.name, NO_ADAPTER),
         adapter_price=_price(current, project_id, f"{base.name}:", DEFAULT_CLASS),
     )

@@ -13,7 +13,7 @@ from gateway.admin.common import author
 from gateway.admin.paging import Page, page_of_all, read_list_query
 from gateway.admin.pools.pool_wire import Replica, replica_wire
 from gateway.admin.pools.pools import only_pool
-from gateway.admin.services import Caller, Services
+from gateway.admin.services import AdminServices, Caller, Services
 from gateway.db.organization import audit
 from gateway.db.pools import managed, pools, replicas
 from gateway.db.pools.hosts import list_hosts
@@ -35,14 +35,15 @@ class ReplicaController(Controller):
             if pool_id is not None:
                 only_pool(found, pool_id)
             hosts = {each.id: each.name for each in await list_hosts(conn)}
-        shown = [replica_wire(replica, pool.row.name, hosts) for pool in found for replica in pool.replicas]
+        healths = services.replica_healths()
+        shown = [replica_wire(each, pool.row.name, hosts, healths) for pool in found for each in pool.replicas]
         return page_of_all(shown, query)
 
     @post("/{replica_id:str}/drain", status_code=200, opt=needs("pools.write"))
     async def drain_replica(self, replica_id: FromPath[str], services: Services, caller: Caller) -> Replica:
         """Let this replica end its requests and stop. Its pool runs one replica less from now on."""
         async with services.database.transaction() as conn:
-            pool, before = await _existing(conn, caller.organization_id, replica_id)
+            pool, before = await _existing(services, conn, caller.organization_id, replica_id)
             if before.state in ("draining", "stopped"):
                 return before
             if pool.revision is not None and pool.revision != pool.wanted_revision:
@@ -53,7 +54,7 @@ class ReplicaController(Controller):
             if before.host_id is not None and pool.num_replicas > 0:
                 await pools.scale_pool(conn, pool.id, pool.num_replicas - 1)
             await replicas.drain_replicas(conn, [replica_id], "An operator drained it.")
-            changed, after = await _existing(conn, caller.organization_id, replica_id)
+            changed, after = await _existing(services, conn, caller.organization_id, replica_id)
             shown = [
                 msgspec.structs.asdict(replica) | {"num_replicas": row.num_replicas}
                 for replica, row in ((before, pool), (after, changed))
@@ -65,7 +66,7 @@ class ReplicaController(Controller):
     async def restart_replica(self, replica_id: FromPath[str], services: Services, caller: Caller) -> Replica:
         """Have another replica take the place of this one, ready before this one drains where both fit on the hosts."""
         async with services.database.transaction() as conn:
-            _, before = await _existing(conn, caller.organization_id, replica_id)
+            _, before = await _existing(services, conn, caller.organization_id, replica_id)
             if before.replace:
                 return before
             if before.host_id is None:
@@ -73,12 +74,14 @@ class ReplicaController(Controller):
             if before.state in ("draining", "stopped"):
                 raise Conflict(f"The replica is {before.state}; the pool starts another one if it wants more.")
             await replicas.replace_replicas(conn, [replica_id])
-            _, after = await _existing(conn, caller.organization_id, replica_id)
+            _, after = await _existing(services, conn, caller.organization_id, replica_id)
             await audit.record(conn, author(caller), "replica.restarted", replica_id, before=before, after=after)
         return after
 
 
-async def _existing(conn: Connection, organization_id: str, replica_id: str) -> tuple[pools.PoolRow, Replica]:
+async def _existing(
+    services: AdminServices, conn: Connection, organization_id: str, replica_id: str
+) -> tuple[pools.PoolRow, Replica]:
     """Return a replica and its pool, which is locked. Raises NotFound."""
     row = await replicas.find_replica(conn, organization_id, replica_id)
     pool = await managed.lock_whole_pool(conn, organization_id, row.pool_id) if row else None
@@ -86,4 +89,4 @@ async def _existing(conn: Connection, organization_id: str, replica_id: str) -> 
         raise NotFound(f"There is no replica with the id '{replica_id}'.", param="replica_id")
     hosts = {each.id: each.name for each in await list_hosts(conn)}
     fresh = await replicas.find_replica(conn, organization_id, replica_id)
-    return pool, replica_wire(fresh or row, pool.name, hosts)
+    return pool, replica_wire(fresh or row, pool.name, hosts, services.replica_healths())

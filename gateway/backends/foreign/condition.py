@@ -1,4 +1,4 @@
-"""The condition of one server as its gateway knows it: by looking at it now and then, and by what its requests come to.
+"""The condition of one server as its gateway knows it: by asking it now and then, and by the ends of its requests.
 
 Knows neither requests nor usage.
 """
@@ -6,7 +6,9 @@ Knows neither requests nor usage.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
+import uuid
 from collections.abc import Awaitable, Callable
 
 import structlog
@@ -14,7 +16,8 @@ import structlog
 from engine.protocol import EngineStats
 from gateway.backends.base import Capabilities, Health, Unanswered
 from gateway.backends.foreign.connection import ServerGone
-from gateway.backends.foreign.driver import Driver, Look, Pooled, capabilities_of
+from gateway.backends.foreign.driver import Driver, Pooled, ReplicaName, ServerInfo, capabilities_of
+from gateway.backends.foreign.errors import shown
 from gateway.backends.foreign.failures import not_ready
 from gateway.backends.foreign.reply import BadReply, ServerRefused
 from gateway.backends.foreign.server import Server
@@ -22,8 +25,8 @@ from gateway.backends.snapshot import EngineSnapshot, State
 from gateway.domain.errors import ENGINE_UNAVAILABLE, SHUTTING_DOWN
 from gateway.domain.routing.breaker import Admitted, Breaker
 
-LOOK_WITHIN_S = 20.0
-"""How long a server may take to say that it is well: SGLang generates a token for that, beside what it has to do."""
+INSPECT_WITHIN_S = 20.0
+"""Longest time of a server's answer that it is well: SGLang generates a token for that, beside what it has to do."""
 
 MAX_LIES = 10
 """Usages that cannot be true, of the last LIES_AMONG, from which on a server gets no requests for DISTRUST_S."""
@@ -34,85 +37,120 @@ DISTRUST_S = 60.0
 log = structlog.get_logger(__name__)
 
 
+NOT_READY = "the server is not ready"
+"""The reason that anybody may read; operators get `reason`."""
+
+
+def new_engine_id() -> str:
+    """Return an id for a server's process."""
+    return f"server-{uuid.uuid4().hex[:16]}"
+
+
+def _nothing() -> None:
+    """Do nothing: the server has no adapters."""
+
+
 class ServerCondition:
-    """What is known of one server."""
+    """The condition of one server, between `start` and `stop`."""
 
     def __init__(
         self,
         server: Server,
         driver: Driver,
         pooled: Pooled,
-        engine_id: str,
         authorize: Callable[[], Awaitable[str]],
         changed: Callable[[], None],
         *,
+        name: ReplicaName,
+        listed: Callable[[], None] = _nothing,
         distrust_s: float = DISTRUST_S,
     ) -> None:
         """authorize: returns the key that the server asks for, "" for none. changed: called when the condition has.
-        distrust_s: how long a server whose counts are never true gets no requests."""
-        self.look: Look | None = None
+        listed: called when the server has listed its adapters anew. distrust_s: time for which a server whose counts
+        are never true gets no requests."""
+        self.info: ServerInfo | None = None
         """The server as it was seen last; None before it was ever seen."""
         self.capabilities: Capabilities = capabilities_of(pooled, driver, None)
         """The bounds of the server, as far as they are known."""
         self.breaker = Breaker()
-        self.engine_id = engine_id
+        self.engine_id = new_engine_id()
+        """The id of the server's process, as far as this gateway can tell one from another; in no log line."""
         self._server = server
         self._driver = driver
         self._pooled = pooled
         self._authorize = authorize
         self._changed = changed
+        self._name = name
+        self._listed = listed
         self._distrust_s = distrust_s
-        self._is_seen = False
+        self._has_answered = False
         self._is_draining = False
-        self._detail = "the server was not asked yet"
+        self._reason = "the server was not asked yet"
         self._since = int(time.time())
         self._task: asyncio.Task[None] | None = None
+        self._is_due = asyncio.Event()
         self._truths: list[bool] = []
         self._distrusted_until_s = 0.0
 
     @property
     def is_ready(self) -> bool:
-        """Whether the server takes new requests of this gateway, were it for a trial."""
+        """True if the server takes new requests of this gateway, were it for a trial."""
         now_s = _now_s()
         is_trusted = now_s >= self._distrusted_until_s
-        return self._is_seen and not self._is_draining and is_trusted and self.breaker.state(now_s) != "open"
+        return self._has_answered and not self._is_draining and is_trusted and self.breaker.state(now_s) != "open"
 
     @property
     def detail(self) -> str:
-        """Why the server is not ready, in words that anybody may read."""
+        """The reason why the server is not ready, in words that anybody may read."""
+        if self._is_draining:
+            return "draining"
+        return "ready" if self.is_ready else NOT_READY
+
+    @property
+    def reason(self) -> str:
+        """The reason why the server is not ready, in words for operators."""
         now_s = _now_s()
         if self._is_draining:
             return "draining"
         if now_s < self._distrusted_until_s:
-            return "the server's counts of tokens cannot be true"
-        if self._is_seen and self.breaker.state(now_s) == "open":
+            return "the counts of tokens that the server reports cannot be true"
+        if self._has_answered and self.breaker.state(now_s) == "open":
             return "the server failed at its last requests"
-        return self._detail
+        return self._reason
 
     def start(self) -> None:
-        """Begin to look at the server."""
+        """Begin to ask the server."""
         self._task = asyncio.create_task(self._watch())
 
     async def stop(self) -> None:
-        """Look no more."""
+        """ServerInfo no more."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
 
-    def take(self) -> tuple[Look, Admitted]:
-        """Return the server as it was seen last, and what tells the breaker the end of a request that may be sent now.
+    def take(self) -> tuple[ServerInfo, Admitted]:
+        """Return the server as it was when it answered last, and the breaker's leave to send a request now.
 
         Raises Unanswered: where it takes none.
         """
-        admitted = self.breaker.take(_now_s()) if self.is_ready and self.look is not None else None
-        if admitted is None or self.look is None:
+        admitted = self.breaker.take(_now_s()) if self.is_ready and self.info is not None else None
+        if admitted is None or self.info is None:
             raise self._absent()
-        return self.look, admitted
+        return self.info, admitted
 
     def check(self) -> None:
         """Raise Unanswered where the server takes no request now."""
         if not self.is_ready:
             raise self._absent()
+
+    def check_ready(self) -> None:
+        """Raise Overloaded where the server takes no request now."""
+        if not self.is_ready:
+            raise not_ready(self.detail)
+
+    def restarted(self) -> None:
+        """Know that the server was started anew: another process answers from now on."""
+        self.engine_id = new_engine_id()
 
     def _absent(self) -> Unanswered:
         code = SHUTTING_DOWN if self._is_draining else ENGINE_UNAVAILABLE
@@ -126,14 +164,13 @@ class ServerCondition:
         if self._truths.count(False) >= MAX_LIES:
             self._truths = []
             self._distrusted_until_s = _now_s() + self._distrust_s
-            log.error("server_distrusted", engine=self.engine_id, seconds=self._distrust_s)
+            log.error("server_distrusted", **self._name.fields, seconds=self._distrust_s)
             asyncio.get_running_loop().call_later(self._distrust_s, self._changed)
         if self.is_ready != was_ready:
             self._changed()
 
-    def failed(self, admitted: Admitted, why: str, request_id: str) -> None:
-        """Note that the server failed at a request; why: for operators."""
-        log.warning("server_failed", engine=self.engine_id, request_id=request_id, why=why)
+    def failed(self, admitted: Admitted) -> None:
+        """Note that the server failed at a request."""
         was_ready = self.is_ready
         self.breaker.failed(admitted, _now_s())
         if self.is_ready != was_ready:
@@ -147,7 +184,8 @@ class ServerCondition:
 
     def health(self) -> Health:
         """Return the state as the pipeline reads it."""
-        return Health(self.is_ready, self.detail, None, self._server.url, self.engine_id)
+        reason = "" if self.is_ready else self.reason
+        return Health(self.is_ready, self.detail, None, self._server.url, self.engine_id, reason)
 
     def snapshot(self, model: str, num_running: int) -> EngineSnapshot:
         """Return the state as the dashboard shows it. model: the name of the pool."""
@@ -156,41 +194,52 @@ class ServerCondition:
             id=self.engine_id,
             model=model,
             state=state,
-            detail=self.detail,
+            detail=self.reason,
             since=self._since,
-            stats=EngineStats(num_running=num_running) if self._is_seen else None,
+            stats=EngineStats(num_running=num_running) if self._has_answered else None,
         )
 
     async def _watch(self) -> None:
         while True:
-            await self._look()
-            await asyncio.sleep(self._pooled.settings.health_seconds)
+            self._is_due.clear()
+            await self._ask()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._pooled.settings.health_seconds):
+                    await self._is_due.wait()
 
-    async def _look(self) -> None:
-        was, before = (self.is_ready, self.detail), self.look
+    def ask_soon(self) -> None:
+        """Ask the server now: it is another one than it was."""
+        self._is_due.set()
+
+    async def _ask(self) -> None:
+        was, before = (self.is_ready, self.reason), self.info
         try:
-            key = await self._authorize()
-            self._server.authorization = f"Bearer {key}" if key else ""
-            self.look = await self._driver.look(self._server, LOOK_WITHIN_S)
-            if self.look != before:
-                self.capabilities = capabilities_of(self._pooled, self._driver, self.look)
-            self._is_seen, self._detail = True, "ready"
+            self._server.key = await self._authorize()
+            self.info = await self._driver.inspect(self._server, INSPECT_WITHIN_S)
+            if self.info != before:
+                self.capabilities = capabilities_of(self._pooled, self._driver, self.info)
+            self._listed()
+            if not self._has_answered:
+                self._since = int(time.time())
+            self._has_answered, self._reason = True, "ready"
         except ServerGone as gone:
-            self._unseen("the server does not answer", str(gone))
+            self._unready(f"the server does not answer: {gone}")
         except ServerRefused as refused:
-            self._unseen("the server is not ready", str(refused))
+            self._unready(f"the server is not ready: {refused}", shown(refused.text, key=self._server.key))
         except BadReply as bad:
-            self._unseen("the server is not what it should be", str(bad))
+            self._unready(f"the server is not what it should be: {bad}")
         except Exception as error:  # the database is away, a key is unreadable, or the address may not be connected to
-            self._unseen("the server cannot be asked", f"{type(error).__name__}: {error}")
-        if (self.is_ready, self.detail) != was or self.look != before:
+            self._unready("the server cannot be asked", f"{type(error).__name__}: {error}")
+        if (self.is_ready, self.reason) != was or self.info != before:
             self._changed()
 
-    def _unseen(self, detail: str, why: str) -> None:
-        if self._is_seen or detail != self._detail:
-            log.warning("server_not_ready", engine=self.engine_id, detail=detail, why=why)
+    def _unready(self, reason: str, text: str = "") -> None:
+        """Take no requests for the server. text: for the log alone."""
+        if self._has_answered or reason != self._reason:
+            words = {"server_text": text} if text else {}
+            log.warning("server_not_ready", **self._name.fields, why=reason, **words)
             self._since = int(time.time())
-        self._is_seen, self._detail = False, detail
+        self._has_answered, self._reason = False, reason
 
 
 def _now_s() -> float:

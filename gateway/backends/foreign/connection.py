@@ -19,6 +19,9 @@ MAX_HEADERS = 128
 MAX_UNREAD_BYTES = 256 << 10
 """Bytes of a body that wait for their reader before the server is no longer read from."""
 
+UNREAD_FOR_S = 5.0
+"""Seconds for which the server is not read from before the response is given up, as with engines of our own."""
+
 
 class ServerGone(Exception):
     """A connection that could not be opened, was lost, timed out or is no HTTP; the message is for operators alone."""
@@ -26,25 +29,38 @@ class ServerGone(Exception):
     def __init__(self, why: str, *, has_begun: bool = False, was_lost: bool = False) -> None:
         super().__init__(why)
         self.has_begun = has_begun
-        """Whether a byte of a response had come."""
+        """True if a byte of a response had come."""
         self.was_lost = was_lost
-        """Whether the connection was there and the server's side, or the network, ended it."""
+        """True if the connection was there and the server's side, or the network, ended it."""
+
+
+class ServerChanged(ServerGone):
+    """A connection behind which another server is than the one that was asked how it is."""
+
+
+class ReaderTooSlow(ServerGone):
+    """A connection that ended since its reader left too much unread for too long, which says nothing of the server."""
 
 
 class Connection(asyncio.Protocol):
     """A connection to one server, from `connection_made` to `close`."""
 
-    def __init__(self, lost: Callable[[Connection], None]) -> None:
-        """lost: called when the connection is gone."""
+    def __init__(self, lost: Callable[[Connection], None], unread_s: float = UNREAD_FOR_S) -> None:
+        """lost: called when the connection is gone. unread_s: as UNREAD_FOR_S."""
         self.status = 0
         """The status of the present response; 0 before its head has come."""
         self.headers: dict[str, str] = {}
         """The headers of the present response by their names in lower case; of several of one name, the last."""
         self.is_reusable = False
-        """Whether the connection may take another request."""
+        """True if the connection may take another request."""
+        self.was_held_back = False
+        """True if the server had to wait in the present response, since what it had sent was not read."""
+        self.is_proved = False
+        """True once the server behind the connection was found to be the expected one."""
         self.num_requests = 0
         """Requests that were sent over the connection."""
         self._lost = lost
+        self._unread_s = unread_s
         self._transport: asyncio.Transport | None = None
         self._parser = httptools.HttpResponseParser(self)
         self._buffer: list[bytes] = []
@@ -54,7 +70,7 @@ class Connection(asyncio.Protocol):
         self._has_head = False
         self._is_whole = False
         self._why: ServerGone | None = None
-        self._is_paused = False
+        self._paused: asyncio.TimerHandle | None = None  # while the server is not read from
         self._waiter: asyncio.Future[None] | None = None
 
     # requests
@@ -65,7 +81,7 @@ class Connection(asyncio.Protocol):
             raise self._why or ServerGone("the connection was lost", was_lost=True)
         if self.num_requests:
             self._parser = httptools.HttpResponseParser(self)
-        self.status, self.headers, self.is_reusable = 0, {}, False
+        self.status, self.headers, self.is_reusable, self.was_held_back = 0, {}, False, False
         self._has_head = self._is_whole = False
         self._num_head_bytes = self._num_header_bytes = 0
         self.num_requests += 1
@@ -95,23 +111,27 @@ class Connection(asyncio.Protocol):
         data = self._buffer[0] if len(self._buffer) == 1 else b"".join(self._buffer)
         self._buffer.clear()
         self._num_buffered = 0
-        if self._is_paused and self._transport is not None:
-            self._is_paused = False
+        if self._paused is not None and self._transport is not None:
+            self._paused.cancel()
+            self._paused = None
             self._transport.resume_reading()
         return data
 
     @property
     def is_open(self) -> bool:
-        """Whether the connection is there and was not told to close."""
+        """True while the connection is there, and no side has closed it."""
         return self._transport is not None and not self._transport.is_closing() and self._why is None
 
     @property
     def is_done(self) -> bool:
-        """Whether the response has come whole and was read."""
+        """True once the response has come whole and was read."""
         return self._is_whole and not self._buffer
 
     def close(self) -> None:
         """Cut the connection off, whatever is on its way."""
+        if self._paused is not None:
+            self._paused.cancel()
+            self._paused = None
         if self._transport is not None:
             self._transport.abort()
             self._transport = None
@@ -142,6 +162,10 @@ class Connection(asyncio.Protocol):
         self.close()
         self._wake()
 
+    def _give_up_on_reader(self) -> None:
+        self._why = self._why or ReaderTooSlow("its reply is not read", has_begun=True)
+        self._fail("its reply is not read")
+
     # what the transport tells
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -164,7 +188,9 @@ class Connection(asyncio.Protocol):
             self._fail("the head of its response is too large")
             return
         if self._num_buffered > MAX_UNREAD_BYTES and not self._is_whole and self._transport is not None:
-            self._is_paused = True
+            self.was_held_back = True
+            if self._paused is None:
+                self._paused = asyncio.get_running_loop().call_later(self._unread_s, self._give_up_on_reader)
             self._transport.pause_reading()
         self._wake()
 
@@ -173,10 +199,11 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         self._transport = None
-        if self._has_head and not self._is_whole and self._is_until_end and error is None:
-            self._is_whole = True
+        if self._why is None and error is None and self._has_head and self._is_until_end:
+            self._is_whole = True  # unless this side ended it, such as when nothing came in time
         if self._why is None and not self._is_whole:
-            self._why = ServerGone("the connection was lost", has_begun=self._has_begun, was_lost=True)
+            kind = ReaderTooSlow if self.was_held_back else ServerGone  # one that has to wait may give up
+            self._why = kind("the connection was lost", has_begun=self._has_begun, was_lost=True)
         self.is_reusable = False
         self._wake()
         self._lost(self)

@@ -5,32 +5,43 @@ A driver holds no connection and no state of a request but its `Reader`. It know
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Literal, Protocol
 
 import msgspec
 
 from gateway.backends.base import Capabilities, Feature, Model
 from gateway.backends.foreign.reply import Event
-from gateway.backends.foreign.server import Server
+from gateway.backends.foreign.server import Proof, Server
 from gateway.backends.generation import Generation
 from gateway.domain.pools.foreign_settings import ForeignSettings
 
 
-class Look(msgspec.Struct, frozen=True):
-    """A server as it was seen a moment ago."""
+class ReplicaName(msgspec.Struct, frozen=True):
+    """The names by which an operator knows a server."""
+
+    pool: str
+    replica: str
+    """The id of the replica, as lists of replicas have it."""
+
+    @property
+    def fields(self) -> dict[str, str]:
+        """The names as fields of a log line."""
+        return {"pool": self.pool, "replica": self.replica}
+
+
+class ServerInfo(msgspec.Struct, frozen=True):
+    """The facts about a server by its last answer."""
 
     served_model: str = ""
     """The name by which requests ask for the model."""
     max_model_len: int | None = None
     """The longest prompt and completion together, where the server says it."""
     max_running: int | None = None
-    """How many choices it computes at once, where it says so."""
-    adapters: frozenset[str] = frozenset()
-    """Content keys of the adapters that it can use now."""
-    places: tuple[tuple[str, int], ...] = ()
-    """The content key and the number at the server of each adapter, where requests name adapters by number."""
-    num_places: int = 0
-    """How many adapters the server holds by number, those of others included."""
+    """The number of choices that it computes at once, where it says so."""
+    adapters: frozenset[str] | None = frozenset()
+    """Digests of the adapters that it lists; None where it lists none, whatever it has."""
+    places: tuple[str, ...] = ()
+    """The adapters by their number at the server, where requests name them so: the digest of each, "" for another."""
 
 
 class Request(msgspec.Struct, frozen=True):
@@ -38,13 +49,15 @@ class Request(msgspec.Struct, frozen=True):
 
     path: str
     body: bytes
+    proof: Proof | None = None
+    """A question that a new connection must answer before the request is sent over it."""
 
 
 class Reader(Protocol):
     """Reads the events of one reply."""
 
     def read(self, data: bytes) -> Event:
-        """Return what one event says.
+        """Read the data of one event.
 
         Raises BadReply: where that is not of the server's protocol.
         Raises ReplyRefused: where the reply is one that nobody may get.
@@ -52,23 +65,68 @@ class Reader(Protocol):
         """
 
 
+class AdapterWay(Protocol):
+    """The way in which one kind of server holds adapters. It names them by the digests of their contents."""
+
+    can_load: bool
+    """True where adapters are loaded and unloaded while the server runs."""
+    takes_names: bool
+    """True where requests name adapters, so that the server may answer an unknown name from the base in silence."""
+
+    async def load(self, server: Server, digest: str, within_s: float) -> None:
+        """Load an adapter; one that is loaded already stays.
+
+        Raises ServerRefused: with 404 where the server does not find the content, else where it refuses the adapter.
+        Raises ServerGone: where it does not answer.
+        """
+
+    async def unload(self, server: Server, digest: str, within_s: float) -> None:
+        """Unload an adapter; one that is not loaded is no error. Raises as `load`."""
+
+    async def try_out(self, server: Server, info: ServerInfo, digest: str, within_s: float) -> float:
+        """Generate one token with an adapter; return its log-probability. digest: "" tries the base.
+
+        Raises ServerRefused: where the server does not know the adapter.
+        Raises ServerGone, BadReply: where it does not answer as it should.
+        """
+
+
+MAX_CHOICES = 128
+"""The most choices of one request where the server has no bound of its own, as of `ForeignSettings.max_choices`."""
+
+Framing = Literal["events", "lines"]
+"""The parts of a stream: server-sent events, or lines of JSON."""
+
+
 class Driver(Protocol):
     """One kind of server."""
 
     takes_ids: bool
-    """Whether requests of this pool hold token ids, and replies too; else both are text."""
+    """True where requests of this pool hold token ids, and replies too; else both are text."""
+
+    @property
+    def max_choices(self) -> int:
+        """The most choices of one request."""
+
+    @property
+    def framing(self) -> Framing:
+        """The form in which the parts of a reply come."""
+
+    @property
+    def adapters(self) -> AdapterWay | None:
+        """The way in which adapters answer; None where the server has the base alone."""
 
     def features(self) -> frozenset[Feature]:
         """Return what requests of this pool may ask for beyond text."""
 
-    def request(self, generation: Generation, look: Look) -> Request:
+    def request(self, generation: Generation, info: ServerInfo) -> Request:
         """Return the request for a generation."""
 
     def reader(self, generation: Generation) -> Reader:
         """Return what reads the reply to a generation."""
 
-    async def look(self, server: Server, within_s: float) -> Look:
-        """Look at a server's health.
+    async def inspect(self, server: Server, within_s: float) -> ServerInfo:
+        """Ask a server how it is.
 
         Raises ServerGone or ServerRefused: where it does not serve.
         Raises BadReply: where it is another kind of server.
@@ -76,23 +134,23 @@ class Driver(Protocol):
 
 
 class Pooled(msgspec.Struct, frozen=True):
-    """What a driver is made for: one revision of a pool."""
+    """A revision of a pool, as far as its driver needs it."""
 
     model: Model
     settings: ForeignSettings
     has_tokenizer: bool
-    """Whether the model's tokenizer is known here."""
+    """True where the model's tokenizer is known here."""
 
 
-def capabilities_of(pooled: Pooled, driver: Driver, look: Look | None) -> Capabilities:
-    """Return the bounds of a server, as far as they are known. look: None before it was seen."""
+def capabilities_of(pooled: Pooled, driver: Driver, info: ServerInfo | None) -> Capabilities:
+    """Return the bounds of a server, as far as they are known. info: None before it was asked."""
     settings, model = pooled.settings, pooled.model.capabilities
-    length = settings.max_model_len or (look.max_model_len if look is not None else None) or model.max_model_len
+    length = settings.max_model_len or (info.max_model_len if info is not None else None) or model.max_model_len
     return msgspec.structs.replace(
         model,
         max_model_len=length,
-        max_choices=min(model.max_choices, settings.max_choices),
+        max_choices=min(model.max_choices, settings.max_choices, driver.max_choices),
         max_in_flight=settings.max_in_flight,
-        max_running=(look.max_running if look is not None else None) or settings.max_in_flight,
+        max_running=(info.max_running if info is not None else None) or settings.max_in_flight,
         features=driver.features(),
     )

@@ -1,4 +1,4 @@
-"""What goes wrong at a server of another maker, as the errors that clients get: without its words or its address."""
+"""The failures of a server of another maker, as the errors that clients get: without its words or its address."""
 
 from __future__ import annotations
 

@@ -11,15 +11,13 @@ from typing import Any
 from gateway.backends.base import Capabilities, Fit, Message, PreparedPrompt, as_it_is
 from gateway.domain.errors import InvalidRequest
 from gateway.domain.pools.foreign_settings import UNKNOWN_LEN, ForeignSettings
+from gateway.domain.routing.foreign_usage import TEMPLATE_TOKENS
 from gateway.text.options import USUAL, Rendering
 from gateway.text.tokenizer import Tokenizer
 from gateway.text.tools.tool import Tool
 
 MESSAGE_TOKENS = 16
 """Tokens that a chat template puts around one message, at most."""
-
-TEMPLATE_TOKENS = 256
-"""Tokens that a chat template adds to a conversation of its own, such as a system message of the model, at most."""
 
 LONGEST_TOKEN_BYTES = 32
 """Bytes of text in a token that a prompt may consist of: one with more bytes than the context times this is refused."""

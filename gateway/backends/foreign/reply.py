@@ -27,7 +27,7 @@ class Part(msgspec.Struct):
     """Set in the last part of a choice: `stop` or `length`."""
 
 
-class Told(msgspec.Struct, frozen=True):
+class ReportedUsage(msgspec.Struct, frozen=True):
     """The usage of the whole request as the server counts it by now."""
 
     prompt_tokens: int
@@ -38,16 +38,21 @@ class Told(msgspec.Struct, frozen=True):
 
 
 class Event(msgspec.Struct):
-    """What one event of a stream says."""
+    """One event of a stream, read."""
 
     parts: list[Part] = []
-    told: Told | None = None
+    usage: ReportedUsage | None = None
+    """The usage that the event reports, its own parts included."""
     is_end: bool = False
-    """Whether the server says that nothing follows."""
+    """True if the server says that nothing follows."""
 
 
 class BadReply(Exception):
     """A reply that is not what the server's protocol says; the message is for operators alone."""
+
+
+class AnotherModel(BadReply):
+    """A reply of another model than the one that was asked for, such as the base in place of an adapter."""
 
 
 class ReplyRefused(Exception):
@@ -58,12 +63,14 @@ class ReplyRefused(Exception):
 
 
 class ServerRefused(Exception):
-    """The server refused a request, or failed at it, and said so."""
+    """The server refused a request, or failed at it, with an error of its own; the message is for operators alone."""
 
-    def __init__(self, status: int, code: str = "", *, retry_after_s: float | None = None) -> None:
+    def __init__(self, status: int, code: str = "", *, text: str = "", retry_after_s: float | None = None) -> None:
         super().__init__(f"status {status} {code}".strip())
         self.status = status
         """The HTTP status, or the one that stands for an error within a stream."""
         self.code = code
         """The server's own code, where it is one that is known."""
+        self.text = text
+        """The error as the server wrote it, for the operator's log alone, where it is shown by `errors.shown`."""
         self.retry_after_s = retry_after_s

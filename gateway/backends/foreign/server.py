@@ -1,4 +1,4 @@
-"""The connections of one gateway to one server: opened where the server's address may be, kept while they may be used.
+"""The connections of one gateway to one server: opened where the server's address may be, and used again.
 
 No proxy, no redirect, no compression; TLS is verified for the name in the URL. Knows nothing of what is asked.
 """
@@ -8,20 +8,20 @@ from __future__ import annotations
 import asyncio
 import ssl
 import urllib.parse
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 
 import msgspec
 
-from gateway.backends.foreign.connection import Connection, ServerGone
+from gateway.backends.foreign.connection import UNREAD_FOR_S, Connection, ServerChanged, ServerGone
 
 MAX_IDLE = 64
-"""Connections that are kept for later requests."""
+"""Connections that stay open for later requests."""
 
 END_WITHIN_S = 1.0
-"""How long the end of a response may take after its last event, so that the connection is used again."""
+"""Longest time of a response's end after its last event, so that the connection is used again."""
 
 LOST_WITHIN_S = 1.0
-"""How soon an idle connection has to be lost for a request to be sent once more: later, the server may have begun."""
+"""Longest time until an idle connection is lost for a request to be sent again: later, the server may have begun."""
 
 MAX_REPLY_BYTES = 1 << 20
 """Bytes of a whole reply that is no stream."""
@@ -29,6 +29,17 @@ MAX_REPLY_BYTES = 1 << 20
 AddressOf = Callable[[str], Awaitable[str]]
 """Returns the address to connect to for a URL. Raises OSError or UnicodeError: where it has none. Raises ServerGone:
 where it may not be connected to."""
+
+
+class Proof(msgspec.Struct, frozen=True):
+    """A question whose answer tells that the server behind a connection is the one that was asked how it is.
+
+    A server that ends closes its connections, so one answer holds for all requests over the same connection.
+    """
+
+    path: str
+    is_same: Callable[[bytes], bool]
+    """Tells whether the body of an answer is as expected."""
 
 
 class Reply(msgspec.Struct, frozen=True):
@@ -41,15 +52,23 @@ class Reply(msgspec.Struct, frozen=True):
 class Server:
     """One server, by its URL."""
 
-    def __init__(self, url: str, address_of: AddressOf, tls: Callable[[], ssl.SSLContext], *, connect_s: float) -> None:
-        """address_of: judges where the URL leads. tls: gives the authorities that are trusted. connect_s: how long it
-        may take to connect."""
+    def __init__(
+        self,
+        url: str,
+        address_of: AddressOf,
+        tls: Callable[[], ssl.SSLContext],
+        *,
+        connect_s: float,
+        unread_s: float = UNREAD_FOR_S,
+    ) -> None:
+        """address_of: judges where the URL leads. tls: gives the authorities that are trusted. connect_s: the longest
+        time to connect. unread_s: as UNREAD_FOR_S."""
         parts = urllib.parse.urlsplit(url)
         assert parts.hostname is not None
         self.url = url
         """The URL without a slash at its end."""
-        self.authorization = ""
-        """The value of the header Authorization; "" sends none."""
+        self.key = ""
+        """The key that the server asks for, sent as a bearer token; "" sends none."""
         self._name = parts.hostname
         self._is_tls = parts.scheme == "https"
         self._port = parts.port or (443 if self._is_tls else 80)
@@ -58,6 +77,7 @@ class Server:
         self._address_of = address_of
         self._tls = tls
         self._connect_s = connect_s
+        self._unread_s = unread_s
         self._idle: list[Connection] = []
         self._ending: set[asyncio.Task[None]] = set()
 
@@ -70,17 +90,20 @@ class Server:
         request_id: str = "",
         until_s: float,
         sent: Callable[[Connection], None] | None = None,
+        proof: Proof | None = None,
     ) -> Connection:
         """Send a request, and return the connection once the head of its response is there; `give` it back.
 
         until_s: when the head has to be there, by the loop's clock. sent: called with each connection over which the
-        request was sent, before the head is there; there are two where the first had been closed while it was idle.
+        request is sent, before the head is there; there are two where the first had been closed while it was idle.
+        proof: of a connection that was not proved yet.
 
         Raises ServerGone: where the server cannot be reached, or does not answer in time.
+        Raises ServerChanged: where a proof fails.
         """
         headers = {"host": self._host, "accept-encoding": "identity", "user-agent": "lorikeet"}
-        if self.authorization:
-            headers["authorization"] = self.authorization
+        if self.key:
+            headers["authorization"] = f"Bearer {self.key}"
         if body:
             headers["content-type"] = "application/json"
         if request_id:
@@ -88,9 +111,11 @@ class Server:
 
         async def asked(connection: Connection) -> Connection:
             try:
-                connection.send(method, self._path + path, headers, body)
                 if sent is not None:
                     sent(connection)
+                if proof is not None and not connection.is_proved:
+                    await self._prove(connection, proof, headers, until_s)
+                connection.send(method, self._path + path, headers, body)
                 await connection.head(until_s)
                 if connection.headers.get("content-encoding", "identity") != "identity":
                     raise ServerGone("its response is compressed, which was not asked for", has_begun=True)
@@ -99,7 +124,7 @@ class Server:
                 raise
             return connection
 
-        if (idle := self._take_idle()) is not None:
+        if (idle := self._take_idle(is_proved=proof is not None)) is not None:
             began_s = _now_s()
             try:
                 return await asked(idle)
@@ -109,12 +134,25 @@ class Server:
                     raise
         return await asked(await self._connect(until_s))
 
-    async def whole(self, method: str, path: str, body: bytes = b"", *, within_s: float) -> Reply:
-        """Return a whole reply of at most MAX_REPLY_BYTES. Raises ServerGone."""
+    async def _prove(self, connection: Connection, proof: Proof, headers: Mapping[str, str], until_s: float) -> None:
+        """Ask a question over a connection before a request. Raises as `ask`."""
+        connection.send("GET", self._path + proof.path, headers, b"")
+        await connection.head(until_s)
+        body = await read_at_most(connection, MAX_REPLY_BYTES, until_s)
+        if connection.status != 200 or not proof.is_same(body):
+            raise ServerChanged("the server is not the one that was asked before", has_begun=True)
+        if not connection.is_reusable:
+            raise ServerGone("it closes its connection after each request", has_begun=True)
+        connection.is_proved = True
+
+    async def whole(
+        self, method: str, path: str, body: bytes = b"", *, within_s: float, proof: Proof | None = None
+    ) -> Reply:
+        """Return a whole reply of at most MAX_REPLY_BYTES. Raises as `ask`."""
         try:
             async with asyncio.timeout(within_s):
                 until_s = _now_s() + within_s
-                connection = await self.ask(method, path, body, until_s=until_s)
+                connection = await self.ask(method, path, body, until_s=until_s, proof=proof)
                 try:
                     data = await read_at_most(connection, MAX_REPLY_BYTES, until_s)
                     return Reply(connection.status, data)
@@ -158,9 +196,11 @@ class Server:
             raise
         self.give(connection)
 
-    def _take_idle(self) -> Connection | None:
-        while self._idle:
-            if (connection := self._idle.pop()).is_open:
+    def _take_idle(self, *, is_proved: bool) -> Connection | None:
+        """Return the connection that was used last and is still open. is_proved: one that was proved."""
+        for connection in reversed([each for each in self._idle if each.is_proved or not is_proved]):
+            self._idle.remove(connection)
+            if connection.is_open:
                 return connection
         return None
 
@@ -170,7 +210,7 @@ class Server:
             async with asyncio.timeout(min(self._connect_s, until_s - _now_s())):
                 address = await self._address_of(self.url)
                 _, connection = await loop.create_connection(
-                    lambda: Connection(self._lost),
+                    lambda: Connection(self._lost, self._unread_s),
                     address,
                     self._port,
                     ssl=self._tls() if self._is_tls else None,

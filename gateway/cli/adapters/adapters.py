@@ -10,7 +10,7 @@ from gateway.cli.adapters import adapter_add, adapter_imports, adapter_settings,
 from gateway.cli.adapters.adapter_path import adapter_path, add_adapter, add_tenant, split_version
 from gateway.cli.errors import EXIT_FAILED, EXIT_OK
 from gateway.cli.output import add_json_flag, print_json, print_result, print_table, utc
-from gateway.cli.server import merge
+from gateway.cli.server import gguf_file, merge
 
 if TYPE_CHECKING:
     from gateway.cli.client import AdminClient
@@ -68,7 +68,7 @@ def register(verbs: Verbs) -> None:
     verify.set_defaults(run=_verify)
     for parser in (listing, show, remove, verify):
         add_json_flag(parser)
-    for room in (adapter_versions, adapter_settings, adapter_shares, adapter_imports, merge):
+    for room in (adapter_versions, adapter_settings, adapter_shares, adapter_imports, merge, gguf_file):
         room.register(actions)
 
 

@@ -156,9 +156,17 @@ def _identity(arguments: argparse.Namespace) -> dict[str, str]:
 
 
 def _warn_of_unknown(model: str, client: AdminClient) -> None:
-    """An entry for a model that is not there bills nobody: it may come yet, or be a slip of the pen."""
-    if model != ANY and model.partition(":")[0] != (served := client.get("/status")["model"]):
-        print(f"lorikeet: no model '{model}' is served here, only '{served}'", file=sys.stderr)
+    """Warn of an entry for a model of no pool, which bills nobody: it may come yet, or be a slip of the pen."""
+    if model == ANY:
+        return
+    served = {client.get("/status")["model"]: None}
+    try:
+        served |= dict.fromkeys(pool["name"] for pool in client.get_all("/pools"))
+    except CommandFailed:  # the caller may set prices, and may not see pools
+        return
+    if model.partition(":")[0] not in served:
+        shown = ", ".join(f"'{name}'" for name in served)
+        print(f"lorikeet: no model '{model}' is served here, only {shown}", file=sys.stderr)
 
 
 def _entries(

@@ -156,7 +156,7 @@ def _list(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
         (
             p["name"],
             p["state"],
-            f"{p['num_ready']}/{p['num_replicas']}",
+            f"{p['num_ready']}/{p['num_wanted']}",
             revisions_in_short(p),
             p["engine"],
             p["model"],
@@ -185,7 +185,12 @@ def _show(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
 def _scale(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
     number = arguments.num_replicas
     text = f"is to run {number} replica{'s' * (number != 1)}"
-    return _change(arguments, environ, {"num_replicas": number}, text)
+    from gateway.cli.client import AdminClient
+
+    with AdminClient.of(environ) as client:
+        pool = find_pool(client, arguments.name)
+        changed = client.post(f"/pools/{pool['id']}", json={"num_replicas": number})
+        return settle(client, arguments, changed, f"pool {pool['name']} {text}")
 
 
 def _update(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
@@ -207,6 +212,8 @@ def _update(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
         changed = client.post(f"/pools/{pool['id']}", json=body)
         if changed["revision"] != changed["wanted_revision"]:
             text = f"pool {pool['name']} changes to revision {changed['wanted_revision']}"
+        elif changed["revision"] != pool["revision"]:
+            text = f"pool {pool['name']} serves revision {changed['revision']}"
         else:
             is_changed = bool(body.keys() - {"model", "settings", "urls"})
             text = f"pool {pool['name']} is {'changed' if is_changed else 'as wanted already'}"
@@ -214,7 +221,16 @@ def _update(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
 
 
 def _drain(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
-    return _change(arguments, environ, None, "drains: no replica is wanted any more", action="/drain")
+    from gateway.cli.client import AdminClient
+
+    with AdminClient.of(environ) as client:
+        pool = find_pool(client, arguments.name)
+        changed = client.post(f"/pools/{pool['id']}/drain")
+        text = f"pool {pool['name']} drains: no replica is wanted any more"
+        if pool["urls"]:
+            again = "".join(f" --url {url}" for url in pool["urls"])
+            text += f"; `lorikeet pool update {pool['name']}{again}` has it serve again"
+        return settle(client, arguments, changed, text)
 
 
 def _cancel(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
@@ -234,20 +250,3 @@ def _delete(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
         client.delete(f"/pools/{pool['id']}")
     shown = {"id": pool["id"], "name": pool["name"], "removed": True}
     return print_result(arguments, shown, f"pool {pool['name']} is removed")
-
-
-def _change(
-    arguments: argparse.Namespace,
-    environ: Mapping[str, str],
-    body: dict[str, Any] | None,
-    text: str,
-    *,
-    action: str = "",
-) -> int:
-    """Send one change of the named pool, and tell how it goes."""
-    from gateway.cli.client import AdminClient
-
-    with AdminClient.of(environ) as client:
-        pool = find_pool(client, arguments.name)
-        changed = client.post(f"/pools/{pool['id']}{action}", json=body)
-        return settle(client, arguments, changed, f"pool {pool['name']} {text}")

@@ -19,7 +19,7 @@ def print_pool(pool: dict[str, Any]) -> None:
         ("engine", serving["engine"]),
         ("model", serving["model"]),
         ("settings", _settings(serving)),
-        ("replicas", f"{pool['num_ready']} ready of {pool['num_replicas']} wanted"),
+        ("replicas", f"{pool['num_ready']} ready of {pool['num_wanted']} wanted"),
         ("memory", "" if replica_bytes is None else f"{size(replica_bytes)} a replica, by the estimate"),
         ("revision", _revision(pool)),
         ("access", pool["access"] + "".join(f" {each['project_id'] or each['organization_id']}" for each in grants)),

@@ -133,12 +133,17 @@ class UsableBase(msgspec.Struct, frozen=True):
     settings: dict[str, str]
     """The engine settings of the revision that serves."""
     num_ready: int
-    """Replicas that take requests."""
+    """Replicas of agents that take requests."""
+    unmanaged: list[str]
+    """Ids of the replicas that no agent runs, which may take requests."""
 
 
 _USABLE = """
     SELECT p.id, p.name, v.settings::text AS settings,
-           (SELECT count(*) FROM replicas r WHERE r.pool_id = p.id AND r.state = 'ready') AS num_ready
+           (SELECT count(*) FROM replicas r
+            WHERE r.pool_id = p.id AND r.state = 'ready' AND r.host_id IS NOT NULL) AS num_ready,
+           ARRAY (SELECT r.id FROM replicas r
+                  WHERE r.pool_id = p.id AND r.state = 'ready' AND r.host_id IS NULL) AS unmanaged
     FROM pools p JOIN pool_revisions v ON (v.pool_id, v.revision) = (p.id, p.revision)
     WHERE p.removed_at IS NULL AND (p.access = 'all' OR EXISTS
         (SELECT FROM pool_grants g WHERE g.pool_id = p.id AND g.organization_id = $1
@@ -151,7 +156,7 @@ _SETTINGS = msgspec.json.Decoder(dict[str, str])
 async def list_usable(conn: Connection, organization_id: str, project_id: str) -> list[UsableBase]:
     """Return the bases that the project may use and that have served, the oldest pool first."""
     return [
-        UsableBase(row["id"], row["name"], _SETTINGS.decode(row["settings"]), row["num_ready"])
+        UsableBase(row["id"], row["name"], _SETTINGS.decode(row["settings"]), row["num_ready"], row["unmanaged"])
         for row in await conn.fetch(_USABLE, organization_id, project_id)
     ]
 

@@ -25,7 +25,7 @@ class ReplicaStanding(msgspec.Struct, frozen=True):
     why: str
     num_failures: int
     is_managed: bool
-    """Whether an agent runs the replica; one that somebody else runs is not counted by `num_replicas`."""
+    """True where an agent runs the replica; one that somebody else runs is not counted by `num_replicas`."""
 
 
 class Condition(msgspec.Struct, frozen=True):
@@ -34,6 +34,8 @@ class Condition(msgspec.Struct, frozen=True):
     """A sentence with the numbers or the reason; "" where the state says all."""
     num_ready: int
     """Replicas of any revision that take requests."""
+    num_wanted: int
+    """Replicas that are wanted, those that somebody else runs included."""
 
 
 def condition_of(
@@ -55,7 +57,7 @@ def condition_of(
     external = sum(not each.is_managed for each in replicas)
 
     def found(state: PoolState, why: str) -> Condition:
-        return Condition(state, why, len(ready))
+        return Condition(state, why, len(ready), num_replicas + external)
 
     failing = next((each for each in replicas if each.state == "failed"), None)
     is_hopeless = failing is not None and failing.num_failures >= MAX_FAILURES
@@ -78,7 +80,9 @@ def condition_of(
         )
     num_wanted, num_good = num_replicas + external, len(ready)
     if num_good < num_wanted:
-        return found("scaling", f"{num_good} of {num_wanted} replicas {_are(num_good)} ready.{trouble}")
+        away = next((each.why for each in replicas if not each.is_managed and each.state == "loading"), "")
+        reason = f": {away}" if away else ""
+        return found("scaling", _ended(f"{num_good} of {num_wanted} replicas {_are(num_good)} ready{reason}") + trouble)
     if len(replicas) > num_wanted:
         return found("scaling", f"{len(replicas)} replicas run, {num_wanted} {_are(num_wanted)} wanted.{trouble}")
     return found("ready", trouble.strip())

@@ -14,6 +14,7 @@ import msgspec
 from msgspec import Meta
 
 from engine.config.text import Field, fields_of
+from gateway.domain.pools.drivers import LOADING, OWN_DRIVER, PRELOADED, Driver
 from gateway.domain.pools.settings import BadSetting
 
 MAX_URL_CHARS = 512
@@ -42,6 +43,20 @@ class ForeignSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         int, Meta(ge=1, le=10_000, description="Requests that each gateway has open at one server at most.")
     ] = 64
     max_choices: Annotated[int, Meta(ge=1, le=128, description="Most choices of one request.")] = 1
+    adapter_folder: Annotated[
+        str,
+        Meta(
+            max_length=512,
+            description="Folder of the adapter store as the servers see it, from which they load adapters; the base "
+            "alone answers if empty.",
+        ),
+    ] = ""
+    preloaded_adapters: Annotated[
+        bool, Meta(description="Whether the adapters answer with which the servers were started.")
+    ] = False
+    max_adapters: Annotated[
+        int, Meta(ge=1, le=10_000, description="Adapters that each gateway has loaded at one server at most.")
+    ] = 8
     allow_private: Annotated[
         bool, Meta(description="Whether servers may be at private addresses, such as 127.0.0.1 or 10.0.0.1.")
     ] = False
@@ -86,6 +101,33 @@ def parse_foreign_settings(settings: Mapping[str, str]) -> ForeignSettings:
         except ValueError as error:
             raise BadSetting(name, str(error), f"{name}={text!r}: {error}") from None
     return ForeignSettings(**values)
+
+
+def check_adapter_settings(driver: Driver, model: str, settings: ForeignSettings) -> None:
+    """Raise BadSetting where adapters cannot answer as the settings say. model: as the operator named it."""
+    folder = settings.adapter_folder
+    for name, is_set, drivers in (
+        ("adapter_folder", bool(folder), LOADING),
+        ("preloaded_adapters", settings.preloaded_adapters, PRELOADED),
+    ):
+        reason = ""
+        if is_set and driver not in drivers:
+            reason = f"no server of '{driver}' has adapters in this way"
+        elif is_set and not model:
+            reason = "adapters belong to a base model: name it with 'model'"
+        if reason:
+            raise BadSetting(name, reason, f"{name}: {reason}")
+    if folder and not (folder.startswith("/") and folder.isprintable()):
+        reason = "expected an absolute path on the servers"
+        raise BadSetting("adapter_folder", reason, f"adapter_folder: {reason}")
+
+
+def has_adapters(driver: Driver, settings: Mapping[str, str]) -> bool:
+    """Tell whether adapters of its model answer under a revision with these settings, whose values are good."""
+    if driver == OWN_DRIVER:
+        return True
+    parsed = parse_foreign_settings(settings)
+    return bool(parsed.adapter_folder) or parsed.preloaded_adapters
 
 
 def check_server_url(url: str) -> str:

@@ -18,8 +18,20 @@ TEXTLESS_TOKENS = 8
 """Tokens of a choice that may have no text, such as its end or the marks of a call."""
 
 
+TEMPLATE_TOKENS = 256
+"""Tokens that a chat template adds to a conversation of its own, such as a system message of the model, at most."""
+
+
+def likely_prompt(bound: int, template_tokens: int) -> int:
+    """Return our own count of a prompt's tokens where only an upper bound of them is known: a fourth of its bytes.
+
+    template_tokens: the part of the bound that a chat template may add of its own.
+    """
+    return max(1, -(-(bound - template_tokens) // BYTES_PER_TOKEN))
+
+
 class Seen(msgspec.Struct, frozen=True):
-    """What this gateway knows of a request without the server's word."""
+    """The facts that this gateway knows of a request without the server's word."""
 
     num_choices: int
     max_tokens: int
@@ -47,9 +59,9 @@ class Settled(msgspec.Struct, frozen=True):
     completion_tokens: int
     cached_tokens: int
     is_ours: bool
-    """Whether the counts are ours, since the server told none or none that can be true."""
+    """Whether the counts are ours, since the server reported none or none that can be true."""
     is_lie: bool
-    """True if the server told counts that cannot be true."""
+    """True if the server reported counts that cannot be true."""
 
 
 def own_completion(seen: Seen) -> int:
@@ -65,18 +77,18 @@ def own_prompt(seen: Seen) -> int:
     """Return our own count of a prompt's tokens: exact by ids, else a fourth of the bound without the template."""
     if seen.is_prompt_exact:
         return seen.prompt_tokens
-    return max(1, -(-(seen.prompt_tokens - seen.template_tokens) // BYTES_PER_TOKEN))
+    return likely_prompt(seen.prompt_tokens, seen.template_tokens)
 
 
-def settle(seen: Seen, told: tuple[int, int, int] | None, *, reasoning_tokens: int = 0) -> Settled:
+def settle(seen: Seen, reported: tuple[int, int, int] | None, *, reasoning_tokens: int = 0) -> Settled:
     """Return what is billed of a reply that has ended.
 
-    told: prompt, completion and cached tokens as the server says. reasoning_tokens: completion tokens that it says were
-    reasoning, whose text it need not have sent.
+    reported: prompt, completion and cached tokens as the server says. reasoning_tokens: completion tokens that were
+    reasoning, by the server's word, whose text it need not have sent.
     """
-    if told is None:
+    if reported is None:
         return Settled(own_prompt(seen), own_completion(seen), 0, is_ours=True, is_lie=False)
-    prompt, completion, cached = told
+    prompt, completion, cached = reported
     is_lie = not (_is_prompt_true(seen, prompt) and _is_completion_true(seen, completion, max(0, reasoning_tokens)))
     if is_lie:
         return Settled(own_prompt(seen), own_completion(seen), 0, is_ours=True, is_lie=True)

@@ -98,7 +98,7 @@ def chat_completions(
             },
             CallShape(call.request_id, tools.is_legacy, tools.is_named, must_call),
             run.prompts[0],
-            run.num_prompt_tokens,
+            run.prompt_tokens,
             run.token_bytes,
         )
         if wire.store:
@@ -207,7 +207,7 @@ class _Reply(msgspec.Struct, frozen=True):
     """The fields that the whole and each chunk have in common."""
     calls: CallShape
     prompt_ids: list[int]
-    num_prompt_tokens: int
+    prompt_tokens: list[int]
     to_bytes: TokenBytes
 
     def events(self, *, with_usage: bool, may_call: bool) -> ChatEvents:
@@ -221,7 +221,7 @@ class _Reply(msgspec.Struct, frozen=True):
             prompt_ids=self.prompt_ids if self.wire.return_token_ids else None,
             to_bytes=self._shown_names,
             calls=self.calls if may_call else None,
-            so_far=UsageSoFar(self.num_prompt_tokens) if continuous_usage(self.wire) else None,
+            so_far=UsageSoFar(self.prompt_tokens) if continuous_usage(self.wire) else None,
         )
 
     async def whole(self, collected: Collected) -> ChatCompletion:

@@ -80,7 +80,7 @@ class ChatEvents:
     def _piece(self, piece: Piece) -> bytes:
         data = b""
         if self._so_far is not None:
-            self._chunk = partial(self._chunk, usage=self._so_far.add(piece.index, piece.num_tokens))
+            self._chunk = partial(self._chunk, usage=self._so_far.add(piece.index, piece))
         if (self._with_logprobs and piece.tokens) or piece.token_ids:
             logprobs = chat_logprobs(piece.tokens, self._to_bytes) if self._with_logprobs else None
             token_ids = piece.token_ids if self._prompt_ids is not None else msgspec.UNSET

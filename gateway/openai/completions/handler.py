@@ -101,7 +101,7 @@ def completions(pipeline: Pipeline, bodies: Bodies, idempotency: Idempotency) ->
                 to_bytes=None
                 if wire.logprobs is None
                 else names_of(run.token_bytes, by_id=wire.return_tokens_as_token_ids),
-                so_far=UsageSoFar(run.num_prompt_tokens) if continuous_usage(wire) else None,
+                so_far=UsageSoFar(run.prompt_tokens) if continuous_usage(wire) else None,
             )
             encoder = Obfuscated(events, events.empty) if include_obfuscation(wire) else events
             return await open_stream(request, run.merged(), encoder)

@@ -78,7 +78,7 @@ class CompletionEvents:
             self._text_events[index] = TextEvent(self._chunk(choices=[CompletionChoice(index, "")]), "text")
             data = self._prompt(prompt, index)
         if self._so_far is not None:
-            self._chunk = partial(self._chunk, usage=self._so_far.add(index, piece.num_tokens))
+            self._chunk = partial(self._chunk, usage=self._so_far.add(index, piece, prompt=prompt))
         if self._to_bytes is not None and (piece.tokens or piece.token_ids):
             logprobs = text_logprobs(piece.tokens, self._to_bytes, len(self._shown[prompt].echo))
             data += self._event(index, piece.text, logprobs=logprobs, token_ids=piece.token_ids)

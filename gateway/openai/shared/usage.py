@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import msgspec
 
 from engine.protocol import Usage
+from gateway.backends.generation import Piece
 
 
 class PromptTokensDetails(msgspec.Struct, frozen=True):
@@ -39,20 +40,23 @@ class UsageOut(msgspec.Struct, frozen=True):
 class UsageSoFar:
     """Counts the tokens of one streamed reply, over all its prompts and choices."""
 
-    def __init__(self, num_prompt_tokens: int) -> None:
-        self._num_prompt_tokens = num_prompt_tokens
+    def __init__(self, prompt_tokens: Sequence[int]) -> None:
+        """prompt_tokens: of each prompt."""
+        self._by_prompt = list(prompt_tokens)
         self._by_choice: dict[int, int] = {}
 
-    def add(self, choice: int, num_tokens: int) -> UsageOut:
-        """Return the usage once `choice` has come to num_tokens completion tokens."""
-        self._by_choice[choice] = num_tokens
+    def add(self, choice: int, piece: Piece, *, prompt: int = 0) -> UsageOut:
+        """Return the usage once a piece of `choice` has come. prompt: the number of the choice's prompt."""
+        self._by_choice[choice] = piece.num_tokens
+        if piece.prompt_tokens is not None:
+            self._by_prompt[prompt] = piece.prompt_tokens
         return self.shown
 
     @property
     def shown(self) -> UsageOut:
         """The usage by now."""
-        completion = sum(self._by_choice.values())
-        return UsageOut(self._num_prompt_tokens, completion, self._num_prompt_tokens + completion)
+        prompts, completion = sum(self._by_prompt), sum(self._by_choice.values())
+        return UsageOut(prompts, completion, prompts + completion)
 
 
 def usage_of_chunks(so_far: UsageSoFar | None, *, with_usage: bool) -> UsageOut | msgspec.UnsetType | None:

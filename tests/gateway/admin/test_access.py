@@ -632,7 +632,14 @@ async def test_odd_ids_are_not_found(operator: httpx.AsyncClient) -> None:
 async def test_the_status_says_what_runs(operator: httpx.AsyncClient) -> None:
     status = (await operator.get("/status")).json()
     assert (status["version"], status["model"]) == ("0.0.0", "tiny")
-    assert status["backend"] == {"ready": False, "detail": "no engine", "stats": None, "endpoint": "", "engine_id": ""}
+    assert status["backend"] == {
+        "ready": False,
+        "detail": "no engine",
+        "stats": None,
+        "endpoint": "",
+        "engine_id": "",
+        "reason": "",
+    }
 
 
 def test_a_good_body_is_known_for_every_route(server: AdminServer) -> None:

@@ -413,7 +413,7 @@ async def test_an_engine_that_somebody_else_runs_is_drained_with_its_pool(
         await replicas.add_running_replica(conn, pool["id"], 1, "tcp://engine:5555")
         await switch_revision(conn, pool["id"], 1)
     path = f"/pools/{pool['id']}"
-    assert (await operator.get(path)).json()["state"] == "ready"
+    assert (await operator.get(path)).json()["state"] == "scaling", "no gateway has found it there"
     assert (await operator.delete(path)).status_code == 409
     assert (await operator.post(f"{path}/drain")).json()["state"] == "stopped"
     assert (await operator.delete(path)).status_code == 200

@@ -72,6 +72,13 @@ async def test_what_an_entry_is_about_is_said_and_checked(lorikeet: Cli, acme: B
     assert (code, "removed --model * --adapter-class * --tier * (input 3.00, output 7.00)" in out) == (0, True)
 
 
+async def test_a_pool_of_other_servers_is_a_model_that_is_served(lorikeet: Cli, acme: Books) -> None:
+    servers = ("--engine", "openai", "--url", "http://198.51.100.7", "--set", "allow_private=true")
+    await lorikeet.json("pool", "create", "theirs", *servers)
+    code, _, err = await lorikeet("price", "set", "--model", "theirs", "--input", "1", "--output", "1")
+    assert (code, err) == (0, "")
+
+
 async def test_usage_and_costs_are_shown(lorikeet: Cli, acme: Books) -> None:
     since = LAST.isoformat()
     (bucket,) = await lorikeet.json("usage", "--since", since, "--tenant", "acme")

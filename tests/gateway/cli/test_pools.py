@@ -238,3 +238,20 @@ async def test_adapters_are_dropped_only_where_that_is_said(lorikeet: Cli, agent
     async with database.acquire() as conn:
         rows = await revisions.list_revisions(conn, made["id"])
     assert [each.allow_unfit_adapters for each in rows] == [True, False, False]
+
+
+async def test_servers_of_another_maker_change_drain_and_come_back(lorikeet: Cli) -> None:
+    first, second = "http://192.0.2.1:8000", "http://192.0.2.2:8000"
+    made = await lorikeet.json("pool", "create", "theirs", "--engine", "openai", "--url", "http://198.51.100.7:8000",
+                               "--set", "allow_private=true")  # fmt: skip
+    assert (made["num_ready"], made["num_wanted"]) == (0, 1)
+    code, out, _ = await lorikeet("pool", "update", "theirs", "--url", first, "--url", second)
+    assert (code, out) == (0, "pool theirs serves revision 2\n")
+    code, out, _ = await lorikeet("pool", "update", "theirs", "--url", first, "--url", second)
+    assert (code, out) == (0, "pool theirs is as wanted already\n")
+    code, out, _ = await lorikeet("pool", "list")
+    assert "0/2" in out.splitlines()[1]
+    code, out, _ = await lorikeet("pool", "drain", "theirs")
+    again = f"lorikeet pool update theirs --url {first} --url {second}"
+    assert (code, again in out) == (0, True)
+    assert (await lorikeet(*again.split()[1:]))[:2] == (0, "pool theirs serves revision 3\n")

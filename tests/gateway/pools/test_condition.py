@@ -55,6 +55,15 @@ def test_a_new_pool_says_how_far_it_is() -> None:
     assert told(revision=None, state="failed", why="no such model") == ("failed", "no such model")
 
 
+def test_a_server_that_nobody_here_starts_says_why_it_is_not_there() -> None:
+    away = standing("loading", why="the server does not answer", is_managed=False)
+    assert told(away, num_replicas=0) == ("scaling", "0 of 1 replicas are ready: the server does not answer.")
+    assert told(away, standing("ready", is_managed=False), num_replicas=0) == (
+        "scaling",
+        "1 of 2 replicas is ready: the server does not answer.",
+    )
+
+
 def test_a_pool_without_room_says_so_where_people_look() -> None:
     shortage = "There is no room for one more. A replica needs 2.0 GiB of memory; gpu-1 has 1.0 GiB in all."
     assert told(READY, num_replicas=2, shortage=shortage) == ("scaling", f"1 of 2 replicas is ready. {shortage}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +51,15 @@ class Site:
                 await asyncio.sleep(0.05)
         made: dict[str, Any] = reply.json()
         return made
+
+    async def shown(self, pool_id: str, is_due: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+        """Return a pool as it is shown, once it is shown as is due."""
+        async with asyncio.timeout(PATIENCE_S):
+            while True:
+                pool: dict[str, Any] = (await self.operator.get(f"/pools/{pool_id}")).json()
+                if is_due(pool):
+                    return pool
+                await asyncio.sleep(0.05)
 
     async def ask(self, **fields: Any) -> httpx.Response:
         return await self.tenant.post("/v1/chat/completions", json=ASKED | fields)
@@ -105,8 +114,10 @@ async def test_a_server_answers_behind_a_tenants_key_and_is_billed_by_its_counts
 ) -> None:
     prices = {"currency": "usd", "entries": [PRICE]}
     assert (await site.operator.post("/prices", json=prices)).status_code == 200
-    pool = await site.create(server)
-    assert (pool["engine"], pool["urls"], pool["state"], pool["num_ready"]) == ("openai", [server.url], "ready", 1)
+    made = await site.create(server)
+    pool = (await site.operator.get(f"/pools/{made['id']}")).json()
+    assert (pool["engine"], pool["urls"], pool["state"]) == ("openai", [server.url], "ready")
+    assert (pool["num_ready"], pool["num_wanted"]) == (1, 1)
     whole = await site.ask()
     body = whole.json()
     assert body["choices"][0]["message"]["content"] == "Hello world"
@@ -218,6 +229,63 @@ async def test_a_pool_gets_other_servers_within_moments(site: Site, server: Fake
         assert (await site.operator.delete(f"/pools/{pool['id']}")).status_code == 200
 
 
+async def test_a_server_that_is_not_there_is_shown_as_the_gateway_finds_it(
+    site: Site, server: FakeServer, tenant: Tenant
+) -> None:
+    await server.stop()
+    body = {"name": "theirs", "engine": "openai", "urls": [server.url]}
+    body |= {"settings": {"allow_private": True, "health_seconds": 0.1}}
+    pool = (await site.operator.post("/pools", json=body)).json()
+    assert (pool["state"], pool["num_ready"], pool["num_wanted"]) == ("scaling", 0, 1)
+    shown = await site.shown(pool["id"], lambda pool: "does not answer" in pool["why"])
+    assert (shown["state"], shown["num_ready"], shown["num_wanted"]) == ("scaling", 0, 1)
+    (replica,) = shown["replicas"]
+    assert replica["state"] == "loading"
+    assert "does not answer: no connection" in replica["why"]
+    listed = (await site.operator.get("/replicas", params={"pool_id": pool["id"]})).json()["data"]
+    assert [each["state"] for each in listed] == ["loading"]
+    path = f"/projects/{tenant.project_id}/models"
+    models = {each["name"]: each for each in (await site.operator.get(path)).json()["data"]}
+    assert models["theirs"]["num_ready"] == 0
+    refused = await site.ask()
+    assert refused.status_code == 503
+    assert "the server is not ready" in refused.json()["error"]["message"], "tenants get no reasons"
+    await server.start()
+    await site.shown(pool["id"], lambda pool: (pool["state"], pool["num_ready"], pool["why"]) == ("ready", 1, ""))
+
+
+async def test_a_drained_pool_serves_again_from_addresses_that_are_named(site: Site, server: FakeServer) -> None:
+    pool = await site.create(server)
+    path = f"/pools/{pool['id']}"
+    assert (await site.operator.post(f"{path}/drain")).status_code == 200
+    drained = await site.shown(pool["id"], lambda pool: pool["state"] == "stopped")
+    assert "'urls'" in drained["why"]
+    assert (await site.operator.post(path, json={"num_replicas": 1})).json()["error"]["param"] == "num_replicas"
+    assert (await site.operator.post(path, json={"urls": [server.url]})).status_code == 200
+    await site.shown(pool["id"], lambda pool: pool["state"] == "ready")
+    assert (await site.ask()).status_code == 200
+
+
+async def test_engines_of_our_own_get_no_key(site: Site) -> None:
+    own = next(each for each in (await site.operator.get("/pools")).json()["data"] if each["engine"] == "lorikeet")
+    refused = await site.operator.post(f"/pools/{own['id']}/key", json={"key": "sk-0123456789abcdefWXYZ"})
+    assert (refused.status_code, refused.json()["error"]["param"]) == (409, "pool_id")
+    assert (await site.operator.get(f"/pools/{own['id']}")).json()["key_hint"] is None
+
+
+async def test_a_stream_shows_what_it_would_be_billed_by_now(site: Site, server: FakeServer) -> None:
+    await site.create(server)
+    server.answer = saying("Hello", " world", "!", counts=(9, 3))
+    text = (await site.ask(stream=True, stream_options={"include_usage": True, "continuous_usage_stats": True})).text
+    usages = [json.loads(line[6:])["usage"] for line in text.splitlines() if line.startswith("data: {")]
+    assert usages[-1]["prompt_tokens"] == 9
+    assert usages[0]["prompt_tokens"] == 15, "57 bytes by four, not the bound of over 300"
+    assert {each["prompt_tokens"] for each in usages[1:-1]} <= {9, 15}, "the server's own, once it has come"
+    counts = [each["completion_tokens"] for each in usages[:-1]]
+    assert counts == sorted(counts)
+    assert counts[-1] == 3
+
+
 async def test_a_key_is_kept_encrypted_sent_to_the_server_alone_and_shown_to_nobody(
     site: Site, server: FakeServer
 ) -> None:
@@ -253,6 +321,10 @@ async def test_a_key_is_kept_encrypted_sent_to_the_server_alone_and_shown_to_nob
         ({"urls": ["http://user:pw@example.com"]}, "urls[0]"),
         ({"urls": ["http://127.0.0.1:8000"], "settings": {}}, "urls[0]"),
         ({"urls": ["http://example.com", "http://example.com/"]}, "urls[1]"),
+        *(
+            ({"urls": [f"http://{host}/"], "settings": {"allow_private": True}}, "urls[0]")
+            for host in ("169.254.169.254", "2852039166", "[fd00:ec2::254]", "metadata.google.internal")
+        ),
         ({"num_replicas": 2}, "num_replicas"),
         ({"settings": {"max_num_seqs": 4}}, "settings.max_num_seqs"),
         ({"settings": {"idle_seconds": -1}}, "settings.idle_seconds"),

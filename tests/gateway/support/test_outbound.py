@@ -13,6 +13,7 @@ from gateway.support.outbound import (
     Guard,
     NotPublic,
     is_public,
+    names_metadata_service,
     names_private_address,
     new_client,
     send_to,
@@ -52,6 +53,19 @@ async def test_what_is_private(host: str) -> None:
 async def test_metadata_services_are_refused_even_where_private_addresses_are_not(host: str) -> None:
     with pytest.raises(NotPublic):
         await ANYWHERE.address_of(httpx.URL(f"http://{host}/"))
+
+
+NAMED_METADATA = [*METADATA, "2852039166", "0xa9fea9fe", "metadata.google.internal", "METADATA.goog."]
+
+
+@pytest.mark.parametrize("host", NAMED_METADATA)
+def test_a_metadata_service_is_known_by_how_it_is_written(host: str) -> None:
+    assert names_metadata_service(httpx.URL(f"http://{host}/"))
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "10.0.0.1", "example.com", "8.8.8.8", "localhost"])
+def test_other_hosts_are_no_metadata_services(host: str) -> None:
+    assert not names_metadata_service(httpx.URL(f"http://{host}/"))
 
 
 async def test_public_addresses_are_allowed() -> None:

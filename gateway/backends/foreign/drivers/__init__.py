@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from gateway.backends.foreign.driver import Driver, Pooled
 from gateway.backends.foreign.drivers.llamacpp import LlamaCppDriver
+from gateway.backends.foreign.drivers.lorikeet import LorikeetDriver
+from gateway.backends.foreign.drivers.ollama import OllamaDriver
 from gateway.backends.foreign.drivers.openai import OpenAIDriver
+from gateway.backends.foreign.drivers.sglang import SglangDriver
+from gateway.backends.foreign.drivers.tgi import TgiDriver
 from gateway.backends.foreign.drivers.vllm import VllmDriver
 from gateway.domain.pools import drivers
 
@@ -18,4 +22,12 @@ def driver_of(name: drivers.Driver, pooled: Pooled) -> Driver:
             return VllmDriver(pooled)
         case "llamacpp":
             return LlamaCppDriver(pooled)
+        case "sglang":
+            return SglangDriver(pooled)
+        case "tgi":
+            return TgiDriver(pooled)
+        case "ollama":
+            return OllamaDriver(pooled)
+        case "lorikeet-gateway":
+            return LorikeetDriver(pooled)
     raise AssertionError(f"no driver of servers of other makers: {name}")

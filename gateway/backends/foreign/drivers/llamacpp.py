@@ -2,7 +2,7 @@
 
 Where the model's tokenizer is known here, token ids go in and text comes out: a stream of llama.cpp leaves out ids of
 tokens that are a part of a character, so ids do not come back. Else its OpenAI-compatible chat is used. Either way it
-tells how many tokens it has made.
+reports how many tokens it has made.
 """
 
 from __future__ import annotations
@@ -13,9 +13,18 @@ import msgspec
 
 from engine.protocol import FinishReason, Grammar
 from gateway.backends.base import Feature
-from gateway.backends.foreign.driver import Look, Pooled, Reader, Request
+from gateway.backends.foreign.driver import MAX_CHOICES, AdapterWay, Framing, Pooled, Reader, Request, ServerInfo
+from gateway.backends.foreign.drivers.llamacpp_adapters import (
+    PATH,
+    LlamaCppAdapters,
+    places_in,
+    proof_of,
+    scales_of,
+)
 from gateway.backends.foreign.drivers.openai import OpenAIDriver
-from gateway.backends.foreign.reply import BadReply, Event, Part, ServerRefused, Told
+from gateway.backends.foreign.drivers.vllm import adapter_of
+from gateway.backends.foreign.errors import NO_ERROR, check_event, text_of
+from gateway.backends.foreign.reply import BadReply, Event, Part, ReportedUsage, ServerRefused
 from gateway.backends.foreign.server import Server
 from gateway.backends.generation import Generation
 from gateway.domain.pools.foreign_settings import MAX_LEN, UNKNOWN_LEN
@@ -65,7 +74,7 @@ class _Step(msgspec.Struct, frozen=True):
 
 
 class _MaybeError(msgspec.Struct, frozen=True):
-    error: msgspec.Raw | None = None
+    error: msgspec.Raw = NO_ERROR
 
 
 _decode_step = msgspec.json.Decoder(_Step).decode
@@ -77,19 +86,22 @@ _encode = msgspec.json.Encoder().encode
 class LlamaCppDriver:
     """`Driver` of llama.cpp's server."""
 
+    framing: Framing = "events"
+    max_choices = MAX_CHOICES
     takes_ids = False
 
     def __init__(self, pooled: Pooled) -> None:
         self._has_tokenizer = pooled.has_tokenizer
+        self.adapters: AdapterWay | None = LlamaCppAdapters() if pooled.settings.preloaded_adapters else None
         self._chat = OpenAIDriver(pooled)
 
     def features(self) -> frozenset[Feature]:
         return OF_IDS if self._has_tokenizer else OF_TEXT
 
-    def request(self, generation: Generation, look: Look) -> Request:
+    def request(self, generation: Generation, info: ServerInfo) -> Request:
         if not self._has_tokenizer:
-            return self._chat.request(generation, look, _extra(generation, look))
-        request = generation.request
+            return self._chat.request(generation, info, _extra(generation, info) | {"lora": []})
+        request, digest = generation.request, adapter_of(generation)
         sampling = request.sampling
         body: dict[str, Any] = {
             "prompt": request.prompt_token_ids,
@@ -100,7 +112,8 @@ class LlamaCppDriver:
             "presence_penalty": sampling.presence_penalty,
             "frequency_penalty": sampling.frequency_penalty,
             "cache_prompt": True,
-            **_extra(generation, look),
+            "lora": scales_of(info, digest),
+            **_extra(generation, info),
         }
         if request.n > 1:
             body["n"] = request.n
@@ -112,21 +125,28 @@ class LlamaCppDriver:
             body["logit_bias"] = list(sampling.logit_bias.items())
         if sampling.grammar is not None:
             body["json_schema"] = _schema(sampling.grammar)
-        return Request("/completion", _encode(body))
+        return Request("/completion", _encode(body), proof_of(info) if digest else None)
 
     def reader(self, generation: Generation) -> Reader:
         return StepReader(generation) if self._has_tokenizer else self._chat.reader(generation)
 
-    async def look(self, server: Server, within_s: float) -> Look:
+    async def inspect(self, server: Server, within_s: float) -> ServerInfo:
         reply = await server.whole("GET", "/props", within_s=within_s)
         if reply.status != 200:
-            raise ServerRefused(reply.status)
+            raise ServerRefused(reply.status, text=text_of(reply.body))
         try:
             props = _decode_props(reply.body)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             raise BadReply("it is no llama.cpp server") from None
         length = props.default_generation_settings.n_ctx
-        return Look("", min(length, MAX_LEN) if length > 0 else None, min(max(1, props.total_slots), MAX_LEN))
+        info = ServerInfo("", min(length, MAX_LEN) if length > 0 else None, min(max(1, props.total_slots), MAX_LEN))
+        if self.adapters is None:
+            return info
+        reply = await server.whole("GET", PATH, within_s=within_s)
+        if reply.status != 200:
+            raise ServerRefused(reply.status, text=text_of(reply.body))
+        places = places_in(reply.body)
+        return msgspec.structs.replace(info, adapters=frozenset(filter(None, places)), places=places)
 
 
 class StepReader:
@@ -145,25 +165,25 @@ class StepReader:
             raise BadReply("an event is of a choice that was not asked for")
         self._predicted[step.index] = step.tokens_predicted
         cached = step.timings.cache_n if step.timings is not None else 0
-        told = Told(step.tokens_evaluated, sum(self._predicted), cached)
+        usage = ReportedUsage(step.tokens_evaluated, sum(self._predicted), cached)
         reason = None
         if step.stop:
             reason = _STOP_TYPES.get(step.stop_type)
             if reason is None:
                 raise BadReply("a choice ended for a reason that is not known")
             self._num_left -= 1
-        return Event([Part(step.index, step.content, finish_reason=reason)], told, self._num_left <= 0)
+        return Event([Part(step.index, step.content, finish_reason=reason)], usage, self._num_left <= 0)
 
 
-def _extra(generation: Generation, look: Look) -> dict[str, Any]:
-    """Return the sampling that llama.cpp's two ways to generate have beside OpenAI's. All is said, since its own
+def _extra(generation: Generation, info: ServerInfo) -> dict[str, Any]:
+    """Return the sampling that llama.cpp's two ways to generate have beside OpenAI's. All are sent, since its own
     defaults differ: it would take top_k 40 and min_p 0.05."""
     sampling = generation.request.sampling
     return {
         "top_k": max(0, sampling.top_k),
         "min_p": sampling.min_p,
         "repeat_penalty": sampling.repetition_penalty,
-        "repeat_last_n": look.max_model_len or UNKNOWN_LEN,
+        "repeat_last_n": info.max_model_len or UNKNOWN_LEN,
         "ignore_eos": sampling.ignore_eos,
     }
 
@@ -175,8 +195,9 @@ def _schema(grammar: Grammar) -> Any:
 def _error_in(data: bytes) -> Exception:
     """Return the error of an event that is no step: one of the server's own, or none that it may send."""
     try:
-        if _decode_error(data).error is not None:
-            return ServerRefused(500)
+        check_event(_decode_error(data).error)
+    except ServerRefused as refused:
+        return refused
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         pass
     return BadReply("an event is no step of a completion")

@@ -6,43 +6,32 @@ end is the usage.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import msgspec
 
-from engine.protocol import FinishReason, Grammar
+from engine.protocol import Grammar
 from gateway.backends.base import Feature
-from gateway.backends.foreign.driver import Look, Pooled, Request
-from gateway.backends.foreign.reply import BadReply, Event, Part, ReplyRefused, ServerRefused, Told
-from gateway.backends.foreign.server import Server
+from gateway.backends.foreign.driver import MAX_CHOICES, AdapterWay, Framing, Pooled, Request, ServerInfo
+from gateway.backends.foreign.drivers.openai_chunks import ChunkReader
+from gateway.backends.foreign.errors import text_of
+from gateway.backends.foreign.reply import BadReply, ServerRefused
+from gateway.backends.foreign.server import Reply, Server
 from gateway.backends.generation import Generation
 from gateway.domain.pools.foreign_settings import MAX_LEN
 from gateway.text.conversation import Message
-from gateway.text.tools.parser import CallDelta
-from gateway.text.tools.tool import MAX_PARALLEL_CALLS, ToolUse
+from gateway.text.tools.tool import ToolUse
 
 FEATURES: frozenset[Feature] = frozenset({"json_schema", "tools", "seed"})
 MAX_MODELS = 10_000
-
-_FINISH: dict[str, FinishReason] = {
-    "stop": "stop",
-    "length": "length",
-    "tool_calls": "stop",
-    "function_call": "stop",
-    "eos_token": "stop",
-}
-"""Reasons that servers give for the end of a choice. Any other one refuses the reply or is a failure."""
-
-_FAILURES = frozenset({"error", "abort"})
-"""Reasons by which servers say that they failed."""
-
 
 _NOTHING: Mapping[str, Any] = {}
 
 
 class _Model(msgspec.Struct, frozen=True):
     id: str = ""
+    parent: str | None = None
     max_model_len: int | None = None
 
 
@@ -50,54 +39,6 @@ class _Models(msgspec.Struct, frozen=True):
     data: list[_Model] = []
 
 
-class _Function(msgspec.Struct, frozen=True):
-    name: str | None = None
-    arguments: str | None = None
-
-
-class _Call(msgspec.Struct, frozen=True):
-    index: int = 0
-    function: _Function | None = None
-
-
-class _Delta(msgspec.Struct, frozen=True):
-    content: str | None = None
-    reasoning_content: str | None = None
-    reasoning: str | None = None
-    tool_calls: list[_Call] | None = None
-
-
-class _Choice(msgspec.Struct, frozen=True):
-    index: int = 0
-    delta: _Delta | None = None
-    text: str | None = None
-    finish_reason: str | None = None
-
-
-class _Details(msgspec.Struct, frozen=True):
-    cached_tokens: int | None = None
-
-
-class _CompletionDetails(msgspec.Struct, frozen=True):
-    reasoning_tokens: int | None = None
-
-
-class Usage(msgspec.Struct, frozen=True):
-    """The usage as a chunk has it."""
-
-    prompt_tokens: int = 0
-    completion_tokens: int | None = None
-    prompt_tokens_details: _Details | None = None
-    completion_tokens_details: _CompletionDetails | None = None
-
-
-class _Chunk(msgspec.Struct, frozen=True):
-    choices: list[_Choice] = []
-    usage: Usage | None = None
-    error: msgspec.Raw | None = None
-
-
-_decode_chunk = msgspec.json.Decoder(_Chunk).decode
 _decode_models = msgspec.json.Decoder(_Models).decode
 _encode = msgspec.json.Encoder().encode
 
@@ -105,7 +46,10 @@ _encode = msgspec.json.Encoder().encode
 class OpenAIDriver:
     """`Driver` of servers with OpenAI's protocol."""
 
+    framing: Framing = "events"
+    max_choices = MAX_CHOICES
     takes_ids = False
+    adapters: AdapterWay | None = None
 
     def __init__(self, pooled: Pooled) -> None:
         self._settings = pooled.settings
@@ -113,10 +57,19 @@ class OpenAIDriver:
     def features(self) -> frozenset[Feature]:
         return FEATURES
 
-    def request(self, generation: Generation, look: Look, extra: Mapping[str, Any] = _NOTHING) -> Request:
-        """Return the request for a generation. extra: fields of a server that has more than OpenAI's."""
+    def request(
+        self,
+        generation: Generation,
+        info: ServerInfo,
+        extra: Mapping[str, Any] = _NOTHING,
+        left_out: Collection[str] = (),
+    ) -> Request:
+        """Return the request for a generation. extra: fields of a server that has more than OpenAI's. left_out: fields
+        that a server does not take."""
         body = {**self.fields(generation), **extra}
-        if name := self.model_of(look):
+        for name in left_out:
+            body.pop(name, None)
+        if name := self.model_of(info):
             body["model"] = name
         conversation = generation.conversation
         if conversation is None:
@@ -127,9 +80,9 @@ class OpenAIDriver:
             body |= _tools(conversation.tools)
         return Request("/v1/chat/completions", _encode(body))
 
-    def model_of(self, look: Look) -> str:
+    def model_of(self, info: ServerInfo) -> str:
         """Return the name of the model in requests; "" where the server has no name for it."""
-        return self._settings.served_model or look.served_model
+        return self._settings.served_model or info.served_model
 
     def fields(self, generation: Generation) -> dict[str, Any]:
         """Return the fields of a request beside its prompt and its model."""
@@ -159,12 +112,15 @@ class OpenAIDriver:
     def reader(self, generation: Generation) -> ChunkReader:
         return ChunkReader(generation)
 
-    async def look(self, server: Server, within_s: float) -> Look:
-        reply = await server.whole("GET", "/v1/models", within_s=within_s)
+    async def inspect(self, server: Server, within_s: float) -> ServerInfo:
+        return self.info_of(await server.whole("GET", "/v1/models", within_s=within_s))
+
+    def info_of(self, reply: Reply) -> ServerInfo:
+        """Return the facts in a list of models; adapters have a model as their parent. Raises as `inspect`."""
         if reply.status != 200:
-            raise ServerRefused(reply.status)
+            raise ServerRefused(reply.status, text=text_of(reply.body))
         try:
-            models = _decode_models(reply.body).data[:MAX_MODELS]
+            models = [each for each in _decode_models(reply.body).data[:MAX_MODELS] if not each.parent]
         except (msgspec.DecodeError, RecursionError):
             raise BadReply("its list of models is none") from None
         wanted = self._settings.served_model
@@ -172,90 +128,7 @@ class OpenAIDriver:
         if found is None:
             raise BadReply("it does not list the model" if wanted else "it lists no model")
         length = found.max_model_len
-        return Look(found.id, min(length, MAX_LEN) if length is not None and length > 0 else None)
-
-
-class ChunkReader:
-    """Reads the chunks of one reply."""
-
-    def __init__(self, generation: Generation) -> None:
-        self._num_choices = generation.request.n
-        tools = generation.tools
-        self._names = frozenset[str]() if tools is None else tools.callable_names
-        self._num_calls = [0] * self._num_choices
-
-    def read(self, data: bytes) -> Event:
-        if data == b"[DONE]":
-            return Event(is_end=True)
-        try:
-            chunk = _decode_chunk(data)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            raise BadReply("an event is no chunk") from None
-        if chunk.error is not None and bytes(chunk.error) != b"null":
-            raise ServerRefused(500)
-        return Event([self._part(each) for each in chunk.choices], told_of(chunk.usage))
-
-    def _part(self, choice: _Choice) -> Part:
-        if not 0 <= choice.index < self._num_choices:
-            raise BadReply("a chunk is of a choice that was not asked for")
-        reason = finish_of(choice.finish_reason)
-        delta = choice.delta
-        if delta is None:
-            return Part(choice.index, choice.text or "", finish_reason=reason)
-        hidden = delta.reasoning_content or delta.reasoning
-        return Part(
-            choice.index,
-            delta.content or "",
-            len(hidden.encode(errors="replace")) if hidden else 0,
-            self._calls(choice.index, delta.tool_calls) if delta.tool_calls else (),
-            finish_reason=reason,
-        )
-
-    def _calls(self, index: int, calls: list[_Call]) -> tuple[CallDelta, ...]:
-        """Return the calls that a chunk begins or goes on with, each checked against the tools that may be called."""
-        found = []
-        for call in calls:
-            function = call.function or _Function()
-            known = self._num_calls[index]
-            if call.index == known and function.name:
-                if function.name not in self._names or known >= MAX_PARALLEL_CALLS:
-                    raise ReplyRefused("it calls a tool that it may not call")
-                self._num_calls[index] = known + 1
-                found.append(CallDelta(call.index, function.name, function.arguments or ""))
-            elif known > 0 and call.index == known - 1:
-                found.append(CallDelta(call.index, None, function.arguments or ""))
-            else:
-                raise BadReply("its calls are not in order")
-        return tuple(found)
-
-
-def finish_of(reason: str | None) -> FinishReason | None:
-    """Return the end of a choice as this gateway knows it; None where it goes on.
-
-    Raises BadReply: where the server says that it failed.
-    Raises ReplyRefused: for any other reason that is not known, such as a filter's.
-    """
-    if reason is None:
-        return None
-    found = _FINISH.get(reason)
-    if found is None and reason in _FAILURES:
-        raise BadReply("a choice ended since the server failed")
-    if found is None:
-        raise ReplyRefused("a choice ended for a reason that is not known")
-    return found
-
-
-def told_of(usage: Usage | None) -> Told | None:
-    """Return the usage that a chunk tells, if it tells one."""
-    if usage is None or usage.completion_tokens is None:
-        return None
-    cached, made = usage.prompt_tokens_details, usage.completion_tokens_details
-    return Told(
-        usage.prompt_tokens,
-        usage.completion_tokens,
-        (cached.cached_tokens or 0) if cached else 0,
-        (made.reasoning_tokens or 0) if made else 0,
-    )
+        return ServerInfo(found.id, min(length, MAX_LEN) if length is not None and length > 0 else None)
 
 
 def _message(message: Message) -> Message:

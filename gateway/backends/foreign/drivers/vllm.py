@@ -1,7 +1,7 @@
 """vLLM's OpenAI server, of versions from 0.11 on, and servers that have its fields, such as another Lorikeet.
 
 Where the model's tokenizer is known here, token ids go in and come out (`return_token_ids`), and text is made of them;
-else messages and text travel. Each tenant's prompts get a cache of their own (`cache_salt`), and each chunk tells the
+else messages and text travel. Each tenant's prompts get a cache of their own (`cache_salt`), and each chunk reports the
 usage so far, so that a broken stream has an exact count. vLLM passes over unknown fields in silence, so that none
 but its own is sent.
 """
@@ -12,12 +12,17 @@ import hashlib
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
+from adapters.ref import digest_of
 from gateway.backends.base import Feature
-from gateway.backends.foreign.driver import Look, Pooled, Reader, Request
-from gateway.backends.foreign.drivers.openai import OpenAIDriver, finish_of, told_of
-from gateway.backends.foreign.drivers.openai import Usage as ToldUsage
-from gateway.backends.foreign.reply import BadReply, Event, Part, ServerRefused
+from gateway.backends.foreign.driver import MAX_CHOICES, Framing, Pooled, Reader, Request, ServerInfo
+from gateway.backends.foreign.drivers.openai import OpenAIDriver
+from gateway.backends.foreign.drivers.openai_chunks import Usage as ChunkUsage
+from gateway.backends.foreign.drivers.openai_chunks import finish_of, reported_usage
+from gateway.backends.foreign.drivers.vllm_adapters import VllmAdapters
+from gateway.backends.foreign.errors import NO_ERROR, check_event
+from gateway.backends.foreign.reply import AnotherModel, BadReply, Event, Part
 from gateway.backends.foreign.server import Server
 from gateway.backends.generation import Generation
 
@@ -41,9 +46,10 @@ class _Choice(msgspec.Struct, frozen=True):
 
 
 class _Chunk(msgspec.Struct, frozen=True):
+    model: str = ""
     choices: list[_Choice] = []
-    usage: ToldUsage | None = None
-    error: msgspec.Raw | None = None
+    usage: ChunkUsage | None = None
+    error: msgspec.Raw = NO_ERROR
 
 
 _decode = msgspec.json.Decoder(_Chunk).decode
@@ -53,23 +59,35 @@ _encode = msgspec.json.Encoder().encode
 class VllmDriver:
     """`Driver` of vLLM."""
 
+    framing: Framing = "events"
+    max_choices = MAX_CHOICES
+    is_salted = True
+    """True where each tenant of ours gets a cache of its own."""
+
     def __init__(self, pooled: Pooled) -> None:
         self.takes_ids = pooled.has_tokenizer
-        """Whether token ids go in and come out."""
+        """True where token ids go in and come out."""
         self._vocab_size = pooled.model.capabilities.vocab_size
+        self.adapters = VllmAdapters(pooled.settings) if pooled.settings.adapter_folder else None
         self._chat = OpenAIDriver(pooled)
 
     def features(self) -> frozenset[Feature]:
         return OF_IDS if self.takes_ids else OF_TEXT
 
-    def request(self, generation: Generation, look: Look) -> Request:
-        extra = _extra(generation)
+    def request(self, generation: Generation, info: ServerInfo) -> Request:
+        extra = extra_fields(generation)
+        if not self.is_salted:
+            del extra["cache_salt"]
         if not self.takes_ids:
-            return self._chat.request(generation, look, extra)
+            return self._chat.request(generation, info, extra)
         request = generation.request
         # Stop strings are found here, in the text that is made here.
-        body = self._chat.fields(msgspec.structs.replace(generation, stop=())) | extra
-        body |= {"model": self._chat.model_of(look), "prompt": request.prompt_token_ids, "return_token_ids": True}
+        body = self._chat.fields(replace(generation, stop=())) | extra
+        body |= {
+            "model": adapter_of(generation) or self._chat.model_of(info),
+            "prompt": request.prompt_token_ids,
+            "return_token_ids": True,
+        }
         if request.sampling.logit_bias:
             body["logit_bias"] = {str(token_id): bias for token_id, bias in request.sampling.logit_bias.items()}
         return Request("/v1/completions", _encode(body))
@@ -77,8 +95,10 @@ class VllmDriver:
     def reader(self, generation: Generation) -> Reader:
         return IdReader(generation, self._vocab_size) if self.takes_ids else self._chat.reader(generation)
 
-    async def look(self, server: Server, within_s: float) -> Look:
-        return await self._chat.look(server, within_s)
+    async def inspect(self, server: Server, within_s: float) -> ServerInfo:
+        reply = await server.whole("GET", "/v1/models", within_s=within_s)
+        info = self._chat.info_of(reply)
+        return info if self.adapters is None else replace(info, adapters=self.adapters.adapters_in(reply.body))
 
 
 class IdReader:
@@ -87,6 +107,7 @@ class IdReader:
     def __init__(self, generation: Generation, vocab_size: int) -> None:
         self._num_choices = generation.request.n
         self._vocab_size = vocab_size
+        self._adapter = adapter_of(generation)
 
     def read(self, data: bytes) -> Event:
         if data == b"[DONE]":
@@ -95,9 +116,10 @@ class IdReader:
             chunk = _decode(data)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             raise BadReply("an event is no chunk") from None
-        if chunk.error is not None and bytes(chunk.error) != b"null":
-            raise ServerRefused(500)
-        return Event([self._part(each) for each in chunk.choices], told_of(chunk.usage))
+        check_event(chunk.error)
+        if self._adapter and chunk.choices and chunk.model != self._adapter:
+            raise AnotherModel("its reply is of another model than the adapter that was asked for")
+        return Event([self._part(each) for each in chunk.choices], reported_usage(chunk.usage))
 
     def _part(self, choice: _Choice) -> Part:
         if not 0 <= choice.index < self._num_choices:
@@ -108,13 +130,23 @@ class IdReader:
         return Part(choice.index, token_ids=ids, finish_reason=finish_of(choice.finish_reason))
 
 
-def _extra(generation: Generation) -> dict[str, Any]:
+def adapter_of(generation: Generation) -> str:
+    """Return the digest of the adapter that a generation asks for, "" for the base."""
+    key = generation.request.adapter
+    return digest_of(key) if key else ""
+
+
+def cache_salt_of(generation: Generation) -> str:
+    """Return the name of the cache of a generation's tenant, which tells nothing of the tenant."""
+    return hashlib.sha256(f"lorikeet {generation.request.tenant}".encode()).hexdigest()[:32]
+
+
+def extra_fields(generation: Generation) -> dict[str, Any]:
     """Return the fields that vLLM has beside OpenAI's."""
     sampling = generation.request.sampling
-    salt = hashlib.sha256(f"lorikeet {generation.request.tenant}".encode()).hexdigest()[:32]
     fields: dict[str, Any] = {
         "stream_options": {"include_usage": True, "continuous_usage_stats": True},
-        "cache_salt": salt,
+        "cache_salt": cache_salt_of(generation),
     }
     if sampling.top_k > 0:
         fields["top_k"] = sampling.top_k

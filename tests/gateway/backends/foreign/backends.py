@@ -13,19 +13,23 @@ import msgspec
 from engine.protocol import GenerateRequest, SamplingParams, Usage
 from gateway.backends.base import Model
 from gateway.backends.foreign.backend import ForeignBackend
-from gateway.backends.foreign.driver import Pooled
+from gateway.backends.foreign.connection import UNREAD_FOR_S
+from gateway.backends.foreign.driver import Pooled, ReplicaName
 from gateway.backends.foreign.drivers import driver_of
-from gateway.backends.foreign.model import TEMPLATE_TOKENS, OpaqueModel
+from gateway.backends.foreign.model import OpaqueModel
 from gateway.backends.foreign.server import Server
 from gateway.backends.generation import Generation, Piece
 from gateway.domain.pools.drivers import Driver
 from gateway.domain.pools.foreign_settings import ForeignSettings
+from gateway.domain.routing.foreign_usage import TEMPLATE_TOKENS
 from gateway.text.conversation import Conversation
 from gateway.text.tools.tool import ToolUse
 from tests.gateway.backends.scripted import ListSink
 from tests.patience import PATIENCE_S
 
 FAST = ForeignSettings(health_seconds=0.05, first_token_seconds=5.0, idle_seconds=5.0, total_seconds=20.0)
+
+NAME = ReplicaName("theirs", "replica_1")
 
 
 async def anywhere(url: str) -> str:
@@ -42,6 +46,7 @@ async def backend_of(
     model: Model | None = None,
     settings: ForeignSettings = FAST,
     key: str = "",
+    unread_s: float = UNREAD_FOR_S,
     waits: bool = True,
 ) -> AsyncIterator[ForeignBackend]:
     """Give a backend that is ready, unless `waits` is false."""
@@ -51,8 +56,8 @@ async def backend_of(
     async def authorize() -> str:
         return key
 
-    server = Server(url, anywhere, ssl.create_default_context, connect_s=settings.connect_seconds)
-    backend = ForeignBackend(server, driver_of(driver, pooled), pooled, sink, authorize)
+    server = Server(url, anywhere, ssl.create_default_context, connect_s=settings.connect_seconds, unread_s=unread_s)
+    backend = ForeignBackend(server, driver_of(driver, pooled), pooled, sink, authorize, NAME)
     backend.start()
     try:
         if waits:

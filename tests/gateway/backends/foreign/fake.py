@@ -99,6 +99,8 @@ class FakeServer:
     def __init__(self) -> None:
         self.answer: Answer = saying("Hello", " world")
         self.models: list[dict[str, Any]] = [{"id": "theirs", "max_model_len": 4096}]
+        self.facts: dict[str, Any] = {}
+        """The answers to other questions of a gateway, by their paths."""
         self.received: list[Received] = []
         """The requests that generate."""
         self.num_connections = 0
@@ -132,8 +134,8 @@ class FakeServer:
         try:
             while not writer.is_closing():
                 received = await _read(reader)
-                if received.path == "/v1/models":
-                    body = json.dumps({"data": self.models}).encode()
+                if received.path == "/v1/models" or received.path in self.facts:
+                    body = json.dumps(self.facts.get(received.path, {"data": self.models})).encode()
                     writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%s" % (len(body), body))
                 else:
                     self.received.append(received)

@@ -11,9 +11,9 @@ from gateway.backends.foreign.condition import MAX_LIES, ServerCondition
 from gateway.backends.foreign.driver import Pooled
 from gateway.backends.foreign.drivers import driver_of
 from gateway.backends.foreign.model import OpaqueModel
-from gateway.backends.foreign.server import Reply, Server
+from gateway.backends.foreign.server import Proof, Reply, Server
 from gateway.domain.pools.foreign_settings import MAX_LEN
-from tests.gateway.backends.foreign.backends import FAST, anywhere, until
+from tests.gateway.backends.foreign.backends import FAST, NAME, anywhere, until
 from tests.gateway.backends.foreign.fake import fake_server
 from tests.patience import PATIENCE_S
 
@@ -21,19 +21,21 @@ from tests.patience import PATIENCE_S
 class _Props(Server):
     """Says what llama.cpp's server says of itself."""
 
-    async def whole(self, method: str, path: str, body: bytes = b"", *, within_s: float) -> Reply:
+    async def whole(
+        self, method: str, path: str, body: bytes = b"", *, within_s: float, proof: Proof | None = None
+    ) -> Reply:
         return Reply(200, b'{"default_generation_settings": {"n_ctx": 9000000000}, "total_slots": 9000000000}')
 
 
 async def test_no_server_is_believed_to_be_of_any_size() -> None:
     pooled = Pooled(OpaqueModel("f" * 64, FAST), FAST, has_tokenizer=False)
     props = _Props("http://127.0.0.1", anywhere, ssl.create_default_context, connect_s=5.0)
-    seen = await driver_of("llamacpp", pooled).look(props, 5.0)
+    seen = await driver_of("llamacpp", pooled).inspect(props, 5.0)
     assert (seen.max_model_len, seen.max_running) == (MAX_LEN, MAX_LEN)
     async with fake_server() as fake:
         fake.models = [{"id": "theirs", "max_model_len": 9_000_000_000}]
         server = Server(fake.url, anywhere, ssl.create_default_context, connect_s=5.0)
-        assert (await driver_of("openai", pooled).look(server, 5.0)).max_model_len == MAX_LEN
+        assert (await driver_of("openai", pooled).inspect(server, 5.0)).max_model_len == MAX_LEN
         server.close()
 
 
@@ -54,7 +56,7 @@ async def test_the_end_of_a_distrust_is_told() -> None:
     async with fake_server() as fake:
         server = Server(fake.url, anywhere, ssl.create_default_context, connect_s=5.0)
         driver = driver_of("openai", pooled)
-        condition = ServerCondition(server, driver, pooled, "server-1", authorize, changed, distrust_s=0.2)
+        condition = ServerCondition(server, driver, pooled, authorize, changed, name=NAME, distrust_s=0.2)
         condition.start()
         await until(lambda: condition.is_ready)
         for _ in range(MAX_LIES):

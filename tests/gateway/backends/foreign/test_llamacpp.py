@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib.util
 import subprocess
 import sys
@@ -12,12 +13,14 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from adapters.gguf_file import write_gguf
+from adapters.ref import content_key
 from engine.protocol import GenerateRequest, Grammar, SamplingParams
 from gateway.backends.base import Unanswered
 from gateway.backends.engine.model import EngineModel
 from gateway.backends.generation import Generation
 from gateway.domain.errors import InvalidRequest
-from tests.demo import REPOSITORY, chat_ids, demo_model_dir
+from tests.demo import QUESTIONS, REPOSITORY, chat_ids, demo_model_dir
 from tests.gateway.backends.foreign.backends import FAST, asking, backend_of, hear, until
 from tests.gateway.backends.scripted import ListSink
 
@@ -123,3 +126,42 @@ async def test_a_prompt_beyond_the_context_is_the_clients(url: str, sink: ListSi
         caught.value.settle()
         assert backend.health().ready
     assert sink.records[0].usage.prompt_tokens == 0
+
+
+@pytest.fixture(scope="module")
+def adapters(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """The demo's adapters as llama.cpp takes them, by name."""
+    folder = tmp_path_factory.mktemp("ggufs")
+    demo = REPOSITORY / "adapters" / "demo"
+    return {name: write_gguf(demo_model_dir(), demo / name, folder).path for name in ("pirate", "json")}
+
+
+async def test_adapters_that_were_converted_answer_each_in_its_own_way(
+    adapters: dict[str, Path], sink: ListSink
+) -> None:
+    model = EngineModel.load(demo_model_dir())
+    settings = msgspec.structs.replace(SETTINGS, preloaded_adapters=True)
+    keys = {name: content_key("tenant", path.stem) for name, path in adapters.items()}
+    openings = {"pirate": "Arr", "json": "{"}
+    with llama_server(*adapters.values()) as url:
+        async with backend_of(url, sink, driver="llamacpp", settings=settings, model=model) as backend:
+
+            async def opening(place: int, name: str) -> str:
+                asked = by_ids(QUESTIONS[place % len(QUESTIONS)], request_id=f"req_{place}", max_tokens=2)
+                request = msgspec.structs.replace(asked.request, adapter=keys.get(name, ""))
+                return (await hear(backend, msgspec.structs.replace(asked, request=request))).text
+
+            names = ["pirate", "json", "base", "json", "pirate", "base"]
+            texts = await asyncio.gather(*(opening(place, name) for place, name in enumerate(names)))
+            for name, text in zip(names, texts, strict=True):
+                is_right = text.startswith(openings.get(name, "")) and (
+                    name in openings or not text.startswith(tuple(openings.values()))
+                )
+                assert is_right, (name, text)
+            assert backend.resident() == set(keys.values())
+            assert (await backend.probe(keys["pirate"])).max_difference > 0
+            with pytest.raises(Unanswered) as caught:
+                unknown = msgspec.structs.replace(by_ids("Hi").request, adapter=content_key("tenant", "0" * 64))
+                await hear(backend, Generation(unknown))
+            assert isinstance(caught.value.error, InvalidRequest), "never the base in silence"
+    assert len(sink.records) == len(names)

@@ -167,16 +167,61 @@ async def test_reasoning_and_a_system_message_of_the_template_are_billed_as_told
     assert (record.usage.prompt_tokens, record.usage.completion_tokens) == (200, 15)
 
 
+async def test_a_usage_that_comes_before_the_text_is_not_the_one_of_the_whole(
+    server: FakeServer, sink: ListSink
+) -> None:
+    server.answer = sending(
+        HEAD,
+        event(delta("", role="assistant") | {"usage": {"prompt_tokens": 9, "completion_tokens": 1}})
+        + event(delta("word " * 20))
+        + event(delta("", finish="stop"))
+        + event("[DONE]")
+        + END,
+    )
+    async with backend_of(server.url, sink) as backend:
+        await hear(backend, asking(max_tokens=64))
+    (record,) = sink.records
+    assert (record.usage.prompt_tokens, record.usage.completion_tokens) == (9, 25), "100 bytes, by four"
+
+
+async def test_a_server_that_fails_after_a_part_is_no_client_that_left(server: FakeServer, sink: ListSink) -> None:
+    server.answer = sending(HEAD, event(delta("word")), event({"error": "out of memory"}), END)
+    async with backend_of(server.url, sink) as backend:
+        with pytest.raises(Unanswered) as caught:
+            await hear(backend, asking())
+        caught.value.settle()
+    (record,) = sink.records
+    assert (record.finish_reason, record.usage.completion_tokens) == ("error", 1)
+
+
+async def test_a_client_that_leaves_before_a_part_has_not_failed(server: FakeServer, sink: ListSink) -> None:
+    server.answer = sending(HEAD, then=_silent)
+    async with backend_of(server.url, sink) as backend:
+        reading = asyncio.create_task(hear(backend, asking()))
+        await until(lambda: server.received)
+        reading.cancel()
+        await asyncio.gather(reading, return_exceptions=True)
+    (record,) = sink.records
+    assert (record.finish_reason, record.usage.completion_tokens) == ("abort", 0)
+
+
+async def _silent(writer: asyncio.StreamWriter) -> None:
+    await asyncio.sleep(60)
+
+
 async def test_a_server_whose_counts_are_never_true_gets_no_more_requests(server: FakeServer, sink: ListSink) -> None:
     server.answer = saying("text", counts=(9, 5000))
     async with backend_of(server.url, sink) as backend:
         for number in range(10):
             await hear(backend, asking(request_id=f"req_{number}"))
         assert not backend.health().ready
-        assert "cannot be true" in backend.health().detail
+        assert "cannot be true" in backend.health().reason
+        assert "cannot be true" in backend.snapshot("theirs").detail
         with pytest.raises(Unanswered) as caught:
             await hear(backend, asking(request_id="req_last"))
         assert caught.value.kind == "absent"
+        assert "(the server is not ready)" in caught.value.error.message, "tenants get no reasons"
+        assert backend.health().detail == "the server is not ready"
 
 
 SECRET = "sk-theirs at 10.1.2.3: CUDA error in /srv/model"

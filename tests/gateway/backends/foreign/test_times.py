@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import AsyncIterator
+from contextlib import aclosing
 
 import msgspec
 import pytest
 
 from gateway.backends.base import Unanswered
 from gateway.backends.foreign.connection import Connection, ServerGone
-from gateway.backends.foreign.server import LOST_WITHIN_S
-from gateway.domain.errors import ShuttingDown
-from tests.gateway.backends.foreign.backends import FAST, asking, backend_of, hear, until
+from gateway.backends.foreign.server import LOST_WITHIN_S, Server, read_at_most
+from gateway.domain.errors import ReadTooSlowly, ShuttingDown
+from gateway.domain.routing.breaker import CONSECUTIVE
+from tests.gateway.backends.foreign.backends import FAST, anywhere, asking, backend_of, hear, until
 from tests.gateway.backends.foreign.fake import (
     HEAD,
     Answer,
@@ -119,6 +122,58 @@ async def test_a_request_that_a_server_may_have_begun_is_not_sent_again(server: 
             await hear(backend, asking(request_id="req_2"))
         caught.value.settle()
     assert len(server.received) == 1
+
+
+async def test_a_body_without_a_length_that_stops_coming_has_not_ended(server: FakeServer) -> None:
+    async def never(writer: asyncio.StreamWriter) -> None:
+        await asyncio.sleep(600)
+
+    server.answer = sending(b"HTTP/1.1 200 OK\r\n\r\n", b'{"half": ', then=never)
+    asked = Server(server.url, anywhere, ssl.create_default_context, connect_s=5.0)
+    loop = asyncio.get_running_loop()
+    connection = await asked.ask("GET", "/", until_s=loop.time() + PATIENCE_S)
+    with pytest.raises(ServerGone):
+        await read_at_most(connection, 1 << 20, loop.time() + 0.2)
+
+
+async def test_the_time_of_a_slow_reader_is_not_the_servers(server: FakeServer) -> None:
+    sink = ListSink()
+    server.answer = saying("one ", "two", pause_s=0.05)
+    settings = msgspec.structs.replace(PATIENT, total_seconds=0.5)
+    async with backend_of(server.url, sink, settings=settings) as backend:
+        async with aclosing(backend.generate(asking())) as items:
+            async for _ in items:
+                await asyncio.sleep(0.6)  # longer than the whole reply may take
+        assert backend.health().ready
+    assert [each.finish_reason for each in sink.records] == ["stop"]
+
+
+@pytest.mark.parametrize("loses", [False, True], ids=["this side gives up", "the server gives up"])
+async def test_a_reader_that_does_not_read_is_cut_off_and_the_server_is_well(server: FakeServer, loses: bool) -> None:
+    async def answer(received: Received, writer: asyncio.StreamWriter) -> None:
+        writer.write(HEAD + event(delta("word ")))
+        await writer.drain()
+        for _ in range(2000):
+            writer.write(event(delta("word " * 100)))
+        if loses:
+            await asyncio.sleep(0.2)
+            writer.transport.abort()
+        await writer.drain()
+
+    server.answer = answer
+    sink = ListSink()
+    unread_s = 60.0 if loses else 0.2
+
+    async def read_slowly(number: int) -> None:
+        with pytest.raises(ReadTooSlowly):
+            async with aclosing(backend.generate(asking(request_id=f"req_{number}", max_tokens=20_000))) as items:
+                async for _ in items:
+                    await asyncio.sleep(0.4)
+
+    async with backend_of(server.url, sink, settings=PATIENT, unread_s=unread_s) as backend:
+        await asyncio.gather(*map(read_slowly, range(CONSECUTIVE + 1)))
+        assert backend.health().ready, "so many failures would have opened the breaker"
+    assert {each.finish_reason for each in sink.records} == {"abort"}
 
 
 def test_a_connection_that_is_lost_before_its_request_is_a_server_that_is_gone() -> None:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.content.redact import RULES, redacted
+from gateway.text.redact import RULES, redacted
 
 LETTERS_AND_DIGITS = string.ascii_letters + string.digits
 CASES = [

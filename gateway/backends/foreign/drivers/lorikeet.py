@@ -1,0 +1,15 @@
+"""The gateway of another Lorikeet: its completions, with token ids where the model's tokenizer is known here.
+
+All requests of a pool are one tenant there, that of the pool's key, and share that tenant's cache: it takes no salt.
+Adapters there have names of that tenant, and are not offered here.
+"""
+
+from __future__ import annotations
+
+from gateway.backends.foreign.drivers.vllm import VllmDriver
+
+
+class LorikeetDriver(VllmDriver):
+    """`Driver` of another Lorikeet, whose API has vLLM's fields but for the salt, and refuses those that it has not."""
+
+    is_salted = False

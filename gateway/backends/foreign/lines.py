@@ -1,0 +1,28 @@
+"""Lines of JSON from bytes as they come, bounded, as servers send them that know no server-sent events."""
+
+from __future__ import annotations
+
+from gateway.backends.foreign.sse import MAX_EVENT_BYTES, EventTooLarge
+
+
+class LineSplitter:
+    """Splits one stream. Empty lines are skipped."""
+
+    def __init__(self) -> None:
+        self._rest = bytearray()
+
+    def push(self, data: bytes) -> list[bytes]:
+        """Return the lines that have become complete. Raises EventTooLarge."""
+        self._rest += data
+        lines: list[bytes] = []
+        if b"\n" in data:
+            *whole, rest = bytes(self._rest).split(b"\n")
+            self._rest = bytearray(rest)
+            lines = [line for each in whole if (line := each.strip())]
+        if len(self._rest) > MAX_EVENT_BYTES or any(len(line) > MAX_EVENT_BYTES for line in lines):
+            raise EventTooLarge
+        return lines
+
+    def finish(self) -> list[bytes]:
+        """Return the line that the end of the stream completes, if there is one."""
+        return self.push(b"\n") if self._rest else []

@@ -1,0 +1,217 @@
+"""The requests of one gateway at one server: each takes a place, is sent, read, judged and recorded once.
+
+Knows neither text nor how the server is asked how it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Literal
+
+import structlog
+
+from engine.protocol import Usage
+from gateway.backends.base import Unanswered
+from gateway.backends.foreign.adapters import ServerAdapters
+from gateway.backends.foreign.attempt import Attempt
+from gateway.backends.foreign.condition import NOT_READY, ServerCondition
+from gateway.backends.foreign.connection import ReaderTooSlow, ServerChanged, ServerGone
+from gateway.backends.foreign.driver import Driver, Pooled, ReplicaName, ServerInfo
+from gateway.backends.foreign.errors import shown
+from gateway.backends.foreign.failures import failed, is_full, is_the_clients, not_ready, refusal
+from gateway.backends.foreign.reply import AnotherModel, BadReply, Part, ReplyRefused, ServerRefused
+from gateway.backends.foreign.server import Server
+from gateway.backends.foreign.sse import EventTooLarge
+from gateway.backends.foreign.stream import ReplyStream
+from gateway.backends.generation import Generation
+from gateway.backends.usage import Acknowledged, UsageSink
+from gateway.backends.window import Window
+from gateway.domain.errors import GatewayError, ReadTooSlowly, ShuttingDown
+from gateway.domain.routing.breaker import Admitted
+
+WINDOW_WAIT_S = 2.0
+"""Seconds for which a request waits until fewer than `max_in_flight` are open at the server."""
+
+log = structlog.get_logger(__name__)
+
+
+class ForeignRequests:
+    """The requests that are open at one server, by their ids."""
+
+    def __init__(
+        self,
+        server: Server,
+        driver: Driver,
+        pooled: Pooled,
+        sink: UsageSink,
+        condition: ServerCondition,
+        adapters: ServerAdapters,
+        name: ReplicaName,
+        source: Acknowledged,
+    ) -> None:
+        """source: as of `Attempt`."""
+        self.window = Window()
+        """The places for requests at the server."""
+        self.window.set_limit(pooled.settings.max_in_flight)
+        self._server = server
+        self._driver = driver
+        self._settings = pooled.settings
+        self._sink = sink
+        self._condition = condition
+        self._adapters = adapters
+        self._name = name
+        self._source = source
+        self._streams: dict[str, ReplyStream] = {}
+
+    def attempt(self, request_id: str) -> Attempt | None:
+        """Return the counts of a request that is open."""
+        stream = self._streams.get(request_id)
+        return None if stream is None else stream.attempt
+
+    def cut_off(self) -> None:
+        """Cut all requests off: their readers get ShuttingDown."""
+        for stream in list(self._streams.values()):
+            stream.cut()
+
+    async def parts(self, generation: Generation) -> AsyncGenerator[list[Part] | Usage]:
+        """Yield the parts of the reply that came since the last item, then exactly one Usage, which is recorded.
+
+        Closing the generator cuts the connection off; what was used by then is recorded all the same.
+        Raises as `Backend.generate`.
+        Raises ReadTooSlowly: when more waited for the reader than may wait.
+        """
+        with self._adapters.using(generation.request.adapter):
+            async with aclosing(self._parts(generation)) as steps:
+                async for step in steps:
+                    yield step
+
+    async def _parts(self, generation: Generation) -> AsyncGenerator[list[Part] | Usage]:
+        key = generation.request.adapter
+        self._condition.check()
+        try:
+            await self._adapters.ensure(key)
+        except GatewayError as error:
+            raise Unanswered(error, "absent") from None
+        info, admitted = await self._take_place()
+        attempt = Attempt(
+            generation,
+            self._sink,
+            self._source,
+            self._condition.engine_id,
+            self._name,
+            is_exact=self._driver.takes_ids,
+        )
+        stream = ReplyStream(self._server, self._driver, self._settings, generation, attempt)
+        request_id = generation.request.request_id
+        self._streams[request_id] = stream
+        is_judged = is_handed_over = False  # by the breaker; to who catches Unanswered, and says what is recorded
+        try:
+            attempt.dispatched()
+            async with aclosing(self._streamed(stream, info, key) if key else stream.parts(info)) as steps:
+                async for parts in steps:
+                    yield parts
+            usage = attempt.record("whole")
+            is_judged = True
+            self._condition.succeeded(admitted, is_lie=attempt.is_lie)
+            yield usage
+        except ServerRefused as refused:
+            is_judged = is_handed_over = True
+            raise self._refused(stream, admitted, refused) from None
+        except ReplyRefused as refused_reply:
+            is_handed_over = True
+            self._log("reply_refused", stream, str(refused_reply))
+            raise _unanswered(attempt, failed(), "failed") from None
+        except ReaderTooSlow:
+            raise ReadTooSlowly("The client read the reply too slowly, so the reply ended early.") from None
+        except ServerChanged as changed:
+            is_handed_over = True
+            self._log("server_changed", stream, str(changed))
+            self._condition.ask_soon()
+            raise _unanswered(attempt, not_ready(NOT_READY), "full") from None
+        except AnotherModel as another:
+            is_judged = is_handed_over = True
+            self._log("server_failed", stream, str(another))
+            self._adapters.distrust()
+            self._condition.failed(admitted)
+            raise _unanswered(attempt, failed()) from None
+        except (ServerGone, BadReply, EventTooLarge) as error:
+            if attempt.is_cut_off:
+                raise ShuttingDown from None
+            is_judged = is_handed_over = True
+            self._log("server_failed", stream, str(error) or "an event of its reply is too large")
+            self._condition.failed(admitted)
+            raise _unanswered(attempt, failed()) from None
+        finally:
+            if not is_judged:
+                self._condition.breaker.gave_up(admitted)
+            if not (attempt.is_recorded or is_handed_over):  # the client left or did not read, or this gateway stops
+                attempt.record("left")
+            self._streams.pop(request_id, None)
+            self.window.give()
+
+    async def _streamed(self, stream: ReplyStream, info: ServerInfo, key: str) -> AsyncGenerator[list[Part]]:
+        """Yield as `ReplyStream.parts`; an adapter that the server does not know is loaded again, once."""
+        try:
+            async with aclosing(stream.parts(info)) as steps:
+                async for parts in steps:
+                    yield parts
+            return
+        except ServerRefused as refused:
+            if refused.status != 404 or stream.attempt.has_begun:
+                raise
+            self._adapters.forget(key)
+            try:
+                await self._adapters.ensure(key)
+            except GatewayError:
+                raise refused from None
+        async with aclosing(stream.parts(info)) as steps:
+            async for parts in steps:
+                yield parts
+
+    async def _take_place(self) -> tuple[ServerInfo, Admitted]:
+        """Take a place in the window. Raises Unanswered: when the server is not ready, or has no place in time."""
+        self._condition.check()
+        try:
+            await self.window.take(WINDOW_WAIT_S)
+        except TimeoutError:
+            raise Unanswered(not_ready("every place at the server is taken"), "full") from None
+        try:
+            return self._condition.take()
+        except Unanswered:
+            self.window.give()
+            raise
+
+    def _refused(self, stream: ReplyStream, admitted: Admitted, refused: ServerRefused) -> Unanswered:
+        """Return what the reader catches where the server refused a request or failed at it."""
+        attempt, error = stream.attempt, refusal(refused)
+        text = shown(refused.text, key=self._server.key, request=stream.sent)
+        if is_the_clients(refused) and not attempt.has_begun:
+            self._log("request_refused", stream, str(refused), text)
+            self._condition.succeeded(admitted, is_lie=False)
+            return _unanswered(attempt, error, "failed")
+        if stream.adapter and refused.status == 404:  # it was unloaded there, and could not be loaded again
+            self._log("adapter_not_there", stream, str(refused), text)
+            self._condition.breaker.gave_up(admitted)
+            return _unanswered(attempt, not_ready(NOT_READY), "full")
+        if is_full(refused):
+            self._log("server_full", stream, str(refused), text)
+            self._condition.breaker.gave_up(admitted)
+            return _unanswered(attempt, error, "full")
+        self._log("server_failed", stream, str(refused), text)
+        self._condition.failed(admitted)
+        return _unanswered(attempt, failed())
+
+    def _log(self, event: str, stream: ReplyStream, why: str, text: str = "") -> None:
+        """Log what became of a request. text: the server's own words, as they may be shown."""
+        words = {"server_text": text} if text else {}
+        log.warning(event, **self._name.fields, request_id=stream.attempt.request.request_id, why=why, **words)
+
+
+def _unanswered(attempt: Attempt, error: GatewayError, kind: Literal["full", "died", "failed"] = "died") -> Unanswered:
+    """Return what the reader catches where another server or model may be asked; it says what is recorded."""
+
+    def record() -> None:
+        attempt.record("failed")
+
+    return Unanswered(error, kind, was_sent=True, settle=record, supersede=attempt.supersede)

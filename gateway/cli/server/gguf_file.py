@@ -1,0 +1,47 @@
+"""`lorikeet adapter gguf`: an adapter as the file with which llama.cpp's server is started. It needs no server."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gateway.cli.errors import CommandFailed
+from gateway.cli.output import add_json_flag, print_result
+
+if TYPE_CHECKING:
+    from gateway.cli.output import Verbs
+
+
+def register(actions: Verbs) -> None:
+    """actions: of the verb `adapter`."""
+    gguf = actions.add_parser(
+        "gguf",
+        help="write an adapter as a file for llama.cpp",
+        description="Write an adapter as a GGUF file for llama.cpp, named by the digest of its content: a pool of "
+        "llama.cpp servers that were started with such files (--lora) answers for the adapters. No server is needed.",
+    )
+    gguf.add_argument("--base", required=True, metavar="FOLDER", type=Path, help="folder of the base model")
+    gguf.add_argument(
+        "--adapter", required=True, metavar="FOLDER", type=Path, help="folder of the adapter, as PEFT saves adapters"
+    )
+    gguf.add_argument("--out", required=True, metavar="FOLDER", type=Path, help="folder for the file")
+    add_json_flag(gguf)
+    gguf.set_defaults(run=_write)
+
+
+def _write(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
+    if not arguments.adapter.is_dir():
+        raise CommandFailed(
+            f"--adapter: {arguments.adapter} is not a folder; expected one that PEFT's save_pretrained wrote"
+        )
+    from adapters.errors import AdapterRejected
+    from adapters.gguf_file import NotConvertible, write_gguf
+
+    try:
+        written = write_gguf(arguments.base, arguments.adapter, arguments.out)
+    except (AdapterRejected, NotConvertible, OSError) as error:
+        raise CommandFailed(str(error)) from None
+    value = {"path": str(written.path), "modules": written.num_modules, "bytes": written.num_bytes}
+    return print_result(arguments, value, f"{written.path}: {written.num_modules} linears, {written.num_bytes} bytes")

@@ -1,0 +1,169 @@
+"""The protocols of the servers for which there are drivers, as fakes speak them: written from the API of each server.
+
+vLLM 0.32, SGLang 0.5.23, llama.cpp of late 2026, TGI 3.3, Ollama 0.12, and Lorikeet itself.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from gateway.domain.pools.drivers import Driver
+from tests.gateway.backends.foreign.fake import chunk
+
+SSE = b"text/event-stream"
+HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: %s\r\ntransfer-encoding: chunked\r\n\r\n"
+END = b"0\r\n\r\n"
+PROMPT = 9
+"""Tokens that each fake counts in the prompt."""
+
+
+class Dialect(msgspec.Struct, frozen=True, kw_only=True):
+    """One protocol, in the direction from the server."""
+
+    driver: Driver
+    path: str
+    """The path by which a chat without a known tokenizer is asked for."""
+    part: Callable[[str, int], Any]
+    """Returns the event of a part; the number of tokens by now."""
+    finish: Callable[[str, int], list[Any]]
+    """Returns the events of an end: with a reason of this protocol, after so many tokens."""
+    reasons: dict[str, str]
+    """The protocol's words for our reasons."""
+    error: Any
+    """An event by which the server says in the midst that it failed."""
+    asked: Callable[[dict[str, Any]], dict[str, Any]]
+    """Reads `max_tokens`, `stop` and `seed` of a request's body."""
+    refusal: Callable[[str], Any]
+    """Returns the body of an error."""
+    facts: dict[str, Any] = {}
+    is_lines: bool = False
+    has_mark: bool = True
+    """Whether `[DONE]` follows."""
+    can_have_no_usage: bool = True
+
+    @property
+    def head(self) -> bytes:
+        return HEAD % (b"application/x-ndjson" if self.is_lines else SSE)
+
+    def event(self, value: Any) -> bytes:
+        """Return an event as a chunk of the body."""
+        text = value if isinstance(value, str) else json.dumps(value)
+        return chunk(f"{text}\n".encode() if self.is_lines else f"data: {text}\n\n".encode())
+
+    def saying(self, *words: str, reason: str = "stop", usage: bool = True) -> list[bytes]:
+        """Return a whole answer in its parts: the head, the words, the end."""
+        sent = [self.head]
+        sent += [self.event(self.part(word, place + 1)) for place, word in enumerate(words)]
+        ends = self.finish(self.reasons.get(reason, reason), len(words))
+        sent += [self.event(each) for each in (ends if usage else [_without_usage(each) for each in ends])]
+        return [*sent, self.event("[DONE]") + END if self.has_mark else END]
+
+
+def _without_usage(event: Any) -> Any:
+    gone = ("usage", "prompt_eval_count", "eval_count")
+    return {name: value for name, value in event.items() if name not in gone}
+
+
+def _chat_part(text: str, num_tokens: int) -> Any:
+    return {"model": "theirs", "choices": [{"index": 0, "delta": {"content": text}, "finish_reason": None}]}
+
+
+def _running_part(text: str, num_tokens: int) -> Any:
+    return _chat_part(text, num_tokens) | {"usage": _usage(num_tokens)}
+
+
+def _usage(num_tokens: int) -> dict[str, Any]:
+    return {"prompt_tokens": PROMPT, "completion_tokens": num_tokens, "total_tokens": PROMPT + num_tokens}
+
+
+def _chat_finish(reason: str, num_tokens: int) -> list[Any]:
+    return [
+        {"model": "theirs", "choices": [{"index": 0, "delta": {}, "finish_reason": reason}]},
+        {"model": "theirs", "choices": [], "usage": _usage(num_tokens)},
+    ]
+
+
+def _openai_asked(body: dict[str, Any]) -> dict[str, Any]:
+    return {name: body.get(name) for name in ("max_tokens", "stop", "seed")}
+
+
+def _openai_error(message: str) -> Any:
+    return {"error": {"message": message, "type": "BadRequestError", "param": None, "code": 400}}
+
+
+def _ollama_asked(body: dict[str, Any]) -> dict[str, Any]:
+    options = body["options"]
+    return {"max_tokens": options["num_predict"], "stop": options.get("stop"), "seed": options.get("seed")}
+
+
+OPENAI_REASONS = {"stop": "stop", "length": "length"}
+
+
+def _of_openai(driver: Driver, **fields: Any) -> Dialect:
+    defaults: dict[str, Any] = {
+        "path": "/v1/chat/completions",
+        "part": _chat_part,
+        "finish": _chat_finish,
+        "reasons": OPENAI_REASONS,
+        "error": _openai_error("CUDA error"),
+        "asked": _openai_asked,
+        "refusal": _openai_error,
+    }
+    return Dialect(driver=driver, **(defaults | fields))
+
+
+DIALECTS: dict[Driver, Dialect] = {
+    each.driver: each
+    for each in (
+        _of_openai("openai"),
+        _of_openai("vllm", part=_running_part, can_have_no_usage=False),
+        _of_openai("lorikeet-gateway", part=_running_part, can_have_no_usage=False),
+        _of_openai(
+            "sglang",
+            part=_running_part,
+            can_have_no_usage=False,
+            refusal=lambda message: {"object": "error", "message": message, "type": "BadRequestError", "code": 400},
+        ),
+        _of_openai("llamacpp", facts={"/props": {"default_generation_settings": {"n_ctx": 4096}, "total_slots": 4}}),
+        _of_openai(
+            "tgi",
+            reasons={"stop": "eos_token", "length": "length"},
+            error={"error": "Request failed during generation: CUDA error", "error_type": "generation"},
+            refusal=lambda message: {"error": message, "error_type": "validation"},
+            facts={
+                "/health": {},
+                "/info": {"model_id": "theirs", "max_total_tokens": 4096, "max_concurrent_requests": 128},
+            },
+        ),
+        Dialect(
+            driver="ollama",
+            path="/api/chat",
+            part=lambda text, num: {
+                "model": "theirs",
+                "message": {"role": "assistant", "content": text},
+                "done": False,
+            },
+            finish=lambda reason, num: [
+                {
+                    "model": "theirs",
+                    "message": {"role": "assistant", "content": ""},
+                    "done": True,
+                    "done_reason": reason,
+                    "prompt_eval_count": PROMPT,
+                    "eval_count": num,
+                }
+            ],
+            reasons=OPENAI_REASONS,
+            error={"error": "an error was encountered while running the model: CUDA error"},
+            asked=_ollama_asked,
+            refusal=lambda message: {"error": message},
+            facts={"/api/tags": {"models": [{"name": "theirs"}]}},
+            is_lines=True,
+            has_mark=False,
+        ),
+    )
+}

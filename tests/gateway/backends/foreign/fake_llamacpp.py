@@ -1,0 +1,75 @@
+"""A fake of llama.cpp's server of late 2026, as far as adapters go: written from its API, over a real socket.
+
+Its replies name the adapter that they were made with. Whatever number it does not have, it answers from the base.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from tests.gateway.backends.foreign.fake import FakeServer, Received
+
+
+class FakeLlamaCpp:
+    """Has the adapters with which it was started, by number."""
+
+    def __init__(self, server: FakeServer, *paths: str) -> None:
+        self.server = server
+        self.paths = list(paths)
+        self.num_lists = 0
+        server.answer = self._answer
+
+    async def restart(self, *paths: str) -> None:
+        """Run another process at the same address."""
+        await self.server.stop()
+        self.paths = list(paths)
+        await self.server.start()
+
+    async def _answer(self, received: Received, writer: asyncio.StreamWriter) -> None:
+        match received.path:
+            case "/props":
+                _reply(writer, {"default_generation_settings": {"n_ctx": 1024}, "total_slots": 4})
+            case "/lora-adapters":
+                self.num_lists += 1
+                listed = [{"id": number, "path": path, "scale": 0.0} for number, path in enumerate(self.paths)]
+                _reply(writer, listed)
+            case "/completion":
+                await self._complete(received, writer)
+
+    async def _complete(self, received: Received, writer: asyncio.StreamWriter) -> None:
+        scales = {each["id"]: each["scale"] for each in received.body["lora"]}
+        names = [path for number, path in enumerate(self.paths) if scales.get(number, 0.0)]
+        text = "+".join(names) or "base"
+        if not received.body.get("stream"):
+            probabilities = [{"id": 1, "token": "x", "logprob": -0.5 if text == "base" else -2.0}]
+            return _reply(writer, {"content": text, "completion_probabilities": probabilities})
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n")
+        prompt = len(received.body["prompt"])
+        num_tokens = min(received.body["n_predict"], len(text))
+        counts = {"index": 0, "tokens_predicted": num_tokens, "tokens_evaluated": prompt}
+        for step in ({"content": text, "stop": False}, {"content": "", "stop": True, "stop_type": "eos"}):
+            data = f"data: {json.dumps(step | counts)}\n\n".encode()
+            writer.write(b"%x\r\n%s\r\n" % (len(data), data))
+            await writer.drain()
+        writer.write(b"0\r\n\r\n")
+        return None
+
+
+def _reply(writer: asyncio.StreamWriter, value: object) -> None:
+    body = json.dumps(value).encode()
+    writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n" % len(body) + body)
+
+
+@asynccontextmanager
+async def fake_llamacpp(*paths: str) -> AsyncIterator[FakeLlamaCpp]:
+    """Give a server that was started with these adapters' files."""
+    server = FakeServer()
+    llama = FakeLlamaCpp(server, *paths)
+    await server.start()
+    try:
+        yield llama
+    finally:
+        await server.stop()

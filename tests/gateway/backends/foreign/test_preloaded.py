@@ -1,0 +1,193 @@
+"""Adapters with which llama.cpp's server was started: each by its number, which is proved and not believed."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import random
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from adapters.ref import content_key
+from engine.protocol import GenerateRequest, SamplingParams
+from gateway.backends.base import Unanswered
+from gateway.backends.engine.model import EngineModel
+from gateway.backends.foreign.backend import ForeignBackend
+from gateway.backends.foreign.drivers.llamacpp_adapters import places_in
+from gateway.backends.foreign.reply import BadReply
+from gateway.backends.generation import Generation
+from gateway.domain.errors import InvalidRequest, Overloaded
+from tests.gateway.backends.foreign.backends import FAST, backend_of, hear, until, until_ready
+from tests.gateway.backends.foreign.fake_llamacpp import FakeLlamaCpp, fake_llamacpp
+from tests.gateway.backends.scripted import ListSink
+from tests.gateway.model_folder import make_model_folder
+
+SETTINGS = msgspec.structs.replace(FAST, preloaded_adapters=True, health_seconds=600.0)
+
+
+def digest(number: int) -> str:
+    return hashlib.sha256(f"adapter {number}".encode()).hexdigest()
+
+
+def key(number: int) -> str:
+    return content_key("tenant", digest(number))
+
+
+def file(number: int) -> str:
+    return f"/srv/ggufs/{digest(number)}.gguf"
+
+
+@pytest.fixture
+async def llama() -> AsyncIterator[FakeLlamaCpp]:
+    async with fake_llamacpp(file(1), "/srv/ggufs/somebody-elses.gguf", file(2)) as llama:
+        yield llama
+
+
+@pytest.fixture
+def sink() -> ListSink:
+    return ListSink()
+
+
+@pytest.fixture
+async def backend(llama: FakeLlamaCpp, sink: ListSink, tmp_path: Path) -> AsyncIterator[ForeignBackend]:
+    model = EngineModel.load(make_model_folder(tmp_path / "model"))
+    async with backend_of(llama.server.url, sink, driver="llamacpp", model=model, settings=SETTINGS) as backend:
+        yield backend
+
+
+async def ask(backend: ForeignBackend, adapter: str = "", request_id: str = "req_1") -> str:
+    request = GenerateRequest(
+        request_id, [1, 2, 3], SamplingParams(max_tokens=200), "tenant", adapter=adapter, meter=b"tag"
+    )
+    return (await hear(backend, Generation(request))).text
+
+
+async def test_each_adapter_answers_by_its_number_and_the_base_by_none(
+    llama: FakeLlamaCpp, backend: ForeignBackend
+) -> None:
+    assert [await ask(backend, each) for each in ("", key(1), key(2), "")] == ["base", file(1), file(2), "base"]
+    assert backend.resident() == {key(1), key(2)}
+    asked = [each.body["lora"] for each in llama.server.received if each.body.get("stream")]
+    assert asked[0] == []
+    assert asked[2] == [{"id": 0, "scale": 0.0}, {"id": 1, "scale": 0.0}, {"id": 2, "scale": 1.0}]
+
+
+async def test_one_that_is_not_there_is_refused_and_its_version_waits_for_another_server(
+    backend: ForeignBackend,
+) -> None:
+    with pytest.raises(Unanswered) as caught:
+        await ask(backend, key(3))
+    assert isinstance(caught.value.error, InvalidRequest)
+    assert caught.value.kind == "absent"
+    with pytest.raises(Overloaded):
+        await backend.probe(key(3))
+    assert (await backend.probe(key(1))).max_difference == 1.5
+    await backend.unload(key(1))
+    assert await ask(backend, key(1)) == file(1), "it goes on having what it was started with"
+
+
+async def test_a_restart_with_other_numbers_gives_nobody_another_adapter(
+    llama: FakeLlamaCpp, backend: ForeignBackend, sink: ListSink
+) -> None:
+    assert await ask(backend, key(1)) == file(1)
+    await llama.restart(file(2), file(1))
+    with pytest.raises(Unanswered) as caught:
+        await ask(backend, key(1), "req_2")  # the gateway has not asked it since
+    caught.value.settle()
+    assert caught.value.kind == "full", "another server may be asked"
+    assert sink.records[-1].usage.completion_tokens == 0
+    async with asyncio.timeout(5.0):
+        while True:  # it is asked at once, though health_seconds are far away
+            try:
+                assert await ask(backend, key(1), "req_3") == file(1)
+                break
+            except Unanswered as unanswered:
+                unanswered.settle()
+    assert backend.health().ready
+    await llama.restart(file(2))
+    with pytest.raises(Unanswered) as caught:
+        await ask(backend, key(1), "req_4")
+    caught.value.settle()
+    await until(lambda: not backend.resident())
+
+
+async def test_one_connection_is_proved_once(llama: FakeLlamaCpp, backend: ForeignBackend) -> None:
+    for number in (1, 2) * 10:
+        assert await ask(backend, key(number)) == file(number)
+    assert llama.num_lists <= 1 + llama.server.num_connections
+
+
+async def test_the_right_adapter_answers_or_none_through_restarts_in_any_order(
+    llama: FakeLlamaCpp, backend: ForeignBackend
+) -> None:
+    chance, is_done = random.Random(3), False
+
+    async def disturb() -> None:
+        while not is_done:
+            await asyncio.sleep(0.02)
+            files = [file(number) for number in range(1, 5)]
+            chance.shuffle(files)
+            await llama.restart(*files)
+
+    async def one(number: int, request_id: str) -> bool:
+        try:
+            text = await ask(backend, key(number) if number else "", request_id)
+        except Unanswered as unanswered:
+            unanswered.settle()
+            return False
+        assert text == (file(number) if number else "base")
+        return True
+
+    disturbing, num_answered = asyncio.create_task(disturb()), 0
+    for step in range(60):
+        asked = [one(chance.randrange(5), f"req_{step}_{at}") for at in range(6)]
+        num_answered += sum(await asyncio.gather(*asked))
+        await asyncio.sleep(0.005)
+    is_done = True
+    await disturbing
+    assert num_answered > 0
+    await until_ready(backend)
+
+
+async def test_each_restart_costs_a_request_at_most_and_all_others_get_their_adapter(
+    llama: FakeLlamaCpp, backend: ForeignBackend
+) -> None:
+    async def until_known() -> None:
+        names = tuple(Path(path).stem for path in llama.paths)
+        await until(lambda: (info := backend._condition.info) is not None and info.places == names)
+        await until_ready(backend)
+
+    chance, num_refused = random.Random(5), 0
+    files = [file(number) for number in range(1, 5)]
+    await llama.restart(*files)
+    backend._condition.ask_soon()
+    await until_known()
+    for step in range(40):
+        chance.shuffle(files)
+        await llama.restart(*files)
+        for at in range(8):
+            number = chance.randrange(5)
+            try:
+                text = await ask(backend, key(number) if number else "", f"req_{step}_{at}")
+            except Unanswered as unanswered:
+                unanswered.settle()
+                num_refused += 1
+                await until_known()
+                continue
+            assert text == (file(number) if number else "base")
+    assert num_refused <= 40
+
+
+@pytest.mark.parametrize("body", [b"{}", b"[{}]", b'[{"id": 1, "path": "x"}]', b'[{"id": 0, "path": 1}]', b"\xff"])
+def test_a_list_that_is_none_is_refused(body: bytes) -> None:
+    with pytest.raises(BadReply):
+        places_in(body)
+
+
+def test_paths_of_any_system_are_read_and_a_second_file_of_one_content_is_passed_over() -> None:
+    paths = [f"C:\\ggufs\\{digest(1)}.gguf", f"{digest(1)}.gguf", "notes.gguf"]
+    listed = [{"id": number, "path": path, "scale": 1.0} for number, path in enumerate(paths)]
+    assert places_in(msgspec.json.encode(listed)) == (digest(1), "", "")
