@@ -1,7 +1,7 @@
 """The requests of clients to the pipeline, once their bodies are understood: no field's name and no bound of the API is
 here.
 
-A request still holds text, and leaves open what its client did not say; `Pipeline.prepare` turns it into one the engine
+A request still holds text, and leaves open what its client did not say; `Preparation` turns it into one the engine
 understands.
 """
 

@@ -6,34 +6,24 @@ operator's, and what it had reserved is given back: of a request one step is bil
 
 from __future__ import annotations
 
-import datetime
 import time
 from collections.abc import Awaitable, Callable, Sequence
 
-import msgspec
 import structlog
 
 from gateway.domain.errors import (
-    ENGINE_UNAVAILABLE,
-    BackendFailed,
     GatewayError,
-    InvalidRequest,
-    LimitReached,
     ModelNotFound,
-    Overloaded,
 )
-from gateway.domain.routing.policy.document import ErrorKind, metadata_keys
-from gateway.domain.routing.policy.facts import Facts
-from gateway.domain.routing.policy.plan import Step
 from gateway.metering.meter import Meter
-from gateway.pipeline.begun import TooSlow
 from gateway.pipeline.context import RequestContext
-from gateway.pipeline.requests import Conversation, Prompt, TextRequest
+from gateway.pipeline.requests import TextRequest
+from gateway.pipeline.routes.facts import facts_of
+from gateway.pipeline.routes.steps import Steps, Target, kind_of
 from gateway.pipeline.run import Run
 from gateway.routing.experiments import RunningExperiment
 from gateway.routing.planner import Planned, Planner
 from gateway.routing.policies import RoutedPolicy
-from gateway.routing.route import Route
 
 ROUTE_HEADER = "x-lorikeet-route"
 """`<name>@<version>` of the route that a reply comes by."""
@@ -42,13 +32,9 @@ TARGET_HEADER = "x-lorikeet-target"
 ATTEMPTS_HEADER = "x-lorikeet-attempts"
 """The number of targets that were tried, the last of which answers."""
 
-USUAL_MAX_TOKENS = 256
-BYTES_PER_TOKEN = 4
-
 ATTEMPTS_PER_STEP = 8
 """Numbers of attempts that a step has to itself; more than `attempts.MAX_ATTEMPTS` and the free one after a death."""
 
-Target = Route | RunningExperiment
 Try = Callable[[Target, int], Awaitable[Run]]
 """Prepares and admits the request at a target. The second argument is the number of its first attempt."""
 
@@ -81,7 +67,7 @@ class RoutedRequests:
         Raises the error of the last step that was tried.
         """
         planned = await self._plan(context, policy, asked)
-        walk = _Steps(planned)
+        walk = Steps(planned)
         while walk.step is not None:
             context.check()
             try:
@@ -102,7 +88,7 @@ class RoutedRequests:
             return run
         raise ModelNotFound(policy.name)
 
-    async def _at_step(self, context: RequestContext, walk: _Steps, try_at: Try) -> Run:
+    async def _at_step(self, context: RequestContext, walk: Steps, try_at: Try) -> Run:
         """Run one step: up to its first item, if another step may follow."""
         step, first_attempt = walk.step, walk.number * ATTEMPTS_PER_STEP
         assert step is not None
@@ -141,7 +127,7 @@ class RoutedRequests:
 
         return took
 
-    def _mark(self, context: RequestContext, policy: RoutedPolicy, walk: _Steps, run: Run) -> None:
+    def _mark(self, context: RequestContext, policy: RoutedPolicy, walk: Steps, run: Run) -> None:
         """Let the reply and its log line say by which route and from which target it comes."""
         assert walk.step is not None
         target, num_tried = walk.step.target, str(walk.num_tried)
@@ -154,106 +140,6 @@ class RoutedRequests:
         run.log_fields = {"route_policy": policy.label, "route_target": target, "route_attempts": num_tried}
 
     async def _plan(self, context: RequestContext, policy: RoutedPolicy, asked: Sequence[TextRequest]) -> Planned:
-        principal, now = context.principal, datetime.datetime.now(datetime.UTC)
-        facts = Facts(
-            route_id=policy.id,
-            request_id=context.request_id,
-            user=context.unit("user"),
-            key_id=principal.api_key_id,
-            metadata={key: context.unit(f"metadata.{key}") for key in metadata_keys(policy.document)},
-            prompt_tokens=sum(estimated_tokens(each.prompt) for each in asked),
-            max_tokens=sum(each.max_tokens or each.usual_max_tokens or USUAL_MAX_TOKENS for each in asked),
-            tools=any(isinstance(each.prompt, Conversation) and each.prompt.tools is not None for each in asked),
-            tier=asked[0].service_tier if asked else "default",
-            stream=context.stream,
-            minute=now.hour * 60 + now.minute,
-        )
+        principal = context.principal
+        facts = facts_of(context, policy, asked)
         return await self._planner.plan(principal.project_id, principal.organization_id, policy.document, facts)
-
-
-class _Steps:
-    """The place in a plan."""
-
-    def __init__(self, planned: Planned) -> None:
-        self.number = 0
-        """The number of the step that is tried."""
-        self.num_tried = 1
-        """The steps that were tried, with this one."""
-        self._steps = planned.plan.steps
-        self._found = planned.found
-        self._slow: set[str] = set()  # pools that were too slow for a step
-
-    @property
-    def step(self) -> Step | None:
-        """The step that is tried; None in a plan without any."""
-        return self._steps[self.number] if self._steps else None
-
-    @property
-    def target(self) -> Target:
-        return self._found[self._steps[self.number].target]
-
-    @property
-    def may_go_on(self) -> bool:
-        """Whether another step follows some error of this one."""
-        return any(self.goes_on(kind) for kind in self._steps[self.number].then)
-
-    def goes_on(self, kind: ErrorKind) -> bool:
-        """Tell whether another step follows such an error."""
-        return self._next(kind) is not None
-
-    def follows(self, error: GatewayError) -> bool:
-        """Tell whether another step follows an error of this one."""
-        kind = kind_of(error)
-        return kind is not None and self.goes_on(kind)
-
-    def advance(self, kind: ErrorKind) -> bool:
-        """Go to the step that follows an error; return False where none does."""
-        following = self._next(kind)
-        if following is None:
-            return False
-        if kind == "timeout":
-            self._slow |= _pools_of(self.target)
-        self.number = following
-        self.num_tried += 1
-        return True
-
-    def _next(self, kind: ErrorKind) -> int | None:
-        """Return the number of the step that follows an error. A pool that was too slow gets no second request of the
-        same id while it may still work on the first."""
-        slow = self._slow | _pools_of(self.target) if kind == "timeout" else self._slow
-        following = self._steps[self.number].then.get(kind)
-        while following is not None and slow & _pools_of(self._found[self._steps[following].target]):
-            following = self._steps[following].then.get("timeout")
-        return following
-
-
-def _pools_of(target: Target) -> set[str]:
-    if isinstance(target, Route):
-        return {target.base}
-    return {arm.route.base for arm in target.arms if arm.route is not None}
-
-
-def kind_of(error: GatewayError) -> ErrorKind | None:
-    """Return what a policy calls an error; None for one that would be the same at any target."""
-    match error:
-        case TooSlow():
-            return "timeout"
-        case ModelNotFound():
-            return "unavailable"
-        case LimitReached():
-            return "rate_limited"
-        case Overloaded():
-            return "unavailable" if error.code == ENGINE_UNAVAILABLE else "overloaded"
-        case BackendFailed():
-            return "failed"
-        case InvalidRequest() if error.code in ("context_length_exceeded", "prompt_too_long"):
-            return "context_length"
-    return None
-
-
-def estimated_tokens(prompt: Prompt) -> int:
-    """Return about how many tokens a prompt has, before any model has read it: one per four bytes of its text."""
-    if isinstance(prompt, list):
-        return len(prompt)
-    size = len(prompt.encode()) if isinstance(prompt, str) else len(msgspec.json.encode(prompt.messages))
-    return -(-size // BYTES_PER_TOKEN)
