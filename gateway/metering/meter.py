@@ -97,6 +97,11 @@ class Meter:
         self._limiter.superseded(usage.request_id)
         self.record(usage, engine_id=engine_id, source=source, ttft_ms=None, latency_ms=None)
 
+    def has_sent(self, request_id: str, attempts: Iterable[int]) -> bool:
+        """Tell whether one of these attempts at a request went out and still runs, or is superseded."""
+        running = self._journal.unsettled.running
+        return any((request_id, each) in running or (request_id, each) in self._superseded for each in attempts)
+
     def supersede(self, request_id: str, attempts: Iterable[int]) -> None:
         """Know beforehand that attempts at a request are the operator's, whatever they are found to have used: another
         attempt takes their place."""

@@ -42,9 +42,17 @@ class Admitting:
         self._shadow_budget = RetryBudget()  # retries of copies take none from requests
 
     async def admit(
-        self, context: RequestContext, placed: Placed, prepared: Sequence[Prepared], asked: Sequence[Prompt]
+        self,
+        context: RequestContext,
+        placed: Placed,
+        prepared: Sequence[Prepared],
+        asked: Sequence[Prompt],
+        *,
+        instant_ns: int | None = None,
     ) -> Run:
         """Return the run of a request's prompts; completions may have to be shorter than asked for.
+
+        instant_ns: the time of the request, where it was admitted before elsewhere; None: now.
 
         Raises LimitReached: when a limit of the caller has not enough left.
         Raises Overloaded: when the limits cannot be asked.
@@ -58,7 +66,8 @@ class Admitting:
             min_tokens=first.generation.request.sampling.min_tokens,
             capacity=pool.max_in_flight,
         )
-        admitted = [_within(each, admission.cap, admission.instant_ns) for each in prepared]
+        instant_ns = admission.instant_ns if instant_ns is None else instant_ns
+        admitted = [_within(each, admission.cap, instant_ns) for each in prepared]
         transcript, close = None, admission.close
         if principal.log_content_days:
             said = context.said if context.said is not None else _prompts_said(asked, pool)
@@ -66,6 +75,7 @@ class Admitting:
             close = self._logged(principal.project_id, transcript, admission.close)
         run = Run(context, pool, self._budget, route.adapter, admitted, admission.headers, close, transcript)
         run.give_back = admission.close
+        run.instant_ns = instant_ns
         if placed.exposure is not None:
             run.vote_id = signed_id(placed.project_key, context.request_id)
             run.on_unanswered = partial(self._refused, context, placed.exposure, first.tag.service_tier)

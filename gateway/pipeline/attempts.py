@@ -37,7 +37,7 @@ def never(error: GatewayError) -> bool:
 
 
 class Attempts:
-    """What has been tried for one prompt."""
+    """The attempts that were made for one prompt."""
 
     def __init__(
         self,

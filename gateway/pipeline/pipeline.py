@@ -19,6 +19,7 @@ from gateway.domain.errors import GatewayError, ModelNotFound
 from gateway.experiments.notes import Notes
 from gateway.limits.limiter import Limiter
 from gateway.metering.meter import Meter
+from gateway.observability.route_metrics import RouteMetrics
 from gateway.pipeline.admitting import Admitting
 from gateway.pipeline.bounds import check_logprobs, check_numbers, check_total, num_logprob_values
 from gateway.pipeline.context import RequestContext
@@ -26,6 +27,7 @@ from gateway.pipeline.placing import Placed, PlacedShadow, Placing
 from gateway.pipeline.preparation import Preparation
 from gateway.pipeline.requests import EmbeddingBounds, EmbeddingRequest, TextRequest
 from gateway.pipeline.routes.routed import RoutedRequests
+from gateway.pipeline.routes.trial import ALONE, Trial
 from gateway.pipeline.run import Prepared, Run
 from gateway.pipeline.shadows import SPARE_SHARE, Shadow, Shadows
 from gateway.pipeline.token_requests import TokenRequests
@@ -51,13 +53,14 @@ class Pipeline:
         notes: Notes,
         planner: Planner,
         shadow_outcomes: Counter,
+        route_metrics: RouteMetrics,
         *,
         default_max_tokens: int,
         max_shadows: int,
     ) -> None:
         """shadow_outcomes: counts copies of requests by what became of them. max_shadows: the most that run at once."""
         self._placing = Placing(resolver, pools, notes, journal_id=meter.journal_id)
-        self._routed = RoutedRequests(planner, meter)
+        self._routed = RoutedRequests(planner, meter, route_metrics)
         self._admitting = Admitting(limiter, contents, self._placing.refused)
         self.shadows = Shadows(self.admit_shadow, self._has_room, shadow_outcomes, max_running=max_shadows)
         """Copies of requests, to be started and stopped with the pipeline."""
@@ -84,23 +87,31 @@ class Pipeline:
         context: RequestContext,
         asked: Sequence[TextRequest],
         found: Route | RunningExperiment,
-        attempt: int = 0,
+        trial: Trial = ALONE,
     ) -> Run:
-        """Admit completions at one target. attempt: the number of their first attempt."""
+        """Admit completions at one target."""
+        is_followed = trial.is_followed
         exposure = self._placing.exposure(context, found)
-        self._placing.expose(context, exposure)
+        expose = partial(self._placing.expose, context, exposure)
+        if is_followed is None:
+            expose()
         try:
             placed = self._placing.placed(context, found, exposure)
-            run = await self._completed(context, placed, asked, attempt)
+            run = await self._completed(context, placed, asked, trial)
         except GatewayError as error:
-            self._placing.refused(context, exposure, asked[0].service_tier, error)
+            if is_followed is None or not is_followed(error):
+                if is_followed is not None:
+                    expose()
+                self._placing.refused(context, exposure, asked[0].service_tier, error)
             raise
+        if is_followed is not None:
+            run.serves = expose
         if placed.shadow is not None:
             run.close = self.shadows.after(run.close, _shadow(context, placed.shadow, asked, run))
         return run
 
     async def _completed(
-        self, context: RequestContext, placed: Placed, asked: Sequence[TextRequest], attempt: int
+        self, context: RequestContext, placed: Placed, asked: Sequence[TextRequest], trial: Trial
     ) -> Run:
         prepared, num_values = [], 0
         for index, each in enumerate(asked):
@@ -108,11 +119,12 @@ class Pipeline:
             good = await self._preparation.completion(context, placed.route, placed.pool, each, row_id, placed.exposure)
             num_values += num_logprob_values(good.generation.request)
             check_logprobs(num_values, each.names.logprobs)
-            prepared.append(_numbered(good, attempt) if attempt else good)
+            prepared.append(_numbered(good, trial.first_attempt) if trial.first_attempt else good)
             if len(asked) > 1:
                 await asyncio.sleep(0)  # the streams of others go on while many prompts are tokenized
             context.check()
-        return await self._admitting.admit(context, placed, prepared, [each.prompt for each in asked])
+        prompts = [each.prompt for each in asked]
+        return await self._admitting.admit(context, placed, prepared, prompts, instant_ns=trial.instant_ns)
 
     async def admit_shadow(self, shadow: Shadow) -> Run:
         """Admit the copy of a request. Of the payer's limits those of cost alone count it. Raises as `complete`."""

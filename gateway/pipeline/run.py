@@ -50,7 +50,7 @@ class Prepared(msgspec.Struct, frozen=True):
 
     @property
     def max_tokens(self) -> int:
-        """The most tokens of each of the prompt's completions."""
+        """Return the most tokens of each of the prompt's completions."""
         return self.generation.request.sampling.max_tokens
 
 
@@ -93,6 +93,10 @@ class Run:
         self._before_end: Callable[[Collected], Awaitable[None]] | None = None
         self.give_back = close
         """Gives the reservation back, where another run takes this one's place."""
+        self.instant_ns: int | None = None
+        """The time of the request in Unix nanoseconds, which its rows in the ledger have."""
+        self.serves: Callable[[], None] = _nothing
+        """To be called, where another run could have taken this one's place, once none does."""
         self.log_fields: dict[str, str] = {}
         """More fields of the request's log line."""
         self.took: Took | None = None
@@ -101,7 +105,7 @@ class Run:
 
     @property
     def token_bytes(self) -> Callable[[int], bytes]:
-        """The bytes of a token id's text, which need not be whole characters."""
+        """Return what gives the bytes of a token id's text, which need not be whole characters."""
         if "token_ids" not in self._pool.capabilities.features:
             return _no_bytes
         return self._pool.tokenizer.token_bytes
@@ -112,9 +116,9 @@ class Run:
 
     @property
     def fingerprint(self) -> str | None:
-        """The digest of all that an answer with a seed depends on beside its request; None while no engine is known.
+        """Return the digest of all that an answer with a seed depends on beside its request.
 
-        An adapter counts by its version: its content only its owner may compare.
+        None while no engine is known. An adapter counts by its version: its content only its owner may compare.
         """
         backend, adapter = self._pool.capabilities.fingerprint, self._adapter
         if not backend:
@@ -280,6 +284,10 @@ class Run:
         }
         param = error.param or fields.get(error.code, prepared.grammar_field)
         return InvalidRequest(error.message, param=param, code=error.code)
+
+
+def _nothing() -> None:
+    pass
 
 
 def _no_bytes(token_id: int) -> bytes:

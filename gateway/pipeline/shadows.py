@@ -64,8 +64,10 @@ class Shadow(msgspec.Struct, frozen=True):
 
     @property
     def own_context(self) -> RequestContext:
-        """The context in which the copy runs. Its account is the caller's, whoever pays: cached prompts of one project
-        are never met by another."""
+        """Return the context in which the copy runs.
+
+        Its account is the caller's, whoever pays: cached prompts of one project are never met by another.
+        """
         loop, context = asyncio.get_running_loop(), self.context
         return RequestContext(
             principal=self.payer,
@@ -117,6 +119,7 @@ class Shadows:
         return not self._running and not self._num_waiting
 
     def start(self) -> None:
+        """Take copies from now on."""
         self._is_open = self._max_running > 0
 
     async def stop(self) -> None:

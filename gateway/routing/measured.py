@@ -1,4 +1,4 @@
-"""How fast the models of projects have answered lately, as routes measure it. Kept in the memory of one gateway.
+"""Speeds with which the models of projects have answered lately, as routes measure them, in the memory of one gateway.
 
 Times are averages in which an answer of half a minute ago counts half. What was not measured for a while is forgotten,
 so that a policy tries it again. Knows no clock: the caller gives the time.

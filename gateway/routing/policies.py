@@ -22,7 +22,7 @@ class RoutedPolicy(msgspec.Struct, frozen=True):
 
     @property
     def label(self) -> str:
-        """The name of the route as a reply gives it."""
+        """Return the name of the route as a reply gives it."""
         return f"{self.name}@{self.version}"
 
     def is_in(self, allowed: Collection[str] | None) -> bool:

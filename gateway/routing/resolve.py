@@ -53,7 +53,7 @@ class Resolver:
         self._database = database
         self._experiments = ExperimentLoader(database, bases, project_key)
         self.bases = bases
-        """What is served, and who may use it."""
+        """The base models that are served, each with those who may use it."""
         self._found: dict[str, dict[str, Found]] = {}  # by project and model string
         self._borrowers: dict[str, set[str]] = {}  # projects for which something of an owner's was found
         self._generation = 0  # an answer asked for under an older one may be stale and is not remembered

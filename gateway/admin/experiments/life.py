@@ -9,10 +9,10 @@ from litestar.params import FromPath
 
 from adapters.ref import content_key
 from gateway.admin.access import Nothing, needs, read_body
-from gateway.admin.adapters.aliases import MAX_ALIASES
 from gateway.admin.experiments import wire
 from gateway.admin.experiments.experiments import check_known, existing_experiment, record, shown_experiment
 from gateway.admin.experiments.targets import resolve_arms, unfit
+from gateway.admin.names import MAX_NAMES
 from gateway.admin.organization.projects import active_project, existing_project
 from gateway.admin.paging import wrong_value
 from gateway.admin.services import AdminServices, Caller, Services
@@ -218,9 +218,9 @@ async def _take_name(conn: Connection, services: AdminServices, caller: Actor, r
     if any(each.name == row.model and each.target_kind == "route" for each in rows):
         raise Conflict(f"A route has the name '{row.model}'.", param="model")
     named = [each.name for each in rows]
-    if row.model not in named and len(named) >= MAX_ALIASES:
+    if row.model not in named and len(named) >= MAX_NAMES:
         raise Conflict(
-            f"The project already has {MAX_ALIASES} aliases, the most there can be. Remove one first.", param="model"
+            f"The project already has {MAX_NAMES} aliases, the most there can be. Remove one first.", param="model"
         )
     await arms.hold_name(conn, new_id("alias"), project_id, row.model, row.id)
 

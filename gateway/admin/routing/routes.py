@@ -11,8 +11,8 @@ from litestar import Controller, Request, delete, get, post
 from litestar.params import FromPath
 
 from gateway.admin.access import LIST_QUERY, needs, read_body
-from gateway.admin.adapters.aliases import MAX_ALIASES, check_alias_name, is_base
 from gateway.admin.common import author
+from gateway.admin.names import check_name, claim_name
 from gateway.admin.organization.projects import active_project, existing_project
 from gateway.admin.paging import Page, page_of_all, read_list_query, wrong_value
 from gateway.admin.routing.wire import (
@@ -31,12 +31,10 @@ from gateway.admin.routing.wire import (
     shown_version,
 )
 from gateway.admin.services import AdminServices, Caller, Services
-from gateway.db.adapters import aliases
 from gateway.db.ids import new_id
 from gateway.db.organization import audit
-from gateway.db.pools.pools import keep_pools
 from gateway.db.routing import routes
-from gateway.domain.errors import Conflict, InvalidRequest, NotFound
+from gateway.domain.errors import InvalidRequest, NotFound
 from gateway.domain.routing.policy.document import read_document, unusable
 from gateway.domain.routing.policy.facts import Facts
 from gateway.routing.planner import Planned
@@ -69,24 +67,15 @@ class RouteController(Controller):
     ) -> RoutingPolicy:
         """Create a route."""
         wanted = await read_body(request, CreateRoute)
-        check_alias_name("name", wanted.name, "route")
+        check_name("name", wanted.name, "route")
         document = await _document(services, wanted, caller.organization_id, project_id)
         async with services.database.transaction() as conn:
-            await keep_pools(conn)
-            await active_project(conn, caller.organization_id, project_id)
-            if await is_base(conn, services, wanted.name, caller.organization_id, project_id):
-                raise wrong_value("name", "a base model has this name")
-            names = await aliases.list_aliases(conn, project_id)
-            if any(each.name == wanted.name for each in names):
-                raise Conflict(f"The project already has a model named '{wanted.name}'.", param="name")
-            num_routes = sum(each.target_kind == "route" for each in names)
-            if num_routes >= MAX_ROUTES or len(names) >= MAX_ALIASES:
+            names = await claim_name(conn, services, caller.organization_id, project_id, wanted.name)
+            if sum(each.target_kind == "route" for each in names) >= MAX_ROUTES:
                 raise InvalidRequest(
-                    f"A project may have {MAX_ROUTES} routes, and {MAX_ALIASES} routes and aliases in all. "
-                    "Remove one first."
+                    f"The project already has {MAX_ROUTES} routes, the most there can be. Remove one first."
                 )
-            if not await routes.create_route(conn, project_id, wanted.name, document):
-                raise Conflict(f"The project already has a model named '{wanted.name}'.", param="name")
+            await routes.create_route(conn, project_id, wanted.name, document)
             made = await _existing(conn, project_id, wanted.name)
             await audit.record(conn, author(caller), "route.created", made.id, project_id=project_id, after=made)
         return made
@@ -177,7 +166,7 @@ class RouteController(Controller):
             await audit.record(conn, author(caller), "route.deleted", before.id, project_id=project_id, before=before)
         return DeletedRoute(name)
 
-    @post("/{name:str}/explain", status_code=200, opt=needs("routes.write", body=ExplainRoute))
+    @post("/{name:str}/explain", status_code=200, opt=needs("routes.read", body=ExplainRoute))
     async def explain_route(
         self,
         project_id: FromPath[str],
@@ -201,6 +190,7 @@ class RouteController(Controller):
             metadata=wanted.metadata,
             prompt_tokens=wanted.prompt_tokens,
             max_tokens=wanted.max_tokens,
+            n=wanted.n,
             tools=wanted.tools,
             tier=wanted.service_tier,
             stream=wanted.stream,

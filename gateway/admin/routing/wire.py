@@ -51,7 +51,9 @@ class ExplainRoute(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     prompt_tokens: NumTokens = 0
     """The size of the prompt."""
     max_tokens: NumTokens = 256
-    """The most tokens of the completion."""
+    """The most tokens of each completion."""
+    n: Annotated[int, Meta(ge=1, le=10_000)] = 1
+    """The number of completions."""
     tools: bool = False
     """True if the request brings tools."""
     service_tier: ServiceTier = "default"

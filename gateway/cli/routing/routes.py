@@ -73,7 +73,8 @@ def _add_request(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--api-key-id", metavar="ID", help="id of the API key")
     parser.add_argument("--metadata", metavar="KEY=VALUE", action="append", default=[], help="metadata; repeatable")
     parser.add_argument("--prompt-tokens", metavar="N", type=int, default=0, help="tokens of the prompt")
-    parser.add_argument("--max-tokens", metavar="N", type=int, default=256, help="most tokens of the completion")
+    parser.add_argument("--max-tokens", metavar="N", type=int, default=256, help="most tokens of each completion")
+    parser.add_argument("--n", metavar="N", type=int, default=1, help="number of completions")
     parser.add_argument("--tools", action="store_true", help="the request brings tools")
     parser.add_argument("--service-tier", metavar="TIER", default="default", help="service tier of the request")
     parser.add_argument("--stream", action="store_true", help="the reply is streamed")
@@ -192,6 +193,7 @@ def _request(arguments: argparse.Namespace) -> dict[str, Any]:
         "metadata": {key: value for key, _, value in pairs},
         "prompt_tokens": arguments.prompt_tokens,
         "max_tokens": arguments.max_tokens,
+        "n": arguments.n,
         "tools": arguments.tools,
         "service_tier": arguments.service_tier,
         "stream": arguments.stream,

@@ -15,11 +15,14 @@ from gateway.domain.errors import (
     GatewayError,
     ModelNotFound,
 )
+from gateway.domain.routing.policy.plan import edges_to
 from gateway.metering.meter import Meter
+from gateway.observability.route_metrics import RouteMetrics
 from gateway.pipeline.context import RequestContext
 from gateway.pipeline.requests import TextRequest
 from gateway.pipeline.routes.facts import facts_of
 from gateway.pipeline.routes.steps import Steps, Target, kind_of
+from gateway.pipeline.routes.trial import Trial
 from gateway.pipeline.run import Run
 from gateway.routing.experiments import RunningExperiment
 from gateway.routing.planner import Planned, Planner
@@ -32,11 +35,8 @@ TARGET_HEADER = "x-lorikeet-target"
 ATTEMPTS_HEADER = "x-lorikeet-attempts"
 """The number of targets that were tried, the last of which answers."""
 
-ATTEMPTS_PER_STEP = 8
-"""Numbers of attempts that a step has to itself; more than `attempts.MAX_ATTEMPTS` and the free one after a death."""
-
-Try = Callable[[Target, int], Awaitable[Run]]
-"""Prepares and admits the request at a target. The second argument is the number of its first attempt."""
+Try = Callable[[Target, Trial], Awaitable[Run]]
+"""Prepares and admits the request at a target."""
 
 log = structlog.get_logger(__name__)
 
@@ -44,9 +44,10 @@ log = structlog.get_logger(__name__)
 class RoutedRequests:
     """Runs requests by plans. One per gateway process."""
 
-    def __init__(self, planner: Planner, meter: Meter) -> None:
+    def __init__(self, planner: Planner, meter: Meter, metrics: RouteMetrics) -> None:
         self._planner = planner
         self._meter = meter
+        self._metrics = metrics
 
     async def first_target(self, context: RequestContext, policy: RoutedPolicy) -> Target:
         """Return the target that a request goes to which is not tried again.
@@ -66,50 +67,52 @@ class RoutedRequests:
         Raises ModelNotFound: when no target can be used.
         Raises the error of the last step that was tried.
         """
-        planned = await self._plan(context, policy, asked)
-        walk = Steps(planned)
-        while walk.step is not None:
+        steps = Steps(await self._plan(context, policy, asked))
+        while steps.step is not None:
             context.check()
             try:
-                run = await self._at_step(context, walk, try_at)
+                run = await self._at_step(context, steps, try_at)
             except GatewayError as error:
-                kind, step = kind_of(error), walk.step
-                log.info(
-                    "route_attempt",
-                    request_id=context.request_id,
-                    route=policy.label,
-                    target=step.target,
-                    error=error.code,
-                )
-                if kind is None or not walk.advance(kind):
+                self._failed(context, policy, steps, error)
+                if not steps.advance(kind_of(error)):
                     raise
                 continue
-            self._mark(context, policy, walk, run)
+            self._began(policy, steps, run)
             return run
         raise ModelNotFound(policy.name)
 
-    async def _at_step(self, context: RequestContext, walk: Steps, try_at: Try) -> Run:
+    async def _at_step(self, context: RequestContext, steps: Steps, try_at: Try) -> Run:
         """Run one step: up to its first item, if another step may follow."""
-        step, first_attempt = walk.step, walk.number * ATTEMPTS_PER_STEP
+        step, attempts = steps.step, steps.attempts
         assert step is not None
-        run = await try_at(walk.target, first_attempt)
-        run.took = self._took(context, walk.target)
-        if not walk.may_go_on:
+        run = await try_at(steps.target, Trial(attempts.start, steps.instant_ns, steps.follows))
+        steps.instant_ns = run.instant_ns
+        run.took = self._took(context, steps.target)
+        if not steps.may_go_on:
+            run.serves()
             return run
 
         def give_up() -> None:
-            attempts = range(first_attempt, first_attempt + ATTEMPTS_PER_STEP)
-            self._meter.supersede(context.request_id, attempts)
+            if self._meter.has_sent(context.request_id, attempts):
+                self._meter.supersede(context.request_id, attempts)
 
-        bound_s = None if step.first_token_ms is None or not walk.goes_on("timeout") else step.first_token_ms / 1e3
+        bound_s = None if step.first_token_ms is None else step.first_token_ms / 1e3
         try:
-            await run.begin(bound_s, walk.follows, give_up)
+            await run.begin(bound_s, steps.follows, give_up)
         except GatewayError as error:
-            (run.give_back if walk.follows(error) else run.close)()
+            if not steps.follows(error):
+                run.serves()
+                run.close()
+                raise
+            run.give_back()
+            if self._meter.has_sent(context.request_id, attempts):
+                steps.use_attempts()
             raise
         except BaseException:
+            run.serves()
             run.close()
             raise
+        run.serves()
         return run
 
     def _took(self, context: RequestContext, target: Target) -> Callable[[float, float], None] | None:
@@ -127,17 +130,45 @@ class RoutedRequests:
 
         return took
 
-    def _mark(self, context: RequestContext, policy: RoutedPolicy, walk: Steps, run: Run) -> None:
-        """Let the reply and its log line say by which route and from which target it comes."""
-        assert walk.step is not None
-        target, num_tried = walk.step.target, str(walk.num_tried)
+    def _failed(self, context: RequestContext, policy: RoutedPolicy, steps: Steps, error: GatewayError) -> None:
+        """Log and count a step that has ended in an error."""
+        assert steps.step is not None
+        outcome = kind_of(error) or "refused"
+        steps.note(outcome)
+        log.info(
+            "route_attempt",
+            request_id=context.request_id,
+            route=policy.label,
+            target=steps.step.target,
+            path=steps.step.path,
+            error=error.code,
+        )
+        self._count(policy, steps, outcome, is_followed=steps.follows(error))
+
+    def _began(self, policy: RoutedPolicy, steps: Steps, run: Run) -> None:
+        """Let the reply, its log line and the metrics say by which route and from which target it comes."""
+        assert steps.step is not None
+        steps.note("served")
+        target, num_tried = steps.step.target, str(steps.num_tried)
         run.headers = (
             *run.headers,
             (ROUTE_HEADER, policy.label),
             (TARGET_HEADER, target),
             (ATTEMPTS_HEADER, num_tried),
         )
-        run.log_fields = {"route_policy": policy.label, "route_target": target, "route_attempts": num_tried}
+        run.log_fields = {
+            "route_policy": policy.label,
+            "route_target": target,
+            "route_attempts": num_tried,
+            "route_tried": steps.tried,
+        }
+        self._count(policy, steps, "served", is_followed=False)
+
+    def _count(self, policy: RoutedPolicy, steps: Steps, outcome: str, *, is_followed: bool) -> None:
+        assert steps.step is not None
+        route = f"{policy.named.project_id}/{policy.name}"
+        self._metrics.took(route, edges_to(steps.step.path))
+        self._metrics.tried(route, outcome, is_followed=is_followed)
 
     async def _plan(self, context: RequestContext, policy: RoutedPolicy, asked: Sequence[TextRequest]) -> Planned:
         principal = context.principal

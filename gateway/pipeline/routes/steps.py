@@ -20,6 +20,9 @@ from gateway.routing.route import Route
 
 Target = Route | RunningExperiment
 
+ATTEMPTS_PER_STEP = 8
+"""Numbers of attempts that a step has to itself; more than `attempts.MAX_ATTEMPTS` and the free one after a death."""
+
 
 class Steps:
     """The place in a plan."""
@@ -29,58 +32,55 @@ class Steps:
         """The number of the step that is tried."""
         self.num_tried = 1
         """The steps that were tried, with this one."""
+        self.instant_ns: int | None = None
+        """The time of the request, once a step was admitted."""
+        self.attempts = range(ATTEMPTS_PER_STEP)
+        """The numbers of the attempts that the step may make."""
+        self._tried: list[tuple[str, str]] = []
         self._steps = planned.plan.steps
         self._found = planned.found
-        self._slow: set[str] = set()  # pools that were too slow for a step
 
     @property
     def step(self) -> Step | None:
-        """The step that is tried; None in a plan without any."""
+        """Return the step that is tried; None in a plan without any."""
         return self._steps[self.number] if self._steps else None
 
     @property
     def target(self) -> Target:
+        """Return the target of the step that is tried."""
         return self._found[self._steps[self.number].target]
 
     @property
     def may_go_on(self) -> bool:
-        """Whether another step follows some error of this one."""
-        return any(self.goes_on(kind) for kind in self._steps[self.number].then)
-
-    def goes_on(self, kind: ErrorKind) -> bool:
-        """Tell whether another step follows such an error."""
-        return self._next(kind) is not None
+        """Tell whether another step follows some error of this one."""
+        return bool(self._steps[self.number].then)
 
     def follows(self, error: GatewayError) -> bool:
         """Tell whether another step follows an error of this one."""
-        kind = kind_of(error)
-        return kind is not None and self.goes_on(kind)
+        return kind_of(error) in self._steps[self.number].then
 
-    def advance(self, kind: ErrorKind) -> bool:
+    @property
+    def tried(self) -> str:
+        """Return the targets that were tried, each with its outcome, in their order."""
+        return " ".join(f"{target}={outcome}" for target, outcome in self._tried)
+
+    def note(self, outcome: str) -> None:
+        """Note the outcome of the step."""
+        self._tried.append((self._steps[self.number].target, outcome))
+
+    def advance(self, kind: ErrorKind | None) -> bool:
         """Go to the step that follows an error; return False where none does."""
-        following = self._next(kind)
+        following = None if kind is None else self._steps[self.number].then.get(kind)
         if following is None:
             return False
-        if kind == "timeout":
-            self._slow |= _pools_of(self.target)
         self.number = following
         self.num_tried += 1
         return True
 
-    def _next(self, kind: ErrorKind) -> int | None:
-        """Return the number of the step that follows an error. A pool that was too slow gets no second request of the
-        same id while it may still work on the first."""
-        slow = self._slow | _pools_of(self.target) if kind == "timeout" else self._slow
-        following = self._steps[self.number].then.get(kind)
-        while following is not None and slow & _pools_of(self._found[self._steps[following].target]):
-            following = self._steps[following].then.get("timeout")
-        return following
-
-
-def _pools_of(target: Target) -> set[str]:
-    if isinstance(target, Route):
-        return {target.base}
-    return {arm.route.base for arm in target.arms if arm.route is not None}
+    def use_attempts(self) -> None:
+        """Know that the step has sent an attempt: those of the next one have further numbers. The first attempt that
+        was sent at a request has the number 0, by which lists know the request."""
+        self.attempts = range(self.attempts.stop, self.attempts.stop + ATTEMPTS_PER_STEP)
 
 
 def kind_of(error: GatewayError) -> ErrorKind | None:

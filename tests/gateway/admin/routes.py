@@ -79,6 +79,7 @@ GOOD_BODIES: dict[type[msgspec.Struct], dict[str, Any]] = {
         "metadata": {"plan": "free"},
         "prompt_tokens": 9,
         "max_tokens": 9,
+        "n": 1,
         "tools": False,
         "service_tier": "default",
         "stream": False,

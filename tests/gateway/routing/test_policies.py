@@ -4,6 +4,7 @@ tells the truth."""
 from __future__ import annotations
 
 import asyncio
+import datetime
 import json
 from collections import Counter
 from collections.abc import Iterator
@@ -15,6 +16,8 @@ import httpx
 import pytest
 
 from engine.config import model_digest
+from gateway.db.ledger.request_list import RequestQuery, list_requests
+from gateway.db.ledger.requests import AttemptRow, RequestRow, list_attempts
 from gateway.db.limits.limits import set_limit
 from gateway.db.routing import routes
 from gateway.domain.limits.limit import Limit
@@ -142,6 +145,32 @@ class Routes:
         )
         return [(row[0], row[1], row[2]) for row in found]
 
+    def listed_request(self, request_id: str) -> tuple[RequestRow, list[AttemptRow]]:
+        """Return a request as the list of the project's requests has it, with its attempts."""
+
+        async def find() -> tuple[RequestRow, list[AttemptRow]]:
+            conn, now = await asyncpg.connect(self._dsn), datetime.datetime.now(datetime.UTC)
+            try:
+                organization_id = await conn.fetchval(
+                    "SELECT organization_id FROM projects WHERE id = $1", self._tenant.project_id
+                )
+                hour = datetime.timedelta(hours=1)
+                query = RequestQuery(
+                    organization_id=organization_id,
+                    start=now - hour,
+                    end=now + hour,
+                    after=None,
+                    limit=100,
+                    project_ids=[self._tenant.project_id],
+                )
+                rows = (await list_requests(conn, query, scan_limit=1_000)).rows
+                (row,) = [each for each in rows if each.request_id == request_id]
+                return row, await list_attempts(conn, organization_id, row)
+            finally:
+                await conn.close()
+
+        return asyncio.run(find())
+
     def route_id(self, name: str) -> str:
         """Return the id of a route."""
         return str(self._fetch("SELECT route_id FROM model_aliases WHERE name = $1", name)[0][0])
@@ -190,6 +219,54 @@ def test_a_pool_that_fails_or_is_too_slow_is_followed_and_costs_nothing(
     wait_until(lambda: len(made.rows(request_id)) >= 2, "both attempts are in the ledger")
     assert made.billed(request_id) == [(LARGE, "length")]
     assert {(model, end) for model, end, _ in made.rows(request_id)} == {(first, "superseded"), (LARGE, "length")}
+
+
+@pytest.mark.parametrize(
+    ("first", "ends"), [(DOWN, {LARGE: "length"}), (BROKEN, {BROKEN: "superseded", LARGE: "length"})]
+)
+def test_a_request_is_listed_once_by_the_target_that_answered_with_every_attempt(
+    made: Routes, client: httpx.Client, first: str, ends: dict[str, str]
+) -> None:
+    reply = complete(client, made.make(f"listed-{first}", {"fallback": {"nodes": [target(first), target(LARGE)]}}))
+    request_id = reply.headers["x-request-id"]
+    wait_until(lambda: len(made.rows(request_id)) == len(ends), "all attempts are in the ledger")
+    row, attempts = made.listed_request(request_id)
+    assert (row.model, row.finish_reason, row.completion_tokens) == (LARGE, "length", 4)
+    assert {each.model: each.finish_reason for each in attempts} == ends
+
+
+def test_metrics_tell_the_branches_attempts_and_fallbacks_of_a_route(
+    made: Routes, gateway: LiveGateway, tenant: Tenant, client: httpx.Client
+) -> None:
+    cheapest = {"cheapest": {"nodes": [target(LARGE)]}}
+    route = made.make("measured", {"fallback": {"nodes": [target(BROKEN), cheapest]}})
+    assert complete(client, route).headers["x-lorikeet-target"] == LARGE
+    assert complete(client, route, logit_bias={"999999": 1}).status_code == 400
+    label, lines = f'route="{tenant.project_id}/{route}"', gateway.metrics().splitlines()
+    counted = {line.rpartition(" ")[0]: float(line.rpartition(" ")[2]) for line in lines if label in line}
+    counted = {key: value for key, value in counted.items() if "_created" not in key}
+    assert counted == {
+        f'lorikeet_route_branches_total{{branch="nodes[0]",node="root.fallback",{label}}}': 2.0,
+        f'lorikeet_route_branches_total{{branch="nodes[1]",node="root.fallback",{label}}}': 1.0,
+        f'lorikeet_route_branches_total{{branch="nodes[0]",node="root.fallback.nodes[1].cheapest",{label}}}': 1.0,
+        f'lorikeet_route_attempts_total{{outcome="failed",{label}}}': 1.0,
+        f'lorikeet_route_attempts_total{{outcome="served",{label}}}': 1.0,
+        f'lorikeet_route_attempts_total{{outcome="refused",{label}}}': 1.0,
+        f'lorikeet_route_fallbacks_total{{error="failed",{label}}}': 1.0,
+    }
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_first_token_may_be_too_late_where_the_next_target_is_on_the_same_pool(
+    made: Routes, client: httpx.Client, stream: bool
+) -> None:
+    fallback = {"nodes": [target(SLOW), target(SLOW)], "first_token_ms": 300}
+    reply = complete(client, made.make(f"same-pool-{stream}".lower(), {"fallback": fallback}), max_tokens=1)
+    assert (reply.status_code, reply.headers.get("x-lorikeet-attempts")) == (200, "2"), reply.text
+    request_id = reply.headers["x-request-id"]
+    wait_until(lambda: len(made.rows(request_id)) >= 2, "both attempts are in the ledger")
+    assert {(model, end) for model, end, _ in made.rows(request_id)} == {(SLOW, "superseded"), (SLOW, "length")}
+    assert made.billed(request_id) == [(SLOW, "length")]
 
 
 @pytest.mark.parametrize(("first", "bound_ms"), [(DOWN, None), (BROKEN, None), (SLOW, 300)])

@@ -55,7 +55,7 @@ class Fallback(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
     on: tuple[ErrorKind, ...] = USUAL_ERRORS
     """The errors after which the next branch is tried. Other errors are the client's."""
     first_token_ms: Annotated[int, Meta(ge=1, le=600_000)] | None = None
-    """How long a branch may take to its first token, where another one follows; then its error is `timeout`."""
+    """The time that a branch may take to its first token, where another one follows; then its error is `timeout`."""
 
 
 class Size(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -75,19 +75,19 @@ class Hours(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename={"fr
 
 
 class When(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """What a request has to be like; all of it has to hold."""
+    """A condition on requests; all of it has to hold."""
 
     metadata: dict[Label, Value | tuple[Value, ...]] = {}
     """The value, or one of the values, that each of these keys of the request's `metadata` has to have."""
     prompt_tokens: Size | None = None
     """The estimated size of the prompt: a token per four bytes of its text."""
     tools: bool | None = None
-    """Whether the request brings tools."""
+    """True for requests that bring tools, false for others."""
     tier: str | tuple[str, ...] | None = None
     """The request's service tier, or several."""
     time: Hours | None = None
     stream: bool | None = None
-    """Whether the reply is streamed."""
+    """True for requests whose reply is streamed, false for others."""
 
 
 class Case(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -1,6 +1,8 @@
-"""What a policy makes of one request: which models are tried, on which errors another follows, and why. Plain data."""
+"""The plan of a policy for one request: what is tried in which order, on which errors what follows, and why."""
 
 from __future__ import annotations
+
+import re
 
 import msgspec
 
@@ -17,7 +19,7 @@ class Step(msgspec.Struct, frozen=True):
     then: dict[ErrorKind, int] = {}
     """For each error after which something else is tried, the number of the step that follows, always a later one."""
     first_token_ms: int | None = None
-    """How long the attempt may take to its first token, where a step follows a timeout."""
+    """The time that the attempt may take to its first token, where a step follows a timeout."""
 
 
 class Edge(msgspec.Struct, frozen=True):
@@ -27,6 +29,15 @@ class Edge(msgspec.Struct, frozen=True):
     """The path of the node that decided, or of a branch that was passed over."""
     reason: str
     """The decision in words."""
+
+
+_EDGE = re.compile(r"\.(\w+)\.(\w+(?:\[\d+\])?)(?:\.node)?")
+
+
+def edges_to(path: str) -> list[tuple[str, str]]:
+    """Return the nodes on the way from the root to a node, by its path: the path of each, and the branch that is
+    taken there."""
+    return [(f"{path[: found.start()]}.{found[1]}", found[2]) for found in _EDGE.finditer(path)]
 
 
 class Plan(msgspec.Struct, frozen=True):

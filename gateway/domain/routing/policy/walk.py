@@ -151,12 +151,13 @@ class _Walker:
 
     def _cost(self, target: TargetFacts) -> float:
         facts = self._facts
-        num_tokens = max(1, facts.prompt_tokens + facts.max_tokens)
-        cost = facts.prompt_tokens * target.input_nanos + facts.max_tokens * target.output_nanos
-        return cost / num_tokens
+        num_completion_tokens = facts.max_tokens * facts.n
+        cost = facts.prompt_tokens * target.input_nanos + num_completion_tokens * target.output_nanos
+        return cost / max(1, facts.prompt_tokens + num_completion_tokens)
 
     def _time_ms(self, target: TargetFacts) -> float:
-        """Return the time of a whole reply; 0 where nothing was measured, so that something will be."""
+        """Return the time of a whole reply, whose completions come side by side; 0 where nothing was measured, so that
+        something will be."""
         if target.first_token_ms is None:
             return 0.0
         return target.first_token_ms + (target.token_ms or 0.0) * self._facts.max_tokens

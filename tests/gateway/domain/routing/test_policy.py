@@ -13,6 +13,7 @@ import pytest
 from gateway.domain.errors import InvalidRequest
 from gateway.domain.routing.policy.document import MAX_DEPTH, MAX_LEAVES, MAX_NODES, nodes_of, read_document, targets_of
 from gateway.domain.routing.policy.facts import Facts, TargetFacts
+from gateway.domain.routing.policy.plan import edges_to
 from gateway.domain.routing.policy.walk import walk
 
 NUM_DOCUMENTS = 10_000
@@ -179,6 +180,29 @@ def test_the_cheapest_and_the_fastest_are_chosen_by_numbers() -> None:
     times = {"a": TargetFacts(first_token_ms=10, token_ms=9), "b": TargetFacts(first_token_ms=500, token_ms=1)}
     assert walk(read({"fastest": two}), facts(targets=times, max_tokens=8)).steps[0].target == "a"
     assert walk(read({"fastest": two}), facts(targets=times, max_tokens=800)).steps[0].target == "b"
+
+
+def test_completions_side_by_side_cost_each_and_take_the_time_of_one() -> None:
+    two = {"nodes": [target("a"), target("b")]}
+    prices = {"a": TargetFacts(input_nanos=1, output_nanos=9), "b": TargetFacts(input_nanos=5, output_nanos=5)}
+    chosen = [
+        walk(read({"cheapest": two}), facts(targets=prices, prompt_tokens=100, max_tokens=50, n=n)).steps[0].target
+        for n in (1, 4)
+    ]
+    assert chosen == ["a", "b"]
+    times = {"a": TargetFacts(first_token_ms=10, token_ms=9), "b": TargetFacts(first_token_ms=500, token_ms=1)}
+    for n in (1, 100):
+        assert walk(read({"fastest": two}), facts(targets=times, max_tokens=8, n=n)).steps[0].target == "a"
+
+
+def test_the_way_to_a_target_is_read_from_its_path() -> None:
+    assert edges_to("root") == []
+    path = "root.weighted.choices[1].node.conditional.otherwise.fallback.nodes[2]"
+    assert edges_to(path) == [
+        ("root.weighted", "choices[1]"),
+        ("root.weighted.choices[1].node.conditional", "otherwise"),
+        ("root.weighted.choices[1].node.conditional.otherwise.fallback", "nodes[2]"),
+    ]
 
 
 def test_a_fallback_within_another_leaves_to_the_outer_one_what_it_does_not_follow() -> None:
