@@ -1,7 +1,8 @@
 """Speeds with which the models of projects have answered lately, as routes measure them, in the memory of one gateway.
 
 Times are averages in which an answer of half a minute ago counts half. What was not measured for a while is forgotten,
-so that a policy tries it again. Knows no clock: the caller gives the time.
+so that a policy tries it again; what has just failed counts as very slow for a few seconds. Knows no clock: the caller
+gives the time.
 """
 
 from __future__ import annotations
@@ -11,6 +12,10 @@ import msgspec
 HALF_LIFE_S = 30.0
 FORGET_S = 120.0
 MAX_KNOWN = 10_000
+
+FAILED_S = 10.0
+FAILED_MS = 60_000.0
+"""The time to the first token that a model is said to have in the seconds after a failure."""
 
 
 class Speed(msgspec.Struct):
@@ -26,6 +31,7 @@ class Measured:
 
     def __init__(self) -> None:
         self._known: dict[tuple[str, str], Speed] = {}
+        self._failed_s: dict[tuple[str, str], float] = {}  # when each failed last, the latest last
 
     def add(self, project_id: str, model: str, now_s: float, *, first_token_ms: float, token_ms: float) -> None:
         """Count one answer. token_ms: the mean time of each token after the first."""
@@ -39,7 +45,17 @@ class Measured:
         if len(self._known) > MAX_KNOWN:
             del self._known[next(iter(self._known))]
 
+    def failed(self, project_id: str, model: str, now_s: float) -> None:
+        """Count an answer that failed or came too late."""
+        self._failed_s.pop((project_id, model), None)
+        self._failed_s[project_id, model] = now_s
+        if len(self._failed_s) > MAX_KNOWN:
+            del self._failed_s[next(iter(self._failed_s))]
+
     def find(self, project_id: str, model: str, now_s: float) -> Speed | None:
         """Return the speed of a model; None where it was not measured lately."""
+        failed_s = self._failed_s.get((project_id, model))
+        if failed_s is not None and now_s - failed_s < FAILED_S:
+            return Speed(FAILED_MS, 0.0, failed_s)
         speed = self._known.get((project_id, model))
         return speed if speed is not None and now_s - speed.at_s < FORGET_S else None

@@ -15,6 +15,7 @@ from gateway.domain.errors import (
     GatewayError,
     ModelNotFound,
 )
+from gateway.domain.routing.policy.document import USUAL_ERRORS
 from gateway.domain.routing.policy.plan import edges_to
 from gateway.metering.meter import Meter
 from gateway.observability.route_metrics import RouteMetrics
@@ -27,6 +28,7 @@ from gateway.pipeline.run import Run
 from gateway.routing.experiments import RunningExperiment
 from gateway.routing.planner import Planned, Planner
 from gateway.routing.policies import RoutedPolicy
+from gateway.routing.route import Route
 
 ROUTE_HEADER = "x-lorikeet-route"
 """`<name>@<version>` of the route that a reply comes by."""
@@ -143,6 +145,8 @@ class RoutedRequests:
             path=steps.step.path,
             error=error.code,
         )
+        if outcome in USUAL_ERRORS and isinstance(steps.target, Route):
+            self._planner.measured.failed(context.principal.project_id, steps.target.model, time.monotonic())
         self._count(policy, steps, outcome, is_followed=steps.follows(error))
 
     def _began(self, policy: RoutedPolicy, steps: Steps, run: Run) -> None:

@@ -8,6 +8,7 @@ import datetime
 import json
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -256,6 +257,15 @@ def test_metrics_tell_the_branches_attempts_and_fallbacks_of_a_route(
     }
 
 
+@contextmanager
+def another_tenant(dsn: str, gateway: LiveGateway, name: str) -> Iterator[tuple[Routes, httpx.Client]]:
+    """Make a tenant of which nothing was measured yet."""
+    tenant = asyncio.run(make_tenant(dsn, name, "pirate", "1"))
+    headers = {"authorization": f"Bearer {tenant.key}"}
+    with httpx.Client(base_url=gateway.url, headers=headers, timeout=PATIENCE_S) as client:
+        yield Routes(dsn, tenant, client), client
+
+
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_first_token_may_be_too_late_where_the_next_target_is_on_the_same_pool(
     made: Routes, client: httpx.Client, stream: bool
@@ -383,10 +393,26 @@ def test_weights_hold_and_users_stick(made: Routes, client: httpx.Client) -> Non
         assert len({complete(client, sticky, user=user).headers["x-lorikeet-target"] for _ in range(6)}) == 1
 
 
-def test_the_fastest_is_the_one_that_was_measured_to_be(made: Routes, client: httpx.Client) -> None:
-    route = made.make("fastest", {"fastest": {"nodes": [target(SLOW), target(LARGE)]}})
-    told = [complete(client, route, max_tokens=1).headers["x-lorikeet-target"] for _ in range(4)]
+def test_the_fastest_is_the_one_that_was_measured_to_be(
+    module_dsn: str, gateway: LiveGateway, client: httpx.Client
+) -> None:
+    with another_tenant(module_dsn, gateway, "hurried") as (made, own):
+        route = made.make("fastest", {"fastest": {"nodes": [target(SLOW), target(LARGE)]}})
+        told = [complete(own, route, max_tokens=1).headers["x-lorikeet-target"] for _ in range(4)]
     assert told == [SLOW, LARGE, LARGE, LARGE]  # what was not measured is tried once
+
+
+@pytest.mark.parametrize(("first", "bound_ms"), [(BROKEN, None), (SLOW, 300)])
+def test_a_model_that_fails_or_is_too_slow_is_not_the_fastest(
+    module_dsn: str, gateway: LiveGateway, client: httpx.Client, first: str, bound_ms: int | None
+) -> None:
+    fallback: dict[str, Any] = {"nodes": [{"fastest": {"nodes": [target(first), target(LARGE)]}}, target(LARGE)]}
+    if bound_ms is not None:
+        fallback["first_token_ms"] = bound_ms
+    with another_tenant(module_dsn, gateway, f"hurried-{first}") as (made, own):
+        route = made.make("fastest", {"fallback": fallback})
+        tried = [complete(own, route, max_tokens=1).headers["x-lorikeet-attempts"] for _ in range(3)]
+    assert tried == ["2", "1", "1"]
 
 
 def test_what_cannot_be_used_is_passed_over_and_nothing_else_is_not_found(made: Routes, client: httpx.Client) -> None:
