@@ -5,6 +5,8 @@ Tenants name and shape routes, so values of labels are bounded: the first ones a
 
 from __future__ import annotations
 
+from typing import Literal
+
 from prometheus_client import CollectorRegistry, Counter
 
 MAX_ROUTES = 100
@@ -71,6 +73,29 @@ class RouteMetrics:
             num_fixed=1,
         )
 
+        self._retries = _Bounded(
+            Counter(
+                "lorikeet_route_retries",
+                "Further rounds of a route after a wait, by result: allowed, or refused by the budget of the route or "
+                "the deadline of the request.",
+                ["route", "result"],
+                registry=registry,
+            ),
+            MAX_ROUTES,
+            num_fixed=1,
+        )
+        self._hedges = _Bounded(
+            Counter(
+                "lorikeet_route_hedges",
+                "Requests of a route whose first token was late, by result: refused by the budget of the route, or the "
+                "try that answered, first or second.",
+                ["route", "result"],
+                registry=registry,
+            ),
+            MAX_ROUTES,
+            num_fixed=1,
+        )
+
     def took(self, route: str, edges: list[tuple[str, str]]) -> None:
         """Count the branches on the way to the target of one attempt, each with the path of its node."""
         for node, branch in edges:
@@ -81,3 +106,11 @@ class RouteMetrics:
         self._attempts.count(route, outcome)
         if is_followed:
             self._fallbacks.count(route, outcome)
+
+    def retried(self, route: str, *, is_allowed: bool) -> None:
+        """Count a further round that was about to begin."""
+        self._retries.count(route, "allowed" if is_allowed else "refused")
+
+    def hedged(self, route: str, result: Literal["refused", "first", "second"]) -> None:
+        """Count a request whose first token was late."""
+        self._hedges.count(route, result)

@@ -27,7 +27,7 @@ from gateway.pipeline.placing import Placed, PlacedShadow, Placing
 from gateway.pipeline.preparation import Preparation
 from gateway.pipeline.requests import EmbeddingBounds, EmbeddingRequest, TextRequest
 from gateway.pipeline.routes.routed import RoutedRequests
-from gateway.pipeline.routes.trial import ALONE, Trial
+from gateway.pipeline.routes.trial import ALONE, Trial, row_id
 from gateway.pipeline.run import Prepared, Run
 from gateway.pipeline.shadows import SPARE_SHARE, Shadow, Shadows
 from gateway.pipeline.token_requests import TokenRequests
@@ -60,7 +60,7 @@ class Pipeline:
     ) -> None:
         """shadow_outcomes: counts copies of requests by what became of them. max_shadows: the most that run at once."""
         self._placing = Placing(resolver, pools, notes, journal_id=meter.journal_id)
-        self._routed = RoutedRequests(planner, meter, route_metrics)
+        self._routed = RoutedRequests(planner, meter, route_metrics, self._copy)
         self._admitting = Admitting(limiter, contents, self._placing.refused)
         self.shadows = Shadows(self.admit_shadow, self._has_room, shadow_outcomes, max_running=max_shadows)
         """Copies of requests, to be started and stopped with the pipeline."""
@@ -79,6 +79,8 @@ class Pipeline:
         """
         found = await self._placing.find(context)
         if isinstance(found, RoutedPolicy):
+            if context.said is not None and context.principal.log_content_days:
+                context = msgspec.structs.replace(context, said=list(context.said))  # read by each trial
             return await self._routed.complete(context, found, asked, partial(self._complete_at, context, asked))
         return await self._complete_at(context, asked, found)
 
@@ -107,16 +109,26 @@ class Pipeline:
         if is_followed is not None:
             run.serves = expose
         if placed.shadow is not None:
-            run.close = self.shadows.after(run.close, _shadow(context, placed.shadow, asked, run))
+            self._copy(context, asked, run, placed.shadow)
         return run
+
+    def _copy(self, context: RequestContext, asked: Sequence[TextRequest], run: Run, placed: PlacedShadow) -> None:
+        """Have a copy of a request run once its reply is over."""
+        payer = placed.payer or context.principal
+        shadow = Shadow(
+            context, asked, run.num_prompt_tokens, placed.route, payer, placed.ended, placed.exposure, placed.suffix
+        )
+        run.close = self.shadows.after(run.close, shadow)
 
     async def _completed(
         self, context: RequestContext, placed: Placed, asked: Sequence[TextRequest], trial: Trial
     ) -> Run:
         prepared, num_values = [], 0
         for index, each in enumerate(asked):
-            row_id = _row_id(context.request_id, index)
-            good = await self._preparation.completion(context, placed.route, placed.pool, each, row_id, placed.exposure)
+            own_id = row_id(context.request_id, trial.row + index)
+            if trial.with_logprobs and "logprobs" in placed.pool.capabilities.features:
+                each = _with_logprobs(each)
+            good = await self._preparation.completion(context, placed.route, placed.pool, each, own_id, placed.exposure)
             num_values += num_logprob_values(good.generation.request)
             check_logprobs(num_values, each.names.logprobs)
             prepared.append(_numbered(good, trial.first_attempt) if trial.first_attempt else good)
@@ -134,7 +146,7 @@ class Pipeline:
         pool = self._placing.pool(route, route.id)
         prepared = [
             await self._preparation.completion(
-                context, route, pool, _unseen(each), _row_id(context.request_id, index), shadow.exposure
+                context, route, pool, _unseen(each), row_id(shadow.id, index), shadow.exposure
             )
             for index, each in enumerate(shadow.asked)
         ]
@@ -165,18 +177,13 @@ class Pipeline:
         check_numbers(asked, pool.capabilities.embedding_size, bounds)
         prepared, num_tokens = [], 0
         for index, each in enumerate(asked):
-            row_id = _row_id(context.request_id, index)
-            prepared.append(await self._preparation.embedding(context, route, pool, each, row_id, placed.exposure))
+            own_id = row_id(context.request_id, index)
+            prepared.append(await self._preparation.embedding(context, route, pool, each, own_id, placed.exposure))
             num_tokens += prepared[-1].generation.prompt_tokens
             check_total(num_tokens, bounds, each.names.prompt)
             await asyncio.sleep(0)  # the streams of others go on while thousands of texts are tokenized
             context.check()
         return await self._admitting.admit(context, placed, prepared, [each.prompt for each in asked])
-
-
-def _row_id(request_id: str, index: int) -> str:
-    """Return the id of one prompt's row in the ledger; the first row has the id that the client sees."""
-    return request_id if index == 0 else f"{request_id}.{index}"
 
 
 def _numbered(prepared: Prepared, attempt: int) -> Prepared:
@@ -185,9 +192,11 @@ def _numbered(prepared: Prepared, attempt: int) -> Prepared:
     return msgspec.structs.replace(prepared, generation=msgspec.structs.replace(prepared.generation, request=request))
 
 
-def _shadow(context: RequestContext, placed: PlacedShadow, asked: Sequence[TextRequest], run: Run) -> Shadow:
-    num_tokens, payer = run.num_prompt_tokens, placed.payer or context.principal
-    return Shadow(context, asked, num_tokens, placed.route, payer, placed.ended, placed.exposure)
+def _with_logprobs(request: TextRequest) -> TextRequest:
+    """Return a request that gets the log-probability of each token, at least."""
+    if request.sampling.num_logprobs is not None:
+        return request
+    return msgspec.structs.replace(request, sampling=msgspec.structs.replace(request.sampling, num_logprobs=0))
 
 
 def _unseen(request: TextRequest) -> TextRequest:

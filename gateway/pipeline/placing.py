@@ -42,6 +42,8 @@ class PlacedShadow(msgspec.Struct, frozen=True):
     """The shadow arm of an experiment that asks for the copy."""
     payer: Principal | None = None
     """The one who is charged for the copy; None: the caller."""
+    suffix: str = ""
+    """The end of the copy's id, where several copies of one request may run."""
 
 
 class Placed(msgspec.Struct, frozen=True):

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
+from functools import partial
 
 import msgspec
 import structlog
@@ -30,6 +31,7 @@ from gateway.pipeline.attempts import Restarted, embedded, generated, never
 from gateway.pipeline.begun import begun
 from gateway.pipeline.collected import Collected, Collector
 from gateway.pipeline.context import RequestContext
+from gateway.pipeline.hedged import Hedging, hedged
 from gateway.pipeline.merge import all_of, merged
 from gateway.pipeline.timed import Took, timed
 from gateway.routing.route import RoutedAdapter
@@ -101,6 +103,9 @@ class Run:
         """More fields of the request's log line."""
         self.took: Took | None = None
         """Called with the speed of the first prompt's answer."""
+        self._whole: list[Item | Restarted] = []
+        self.hedging: Hedging | None = None
+        """When the prompt of a request that has but one is tried at another replica as well."""
         self._begun: AsyncGenerator[Item | Restarted] | None = None
 
     @property
@@ -148,6 +153,35 @@ class Run:
             raise self._for_caller(error, prepared) from None
         has_begun = True
 
+    async def begin_whole(
+        self, bound_s: float | None, is_followed: Callable[[GatewayError], bool], give_up: Callable[[], None]
+    ) -> Collected:
+        """Run the prompt of a request that has but one to its end, and return its answer, which `serve_whole` has read
+        later. Another run may take this one's place after any error that `is_followed` is true of. Arguments and errors
+        as of `begin`."""
+        (prepared,) = self._prepared
+        source = self._source(prepared, may_restart=True, is_followed=is_followed)
+        num_choices = prepared.generation.request.n
+        collector, items = Collector(num_choices), list[Item | Restarted]()
+        try:
+            async with aclosing(await begun(source, bound_s, self._context.check, give_up)) as coming:
+                async for item in coming:
+                    self._context.check()
+                    if isinstance(item, Restarted):
+                        collector, items = Collector(num_choices), []
+                        continue
+                    items.append(item)
+                    if (collected := collector.add(item)) is not None:
+                        self._whole = items
+                        return collected
+        except (InvalidRequest, BackendFailed) as error:
+            raise self._for_caller(error, prepared) from None
+        raise AssertionError("the backend ended without a usage")
+
+    def serve_whole(self) -> None:
+        """Have the answer read that `begin_whole` returned."""
+        self._begun, self._whole = _replayed(self._whole), []
+
     def before_end(self, take: Callable[[Collected], Awaitable[None]]) -> None:
         """Await `take` with each prompt's whole answer before the prompt's last item is yielded."""
         self._before_end = take
@@ -192,11 +226,14 @@ class Run:
         if is_first and self._begun is not None:
             source, self._begun = self._begun, None
             return source
-        source = generated(
+        begin: Callable[..., AsyncGenerator[Item | Restarted]] = generated
+        if self.hedging is not None and len(self._prepared) == 1:
+            begin = partial(hedged, hedging=self.hedging)
+        source = begin(
             self._pool,
             prepared.generation,
             self._budget,
-            self._told_of(prepared),
+            on_unanswered=self._told_of(prepared),
             may_restart=may_restart,
             is_followed=is_followed,
         )
@@ -284,6 +321,11 @@ class Run:
         }
         param = error.param or fields.get(error.code, prepared.grammar_field)
         return InvalidRequest(error.message, param=param, code=error.code)
+
+
+async def _replayed(items: Sequence[Item | Restarted]) -> AsyncGenerator[Item | Restarted]:
+    for item in items:
+        yield item
 
 
 def _nothing() -> None:

@@ -7,6 +7,8 @@ gives the time.
 
 from __future__ import annotations
 
+from collections import deque
+
 import msgspec
 
 HALF_LIFE_S = 30.0
@@ -18,12 +20,26 @@ FAILED_MS = 60_000.0
 """The time to the first token that a model is said to have in the seconds after a failure."""
 
 
+NUM_KEPT = 64
+LEAST_KEPT = 20
+LATE_SHARE = 0.95
+"""The times to first tokens of each model that are kept one by one, the least of them by which anybody can tell what is
+late, and the share of them that is not."""
+
+
 class Speed(msgspec.Struct):
     """Measured times of one model."""
 
     first_token_ms: float
     token_ms: float
     at_s: float
+    last: deque[tuple[float, float]] = msgspec.field(default_factory=deque)
+    """The last times to a first token, each as (when it was measured in seconds, milliseconds)."""
+
+    def late_ms(self, now_s: float) -> float | None:
+        """Return the time in which 19 of 20 first tokens came lately; None where too few were measured."""
+        times_ms = sorted(first_ms for at_s, first_ms in self.last if now_s - at_s < FORGET_S)
+        return times_ms[int(LATE_SHARE * (len(times_ms) - 1))] if len(times_ms) >= LEAST_KEPT else None
 
 
 class Measured:
@@ -41,6 +57,10 @@ class Measured:
             weight = 0.5 * 0.5 ** ((now_s - before.at_s) / HALF_LIFE_S)
             speed.first_token_ms += weight * (before.first_token_ms - first_token_ms)
             speed.token_ms += weight * (before.token_ms - token_ms)
+            speed.last = before.last
+        speed.last.append((now_s, first_token_ms))
+        if len(speed.last) > NUM_KEPT:
+            speed.last.popleft()
         self._known[project_id, model] = speed
         if len(self._known) > MAX_KNOWN:
             del self._known[next(iter(self._known))]
@@ -56,6 +76,7 @@ class Measured:
         """Return the speed of a model; None where it was not measured lately."""
         failed_s = self._failed_s.get((project_id, model))
         if failed_s is not None and now_s - failed_s < FAILED_S:
-            return Speed(FAILED_MS, 0.0, failed_s)
+            known = self._known.get((project_id, model))
+            return Speed(FAILED_MS, 0.0, failed_s, deque() if known is None else known.last)
         speed = self._known.get((project_id, model))
         return speed if speed is not None and now_s - speed.at_s < FORGET_S else None

@@ -27,7 +27,8 @@ from gateway.domain.errors import ModelNotFound, Overloaded
 from gateway.domain.experiments.treatment import Treatment
 from gateway.domain.routing.bases import Bases
 from gateway.domain.routing.model_string import Wanted, read_model
-from gateway.domain.routing.policy.document import read_document, targets_of
+from gateway.domain.routing.policy.checks import read_document
+from gateway.domain.routing.policy.document import targets_of
 from gateway.domain.tenancy.principal import Principal
 from gateway.routing.experiments import ExperimentLoader, ProjectKey, RunningExperiment
 from gateway.routing.policies import RoutedPolicy

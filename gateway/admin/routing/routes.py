@@ -15,9 +15,11 @@ from gateway.admin.common import author
 from gateway.admin.names import check_name, claim_name
 from gateway.admin.organization.projects import active_project, existing_project
 from gateway.admin.paging import Page, page_of_all, read_list_query, wrong_value
+from gateway.admin.routing.documents import checked_document
 from gateway.admin.routing.wire import (
     CreateRoute,
     DeletedRoute,
+    ExplainedCopy,
     ExplainedEdge,
     ExplainedStep,
     ExplainedTarget,
@@ -30,12 +32,12 @@ from gateway.admin.routing.wire import (
     shown,
     shown_version,
 )
-from gateway.admin.services import AdminServices, Caller, Services
+from gateway.admin.services import Caller, Services
 from gateway.db.ids import new_id
 from gateway.db.organization import audit
 from gateway.db.routing import routes
 from gateway.domain.errors import InvalidRequest, NotFound
-from gateway.domain.routing.policy.document import read_document, unusable
+from gateway.domain.routing.policy.checks import read_document
 from gateway.domain.routing.policy.facts import Facts
 from gateway.routing.planner import Planned
 
@@ -68,7 +70,7 @@ class RouteController(Controller):
         """Create a route."""
         wanted = await read_body(request, CreateRoute)
         check_name("name", wanted.name, "route")
-        document = await _document(services, wanted, caller.organization_id, project_id)
+        document = await checked_document(services, wanted, caller, project_id)
         async with services.database.transaction() as conn:
             names = await claim_name(conn, services, caller.organization_id, project_id, wanted.name)
             if sum(each.target_kind == "route" for each in names) >= MAX_ROUTES:
@@ -117,7 +119,7 @@ class RouteController(Controller):
     ) -> RoutingPolicy:
         """Let a new version of a route answer. Requests within the next second may still get the version before."""
         wanted = await read_body(request, UpdateRoute)
-        document = await _document(services, wanted, caller.organization_id, project_id)
+        document = await checked_document(services, wanted, caller, project_id)
         async with services.database.transaction() as conn:
             await active_project(conn, caller.organization_id, project_id)
             before = await _existing(conn, project_id, name)
@@ -188,6 +190,7 @@ class RouteController(Controller):
             user=wanted.user,
             key_id=wanted.api_key_id,
             metadata=wanted.metadata,
+            num_prompts=wanted.num_prompts,
             prompt_tokens=wanted.prompt_tokens,
             max_tokens=wanted.max_tokens,
             n=wanted.n,
@@ -199,18 +202,6 @@ class RouteController(Controller):
         document = read_document(version.document.encode())
         planned = await services.planner.plan(project_id, caller.organization_id, document, facts)
         return _explained(name, version.version, planned)
-
-
-async def _document(services: AdminServices, wanted: UpdateRoute, organization_id: str, project_id: str) -> str:
-    """Return the document of a route as it is kept.
-
-    Raises InvalidRequest: with the path of the node at fault, also where the project may not use a target.
-    """
-    document = read_document(msgspec.json.encode(wanted.document))
-    wrong = await services.planner.unusable(project_id, organization_id, document)
-    if wrong is not None:
-        raise unusable(*wrong)
-    return msgspec.json.encode(document).decode()
 
 
 async def _existing(conn: Connection, project_id: str, name: str) -> RoutingPolicy:
@@ -240,7 +231,16 @@ def _minute(time: str | None) -> int:
 def _explained(name: str, version: int, planned: Planned) -> RouteExplanation:
     plan, facts = planned.plan, planned.facts
     steps = [
-        ExplainedStep(each.target, each.path, {str(on): at for on, at in each.then.items()}, each.first_token_ms)
+        ExplainedStep(
+            each.target,
+            each.path,
+            {str(on): at for on, at in each.then.items()},
+            each.first_token_ms,
+            has_check=each.accept is not None,
+            hedge_ms=each.hedge_ms,
+            wait_ms=each.wait_ms,
+            copies=[ExplainedCopy(copy.target, copy.path, copy.payer) for copy in each.copies],
+        )
         for each in plan.steps
     ]
     trace = [ExplainedEdge(each.path, each.reason) for each in plan.trace]

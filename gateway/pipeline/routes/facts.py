@@ -26,6 +26,7 @@ def facts_of(context: RequestContext, policy: RoutedPolicy, asked: Sequence[Text
         user=context.unit("user"),
         key_id=principal.api_key_id,
         metadata={key: context.unit(f"metadata.{key}") for key in metadata_keys(policy.document)},
+        num_prompts=len(asked),
         prompt_tokens=sum(estimated_tokens(each.prompt) for each in asked),
         max_tokens=max((each.max_tokens or each.usual_max_tokens or USUAL_MAX_TOKENS for each in asked), default=0),
         n=sum(each.n for each in asked),

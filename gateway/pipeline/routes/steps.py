@@ -11,9 +11,10 @@ from gateway.domain.errors import (
     ModelNotFound,
     Overloaded,
 )
-from gateway.domain.routing.policy.document import ErrorKind
+from gateway.domain.routing.policy.document import Outcome
 from gateway.domain.routing.policy.plan import Step
 from gateway.pipeline.begun import TooSlow
+from gateway.pipeline.routes.check import NotAccepted
 from gateway.routing.experiments import RunningExperiment
 from gateway.routing.planner import Planned
 from gateway.routing.route import Route
@@ -36,6 +37,8 @@ class Steps:
         """The time of the request, once a step was admitted."""
         self.attempts = range(ATTEMPTS_PER_STEP)
         """The numbers of the attempts that the step may make."""
+        self.row = 0
+        """The number of the step's row in the ledger: each answer that was not accepted has a row of its own."""
         self._tried: list[tuple[str, str]] = []
         self._steps = planned.plan.steps
         self._found = planned.found
@@ -68,7 +71,7 @@ class Steps:
         """Note the outcome of the step."""
         self._tried.append((self._steps[self.number].target, outcome))
 
-    def advance(self, kind: ErrorKind | None) -> bool:
+    def advance(self, kind: Outcome | None) -> bool:
         """Go to the step that follows an error; return False where none does."""
         following = None if kind is None else self._steps[self.number].then.get(kind)
         if following is None:
@@ -82,10 +85,20 @@ class Steps:
         was sent at a request has the number 0, by which lists know the request."""
         self.attempts = range(self.attempts.stop, self.attempts.stop + ATTEMPTS_PER_STEP)
 
+    def use_row(self) -> None:
+        """Know that the step's answer is billed, though it is not accepted: the next step has another row."""
+        self.row, self.attempts = self.row + 1, range(ATTEMPTS_PER_STEP)
 
-def kind_of(error: GatewayError) -> ErrorKind | None:
+    def found(self, target: str) -> Target | None:
+        """Return what a model string of the document stands for."""
+        return self._found.get(target)
+
+
+def kind_of(error: GatewayError) -> Outcome | None:
     """Return what a policy calls an error; None for one that would be the same at any target."""
     match error:
+        case NotAccepted():
+            return "rejected"
         case TooSlow():
             return "timeout"
         case ModelNotFound():

@@ -14,6 +14,11 @@ class Trial(msgspec.Struct, frozen=True):
 
     first_attempt: int = 0
     """The number of the first attempt at the target: attempts at one request have a number each."""
+    row: int = 0
+    """The number of the request's first row in the ledger: answers that were billed and not accepted have rows before
+    it."""
+    with_logprobs: bool = False
+    """True where the answer's log-probabilities are looked at, whether the client asked for them or not."""
     instant_ns: int | None = None
     """The time of the request in Unix nanoseconds, where an earlier trial has set it. The rows of all attempts have
     it."""
@@ -23,3 +28,8 @@ class Trial(msgspec.Struct, frozen=True):
 
 
 ALONE = Trial()
+
+
+def row_id(request_id: str, index: int) -> str:
+    """Return the id of one of a request's rows in the ledger; the first row has the id that the client sees."""
+    return request_id if index == 0 else f"{request_id}.{index}"

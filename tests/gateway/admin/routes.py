@@ -77,6 +77,7 @@ GOOD_BODIES: dict[type[msgspec.Struct], dict[str, Any]] = {
         "user": "ann",
         "api_key_id": "key_x",
         "metadata": {"plan": "free"},
+        "num_prompts": 1,
         "prompt_tokens": 9,
         "max_tokens": 9,
         "n": 1,

@@ -20,6 +20,8 @@ class TargetFacts(msgspec.Struct, frozen=True):
     """The price of a million tokens of completions, in nanos of the currency."""
     first_token_ms: float | None = None
     """The measured time to the first token; None where there is no recent measurement."""
+    late_ms: float | None = None
+    """The time in which 19 of 20 first tokens came; None where too few were measured."""
     token_ms: float | None = None
     """The measured time of each further token."""
 
@@ -37,6 +39,8 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     """The id of the API key."""
     metadata: Mapping[str, str | None] = {}
     """The values of the request's metadata under `document.metadata_keys`."""
+    num_prompts: int = 1
+    """The number of prompts."""
     prompt_tokens: int = 0
     """The estimated size of the prompt."""
     max_tokens: int = 256
