@@ -85,8 +85,8 @@ class Metrics:
         )
         self.shadows = Counter(
             "lorikeet_shadows",
-            "Copies of requests for shadow arms of experiments, by what became of them: answered, failed, or the "
-            "reason why the copy did not run.",
+            "Copies of requests for shadow arms of experiments and for routes, by what became of them: answered, "
+            "failed, or the reason why the copy did not run.",
             ["outcome"],
             registry=registry,
         )

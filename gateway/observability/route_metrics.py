@@ -53,9 +53,10 @@ class RouteMetrics:
         self._attempts = _Bounded(
             Counter(
                 "lorikeet_route_attempts",
-                "Attempts at targets of a route, by outcome: served (the reply is the target's), refused (an error of "
-                "the client's own), or the error after which a route may try another target. Routes beyond the first "
-                "100 of a process have the label 'other'.",
+                "Attempts at targets of a route, by outcome: served (the reply is the target's, whatever it is), "
+                "refused (an error of the client's own), rejected (an answer that a cascade did not accept), or the "
+                "error after which a route may try another target. Routes beyond the first 100 of a process have the "
+                "label 'other'.",
                 ["route", "outcome"],
                 registry=registry,
             ),

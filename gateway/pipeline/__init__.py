@@ -8,6 +8,7 @@
     bounds          what a request may ask of its model
     tokenizing      texts to token ids; a text that no context holds is refused unread
     admitting       reserves the most that prepared prompts can use
+    items           what comes of one prompt, from one replica after the other or from two side by side
     run             an admitted request while its items are read; merge joins the items of several prompts
     shadows         copies of requests, which run after them and unseen, at the expense of whoever asked for them
     collected       the items of a run put together, each choice as a whole

@@ -27,13 +27,13 @@ from gateway.domain.errors import (
 from gateway.domain.limits.refusal import Headers
 from gateway.domain.routing.retry_budget import RetryBudget
 from gateway.metering.tag import MeterTag
-from gateway.pipeline.attempts import Restarted, embedded, generated, never
-from gateway.pipeline.begun import begun
 from gateway.pipeline.collected import Collected, Collector
 from gateway.pipeline.context import RequestContext
-from gateway.pipeline.hedged import Hedging, hedged
+from gateway.pipeline.items.attempts import Restarted, embedded, generated, never
+from gateway.pipeline.items.begun import begun
+from gateway.pipeline.items.hedged import Hedging, hedged
+from gateway.pipeline.items.timed import Took, timed
 from gateway.pipeline.merge import all_of, merged
-from gateway.pipeline.timed import Took, timed
 from gateway.routing.route import RoutedAdapter
 
 log = structlog.get_logger(__name__)

@@ -21,7 +21,7 @@ from gateway.domain.routing.policy.plan import edges_to
 from gateway.metering.meter import Meter
 from gateway.observability.route_metrics import RouteMetrics
 from gateway.pipeline.context import RequestContext
-from gateway.pipeline.hedged import Hedging
+from gateway.pipeline.items.hedged import Hedging
 from gateway.pipeline.placing import PlacedShadow
 from gateway.pipeline.requests import TextRequest
 from gateway.pipeline.routes.budgets import Budgets, RouteBudgets

@@ -9,8 +9,8 @@ import pytest
 
 from engine.protocol import Usage
 from gateway.backends.generation import Item, Piece
-from gateway.pipeline.attempts import Restarted
-from gateway.pipeline.timed import timed
+from gateway.pipeline.items.attempts import Restarted
+from gateway.pipeline.items.timed import timed
 
 PAUSE_S = 0.05
 

@@ -16,8 +16,10 @@ import httpx
 from engine.config import model_digest
 from gateway.db.ledger.request_list import RequestQuery, list_requests
 from gateway.db.ledger.requests import AttemptRow, RequestRow, list_attempts
+from gateway.db.limits.limits import set_limit
 from gateway.db.pools.replicas import add_running_replica
 from gateway.db.routing import routes
+from gateway.domain.limits.limit import Limit
 from gateway.pools.first_pool import make_pool
 from tests.gateway.live import LiveGateway, Tenant, make_tenant
 from tests.installation.waiting import wait_until
@@ -63,6 +65,10 @@ class Routes:
     def __init__(self, dsn: str, tenant: Tenant, client: httpx.Client) -> None:
         self._dsn, self._tenant, self._client = dsn, tenant, client
 
+    @property
+    def tenant(self) -> Tenant:
+        return self._tenant
+
     def make(self, name: str, root: dict[str, Any]) -> str:
         asyncio.run(self._make(name, json.dumps({"root": root})))
         wait_until(lambda: name in self.listed(), "the route is listed")
@@ -90,6 +96,17 @@ class Routes:
             request_id,
         )
         return [(row[0], row[1], row[2]) for row in found]
+
+    def all_rows(self, request_id: str) -> list[asyncpg.Record]:
+        """Return all rows of a request: of its attempts, and of answers that were not accepted."""
+        return self._fetch(
+            "SELECT * FROM ledger WHERE split_part(request_id, '.', 1) = $1 ORDER BY request_id, attempt", request_id
+        )
+
+    def num_requests(self, request_id: str) -> int:
+        """Return as how many requests the sums of usage count one."""
+        query = "SELECT sum(num_requests(kind, revision, request_id, finish_reason)) FROM ledger"
+        return int(self._fetch(f"{query} WHERE split_part(request_id, '.', 1) = $1", request_id)[0][0])
 
     def listed_request(self, request_id: str) -> tuple[RequestRow, list[AttemptRow]]:
         """Return a request as the list of the project's requests has it, with its attempts."""
@@ -145,3 +162,15 @@ def body_of(reply: httpx.Response) -> list[Any]:
     lines = [line.removeprefix("data: ") for line in reply.text.splitlines() if line and "[DONE]" not in line]
     choices = [choice for line in lines for choice in json.loads(line)["choices"]]
     return ["".join(choice["text"] for choice in choices), choices[-1]["finish_reason"]]
+
+
+async def limit_one_at_a_time(dsn: str, tenant: Tenant) -> None:
+    """Let a tenant send one request at a time, and use 1,000 tokens a day."""
+    conn = await asyncpg.connect(dsn)
+    try:
+        organization_id = await conn.fetchval("SELECT organization_id FROM projects WHERE id = $1", tenant.project_id)
+        for unit, window, most in (("concurrency", "none", 1), ("tokens", "day", 1000)):
+            wanted = Limit("", organization_id, tenant.project_id, None, None, unit, window, most, True)  # type: ignore[arg-type]
+            await set_limit(conn, wanted)
+    finally:
+        await conn.close()

@@ -8,12 +8,9 @@ import json
 from collections import Counter
 from typing import Any
 
-import asyncpg
 import httpx
 import pytest
 
-from gateway.db.limits.limits import set_limit
-from gateway.domain.limits.limit import Limit
 from gateway.domain.routing.policy.checks import read_document
 from gateway.domain.routing.policy.facts import Facts, TargetFacts
 from gateway.domain.routing.policy.walk import walk
@@ -28,6 +25,7 @@ from tests.gateway.routing.policies.routes import (
     another_tenant,
     body_of,
     complete,
+    limit_one_at_a_time,
     target,
 )
 from tests.installation.waiting import wait_until
@@ -118,7 +116,7 @@ def test_what_a_followed_attempt_had_reserved_is_given_back(
 ) -> None:
     """One request at a time, and tokens for little more than one, are enough for a request that is tried twice."""
     limited = asyncio.run(make_tenant(dsn_of_all, f"limited-{first}", "pirate", "1"))
-    asyncio.run(limit(dsn_of_all, limited))
+    asyncio.run(limit_one_at_a_time(dsn_of_all, limited))
     with httpx.Client(
         base_url=gateway.url, headers={"authorization": f"Bearer {limited.key}"}, timeout=PATIENCE_S
     ) as own:
@@ -130,17 +128,6 @@ def test_what_a_followed_attempt_had_reserved_is_given_back(
             reply = complete(own, route, max_tokens=400)
             assert (reply.status_code, reply.headers.get("x-lorikeet-attempts")) == (200, "2"), reply.text
             assert reply.headers["x-lorikeet-target"] == LARGE
-
-
-async def limit(dsn: str, tenant: Tenant) -> None:
-    conn = await asyncpg.connect(dsn)
-    try:
-        organization_id = await conn.fetchval("SELECT organization_id FROM projects WHERE id = $1", tenant.project_id)
-        for unit, window, most in (("concurrency", "none", 1), ("tokens", "day", 1000)):
-            wanted = Limit("", organization_id, tenant.project_id, None, None, unit, window, most, True)  # type: ignore[arg-type]
-            await set_limit(conn, wanted)
-    finally:
-        await conn.close()
 
 
 def test_an_error_that_no_fallback_is_about_is_the_clients(made: Routes, client: httpx.Client) -> None:

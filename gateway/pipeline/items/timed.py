@@ -8,7 +8,7 @@ from contextlib import aclosing
 
 from engine.protocol import Usage
 from gateway.backends.generation import Item
-from gateway.pipeline.attempts import Restarted
+from gateway.pipeline.items.attempts import Restarted
 
 Took = Callable[[float, float], None]
 """Called with the milliseconds to the first token, and those of each further token of the longest choice."""

@@ -15,7 +15,7 @@ from gateway.backends.generation import Generation, Item
 from gateway.backends.pool import PoolRevision
 from gateway.domain.errors import GatewayError
 from gateway.domain.routing.retry_budget import RetryBudget
-from gateway.pipeline.attempts import Restarted, generated, never
+from gateway.pipeline.items.attempts import Restarted, generated, never
 
 ATTEMPTS_PER_TRY = 4
 """Numbers of attempts that a try has to itself: `attempts.MAX_ATTEMPTS` and the free one after a death."""
