@@ -164,9 +164,15 @@ class _Walker:
     def _hedged(self, path: str, hedge: Hedge, around: _Around) -> list[_Attempt]:
         at = len(self.trace)
         found = self.attempts(f"{path}.hedge.node", hedge.node, replace(around, hedge=hedge))
-        delays = [hedge.delay_ms or self._target(each.target).late_ms for each in found]
-        told = ", ".join("never, too little was measured" if each is None else f"{each:.0f} ms" for each in delays)
-        self.trace.insert(at, Edge(path, f"hedge: on another replica after {told or 'nothing'}"))
+        for each in found:
+            delay_ms = hedge.delay_ms or self._target(each.target).late_ms
+            told = (
+                "no second try, too little was measured"
+                if delay_ms is None
+                else f"a second try after {delay_ms:.0f} ms"
+            )
+            self.trace.insert(at, Edge(path, f"hedge: {each.target}, {told}"))
+            at += 1
         return found
 
     def _copied(self, path: str, shadow: Shadow, around: _Around) -> list[_Attempt]:
