@@ -108,6 +108,15 @@ class Routes:
         query = "SELECT sum(num_requests(kind, revision, request_id, finish_reason)) FROM ledger"
         return int(self._fetch(f"{query} WHERE split_part(request_id, '.', 1) = $1", request_id)[0][0])
 
+    def num_requests_of_tenant(self) -> int:
+        """Return as how many requests the sums of usage count all of the tenant's."""
+        query = "SELECT sum(num_requests(kind, revision, request_id, finish_reason)) FROM ledger WHERE project_id = $1"
+        return int(self._fetch(query, self._tenant.project_id)[0][0])
+
+    def num_rows_of_tenant(self) -> int:
+        """Return how many answers of the tenant's were billed."""
+        return int(self._fetch("SELECT count(*) FROM ledger WHERE project_id = $1", self._tenant.project_id)[0][0])
+
     def listed_request(self, request_id: str) -> tuple[RequestRow, list[AttemptRow]]:
         """Return a request as the list of the project's requests has it, with its attempts."""
 
@@ -164,13 +173,17 @@ def body_of(reply: httpx.Response) -> list[Any]:
     return ["".join(choice["text"] for choice in choices), choices[-1]["finish_reason"]]
 
 
-async def limit_one_at_a_time(dsn: str, tenant: Tenant) -> None:
-    """Let a tenant send one request at a time, and use 1,000 tokens a day."""
+async def limit_to(dsn: str, tenant: Tenant, *wanted: tuple[Any, Any, int]) -> None:
+    """Limit a tenant to amounts, each as (unit, window, most)."""
     conn = await asyncpg.connect(dsn)
     try:
         organization_id = await conn.fetchval("SELECT organization_id FROM projects WHERE id = $1", tenant.project_id)
-        for unit, window, most in (("concurrency", "none", 1), ("tokens", "day", 1000)):
-            wanted = Limit("", organization_id, tenant.project_id, None, None, unit, window, most, True)  # type: ignore[arg-type]
-            await set_limit(conn, wanted)
+        for unit, window, most in wanted:
+            await set_limit(conn, Limit("", organization_id, tenant.project_id, None, None, unit, window, most, True))
     finally:
         await conn.close()
+
+
+async def limit_one_at_a_time(dsn: str, tenant: Tenant) -> None:
+    """Let a tenant send one request at a time, and use 1,000 tokens a day."""
+    await limit_to(dsn, tenant, ("concurrency", "none", 1), ("tokens", "day", 1000))

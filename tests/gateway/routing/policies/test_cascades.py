@@ -20,6 +20,7 @@ from tests.gateway.routing.policies.routes import (
     body_of,
     complete,
     limit_one_at_a_time,
+    limit_to,
     target,
 )
 from tests.installation.waiting import wait_until
@@ -98,6 +99,22 @@ def test_several_prompts_go_to_the_last_model(made: Routes, client: httpx.Client
     reply = complete(client, made.make("cascade-several", cascade(SMALL, NEVER)), prompt=["abc", "de"])
     assert (reply.status_code, reply.headers["x-lorikeet-target"]) == (200, LARGE), reply.text
     assert reply.headers["x-lorikeet-attempts"] == "1"
+
+
+def test_a_request_with_two_answers_is_one_request_for_limits(
+    dsn_of_all: str, gateway: LiveGateway, client: httpx.Client
+) -> None:
+    with another_tenant(dsn_of_all, gateway, "few-requests") as (made, own):
+        route = made.make("careful", cascade(SMALL, NEVER))
+        asyncio.run(limit_to(dsn_of_all, made.tenant, ("requests", "day", 6)))
+        wait_until(lambda: "x-ratelimit-limit-requests" in complete(own, SMALL).headers, "the limit is known")
+        num_answered = 0
+        while (reply := complete(own, route)).status_code == 200:
+            assert reply.headers["x-lorikeet-attempts"] == "2"
+            num_answered += 1
+        assert (reply.status_code, num_answered > 1) == (429, True), reply.text
+        wait_until(lambda: made.num_requests_of_tenant() == 6, "each request that the limit allows is in the ledger")
+        wait_until(lambda: made.num_rows_of_tenant() == 6 + num_answered, "each that was begun had both answers")
 
 
 def test_every_choice_has_to_be_accepted(made: Routes, client: httpx.Client) -> None:
