@@ -33,6 +33,7 @@ from gateway.pipeline.items.attempts import Restarted, embedded, generated, neve
 from gateway.pipeline.items.begun import begun
 from gateway.pipeline.items.hedged import Hedging, hedged
 from gateway.pipeline.items.timed import Took, timed
+from gateway.pipeline.items.whole import gathered, replayed
 from gateway.pipeline.merge import all_of, merged
 from gateway.routing.route import RoutedAdapter
 
@@ -161,26 +162,16 @@ class Run:
         as of `begin`."""
         (prepared,) = self._prepared
         source = self._source(prepared, may_restart=True, is_followed=is_followed)
-        num_choices = prepared.generation.request.n
-        collector, items = Collector(num_choices), list[Item | Restarted]()
         try:
-            async with aclosing(await begun(source, bound_s, self._context.check, give_up)) as coming:
-                async for item in coming:
-                    self._context.check()
-                    if isinstance(item, Restarted):
-                        collector, items = Collector(num_choices), []
-                        continue
-                    items.append(item)
-                    if (collected := collector.add(item)) is not None:
-                        self._whole = items
-                        return collected
+            coming = await begun(source, bound_s, self._context.check, give_up)
+            self._whole, answer = await gathered(coming, prepared.generation.request.n, self._context.check)
         except (InvalidRequest, BackendFailed) as error:
             raise self._for_caller(error, prepared) from None
-        raise AssertionError("the backend ended without a usage")
+        return answer
 
     def serve_whole(self) -> None:
         """Have the answer read that `begin_whole` returned."""
-        self._begun, self._whole = _replayed(self._whole), []
+        self._begun, self._whole = replayed(self._whole), []
 
     def before_end(self, take: Callable[[Collected], Awaitable[None]]) -> None:
         """Await `take` with each prompt's whole answer before the prompt's last item is yielded."""
@@ -321,11 +312,6 @@ class Run:
         }
         param = error.param or fields.get(error.code, prepared.grammar_field)
         return InvalidRequest(error.message, param=param, code=error.code)
-
-
-async def _replayed(items: Sequence[Item | Restarted]) -> AsyncGenerator[Item | Restarted]:
-    for item in items:
-        yield item
 
 
 def _nothing() -> None:

@@ -117,6 +117,11 @@ class Routes:
         """Return how many answers of the tenant's were billed."""
         return int(self._fetch("SELECT count(*) FROM ledger WHERE project_id = $1", self._tenant.project_id)[0][0])
 
+    def ends_of_tenant(self) -> list[tuple[str, str]]:
+        """Return the model and the end of each row of the tenant, the oldest request first."""
+        query = "SELECT model, finish_reason FROM ledger WHERE project_id = $1 ORDER BY created_at, attempt"
+        return [(row[0], row[1]) for row in self._fetch(query, self._tenant.project_id)]
+
     def listed_request(self, request_id: str) -> tuple[RequestRow, list[AttemptRow]]:
         """Return a request as the list of the project's requests has it, with its attempts."""
 

@@ -14,6 +14,7 @@ from tests.gateway.live import LiveGateway
 from tests.gateway.routing.policies.routes import (
     BROKEN,
     LARGE,
+    SLOW,
     SMALL,
     Routes,
     another_tenant,
@@ -93,6 +94,19 @@ def test_a_model_that_fails_costs_nothing_and_the_next_one_answers(made: Routes,
         (request_id, LARGE, "length"),
     }
     assert made.num_requests(request_id) == 1
+
+
+def test_a_client_that_leaves_pays_for_the_answer_that_was_begun_and_no_other_model_is_asked(
+    dsn_of_all: str, gateway: LiveGateway, client: httpx.Client
+) -> None:
+    with another_tenant(dsn_of_all, gateway, "impatient") as (made, own):
+        route = made.make("left", cascade(SLOW, NEVER))
+        with pytest.raises(httpx.ReadTimeout):
+            own.post("/v1/completions", json={"model": route, "prompt": "abc"}, timeout=0.5)
+        wait_until(made.ends_of_tenant, "the answer that was begun is in the ledger")
+        assert complete(own, SMALL).status_code == 200
+        wait_until(lambda: len(made.ends_of_tenant()) > 1, "so is what came later")
+        assert made.ends_of_tenant() == [(SLOW, "abort"), (SMALL, "length")]
 
 
 def test_several_prompts_go_to_the_last_model(made: Routes, client: httpx.Client) -> None:
