@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import msgspec
 
 from gateway.admin.routing.wire import UpdateRoute
@@ -12,6 +14,9 @@ from gateway.domain.routing.policy.document import Document, nodes_of, payers_of
 from gateway.domain.tenancy.actor import Actor
 from gateway.domain.tenancy.permissions import has_permission
 from gateway.support.patterns import pattern_fault
+
+if TYPE_CHECKING:
+    from gateway.db.pool import Connection
 
 
 async def checked_document(services: AdminServices, wanted: UpdateRoute, caller: Actor, project_id: str) -> str:
@@ -25,7 +30,8 @@ async def checked_document(services: AdminServices, wanted: UpdateRoute, caller:
     wrong = await services.planner.unusable(project_id, caller.organization_id, document)
     if wrong is not None:
         raise unusable(*wrong)
-    await _check_payers(services, caller, document)
+    async with services.database.acquire() as conn:
+        await check_payers(conn, caller, document)
     return msgspec.json.encode(document).decode()
 
 
@@ -36,12 +42,14 @@ def _check_patterns(document: Document) -> None:
             raise refusal(f"{path}.cascade.accept.regex", why)
 
 
-async def _check_payers(services: AdminServices, caller: Actor, document: Document) -> None:
-    """Check that a caller who lets projects pay for copies may write routes of each of them."""
+async def check_payers(conn: Connection, caller: Actor, document: Document) -> None:
+    """Check that a caller who lets projects pay for copies may write routes of each of them.
+
+    Raises InvalidRequest: by the path of the node, where the caller may not, or where there is no such project.
+    """
     for payer, path in payers_of(document).items():
         if has_permission(caller, "routes.write", payer):
-            async with services.database.acquire() as conn:
-                row = await projects.get_project(conn, caller.organization_id, payer)
+            row = await projects.get_project(conn, caller.organization_id, payer)
             if row is not None and row.archived_at is None:
                 continue
         raise refusal(path, "there is no such project whose routes you may write")

@@ -15,7 +15,7 @@ from gateway.admin.common import author
 from gateway.admin.names import check_name, claim_name
 from gateway.admin.organization.projects import active_project, existing_project
 from gateway.admin.paging import Page, page_of_all, read_list_query, wrong_value
-from gateway.admin.routing.documents import checked_document
+from gateway.admin.routing.documents import check_payers, checked_document
 from gateway.admin.routing.wire import (
     CreateRoute,
     DeletedRoute,
@@ -146,7 +146,8 @@ class RouteController(Controller):
         async with services.database.transaction() as conn:
             await active_project(conn, caller.organization_id, project_id)
             before = await _existing(conn, project_id, name)
-            await _version(conn, project_id, before, wanted.version)
+            version = await _version(conn, project_id, before, wanted.version)
+            await check_payers(conn, caller, read_document(version.document.encode()))
             if before.version == wanted.version:
                 return before
             await routes.set_version(conn, project_id, before.id, wanted.version)

@@ -104,7 +104,10 @@ async def test_copies_are_paid_by_projects_whose_routes_the_writer_may_write_alo
     for payer in ("proj_nobody", "x"):
         reply = await operator.post(route, json=document(payer))
         assert (reply.status_code, reply.json()["error"]["param"]) == (400, "document.root.shadow.payer")
+    assert (await operator.post(route, json={"document": ONE})).status_code == 200
     await operator.post(f"/projects/{lab}/archive")
+    reply = await operator.post(f"{route}/rollback", json={"version": 2})
+    assert (reply.status_code, reply.json()["error"]["param"]) == (400, "document.root.shadow.payer")
     reply = await operator.post(f"{acme}/routes", json={"name": "other"} | document(lab))
     assert (reply.status_code, reply.json()["error"]["param"]) == (400, "document.root.shadow.payer")
 
