@@ -7,7 +7,7 @@ gives the time.
 
 from __future__ import annotations
 
-from collections import deque
+from array import array
 
 import msgspec
 
@@ -27,18 +27,23 @@ LATE_SHARE = 0.95
 late, and the share of them that is not."""
 
 
+def _no_times() -> array[float]:
+    return array("d")
+
+
 class Speed(msgspec.Struct):
     """Measured times of one model."""
 
     first_token_ms: float
     token_ms: float
     at_s: float
-    last: deque[tuple[float, float]] = msgspec.field(default_factory=deque)
-    """The last times to a first token, each as (when it was measured in seconds, milliseconds)."""
+    last: array[float] = msgspec.field(default_factory=_no_times)
+    """The last times to a first token: of each the second at which it was measured, then its milliseconds."""
 
     def late_ms(self, now_s: float) -> float | None:
         """Return the time in which 19 of 20 first tokens came lately; None where too few were measured."""
-        times_ms = sorted(first_ms for at_s, first_ms in self.last if now_s - at_s < FORGET_S)
+        pairs = zip(self.last[::2], self.last[1::2], strict=True)
+        times_ms = sorted(first_ms for at_s, first_ms in pairs if now_s - at_s < FORGET_S)
         return times_ms[int(LATE_SHARE * (len(times_ms) - 1))] if len(times_ms) >= LEAST_KEPT else None
 
 
@@ -58,9 +63,9 @@ class Measured:
             speed.first_token_ms += weight * (before.first_token_ms - first_token_ms)
             speed.token_ms += weight * (before.token_ms - token_ms)
             speed.last = before.last
-        speed.last.append((now_s, first_token_ms))
-        if len(speed.last) > NUM_KEPT:
-            speed.last.popleft()
+        speed.last.extend((now_s, first_token_ms))
+        if len(speed.last) > 2 * NUM_KEPT:
+            del speed.last[:2]
         self._known[project_id, model] = speed
         if len(self._known) > MAX_KNOWN:
             del self._known[next(iter(self._known))]
@@ -77,6 +82,6 @@ class Measured:
         failed_s = self._failed_s.get((project_id, model))
         if failed_s is not None and now_s - failed_s < FAILED_S:
             known = self._known.get((project_id, model))
-            return Speed(FAILED_MS, 0.0, failed_s, deque() if known is None else known.last)
+            return Speed(FAILED_MS, 0.0, failed_s, _no_times() if known is None else known.last)
         speed = self._known.get((project_id, model))
         return speed if speed is not None and now_s - speed.at_s < FORGET_S else None
