@@ -82,15 +82,17 @@ class RoutedRequests:
         Raises ModelNotFound: when no target can be used.
         Raises the error of the last step that was tried.
         """
-        steps = Steps(await self._plan(context, policy, asked))
         budgets = self._budgets.sent(policy.id, time.monotonic())
+        planned = await self._plan(context, policy, asked)
+        steps = Steps(planned, partial(self._may_wait, context, policy, budgets))
         while steps.step is not None:
+            await self._wait(context, steps.step.wait_ms)
             context.check()
             try:
                 run = await self._at_step(context, policy, steps, budgets, try_at)
             except GatewayError as error:
                 self._failed(context, policy, steps, error)
-                if not steps.advance(kind_of(error)) or not await self._waited(context, policy, steps, budgets):
+                if not steps.advance(kind_of(error)):
                     raise
                 continue
             self._began(context, policy, steps, run, asked)
@@ -147,20 +149,21 @@ class RoutedRequests:
         run.serves()
         return run
 
-    async def _waited(self, context: RequestContext, policy: RoutedPolicy, steps: Steps, budgets: RouteBudgets) -> bool:
-        """Wait before a step that begins a further round; return False where it may not begin, since the route has
-        tried too much again lately or the wait would outlast the request's deadline."""
-        assert steps.step is not None
-        if not steps.step.wait_ms:
-            return True
-        loop = asyncio.get_running_loop()
-        end_s = loop.time() + steps.step.wait_ms / 1e3
+    def _may_wait(self, context: RequestContext, policy: RoutedPolicy, budgets: RouteBudgets, wait_ms: int) -> bool:
+        """Tell whether a further round may begin after a wait: not where the route has tried too much again lately, or
+        where the wait would outlast the request's deadline."""
+        end_s = asyncio.get_running_loop().time() + wait_ms / 1e3
         is_allowed = (context.deadline is None or end_s < context.deadline) and budgets.retries.take(time.monotonic())
         self._metrics.retried(_label(policy), is_allowed=is_allowed)
-        while is_allowed and (left_s := end_s - loop.time()) > 0:
+        return is_allowed
+
+    async def _wait(self, context: RequestContext, wait_ms: int) -> None:
+        """Wait before a step, as long as its client does."""
+        loop = asyncio.get_running_loop()
+        end_s = loop.time() + wait_ms / 1e3
+        while (left_s := end_s - loop.time()) > 0:
             await asyncio.sleep(min(left_s, CHECK_S))
             context.check()
-        return is_allowed
 
     def _hedging(self, policy: RoutedPolicy, own_id: str, delay_ms: float, budgets: RouteBudgets) -> Hedging:
         """Return when a second try at a prompt begins. own_id: of the prompt's row in the ledger."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from gateway.domain.errors import (
     ENGINE_UNAVAILABLE,
     BackendFailed,
@@ -28,7 +30,9 @@ ATTEMPTS_PER_STEP = 8
 class Steps:
     """The place in a plan."""
 
-    def __init__(self, planned: Planned) -> None:
+    def __init__(self, planned: Planned, may_wait: Callable[[int], bool]) -> None:
+        """may_wait: tells whether the request may be tried again after so many milliseconds; asked once before each
+        such step, when an error leads there."""
         self.number = 0
         """The number of the step that is tried."""
         self.num_tried = 1
@@ -39,6 +43,8 @@ class Steps:
         """The numbers of the attempts that the step may make."""
         self.row = 0
         """The number of the step's row in the ledger: each answer that was not accepted has a row of its own."""
+        self._may_wait = may_wait
+        self._waits: dict[int, bool] = {}  # by the number of the step that would begin after a wait
         self._tried: list[tuple[str, str]] = []
         self._steps = planned.plan.steps
         self._found = planned.found
@@ -60,7 +66,7 @@ class Steps:
 
     def follows(self, error: GatewayError) -> bool:
         """Tell whether another step follows an error of this one."""
-        return kind_of(error) in self._steps[self.number].then
+        return self._next(kind_of(error)) is not None
 
     @property
     def tried(self) -> str:
@@ -73,12 +79,21 @@ class Steps:
 
     def advance(self, kind: Outcome | None) -> bool:
         """Go to the step that follows an error; return False where none does."""
-        following = None if kind is None else self._steps[self.number].then.get(kind)
+        following = self._next(kind)
         if following is None:
             return False
         self.number = following
         self.num_tried += 1
         return True
+
+    def _next(self, kind: Outcome | None) -> int | None:
+        """Return the number of the step that follows an outcome; None where none does, or may."""
+        following = None if kind is None else self._steps[self.number].then.get(kind)
+        if following is None or not (wait_ms := self._steps[following].wait_ms):
+            return following
+        if following not in self._waits:
+            self._waits[following] = self._may_wait(wait_ms)
+        return following if self._waits[following] else None
 
     def use_attempts(self) -> None:
         """Know that the step has sent an attempt: those of the next one have further numbers. The first attempt that

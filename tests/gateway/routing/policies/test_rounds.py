@@ -20,6 +20,7 @@ from tests.gateway.routing.policies.routes import (
     limit_one_at_a_time,
     target,
 )
+from tests.installation.waiting import wait_until
 
 
 def retries(gateway: LiveGateway, made: Routes, route: str) -> dict[str, float]:
@@ -57,6 +58,22 @@ def test_an_outage_is_not_multiplied(dsn_of_all: str, gateway: LiveGateway, clie
         allowed = retries(gateway, made, route)["allowed"]
         assert 0 < allowed <= SHARE * num_requests + FLOOR_PER_S * (elapsed_s + 1)
         assert retries(gateway, made, route)["refused"] > 0
+
+
+def test_a_failure_that_no_round_follows_is_the_requests_end(
+    dsn_of_all: str, gateway: LiveGateway, client: httpx.Client
+) -> None:
+    num_requests = 60
+    with another_tenant(dsn_of_all, gateway, "failing") as (made, own):
+        route = made.make("failing", {"fallback": {"nodes": [target(BROKEN)], "rounds": 2}})
+        with ThreadPoolExecutor(8) as threads:
+            replies = [each.status_code for each in threads.map(lambda _: complete(own, route), range(num_requests))]
+        assert replies == [502] * num_requests
+        assert retries(gateway, made, route).get("refused", 0) > 0
+        wait_until(lambda: made.num_requests_of_tenant() == num_requests, "each request is in the ledger once")
+        ends = [end for _, end in made.ends_of_tenant()]
+        assert ends.count("error") == num_requests
+        assert ends.count("superseded") == retries(gateway, made, route)["allowed"]
 
 
 def test_a_request_that_waits_for_a_round_holds_no_place(
