@@ -225,6 +225,7 @@ async def running_services(settings: Settings, *, model_dir: Path, dsn: str) -> 
             notes,
             planner,
             metrics.shadows,
+            metrics.routes,
             default_max_tokens=settings.default_max_tokens,
             max_shadows=settings.max_shadows,
         )

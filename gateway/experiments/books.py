@@ -16,7 +16,8 @@ import msgspec
 from gateway.db.experiments.events import Taken, UnitId, lock, take, try_lock
 from gateway.db.experiments.feedback.counts import Difference, differences, drop_withdrawn, write_counted
 from gateway.db.experiments.scopes import Scope, find_scopes
-from gateway.db.experiments.sums import Total, add_total
+from gateway.db.experiments.sums.adding import add_total
+from gateway.db.experiments.sums.total import Total
 from gateway.db.experiments.units import (
     MAX_RECOUNTED,
     UnitRow,

@@ -14,7 +14,8 @@ import msgspec
 from gateway.db.experiments.events import Request, UnitId, UsageRow
 from gateway.db.experiments.scopes import Scope, find_scopes
 from gateway.db.experiments.segments import SegmentTotal, by_value, load_segments
-from gateway.db.experiments.sums import Total, load_time_totals, load_total, load_totals
+from gateway.db.experiments.sums.total import Total
+from gateway.db.experiments.sums.whole import load_time_totals, load_total, load_totals
 from gateway.db.experiments.units import (
     UnitRow,
     UnitRows,

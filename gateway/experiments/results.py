@@ -17,7 +17,14 @@ from gateway.db.experiments.events import Waiting, waiting
 from gateway.db.experiments.looks import LookRow, find_look, keep_look
 from gateway.db.experiments.scopes import Scope, find_scopes
 from gateway.db.experiments.segments import load_segment_sums, load_segment_units
-from gateway.db.experiments.sums import DayUnits, load_ages, load_reasons, load_sums, load_times, load_units_by_day
+from gateway.db.experiments.sums.reading import (
+    DayUnits,
+    load_ages,
+    load_reasons,
+    load_sums,
+    load_times,
+    load_units_by_day,
+)
 from gateway.db.experiments.units import busy_units, num_noted_alone
 from gateway.domain.errors import NotFound
 from gateway.domain.experiments import allocation, metrics

@@ -91,20 +91,32 @@ class Meter:
         self._copier.wake()
 
     def superseded(self, usage: UsageRecord, *, engine_id: str, source: Acknowledged | None) -> None:
-        self._superseded[usage.request_id, usage.attempt] = None
-        if len(self._superseded) > MAX_SUPERSEDED:
-            self._superseded.pop(next(iter(self._superseded)))
+        self._know_superseded(usage.request_id, (usage.attempt,))
         self._limiter.superseded(usage.request_id)
         self.record(usage, engine_id=engine_id, source=source, ttft_ms=None, latency_ms=None)
+
+    def has_sent(self, request_id: str, attempts: Iterable[int]) -> bool:
+        """Tell whether one of these attempts at a request went out and still runs, or is superseded."""
+        running = self._journal.unsettled.running
+        return any((request_id, each) in running or (request_id, each) in self._superseded for each in attempts)
 
     def supersede(self, request_id: str, attempts: Iterable[int]) -> None:
         """Know beforehand that attempts at a request are the operator's, whatever they are found to have used: another
         attempt takes their place."""
+        self._know_superseded(request_id, attempts)
+        self._limiter.superseded(request_id)
+
+    def outrun(self, request_id: str, attempts: range, by: range) -> None:
+        """Know that attempts at a request are the operator's, while others at the same reservation go on."""
+        self._know_superseded(request_id, attempts)
+        if self.has_sent(request_id, by):
+            self._limiter.dispatched(request_id)
+
+    def _know_superseded(self, request_id: str, attempts: Iterable[int]) -> None:
         for attempt in attempts:
             self._superseded[request_id, attempt] = None
             if len(self._superseded) > MAX_SUPERSEDED:
                 self._superseded.pop(next(iter(self._superseded)))
-        self._limiter.superseded(request_id)
 
     def _has_tag(self, usage: UsageRecord) -> bool:
         """Tell whether a usage says whom to bill, as everything that was sent from here does."""

@@ -25,6 +25,7 @@ from gateway.observability.engine_metrics import EngineCollector
 from gateway.observability.experiment_metrics import ExperimentMetrics
 from gateway.observability.journal_metrics import JournalMetrics
 from gateway.observability.request_metrics import RequestMetrics
+from gateway.observability.route_metrics import RouteMetrics
 
 if TYPE_CHECKING:  # `serve` merges the gateways' metrics without what a pool loads: tokenizers
     from gateway.backends.pool import Pool
@@ -56,6 +57,7 @@ class Metrics:
         self._requests = RequestMetrics(registry)
         self.journal = JournalMetrics(registry, rendered)
         self.experiments = ExperimentMetrics(registry)
+        self.routes = RouteMetrics(registry)
         self._http_requests = Counter(
             "lorikeet_http_requests",
             "HTTP requests answered, by method, route and status.",
@@ -83,8 +85,8 @@ class Metrics:
         )
         self.shadows = Counter(
             "lorikeet_shadows",
-            "Copies of requests for shadow arms of experiments, by what became of them: answered, failed, or the "
-            "reason why the copy did not run.",
+            "Copies of requests for shadow arms of experiments and for routes, by what became of them: answered, "
+            "failed, or the reason why the copy did not run.",
             ["outcome"],
             registry=registry,
         )

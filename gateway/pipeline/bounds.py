@@ -1,4 +1,4 @@
-"""How large the numbers of a request may be: by the model's context and vocabulary, and by its tenant's bounds.
+"""Bounds of the numbers of a request: the model's context and vocabulary, and its tenant's own.
 
 Every refusal names the field as the client calls it. Pure; knows no backend.
 """
@@ -17,7 +17,7 @@ MAX_LOGPROB_VALUES = 1 << 22
 
 
 def completion_bound(context: int, sizes: Sizes, num_prompt_tokens: int, request: TextRequest, default: int) -> int:
-    """The most tokens to generate, such that prompt and completion fit the context and the tenant's bounds."""
+    """Return the most tokens to generate, such that prompt and completion fit the context and the tenant's bounds."""
     check_prompt(sizes, num_prompt_tokens, request.names.prompt)
     left, min_tokens = context - num_prompt_tokens, request.sampling.min_tokens
     needed = 1 if request.max_tokens is None else request.max_tokens
@@ -88,6 +88,10 @@ def too_long(
 
 
 def check_ids(field: str, token_ids: Collection[int], vocab_size: int) -> None:
+    """Check that token ids are of the model\'s vocabulary.
+
+    Raises InvalidRequest: when one is not.
+    """
     if not token_ids or 0 <= min(token_ids) <= max(token_ids) < vocab_size:
         return
     for token_id in token_ids:
@@ -100,6 +104,10 @@ def check_ids(field: str, token_ids: Collection[int], vocab_size: int) -> None:
 
 
 def check_at_most(field: str, value: int, bound: int) -> None:
+    """Check a number against its bound.
+
+    Raises InvalidRequest: when it is larger.
+    """
     if value > bound:
         raise InvalidRequest(f"'{field}' must be at most {bound} with this model.", param=field, code="invalid_value")
 
@@ -124,7 +132,7 @@ def check_dimensions(dimensions: int | None, size: int, sizes: tuple[int, ...]) 
 
 
 def num_logprob_values(request: GenerateRequest) -> int:
-    """The most log-probabilities that may have to be shown of a request's prompt and completions."""
+    """Return the most log-probabilities that may have to be shown of a request's prompt and completions."""
     sampling, num_values = request.sampling, 0
     if sampling.num_logprobs is not None:
         num_values += sampling.max_tokens * (1 + sampling.num_logprobs)

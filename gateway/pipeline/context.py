@@ -59,7 +59,7 @@ class RequestContext(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def fair_account(self) -> str:
-        """The account by which engines and tokenizing are fair to the request."""
+        """Return the account by which engines and tokenizing are fair to the request."""
         return self.account or self.principal.project_id
 
     def check(self) -> None:

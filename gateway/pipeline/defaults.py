@@ -42,7 +42,7 @@ def with_treatment(request: TextRequest, treatment: Treatment) -> tuple[TextRequ
 
 
 def with_defaults(request: TextRequest, defaults: Defaults) -> TextRequest:
-    """The request, and what it leaves open as the adapter has it."""
+    """Return the request, and what it leaves open as the adapter has it."""
     if defaults == NO_DEFAULTS:
         return request
     chosen = {
@@ -58,7 +58,7 @@ def with_defaults(request: TextRequest, defaults: Defaults) -> TextRequest:
 
 
 def with_system_prompt(prompt: Prompt, defaults: Defaults) -> Prompt:
-    """A conversation without a system message gets the adapter's, if that has one."""
+    """Return a prompt; a conversation without a system message gets the adapter's, if that has one."""
     if not defaults.system_prompt:
         return prompt
     return _with_prompt(prompt, defaults.system_prompt, replaces=False)

@@ -15,9 +15,9 @@ MAX_QUEUED = 64
 
 
 async def merged(sources: Sequence[AsyncGenerator[T]]) -> AsyncGenerator[tuple[int, T]]:
-    """(index of the source, item) in the order in which items come; at most MAX_PROMPTS_AT_ONCE sources run at a time.
+    """Yield each item with the index of its source, in the order in which items come.
 
-    The first error ends everything. Closing it closes every source.
+    At most MAX_PROMPTS_AT_ONCE sources run at a time. The first error ends everything. Closing it closes every source.
     """
     if len(sources) == 1:
         async with aclosing(sources[0]) as only:
@@ -55,7 +55,7 @@ async def merged(sources: Sequence[AsyncGenerator[T]]) -> AsyncGenerator[tuple[i
 
 
 async def all_of(jobs: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
-    """Their results in order; at most MAX_PROMPTS_AT_ONCE run at a time. The first error ends everything."""
+    """Return their results in order; at most MAX_PROMPTS_AT_ONCE run at a time. The first error ends everything."""
     if len(jobs) == 1:
         return [await jobs[0]]
     places = asyncio.Semaphore(MAX_PROMPTS_AT_ONCE)

@@ -1,7 +1,7 @@
 """The requests of clients to the pipeline, once their bodies are understood: no field's name and no bound of the API is
 here.
 
-A request still holds text, and leaves open what its client did not say; `Pipeline.prepare` turns it into one the engine
+A request still holds text, and leaves open what its client did not say; `Preparation` turns it into one the engine
 understands.
 """
 
@@ -48,7 +48,7 @@ class TextRequest(msgspec.Struct, frozen=True, kw_only=True):
     stop: tuple[str, ...] = ()
     """Strings that end the text."""
     style: TextStyle = PLAIN
-    """How the text is shown."""
+    """The form in which the text is shown."""
     prediction: str = ""
     """The completion that the client expects; "" is none."""
     add_special_tokens: bool = True
@@ -68,7 +68,7 @@ class EmbeddingRequest(msgspec.Struct, frozen=True, kw_only=True):
     names: FieldNames
     pooling: Literal["last", "mean"]
     dimensions: int | None = None
-    """How many numbers of the embedding the client wants; None: all."""
+    """The number of values of the embedding that the client wants; None: all."""
     add_special_tokens: bool = True
     max_prompt_tokens: int | None = None
     keeps_first: bool = False

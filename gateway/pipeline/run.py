@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
+from functools import partial
 
 import msgspec
 import structlog
@@ -26,12 +27,14 @@ from gateway.domain.errors import (
 from gateway.domain.limits.refusal import Headers
 from gateway.domain.routing.retry_budget import RetryBudget
 from gateway.metering.tag import MeterTag
-from gateway.pipeline.attempts import Restarted, embedded, generated, never
-from gateway.pipeline.begun import begun
 from gateway.pipeline.collected import Collected, Collector
 from gateway.pipeline.context import RequestContext
+from gateway.pipeline.items.attempts import Restarted, embedded, generated, never
+from gateway.pipeline.items.begun import begun
+from gateway.pipeline.items.hedged import Hedging, hedged
+from gateway.pipeline.items.timed import Took, timed
+from gateway.pipeline.items.whole import gathered, replayed
 from gateway.pipeline.merge import all_of, merged
-from gateway.pipeline.timed import Took, timed
 from gateway.routing.route import RoutedAdapter
 
 log = structlog.get_logger(__name__)
@@ -50,7 +53,7 @@ class Prepared(msgspec.Struct, frozen=True):
 
     @property
     def max_tokens(self) -> int:
-        """The most tokens of each of the prompt's completions."""
+        """Return the most tokens of each of the prompt's completions."""
         return self.generation.request.sampling.max_tokens
 
 
@@ -95,15 +98,22 @@ class Run:
         self._before_end: Callable[[Collected], Awaitable[None]] | None = None
         self.give_back = close
         """Gives the reservation back, where another run takes this one's place."""
+        self.instant_ns: int | None = None
+        """The time of the request in Unix nanoseconds, which its rows in the ledger have."""
+        self.serves: Callable[[], None] = _nothing
+        """To be called, where another run could have taken this one's place, once none does."""
         self.log_fields: dict[str, str] = {}
         """More fields of the request's log line."""
         self.took: Took | None = None
         """Called with the speed of the first prompt's answer."""
+        self._whole: list[Item | Restarted] = []
+        self.hedging: Hedging | None = None
+        """When the prompt of a request that has but one is tried at another replica as well."""
         self._begun: AsyncGenerator[Item | Restarted] | None = None
 
     @property
     def token_bytes(self) -> Callable[[int], bytes]:
-        """The bytes of a token id's text, which need not be whole characters."""
+        """Return what gives the bytes of a token id's text, which need not be whole characters."""
         if "token_ids" not in self._pool.capabilities.features:
             return _no_bytes
         return self._pool.tokenizer.token_bytes
@@ -114,9 +124,9 @@ class Run:
 
     @property
     def fingerprint(self) -> str | None:
-        """The digest of all that an answer with a seed depends on beside its request; None while no engine is known.
+        """Return the digest of all that an answer with a seed depends on beside its request.
 
-        An adapter counts by its version: its content only its owner may compare.
+        None while no engine is known. An adapter counts by its version: its content only its owner may compare.
         """
         backend, adapter = self._pool.capabilities.fingerprint, self._adapter
         if not backend:
@@ -145,6 +155,25 @@ class Run:
         except (InvalidRequest, BackendFailed) as error:
             raise self._for_caller(error, prepared) from None
         has_begun = True
+
+    async def begin_whole(
+        self, bound_s: float | None, is_followed: Callable[[GatewayError], bool], give_up: Callable[[], None]
+    ) -> Collected:
+        """Run the prompt of a request that has but one to its end, and return its answer, which `serve_whole` has read
+        later. Another run may take this one's place after any error that `is_followed` is true of. Arguments and errors
+        as of `begin`."""
+        (prepared,) = self._prepared
+        source = self._source(prepared, may_restart=True, is_followed=is_followed)
+        try:
+            coming = await begun(source, bound_s, self._context.check, give_up)
+            self._whole, answer = await gathered(coming, prepared.generation.request.n, self._context.check)
+        except (InvalidRequest, BackendFailed) as error:
+            raise self._for_caller(error, prepared) from None
+        return answer
+
+    def serve_whole(self) -> None:
+        """Have the answer read that `begin_whole` returned."""
+        self._begun, self._whole = replayed(self._whole), []
 
     def before_end(self, take: Callable[[Collected], Awaitable[None]]) -> None:
         """Await `take` with each prompt's whole answer before the prompt's last item is yielded."""
@@ -190,11 +219,14 @@ class Run:
         if is_first and self._begun is not None:
             source, self._begun = self._begun, None
             return source
-        source = generated(
+        begin: Callable[..., AsyncGenerator[Item | Restarted]] = generated
+        if self.hedging is not None and len(self._prepared) == 1:
+            begin = partial(hedged, hedging=self.hedging)
+        source = begin(
             self._pool,
             prepared.generation,
             self._budget,
-            self._told_of(prepared),
+            on_unanswered=self._told_of(prepared),
             may_restart=may_restart,
             is_followed=is_followed,
         )
@@ -282,6 +314,10 @@ class Run:
         }
         param = error.param or fields.get(error.code, prepared.grammar_field)
         return InvalidRequest(error.message, param=param, code=error.code)
+
+
+def _nothing() -> None:
+    pass
 
 
 def _no_bytes(token_id: int) -> bytes:

@@ -61,15 +61,24 @@ class Shadow(msgspec.Struct, frozen=True):
     """Told what became of the copy, once."""
     exposure: Exposure | None = None
     """The shadow arm, where an experiment asks for the copy."""
+    suffix: str = ""
+    """The end of the copy's id, where several copies of one request may run."""
+
+    @property
+    def id(self) -> str:
+        """Return the id of the copy's row in the ledger."""
+        return self.context.request_id + ID_SUFFIX + self.suffix
 
     @property
     def own_context(self) -> RequestContext:
-        """The context in which the copy runs. Its account is the caller's, whoever pays: cached prompts of one project
-        are never met by another."""
+        """Return the context in which the copy runs.
+
+        Its account is the caller's, whoever pays: cached prompts of one project are never met by another.
+        """
         loop, context = asyncio.get_running_loop(), self.context
         return RequestContext(
             principal=self.payer,
-            request_id=context.request_id + ID_SUFFIX,
+            request_id=self.id,
             model=context.model,
             endpoint=context.endpoint,
             deadline=loop.time() + MAX_RUN_S,
@@ -117,6 +126,7 @@ class Shadows:
         return not self._running and not self._num_waiting
 
     def start(self) -> None:
+        """Take copies from now on."""
         self._is_open = self._max_running > 0
 
     async def stop(self) -> None:
@@ -222,7 +232,7 @@ class Shadows:
         if task.cancelled():
             self._end(shadow, "failed")
         elif (error := task.exception()) is not None:
-            log.error("shadow_failed", request_id=shadow.context.request_id + ID_SUFFIX, exc_info=error)
+            log.error("shadow_failed", request_id=shadow.id, exc_info=error)
             self._end(shadow, "failed")
         else:
             self._end(shadow, task.result())

@@ -48,7 +48,7 @@ class RoutedArm(msgspec.Struct, frozen=True):
 
     name: str
     model: str
-    """What limits, prices and allow-lists know the arm by: `<base>` or `<base>:<adapter>`."""
+    """The name by which limits, prices and allow-lists know the arm: `<base>` or `<base>:<adapter>`."""
     route: Route | None
     """None where the version or the pool of the arm is gone, or where the project may not use the pool."""
 
@@ -79,7 +79,7 @@ class RunningExperiment(msgspec.Struct, frozen=True):
 
     @property
     def control(self) -> Route | None:
-        """The route of the arm that everybody gets without an experiment."""
+        """Return the route of the arm that everybody gets without an experiment."""
         return self.arms[CONTROL].route
 
     def is_in(self, allowed: Collection[str] | None) -> bool:

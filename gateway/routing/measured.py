@@ -1,16 +1,34 @@
-"""How fast the models of projects have answered lately, as routes measure it. Kept in the memory of one gateway.
+"""Speeds with which the models of projects have answered lately, as routes measure them, in the memory of one gateway.
 
 Times are averages in which an answer of half a minute ago counts half. What was not measured for a while is forgotten,
-so that a policy tries it again. Knows no clock: the caller gives the time.
+so that a policy tries it again; what has just failed counts as very slow for a few seconds. Knows no clock: the caller
+gives the time.
 """
 
 from __future__ import annotations
+
+from array import array
 
 import msgspec
 
 HALF_LIFE_S = 30.0
 FORGET_S = 120.0
 MAX_KNOWN = 10_000
+
+FAILED_S = 10.0
+FAILED_MS = 60_000.0
+"""The time to the first token that a model is said to have in the seconds after a failure."""
+
+
+NUM_KEPT = 64
+LEAST_KEPT = 20
+LATE_SHARE = 0.95
+"""The times to first tokens of each model that are kept one by one, the least of them by which anybody can tell what is
+late, and the share of them that is not."""
+
+
+def _no_times() -> array[float]:
+    return array("d")
 
 
 class Speed(msgspec.Struct):
@@ -19,6 +37,14 @@ class Speed(msgspec.Struct):
     first_token_ms: float
     token_ms: float
     at_s: float
+    last: array[float] = msgspec.field(default_factory=_no_times)
+    """The last times to a first token: of each the second at which it was measured, then its milliseconds."""
+
+    def late_ms(self, now_s: float) -> float | None:
+        """Return the time in which 19 of 20 first tokens came lately; None where too few were measured."""
+        pairs = zip(self.last[::2], self.last[1::2], strict=True)
+        times_ms = sorted(first_ms for at_s, first_ms in pairs if now_s - at_s < FORGET_S)
+        return times_ms[int(LATE_SHARE * (len(times_ms) - 1))] if len(times_ms) >= LEAST_KEPT else None
 
 
 class Measured:
@@ -26,6 +52,7 @@ class Measured:
 
     def __init__(self) -> None:
         self._known: dict[tuple[str, str], Speed] = {}
+        self._failed_s: dict[tuple[str, str], float] = {}  # when each failed last, the latest last
 
     def add(self, project_id: str, model: str, now_s: float, *, first_token_ms: float, token_ms: float) -> None:
         """Count one answer. token_ms: the mean time of each token after the first."""
@@ -35,11 +62,26 @@ class Measured:
             weight = 0.5 * 0.5 ** ((now_s - before.at_s) / HALF_LIFE_S)
             speed.first_token_ms += weight * (before.first_token_ms - first_token_ms)
             speed.token_ms += weight * (before.token_ms - token_ms)
+            speed.last = before.last
+        speed.last.extend((now_s, first_token_ms))
+        if len(speed.last) > 2 * NUM_KEPT:
+            del speed.last[:2]
         self._known[project_id, model] = speed
         if len(self._known) > MAX_KNOWN:
             del self._known[next(iter(self._known))]
 
+    def failed(self, project_id: str, model: str, now_s: float) -> None:
+        """Count an answer that failed or came too late."""
+        self._failed_s.pop((project_id, model), None)
+        self._failed_s[project_id, model] = now_s
+        if len(self._failed_s) > MAX_KNOWN:
+            del self._failed_s[next(iter(self._failed_s))]
+
     def find(self, project_id: str, model: str, now_s: float) -> Speed | None:
         """Return the speed of a model; None where it was not measured lately."""
+        failed_s = self._failed_s.get((project_id, model))
+        if failed_s is not None and now_s - failed_s < FAILED_S:
+            known = self._known.get((project_id, model))
+            return Speed(FAILED_MS, 0.0, failed_s, _no_times() if known is None else known.last)
         speed = self._known.get((project_id, model))
         return speed if speed is not None and now_s - speed.at_s < FORGET_S else None

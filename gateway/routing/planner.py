@@ -11,7 +11,7 @@ from collections.abc import Callable
 import msgspec
 
 from gateway.domain.limits.work import Prices
-from gateway.domain.routing.policy.document import Document, targets_of
+from gateway.domain.routing.policy.document import Document, copy_targets_of, targets_of
 from gateway.domain.routing.policy.facts import Facts, TargetFacts
 from gateway.domain.routing.policy.plan import Plan
 from gateway.domain.routing.policy.walk import walk
@@ -61,11 +61,15 @@ class Planner:
         """
         found: dict[str, Route | RunningExperiment] = {}
         targets = {}
-        for target in targets_of(document):
+        answering = targets_of(document)
+        for target in answering | copy_targets_of(document):
             each = await self._look_up(project_id, organization_id, target)
             route = each.control if isinstance(each, RunningExperiment) else each
             if isinstance(each, RoutedPolicy) or each is None or not isinstance(route, Route):
                 targets[target] = _GONE
+                continue
+            if isinstance(each, RunningExperiment) and target not in answering:
+                targets[target] = _GONE  # copies are no part of an experiment
                 continue
             found[target] = each
             targets[target] = self._facts_of(project_id, organization_id, route, facts.tier)
@@ -80,6 +84,9 @@ class Planner:
         for target, path in targets_of(document).items():
             found = await self._resolver.look_up(project_id, organization_id, target)
             if found is None or isinstance(found, RoutedPolicy):
+                return path, target
+        for target, path in copy_targets_of(document).items():
+            if not isinstance(await self._resolver.look_up(project_id, organization_id, target), Route):
                 return path, target
         return None
 
@@ -97,11 +104,13 @@ class Planner:
 
     def _facts_of(self, project_id: str, organization_id: str, route: Route, tier: str) -> TargetFacts:
         price = self._prices.most(organization_id, project_id, route.model, tier, time.time_ns())
-        speed = self.measured.find(project_id, route.model, time.monotonic())
+        now_s = time.monotonic()
+        speed = self.measured.find(project_id, route.model, now_s)
         return TargetFacts(
             is_ready=self._is_ready(route.base),
             input_nanos=price.input // BASIS_POINTS,
             output_nanos=price.output // BASIS_POINTS,
             first_token_ms=None if speed is None else speed.first_token_ms,
+            late_ms=None if speed is None else speed.late_ms(now_s),
             token_ms=None if speed is None else speed.token_ms,
         )

@@ -6,7 +6,7 @@ from collections.abc import Collection
 
 import msgspec
 
-from gateway.domain.routing.policy.document import Document, targets_of
+from gateway.domain.routing.policy.document import Document, copy_targets_of, targets_of
 from gateway.routing.route import OwnName
 
 
@@ -22,10 +22,12 @@ class RoutedPolicy(msgspec.Struct, frozen=True):
 
     @property
     def label(self) -> str:
-        """The name of the route as a reply gives it."""
+        """Return the name of the route as a reply gives it."""
         return f"{self.name}@{self.version}"
 
     def is_in(self, allowed: Collection[str] | None) -> bool:
         """Tell whether these models include the route, which then may use all its targets, or every one of these; None
         stands for all models."""
-        return allowed is None or self.name in allowed or all(each in allowed for each in targets_of(self.document))
+        if allowed is None or self.name in allowed:
+            return True
+        return all(each in allowed for each in (*targets_of(self.document), *copy_targets_of(self.document)))

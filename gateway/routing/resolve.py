@@ -27,7 +27,8 @@ from gateway.domain.errors import ModelNotFound, Overloaded
 from gateway.domain.experiments.treatment import Treatment
 from gateway.domain.routing.bases import Bases
 from gateway.domain.routing.model_string import Wanted, read_model
-from gateway.domain.routing.policy.document import read_document, targets_of
+from gateway.domain.routing.policy.checks import read_document
+from gateway.domain.routing.policy.document import targets_of
 from gateway.domain.tenancy.principal import Principal
 from gateway.routing.experiments import ExperimentLoader, ProjectKey, RunningExperiment
 from gateway.routing.policies import RoutedPolicy
@@ -53,7 +54,7 @@ class Resolver:
         self._database = database
         self._experiments = ExperimentLoader(database, bases, project_key)
         self.bases = bases
-        """What is served, and who may use it."""
+        """The base models that are served, each with those who may use it."""
         self._found: dict[str, dict[str, Found]] = {}  # by project and model string
         self._borrowers: dict[str, set[str]] = {}  # projects for which something of an owner's was found
         self._generation = 0  # an answer asked for under an older one may be stale and is not remembered

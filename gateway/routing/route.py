@@ -1,4 +1,4 @@
-"""Where a request goes: a base model, and perhaps an adapter and an arm's treatment. Plain data."""
+"""The route of a request: a base model, and perhaps an adapter and an arm's treatment. Plain data."""
 
 from __future__ import annotations
 
@@ -13,19 +13,22 @@ from gateway.domain.experiments.treatment import Treatment
 
 
 class RoutedAdapter(msgspec.Struct, frozen=True):
-    """One version of an adapter. id: the adapter's. key: of its content, as engines know it. is_shared: another project
-    of the organization owns it. created_at: of the name it was asked for by."""
+    """One version of an adapter."""
 
     id: str
+    """The id of the adapter."""
     ref: AdapterRef
     key: str
+    """The key of the version's content, as engines know it."""
     defaults: Defaults
     created_at: datetime.datetime
+    """The time at which the name was made that the adapter was asked for by."""
     is_shared: bool
+    """True where another project of the organization owns the adapter."""
 
     @property
     def label(self) -> str:
-        """The name of the adapter as a reply gives it."""
+        """Return the name of the adapter as a reply gives it."""
         return f"{self.ref.name}@{self.ref.version}"
 
 
@@ -35,22 +38,21 @@ class OwnName(msgspec.Struct, frozen=True):
     project_id: str
     created_at: datetime.datetime
     has_several_targets: bool = False
-    """Whether other requests by this name may go elsewhere."""
+    """True where other requests by this name may go elsewhere."""
 
 
 class Route(msgspec.Struct, frozen=True):
-    """Where a request goes: the pool of a base model, and the adapter to apply there.
-
-    id: what it was asked for by. model: what limits, prices, allow-lists and the ledger know it by, `<base>` or
-    `<base>:<adapter>`, whatever the version.
-    """
+    """The place that a request goes to: the pool of a base model, and the adapter to apply there."""
 
     id: str
+    """The model string that the route was asked for by."""
     model: str
+    """The name by which limits, prices, allow-lists and the ledger know the route: `<base>` or `<base>:<adapter>`,
+    whatever the version."""
     base: str
     adapter: RoutedAdapter | None = None
     treatment: Treatment | None = None
-    """What the name changes in requests beside the model: of an experiment's arm, or of the alias that one became."""
+    """The changes that the name makes to requests: those of an experiment's arm, or of the alias that one became."""
     named: OwnName | None = None
     """The project's own name, where the route was asked for by one."""
 

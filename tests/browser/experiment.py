@@ -9,7 +9,8 @@ from typing import Any
 import asyncpg
 import httpx
 
-from gateway.db.experiments.sums import Total, add_total
+from gateway.db.experiments.sums.adding import add_total
+from gateway.db.experiments.sums.total import Total
 from gateway.domain.experiments.feedback.judged import judge_key
 from gateway.domain.experiments.units import NO_ROWS, Counts, Did, First, UnitState, changes, rows_of
 from tests.gateway.live import BASE

@@ -47,6 +47,14 @@ ADAPTERS = {
     "umbrella": ("clinic-notes",),
     "hooli": (),
 }
+ROUTE: dict[str, Any] = {
+    "root": {
+        "conditional": {
+            "cases": [{"when": {"metadata": {"plan": "paid"}}, "node": {"hedge": {"node": {"target": BASE}}}}],
+            "otherwise": {"fallback": {"nodes": [{"target": BASE}, {"target": BASE}], "first_token_ms": 3000}},
+        }
+    }
+}
 SOURCES = "https://adapters.example/"
 HOURS_OF_HISTORY = 48
 DAYS_OF_OLD_USAGE = 62
@@ -158,6 +166,7 @@ def _seed(url: str, operator_key: str) -> tuple[dict[str, str], dict[str, str]]:
             ("globex", "tokens", 500_000),
         ):
             post(f"/projects/{projects[name]}/limits", {"unit": unit, "max": most, "window": "day"})
+        post(f"/projects/{projects['acme']}/routes", {"name": "assistant", "document": ROUTE})
     return projects, keys
 
 

@@ -48,6 +48,8 @@ VIEWS = {
     "tenant-limits": "tenants/{acme}/limits",
     "tenant-members": "tenants/{acme}/members",
     "tenant-adapters": "tenants/{acme}/adapters",
+    "tenant-routes": "tenants/{acme}/routes",
+    "route": "tenants/{acme}/routes/assistant",
     "tenant-refusals": "tenants/{acme}/refusals",
     "tenant-changes": "tenants/{acme}/changes",
     "tenant-settings": "tenants/{acme}/settings",

@@ -98,9 +98,13 @@ function Prices({ request }) {
 }
 
 function Attempts({ request }) {
-  const rows = request.attempts.map((attempt) => ({ ...attempt, currency: request.currency, key: `${attempt.request_id} ${attempt.attempt} ${attempt.revision}` }));
+  const numbers = [...new Set(request.attempts.map(({ attempt }) => attempt))].sort((a, b) => a - b);
+  const rows = request.attempts.map((attempt) => ({
+    ...attempt, currency: request.currency, key: `${attempt.request_id} ${attempt.attempt} ${attempt.revision}`, number: numbers.indexOf(attempt.attempt) + 1,
+  }));
   const columns = [
-    { key: "attempt", title: "Attempt", value: ({ attempt }) => attempt + 1, render: (row) => html`${row.attempt + 1}${row.revision > 0 && html` <span class="faint">recount ${row.revision}</span>`}` },
+    { key: "number", title: "Attempt", render: (row) => html`${row.number}${row.revision > 0 && html` <span class="faint">recount ${row.revision}</span>`}` },
+    { key: "model", title: "Model", hide: new Set(rows.map(({ model }) => model)).size < 2 },
     { key: "finish_reason", title: "Ended", value: ({ finish_reason: reason }) => TITLES[reason] ?? reason },
     { key: "queue_ms", title: "Queue", format: "ms" },
     { key: "prefill_ms", title: "Prefill", format: "ms" },

@@ -19,6 +19,7 @@ const VIEWS = [
   ["Limits", "limits", "limits.read"],
   ["Members", "members", "members.read"],
   ["Adapters", "adapters", "adapters.read"],
+  ["Routes", "routes", "routes.read"],
   ["Refusals", "refusals", "limits.read"],
   ["Changes", "changes", "audit.read"],
   ["Settings", "settings", "content.write"],

@@ -12,22 +12,18 @@ from litestar import Controller, Request, delete, get, post
 from litestar.params import FromPath
 from msgspec import Meta
 
-from adapters.ref import check_adapter_name
 from gateway.admin.access import LIST_QUERY, needs, read_body
 from gateway.admin.common import author, seconds
+from gateway.admin.names import check_name, claim_name
 from gateway.admin.organization.projects import active_project, existing_project
 from gateway.admin.paging import Page, page_of_all, read_list_query, wrong_value
-from gateway.admin.services import AdminServices, Caller, Services
+from gateway.admin.services import Caller, Services
 from gateway.db.adapters import aliases
 from gateway.db.organization import audit
-from gateway.db.pools.managed import is_usable
-from gateway.db.pools.pools import keep_pools
-from gateway.domain.errors import Conflict, InvalidRequest, NotFound
+from gateway.domain.errors import Conflict, NotFound
 
 if TYPE_CHECKING:
     from gateway.db.pool import Connection
-
-MAX_ALIASES = 1000
 
 Version = Annotated[int, Meta(ge=1, le=2**31 - 1)]
 
@@ -95,20 +91,12 @@ class AliasController(Controller):
     ) -> Alias:
         """Create an alias."""
         wanted = await read_body(request, CreateAlias)
-        check_alias_name("name", wanted.name, "alias")
-        check_alias_name("adapter", wanted.adapter)
+        check_name("name", wanted.name, "alias")
+        check_name("adapter", wanted.adapter)
         async with services.database.transaction() as conn:
-            await keep_pools(conn)
-            await active_project(conn, caller.organization_id, project_id)
-            if await is_base(conn, services, wanted.name, caller.organization_id, project_id):
-                raise wrong_value("name", "a base model has this name")
+            await claim_name(conn, services, caller.organization_id, project_id, wanted.name)
             adapter_id = await _target(conn, project_id, wanted)
-            if len(await aliases.list_aliases(conn, project_id)) >= MAX_ALIASES:
-                raise InvalidRequest(
-                    f"The project already has {MAX_ALIASES} aliases, the most there can be. Remove one first."
-                )
-            if not await aliases.create_alias(conn, project_id, wanted.name, adapter_id, wanted.version):
-                raise Conflict(_taken(await _existing(conn, project_id, wanted.name)), param="name")
+            await aliases.create_alias(conn, project_id, wanted.name, adapter_id, wanted.version)
             made = await _existing(conn, project_id, wanted.name)
             await audit.record(conn, author(caller), "alias.created", made.id, project_id=project_id, after=made)
         return made
@@ -124,7 +112,7 @@ class AliasController(Controller):
     ) -> Alias:
         """Point an alias at another version. Requests within the next second may still get the version before."""
         wanted = await read_body(request, MoveAlias)
-        check_alias_name("adapter", wanted.adapter)
+        check_name("adapter", wanted.adapter)
         async with services.database.transaction() as conn:
             await active_project(conn, caller.organization_id, project_id)
             before = await _existing(conn, project_id, name)
@@ -153,30 +141,6 @@ class AliasController(Controller):
         return DeletedAlias(name)
 
 
-async def is_base(conn: Connection, services: AdminServices, name: str, organization_id: str, project_id: str) -> bool:
-    """Tell whether a base model that the project may use has this name; of others nobody is told."""
-    if name in services.bases.visible(project_id, organization_id):
-        return True
-    return await is_usable(conn, name, organization_id, project_id)
-
-
-def check_alias_name(field: str, name: str, what: str = "adapter name") -> None:
-    """An alias is called as an adapter may be. Raises InvalidRequest."""
-    try:
-        check_adapter_name(name, what)
-    except ValueError as error:
-        raise InvalidRequest(f"{error}.", param=field, code="invalid_value") from None
-
-
-def _taken(alias: Alias) -> str:
-    """Say what has the name of a new alias."""
-    if alias.target_kind == "experiment":
-        return f"The experiment '{alias.experiment}' has the name '{alias.name}'."
-    if alias.target_kind == "route":
-        return f"A route has the name '{alias.name}'."
-    return f"The project already has an alias named '{alias.name}'."
-
-
 async def _existing(conn: Connection, project_id: str, name: str) -> Alias:
     row = await aliases.find_alias(conn, project_id, name)
     if row is None:
@@ -199,7 +163,10 @@ def _check_free(alias: Alias) -> None:
 
 
 async def _target(conn: Connection, project_id: str, wanted: MoveAlias) -> str:
-    """The adapter's id. Raises InvalidRequest, the same for another project's adapter as for none."""
+    """Return the id of the adapter.
+
+    Raises InvalidRequest: when there is no such version, the same for another project's adapter as for none.
+    """
     if not await aliases.has_adapter(conn, project_id, wanted.adapter):
         raise wrong_value("adapter", f"the project has no adapter named '{wanted.adapter}'")
     adapter_id = await aliases.find_target(conn, project_id, wanted.adapter, wanted.version)

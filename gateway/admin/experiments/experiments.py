@@ -10,11 +10,11 @@ from litestar.params import FromPath
 from msgspec import UNSET
 
 from gateway.admin.access import LIST_QUERY, needs, read_body
-from gateway.admin.adapters.aliases import is_base
 from gateway.admin.common import author
 from gateway.admin.experiments import wire
 from gateway.admin.experiments.bodies import audited, check_text, definition_of, experiment_wire, with_changes
 from gateway.admin.experiments.reshaping import reshape
+from gateway.admin.names import is_base
 from gateway.admin.organization.projects import active_project, existing_project
 from gateway.admin.paging import Page, page, read_list_query, unknown_cursor, wrong_value
 from gateway.admin.services import AdminServices, Caller, Services

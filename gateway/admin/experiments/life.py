@@ -9,7 +9,6 @@ from litestar.params import FromPath
 
 from adapters.ref import content_key
 from gateway.admin.access import Nothing, needs, read_body
-from gateway.admin.adapters.aliases import MAX_ALIASES
 from gateway.admin.experiments import wire
 from gateway.admin.experiments.experiments import (
     check_known,
@@ -19,6 +18,7 @@ from gateway.admin.experiments.experiments import (
     shown_experiment,
 )
 from gateway.admin.experiments.targets import resolve_arms, unfit
+from gateway.admin.names import MAX_NAMES
 from gateway.admin.organization.projects import active_project, existing_project
 from gateway.admin.paging import wrong_value
 from gateway.admin.services import AdminServices, Caller, Services
@@ -218,9 +218,9 @@ async def _take_name(conn: Connection, services: AdminServices, caller: Actor, r
     if holder is not None:
         raise Conflict(f"The experiment '{holder}' holds the model string '{row.model}'.", param="model")
     named = [each.name for each in await aliases.list_aliases(conn, project_id)]
-    if row.model not in named and len(named) >= MAX_ALIASES:
+    if row.model not in named and len(named) >= MAX_NAMES:
         raise Conflict(
-            f"The project already has {MAX_ALIASES} aliases, the most there can be. Remove one first.", param="model"
+            f"The project already has {MAX_NAMES} aliases, the most there can be. Remove one first.", param="model"
         )
     await arms.hold_name(conn, new_id("alias"), project_id, row.model, row.id)
 

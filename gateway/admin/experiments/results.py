@@ -33,7 +33,7 @@ from gateway.db.experiments.looks import LookRow
 from gateway.db.experiments.metrics import list_metrics
 from gateway.db.experiments.segments import names_of_keys
 from gateway.db.experiments.shadows import load_outcomes, load_shadow_sums
-from gateway.db.experiments.sums import load_units_by_day
+from gateway.db.experiments.sums.reading import load_units_by_day
 from gateway.domain.experiments.definition import Experiment
 from gateway.domain.experiments.metrics import needs_equal_weights
 from gateway.domain.experiments.segment_values import KINDS, Kind

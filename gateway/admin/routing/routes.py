@@ -11,13 +11,15 @@ from litestar import Controller, Request, delete, get, post
 from litestar.params import FromPath
 
 from gateway.admin.access import LIST_QUERY, needs, read_body
-from gateway.admin.adapters.aliases import MAX_ALIASES, check_alias_name, is_base
 from gateway.admin.common import author
+from gateway.admin.names import check_name, claim_name
 from gateway.admin.organization.projects import active_project, existing_project
 from gateway.admin.paging import Page, page_of_all, read_list_query, wrong_value
+from gateway.admin.routing.documents import check_payers, checked_document
 from gateway.admin.routing.wire import (
     CreateRoute,
     DeletedRoute,
+    ExplainedCopy,
     ExplainedEdge,
     ExplainedStep,
     ExplainedTarget,
@@ -30,15 +32,13 @@ from gateway.admin.routing.wire import (
     shown,
     shown_version,
 )
-from gateway.admin.services import AdminServices, Caller, Services
-from gateway.db.adapters import aliases
+from gateway.admin.services import Caller, Services
 from gateway.db.experiments.experiments import draft_of
 from gateway.db.ids import new_id
 from gateway.db.organization import audit
-from gateway.db.pools.pools import keep_pools
 from gateway.db.routing import routes
 from gateway.domain.errors import Conflict, InvalidRequest, NotFound
-from gateway.domain.routing.policy.document import read_document, unusable
+from gateway.domain.routing.policy.checks import read_document
 from gateway.domain.routing.policy.facts import Facts
 from gateway.routing.planner import Planned
 
@@ -70,29 +70,20 @@ class RouteController(Controller):
     ) -> RoutingPolicy:
         """Create a route."""
         wanted = await read_body(request, CreateRoute)
-        check_alias_name("name", wanted.name, "route")
-        document = await _document(services, wanted, caller.organization_id, project_id)
+        check_name("name", wanted.name, "route")
+        document = await checked_document(services, wanted, caller, project_id)
         async with services.database.transaction() as conn:
-            await keep_pools(conn)
-            await active_project(conn, caller.organization_id, project_id)
-            if await is_base(conn, services, wanted.name, caller.organization_id, project_id):
-                raise wrong_value("name", "a base model has this name")
-            names = await aliases.list_aliases(conn, project_id)
-            if any(each.name == wanted.name for each in names):
-                raise Conflict(f"The project already has a model named '{wanted.name}'.", param="name")
+            names = await claim_name(conn, services, caller.organization_id, project_id, wanted.name)
             draft = await draft_of(conn, project_id, wanted.name)
             if draft is not None:
                 raise Conflict(
                     f"The draft of the experiment '{draft}' has the model string '{wanted.name}'.", param="name"
                 )
-            num_routes = sum(each.target_kind == "route" for each in names)
-            if num_routes >= MAX_ROUTES or len(names) >= MAX_ALIASES:
+            if sum(each.target_kind == "route" for each in names) >= MAX_ROUTES:
                 raise InvalidRequest(
-                    f"A project may have {MAX_ROUTES} routes, and {MAX_ALIASES} routes and aliases in all. "
-                    "Remove one first."
+                    f"The project already has {MAX_ROUTES} routes, the most there can be. Remove one first."
                 )
-            if not await routes.create_route(conn, project_id, wanted.name, document):
-                raise Conflict(f"The project already has a model named '{wanted.name}'.", param="name")
+            await routes.create_route(conn, project_id, wanted.name, document)
             made = await _existing(conn, project_id, wanted.name)
             await audit.record(conn, author(caller), "route.created", made.id, project_id=project_id, after=made)
         return made
@@ -134,7 +125,7 @@ class RouteController(Controller):
     ) -> RoutingPolicy:
         """Let a new version of a route answer. Requests within the next second may still get the version before."""
         wanted = await read_body(request, UpdateRoute)
-        document = await _document(services, wanted, caller.organization_id, project_id)
+        document = await checked_document(services, wanted, caller, project_id)
         async with services.database.transaction() as conn:
             await active_project(conn, caller.organization_id, project_id)
             before = await _existing(conn, project_id, name)
@@ -161,7 +152,8 @@ class RouteController(Controller):
         async with services.database.transaction() as conn:
             await active_project(conn, caller.organization_id, project_id)
             before = await _existing(conn, project_id, name)
-            await _version(conn, project_id, before, wanted.version)
+            version = await _version(conn, project_id, before, wanted.version)
+            await check_payers(conn, caller, read_document(version.document.encode()))
             if before.version == wanted.version:
                 return before
             await routes.set_version(conn, project_id, before.id, wanted.version)
@@ -183,7 +175,7 @@ class RouteController(Controller):
             await audit.record(conn, author(caller), "route.deleted", before.id, project_id=project_id, before=before)
         return DeletedRoute(name)
 
-    @post("/{name:str}/explain", status_code=200, opt=needs("routes.write", body=ExplainRoute))
+    @post("/{name:str}/explain", status_code=200, opt=needs("routes.read", body=ExplainRoute))
     async def explain_route(
         self,
         project_id: FromPath[str],
@@ -205,8 +197,10 @@ class RouteController(Controller):
             user=wanted.user,
             key_id=wanted.api_key_id,
             metadata=wanted.metadata,
+            num_prompts=wanted.num_prompts,
             prompt_tokens=wanted.prompt_tokens,
             max_tokens=wanted.max_tokens,
+            n=wanted.n,
             tools=wanted.tools,
             tier=wanted.service_tier,
             stream=wanted.stream,
@@ -215,18 +209,6 @@ class RouteController(Controller):
         document = read_document(version.document.encode())
         planned = await services.planner.plan(project_id, caller.organization_id, document, facts)
         return _explained(name, version.version, planned)
-
-
-async def _document(services: AdminServices, wanted: UpdateRoute, organization_id: str, project_id: str) -> str:
-    """Return the document of a route as it is kept.
-
-    Raises InvalidRequest: with the path of the node at fault, also where the project may not use a target.
-    """
-    document = read_document(msgspec.json.encode(wanted.document))
-    wrong = await services.planner.unusable(project_id, organization_id, document)
-    if wrong is not None:
-        raise unusable(*wrong)
-    return msgspec.json.encode(document).decode()
 
 
 async def _existing(conn: Connection, project_id: str, name: str) -> RoutingPolicy:
@@ -256,7 +238,16 @@ def _minute(time: str | None) -> int:
 def _explained(name: str, version: int, planned: Planned) -> RouteExplanation:
     plan, facts = planned.plan, planned.facts
     steps = [
-        ExplainedStep(each.target, each.path, {str(on): at for on, at in each.then.items()}, each.first_token_ms)
+        ExplainedStep(
+            each.target,
+            each.path,
+            {str(on): at for on, at in each.then.items()},
+            each.first_token_ms,
+            has_check=each.accept is not None,
+            hedge_ms=each.hedge_ms,
+            wait_ms=each.wait_ms,
+            copies=[ExplainedCopy(copy.target, copy.path, copy.payer) for copy in each.copies],
+        )
         for each in plan.steps
     ]
     trace = [ExplainedEdge(each.path, each.reason) for each in plan.trace]

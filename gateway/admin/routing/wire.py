@@ -21,7 +21,7 @@ class UpdateRoute(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     document: dict[str, Any]
     """The routing policy: `{"root": NODE}`, where a node is one of `target`, `weighted`, `fallback`, `conditional`,
-    `cheapest` and `fastest`."""
+    `cheapest`, `fastest`, `cascade`, `hedge` and `shadow`."""
 
 
 class CreateRoute(UpdateRoute, frozen=True, forbid_unknown_fields=True):
@@ -48,10 +48,14 @@ class ExplainRoute(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The id of the API key, for choices that stick to the key."""
     metadata: dict[Annotated[str, Meta(max_length=64)], Annotated[str, Meta(max_length=512)]] = {}
     """The request's metadata."""
+    num_prompts: Annotated[int, Meta(ge=1, le=10_000)] = 1
+    """The number of prompts."""
     prompt_tokens: NumTokens = 0
     """The size of the prompt."""
     max_tokens: NumTokens = 256
-    """The most tokens of the completion."""
+    """The most tokens of each completion."""
+    n: Annotated[int, Meta(ge=1, le=10_000)] = 1
+    """The number of completions."""
     tools: bool = False
     """True if the request brings tools."""
     service_tier: ServiceTier = "default"
@@ -98,6 +102,16 @@ class DeletedRoute(msgspec.Struct, frozen=True):
     object: Literal["organization.project.route.deleted"] = "organization.project.route.deleted"
 
 
+class ExplainedCopy(msgspec.Struct, frozen=True):
+    """A copy of the request for a model whose answer nobody sees."""
+
+    target: str
+    path: str
+    """The path of the node that asks for the copy."""
+    payer: str | None
+    """The id of the project that pays for the copy; null for the one that sends the request."""
+
+
 class ExplainedStep(msgspec.Struct, frozen=True):
     """An attempt at the request."""
 
@@ -109,6 +123,14 @@ class ExplainedStep(msgspec.Struct, frozen=True):
     """The number of the attempt that follows, from 0, for each error after which one does."""
     first_token_ms: int | None
     """The time that the attempt may take to its first token; null for no bound."""
+    has_check: bool
+    """True if the answer is checked before it is sent, and another attempt follows one that is not accepted."""
+    hedge_ms: float | None
+    """The time after which the target is tried on another replica as well; null for no such try."""
+    wait_ms: int
+    """The time to wait before the attempt."""
+    copies: list[ExplainedCopy]
+    """The copies of the request that are made if the attempt answers."""
 
 
 class ExplainedEdge(msgspec.Struct, frozen=True):
@@ -132,6 +154,8 @@ class ExplainedTarget(msgspec.Struct, frozen=True):
     """The price of a million completion tokens, in nanos."""
     first_token_ms: float | None
     """The measured time to the first token; null without a recent measurement."""
+    late_ms: float | None
+    """The time in which 19 of 20 first tokens came; null where too few were measured."""
     token_ms: float | None
     """The measured time of each further token; null without a recent measurement."""
 

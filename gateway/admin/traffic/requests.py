@@ -37,8 +37,8 @@ Status = Literal["completed", "cancelled", "error"]
 
 
 class RequestOut(msgspec.Struct, frozen=True):
-    """A request that was run. Tokens and cost count all prompts and attempts; times are the times of the
-    first prompt, as the gateway saw them."""
+    """A request that was run. Tokens and cost count all prompts and attempts; model, adapter and times are those of the
+    first prompt's last attempt, times as the gateway saw them."""
 
     id: str
     """The `x-request-id` of the reply."""
@@ -103,7 +103,10 @@ class Attempt(msgspec.Struct, frozen=True):
     revision: int
     """The number of the record, 0 for the first. Higher numbers add what a later, better count has beyond the record
     before."""
+    model: str
+    """The model that was tried: attempts by a route may be at several."""
     finish_reason: str
+    """The end of the attempt; `superseded` where another attempt took its place, which costs nothing."""
     queue_ms: float
     prefill_ms: float
     decode_ms: float
@@ -300,6 +303,7 @@ def _attempt(row: requests.AttemptRow) -> Attempt:
         request_id=row.request_id,
         attempt=row.attempt,
         revision=row.revision,
+        model=row.model,
         finish_reason=row.finish_reason,
         queue_ms=row.queue_ms,
         prefill_ms=row.prefill_ms,

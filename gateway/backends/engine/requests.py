@@ -24,7 +24,7 @@ from gateway.backends.window import Window
 from gateway.domain.errors import GatewayError, ReadTooSlowly
 
 WINDOW_WAIT_S = 2.0
-"""How long a request waits for a place in the engine's window."""
+"""How long a request waits for a place in the engine's window, and for an earlier attempt at it to end there."""
 
 
 class EngineRequests:
@@ -59,6 +59,7 @@ class EngineRequests:
         Raises InvalidRequest, BackendFailed, Unanswered: as `Backend.generate`.
         Raises ReadTooSlowly: when more waited for the reader than is kept.
         """
+        await self._wait_for_earlier(request.request_id)
         await self._take_place()
         stream, has_begun = self._begin(request), False
         try:
@@ -115,6 +116,22 @@ class EngineRequests:
 
     # one request
 
+    async def _wait_for_earlier(self, request_id: str) -> None:
+        """Wait for the end of an earlier attempt at the same request, which was aborted: an engine knows requests by
+        their ids alone.
+
+        Raises Unanswered: when the engine has not ended it in time.
+        """
+        earlier = self._streams.get(request_id)
+        if earlier is None:
+            return
+        earlier.waiter = asyncio.get_running_loop().create_future()
+        try:
+            async with asyncio.timeout(WINDOW_WAIT_S):
+                await earlier.waiter
+        except TimeoutError:
+            raise Unanswered(window_full(), "full") from None
+
     async def _take_place(self) -> None:
         """Take a place in the window. Raises Unanswered: when the engine is not ready, or has no place in time."""
         self._condition.check_ready()
@@ -169,6 +186,7 @@ class EngineRequests:
         self._used.ended(stream, final.usage)
         if stream.abandoned:
             self._settle(stream, final)
+            stream.wake()  # an attempt that waits for this one's end
         else:
             stream.final = final
             stream.wake()

@@ -31,6 +31,7 @@ from gateway.openai.shared.context import context_of
 from gateway.openai.shared.units import Wishes
 from gateway.pipeline.pipeline import Pipeline
 from gateway.routing.experiments import RoutedArm, RunningExperiment
+from gateway.routing.policies import RoutedPolicy
 from gateway.routing.resolve import Resolver
 from gateway.routing.route import Route, RoutedAdapter
 
@@ -70,7 +71,7 @@ def _pipeline() -> Pipeline:
     notes = Notes(cast("Any", None), Counter("lost", "", registry=CollectorRegistry()))
     pools, meter = cast("Any", {"base": _Pool()}), cast("Any", _Meter())
     none = cast("Any", None)
-    return Pipeline(resolver, pools, meter, none, none, notes, none, none, default_max_tokens=16, max_shadows=0)
+    return Pipeline(resolver, pools, meter, none, none, notes, none, none, none, default_max_tokens=16, max_shadows=0)
 
 
 async def _request(pipeline: Pipeline, model: str, unit: str, *, has_wishes: bool) -> None:
@@ -79,7 +80,12 @@ async def _request(pipeline: Pipeline, model: str, unit: str, *, has_wishes: boo
     body = ChatCompletionRequest(model=model, messages=[], user=unit)
     wishes = Wishes(HEADERS, PRINCIPAL, body) if has_wishes else None
     context = context_of(call, PRINCIPAL, model, "/v1/chat/completions", wishes=wishes)
-    placed = await pipeline._place(context, "default")
+    placing = pipeline._placing
+    found = await placing.find(context)
+    assert not isinstance(found, RoutedPolicy)
+    exposure = placing.exposure(context, found)
+    placing.expose(context, exposure)
+    placed = placing.placed(context, found, exposure)
     tag = pipeline._preparation._tag(context, placed.route, "default", placed.exposure, is_delivered=True)
     encode_tag(tag)
     if placed.exposure is not None:

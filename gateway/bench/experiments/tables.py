@@ -26,7 +26,8 @@ import uvloop
 
 from gateway.bench.metering import database as own_database
 from gateway.db.experiments.events import waiting
-from gateway.db.experiments.sums import Total, add_total
+from gateway.db.experiments.sums.adding import add_total
+from gateway.db.experiments.sums.total import Total
 from gateway.db.experiments.units import UnitWrite, write_units
 from gateway.db.organization.organizations import ensure_organization
 from gateway.db.organization.projects import create_project

@@ -72,8 +72,10 @@ def _add_request(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--user", metavar="USER", help="end user that the request names")
     parser.add_argument("--api-key-id", metavar="ID", help="id of the API key")
     parser.add_argument("--metadata", metavar="KEY=VALUE", action="append", default=[], help="metadata; repeatable")
+    parser.add_argument("--prompts", metavar="N", type=int, default=1, help="number of prompts")
     parser.add_argument("--prompt-tokens", metavar="N", type=int, default=0, help="tokens of the prompt")
-    parser.add_argument("--max-tokens", metavar="N", type=int, default=256, help="most tokens of the completion")
+    parser.add_argument("--max-tokens", metavar="N", type=int, default=256, help="most tokens of each completion")
+    parser.add_argument("--n", metavar="N", type=int, default=1, help="number of completions")
     parser.add_argument("--tools", action="store_true", help="the request brings tools")
     parser.add_argument("--service-tier", metavar="TIER", default="default", help="service tier of the request")
     parser.add_argument("--stream", action="store_true", help="the reply is streamed")
@@ -168,12 +170,25 @@ def _explain(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
             number,
             step["target"],
             step["first_token_ms"],
+            _also(step),
             ", ".join(f"{kind} -> {at}" for kind, at in step["then"].items()),
         )
         for number, step in enumerate(told["steps"])
     ]
-    print_table(("STEP", "TARGET", "FIRST TOKEN MS", "THEN"), rows)
+    print_table(("STEP", "TARGET", "FIRST TOKEN MS", "ALSO", "THEN"), rows)
     return 0
+
+
+def _also(step: Mapping[str, Any]) -> str:
+    """Return what a step does beside trying its target, in words."""
+    told = []
+    if step["wait_ms"]:
+        told.append(f"after {step['wait_ms']} ms")
+    if step["hedge_ms"] is not None:
+        told.append(f"another replica after {step['hedge_ms']:.0f} ms")
+    if step["has_check"]:
+        told.append("answer is checked")
+    return ", ".join([*told, *(f"copy to {copy['target']}" for copy in step["copies"])])
 
 
 def _request(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -190,8 +205,10 @@ def _request(arguments: argparse.Namespace) -> dict[str, Any]:
     }
     return {key: value for key, value in given.items() if value is not None} | {
         "metadata": {key: value for key, _, value in pairs},
+        "num_prompts": arguments.prompts,
         "prompt_tokens": arguments.prompt_tokens,
         "max_tokens": arguments.max_tokens,
+        "n": arguments.n,
         "tools": arguments.tools,
         "service_tier": arguments.service_tier,
         "stream": arguments.stream,

@@ -19,8 +19,8 @@ LOOK_BACK = datetime.timedelta(days=92)
 
 
 class RequestRow(msgspec.Struct, frozen=True):
-    """A request, summed over its attempts and prompts. Times in ms are those of the first prompt's last attempt,
-    which had timed_tokens come out of it."""
+    """A request, summed over its attempts and prompts. Model, adapter and times in ms are those of the first prompt's
+    last attempt, which had timed_tokens come out of it."""
 
     request_id: str
     project_id: str
@@ -62,9 +62,10 @@ _WHOLE = """
         AS w (request_id, project_id, created_at, place)
     CROSS JOIN LATERAL (
         SELECT (array_agg(r.api_key_id))[1] AS api_key_id, (array_agg(r.endpoint))[1] AS endpoint,
-               (array_agg(r.model))[1] AS model, (array_agg(r.adapter_id))[1] AS adapter_id,
-               (array_agg(r.adapter_version))[1] AS adapter_version, bool_or(r.stream) AS stream,
-               (array_agg(r.service_tier))[1] AS service_tier,
+               (array_agg(r.model ORDER BY r.request_id, r.attempt DESC))[1] AS model,
+               (array_agg(r.adapter_id ORDER BY r.request_id, r.attempt DESC))[1] AS adapter_id,
+               (array_agg(r.adapter_version ORDER BY r.request_id, r.attempt DESC))[1] AS adapter_version,
+               bool_or(r.stream) AS stream, (array_agg(r.service_tier))[1] AS service_tier,
                (array_agg(r.finish_reason ORDER BY r.request_id, r.attempt DESC, r.revision DESC))[1] AS finish_reason,
                sum(r.prompt_tokens)::bigint AS prompt_tokens, sum(r.cached_tokens)::bigint AS cached_tokens,
                sum(r.completion_tokens)::bigint AS completion_tokens,
@@ -123,6 +124,7 @@ class AttemptRow(msgspec.Struct, frozen=True):
     request_id: str
     attempt: int
     revision: int
+    model: str
     finish_reason: str
     prompt_tokens: int
     cached_tokens: int

@@ -136,10 +136,15 @@ class Holdings:
 
     def _spend(self, part: _Part, usage: Usage, row: Row) -> None:
         """Let what a part used, beyond what is known already, wait for the row to be written."""
+        work = part.reservation.work
         used = []
         for place, entry in enumerate(part.reservation.entries):
             spent = amount(
-                entry.limit.unit, part.index, usage.prompt_tokens, usage.completion_tokens, part.reservation.work.price
+                entry.limit.unit,
+                usage.prompt_tokens,
+                usage.completion_tokens,
+                work.price,
+                is_request=work.is_request(part.index),
             )
             more = min(spent, part.most[place]) - part.spent[place]
             if more > 0:

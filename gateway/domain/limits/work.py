@@ -80,10 +80,15 @@ class Work(msgspec.Struct, frozen=True):
             return min(self.max_tokens, self.min_tokens)
         return self.max_tokens
 
+    def is_request(self, index: int) -> bool:
+        """Tell whether a part stands for the request. As in the ledger, further prompts and further answers do not: the
+        ids of these have a dot."""
+        return index == 0 and "." not in self.parts[index].request_id
+
     def part_amount(self, index: int, unit: Unit, cap: int) -> int:
-        """The most that one part can use when completions have at most cap tokens."""
-        part = self.parts[index]
-        return amount(unit, index, part.prompt_tokens, part.num_choices * min(cap, part.max_tokens), self.price)
+        """Return the most that one part can use when completions have at most cap tokens."""
+        part, num_tokens = self.parts[index], self.parts[index].num_choices * min(cap, self.parts[index].max_tokens)
+        return amount(unit, part.prompt_tokens, num_tokens, self.price, is_request=self.is_request(index))
 
     def amount(self, unit: Unit, cap: int) -> int:
         """The most that all parts can use. One request is one of `requests` and one of `concurrency`."""
@@ -101,9 +106,9 @@ class Work(msgspec.Struct, frozen=True):
         return num_fitting - 1 if num_fitting else None
 
 
-def amount(unit: Unit, index: int, prompt_tokens: int, completion_tokens: int, price: Price) -> int:
-    """Return what one part used; of cost the most. The first part counts as the request."""
+def amount(unit: Unit, prompt_tokens: int, completion_tokens: int, price: Price, *, is_request: bool) -> int:
+    """Return what one part used; of cost the most. is_request: whether the part stands for the request."""
     if unit == "cost_nanos":
         return price.most(prompt_tokens, completion_tokens)
     of_request, of_prompt, of_completion = _COUNTS[unit]
-    return of_request * (index == 0) + of_prompt * prompt_tokens + of_completion * completion_tokens
+    return of_request * is_request + of_prompt * prompt_tokens + of_completion * completion_tokens

@@ -1,4 +1,5 @@
-"""How many requests a gateway may try again: a share of those that it sends, so that retries never multiply an outage.
+"""A bound on requests that a gateway tries again: a share of those that it sends, so that retries never multiply an
+outage.
 
 The rule is Finagle's: a fifth of the requests of the last seconds, and a floor for gateways that have few. Pure.
 """

@@ -15,7 +15,8 @@ import msgspec
 from gateway.db.experiments.looks import list_looks
 from gateway.db.experiments.scopes import Scope
 from gateway.db.experiments.segments import Place, load_segments
-from gateway.db.experiments.sums import load_reasons, load_total
+from gateway.db.experiments.sums.reading import load_reasons
+from gateway.db.experiments.sums.whole import load_total
 from gateway.domain.experiments import allocation
 from gateway.domain.experiments.assignment import Split
 from gateway.domain.experiments.definition import Experiment

@@ -12,7 +12,7 @@ from gateway.content.idempotency import Execution, Reply
 from gateway.domain.experiments.exposure import HEADER
 from gateway.http.envelope import Call, call_of
 from gateway.openai.shared.context import ADAPTER_HEADER
-from gateway.pipeline.routed import ATTEMPTS_HEADER, ROUTE_HEADER, TARGET_HEADER
+from gateway.pipeline.routes.routed import ATTEMPTS_HEADER, ROUTE_HEADER, TARGET_HEADER
 
 KEPT_HEADERS = frozenset((ADAPTER_HEADER, HEADER, ROUTE_HEADER, TARGET_HEADER, ATTEMPTS_HEADER))
 """Headers that a replay has as well: they tell where the reply came from."""

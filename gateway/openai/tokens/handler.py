@@ -43,7 +43,7 @@ def tokens(pipeline: Pipeline, pace: Pace, *, operations: tuple[str, str]) -> li
         pace.take(caller.project_id, 1 + len(body) / BYTES_PER_REQUEST)
         wire = await decoded(_TOKENIZE, body)
         prompt, field = _prompt(wire)
-        found = await pipeline.tokenize(
+        found = await pipeline.tokens.tokenize(
             context_of(call_of(request.scope), caller, wire.model or None, "/tokenize"),
             prompt,
             field,
@@ -61,7 +61,7 @@ def tokens(pipeline: Pipeline, pace: Pace, *, operations: tuple[str, str]) -> li
         pace.take(caller.project_id, 1 + len(body) / BYTES_PER_REQUEST)
         wire = await decoded(_DETOKENIZE, body)
         context = context_of(call_of(request.scope), caller, wire.model or None, "/detokenize")
-        return json_response(Detokenized(await pipeline.detokenize(context, wire.tokens, "tokens")))
+        return json_response(Detokenized(await pipeline.tokens.detokenize(context, wire.tokens, "tokens")))
 
     return [tokenize, detokenize]
 

@@ -10,7 +10,7 @@ import httpx
 
 from gateway.assembly.services import CONNECTIONS
 from gateway.db.pool import Database
-from gateway.pipeline.pipeline import MISSES_BURST
+from gateway.pipeline.placing import MISSES_BURST
 from gateway.support.pace import Pace
 from tests.gateway.admin_server import serve_admin
 from tests.gateway.conftest import House

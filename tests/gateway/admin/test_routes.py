@@ -84,6 +84,58 @@ async def test_a_target_that_the_project_may_not_use_is_refused_by_its_path(
             assert reply.json()["error"]["param"] == "document.root.fallback.nodes[1]"
 
 
+async def test_a_check_that_cannot_be_made_is_refused_by_its_path(
+    operator: httpx.AsyncClient, acme: str, route: str
+) -> None:
+    for accept, place in (({"regex": "(?=a)"}, ".regex"), ({"schema": {"$ref": "#"}}, ".schema.$ref"), ({}, "")):
+        document = {"root": {"cascade": {"nodes": [BASE, BASE], "accept": accept}}}
+        reply = await operator.post(route, json={"document": document})
+        assert (reply.status_code, reply.json()["error"]["param"]) == (400, f"document.root.cascade.accept{place}")
+
+
+async def test_copies_are_paid_by_projects_whose_routes_the_writer_may_write_alone(
+    operator: httpx.AsyncClient, acme: str, route: str
+) -> None:
+    def document(payer: str) -> dict[str, Any]:
+        return {"document": {"root": {"shadow": {"node": BASE, "target": "tiny", "payer": payer}}}}
+
+    lab = (await operator.post("/projects", json={"name": "lab"})).json()["id"]
+    assert (await operator.post(route, json=document(lab))).status_code == 200
+    for payer in ("proj_nobody", "x"):
+        reply = await operator.post(route, json=document(payer))
+        assert (reply.status_code, reply.json()["error"]["param"]) == (400, "document.root.shadow.payer")
+    assert (await operator.post(route, json={"document": ONE})).status_code == 200
+    await operator.post(f"/projects/{lab}/archive")
+    reply = await operator.post(f"{route}/rollback", json={"version": 2})
+    assert (reply.status_code, reply.json()["error"]["param"]) == (400, "document.root.shadow.payer")
+    reply = await operator.post(f"{acme}/routes", json={"name": "other"} | document(lab))
+    assert (reply.status_code, reply.json()["error"]["param"]) == (400, "document.root.shadow.payer")
+
+
+async def test_explain_tells_hedges_waits_checks_and_copies(operator: httpx.AsyncClient, acme: str) -> None:
+    hedge = {"hedge": {"node": BASE, "delay_ms": 70}}
+    copied = {"shadow": {"node": hedge, "target": "tiny"}}
+    cascade = {"cascade": {"nodes": [copied, BASE], "accept": {"regex": "a"}, "on": []}}
+    root = {"fallback": {"nodes": [cascade], "on": ["failed"], "rounds": 2}}
+    made = await operator.post(f"{acme}/routes", json={"name": "router", "document": {"root": root}})
+    assert made.status_code == 200, made.text
+    told = (await operator.post(f"{acme}/routes/router/explain", json={})).json()
+    assert [step["then"] for step in told["steps"]] == [
+        {"failed": 2, "rejected": 1},
+        {"failed": 2},
+        {"rejected": 3},
+        {},
+    ]
+    assert [(step["hedge_ms"], step["has_check"]) for step in told["steps"]] == [(70, True), (None, False)] * 2
+    assert [bool(step["wait_ms"]) for step in told["steps"]] == [False, False, True, False]
+    assert [len(step["copies"]) for step in told["steps"]] == [1, 0, 1, 0]
+    assert told["steps"][0]["copies"][0] == {
+        "target": "tiny",
+        "path": "root.fallback.nodes[0].cascade.nodes[0]",
+        "payer": None,
+    }
+
+
 async def test_explain_tells_the_plan_and_the_reasons(operator: httpx.AsyncClient, acme: str) -> None:
     cases = [{"when": {"metadata": {"plan": "paid"}}, "node": BASE}]
     root = {"conditional": {"cases": cases, "otherwise": {"fallback": {"nodes": [BASE, BASE], "on": ["failed"]}}}}

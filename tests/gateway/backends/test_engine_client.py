@@ -149,6 +149,23 @@ async def test_a_stream_that_nobody_reads_is_aborted_once_too_much_of_it_waits(e
     assert sink.records == [UsageRecord("req_1", 0, "abort", Usage(3, count), b"m")]
 
 
+async def test_a_second_attempt_at_a_request_waits_until_the_first_has_ended_on_the_engine(engine, backend, sink):
+    await ready(backend, engine)
+    first = backend.deltas(request())
+    reading = asyncio.create_task(anext(first))
+    await engine.expect(Submit)
+    await engine.send(StepOutputs([Delta("req_1", [7], 1)]))
+    await reading
+    await first.aclose()
+    again = asyncio.create_task(read(backend, msgspec.structs.replace(request(), attempt=1)))
+    assert (await engine.expect(Abort)).request_id == "req_1"
+    await engine.send(StepOutputs([], [final(completion=1, reason="abort")]))
+    assert (await engine.expect(Submit)).request.attempt == 1
+    await engine.send(StepOutputs([Delta("req_1", [8], 1)], [final(completion=1)]))
+    assert await again == [Delta("req_1", [8], 1), final(completion=1)]
+    assert [(each.attempt, each.finish_reason) for each in sink.records] == [(0, "abort"), (1, "length")]
+
+
 async def items_until_too_slow(items):
     with pytest.raises(ReadTooSlowly):
         async for item in items:

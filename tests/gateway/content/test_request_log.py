@@ -106,6 +106,23 @@ async def count(tables: Database, tenant: Key) -> int:
         )
 
 
+async def test_a_request_by_a_route_is_logged_once_with_what_it_said(
+    client: httpx.AsyncClient, operator: httpx.AsyncClient, owner: httpx.AsyncClient, logging: Key
+) -> None:
+    cascade = {"nodes": [{"target": "tiny"}, {"target": "tiny"}], "accept": {"regex": "^never said$"}}
+    route = {"name": "careful", "document": {"root": {"cascade": cascade}}}
+    made = await operator.post(f"/projects/{logging.project_id}/routes", json=route)
+    assert made.status_code == 200, made.text
+    body = {"model": "careful", "messages": [{"role": "user", "content": TEXT}], "max_tokens": 8}
+    async with asyncio.timeout(PATIENCE_S):
+        while (reply := await client.post("/v1/chat/completions", json=body, headers=logging.headers)).is_error:  # noqa: ASYNC110 - no event tells
+            await asyncio.sleep(0.05)
+    assert reply.headers["x-lorikeet-attempts"] == "2"
+    content = await logged(owner, logging, reply.headers["x-request-id"])
+    assert [each["content"] for each in content["input"]] == [SHOWN]
+    assert len(content["output"]) == 1
+
+
 async def test_a_chat_is_logged_without_what_identifies_people(
     client: httpx.AsyncClient, owner: httpx.AsyncClient, logging: Key
 ) -> None:

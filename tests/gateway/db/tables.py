@@ -13,8 +13,8 @@ from typing import Any
 import msgspec
 
 from gateway.adapters import watched_files
+from gateway.admin import names as admin_names
 from gateway.admin.adapters import adapters as admin_adapters
-from gateway.admin.adapters import aliases as admin_aliases
 from gateway.admin.billing import deliveries as admin_deliveries
 from gateway.admin.billing import prices as admin_prices
 from gateway.admin.experiments import experiments as admin_experiments
@@ -204,7 +204,7 @@ TABLES: dict[str, Coverage] = {
     "model_aliases": Coverage(
         access=Route(("projects", "aliases")),
         foreign=ForeignId("name"),
-        bound=Bound(admin_aliases.MAX_ALIASES, "aliases of a project"),
+        bound=Bound(admin_names.MAX_NAMES, "aliases of a project"),
         removal=Removal(projects._REMOVE_ALIASES),
     ),
     "routes": Coverage(

@@ -8,7 +8,7 @@ import datetime
 import numpy as np
 import pytest
 
-from gateway.db.experiments.sums import load_sums
+from gateway.db.experiments.sums.reading import load_sums
 from gateway.db.pool import Database
 from gateway.domain.experiments.sums import NO_UNITS, Unit, sums_of
 from gateway.experiments.results import read_results

@@ -7,7 +7,7 @@ import random
 
 import msgspec
 
-from gateway.db.experiments.sums import load_sums
+from gateway.db.experiments.sums.reading import load_sums
 from gateway.db.pool import Database
 from gateway.domain.experiments.definition import Analysis, Metrics, Primary, UnitSource
 from gateway.domain.experiments.sums import Sums, Unit, sums_of

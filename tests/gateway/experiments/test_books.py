@@ -7,7 +7,8 @@ import random
 
 import pytest
 
-from gateway.db.experiments.sums import Total, load_total
+from gateway.db.experiments.sums.total import Total
+from gateway.db.experiments.sums.whole import load_total
 from gateway.db.pool import Database
 from gateway.domain.experiments.feedback.votes import MAX_NUMBER, MILLION
 from gateway.domain.experiments.sums import Sums, Unit, sums_of

@@ -121,7 +121,9 @@ class World:
         """The row of one part of a request."""
         instant_ns, tenant = running.reservation.instant_ns, running.tenant
         used = {
-            self.key(limit, instant_ns): amount(limit.unit, index, usage.prompt_tokens, usage.completion_tokens, PRICE)
+            self.key(limit, instant_ns): amount(
+                limit.unit, usage.prompt_tokens, usage.completion_tokens, PRICE, is_request=index == 0
+            )
             for limit in self.limits.values()
             if limit.window != "none" and limit.project_id in (None, tenant)
         }
@@ -604,7 +606,9 @@ class Simulation:
             for limit in self.world.limits.values():
                 if limit.window != "none" and limit.project_id in (None, event.tenant):
                     tokens = event.usage.prompt_tokens, event.usage.completion_tokens
-                    sums[self.world.key(limit, event.instant_ns)] += amount(limit.unit, event.index, *tokens, PRICE)
+                    sums[self.world.key(limit, event.instant_ns)] += amount(
+                        limit.unit, *tokens, PRICE, is_request=event.index == 0
+                    )
         assert +self.world.settled == +sums, "the accounts have drifted from the ledger"
 
     def _is_quiet(self) -> bool:

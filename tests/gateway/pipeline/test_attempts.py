@@ -13,7 +13,7 @@ from gateway.backends.generation import Generation, Item, Piece
 from gateway.backends.pool import ManagedBackend, PoolRevision, Replica
 from gateway.domain.errors import BackendFailed, Overloaded
 from gateway.domain.routing.retry_budget import FLOOR_PER_S, RetryBudget
-from gateway.pipeline.attempts import MAX_ATTEMPTS, RESTARTED, embedded, generated
+from gateway.pipeline.items.attempts import MAX_ATTEMPTS, RESTARTED, embedded, generated
 
 REQUEST = GenerateRequest("req_1", [1, 2], SamplingParams(max_tokens=4, seed=7), tenant="proj_1")
 PIECE, USAGE = [Piece(0, "abc")], Usage(2, 3)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from typing import Any
 
@@ -76,6 +77,9 @@ async def test_who_is_not_analysed_gets_the_control_and_is_counted_by_reason(lab
         assert reply.headers[HEADER] == f'"support-tone";v=1;arm="{arm}";reason={reason}'
     rows = await lab.rows("ledger", 5)
     assert [row["experiment_epoch"] for row in rows] == [0] * 5
+    async with asyncio.timeout(PATIENCE_S):
+        while sum(row["num_requests"] for row in await lab.rows("experiment_reasons", 3)) < 5:  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
     reasons = {row["reason"]: row["num_requests"] for row in await lab.rows("experiment_reasons", 3)}
     assert reasons == {"no_unit": 2, "not_covered": 1, "forced": 2}
     assert await lab.rows("experiment_requests", 0) == await lab.rows("experiment_units", 0) == []

@@ -1,32 +1,32 @@
 """The document of a routing policy: a tree whose leaves are model strings, none of which names another policy.
 
-Knows nothing of requests. A refusal names the node at fault by its path, such as `root.fallback.nodes[1]`.
+Knows nothing of requests. A node is known by its path, such as `root.fallback.nodes[1]`.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
 
-from gateway.domain.errors import InvalidRequest
-
 MAX_DEPTH = 8
 MAX_NODES = 64
 MAX_LEAVES = 16
+MAX_STEPS = 64
+"""The most attempts that a plan may have."""
 MAX_DOCUMENT_BYTES = 64 << 10
 MAX_TARGET_CHARS = 256
 
 ErrorKind = Literal["unavailable", "overloaded", "rate_limited", "timeout", "failed", "context_length"]
 """Why a target did not answer, as a policy names it."""
 
+Outcome = ErrorKind | Literal["rejected"]
+"""Why another target is tried: an error, or an answer that a cascade did not accept."""
+
 USUAL_ERRORS: tuple[ErrorKind, ...] = ("unavailable", "overloaded", "timeout", "failed")
 
-_TIME = re.compile(r"([01][0-9]|2[0-3]):[0-5][0-9]")
-_PLACE = re.compile(r" - at `\$(?:\.(?P<path>[^`]*))?`$")
 
 Label = Annotated[str, Meta(min_length=1, max_length=64)]
 Value = Annotated[str, Meta(max_length=512)]
@@ -44,8 +44,9 @@ class Weighted(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
     """One of several branches, by weight."""
 
     choices: Annotated[tuple[Choice, ...], Meta(min_length=1)]
-    sticky: Literal["user", "key"] | None = None
-    """The field `user` of a request, or its API key, keeps its branch; null draws for each request."""
+    sticky: Annotated[str, Meta(max_length=80)] | None = None
+    """The part of a request that keeps its branch: its field `user`, its API key, or a key of its metadata, such as
+    `metadata.session`; null draws for each request."""
 
 
 class Fallback(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -54,8 +55,50 @@ class Fallback(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
     nodes: Annotated[tuple[Node, ...], Meta(min_length=1)]
     on: tuple[ErrorKind, ...] = USUAL_ERRORS
     """The errors after which the next branch is tried. Other errors are the client's."""
+    rounds: Annotated[int, Meta(ge=1, le=4)] = 1
+    """The number of times that all branches are tried. A further round begins after a wait, which doubles with each."""
     first_token_ms: Annotated[int, Meta(ge=1, le=600_000)] | None = None
-    """How long a branch may take to its first token, where another one follows; then its error is `timeout`."""
+    """The time that a branch may take to its first token, where another one follows; then its error is `timeout`."""
+
+
+class Accept(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A check on an answer, which has to pass all of it."""
+
+    schema: dict[str, Any] | None = None
+    """A JSON schema of the answer's text (`answers.SCHEMA_WORDS` says which parts of JSON schema there are)."""
+    regex: Annotated[str, Meta(min_length=1, max_length=1_000)] | None = None
+    """A regular expression in the syntax of RE2 that the text has to hold somewhere."""
+    min_logprob: Annotated[float, Meta(ge=-100, le=0)] | None = None
+    """The least mean log-probability of the answer's tokens."""
+
+
+class Cascade(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Branches one after the other, from small to large, until an answer is accepted. The last one's always is."""
+
+    nodes: Annotated[tuple[Node, ...], Meta(min_length=2)]
+    accept: Accept
+    on: tuple[ErrorKind, ...] = USUAL_ERRORS
+    """The errors after which the next branch is tried as well."""
+
+
+class Hedge(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A branch whose targets are tried on another replica as well, where the first token is late."""
+
+    node: Node
+    delay_ms: Annotated[int, Meta(ge=1, le=600_000)] | None = None
+    """The time after which the second try begins; null: the time in which 19 of 20 first tokens of the model came."""
+
+
+class Shadow(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A branch of whose requests copies go to another target, whose answers nobody sees."""
+
+    node: Node
+    target: Annotated[str, Meta(min_length=1, max_length=MAX_TARGET_CHARS)]
+    """The model string of the copies' target: a base model, an adapter or an alias."""
+    share: Annotated[float, Meta(gt=0, le=1)] = 1.0
+    """The part of the requests that is copied."""
+    payer: Annotated[str, Meta(min_length=1, max_length=64)] | None = None
+    """The id of the project that pays for copies; null: the one that sends the request."""
 
 
 class Size(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -75,19 +118,19 @@ class Hours(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename={"fr
 
 
 class When(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """What a request has to be like; all of it has to hold."""
+    """A condition on requests; all of it has to hold."""
 
     metadata: dict[Label, Value | tuple[Value, ...]] = {}
     """The value, or one of the values, that each of these keys of the request's `metadata` has to have."""
     prompt_tokens: Size | None = None
     """The estimated size of the prompt: a token per four bytes of its text."""
     tools: bool | None = None
-    """Whether the request brings tools."""
+    """True for requests that bring tools, false for others."""
     tier: str | tuple[str, ...] | None = None
     """The request's service tier, or several."""
     time: Hours | None = None
     stream: bool | None = None
-    """Whether the reply is streamed."""
+    """True for requests whose reply is streamed, false for others."""
 
 
 class Case(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -123,72 +166,15 @@ class Node(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_default
     """The branch whose tokens cost least by the price book."""
     fastest: Several | None = None
     """The branch that was measured to answer soonest."""
+    cascade: Cascade | None = None
+    hedge: Hedge | None = None
+    shadow: Shadow | None = None
 
 
 class Document(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A whole policy."""
 
     root: Node
-
-
-_DECODER = msgspec.json.Decoder(Document)
-
-
-def read_document(text: bytes) -> Document:
-    """Return the policy that a JSON text is.
-
-    Raises InvalidRequest: when it is none, with the path of the node at fault.
-    """
-    if len(text) > MAX_DOCUMENT_BYTES:
-        raise _refusal("", f"the document is larger than {MAX_DOCUMENT_BYTES >> 10} KiB")
-    try:
-        document = _DECODER.decode(text)
-    except RecursionError:
-        raise _refusal("root", f"nodes are nested more than {MAX_DEPTH} deep") from None
-    except msgspec.DecodeError as error:  # ValidationError is one
-        message = str(error)
-        place = _PLACE.search(message)
-        path = (place["path"] or "") if place else ""
-        message = message[: place.start()] if place else message
-        raise _refusal(path, message[:1].lower() + message[1:]) from None
-    check_document(document)
-    return document
-
-
-def check_document(document: Document) -> None:
-    """Check what the types of a document do not say.
-
-    Raises InvalidRequest: with the path of the node at fault.
-    """
-    num_leaves = 0
-    for num_nodes, (path, node, depth) in enumerate(nodes_of(document), start=1):
-        given = [name for name in Node.__struct_fields__ if getattr(node, name) is not None]
-        if len(given) != 1:
-            raise _refusal(path, f"a node has exactly one of {', '.join(Node.__struct_fields__)}")
-        num_leaves += node.target is not None
-        if depth > MAX_DEPTH:
-            raise _refusal(path, f"nodes are nested more than {MAX_DEPTH} deep")
-        if num_nodes > MAX_NODES:
-            raise _refusal(path, f"there are more than {MAX_NODES} nodes")
-        if num_leaves > MAX_LEAVES:
-            raise _refusal(path, f"there are more than {MAX_LEAVES} targets")
-        if node.weighted is not None and not any(choice.weight for choice in node.weighted.choices):
-            raise _refusal(f"{path}.weighted", "one weight at least is above 0")
-        if node.conditional is not None:
-            for index, case in enumerate(node.conditional.cases):
-                _check_when(f"{path}.conditional.cases[{index}].when", case.when)
-
-
-def _check_when(path: str, when: When) -> None:
-    if when == When():
-        raise _refusal(path, "a condition says something; 'otherwise' is for all other requests")
-    size = when.prompt_tokens
-    if size is not None and size.min is not None and size.max is not None and size.min > size.max:
-        raise _refusal(f"{path}.prompt_tokens", "'min' is above 'max'")
-    if when.time is not None:
-        for name, value in (("from", when.time.from_), ("until", when.time.until)):
-            if _TIME.fullmatch(value) is None:
-                raise _refusal(f"{path}.time.{name}", "a time of day is HH:MM, from 00:00 to 23:59")
 
 
 def branches(node: Node) -> list[tuple[str, Node]]:
@@ -198,7 +184,16 @@ def branches(node: Node) -> list[tuple[str, Node]]:
     if node.conditional is not None:
         cases = [(f".conditional.cases[{i}].node", each.node) for i, each in enumerate(node.conditional.cases)]
         return [*cases, (".conditional.otherwise", node.conditional.otherwise)]
-    for name, several in (("fallback", node.fallback), ("cheapest", node.cheapest), ("fastest", node.fastest)):
+    for name, wrapped in (("hedge", node.hedge), ("shadow", node.shadow)):
+        if wrapped is not None:
+            return [(f".{name}.node", wrapped.node)]
+    listed: tuple[tuple[str, Fallback | Several | Cascade | None], ...] = (
+        ("fallback", node.fallback),
+        ("cheapest", node.cheapest),
+        ("fastest", node.fastest),
+        ("cascade", node.cascade),
+    )
+    for name, several in listed:
         if several is not None:
             return [(f".{name}.nodes[{i}]", each) for i, each in enumerate(several.nodes)]
     return []
@@ -214,7 +209,7 @@ def nodes_of(document: Document) -> Iterator[tuple[str, Node, int]]:
 
 
 def targets_of(document: Document) -> dict[str, str]:
-    """Return the model strings of a document, each with the path of the first node that names it."""
+    """Return the model strings that may answer a request, each with the path of the first node that names it."""
     found: dict[str, str] = {}
     for path, node, _ in nodes_of(document):
         if node.target is not None:
@@ -222,17 +217,38 @@ def targets_of(document: Document) -> dict[str, str]:
     return found
 
 
+def copy_targets_of(document: Document) -> dict[str, str]:
+    """Return the model strings that get copies of requests, each with the path of the first node that names it."""
+    found: dict[str, str] = {}
+    for path, node, _ in nodes_of(document):
+        if node.shadow is not None:
+            found.setdefault(node.shadow.target, f"{path}.shadow")
+    return found
+
+
+def payers_of(document: Document) -> dict[str, str]:
+    """Return the ids of the projects that pay for copies, each with the path of the first node that names it."""
+    found: dict[str, str] = {}
+    for path, node, _ in nodes_of(document):
+        if node.shadow is not None and node.shadow.payer is not None:
+            found.setdefault(node.shadow.payer, f"{path}.shadow.payer")
+    return found
+
+
 def metadata_keys(document: Document) -> set[str]:
-    """Return the keys of a request's metadata that conditions are about."""
-    cases = (case for _, node, _ in nodes_of(document) if node.conditional for case in node.conditional.cases)
-    return {key for case in cases for key in case.when.metadata}
+    """Return the keys of a request's metadata that a walk depends on."""
+    found = set()
+    for _, node, _ in nodes_of(document):
+        if node.conditional is not None:
+            found |= {key for case in node.conditional.cases for key in case.when.metadata}
+        if node.weighted is not None and node.weighted.sticky not in (None, "user", "key"):
+            found.add(node.weighted.sticky.partition(".")[2])
+    return found
 
 
-def unusable(path: str, target: str) -> InvalidRequest:
-    """Return the refusal of a policy one of whose targets its project may not use."""
-    return _refusal(path, f"the project has no model '{target}', or it is a route itself")
-
-
-def _refusal(path: str, why: str) -> InvalidRequest:
-    field = f"document.{path}" if path else "document"
-    return InvalidRequest(f"Invalid value for '{field}': {why}.", param=field, code="invalid_value")
+def num_steps(node: Node) -> int:
+    """Return the most attempts that a plan for a node may have."""
+    below = [num_steps(each) for _, each in branches(node)]
+    if node.fallback is not None:
+        return sum(below) * node.fallback.rounds
+    return sum(below) if node.cascade is not None else max(below, default=1)

@@ -11,15 +11,17 @@ class TargetFacts(msgspec.Struct, frozen=True):
     """One model string of a policy, as it is at this moment."""
 
     is_usable: bool = True
-    """Whether the project may use the model, and there is such a model."""
+    """True where there is such a model, and the project may use it."""
     is_ready: bool = True
-    """Whether a replica of the model's pool takes requests."""
+    """True where a replica of the model's pool takes requests."""
     input_nanos: int = 0
     """The price of a million tokens of prompts, in nanos of the currency."""
     output_nanos: int = 0
     """The price of a million tokens of completions, in nanos of the currency."""
     first_token_ms: float | None = None
     """The measured time to the first token; None where there is no recent measurement."""
+    late_ms: float | None = None
+    """The time in which 19 of 20 first tokens came; None where too few were measured."""
     token_ms: float | None = None
     """The measured time of each further token."""
 
@@ -37,17 +39,21 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     """The id of the API key."""
     metadata: Mapping[str, str | None] = {}
     """The values of the request's metadata under `document.metadata_keys`."""
+    num_prompts: int = 1
+    """The number of prompts."""
     prompt_tokens: int = 0
     """The estimated size of the prompt."""
     max_tokens: int = 256
-    """The most tokens of the completion, or as many as are usual."""
+    """The most tokens of each completion, or as many as are usual."""
+    n: int = 1
+    """The number of completions, of all prompts together. They are generated side by side."""
     tools: bool = False
-    """Whether the request brings tools."""
+    """True where the request brings tools."""
     tier: str = "default"
     """The service tier."""
     stream: bool = False
-    """Whether the reply is streamed."""
+    """True where the reply is streamed."""
     minute: int = 0
     """The minute of the day in UTC, 0 to 1,439."""
     targets: Mapping[str, TargetFacts] = {}
-    """What is known of each target; one that is not here cannot be used."""
+    """The facts of each target; one that is not here cannot be used."""

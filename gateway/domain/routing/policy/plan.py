@@ -1,10 +1,22 @@
-"""What a policy makes of one request: which models are tried, on which errors another follows, and why. Plain data."""
+"""The plan of a policy for one request: what is tried in which order, on which errors what follows, and why."""
 
 from __future__ import annotations
 
+import re
+
 import msgspec
 
-from gateway.domain.routing.policy.document import ErrorKind
+from gateway.domain.routing.policy.document import Accept, Outcome
+
+
+class Copy(msgspec.Struct, frozen=True):
+    """A copy of the request, which goes out once the request is answered."""
+
+    target: str
+    path: str
+    """The path of the node that asks for the copy."""
+    payer: str | None = None
+    """The id of the project that pays for the copy; None: the one that sends the request."""
 
 
 class Step(msgspec.Struct, frozen=True):
@@ -14,10 +26,18 @@ class Step(msgspec.Struct, frozen=True):
     """The model string that is tried."""
     path: str
     """The path of the target's node in the document."""
-    then: dict[ErrorKind, int] = {}
-    """For each error after which something else is tried, the number of the step that follows, always a later one."""
+    then: dict[Outcome, int] = {}
+    """For each outcome after which something else is tried, the number of the step that follows, always a later one."""
     first_token_ms: int | None = None
-    """How long the attempt may take to its first token, where a step follows a timeout."""
+    """The time that the attempt may take to its first token, where a step follows a timeout."""
+    accept: Accept | None = None
+    """The check on the answer, where another step follows one that is rejected."""
+    hedge_ms: float | None = None
+    """The time after which the target is tried on another replica as well, where no first token is there."""
+    wait_ms: int = 0
+    """The time to wait before the attempt, which begins a further round."""
+    copies: tuple[Copy, ...] = ()
+    """The copies of the request that are made if this attempt answers."""
 
 
 class Edge(msgspec.Struct, frozen=True):
@@ -27,6 +47,15 @@ class Edge(msgspec.Struct, frozen=True):
     """The path of the node that decided, or of a branch that was passed over."""
     reason: str
     """The decision in words."""
+
+
+_EDGE = re.compile(r"\.(\w+)\.(\w+(?:\[\d+\])?)(?:\.node)?")
+
+
+def edges_to(path: str) -> list[tuple[str, str]]:
+    """Return the nodes on the way from the root to a node, by its path: the path of each, and the branch that is
+    taken there."""
+    return [(f"{path[: found.start()]}.{found[1]}", found[2]) for found in _EDGE.finditer(path)]
 
 
 class Plan(msgspec.Struct, frozen=True):

@@ -6,28 +6,46 @@ ready, so that a pool that is down gets no share as long as another one is there
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from hashlib import blake2b
 
 import msgspec
+from msgspec.structs import replace
 
 from gateway.domain.experiments.assignment import NUM_BUCKETS, SEED_BYTES, bucket
+from gateway.domain.routing.policy.conditions import mismatch
 from gateway.domain.routing.policy.document import (
+    Accept,
+    Cascade,
     Conditional,
     Document,
-    ErrorKind,
     Fallback,
-    Hours,
+    Hedge,
     Node,
+    Outcome,
+    Shadow,
     Weighted,
-    When,
     branches,
 )
 from gateway.domain.routing.policy.facts import Facts, TargetFacts
-from gateway.domain.routing.policy.plan import Edge, Plan, Step
+from gateway.domain.routing.policy.plan import Copy, Edge, Plan, Step
+
+FIRST_WAIT_MS = 250
+"""The longest wait before the second round of a fallback."""
 
 _GONE = TargetFacts(is_usable=False)
 _Branch = tuple[str, Node]
+
+
+class _Around(msgspec.Struct, frozen=True):
+    """The part of a plan that the nodes around one node decide."""
+
+    then: dict[Outcome, _Attempt] = {}
+    """The attempts that follow the node's last one, by its outcome."""
+    first_token_ms: int | None = None
+    accept: Accept | None = None
+    hedge: Hedge | None = None
+    copies: tuple[Copy, ...] = ()
 
 
 class _Attempt(msgspec.Struct, eq=False):
@@ -35,25 +53,16 @@ class _Attempt(msgspec.Struct, eq=False):
 
     target: str
     path: str
-    then: dict[ErrorKind, _Attempt]
-    first_token_ms: int | None
+    around: _Around
+    wait_ms: int = 0
 
 
 def walk(document: Document, facts: Facts) -> Plan:
     """Return the plan of a policy for one request."""
     walker = _Walker(facts)
-    attempts = walker.attempts("root", document.root, {}, None)
+    attempts = walker.attempts("root", document.root, _Around())
     numbers = {id(each): number for number, each in enumerate(attempts)}
-    steps = tuple(
-        Step(
-            each.target,
-            each.path,
-            {kind: numbers[id(follower)] for kind, follower in sorted(each.then.items())},
-            each.first_token_ms if "timeout" in each.then else None,
-        )
-        for each in attempts
-    )
-    return Plan(steps, tuple(walker.trace))
+    return Plan(tuple(walker.step(each, numbers) for each in attempts), tuple(walker.trace))
 
 
 class _Walker:
@@ -63,39 +72,126 @@ class _Walker:
         self.trace: list[Edge] = []
         self._facts = facts
 
-    def attempts(
-        self, path: str, node: Node, then: dict[ErrorKind, _Attempt], first_token_ms: int | None
-    ) -> list[_Attempt]:
-        """Return the attempts of a node in their order. then: what follows after which errors of the node's last.
-        first_token_ms: the time to a first token of the fallback around the node."""
+    def step(self, attempt: _Attempt, numbers: Mapping[int, int]) -> Step:
+        """Return the step of an attempt. numbers: of all attempts, by their identity."""
+        around = attempt.around
+        return Step(
+            attempt.target,
+            attempt.path,
+            {outcome: numbers[id(follower)] for outcome, follower in sorted(around.then.items())},
+            around.first_token_ms if "timeout" in around.then else None,
+            around.accept if "rejected" in around.then else None,
+            None if around.hedge is None else around.hedge.delay_ms or self._target(attempt.target).late_ms,
+            attempt.wait_ms,
+            around.copies,
+        )
+
+    def attempts(self, path: str, node: Node, around: _Around) -> list[_Attempt]:
+        """Return the attempts of a node in their order."""
         if node.target is not None:
             if not self._target(node.target).is_usable:
                 self._decide(path, f"passed over: the project has no model '{node.target}'")
                 return []
-            return [_Attempt(node.target, path, then, first_token_ms)]
+            return [_Attempt(node.target, path, around)]
         if node.fallback is not None:
-            return self._in_turn(path, node.fallback, then, first_token_ms)
+            return self._in_rounds(path, node.fallback, around)
+        if node.cascade is not None:
+            return self._small_to_large(path, node.cascade, around)
+        if node.hedge is not None:
+            return self._hedged(path, node.hedge, around)
+        if node.shadow is not None:
+            return self._copied(path, node.shadow, around)
         chosen = self._choose(path, node)
-        return [] if chosen is None else self.attempts(*chosen, then, first_token_ms)
+        return [] if chosen is None else self.attempts(*chosen, around)
+
+    def _in_rounds(self, path: str, fallback: Fallback, around: _Around) -> list[_Attempt]:
+        branch = replace(around, first_token_ms=_shortest((around.first_token_ms, fallback.first_token_ms)))
+        errors = ", ".join(fallback.on) or "nothing"
+        at, all_attempts = len(self.trace), list[_Attempt]()
+        for round_ in reversed(range(fallback.rounds)):
+            before, self.trace = self.trace, []
+            found = self._in_turn(f"{path}.fallback", fallback.nodes, fallback.on, branch, around, all_attempts)
+            if round_:
+                self.trace = []  # as in the first round
+                if found:
+                    found[0].wait_ms = max(found[0].wait_ms, self._wait_ms(path, round_))
+            all_attempts, self.trace = found + all_attempts, before + self.trace
+        rounds = "" if fallback.rounds == 1 else f" in {fallback.rounds} rounds"
+        self.trace.insert(at, Edge(path, f"fallback: {len(all_attempts)} in turn{rounds}, the next one on {errors}"))
+        return all_attempts
+
+    def _small_to_large(self, path: str, cascade: Cascade, around: _Around) -> list[_Attempt]:
+        if self._facts.num_prompts > 1:
+            last = len(cascade.nodes) - 1
+            self._decide(path, "cascade: the last branch, since there are several prompts")
+            return self.attempts(f"{path}.cascade.nodes[{last}]", cascade.nodes[last], around)
+        at = len(self.trace)
+        on: tuple[Outcome, ...] = (*cascade.on, "rejected")
+        branch = replace(around, accept=cascade.accept)
+        before, self.trace = self.trace, []
+        found = self._in_turn(f"{path}.cascade", cascade.nodes, on, branch, around, [])
+        self.trace = before + self.trace
+        why = f"cascade: {len(found)} in turn, the next one where an answer is not accepted"
+        self.trace.insert(at, Edge(path, why))
+        return found
 
     def _in_turn(
-        self, path: str, fallback: Fallback, then: dict[ErrorKind, _Attempt], first_token_ms: int | None
+        self,
+        path: str,
+        nodes: Sequence[Node],
+        on: Sequence[Outcome],
+        branch: _Around,
+        around: _Around,
+        after: list[_Attempt],
     ) -> list[_Attempt]:
+        """Return the attempts of nodes one after the other. branch: of all nodes but the last, which has `around`
+        unless something comes after."""
         all_attempts: list[_Attempt] = []
-        bounds_ms = [each for each in (first_token_ms, fallback.first_token_ms) if each is not None]
-        before, below = self.trace, list[Edge]()
-        for index in reversed(range(len(fallback.nodes))):
-            bound_ms = min(bounds_ms, default=None) if all_attempts else first_token_ms
+        then = around.then | dict.fromkeys(on, after[0]) if after else around.then
+        below: list[Edge] = []
+        for index in reversed(range(len(nodes))):
+            is_last = not all_attempts and not after
             self.trace = []
-            found = self.attempts(f"{path}.fallback.nodes[{index}]", fallback.nodes[index], then, bound_ms)
+            found = self.attempts(
+                f"{path}.nodes[{index}]", nodes[index], replace(around if is_last else branch, then=then)
+            )
             all_attempts, below = found + all_attempts, self.trace + below
             if found:
-                then = then | dict.fromkeys(fallback.on, found[0])
-        errors = ", ".join(fallback.on) or "nothing"
-        self.trace = before
-        self._decide(path, f"fallback: {len(all_attempts)} in turn, the next one on {errors}")
-        self.trace += below
+                then = then | dict.fromkeys(on, found[0])
+        self.trace = below
         return all_attempts
+
+    def _hedged(self, path: str, hedge: Hedge, around: _Around) -> list[_Attempt]:
+        at = len(self.trace)
+        found = self.attempts(f"{path}.hedge.node", hedge.node, replace(around, hedge=hedge))
+        for each in found:
+            delay_ms = hedge.delay_ms or self._target(each.target).late_ms
+            told = (
+                "no second try, too little was measured"
+                if delay_ms is None
+                else f"a second try after {delay_ms:.0f} ms"
+            )
+            self.trace.insert(at, Edge(path, f"hedge: {each.target}, {told}"))
+            at += 1
+        return found
+
+    def _copied(self, path: str, shadow: Shadow, around: _Around) -> list[_Attempt]:
+        copies = around.copies
+        draw = bucket(_seed(self._facts.route_id, f"{path}.shadow"), self._facts.request_id)
+        if not self._target(shadow.target).is_usable:
+            self._decide(path, f"shadow: no copy, the project has no model '{shadow.target}'")
+        elif draw < shadow.share * NUM_BUCKETS:
+            copies = (*copies, Copy(shadow.target, path, shadow.payer))
+            self._decide(path, f"shadow: a copy to {shadow.target}, by bucket {draw} of the request")
+        else:
+            self._decide(path, f"shadow: no copy, by bucket {draw} of the request")
+        return self.attempts(f"{path}.shadow.node", shadow.node, replace(around, copies=copies))
+
+    def _wait_ms(self, path: str, round_: int) -> int:
+        """Return the wait before a further round: it doubles with each, and is shortened by up to a half by a draw."""
+        draw = bucket(_seed(self._facts.route_id, f"{path}.rounds[{round_}]"), self._facts.request_id)
+        longest_ms = FIRST_WAIT_MS << (round_ - 1)
+        return longest_ms - longest_ms * draw // (2 * NUM_BUCKETS)
 
     def _choose(self, path: str, node: Node) -> _Branch | None:
         if node.conditional is not None:
@@ -125,7 +221,7 @@ class _Walker:
             self._decide(path, "weighted: no branch can be used")
             return None
         facts = self._facts
-        unit = {"user": facts.user, "key": facts.key_id, None: None}[node.sticky]
+        unit = self._unit(node.sticky)
         draw = bucket(_seed(facts.route_id, path), unit or facts.request_id)
         total = sum(weights[at] for at, _ in usable)
         point, chosen = draw * total // NUM_BUCKETS, usable[-1]
@@ -137,6 +233,14 @@ class _Walker:
         by = f"its {node.sticky}" if unit else "the request"
         self._decide(path, f"weighted: {chosen[0]}, {weights[chosen[0]]} of {total}, by bucket {draw} of {by}")
         return chosen
+
+    def _unit(self, sticky: str | None) -> str | None:
+        """Return the part of the request that keeps its branch; None where the request has none."""
+        facts = self._facts
+        if sticky is None:
+            return None
+        known = {"user": facts.user, "key": facts.key_id}
+        return known[sticky] if sticky in known else facts.metadata.get(sticky.partition(".")[2])
 
     def _least(
         self, path: str, name: str, unit: str, usable: Sequence[_Branch], measure: Callable[[TargetFacts], float]
@@ -151,12 +255,13 @@ class _Walker:
 
     def _cost(self, target: TargetFacts) -> float:
         facts = self._facts
-        num_tokens = max(1, facts.prompt_tokens + facts.max_tokens)
-        cost = facts.prompt_tokens * target.input_nanos + facts.max_tokens * target.output_nanos
-        return cost / num_tokens
+        num_completion_tokens = facts.max_tokens * facts.n
+        cost = facts.prompt_tokens * target.input_nanos + num_completion_tokens * target.output_nanos
+        return cost / max(1, facts.prompt_tokens + num_completion_tokens)
 
     def _time_ms(self, target: TargetFacts) -> float:
-        """Return the time of a whole reply; 0 where nothing was measured, so that something will be."""
+        """Return the time of a whole reply, whose completions come side by side; 0 where nothing was measured, so that
+        something will be."""
         if target.first_token_ms is None:
             return 0.0
         return target.first_token_ms + (target.token_ms or 0.0) * self._facts.max_tokens
@@ -189,30 +294,8 @@ class _Walker:
         self.trace.append(Edge(path, reason))
 
 
-def mismatch(when: When, facts: Facts) -> str | None:
-    """Return the part of a condition that a request does not meet; None where it meets all of it."""
-    for key, wanted in when.metadata.items():
-        if facts.metadata.get(key) not in ((wanted,) if isinstance(wanted, str) else wanted):
-            return f"metadata.{key} has another value"
-    size = when.prompt_tokens
-    if size is not None and size.min is not None and facts.prompt_tokens < size.min:
-        return f"the prompt has about {facts.prompt_tokens} tokens"
-    if size is not None and size.max is not None and facts.prompt_tokens > size.max:
-        return f"the prompt has about {facts.prompt_tokens} tokens"
-    if when.tools is not None and when.tools != facts.tools:
-        return "the request brings tools" if facts.tools else "the request brings no tools"
-    if when.tier is not None and facts.tier not in ((when.tier,) if isinstance(when.tier, str) else when.tier):
-        return f"the service tier is {facts.tier}"
-    if when.time is not None and not _is_within(when.time, facts.minute):
-        return f"it is {facts.minute // 60:02d}:{facts.minute % 60:02d}"
-    if when.stream is not None and when.stream != facts.stream:
-        return "the reply is streamed" if facts.stream else "the reply is not streamed"
-    return None
-
-
-def _is_within(hours: Hours, minute: int) -> bool:
-    start, end = (int(text[:2]) * 60 + int(text[3:]) for text in (hours.from_, hours.until))
-    return start <= minute < end if start <= end else minute >= start or minute < end
+def _shortest(bounds: Sequence[int | None]) -> int | None:
+    return min((each for each in bounds if each is not None), default=None)
 
 
 def _seed(route_id: str, path: str) -> bytes:

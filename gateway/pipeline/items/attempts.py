@@ -37,7 +37,7 @@ def never(error: GatewayError) -> bool:
 
 
 class Attempts:
-    """What has been tried for one prompt."""
+    """The attempts that were made for one prompt."""
 
     def __init__(
         self,
@@ -46,16 +46,18 @@ class Attempts:
         budget: RetryBudget,
         on_unanswered: Callable[[GatewayError], None] | None = None,
         is_followed: Callable[[GatewayError], bool] = never,
+        tried: set[str] | None = None,
     ) -> None:
         """budget: of the gateway process, for all retries but the first one after a replica's death. on_unanswered:
         called with the error where the prompt ends without any replica having had it. is_followed: tells whether
-        another pool takes the prompt after an error, and is billed."""
+        something else takes the prompt after an error, and is billed. tried: the replicas that are not asked, to which
+        those are added that are; None: all may be asked."""
         self.request = request
         """The request as the next replica gets it."""
         self._pool = pool
         self._asked = pool.asked_by(request)
         self._budget = budget
-        self._tried: set[str] = set()
+        self._tried = set() if tried is None else tried
         self._num_sent = 0
         self._on_unanswered = on_unanswered
         self._is_followed = is_followed
@@ -118,15 +120,16 @@ async def generated(
     *,
     may_restart: bool = False,
     is_followed: Callable[[GatewayError], bool] = never,
+    tried: set[str] | None = None,
 ) -> AsyncGenerator[Item | Restarted]:
     """Yield the items of one prompt's completions.
 
     may_restart: whether the reader can begin anew when it gets `RESTARTED`; else a prompt whose first item was yielded
-    is not tried again. on_unanswered, is_followed: as of `Attempts`. Closing the generator aborts the prompt.
+    is not tried again. on_unanswered, is_followed, tried: as of `Attempts`. Closing the generator aborts the prompt.
 
     Raises as `gateway.backends.base.Backend.generate`, but for Unanswered.
     """
-    attempts = Attempts(pool, generation.request, budget, on_unanswered, is_followed)
+    attempts = Attempts(pool, generation.request, budget, on_unanswered, is_followed, tried)
     while True:
         has_begun = False
         try:

@@ -8,7 +8,7 @@ from contextlib import aclosing
 
 from gateway.backends.generation import Item
 from gateway.domain.errors import Overloaded
-from gateway.pipeline.attempts import Restarted
+from gateway.pipeline.items.attempts import Restarted
 
 CHECK_S = 0.25
 """Seconds between checks that the client still waits."""

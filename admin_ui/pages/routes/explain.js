@@ -1,0 +1,68 @@
+// What a route would do with a request now, and why. Nothing runs.
+
+import { Button } from "../../components/button.js";
+import { ErrorBox, Notice } from "../../components/feedback.js";
+import { Checkbox, TextArea, TextField, useForm } from "../../components/form.js";
+import { Section } from "../../components/page.js";
+import { Table } from "../../components/table.js";
+import { post } from "../../lib/api.js";
+import { html } from "../../lib/html.js";
+import { pathOf } from "../../lib/projects_api.js";
+import { whole } from "../../lib/rules/checks.js";
+
+const NUMBERS = { max: 2_147_483_647 };
+
+export function Explain({ projectId, route, told, tell }) {
+  const initial = { prompt_tokens: "100", max_tokens: "256", metadata: "", user: "", request_id: "", tools: false, stream: false };
+  const form = useForm(initial, async ({ prompt_tokens: prompt, max_tokens: most, metadata, user, request_id: id, tools, stream }) => {
+    const body = { prompt_tokens: Number(prompt), max_tokens: Number(most), metadata: readPairs(metadata), tools, stream };
+    tell(await post(pathOf(projectId, `/routes/${encodeURIComponent(route.name)}/explain`), { ...body, ...(user && { user }), ...(id && { request_id: id }) }));
+  }, ({ prompt_tokens: prompt, max_tokens: most, metadata }) => ({ prompt_tokens: whole(prompt, NUMBERS), max_tokens: whole(most, NUMBERS), metadata: wrongPairs(metadata) }));
+  return html`<${Section} title="Explain a request" hint="Which model a request would go to now, and why. Nothing runs.">
+    <form class="form route-request" onSubmit=${form.submit} novalidate>
+      <div class="grid-2">
+        <${TextField} ...${form.bind("prompt_tokens")} label="Prompt tokens" type="number" min="0" />
+        <${TextField} ...${form.bind("max_tokens")} label="Most completion tokens" type="number" min="0" />
+        <${TextField} ...${form.bind("user")} label="User" optional hint="The request's field user." autocomplete="off" />
+        <${TextField} ...${form.bind("request_id")} label="Request id" optional hint="Draws are made as for this request." autocomplete="off" spellcheck="false" />
+      </div>
+      <${TextArea} ...${form.bind("metadata")} label="Metadata" optional rows=${2} hint="One KEY=VALUE in a line, such as plan=paid." spellcheck="false" />
+      <${Checkbox} ...${form.bind("tools")} label="It brings tools" />
+      <${Checkbox} ...${form.bind("stream")} label="The reply is streamed" />
+      <${ErrorBox} error=${form.error} what="explain the request" />
+      <div class="form-actions"><${Button} kind="primary" type="submit" busy=${form.busy}>Explain<//></div>
+    </form>
+    ${told && html`<${Told} told=${told} />`}
+  <//>`;
+}
+
+function Told({ told }) {
+  const rows = told.steps.map((step, number) => ({ ...step, number: number + 1 }));
+  const columns = [
+    { key: "number", title: "Step", align: "end" },
+    { key: "target", title: "Target", render: ({ target }) => html`<code>${target}</code>` },
+    { key: "then", title: "Then", value: ({ then }) => Object.entries(then).map(([on, at]) => `${on}: step ${at + 1}`).join(", ") || "the reply" },
+    { key: "also", title: "Also", value: also, hide: rows.every((row) => !also(row)) },
+  ];
+  return html`<div class="stack">
+    ${rows.length === 0 && html`<${Notice} tone="warn" title="No model answers">Clients are told that the model does not exist.<//>`}
+    ${rows.length > 0 && html`<${Table} name="route-steps" label="Steps" columns=${columns} rows=${rows} rowKey=${({ number }) => number} filter=${false} />`}
+    <ol class="route-trace" aria-label="Decisions">${told.trace.map(({ path, reason }, place) => html`<li key=${place}><code>${path}</code> ${reason}</li>`)}</ol>
+  </div>`;
+}
+
+function also({ wait_ms: wait, hedge_ms: hedge, first_token_ms: late, has_check: isChecked, copies }) {
+  return [
+    wait && `after ${wait} ms`,
+    late !== null && `first token within ${late} ms`,
+    hedge !== null && `another replica after ${Math.round(hedge)} ms`,
+    isChecked && "the answer is checked",
+    ...copies.map(({ target }) => `copy to ${target}`),
+  ].filter(Boolean).join(", ");
+}
+
+const lines = (text) => text.split("\n").map((line) => line.trim()).filter(Boolean);
+
+const wrongPairs = (text) => (lines(text).every((line) => line.indexOf("=") > 0) ? undefined : "Write one KEY=VALUE in a line.");
+
+const readPairs = (text) => Object.fromEntries(lines(text).map((line) => [line.slice(0, line.indexOf("=")), line.slice(line.indexOf("=") + 1)]));

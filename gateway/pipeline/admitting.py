@@ -1,0 +1,135 @@
+"""Admits prepared prompts: reserves the most that they can use, and makes the run of what was reserved.
+
+Knows neither where a request goes nor how its prompts were prepared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+
+import msgspec
+
+from gateway.backends.pool import PoolRevision
+from gateway.content.request_log import RequestContents
+from gateway.content.transcript import LoggedMessage, Transcript
+from gateway.domain.billing.book import SHADOW_TIER
+from gateway.domain.errors import GatewayError
+from gateway.domain.experiments.exposure import Exposure
+from gateway.domain.experiments.feedback.vote_ids import signed_id
+from gateway.domain.limits.work import Part
+from gateway.domain.routing.retry_budget import RetryBudget
+from gateway.limits.limiter import Limiter
+from gateway.metering.tag import encode_tag
+from gateway.pipeline.context import RequestContext
+from gateway.pipeline.placing import Placed
+from gateway.pipeline.requests import Prompt
+from gateway.pipeline.run import Prepared, Run
+from gateway.routing.route import Route
+
+Refused = Callable[[RequestContext, Exposure, str, GatewayError], None]
+"""Notes that a request of an experiment was refused, with its service tier and the error."""
+
+
+class Admitting:
+    """Admits the requests of one gateway process."""
+
+    def __init__(self, limiter: Limiter, contents: RequestContents, refused: Refused) -> None:
+        self._limiter = limiter
+        self._contents = contents
+        self._refused = refused
+        self._budget = RetryBudget()
+        self._shadow_budget = RetryBudget()  # retries of copies take none from requests
+
+    async def admit(
+        self,
+        context: RequestContext,
+        placed: Placed,
+        prepared: Sequence[Prepared],
+        asked: Sequence[Prompt],
+        *,
+        instant_ns: int | None = None,
+    ) -> Run:
+        """Return the run of a request's prompts; completions may have to be shorter than asked for.
+
+        instant_ns: the time of the request, where it was admitted before elsewhere; None: now.
+
+        Raises LimitReached: when a limit of the caller has not enough left.
+        Raises Overloaded: when the limits cannot be asked.
+        """
+        route, pool, first, principal = placed.route, placed.pool, prepared[0], context.principal
+        admission = await self._limiter.admit(
+            principal,
+            route.model,
+            tuple(_part(each) for each in prepared),
+            service_tier=first.tag.service_tier,
+            min_tokens=first.generation.request.sampling.min_tokens,
+            capacity=pool.max_in_flight,
+        )
+        instant_ns = admission.instant_ns if instant_ns is None else instant_ns
+        admitted = [_within(each, admission.cap, instant_ns) for each in prepared]
+        transcript, close = None, admission.close
+        if principal.log_content_days:
+            said = context.said if context.said is not None else _prompts_said(asked, pool)
+            transcript = Transcript(context.request_id, context.endpoint, context.model or "", said)
+            close = self._logged(principal.project_id, transcript, admission.close)
+        run = Run(context, pool, self._budget, route.adapter, admitted, admission.headers, close, transcript)
+        run.give_back = admission.close
+        run.instant_ns = instant_ns
+        if placed.exposure is not None:
+            run.vote_id = signed_id(placed.project_key, context.request_id)
+            run.on_unanswered = partial(self._refused, context, placed.exposure, first.tag.service_tier)
+        return run
+
+    async def admit_shadow(
+        self, context: RequestContext, route: Route, pool: PoolRevision, prepared: Sequence[Prepared]
+    ) -> Run:
+        """Return the run of a copy of a request. Of the payer's limits those of cost alone count it. Raises as
+        `admit`."""
+        admission = await self._limiter.admit_shadow(
+            context.principal,
+            route.model,
+            tuple(_part(each) for each in prepared),
+            service_tier=SHADOW_TIER,
+            min_tokens=prepared[0].generation.request.sampling.min_tokens,
+        )
+        admitted = [_within(each, admission.cap, admission.instant_ns) for each in prepared]
+        return Run(context, pool, self._shadow_budget, route.adapter, admitted, (), admission.close, None)
+
+    def _logged(self, project_id: str, transcript: Transcript, close: Callable[[], None]) -> Callable[[], None]:
+        """Return `close` such that, the first time, it has the transcript written as well; nothing waits for that."""
+        is_kept = False
+
+        def close_and_log() -> None:
+            nonlocal is_kept
+            close()
+            if not is_kept:
+                is_kept = True
+                self._contents.keep(project_id, transcript)
+
+        return close_and_log
+
+
+def _part(prepared: Prepared) -> Part:
+    request = prepared.generation.request
+    return Part(request.request_id, prepared.generation.prompt_tokens, request.n, prepared.max_tokens)
+
+
+def _within(prepared: Prepared, cap: int, instant_ns: int) -> Prepared:
+    """Return the prompt with completions of at most `cap` tokens, counted as of the instant of its reservation."""
+    request = prepared.generation.request
+    sampling = request.sampling
+    if sampling.max_tokens > cap:
+        sampling = msgspec.structs.replace(sampling, max_tokens=cap)
+    meter = encode_tag(msgspec.structs.replace(prepared.tag, created_at_ns=instant_ns))
+    request = msgspec.structs.replace(request, sampling=sampling, meter=meter)
+    return msgspec.structs.replace(prepared, generation=msgspec.structs.replace(prepared.generation, request=request))
+
+
+def _prompts_said(asked: Iterable[Prompt], pool: PoolRevision) -> Iterable[LoggedMessage]:
+    """Yield plain prompts for the request log: token ids as their text, in which there may be something to redact."""
+    for prompt in asked:
+        if isinstance(prompt, list):
+            yield LoggedMessage(None, pool.tokenizer.decode(prompt))
+        elif isinstance(prompt, str):
+            yield LoggedMessage(None, prompt)

@@ -1,0 +1,139 @@
+"""One prompt at two replicas of a pool, where the first token of one is late: the first to begin answers, the other is
+aborted and costs nothing.
+
+Both tries are of one reservation, with attempts of their own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable
+
+import msgspec
+
+from gateway.backends.generation import Generation, Item
+from gateway.backends.pool import PoolRevision
+from gateway.domain.errors import GatewayError
+from gateway.domain.routing.retry_budget import RetryBudget
+from gateway.pipeline.items.attempts import Restarted, generated, never
+
+ATTEMPTS_PER_TRY = 4
+"""Numbers of attempts that a try has to itself: `attempts.MAX_ATTEMPTS` and the free one after a death."""
+
+
+class Hedging(msgspec.Struct, frozen=True):
+    """When a second try begins, and who learns of the tries."""
+
+    delay_s: float
+    """The time that the first try has for its first item."""
+    may_begin: Callable[[range], bool]
+    """Tells whether a second try may begin, by the numbers of the first try's attempts."""
+    lost: Callable[[range, range], None]
+    """Called with the numbers of a try's attempts that is over or about to be aborted, and with the other try's."""
+    won: Callable[[bool], None]
+    """Called where there were two tries, with whether the second one answers."""
+
+
+class _Try(msgspec.Struct, eq=False):
+    """One try, with the task that waits for its first item."""
+
+    attempts: range
+    source: AsyncGenerator[Item | Restarted]
+    first: asyncio.Task[Item | Restarted]
+    has_failed: bool = False
+
+
+async def hedged(
+    pool: PoolRevision,
+    generation: Generation,
+    budget: RetryBudget,
+    hedging: Hedging,
+    on_unanswered: Callable[[GatewayError], None] | None = None,
+    *,
+    may_restart: bool = False,
+    is_followed: Callable[[GatewayError], bool] = never,
+) -> AsyncGenerator[Item | Restarted]:
+    """Yield the items of one prompt's completions, as `attempts.generated` does with these arguments, and raise as it
+    does: where both tries fail, the error of the one that failed last."""
+    tries, tried = list[_Try](), set[str]()
+
+    def begin() -> _Try:
+        start = generation.request.attempt + len(tries) * ATTEMPTS_PER_TRY
+
+        def follows(error: GatewayError) -> bool:
+            made.has_failed = True
+            return any(not each.has_failed for each in tries) or is_followed(error)
+
+        source = generated(
+            pool,
+            _numbered(generation, start),
+            budget,
+            on_unanswered,
+            may_restart=may_restart,
+            is_followed=follows,
+            tried=tried,
+        )
+        made = _Try(range(start, start + ATTEMPTS_PER_TRY), source, asyncio.create_task(_next(source)))
+        tries.append(made)
+        return made
+
+    try:
+        winner = await _first_to_begin(pool, hedging, begin, tried)
+        if len(tries) > 1:
+            hedging.won(winner is tries[1])
+        for each in tries:
+            if each is not winner:
+                await _close(each)
+        yield winner.first.result()
+        async for item in winner.source:
+            yield item
+    finally:
+        for each in tries:
+            await _close(each)
+
+
+async def _first_to_begin(pool: PoolRevision, hedging: Hedging, begin: Callable[[], _Try], tried: set[str]) -> _Try:
+    """Return the try whose first item is there first; the other one is about to be closed.
+
+    Raises the error of the try that failed last, where none has begun.
+    """
+    running = [begin()]
+    await asyncio.wait({running[0].first}, timeout=hedging.delay_s)
+    is_late = not running[0].first.done() and pool.any_ready(tried) is not None
+    if is_late and hedging.may_begin(running[0].attempts):
+        running.append(begin())
+    while True:
+        await asyncio.wait({each.first for each in running}, return_when=asyncio.FIRST_COMPLETED)
+        for each in [each for each in running if each.first.done()]:
+            others = [other for other in running if other is not each]
+            if each.first.exception() is None:
+                for other in others:
+                    hedging.lost(other.attempts, each.attempts)
+                return each
+            if not others:
+                return await _failed(each)
+            hedging.lost(each.attempts, others[0].attempts)
+            running.remove(each)
+
+
+async def _failed(each: _Try) -> _Try:
+    """Raise the error of a try."""
+    await each.first
+    raise AssertionError("the try has failed")
+
+
+async def _close(each: _Try) -> None:
+    """End a try, whatever it does."""
+    if not each.first.done():
+        each.first.cancel()
+    await asyncio.gather(each.first, return_exceptions=True)
+    await each.source.aclose()
+
+
+async def _next(source: AsyncGenerator[Item | Restarted]) -> Item | Restarted:
+    return await anext(source)
+
+
+def _numbered(generation: Generation, attempt: int) -> Generation:
+    request = msgspec.structs.replace(generation.request, attempt=attempt)
+    return msgspec.structs.replace(generation, request=request)

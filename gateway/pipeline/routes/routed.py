@@ -1,0 +1,267 @@
+"""Requests by the name of a routing policy: the plan for each, and its steps until one has begun to answer.
+
+A step that another one follows runs up to its first token before its reply begins. Whatever it used until then is the
+operator's, and what it had reserved is given back: of a request one step is billed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+
+import structlog
+from msgspec.structs import replace
+
+from gateway.domain.errors import GatewayError, ModelNotFound
+from gateway.domain.experiments.shadowing import Outcome as ShadowOutcome
+from gateway.domain.routing.policy.document import USUAL_ERRORS
+from gateway.domain.routing.policy.plan import edges_to
+from gateway.metering.meter import Meter
+from gateway.observability.route_metrics import RouteMetrics
+from gateway.pipeline.context import RequestContext
+from gateway.pipeline.items.hedged import Hedging
+from gateway.pipeline.placing import PlacedShadow
+from gateway.pipeline.requests import TextRequest
+from gateway.pipeline.routes.budgets import Budgets, RouteBudgets
+from gateway.pipeline.routes.check import NotAccepted, is_accepted
+from gateway.pipeline.routes.facts import facts_of
+from gateway.pipeline.routes.steps import Steps, Target, kind_of
+from gateway.pipeline.routes.trial import Trial, row_id
+from gateway.pipeline.run import Run
+from gateway.routing.experiments import RunningExperiment
+from gateway.routing.planner import Planned, Planner
+from gateway.routing.policies import RoutedPolicy
+from gateway.routing.route import Route
+
+ROUTE_HEADER = "x-lorikeet-route"
+"""`<name>@<version>` of the route that a reply comes by."""
+TARGET_HEADER = "x-lorikeet-target"
+"""The model string of the target that answers."""
+ATTEMPTS_HEADER = "x-lorikeet-attempts"
+"""The number of targets that were tried, the last of which answers."""
+
+Try = Callable[[Target, Trial], Awaitable[Run]]
+"""Prepares and admits the request at a target."""
+
+MakeCopy = Callable[[RequestContext, Sequence[TextRequest], Run, PlacedShadow], None]
+"""Has a copy of a request run once the reply of its run is over."""
+
+CHECK_S = 0.25
+"""Seconds between checks, during a wait, that the client still waits."""
+
+log = structlog.get_logger(__name__)
+
+
+class RoutedRequests:
+    """Runs requests by plans. One per gateway process."""
+
+    def __init__(self, planner: Planner, meter: Meter, metrics: RouteMetrics, copy: MakeCopy) -> None:
+        self._planner = planner
+        self._meter = meter
+        self._metrics = metrics
+        self._copy = copy
+        self._budgets = Budgets()
+
+    async def first_target(self, context: RequestContext, policy: RoutedPolicy) -> Target:
+        """Return the target that a request goes to which is not tried again.
+
+        Raises ModelNotFound: when no target can be used.
+        """
+        planned = await self._plan(context, policy, ())
+        if not planned.plan.steps:
+            raise ModelNotFound(policy.name)
+        return planned.found[planned.plan.steps[0].target]
+
+    async def complete(
+        self, context: RequestContext, policy: RoutedPolicy, asked: Sequence[TextRequest], try_at: Try
+    ) -> Run:
+        """Return the run of the first step that has begun to answer, or the last one's run, which may not have begun.
+
+        Raises ModelNotFound: when no target can be used.
+        Raises the error of the last step that was tried.
+        """
+        budgets = self._budgets.sent(policy.id, time.monotonic())
+        planned = await self._plan(context, policy, asked)
+        steps = Steps(planned, partial(self._may_wait, context, policy, budgets))
+        while steps.step is not None:
+            await self._wait(context, steps.step.wait_ms)
+            context.check()
+            try:
+                run = await self._at_step(context, policy, steps, budgets, try_at)
+            except GatewayError as error:
+                self._failed(context, policy, steps, error)
+                if not steps.advance(kind_of(error)):
+                    raise
+                continue
+            self._began(context, policy, steps, run, asked)
+            return run
+        raise ModelNotFound(policy.name)
+
+    async def _at_step(
+        self, context: RequestContext, policy: RoutedPolicy, steps: Steps, budgets: RouteBudgets, try_at: Try
+    ) -> Run:
+        """Run one step: up to its first item, if another step may follow, or to its end, if its answer is checked."""
+        step, attempts = steps.step, steps.attempts
+        assert step is not None
+        accept, own_id = step.accept, row_id(context.request_id, steps.row)
+        if accept is not None and isinstance(steps.target, RunningExperiment):
+            raise ModelNotFound(step.target)  # an answer that nobody sees is none of an experiment
+        wants_logprobs = accept is not None and accept.min_logprob is not None
+        trial = Trial(attempts.start, steps.row, wants_logprobs, steps.instant_ns, steps.follows)
+        run = await try_at(steps.target, trial)
+        steps.instant_ns = run.instant_ns
+        run.took = self._took(context, steps.target)
+        if step.hedge_ms is not None:
+            run.hedging = self._hedging(policy, own_id, step.hedge_ms, budgets)
+        if not steps.may_go_on:
+            run.serves()
+            return run
+
+        def give_up() -> None:
+            if self._meter.has_sent(own_id, attempts):
+                self._meter.supersede(own_id, attempts)
+
+        bound_s = None if step.first_token_ms is None else step.first_token_ms / 1e3
+        try:
+            if accept is None:
+                await run.begin(bound_s, steps.follows, give_up)
+            elif await is_accepted(accept, await run.begin_whole(bound_s, steps.follows, give_up)):
+                run.serve_whole()
+            else:
+                raise NotAccepted("The answer was not accepted.")
+        except GatewayError as error:
+            if not steps.follows(error):
+                run.serves()
+                run.close()
+                raise
+            run.give_back()
+            if isinstance(error, NotAccepted):
+                steps.use_row()
+            elif self._meter.has_sent(own_id, attempts):
+                steps.use_attempts()
+            raise
+        except BaseException:
+            run.serves()
+            run.close()
+            raise
+        run.serves()
+        return run
+
+    def _may_wait(self, context: RequestContext, policy: RoutedPolicy, budgets: RouteBudgets, wait_ms: int) -> bool:
+        """Tell whether a further round may begin after a wait: not where the route has tried too much again lately, or
+        where the wait would outlast the request's deadline."""
+        end_s = asyncio.get_running_loop().time() + wait_ms / 1e3
+        is_allowed = (context.deadline is None or end_s < context.deadline) and budgets.retries.take(time.monotonic())
+        self._metrics.retried(_label(policy), is_allowed=is_allowed)
+        return is_allowed
+
+    async def _wait(self, context: RequestContext, wait_ms: int) -> None:
+        """Wait before a step, as long as its client does."""
+        loop = asyncio.get_running_loop()
+        end_s = loop.time() + wait_ms / 1e3
+        while (left_s := end_s - loop.time()) > 0:
+            await asyncio.sleep(min(left_s, CHECK_S))
+            context.check()
+
+    def _hedging(self, policy: RoutedPolicy, own_id: str, delay_ms: float, budgets: RouteBudgets) -> Hedging:
+        """Return when a second try at a prompt begins. own_id: of the prompt's row in the ledger."""
+
+        def may_begin(attempts: range) -> bool:
+            if not self._meter.has_sent(own_id, attempts):
+                return False  # it waits for a place here, and a second one would wait as well
+            is_allowed = budgets.hedges.take()
+            if not is_allowed:
+                self._metrics.hedged(_label(policy), "refused")
+            return is_allowed
+
+        def won(is_second: bool) -> None:
+            self._metrics.hedged(_label(policy), "second" if is_second else "first")
+
+        return Hedging(delay_ms / 1e3, may_begin, partial(self._meter.outrun, own_id), won)
+
+    def _took(self, context: RequestContext, target: Target) -> Callable[[float, float], None] | None:
+        if isinstance(target, RunningExperiment):
+            return None  # its arms are several models
+
+        def took(first_token_ms: float, token_ms: float) -> None:
+            self._planner.measured.add(
+                context.principal.project_id,
+                target.model,
+                time.monotonic(),
+                first_token_ms=first_token_ms,
+                token_ms=token_ms,
+            )
+
+        return took
+
+    def _failed(self, context: RequestContext, policy: RoutedPolicy, steps: Steps, error: GatewayError) -> None:
+        """Log and count a step that has ended in an error."""
+        assert steps.step is not None
+        outcome = kind_of(error) or "refused"
+        steps.note(outcome)
+        log.info(
+            "route_attempt",
+            request_id=context.request_id,
+            route=policy.label,
+            target=steps.step.target,
+            path=steps.step.path,
+            error=error.code,
+        )
+        if outcome in USUAL_ERRORS and isinstance(steps.target, Route):
+            self._planner.measured.failed(context.principal.project_id, steps.target.model, time.monotonic())
+        self._count(policy, steps, outcome, is_followed=steps.follows(error))
+
+    def _began(
+        self,
+        context: RequestContext,
+        policy: RoutedPolicy,
+        steps: Steps,
+        run: Run,
+        asked: Sequence[TextRequest],
+    ) -> None:
+        """Let the reply, its log line and the metrics say by which route and from which target it comes."""
+        assert steps.step is not None
+        steps.note("served")
+        target, num_tried = steps.step.target, str(steps.num_tried)
+        run.headers = (
+            *run.headers,
+            (ROUTE_HEADER, policy.label),
+            (TARGET_HEADER, target),
+            (ATTEMPTS_HEADER, num_tried),
+        )
+        run.log_fields = {
+            "route_policy": policy.label,
+            "route_target": target,
+            "route_attempts": num_tried,
+            "route_tried": steps.tried,
+        }
+        self._count(policy, steps, "served", is_followed=False)
+        for number, copy in enumerate(steps.step.copies):
+            found = steps.found(copy.target)
+            payer = None
+            if copy.payer is not None:
+                payer = replace(context.principal, project_id=copy.payer, models=None, permissions=frozenset())
+            route = found if isinstance(found, Route) else None
+            self._copy(context, asked, run, PlacedShadow(route, _unnoted, payer=payer, suffix=f"_{number}"))
+
+    def _count(self, policy: RoutedPolicy, steps: Steps, outcome: str, *, is_followed: bool) -> None:
+        assert steps.step is not None
+        route = _label(policy)
+        self._metrics.took(route, edges_to(steps.step.path))
+        self._metrics.tried(route, outcome, is_followed=is_followed)
+
+    async def _plan(self, context: RequestContext, policy: RoutedPolicy, asked: Sequence[TextRequest]) -> Planned:
+        principal = context.principal
+        facts = facts_of(context, policy, asked)
+        return await self._planner.plan(principal.project_id, principal.organization_id, policy.document, facts)
+
+
+def _label(policy: RoutedPolicy) -> str:
+    """Return the name of a route in metrics."""
+    return f"{policy.named.project_id}/{policy.name}"
+
+
+def _unnoted(outcome: ShadowOutcome) -> None:
+    """Note nothing more of a copy than its metric does."""

@@ -1,0 +1,129 @@
+"""The place of a request in the plan of a route, and the kinds of errors after which another step follows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from gateway.domain.errors import (
+    ENGINE_UNAVAILABLE,
+    BackendFailed,
+    GatewayError,
+    InvalidRequest,
+    LimitReached,
+    ModelNotFound,
+    Overloaded,
+)
+from gateway.domain.routing.policy.document import Outcome
+from gateway.domain.routing.policy.plan import Step
+from gateway.pipeline.items.begun import TooSlow
+from gateway.pipeline.routes.check import NotAccepted
+from gateway.routing.experiments import RunningExperiment
+from gateway.routing.planner import Planned
+from gateway.routing.route import Route
+
+Target = Route | RunningExperiment
+
+ATTEMPTS_PER_STEP = 8
+"""Numbers of attempts that a step has to itself; more than `attempts.MAX_ATTEMPTS` and the free one after a death."""
+
+
+class Steps:
+    """The place in a plan."""
+
+    def __init__(self, planned: Planned, may_wait: Callable[[int], bool]) -> None:
+        """may_wait: tells whether the request may be tried again after so many milliseconds; asked once before each
+        such step, when an error leads there."""
+        self.number = 0
+        """The number of the step that is tried."""
+        self.num_tried = 1
+        """The steps that were tried, with this one."""
+        self.instant_ns: int | None = None
+        """The time of the request, once a step was admitted."""
+        self.attempts = range(ATTEMPTS_PER_STEP)
+        """The numbers of the attempts that the step may make."""
+        self.row = 0
+        """The number of the step's row in the ledger: each answer that was not accepted has a row of its own."""
+        self._may_wait = may_wait
+        self._waits: dict[int, bool] = {}  # by the number of the step that would begin after a wait
+        self._tried: list[tuple[str, str]] = []
+        self._steps = planned.plan.steps
+        self._found = planned.found
+
+    @property
+    def step(self) -> Step | None:
+        """Return the step that is tried; None in a plan without any."""
+        return self._steps[self.number] if self._steps else None
+
+    @property
+    def target(self) -> Target:
+        """Return the target of the step that is tried."""
+        return self._found[self._steps[self.number].target]
+
+    @property
+    def may_go_on(self) -> bool:
+        """Tell whether another step follows some error of this one."""
+        return bool(self._steps[self.number].then)
+
+    def follows(self, error: GatewayError) -> bool:
+        """Tell whether another step follows an error of this one."""
+        return self._next(kind_of(error)) is not None
+
+    @property
+    def tried(self) -> str:
+        """Return the targets that were tried, each with its outcome, in their order."""
+        return " ".join(f"{target}={outcome}" for target, outcome in self._tried)
+
+    def note(self, outcome: str) -> None:
+        """Note the outcome of the step."""
+        self._tried.append((self._steps[self.number].target, outcome))
+
+    def advance(self, kind: Outcome | None) -> bool:
+        """Go to the step that follows an error; return False where none does."""
+        following = self._next(kind)
+        if following is None:
+            return False
+        self.number = following
+        self.num_tried += 1
+        return True
+
+    def _next(self, kind: Outcome | None) -> int | None:
+        """Return the number of the step that follows an outcome; None where none does, or may."""
+        following = None if kind is None else self._steps[self.number].then.get(kind)
+        if following is None or not (wait_ms := self._steps[following].wait_ms):
+            return following
+        if following not in self._waits:
+            self._waits[following] = self._may_wait(wait_ms)
+        return following if self._waits[following] else None
+
+    def use_attempts(self) -> None:
+        """Know that the step has sent an attempt: those of the next one have further numbers. The first attempt that
+        was sent at a request has the number 0, by which lists know the request."""
+        self.attempts = range(self.attempts.stop, self.attempts.stop + ATTEMPTS_PER_STEP)
+
+    def use_row(self) -> None:
+        """Know that the step's answer is billed, though it is not accepted: the next step has another row."""
+        self.row, self.attempts = self.row + 1, range(ATTEMPTS_PER_STEP)
+
+    def found(self, target: str) -> Target | None:
+        """Return what a model string of the document stands for."""
+        return self._found.get(target)
+
+
+def kind_of(error: GatewayError) -> Outcome | None:
+    """Return what a policy calls an error; None for one that would be the same at any target."""
+    match error:
+        case NotAccepted():
+            return "rejected"
+        case TooSlow():
+            return "timeout"
+        case ModelNotFound():
+            return "unavailable"
+        case LimitReached():
+            return "rate_limited"
+        case Overloaded():
+            return "unavailable" if error.code == ENGINE_UNAVAILABLE else "overloaded"
+        case BackendFailed():
+            return "failed"
+        case InvalidRequest() if error.code in ("context_length_exceeded", "prompt_too_long"):
+            return "context_length"
+    return None

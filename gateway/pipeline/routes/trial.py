@@ -1,0 +1,35 @@
+"""One trial of a request at one target of a route. Plain data, for whoever prepares and admits the request there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from gateway.domain.errors import GatewayError
+
+
+class Trial(msgspec.Struct, frozen=True):
+    """One trial; without any field the only one, as of a request that names no route."""
+
+    first_attempt: int = 0
+    """The number of the first attempt at the target: attempts at one request have a number each."""
+    row: int = 0
+    """The number of the request's first row in the ledger: answers that were billed and not accepted have rows before
+    it."""
+    with_logprobs: bool = False
+    """True where the answer's log-probabilities are looked at, whether the client asked for them or not."""
+    instant_ns: int | None = None
+    """The time of the request in Unix nanoseconds, where an earlier trial has set it. The rows of all attempts have
+    it."""
+    is_followed: Callable[[GatewayError], bool] | None = None
+    """Tells whether another target is tried after an error. Then an experiment has had no part in the request; it has
+    one once the run is told that it `serves`. None: no other target is tried."""
+
+
+ALONE = Trial()
+
+
+def row_id(request_id: str, index: int) -> str:
+    """Return the id of one of a request's rows in the ledger; the first row has the id that the client sees."""
+    return request_id if index == 0 else f"{request_id}.{index}"

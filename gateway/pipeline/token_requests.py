@@ -1,0 +1,90 @@
+"""Requests for the tokens of a text, and for the text of tokens: no engine has a part in them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+from typing import TypeVar
+
+import msgspec
+
+from gateway.pipeline.bounds import check_ids
+from gateway.pipeline.context import RequestContext
+from gateway.pipeline.defaults import treated_prompt, with_system_prompt
+from gateway.pipeline.placing import Placing
+from gateway.pipeline.requests import Prompt
+from gateway.pipeline.tokenizing import Tokenizing
+
+T = TypeVar("T")
+
+THREAD_ABOVE_TOKENS = 4096
+"""More tokens are turned into text in a thread, so that the streams of others go on."""
+
+
+class Tokenized(msgspec.Struct, frozen=True):
+    """The tokens of a prompt."""
+
+    token_ids: list[int]
+    max_model_len: int
+    """The longest prompt and completion together, in tokens."""
+    strings: list[str] | None
+    """Each token as the vocabulary has it, where that was asked for: a space may be another character there."""
+
+
+class TokenRequests:
+    """Answers such requests. One per gateway process."""
+
+    def __init__(self, placing: Placing, tokenizing: Tokenizing) -> None:
+        self._placing = placing
+        self._tokenizing = tokenizing
+
+    async def tokenize(
+        self,
+        context: RequestContext,
+        prompt: Prompt,
+        field: str,
+        *,
+        add_special_tokens: bool = True,
+        with_strings: bool = False,
+    ) -> Tokenized:
+        """Return a prompt's tokens, as a completion of the same model would have them, but without the system prompt of
+        an adapter that another project shares; `field` is the client's name of the prompt.
+
+        Raises ModelNotFound: when the caller may use no such model.
+        Raises InvalidRequest: when the prompt cannot be tokenized.
+        """
+        route, pool = await self._placing.route(context)
+        if route.treatment is not None:
+            prompt = treated_prompt(prompt, route.treatment)
+        if route.adapter is not None and not route.adapter.is_shared:
+            prompt = with_system_prompt(prompt, route.adapter.defaults)
+        tokenizer = pool.tokenizer
+        if prompt == "":
+            token_ids = tokenizer.encode_text("", add_special_tokens=add_special_tokens)
+        else:
+            found = await self._tokenizing.tokenized(
+                context.principal.project_id, pool, prompt, field, add_special_tokens=add_special_tokens
+            )
+            token_ids = found.token_ids
+        strings = None
+        if with_strings:
+            vocabulary = tokenizer.backend.id_to_token
+            strings = await _worked_out(lambda ids: [vocabulary(token_id) or "" for token_id in ids], token_ids)
+        return Tokenized(token_ids, pool.capabilities.max_model_len, strings)
+
+    async def detokenize(self, context: RequestContext, token_ids: list[int], field: str) -> str:
+        """Return the text of token ids, special tokens included; `field` is the client's name of the ids.
+
+        Raises ModelNotFound: when the caller may use no such model.
+        Raises InvalidRequest: when an id is not of the model's vocabulary.
+        """
+        _, pool = await self._placing.route(context)
+        check_ids(field, token_ids, pool.capabilities.vocab_size)
+        return await _worked_out(partial(pool.tokenizer.decode, with_special=True), token_ids)
+
+
+async def _worked_out(work: Callable[[list[int]], T], token_ids: list[int]) -> T:
+    if len(token_ids) > THREAD_ABOVE_TOKENS:
+        return await asyncio.to_thread(work, token_ids)
+    return work(token_ids)

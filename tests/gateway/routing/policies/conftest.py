@@ -1,0 +1,104 @@
+"""One gateway over several pools for all tests of this folder, and a tenant."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from gateway.settings import Settings
+from tests.gateway.live import FakeEngine, LiveGateway, Tenant, make_tenant
+from tests.gateway.model_folder import make_model_folder
+from tests.gateway.routing.policies.routes import (
+    BROKEN,
+    DOWN,
+    LARGE,
+    PAIR,
+    SLOW,
+    SMALL,
+    Routes,
+    add_pool,
+    add_replica,
+    complete,
+)
+from tests.gateway.routing.recording_engine import RecordingEngine
+from tests.installation.databases import Databases
+from tests.installation.waiting import wait_until
+from tests.patience import PATIENCE_S
+
+
+@pytest.fixture(scope="package")
+def dsn_of_all(databases: Databases) -> str:
+    """A database that all tests of this folder share."""
+    return databases.create("policies")
+
+
+@pytest.fixture(scope="package")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    made = {name: make_model_folder(tmp_path_factory.mktemp("models") / name) for name in (SMALL, LARGE)}
+    config = json.loads((made[LARGE] / "config.json").read_text())
+    larger = {"num_hidden_layers": 2, "hidden_size": 64, "max_position_embeddings": 4096}
+    (made[LARGE] / "config.json").write_text(json.dumps(config | larger))
+    return made
+
+
+@pytest.fixture(scope="package")
+def gateway(
+    dsn_of_all: str, tmp_path_factory: pytest.TempPathFactory, folders: dict[str, Path]
+) -> Iterator[LiveGateway]:
+    """A gateway over a small and a large pool with an engine each, a pool whose engine never comes, one whose first
+    token takes two seconds, one that fails at every request, and one with a slow replica and a fast one."""
+    settings = Settings(data_dir=tmp_path_factory.mktemp("data"), model=str(folders[SMALL]), model_name=SMALL)
+    settings.run_dir.mkdir()
+    endpoint = f"ipc://{settings.run_dir}/large.sock"
+    engines = [FakeEngine(settings.engine.endpoint, folders[SMALL]), FakeEngine(endpoint, folders[LARGE])]
+    odd = {name: f"ipc://{settings.run_dir}/{name}.sock" for name in (SLOW, BROKEN)}
+    recording = {
+        name: RecordingEngine(odd[name], folders[LARGE], tokens_per_s=0.5 if name == SLOW else 0) for name in odd
+    }
+    recording[BROKEN].break_on("")
+    pair = [f"ipc://{settings.run_dir}/pair-{speed}.sock" for speed in ("slow", "fast")]
+    for address, tokens_per_s in zip(pair, (0.5, 0), strict=True):
+        recording[address] = RecordingEngine(address, folders[LARGE], tokens_per_s=tokens_per_s)
+    gateway = LiveGateway(settings, folders[SMALL], dsn_of_all)
+    try:
+        gateway.start()
+        asyncio.run(add_pool(dsn_of_all, LARGE, folders[LARGE], endpoint))
+        asyncio.run(add_pool(dsn_of_all, DOWN, folders[LARGE], f"ipc://{settings.run_dir}/down.sock"))
+        for name, address in odd.items():
+            asyncio.run(add_pool(dsn_of_all, name, folders[LARGE], address))
+        asyncio.run(add_pool(dsn_of_all, PAIR, folders[LARGE], pair[0]))
+        asyncio.run(add_replica(dsn_of_all, PAIR, pair[1]))
+        yield gateway
+    finally:
+        gateway.stop()
+        for each in recording.values():
+            each.stop()
+        for engine in engines:
+            engine.kill()
+
+
+@pytest.fixture(scope="package")
+def tenant(dsn_of_all: str, gateway: LiveGateway) -> Tenant:
+    return asyncio.run(make_tenant(dsn_of_all, "acme", "pirate", "1"))
+
+
+@pytest.fixture(scope="package")
+def client(gateway: LiveGateway, tenant: Tenant) -> Iterator[httpx.Client]:
+    headers = {"authorization": f"Bearer {tenant.key}"}
+    with httpx.Client(base_url=gateway.url, headers=headers, timeout=PATIENCE_S) as client:
+        for name in (SMALL, LARGE):
+            wait_until(lambda name=name: complete(client, name).status_code == 200, f"the pool {name} answers")
+        wait_until(lambda: complete(client, DOWN).status_code == 503, "the third pool is known")
+        wait_until(lambda: complete(client, BROKEN).status_code == 502, "the broken pool fails")
+        wait_until(lambda: complete(client, SLOW, max_tokens=1).status_code == 200, "the slow pool answers")
+        yield client
+
+
+@pytest.fixture(scope="package")
+def made(dsn_of_all: str, tenant: Tenant, client: httpx.Client) -> Routes:
+    return Routes(dsn_of_all, tenant, client)

@@ -1,0 +1,42 @@
+"""Measured speeds: what is late is known once enough was measured lately, and failures pass."""
+
+from __future__ import annotations
+
+from gateway.routing.measured import FAILED_MS, FAILED_S, FORGET_S, LEAST_KEPT, NUM_KEPT, Measured
+
+
+def measured(*times_ms: float, now_s: float = 0.0) -> Measured:
+    made = Measured()
+    for each in times_ms:
+        made.add("proj", "m", now_s, first_token_ms=each, token_ms=1.0)
+    return made
+
+
+def late_ms(made: Measured, now_s: float = 1.0) -> float | None:
+    speed = made.find("proj", "m", now_s)
+    assert speed is not None
+    return speed.late_ms(now_s)
+
+
+def test_a_twentieth_of_first_tokens_is_late() -> None:
+    assert late_ms(measured(*range(1, LEAST_KEPT))) is None
+    assert late_ms(measured(*range(1, 21))) == 19
+    assert late_ms(measured(*([5.0] * 57), *([2000.0] * 3))) == 5.0
+    assert late_ms(measured(*([5.0] * 56), *([2000.0] * 4))) == 2000.0
+
+
+def test_only_the_last_ones_and_those_of_the_last_minutes_count() -> None:
+    assert late_ms(measured(*([9_000.0] * NUM_KEPT), *([5.0] * NUM_KEPT))) == 5.0
+    made = measured(*([9_000.0] * LEAST_KEPT))
+    made.add("proj", "m", FORGET_S - 1, first_token_ms=5.0, token_ms=1.0)
+    assert late_ms(made, FORGET_S - 0.5) == 9_000.0
+    assert late_ms(made, FORGET_S + 1) is None
+
+
+def test_a_failure_counts_for_some_seconds() -> None:
+    made = measured(*([5.0] * LEAST_KEPT))
+    made.failed("proj", "m", 1.0)
+    speed = made.find("proj", "m", 2.0)
+    assert speed is not None and (speed.first_token_ms, speed.late_ms(2.0)) == (FAILED_MS, 5.0)
+    speed = made.find("proj", "m", 1.0 + FAILED_S)
+    assert speed is not None and speed.first_token_ms == 5.0
