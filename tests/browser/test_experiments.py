@@ -182,6 +182,10 @@ async def test_an_experiment_lives_from_its_form_to_its_decision(visit: Visit, b
     await expect(lead).to_contain_text("archived")
 
 
+PREVIEW_REFUSED = "400 POST .*/experiments/preview"
+"""A form that is shown for long asks for what the project's past may not tell."""
+
+
 async def test_each_wrong_field_is_named_at_the_field(visit: Visit, browser_house: BrowserHouse) -> None:
     """What is empty or wrong before anything is sent; what the API refuses at its field as well."""
     hooli = browser_house.projects["hooli"]
@@ -192,6 +196,7 @@ async def test_each_wrong_field_is_named_at_the_field(visit: Visit, browser_hous
     page = watched.page
     sent: list[str] = []
     page.on("request", lambda request: sent.append(request.url) if request.method == "POST" else None)
+    watched.expect(PREVIEW_REFUSED)
     await watched.open(f"experiments/{hooli}/new")
     save = page.get_by_role("button", name="Save as a draft")
     error = page.locator(".field", has=page.locator(".field-error"))
@@ -251,6 +256,7 @@ async def test_each_wrong_field_is_named_at_the_field(visit: Visit, browser_hous
 async def test_parts_are_shares_of_their_sum_and_tiny_ones_are_shown(visit: Visit, browser_house: BrowserHouse) -> None:
     watched = await visit()
     page = watched.page
+    watched.expect(PREVIEW_REFUSED)
     await watched.open(f"experiments/{browser_house.projects['initech']}/new")
     part = page.get_by_label("Part of the units", exact=True)
     control, treatment = page.get_by_role("group", name="Control"), page.get_by_role("group", name="Treatment")
@@ -288,6 +294,7 @@ async def test_the_first_minutes_are_told_in_minutes_and_hours(visit: Visit, bro
     watched = await visit()
     page = watched.page
     await page.add_init_script(RECORD_LABELS)
+    watched.loads = True  # which runs the script
     await watched.open(f"experiments/{umbrella}/{id}")
     await expect(page.locator(".lead")).to_contain_text("120 units in 0 of 7 whole days since the start")
     await expect(page.get_by_role("img", name=re.compile("Cost: difference from control"))).to_be_visible()
@@ -439,5 +446,6 @@ async def test_a_member_decides_about_their_own_and_a_viewer_only_looks(
     await expect(page.get_by_role("region", name="What decides")).to_be_visible()
     for name in ("Pause", "More actions", "New experiment"):
         await expect(page.get_by_role("button", name=name)).to_have_count(0)
+    watched.expect(PREVIEW_REFUSED)
     await watched.open(f"experiments/{browser_house.projects['acme']}/new")
     await expect(page.get_by_role("heading", name="Your role does not show this")).to_be_visible()

@@ -37,7 +37,7 @@ Status = Literal["completed", "cancelled", "error"]
 
 
 class RequestOut(msgspec.Struct, frozen=True):
-    """A request that was run. Tokens and cost count all prompts and attempts; model, adapter and times are those of the
+    """A request that was run. Tokens and cost count all prompts and attempts; model, adapter and times come from the
     first prompt's last attempt, times as the gateway saw them."""
 
     id: str

@@ -135,7 +135,7 @@ async def test_a_gateway_that_had_not_heard_of_new_weights_takes_no_unit_away_fr
         await notes.flush()
         await conn.execute(_EARLIER)
         if by_ledger:
-            await send(conn, made, [Sent(unit(1), 1, epoch=1)])
+            await send(conn, made, [Sent(unit(1), 1, datetime.datetime.now(datetime.UTC), epoch=1)])
             await keep_books(database)
         else:
             cut_off.exposed(Exposure(made.id, "tone", 1, 1, "warm", 1, "split", unit(1)))
