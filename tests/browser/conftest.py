@@ -92,7 +92,7 @@ async def visit(
     async def visit(email: str | None = OWNER, mode: Mode = "light") -> Watched:
         context = await context_of(email, mode)
         shown = idle[context].pop() if idle[context] else await context.new_page()
-        page = Watched(shown, browser_house.url, takes_pictures=full, loads=email is None)
+        page = Watched(shown, browser_house.url, takes_pictures=full, loads=email != OWNER)
         page.page.set_default_timeout(PAGE_PATIENCE_MS)
         opened.append(page)
         return page
