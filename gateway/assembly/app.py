@@ -55,7 +55,7 @@ log = structlog.get_logger(__name__)
 
 KEEP_ALIVE_S = 75
 FIND_REPLICAS_S = 3.0
-"""How long a gateway that starts lets clients wait for its connections to replicas."""
+"""The most seconds for which a gateway that starts lets clients wait for its connections to replicas."""
 TOKENIZING_PER_S, TOKENIZING_BURST = 50.0, 100.0
 
 

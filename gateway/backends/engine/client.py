@@ -54,8 +54,8 @@ FULL_FOR_S = 5.0
 """How long more than MAX_UNREAD_BYTES may wait for the reader of a stream."""
 
 ACKNOWLEDGE_EVERY_S = 0.1
-"""How long usage that is durable may wait for more, to be told to the engine in one message. An engine keeps such
-records until then, and hands them over again where they were never acknowledged."""
+"""Seconds for which durable usage waits for more, to be acknowledged to the engine in one message. The engine keeps
+such records until then, and hands them over again where they were never acknowledged."""
 
 ADAPTER_WAIT_S = 60.0
 """How long an engine may take to load or unload an adapter."""

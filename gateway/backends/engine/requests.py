@@ -24,7 +24,8 @@ from gateway.backends.window import Window
 from gateway.domain.errors import GatewayError, ReadTooSlowly
 
 WINDOW_WAIT_S = 2.0
-"""How long a request waits for a place in the engine's window, and for an earlier attempt at it to end there."""
+"""Seconds for which a request waits for a place in the engine's window, and for an earlier attempt at it to end
+there."""
 
 
 class EngineRequests:

@@ -80,7 +80,7 @@ class PastVotes(msgspec.Struct, frozen=True):
     at: datetime.datetime
     """The first of them."""
     total: int
-    """Their sum, in the metric's integers."""
+    """The sum of the votes, in the metric's integers."""
     num: int
 
 

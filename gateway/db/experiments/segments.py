@@ -28,7 +28,7 @@ Known = dict[str, dict[Kind, set[str]]]
 
 
 class SegmentTotal(msgspec.Struct):
-    """What is, or is to be added, in the tables of segments."""
+    """Units and sums of segments, as their tables have them or as they are to be added."""
 
     units: dict[Place, tuple[int, int, int]] = {}
     sums: dict[tuple[Place, str], Sums] = {}

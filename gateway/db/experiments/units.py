@@ -178,7 +178,7 @@ class Vote(msgspec.Struct, frozen=True):
     at_us: int
     """When it was cast, in microseconds of Unix time."""
     is_by_judge: bool
-    """Whether a model cast it, of the source 'judge'."""
+    """Whether a model cast the vote, whose source is 'judge' then."""
 
 
 class UnitRows(msgspec.Struct, frozen=True):

@@ -32,7 +32,7 @@ class DayUnits(msgspec.Struct, frozen=True):
     units: int
     delivered: int
     requests: int
-    """Their requests within their outcome windows."""
+    """The requests of the units within their outcome windows."""
 
 
 async def load_units_by_day(conn: Connection, experiment_id: str, *, by_day: bool) -> list[DayUnits]:

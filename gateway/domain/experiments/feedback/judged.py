@@ -56,7 +56,7 @@ def judged_units(votes: Mapping[str, tuple[int, int]], own: Collection[str]) -> 
 
 
 class JudgedEffect(msgspec.Struct, frozen=True):
-    """What a metric comes to with the help of a judge, over units that a judge voted about."""
+    """The results of a metric with the help of a judge, over the units that the judge voted about."""
 
     num_labelled: tuple[int, int]
     """By control and arm: units about which people voted as well."""
