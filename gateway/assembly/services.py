@@ -53,6 +53,7 @@ from gateway.evaluation.votes import Votes
 from gateway.experiments.bookkeeper import ExperimentBookkeeper
 from gateway.experiments.keys import ProjectKeys
 from gateway.experiments.notes import Notes
+from gateway.experiments.turns import StandIn
 from gateway.exports.deliverer import Deliverer, places_below
 from gateway.limits.limiter import Limiter
 from gateway.limits.rules import Rules
@@ -212,7 +213,7 @@ async def running_services(settings: Settings, *, model_dir: Path, dsn: str) -> 
             WebhookSender(database, secrets, allow_private=settings.private_webhooks),
             Deliverer(database, places_below(settings.export_dir, allow_private=settings.private_webhooks), secrets),
             Bookkeeper(database),
-            ExperimentBookkeeper(database, metrics.experiments),
+            ExperimentBookkeeper(database, metrics.experiments, turn=StandIn(database)),
             reconciler,
         )
         metrics.watch(pools)

@@ -1,4 +1,4 @@
-"""Turns: which of all gateways does the work for which one gateway is enough. Knows nothing of that work."""
+"""Turns: which of all processes does the work for which one process is enough. Knows nothing of that work."""
 
 from __future__ import annotations
 
@@ -9,15 +9,25 @@ from gateway.db.pool import Database
 if TYPE_CHECKING:
     import asyncpg
 
+    from gateway.db.pool import Connection
+
 WATCHING = 0x6C6F7269776174  # "loriwat"
 COLLECTING = 0x6C6F7269636F6C  # "loricol"
 
+BOOKS = 0x6C6F7269626F6F  # "loriboo"
+
 ASK_TIMEOUT_S = 10.0
 _TRY_LOCK = "SELECT pg_try_advisory_lock($1)"
+_IS_FREE = "SELECT pg_try_advisory_xact_lock_shared($1)"
+
+
+async def is_free(conn: Connection, lock_key: int) -> bool:
+    """Tell whether no process has a turn, without taking it."""
+    return bool(await conn.fetchval(_IS_FREE, lock_key))
 
 
 class Turn:
-    """Held by a database session of its own: another gateway's once that ends, however it ends.
+    """Held by a database session of its own: another process's once that ends, however it ends.
 
     lock_key: what the turn is about, one of this module.
     """
@@ -38,6 +48,7 @@ class Turn:
             raise
 
     def release(self) -> None:
+        """Give the turn up, if it is this process's."""
         if self._session is not None:
             self._session.terminate()
             self._session = None

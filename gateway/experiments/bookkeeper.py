@@ -1,6 +1,7 @@
 """Keeps the books of experiments in the background: counts events, closes windows, judges guardrails, opens enrolment.
 
-Every gateway has one; of all of them one works at a time, and any may take over. Knows no SQL.
+The worker and every gateway have one. Of all of them one works at a time, and any may take over (`turns`). Knows no
+SQL.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from gateway.domain.experiments.assignment import Split
 from gateway.domain.experiments.definition import DEFAULT_ANALYSIS
 from gateway.experiments.books import MAX_CLOSED, MAX_EVENTS, close_windows, count_events
 from gateway.experiments.guardrail import judge
+from gateway.experiments.turns import HasTurn
 from gateway.observability.experiment_metrics import ExperimentMetrics
 from gateway.support.worker import forever
 
@@ -44,11 +46,14 @@ KNOWN_AFTER = datetime.timedelta(seconds=2)
 
 
 class ExperimentBookkeeper:
-    """Works between `start` and `stop`."""
+    """Works between `start` and `stop`. turn: tells when to work; None: always."""
 
-    def __init__(self, database: Database, metrics: ExperimentMetrics | None = None) -> None:
+    def __init__(
+        self, database: Database, metrics: ExperimentMetrics | None = None, *, turn: HasTurn | None = None
+    ) -> None:
         self._database = database
         self._metrics = metrics
+        self._turn = turn
         self._to_judge: set[str] = set()
         self._judged_s: dict[str, float] = {}
         self._judge_all_s = self._tidy_s = float("-inf")
@@ -61,9 +66,18 @@ class ExperimentBookkeeper:
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
+        if self._turn is not None:
+            self._turn.release()
 
     async def work(self) -> None:
-        """Do everything that there is to do now. Raises what the database raises."""
+        """Do everything that there is to do now, where it is this one's turn. Raises what the database raises."""
+        if self._turn is None or await self._turn.is_mine():
+            await self._work()
+        if self._metrics is not None:
+            async with self._database.acquire() as conn:
+                self._metrics.observe(await waiting(conn))
+
+    async def _work(self) -> None:
         await self._count()
         await self._close()
         await self._open_enrolment()
@@ -81,9 +95,6 @@ class ExperimentBookkeeper:
                 await drop_old_requests(conn, DEFAULT_ANALYSIS.outcome_window_seconds)
                 await drop_old_looks(conn)
                 await drop_silent(conn)
-        if self._metrics is not None:
-            async with self._database.acquire() as conn:
-                self._metrics.observe(await waiting(conn))
 
     async def _count(self) -> None:
         """Count events until fewer are there than one transaction may take, or another gateway counts."""

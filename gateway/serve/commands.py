@@ -35,6 +35,11 @@ def gateway_command(listener_fd: int, metrics_fd: int | None = None) -> list[str
     return [sys.executable, "-m", "gateway.cli", "gateway", "--fd", str(listener_fd), *metrics]
 
 
+def worker_command() -> list[str]:
+    """Return the command of this machine's worker."""
+    return [sys.executable, "-m", "gateway.cli", "worker"]
+
+
 def gateway_environ(environ: Mapping[str, str], settings: Settings, model_dir: Path, dsn: str) -> dict[str, str]:
     """The environment in which a gateway reads back these settings, with the model prepared and the database running.
 

@@ -1,4 +1,4 @@
-"""The processes of one machine in their order: database, agent, gateways. Started upwards, drained downwards."""
+"""The processes of one machine in order: database, agent, worker, gateways. Started upwards, drained downwards."""
 
 from __future__ import annotations
 
@@ -13,6 +13,9 @@ from gateway.serve.terminal import Terminal
 
 AGENT_STOP_S = 25.0
 """The seconds that the agent gets to stop its engines, each of which gets less."""
+
+WORKER_STOP_S = 10.0
+"""The seconds that the worker gets to give its transaction up."""
 
 GATEWAY_MARGIN_S = 20.0
 """The seconds that gateways get on top of the requests' own bound, to write down usage and close."""
@@ -35,27 +38,30 @@ class Fleet:
     """The children of one `serve`.
 
     postgres: None where the database is somebody else's. The caller started it; the fleet keeps it running. agent: runs
-    the engines, which live on when the agent is killed, and are adopted by the next one.
+    the engines, which live on when the agent is killed, and are adopted by the next one. worker: does what no request
+    waits for.
     """
 
     def __init__(
         self,
         postgres: EmbeddedPostgres | None,
         agent: Child,
+        worker: Child,
         gateways: Sequence[Child],
         listener: Listener,
         terminal: Terminal,
     ) -> None:
         self._postgres = postgres
         self._agent = agent
+        self._worker = worker
         self._gateways = list(gateways)
         self._listener = listener
         self._terminal = terminal
 
     def start(self, stop: StopSignals) -> None:
-        """Start the agent and the gateways without waiting for them. Raises PortUnavailable and StopRequested."""
+        """Start all of them without waiting for them. Raises PortUnavailable and StopRequested."""
         self._listener.listen()
-        for child in (self._agent, *self._gateways):
+        for child in (self._agent, self._worker, *self._gateways):
             if stop.requested:
                 raise StopRequested
             child.start()
@@ -74,7 +80,7 @@ class Fleet:
             self._terminal.say("PostgreSQL ended; restarting it")
             with stop.interrupts():
                 self._postgres.start()
-        for child in (self._agent, *self._gateways):
+        for child in (self._agent, self._worker, *self._gateways):
             if stop.requested:
                 return
             event = child.poll()
@@ -88,7 +94,12 @@ class Fleet:
     def drain(self, drain_s: float, hurried: Callable[[], bool]) -> None:
         """No new requests; running ones get drain_s; then the agent stops its engines. hurried: see `stop_children`."""
         self._listener.close()
-        for children, grace_s in ((self._gateways, drain_s + GATEWAY_MARGIN_S), ([self._agent], AGENT_STOP_S)):
+        stops = (
+            (self._gateways, drain_s + GATEWAY_MARGIN_S),
+            ([self._worker], WORKER_STOP_S),
+            ([self._agent], AGENT_STOP_S),
+        )
+        for children, grace_s in stops:
             for name in stop_children(children, grace_s, hurried):
                 self._terminal.say(f"{name} did not stop in time and was killed")
 

@@ -21,7 +21,7 @@ from gateway.postgres.placement import PlacementError
 from gateway.serve import second_pool
 from gateway.serve.banner import banner
 from gateway.serve.bootstrap import BadOperatorKey, bootstrap
-from gateway.serve.commands import agent_command, gateway_command, gateway_environ
+from gateway.serve.commands import agent_command, gateway_command, gateway_environ, worker_command
 from gateway.serve.first_pool import settle_first_pool
 from gateway.serve.fleet import Fleet, StartFailed
 from gateway.serve.listener import Listener, PortUnavailable, answers, engines_in_words, is_ready
@@ -168,12 +168,13 @@ def _build_fleet(
     empty_shared_metrics(settings.metrics_dir)
     environ = gateway_environ(os.environ, settings, model_dir, dsn)
     agent = Child("agent", agent_command(starting=True), environ, settings.log_dir / "agent.log")
+    worker = Child("worker", worker_command(), environ, settings.log_dir / "worker.log")
     log = settings.log_dir / "gateway.log"
     names = ["gateway"] if gateways == 1 else [f"gateway {number}" for number in range(1, gateways + 1)]
     command = gateway_command(listener.fd, metrics_fd)
     fds = [listener.fd] if metrics_fd is None else [listener.fd, metrics_fd]
     children = [Child(name, command, environ, log, pass_fds=fds) for name in names]
-    return Fleet(postgres, agent, children, listener, terminal)
+    return Fleet(postgres, agent, worker, children, listener, terminal)
 
 
 def _wait_until_ready(

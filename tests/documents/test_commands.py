@@ -53,6 +53,7 @@ def test_the_documents_show_commands_for_most_tasks() -> None:
     assert {words[0] for words in SHOWN} >= set(choices_of(PARSER)) - {
         "gateway",
         "agent",
+        "worker",
         "engine",
         "migrate",
         "model",

@@ -72,6 +72,13 @@ def register(verbs: Verbs) -> None:
         "--give-up", action="store_true", help="end with the reason where no engine can be started, instead of retrying"
     )
     agent.set_defaults(run=_agent)
+    worker = verbs.add_parser(
+        "worker",
+        help="run the work that no request waits for",
+        description="Keep the books of experiments, which gateways do themselves where no worker runs. Any number of "
+        "workers may run: one works, and the others stand by.",
+    )
+    worker.set_defaults(run=_worker)
     engine = verbs.add_parser(
         "engine",
         help="run one engine process",
@@ -167,6 +174,23 @@ def _agent(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
         raise CommandFailed(in_words(error)) from None
     except UNAVAILABLE as error:
         raise ServerUnreachable(in_words(error)) from None
+
+
+def _worker(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
+    settings = load_settings(environ)
+    from gateway.assembly.worker import run_worker
+    from gateway.db.pool import UNAVAILABLE, UNUSABLE, in_words
+    from gateway.support.process import keep_private
+
+    _refuse_half_restored(settings)
+    keep_private()
+    try:
+        run_worker(settings, database_dsn(settings))
+    except UNUSABLE as error:
+        raise CommandFailed(in_words(error)) from None
+    except UNAVAILABLE as error:
+        raise ServerUnreachable(in_words(error)) from None
+    return 0
 
 
 def _engine(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:

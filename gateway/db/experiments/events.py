@@ -142,6 +142,24 @@ async def waiting(conn: Connection) -> Waiting:
     return Waiting(row["num"], max(0.0, row["lag_s"]))
 
 
+_BEHIND = """
+    SELECT greatest(
+        0,
+        (SELECT extract(epoch FROM clock_timestamp() - queued_at) FROM experiment_events ORDER BY id LIMIT 1),
+        (SELECT extract(epoch FROM clock_timestamp() - closes_at - $1::interval) FROM experiment_units
+         WHERE NOT is_closed AND closes_at IS NOT NULL ORDER BY closes_at LIMIT 1))::float8
+"""
+
+
+async def behind_s(conn: Connection, grace: datetime.timedelta) -> float:
+    """Return how many seconds the oldest event has waited, or the oldest outcome window has been due to be closed.
+
+    grace: how long after its end a window is due.
+    """
+    seconds: float = await conn.fetchval(_BEHIND, grace)
+    return seconds
+
+
 _DROP_REQUESTS = """
     DELETE FROM experiment_requests WHERE request_id IN (
         SELECT r.request_id FROM experiments e CROSS JOIN LATERAL (

@@ -33,7 +33,7 @@ from tests.patience import PATIENCE_S
 
 POOL = "tiny"
 NUM_REPLICAS, PLACES, STEP_S = 4, 4, 0.02
-"""With one place each, a run has 300 answers of the victim, and the third slowest of 300 moves by half between two runs."""
+"""With one place each, a run has 300 answers of the victim, whose third slowest moves by half between two runs."""
 
 QUIET = 2 * NUM_REPLICAS * PLACES
 """Requests that the victim keeps under way: its share of the pool, and as many that wait."""

@@ -7,6 +7,7 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -32,25 +33,32 @@ class SlowPostgres(EmbeddedPostgres):
         raise AssertionError("nothing interrupted the start")
 
 
-def test_a_stop_does_not_wait_for_a_database_that_starts_again(tmp_path: Path) -> None:
+@pytest.fixture
+def worker(tmp_path: Path) -> Iterator[Child]:
+    child = Child("worker", [sys.executable, "-c", "import time; time.sleep(60)"], {}, tmp_path / "worker.log")
+    yield child
+    child.kill()
+
+
+def test_a_stop_does_not_wait_for_a_database_that_starts_again(tmp_path: Path, worker: Child) -> None:
     listener = Listener("127.0.0.1", 0)
     agent = Child("agent", [sys.executable, "-c", "pass"], {}, tmp_path / "log")
-    fleet = Fleet(SlowPostgres(tmp_path), agent, [], listener, Terminal())
+    fleet = Fleet(SlowPostgres(tmp_path), agent, worker, [], listener, Terminal())
     try:
         with StopSignals() as stop, pytest.raises(StopRequested):
             fleet.tend(stop)
     finally:
         listener.close()
-    assert agent.pid is None
+    assert agent.pid is None and worker.pid is None
 
 
 def test_a_child_that_cannot_run_as_configured_ends_the_start_at_once_in_its_own_words(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, worker: Child, capsys: pytest.CaptureFixture[str]
 ) -> None:
     script = "import sys; print('agent: no such device', file=sys.stderr); print('bye'); sys.exit(78)"
     agent = Child("agent", [sys.executable, "-c", script], {}, tmp_path / "log")
     listener = Listener("127.0.0.1", 0)
-    fleet = Fleet(None, agent, [], listener, Terminal())
+    fleet = Fleet(None, agent, worker, [], listener, Terminal())
     try:
         with StopSignals() as stop, pytest.raises(StartFailed) as failed:
             fleet.start(stop)
@@ -65,10 +73,10 @@ def test_a_child_that_cannot_run_as_configured_ends_the_start_at_once_in_its_own
     assert capsys.readouterr().err == "", "the caller says it, once"
 
 
-def test_a_child_that_ran_before_is_restarted_whatever_its_exit_code(tmp_path: Path) -> None:
+def test_a_child_that_ran_before_is_restarted_whatever_its_exit_code(tmp_path: Path, worker: Child) -> None:
     agent = Child("agent", [sys.executable, "-c", "raise SystemExit(78)"], {}, tmp_path / "log")
     listener = Listener("127.0.0.1", 0)
-    fleet = Fleet(None, agent, [], listener, Terminal())
+    fleet = Fleet(None, agent, worker, [], listener, Terminal())
     try:
         with StopSignals() as stop:
             fleet.start(stop)
@@ -82,10 +90,10 @@ def test_a_child_that_ran_before_is_restarted_whatever_its_exit_code(tmp_path: P
     assert agent.failures == 2
 
 
-def test_a_stop_between_two_children_starts_no_further_one(tmp_path: Path) -> None:
+def test_a_stop_between_two_children_starts_no_further_one(tmp_path: Path, worker: Child) -> None:
     agent = Child("agent", [sys.executable, "-c", "import time; time.sleep(60)"], {}, tmp_path / "log")
     listener = Listener("127.0.0.1", 0)
-    fleet = Fleet(None, agent, [], listener, Terminal())
+    fleet = Fleet(None, agent, worker, [], listener, Terminal())
     try:
         with StopSignals() as stop:
             os.kill(os.getpid(), signal.SIGTERM)
@@ -94,4 +102,4 @@ def test_a_stop_between_two_children_starts_no_further_one(tmp_path: Path) -> No
     finally:
         listener.close()
         agent.kill()
-    assert agent.pid is None
+    assert agent.pid is None and worker.pid is None

@@ -1,0 +1,43 @@
+"""The process of work that no request waits for: it keeps the books of experiments. SIGTERM and SIGINT end it.
+
+It shares metrics with the gateways of its machine, as they do among each other, and serves none itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+
+import structlog
+import uvloop
+from prometheus_client import CollectorRegistry
+
+from gateway.db.pool import Database
+from gateway.db.turns import BOOKS, Turn
+from gateway.experiments.bookkeeper import ExperimentBookkeeper
+from gateway.observability.experiment_metrics import ExperimentMetrics
+from gateway.observability.metrics import configure_logging
+from gateway.settings import Settings
+
+NUM_CONNECTIONS = 2
+
+log = structlog.get_logger(__name__)
+
+
+def run_worker(settings: Settings, dsn: str) -> None:
+    """Work until a signal ends it. Raises one of `gateway.db.pool.UNUSABLE` or `UNAVAILABLE`."""
+    configure_logging(settings.log_level)
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(_work(dsn))
+
+
+async def _work(dsn: str) -> None:
+    loop, ending = asyncio.get_running_loop(), asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, ending.set)
+    async with await Database.connect(dsn, max_size=NUM_CONNECTIONS) as database:
+        books = ExperimentBookkeeper(database, ExperimentMetrics(CollectorRegistry()), turn=Turn(database, BOOKS))
+        books.start()
+        await ending.wait()
+        await books.stop()
+    log.info("worker_stopped")

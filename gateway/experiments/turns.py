@@ -1,0 +1,42 @@
+"""Which process keeps the books of experiments: the worker whose turn it is; without one, or if it is behind, gateways.
+
+Books take processor time in bursts, which requests of the same process would wait for. Turns decide who works, not what
+is right: units and sums have a lock of their own (`gateway.db.experiments.events`).
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from gateway.db.experiments.events import behind_s
+from gateway.db.pool import Database
+from gateway.db.turns import BOOKS, is_free
+from gateway.experiments.books import GRACE
+
+STAND_IN_AFTER_S = 5.0
+"""How far behind the books are before gateways stand in for the worker whose turn it is."""
+
+
+class HasTurn(Protocol):
+    """The turn to keep the books, as one process sees it; `gateway.db.turns.Turn` is a worker's."""
+
+    async def is_mine(self) -> bool:
+        """Tell whether this process is to work now. Raises what the database raises."""
+
+    def release(self) -> None:
+        """Give the turn up, if it is this process's."""
+
+
+class StandIn:
+    """The turn of a gateway, which works where it is no worker's turn, or where that worker is behind."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def is_mine(self) -> bool:
+        """Tell whether no worker keeps the books. Raises what the database raises."""
+        async with self._database.acquire() as conn:
+            return await is_free(conn, BOOKS) or await behind_s(conn, GRACE) > STAND_IN_AFTER_S
+
+    def release(self) -> None:
+        """Do nothing: a gateway takes no turn from anybody."""
