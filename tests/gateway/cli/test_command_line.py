@@ -72,7 +72,7 @@ def test_the_version_is_that_of_the_package(capsys: pytest.CaptureFixture[str]) 
 
 
 @pytest.mark.parametrize(
-    "argv", [["serve"], ["gateway"], ["engine"], ["migrate"], ["model", "prepare"], ["tenant", "list"]]
+    "argv", [["serve"], ["gateway"], ["worker"], ["engine"], ["migrate"], ["model", "prepare"], ["tenant", "list"]]
 )
 def test_a_bad_setting_stops_every_verb_with_one_line(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(argv, {"LORIKEET_PROT": "1"}) == 2
@@ -121,7 +121,7 @@ for dsn in dsns:
 """The same command with one database after another, in a process that has to import everything once."""
 
 
-@pytest.mark.parametrize("verb", ["gateway", "serve", "migrate"])
+@pytest.mark.parametrize("verb", ["gateway", "serve", "worker", "migrate"])
 def test_a_database_that_refuses_is_one_line_and_exit_1(
     verb: str, empty_dsn: str, model_dir: Path, tmp_path: Path
 ) -> None:
