@@ -175,10 +175,11 @@ def _show(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
 
     with AdminClient.of(environ) as client:
         pool = client.get(f"/pools/{find_pool(client, arguments.name)['id']}")
-    if arguments.json:
-        print_json(pool)
-    else:
-        print_pool(pool)
+        if arguments.json:
+            print_json(pool)
+            return 0
+        projects = client.get_all("/projects") if pool["grants"] else []
+    print_pool(pool, {each["id"]: each["name"] for each in projects})
     return 0
 
 

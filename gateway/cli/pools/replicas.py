@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from gateway.cli.output import add_json_flag, print_json, print_result
 from gateway.cli.parts import id_part
 from gateway.cli.pools.finding import find_pool
+from gateway.cli.pools.waiting import add_wait, settle
 
 if TYPE_CHECKING:
     from gateway.cli.output import Verbs
@@ -38,6 +39,7 @@ def register(verbs: Verbs) -> None:
         description="Start another replica in the place of this one, which drains once the other is ready. Where the "
         "host has no room for two, the present one stops first.",
     )
+    add_wait(restart)
     restart.set_defaults(run=_restart)
     for parser in (drain, restart):
         parser.add_argument("replica_id", metavar="REPLICA_ID", help="id of the replica, as `replica list` shows it")
@@ -78,7 +80,11 @@ def _restart(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
 
     with AdminClient.of(environ) as client:
         replica = client.post(f"/replicas/{id_part(arguments.replica_id)}/restart")
-    return print_result(arguments, replica, f"replica {replica['id']} of {replica['pool']} is going to be replaced")
+        text = f"replica {replica['id']} of {replica['pool']} is going to be replaced"
+        if not arguments.wait:
+            return print_result(arguments, replica, text)
+        pool = client.get(f"/pools/{replica['pool_id']}")
+        return settle(client, arguments, pool, text, replaced=replica["id"])
 
 
 def _list_hosts(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:

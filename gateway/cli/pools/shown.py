@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gateway.cli.output import print_table, utc
 
 
-def print_pool(pool: dict[str, Any]) -> None:
-    """Print the facts of a pool, then its revisions and replicas."""
+def print_pool(pool: dict[str, Any], names: Mapping[str, str]) -> None:
+    """Print the facts of a pool, then its revisions and replicas. names: of projects, by their ids."""
     replica_bytes, grants = pool["replica_bytes"], pool["grants"]
     serving = next((each for each in pool["revisions"] if each["revision"] == pool["revision"]), pool)
     facts = [
@@ -22,7 +22,7 @@ def print_pool(pool: dict[str, Any]) -> None:
         ("replicas", f"{pool['num_ready']} ready of {pool['num_wanted']} wanted"),
         ("memory", "" if replica_bytes is None else f"{size(replica_bytes)} a replica, by the estimate"),
         ("revision", _revision(pool)),
-        ("access", pool["access"] + "".join(f" {each['project_id'] or each['organization_id']}" for each in grants)),
+        ("access", " ".join([pool["access"], *(_grantee(each, names) for each in grants)])),
         ("adapters", pool["num_adapters"]),
         *([("key", f"...{pool['key_hint']}")] if pool["key_hint"] is not None else []),
     ]
@@ -81,6 +81,12 @@ def print_hosts(hosts: Sequence[dict[str, Any]]) -> None:
         for each in hosts
     ]
     print_table(("HOST", "STATE", "PROCESSORS", "MEMORY TAKEN", "GPU MEMORY TAKEN", "REPLICAS", "ID"), rows)
+
+
+def _grantee(grant: dict[str, Any], names: Mapping[str, str]) -> str:
+    """Return the name of the project that may use a pool, or the id of the organization of which every project may."""
+    project_id = grant["project_id"]
+    return grant["organization_id"] if project_id is None else names.get(project_id, project_id)
 
 
 def revisions_in_short(pool: dict[str, Any]) -> str:

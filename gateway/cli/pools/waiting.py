@@ -37,9 +37,12 @@ def add_wait(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def settle(client: AdminClient, arguments: argparse.Namespace, pool: dict[str, Any], text: str) -> int:
+def settle(
+    client: AdminClient, arguments: argparse.Namespace, pool: dict[str, Any], text: str, *, replaced: str = ""
+) -> int:
     """Print the outcome of a change: at once, or with --wait once it has ended. Returns the exit code.
 
+    replaced: the id of a replica that has to be gone first.
     Raises CommandFailed: when the change failed, or its WaitingEnded when Ctrl-C is pressed.
     """
     if not arguments.wait:
@@ -47,19 +50,22 @@ def settle(client: AdminClient, arguments: argparse.Namespace, pool: dict[str, A
     progress = Progress("pool", quiet=arguments.json)
     progress.say(text)
     try:
-        pool = _watch(client, pool, progress, arguments.timeout)
+        pool = _watch(client, pool, progress, arguments.timeout, replaced)
     except KeyboardInterrupt:
         raise WaitingEnded(
             f"the change of pool {pool['name']} goes on; `lorikeet pool show {pool['name']}` tells how far it is"
         ) from None
-    if not _has_ended(pool):
-        print_result(arguments, pool, f"pool {pool['name']} is {pool['state']}: {pool['why']}")
+    if not _has_ended(pool, replaced):
+        why = pool["why"] or f"replica {replaced} is not replaced yet"
+        print_result(arguments, pool, f"pool {pool['name']} is {pool['state']}: {why}")
         return EXIT_OPEN
     print_result(arguments, pool, _outcome(pool))
     return EXIT_OK
 
 
-def _watch(client: AdminClient, pool: dict[str, Any], progress: Progress, timeout_s: int) -> dict[str, Any]:
+def _watch(
+    client: AdminClient, pool: dict[str, Any], progress: Progress, timeout_s: int, replaced: str
+) -> dict[str, Any]:
     """Return the pool as it is once it is as wanted, or when the time is over. Raises CommandFailed."""
     wanted, deadline_s, last, rollout = pool["wanted_revision"], time.monotonic() + timeout_s, None, None
     while True:
@@ -70,7 +76,7 @@ def _watch(client: AdminClient, pool: dict[str, Any], progress: Progress, timeou
         if (said := (pool["state"], pool["why"])) != last:
             last = said
             progress.say(f"{pool['name']}: {': '.join(filter(None, said))}")
-        if _has_ended(pool) or time.monotonic() > deadline_s:
+        if _has_ended(pool, replaced) or time.monotonic() > deadline_s:
             return pool
         time.sleep(POLL_S)
         pool = client.get(f"/pools/{pool['id']}")
@@ -91,8 +97,9 @@ def _check(pool: dict[str, Any], wanted: int) -> None:
         raise CommandFailed(f"pool {name} failed: {pool['why']}")
 
 
-def _has_ended(pool: dict[str, Any]) -> bool:
-    return pool["state"] in ("ready", "stopped")
+def _has_ended(pool: dict[str, Any], replaced: str) -> bool:
+    is_as_wanted = pool["state"] in ("ready", "stopped")
+    return is_as_wanted and not any(each["id"] == replaced for each in pool["replicas"])
 
 
 def _outcome(pool: dict[str, Any]) -> str:

@@ -99,6 +99,8 @@ async def test_settings_and_access_are_changed_one_by_one(lorikeet: Cli, agent: 
     tenant = await lorikeet.json("tenant", "create", "initech")
     made = await lorikeet.json("pool", "create", "qwen", *MODEL, "--tenant", "initech", "--set", "dtype=float32")
     assert [grant["project_id"] for grant in made["grants"]] == [tenant["id"]]
+    _, out, _ = await lorikeet("pool", "show", "qwen")
+    assert "access    listed initech" in out
     await start(agent, made["id"])
     changed = await lorikeet.json("pool", "update", "qwen", "--set", "max_num_seqs=8", "--unset", "dtype")
     assert (changed["wanted_revision"], changed["settings"]) == (2, {"max_num_seqs": "8"})
@@ -181,6 +183,27 @@ async def test_waiting_tells_how_replicas_are_replaced(lorikeet: Cli, agent: Age
     )
     assert (code, out) == (0, "pool qwen is ready: 1 replica of revision 2\n")
     assert "qwen: replicas are replaced side by side" in lorikeet.heard()
+
+
+async def test_waiting_for_a_restart_ends_once_another_replica_serves_in_its_place(
+    lorikeet: Cli, agent: Agent, database: Database
+) -> None:
+    made = await lorikeet.json("pool", "create", "qwen", *MODEL)
+    (first,) = await start(agent, made["id"])
+    code, out, _ = await lorikeet("replica", "restart", first, "--wait", "--timeout", "0")
+    assert (code, out) == (4, f"pool qwen is ready: replica {first} is not replaced yet\n")
+
+    async def replace(pool_id: str) -> None:
+        await until(lambda: f"replica {first} of qwen is going to be replaced" in lorikeet.heard())
+        await agent.start(pool_id, 1)
+        async with database.acquire() as conn:
+            await replicas.drain_replicas(conn, [first], "another one serves")
+        await agent.stop(first)
+
+    command = lorikeet("replica", "restart", first, "--wait")
+    code, out, _ = await while_waiting(database, command, lambda pool: True, replace)
+    assert (code, out) == (0, "pool qwen is ready: 1 replica of revision 1\n")
+    assert [each["id"] for each in await lorikeet.json("replica", "list")] != [first]
 
 
 async def test_waiting_gives_up_with_another_exit_code_when_its_time_is_over(lorikeet: Cli, agent: Agent) -> None:
