@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 import signal
 import subprocess
@@ -11,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from gateway.settings import Settings, model_name_of
+from gateway.support.accounts import Account, as_root, environ_of
 from gateway.support.process import die_with_parent
 
 
@@ -18,21 +20,27 @@ class ModelNotPrepared(RuntimeError):
     """The base model cannot be used; the message is the preparation's own."""
 
 
-def prepare_model(settings: Settings, say: Callable[[str], None] = lambda line: None) -> Path:
+def prepare_model(
+    settings: Settings, say: Callable[[str], None] = lambda line: None, account: Account | None = None
+) -> Path:
     """Return the folder of settings.model, which is prepared first if need be: that takes a minute.
 
-    say: gets the progress, line by line. Raises ModelNotPrepared.
+    say: gets the progress, line by line. account: the user to prepare it as, None for that of this process. Raises
+    ModelNotPrepared.
     """
-    process = subprocess.Popen(
-        preparation(settings),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        errors="replace",
-        start_new_session=True,
-        preexec_fn=die_with_parent(signal.SIGKILL),
-    )
+    with as_root():
+        process = subprocess.Popen(
+            preparation(settings),
+            env=os.environ | environ_of(account, settings.home_dir),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="replace",
+            start_new_session=True,
+            preexec_fn=die_with_parent(signal.SIGKILL),
+            **({} if account is None else account.popen_arguments()),
+        )
     assert process.stdout is not None and process.stderr is not None
     last = ""
     try:

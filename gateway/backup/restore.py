@@ -21,6 +21,7 @@ from gateway.backup.manifest import ADAPTERS, DATABASE, KEYS, BackupError, Backu
 from gateway.backup.take import Installation
 from gateway.db.conversion import LAST, is_convertible, is_too_old
 from gateway.db.migrate import MigrationRefused, migrate
+from gateway.db.roles import Dsns, runtime_role
 from gateway.db.schema_files import schema_names
 from gateway.postgres.dump import (
     Contents,
@@ -104,7 +105,7 @@ async def restore_backup(
     folder: Path,
     manifest: BackupManifest,
     installation: Installation,
-    dsn: str,
+    dsns: Dsns,
     mark: RestoreMark,
     *,
     force: bool,
@@ -113,26 +114,27 @@ async def restore_backup(
     """Restore a backup that was checked, into a data folder that its caller holds the lock of.
 
     Blocks its event loop: a process of its own does nothing else.
-    mark: of `marked`. force: the database and the keys that are there give way.
+    dsns: the owner restores; where gateways have another role, it gets its rights. mark: of `marked`. force: the
+    database and the keys that are there give way.
     Raises BackupError, OSError, and one of `UNUSABLE` or `UNAVAILABLE`.
     """
     if not force and (there := key_in_the_way(folder, installation)) is not None:
         raise BackupError(f"{there} exists; --force replaces what is there")
-    if not force and not await is_empty(dsn):
+    if not force and not await is_empty(dsns.owner):
         raise BackupError("the database is not empty; --force replaces what it holds")
     mark.set()  # for gateways that start from now on
     with ExitStack() as stack:
-        await _wait_until_unused(dsn)
+        await _wait_until_unused(dsns.owner)
         stack.enter_context(journals_owned(installation.journal_dir))
         mark.keep()
-        await _restore(folder, manifest, installation, dsn, force=force, say=say)
+        await _restore(folder, manifest, installation, dsns, force=force, say=say)
 
 
 async def _restore(
     folder: Path,
     manifest: BackupManifest,
     installation: Installation,
-    dsn: str,
+    dsns: Dsns,
     *,
     force: bool,
     say: Callable[[str], None],
@@ -146,23 +148,23 @@ async def _restore(
             write_private(path, (folder / KEYS / path.name).read_text())
     say("database")
     if force:
-        await drop_everything(dsn)
+        await drop_everything(dsns.owner)
     try:
-        restore(dsn, folder / DATABASE)
+        restore(dsns.owner, folder / DATABASE)
     except DumpFailed as error:
         raise BackupError(str(error)) from None
-    _compare(manifest.contents, await contents(dsn))
-    if is_convertible(manifest.contents.migrations):
-        await _convert(dsn)
+    _compare(manifest.contents, await contents(dsns.owner))
+    if dsns.runtime != dsns.owner or is_convertible(manifest.contents.migrations):
+        await _migrate(dsns)
 
 
-async def _convert(dsn: str) -> None:
-    """Bring a restored database of the schema before numbering began anew up to date.
+async def _migrate(dsns: Dsns) -> None:
+    """Bring a restored database up to date, with the rights of the role of gateways, which are in no backup.
 
     Raises BackupError: when its migrations are not the ones that are known under these names.
     """
     try:
-        await migrate(dsn)
+        await migrate(dsns.owner, runtime=await runtime_role(dsns))
     except MigrationRefused as error:
         raise BackupError(str(error)) from None
 

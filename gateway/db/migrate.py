@@ -7,6 +7,9 @@ replacing a trigger locks its table, and gateways of the same schema may be runn
 
 Everything that was applied is remembered with its SHA-256. A database that is newer than this code, and a file that was
 edited after it was applied, are refused before anything is changed. Concurrent runs wait for each other.
+
+Where gateways have a role of their own, it gets its rights in the same transaction, each time: a restored database has
+none.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ from typing import TYPE_CHECKING
 import asyncpg
 
 from gateway.db.conversion import convert
+from gateway.db.roles import grant_to_runtime
 from gateway.db.schema_files import (
     BASELINE,
     MIGRATIONS,
@@ -49,21 +53,23 @@ _REMEMBER = """
 """
 
 
-async def migrate(dsn_or_conn: str | Connection, folder: Path = MIGRATIONS) -> list[str]:
+async def migrate(dsn_or_conn: str | Connection, folder: Path = MIGRATIONS, *, runtime: str | None = None) -> list[str]:
     """Apply what is missing; return the names of what was applied now, oldest first.
 
-    Raises MigrationRefused: when the database is newer than this code, contradicts its files, or is too old.
+    dsn_or_conn: of the role that owns the tables. runtime: the name of the role of gateways, where they have their own.
+    Raises MigrationRefused: when the database is newer than this code, contradicts its files, or is too old; and where
+    the role of gateways has the rights of the owner.
     """
     if not isinstance(dsn_or_conn, str):
-        return await _migrate(dsn_or_conn, read_migrations(folder))
+        return await _migrate(dsn_or_conn, read_migrations(folder), runtime)
     connection = await asyncpg.connect(dsn_or_conn)
     try:
-        return await _migrate(connection, read_migrations(folder))
+        return await _migrate(connection, read_migrations(folder), runtime)
     finally:
         await connection.close()
 
 
-async def _migrate(conn: Connection, migrations: list[Script]) -> list[str]:
+async def _migrate(conn: Connection, migrations: list[Script], runtime: str | None) -> list[str]:
     await conn.execute("SELECT pg_advisory_lock($1)", _LOCK_KEY)
     try:
         async with conn.transaction():
@@ -73,6 +79,8 @@ async def _migrate(conn: Connection, migrations: list[Script]) -> list[str]:
                 await conn.execute(functions.sql)
                 await _remember(conn, functions)
                 applied = applied or [functions.name]
+            if runtime is not None:
+                await grant_to_runtime(conn, runtime)
             return applied
     finally:
         await conn.execute("SELECT pg_advisory_unlock($1)", _LOCK_KEY)

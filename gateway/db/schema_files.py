@@ -39,6 +39,7 @@ FUNCTIONS = (
     "traffic",
     "experiments",
     "routing",
+    "roles",
 )
 MIGRATIONS = ROOM / "migrations"
 

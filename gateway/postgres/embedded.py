@@ -17,13 +17,27 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
+from typing import BinaryIO
 from urllib.parse import quote
 
 from gateway.db.pool import MIN_LOCKS_PER_TRANSACTION
-from gateway.postgres.placement import Account, Placement, home_of, place
-from gateway.support.process import die_with_parent, last_lines, open_log, private_folder, write_private
+from gateway.db.roles import RUNTIME_ROLE
+from gateway.postgres.placement import Placement, home_of, open_to_group, place, run_as
+from gateway.support.accounts import Account, as_root
+from gateway.support.process import (
+    die_with_parent,
+    last_lines,
+    make_data_folder,
+    make_private,
+    open_log,
+    private_folder,
+    write_private,
+)
 
 SUPERUSER = "lorikeet"
+"""Owns the tables; for migrations, backups and restores. Gateways use `RUNTIME_ROLE`."""
+
+RUNTIME_PASSWORD_NAME = "postgres.runtime.password"  # noqa: S105 - the name of a file
 MAX_SOCKET_PATH_BYTES = 107
 SOCKET_NAME = ".s.PGSQL.5432"
 START_TIMEOUT_S = 600.0
@@ -55,7 +69,8 @@ class EmbeddedPostgres:
     """One server for one data folder; the caller sees to it that only one process uses that folder.
 
     say gets one line for whatever takes long or is worth knowing. fallback_root: see `placement`. settings: values of
-    PostgreSQL's parameters in place of those in `SERVER_SETTINGS`.
+    PostgreSQL's parameters in place of those in `SERVER_SETTINGS`. reachable_by: the group whose members may connect,
+    where root starts the server for processes of other users; None: its own user and root alone.
     """
 
     def __init__(
@@ -65,12 +80,14 @@ class EmbeddedPostgres:
         fallback_root: Path = Path("/var/lib/lorikeet"),
         say: Callable[[str], None] = lambda line: None,
         settings: Mapping[str, str] = MappingProxyType({}),
+        reachable_by: int | None = None,
     ) -> None:
         self._settings = {**SERVER_SETTINGS, **settings}
         self._data_dir = data_dir.absolute()
         self._fallback_root = fallback_root
         self._say = say
         self._log = self._data_dir / "log" / "postgres.log"
+        self._reachable_by = reachable_by
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> str:
@@ -78,15 +95,20 @@ class EmbeddedPostgres:
 
         Raises EmbeddedPostgresError or PlacementError.
         """
-        placement = place(self._data_dir, self._fallback_root, self._say)
+        make_data_folder(self._data_dir)
+        with open_log(self._log) as log, as_root():
+            return self._start(log)
+
+    def _start(self, log: BinaryIO) -> str:
+        placement = place(self._data_dir, self._fallback_root, self._say, self._reachable_by)
         password = self._password(placement)
         if not placement.cluster.exists():
-            self._initialize(placement, password)
+            self._initialize(placement, password, log)
         _check_version(placement)
         _claim(placement.cluster)
-        socket_dir = _socket_dir(placement)
-        since_byte = self._log.stat().st_size if self._log.exists() else 0
-        self._process = self._spawn(placement, socket_dir)
+        socket_dir = _socket_dir(placement, self._reachable_by)
+        since_byte = os.fstat(log.fileno()).st_size
+        self._process = self._spawn(placement, socket_dir, log)
         try:
             self._wait_until_ready(placement, since_byte)
         except BaseException:
@@ -100,7 +122,8 @@ class EmbeddedPostgres:
         if process is None:
             return
         for signum, seconds in STOP_SIGNALS:
-            process.send_signal(signum)
+            with as_root():
+                process.send_signal(signum)
             try:
                 process.wait(seconds)
                 return
@@ -121,7 +144,7 @@ class EmbeddedPostgres:
             write_private(path, secrets.token_urlsafe(24))
         return path.read_text().strip()
 
-    def _initialize(self, placement: Placement, password: str) -> None:
+    def _initialize(self, placement: Placement, password: str, log: BinaryIO) -> None:
         """Make the cluster under another name and rename it: one that is half made is never taken for a whole one."""
         unfinished = placement.home / "cluster.new"
         shutil.rmtree(unfinished, ignore_errors=True)
@@ -139,31 +162,31 @@ class EmbeddedPostgres:
             "--builtin-locale=C.UTF-8",
             "--no-instructions",
         ]
-        with open_log(self._log) as log:
-            since_byte = log.tell()
-            code = subprocess.run(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, **placement.account.subprocess_arguments()
-            ).returncode
+        since_byte = os.fstat(log.fileno()).st_size
+        code = subprocess.run(
+            command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, **run_as(placement.account)
+        ).returncode
         password_file.unlink(missing_ok=True)
         if code != 0:
             raise self._failed(f"initdb failed with exit code {code}", since_byte)
         unfinished.rename(placement.cluster)
 
-    def _spawn(self, placement: Placement, socket_dir: Path) -> subprocess.Popen[bytes]:
+    def _spawn(self, placement: Placement, socket_dir: Path, log: BinaryIO) -> subprocess.Popen[bytes]:
         quoted = str(socket_dir).replace('"', '""')
         settings = self._settings | {"unix_socket_directories": f'"{quoted}"'}
+        if self._reachable_by is not None:
+            settings |= {"unix_socket_permissions": "0770", "unix_socket_group": str(self._reachable_by)}
         command = [str(placement.bin_dir / "postgres"), "-D", str(placement.cluster)]
         command += [argument for name, value in settings.items() for argument in ("-c", f"{name}={value}")]
-        with open_log(self._log) as log:
-            return subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-                preexec_fn=die_with_parent(signal.SIGINT),
-                **placement.account.subprocess_arguments(),
-            )
+        return subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+            preexec_fn=die_with_parent(signal.SIGINT),
+            **run_as(placement.account, self._reachable_by),
+        )
 
     def _wait_until_ready(self, placement: Placement, since_byte: int) -> None:
         assert self._process is not None
@@ -185,18 +208,38 @@ class EmbeddedPostgres:
         return EmbeddedPostgresError(f"{what}; the end of {self._log}:\n{lines}")
 
 
-def dsn(password: str, socket_dir: Path) -> str:
-    """The connection string of a server that listens in socket_dir."""
-    return f"postgresql://{SUPERUSER}:{quote(password)}@/postgres?host={quote(str(socket_dir))}"
+def dsn(password: str, socket_dir: Path, role: str = SUPERUSER) -> str:
+    """Return the connection string of a server that listens in socket_dir."""
+    return f"postgresql://{role}:{quote(password)}@/postgres?host={quote(str(socket_dir))}"
+
+
+def runtime_password(data_dir: Path) -> str:
+    """Return the password of the role that gateways use, which is made the first time."""
+    return make_private(data_dir / RUNTIME_PASSWORD_NAME, secrets.token_urlsafe(24)).strip()
+
+
+def runtime_dsn(data_dir: Path) -> str | None:
+    """Return the connection string of gateways for the server that runs for this data folder; None where none does."""
+    if (socket_dir := _running_socket_dir(data_dir)) is None:
+        return None
+    return dsn(runtime_password(data_dir), socket_dir, RUNTIME_ROLE)
 
 
 def running_dsn(data_dir: Path) -> str | None:
-    """The connection string of the server that runs for this data folder in any process; None when none does."""
+    """Return the owner's connection string for the server that runs for this data folder in any process; None where
+    none does."""
+    if (socket_dir := _running_socket_dir(data_dir)) is None:
+        return None
+    return dsn((data_dir / "postgres.password").read_text().strip(), socket_dir)
+
+
+def _running_socket_dir(data_dir: Path) -> Path | None:
+    """Return the folder of the socket of the server that runs for this data folder in any process."""
     cluster = home_of(data_dir.absolute()) / "cluster"
     status = _postmaster_status(cluster)
     if len(status) < 8 or status[7] != "ready" or not _servers(cluster):
         return None
-    return dsn((data_dir / "postgres.password").read_text().strip(), Path(status[4]))
+    return Path(status[4])
 
 
 def _ready(cluster: Path, pid: int) -> bool:
@@ -251,10 +294,15 @@ def _check_version(placement: Placement) -> None:
         )
 
 
-def _socket_dir(placement: Placement) -> Path:
+def _socket_dir(placement: Placement, reachable_by: int | None) -> Path:
     account: Account = placement.account
     folder = placement.home / "socket"
     if len(os.fsencode(folder / SOCKET_NAME)) > MAX_SOCKET_PATH_BYTES:
         identity = hashlib.sha256(os.fsencode(placement.home)).hexdigest()[:16]
         folder = Path(tempfile.gettempdir()) / f"lorikeet-postgres-{identity}"
-    return private_folder(folder, account.uid, account.gid)
+    if folder.is_dir() and not folder.is_symlink() and folder.stat().st_uid == account.uid:
+        folder.chmod(0o700)  # a start with another group left it open to that
+    private_folder(folder, account.uid, account.gid)
+    if reachable_by is not None:
+        open_to_group(folder, account, reachable_by)
+    return folder

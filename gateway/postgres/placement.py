@@ -12,7 +12,6 @@ import hashlib
 import importlib.metadata
 import importlib.util
 import os
-import pwd
 import shutil
 import subprocess
 from collections.abc import Callable
@@ -21,6 +20,7 @@ from typing import Any
 
 import msgspec
 
+from gateway.support.accounts import Account, system_account, this_account, user_name
 from gateway.support.process import make_data_folder, write_private
 
 ACCOUNT_NAME = "lorikeet"
@@ -31,19 +31,16 @@ class PlacementError(RuntimeError):
     """There is no place where PostgreSQL could run; the message says what stands in the way."""
 
 
-class Account(msgspec.Struct, frozen=True):
-    """The system user that PostgreSQL runs as."""
+def run_as(account: Account, reachable_by: int | None = None) -> dict[str, Any]:
+    """Return keyword arguments that make `subprocess` run a program as an account, from a folder it can enter.
 
-    name: str
-    uid: int
-    gid: int
-
-    def subprocess_arguments(self) -> dict[str, Any]:
-        """Keyword arguments that make `subprocess` run a program as this user, from a folder it can enter."""
-        arguments: dict[str, Any] = {"cwd": "/", "env": {"PATH": os.defpath, "LC_ALL": "C", "TZ": "UTC"}}
-        if self.uid != os.geteuid():
-            arguments |= {"user": self.uid, "group": self.gid, "extra_groups": []}
-        return arguments
+    reachable_by: a group that the program is to be in as well.
+    """
+    arguments: dict[str, Any] = {"cwd": "/", "env": {"PATH": os.defpath, "LC_ALL": "C", "TZ": "UTC"}}
+    if account.uid != os.geteuid():
+        groups = [] if reachable_by is None else [reachable_by]
+        arguments |= {"user": account.uid, "group": account.gid, "extra_groups": groups}
+    return arguments
 
 
 class Placement(msgspec.Struct, frozen=True):
@@ -58,10 +55,13 @@ class Placement(msgspec.Struct, frozen=True):
         return self.home / "cluster"
 
 
-def place(data_dir: Path, fallback_root: Path, say: Callable[[str], None]) -> Placement:
+def place(
+    data_dir: Path, fallback_root: Path, say: Callable[[str], None], reachable_by: int | None = None
+) -> Placement:
     """Decide where PostgreSQL lives, making its folder. A cluster that exists stays where it is.
 
-    fallback_root: where root puts what the account cannot reach. Raises PlacementError.
+    fallback_root: where root puts what the account cannot reach. reachable_by: the group whose members may pass through
+    that folder to the socket in it; None: nobody else may. Raises PlacementError.
     """
     home = home_of(data_dir)
     if (home / "cluster").exists():
@@ -71,7 +71,17 @@ def place(data_dir: Path, fallback_root: Path, say: Callable[[str], None]) -> Pl
     else:
         account = _choose_account()
         home = _make_home(home, account, data_dir, fallback_root, say)
+    if reachable_by is not None:
+        open_to_group(home, account, reachable_by)
+    elif os.geteuid() in (0, account.uid):
+        home.chmod(0o700)
     return Placement(account, home, _programs(account, fallback_root, say))
+
+
+def open_to_group(folder: Path, account: Account, gid: int) -> None:
+    """Let the members of a group pass through a folder of an account, and do nothing else there."""
+    os.chown(folder, account.uid, gid)
+    folder.chmod(0o710)
 
 
 def home_of(data_dir: Path) -> Path:
@@ -120,38 +130,21 @@ def _make_folder(path: Path, account: Account) -> None:
 def _owner(cluster: Path) -> Account:
     uid = cluster.stat().st_uid
     if os.geteuid() not in (0, uid):
-        raise PlacementError(f"{cluster} belongs to user {_name(uid)}: start as that user or as root")
+        raise PlacementError(f"{cluster} belongs to user {user_name(uid)}: start as that user or as root")
     if uid == 0:
         raise PlacementError(f"{cluster} belongs to root, which PostgreSQL refuses to run as: give it to another user")
-    return Account(_name(uid), uid, cluster.stat().st_gid)
+    return Account(user_name(uid), uid, cluster.stat().st_gid)
 
 
 def _choose_account() -> Account:
     if os.geteuid() != 0:
-        return Account(_name(os.geteuid()), os.geteuid(), os.getegid())
-    if not _exists(ACCOUNT_NAME) and (useradd := shutil.which("useradd", path=f"{os.defpath}:/usr/sbin:/sbin")):
-        shell = ["--no-create-home", "--home-dir", "/nonexistent", "--shell", "/usr/sbin/nologin"]
-        subprocess.run([useradd, "--system", *shell, ACCOUNT_NAME], check=False, capture_output=True)
-    for name in (ACCOUNT_NAME, *FALLBACK_ACCOUNTS):
-        if _exists(name):
-            entry = pwd.getpwnam(name)
-            return Account(name, entry.pw_uid, entry.pw_gid)
-    raise PlacementError(f"PostgreSQL does not run as root, and user {ACCOUNT_NAME} could not be created: create it")
-
-
-def _exists(name: str) -> bool:
-    try:
-        pwd.getpwnam(name)
-    except KeyError:
-        return False
-    return True
-
-
-def _name(uid: int) -> str:
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:  # a container may run under a bare number
-        return str(uid)
+        return this_account()
+    account = system_account(ACCOUNT_NAME, FALLBACK_ACCOUNTS)
+    if account is None:
+        raise PlacementError(
+            f"PostgreSQL does not run as root, and user {ACCOUNT_NAME} could not be created: create it"
+        )
+    return account
 
 
 def _may_write(account: Account, folder: Path) -> bool:
@@ -161,7 +154,7 @@ def _may_write(account: Account, folder: Path) -> bool:
 
 def _succeeds(account: Account, command: list[str]) -> bool:
     try:
-        return subprocess.run(command, capture_output=True, **account.subprocess_arguments()).returncode == 0
+        return subprocess.run(command, capture_output=True, **run_as(account)).returncode == 0
     except PermissionError:
         return False
 

@@ -38,6 +38,7 @@ from gateway.domain.tenancy.keys import KeyKind, new_key, parse_key
 from gateway.domain.tenancy.principal import Scope
 from gateway.serve import demo_experiment
 from gateway.settings import Settings
+from gateway.support.accounts import as_root
 from gateway.support.process import write_private
 from gateway.tenancy.passwords import Passwords
 
@@ -71,13 +72,13 @@ class Access(msgspec.Struct, frozen=True):
     has_demo_prices: bool = False
 
 
-async def bootstrap(dsn: str, settings: Settings, base_digest: str) -> Access:
+async def bootstrap(dsn: str, settings: Settings, base_digest: str, runtime: str | None = None) -> Access:
     """Bring the schema up to date and see to it that the base model, the keys and the demo exist.
 
-    base_digest: the digest of the base model of the settings.
+    dsn, runtime: as for `migrate`. base_digest: the digest of the base model of the settings.
     Raises MigrationRefused, BadOperatorKey, AdapterRejected, or what the database raises.
     """
-    await migrate(dsn)
+    await migrate(dsn, runtime=runtime)
     async with await Database.connect(dsn, max_size=1) as database, database.acquire() as connection:
         organization = await ensure_organization(connection, ORGANIZATION)
         await settle_base(connection, base_digest, settings.model_name)
@@ -96,10 +97,11 @@ async def _operator_key(connection: Connection, organization_id: str, settings: 
         key = settings.admin_key
     else:
         path = settings.operator_key_path
-        key = path.read_text().strip() if path.exists() else ""
-        if not _is_key(key, "admin"):
-            key = new_key("admin").secret
-            write_private(path, f"{key}\n")
+        with as_root():  # gateways, which do not run as root, have no business with the operator's secrets
+            key = path.read_text().strip() if path.exists() else ""
+            if not _is_key(key, "admin"):
+                key = new_key("admin").secret
+                write_private(path, f"{key}\n")
     await _store_key(connection, key, organization_id, None, "operator", OPERATOR_SCOPES)
     return key
 
@@ -112,7 +114,8 @@ async def _first_person(connection: Connection, organization_id: str, settings: 
     password = settings.admin_password or read_env_file(path).get("password") or secrets.token_urlsafe(15)
     if not settings.admin_password:
         # Written before the database knows its hash, as keys are.
-        write_private(path, f"email={ADMIN_EMAIL}\npassword={password}\n")
+        with as_root():
+            write_private(path, f"email={ADMIN_EMAIL}\npassword={password}\n")
     password_hash = await Passwords().hash(password)
     async with connection.transaction():
         user = await create_user(
@@ -139,7 +142,8 @@ async def _demo(
         key = kept.get(variable, "")
         keys[tenant] = key if _is_key(key, "project") else new_key().secret
     # Written before the database knows the keys: a secret that only the database had seen would be lost.
-    write_private(settings.demo_env_path, demo_env(settings, Access(operator_key, keys)))
+    with as_root():
+        write_private(settings.demo_env_path, demo_env(settings, Access(operator_key, keys)))
     await _demo_prices(connection, organization_id)
     for tenant, key in keys.items():
         if await was_archived(connection, organization_id, tenant):
@@ -255,6 +259,6 @@ def demo_env(settings: Settings, access: Access) -> str:
 
 def read_env_file(path: Path) -> dict[str, str]:
     """NAME=VALUE lines as a dict; empty when there is no such file."""
-    if not path.exists():
-        return {}
-    return dict(line.split("=", 1) for line in path.read_text().splitlines() if "=" in line)
+    with as_root():
+        text = path.read_text() if path.exists() else ""
+    return dict(line.split("=", 1) for line in text.splitlines() if "=" in line)

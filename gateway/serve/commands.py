@@ -14,7 +14,7 @@ from gateway.observability.metrics import SHARED_METRICS_DIR
 from gateway.settings import Settings, variables
 
 # A child finds the model prepared and the database running; the operator's secrets are no business of theirs.
-_NOT_INHERITED = frozenset({"LORIKEET_ADMIN_KEY", "LORIKEET_ADMIN_PASSWORD"})
+_NOT_INHERITED = frozenset({"LORIKEET_ADMIN_KEY", "LORIKEET_ADMIN_PASSWORD", "LORIKEET_DATABASE_OWNER_URL"})
 
 
 def engine_command(settings: Settings, model_dir: Path) -> list[str]:
@@ -43,7 +43,8 @@ def worker_command() -> list[str]:
 def gateway_environ(environ: Mapping[str, str], settings: Settings, model_dir: Path, dsn: str) -> dict[str, str]:
     """The environment in which a gateway reads back these settings, with the model prepared and the database running.
 
-    The DSN holds a password: it travels here rather than on a command line that every user can list.
+    dsn: of the role that gateways use. It holds a password, and travels here rather than on a command line that every
+    user can list.
     """
     effective = msgspec.structs.replace(settings, model=str(model_dir), database_url=dsn)
     values = {name: value for name, value in variables(effective).items() if name not in _NOT_INHERITED}

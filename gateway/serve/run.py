@@ -15,10 +15,12 @@ from engine.config import model_digest
 from gateway.agent.model import ModelNotPrepared, prepare_model
 from gateway.db.migrate import MigrationRefused
 from gateway.db.pool import UNAVAILABLE, UNUSABLE, Database, in_words
+from gateway.db.roles import Dsns, ensure_runtime_role, runtime_role
 from gateway.observability.metrics import empty_shared_metrics
-from gateway.postgres.embedded import EmbeddedPostgres, EmbeddedPostgresError
+from gateway.postgres.embedded import EmbeddedPostgres, EmbeddedPostgresError, runtime_dsn, runtime_password
 from gateway.postgres.placement import PlacementError
 from gateway.serve import second_pool
+from gateway.serve.account import hand_over, owner_of_models, server_account, take_back
 from gateway.serve.banner import banner
 from gateway.serve.bootstrap import BadOperatorKey, bootstrap
 from gateway.serve.commands import agent_command, gateway_command, gateway_environ, worker_command
@@ -30,6 +32,7 @@ from gateway.serve.stop import StopRequested, StopSignals
 from gateway.serve.supervisor import Child
 from gateway.serve.terminal import Terminal
 from gateway.settings import Settings
+from gateway.support.accounts import Account, as_root, environ_of, step_down, step_up
 from gateway.support.process import bound_logs, private_folder
 
 PROBE_INTERVAL_S = 0.25
@@ -90,20 +93,30 @@ def _run(settings: Settings, gateways: int, num_demo_pools: int, terminal: Termi
         refuse_half_restored(settings.data_dir)
         listener = Listener(settings.host, settings.port)
         stack.callback(listener.close)
+        account = server_account(settings, terminal.say)
         with stop.interrupts(), terminal.step(f"base model {settings.model_name}"):
-            model_dir = prepare_model(settings, terminal.say)
-        postgres, dsn = _start_database(settings, terminal, stop, stack)
+            model_dir = prepare_model(settings, terminal.say, owner_of_models(settings, account))
+        if account is not None:
+            hand_over(settings, account)
+            step_down(account)
+            stack.callback(step_up)
+        else:
+            take_back(settings)
+        postgres, dsns = _start_database(settings, account, terminal, stop, stack)
         with stop.interrupts(), terminal.step("database schema and keys"):
             digest = model_digest(model_dir)
-            access = asyncio.run(bootstrap(dsn, settings, digest))
-            notes = asyncio.run(settle_first_pool(dsn, settings, model_dir, digest))
+            runtime = asyncio.run(runtime_role(dsns))
+            access = asyncio.run(bootstrap(dsns.owner, settings, digest, runtime))
+            notes = asyncio.run(settle_first_pool(dsns.runtime, settings, model_dir, digest))
         for note in notes:
             terminal.say(note)
         if num_demo_pools > 1:
             with stop.interrupts(), terminal.step(f"second base model {second_pool.NAME}"):
-                second_pool.add_second_pool(dsn, settings, terminal.say)
+                second_pool.add_second_pool(dsns.runtime, settings, terminal.say, account)
         metrics_fd = _metrics_fd(settings, terminal, stack)
-        fleet = _build_fleet(settings, gateways, model_dir, dsn, postgres, listener, metrics_fd, terminal)
+        fleet = _build_fleet(
+            settings, gateways, model_dir, dsns.runtime, account, postgres, listener, metrics_fd, terminal
+        )
         stack.callback(fleet.drain, settings.drain_seconds, lambda: stop.hurried)
         fleet.start(stop)
         _wait_until_ready(settings, access.operator_key, fleet, terminal, stop)
@@ -114,20 +127,32 @@ def _run(settings: Settings, gateways: int, num_demo_pools: int, terminal: Termi
 
 
 def _start_database(
-    settings: Settings, terminal: Terminal, stop: StopSignals, stack: ExitStack
-) -> tuple[EmbeddedPostgres | None, str]:
+    settings: Settings, account: Account | None, terminal: Terminal, stop: StopSignals, stack: ExitStack
+) -> tuple[EmbeddedPostgres | None, Dsns]:
     if settings.database_url is not None:
+        dsns = Dsns(settings.database_owner_url or settings.database_url, settings.database_url)
         with stop.interrupts(), terminal.step("connecting to DATABASE_URL"):
-            asyncio.run(_check_database(settings.database_url))
-        return None, settings.database_url
-    postgres = EmbeddedPostgres(settings.data_dir, say=terminal.say)
+            asyncio.run(_check_database("DATABASE_URL", dsns.runtime))
+            if dsns.owner != dsns.runtime:
+                asyncio.run(_check_database("LORIKEET_DATABASE_OWNER_URL", dsns.owner))
+        return None, dsns
+    postgres = EmbeddedPostgres(
+        settings.data_dir, say=terminal.say, reachable_by=None if account is None else account.gid
+    )
     stack.callback(postgres.stop)
     with stop.interrupts(), terminal.step("PostgreSQL"):
-        return postgres, postgres.start()
+        owner = postgres.start()
+        with as_root():
+            password = runtime_password(settings.data_dir)
+        asyncio.run(ensure_runtime_role(owner, password))
+    with as_root():
+        runtime = runtime_dsn(settings.data_dir)
+    assert runtime is not None
+    return postgres, Dsns(owner, runtime)
 
 
-async def _check_database(dsn: str) -> None:
-    """Check that the database can be used.
+async def _check_database(name: str, dsn: str) -> None:
+    """Check that the database can be used. name: of the setting.
 
     Raises DatabaseUnusable.
     """
@@ -135,7 +160,7 @@ async def _check_database(dsn: str) -> None:
         async with await Database.connect(dsn, max_size=1):
             pass
     except (*UNUSABLE, *UNAVAILABLE) as error:
-        raise DatabaseUnusable(f"DATABASE_URL: {in_words(error)}") from None
+        raise DatabaseUnusable(f"{name}: {in_words(error)}") from None
 
 
 def _metrics_fd(settings: Settings, terminal: Terminal, stack: ExitStack) -> int | None:
@@ -159,6 +184,7 @@ def _build_fleet(
     gateways: int,
     model_dir: Path,
     dsn: str,
+    account: Account | None,
     postgres: EmbeddedPostgres | None,
     listener: Listener,
     metrics_fd: int | None,
@@ -166,14 +192,14 @@ def _build_fleet(
 ) -> Fleet:
     private_folder(settings.run_dir, os.geteuid(), os.getegid())
     empty_shared_metrics(settings.metrics_dir)
-    environ = gateway_environ(os.environ, settings, model_dir, dsn)
-    agent = Child("agent", agent_command(starting=True), environ, settings.log_dir / "agent.log")
-    worker = Child("worker", worker_command(), environ, settings.log_dir / "worker.log")
+    environ = gateway_environ(os.environ, settings, model_dir, dsn) | environ_of(account, settings.home_dir)
+    agent = Child("agent", agent_command(starting=True), environ, settings.log_dir / "agent.log", account=account)
+    worker = Child("worker", worker_command(), environ, settings.log_dir / "worker.log", account=account)
     log = settings.log_dir / "gateway.log"
     names = ["gateway"] if gateways == 1 else [f"gateway {number}" for number in range(1, gateways + 1)]
     command = gateway_command(listener.fd, metrics_fd)
     fds = [listener.fd] if metrics_fd is None else [listener.fd, metrics_fd]
-    children = [Child(name, command, environ, log, pass_fds=fds) for name in names]
+    children = [Child(name, command, environ, log, pass_fds=fds, account=account) for name in names]
     return Fleet(postgres, agent, worker, children, listener, terminal)
 
 

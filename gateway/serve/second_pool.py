@@ -24,6 +24,7 @@ from gateway.db.pool import Database
 from gateway.db.pools.pools import had_pool
 from gateway.pools.first_pool import ORGANIZATION, make_pool
 from gateway.settings import Settings
+from gateway.support.accounts import Account
 
 NAME = "random-weights-6m"
 """The pool's name says that nothing sensible is to be expected of it."""
@@ -34,13 +35,13 @@ ADAPTER_FOLDER = "adapter"
 """The folder of the adapter within the prepared model's."""
 
 
-def add_second_pool(dsn: str, settings: Settings, say: Callable[[str], None]) -> None:
+def add_second_pool(dsn: str, settings: Settings, say: Callable[[str], None], account: Account | None = None) -> None:
     """Prepare the second model, and make its pool and adapter where there never was such a pool.
 
-    say: gets the progress, line by line. Raises ModelNotPrepared.
+    say, account: as for `prepare_model`. Raises ModelNotPrepared.
     """
     second = msgspec.structs.replace(settings, model=SOURCE, model_name=NAME)
-    folder = prepare_model(second, say)
+    folder = prepare_model(second, say, account)
     asyncio.run(make_second_pool(dsn, settings, folder))
 
 

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import msgspec
 
+from gateway.support.accounts import Account, as_root
 from gateway.support.process import die_with_parent, last_lines, open_log
 
 POLL_INTERVAL_S = 0.05
@@ -63,7 +64,8 @@ class Started(msgspec.Struct, frozen=True):
 class Child:
     """One supervised process. Its output is appended to log.
 
-    env: its whole environment. pass_fds: file descriptors it inherits. clock: seconds, monotonic.
+    env: its whole environment. pass_fds: file descriptors it inherits. account: the user that it runs as, None for that
+    of this process. clock: seconds, monotonic.
     """
 
     def __init__(
@@ -74,6 +76,7 @@ class Child:
         log: Path,
         *,
         pass_fds: Sequence[int] = (),
+        account: Account | None = None,
         policy: RestartPolicy | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -83,6 +86,7 @@ class Child:
         self._env = dict(env)
         self._log = log
         self._pass_fds = tuple(pass_fds)
+        self._as_user = {} if account is None else account.popen_arguments()
         self._policy = policy if policy is not None else RestartPolicy()
         self._clock = clock
         self._process: subprocess.Popen[bytes] | None = None
@@ -102,7 +106,7 @@ class Child:
         """Start the process; returns its pid. The supervisor's main thread must call it: children die with the thread
         that started them."""
         assert self._process is None, f"{self.name} runs already"
-        with open_log(self._log) as log:
+        with open_log(self._log) as log, as_root():
             self._log_start = os.fstat(log.fileno()).st_size
             self._process = subprocess.Popen(
                 self._command,
@@ -113,6 +117,7 @@ class Child:
                 pass_fds=self._pass_fds,
                 start_new_session=True,
                 preexec_fn=die_with_parent(signal.SIGKILL),
+                **self._as_user,
             )
         self._started_at = self._clock()
         return self._process.pid

@@ -42,7 +42,7 @@ ORIGIN = re.compile(r"https?://[A-Za-z0-9.-]+(:\d{1,5})?|https?://\[[0-9A-Fa-f:.
 
 _LONGEST_SOCKET_NAME = ".s.PGSQL.5432.lock"
 _PATH_FIELDS = frozenset({"data_dir", "adapter_folder"})  # Path is not one of msgspec's types
-_SECRET_FIELDS = frozenset({"admin_key", "admin_password", "content_key", "database_url"})
+_SECRET_FIELDS = frozenset({"admin_key", "admin_password", "content_key", "database_owner_url", "database_url"})
 ENGINE_DEFAULTS = EngineConfig(model_dir="", endpoint="", adapter_store="")
 """The engine's settings where no variable is set, before its places are derived from the data folder."""
 
@@ -280,6 +280,14 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     database_url: Annotated[
         str | None, Meta(description="URL of the PostgreSQL database (unset: an embedded PostgreSQL).")
     ] = None
+    database_owner_url: Annotated[
+        str | None,
+        Meta(
+            description="URL of the same database for the role that owns its tables, which `migrate`, `backup`, "
+            "`restore` and the start of `serve` use; `DATABASE_URL` then names a role of gateways, which cannot change "
+            "the audit log, the ledger or prices (unset: `DATABASE_URL` is for both)."
+        ),
+    ] = None
 
     def __post_init__(self) -> None:
         # The data folder becomes absolute so that child processes agree on it whatever they run in.
@@ -385,6 +393,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         return self.data_dir / "log"
 
     @property
+    def home_dir(self) -> Path:
+        """The home of the user that root starts agent, gateways and engines as."""
+        return self.data_dir / "home"
+
+    @property
     def metrics_dir(self) -> Path:
         """Where the gateways of one `serve` count together."""
         return self.run_dir / "metrics"
@@ -430,7 +443,11 @@ def load_settings(environ: Mapping[str, str]) -> Settings:
     _check_adapter_places(settings)
     _check_content_key(settings)
     if settings.database_url is not None:
-        _check_database_url(settings.database_url)
+        _check_database_url("DATABASE_URL", settings.database_url)
+    if settings.database_owner_url is not None:
+        if settings.database_url is None:
+            raise BadSetting("LORIKEET_DATABASE_OWNER_URL: needs DATABASE_URL, the same database's for gateways")
+        _check_database_url("LORIKEET_DATABASE_OWNER_URL", settings.database_owner_url)
     return settings
 
 
@@ -541,7 +558,7 @@ def _check_content_key(settings: Settings) -> None:
         raise BadSetting(f"LORIKEET_CONTENT_KEY: {error}") from None
 
 
-def _check_database_url(url: str) -> None:
+def _check_database_url(name: str, url: str) -> None:
     """The form only, and never the text: it holds a password."""
     try:
         parts = urlsplit(url)
@@ -551,8 +568,7 @@ def _check_database_url(url: str) -> None:
         well_formed = False
     if not well_formed:
         raise BadSetting(
-            "DATABASE_URL: Expected postgresql://USER:PASSWORD@HOST:PORT/DATABASE, with special characters "
-            "percent-encoded"
+            f"{name}: Expected postgresql://USER:PASSWORD@HOST:PORT/DATABASE, with special characters percent-encoded"
         )
 
 

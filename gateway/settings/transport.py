@@ -27,8 +27,12 @@ def check_transport(settings: Settings, environ: Mapping[str, str]) -> None:
             "Put a proxy with TLS in front and set LORIKEET_PUBLIC_URL=https://..., or allow it with "
             "LORIKEET_PLAIN_HTTP=true"
         )
-    if settings.database_url is not None:
-        _check_database(settings.database_url, environ)
+    for name, url in (
+        ("DATABASE_URL", settings.database_url),
+        ("LORIKEET_DATABASE_OWNER_URL", settings.database_owner_url),
+    ):
+        if url is not None:
+            _check_database(name, url, environ)
 
 
 def is_local(host: str) -> bool:
@@ -41,7 +45,7 @@ def is_local(host: str) -> bool:
         return False
 
 
-def _check_database(url: str, environ: Mapping[str, str]) -> None:
+def _check_database(name: str, url: str, environ: Mapping[str, str]) -> None:
     """Check the mode of TLS of a database on another machine; the message never shows the URL, which has a password."""
     parts = urlsplit(url)
     query = dict(parse_qsl(parts.query))
@@ -51,6 +55,6 @@ def _check_database(url: str, environ: Mapping[str, str]) -> None:
     hosts = [host for host in (*named, *query.get("host", "").split(",")) if host]
     if not all(host.startswith("/") or is_local(host) for host in hosts):
         raise BadSetting(
-            "DATABASE_URL: the database is on another machine: say how the connection is protected, with "
+            f"{name}: the database is on another machine: say how the connection is protected, with "
             "sslmode=verify-full, or with another sslmode where the network is protected otherwise"
         )

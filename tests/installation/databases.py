@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import os
 import shutil
 import socket
 import subprocess
@@ -18,10 +19,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Self
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import unquote, urlsplit, urlunsplit
 
 import asyncpg
 
+from gateway.db.roles import RUNTIME_ROLE
 from tests.patience import PATIENCE_S
 
 MEMORY = Path("/dev/shm")
@@ -89,6 +91,16 @@ def server_dsn(folder: Path) -> str:
 def with_database(dsn: str, name: str) -> str:
     """The same server, another database."""
     return urlunsplit(urlsplit(dsn)._replace(path=f"/{name}"))
+
+
+def of_gateways(dsn: str) -> str:
+    """Return the connection string of the role of gateways for a database with the current schema on the run's server;
+    that of any other database as it is."""
+    parts = urlsplit(dsn)
+    folder = os.environ.get(RUN_VARIABLE)
+    if folder is None or folder not in unquote(parts.query) or parts.path.startswith(("/empty", "/postgres")):
+        return dsn
+    return urlunsplit(parts._replace(netloc=f"{RUNTIME_ROLE}:{parts.password}@{parts.hostname or ''}"))
 
 
 async def execute(dsn: str, sql: str) -> None:

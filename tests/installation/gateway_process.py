@@ -17,6 +17,7 @@ import httpx
 import msgspec
 
 from gateway.support.process import last_lines
+from tests.installation.databases import of_gateways
 from tests.installation.gateway_main import PRELOADED, run
 from tests.installation.processes import frozen
 from tests.installation.waiting import wait_ready
@@ -40,7 +41,7 @@ class GatewayProcess:
     def __init__(self, settings: Settings, dsn: str, number: int = 0, *, clock_jumps_s: int = 0) -> None:
         self.log: Path = settings.data_dir / f"gateway{number}.log"
         self._settings = settings
-        self._dsn = dsn
+        self._dsn = of_gateways(dsn)
         self._clock_jumps_s = clock_jumps_s
         self._socket = socket.create_server(("127.0.0.1", 0), backlog=512)
         self.port = int(self._socket.getsockname()[1])

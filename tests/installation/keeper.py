@@ -19,6 +19,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from gateway.db.migrate import migrate
+from gateway.db.roles import RUNTIME_ROLE, ensure_runtime_role
 from gateway.postgres.embedded import EmbeddedPostgres
 from tests.installation.databases import READY, RUN_VARIABLE, TEMPLATE, execute, with_database
 
@@ -29,15 +30,18 @@ SETTINGS = {
 }
 
 
-QUICK_LOGIN = "SET scram_iterations = 1; ALTER ROLE CURRENT_USER PASSWORD '{password}'"
+QUICK_LOGIN = "SET scram_iterations = 1; ALTER ROLE {role} PASSWORD '{password}'"
 """Lets each of the thousands of connections of a run cost one hash rather than 4096."""
 
 
 def _start(server: EmbeddedPostgres) -> str:
     dsn = server.start()
-    asyncio.run(execute(dsn, QUICK_LOGIN.format(password=urlsplit(dsn).password)))
+    password = str(urlsplit(dsn).password)
+    asyncio.run(ensure_runtime_role(dsn, password))
+    for role in ("CURRENT_USER", RUNTIME_ROLE):
+        asyncio.run(execute(dsn, QUICK_LOGIN.format(role=role, password=password)))
     asyncio.run(execute(dsn, f"CREATE DATABASE {TEMPLATE}"))
-    asyncio.run(migrate(with_database(dsn, TEMPLATE)))
+    asyncio.run(migrate(with_database(dsn, TEMPLATE), runtime=RUNTIME_ROLE))
     return dsn
 
 

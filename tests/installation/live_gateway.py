@@ -18,6 +18,7 @@ from litestar import Litestar
 from gateway.assembly.app import make_server
 from gateway.assembly.services import Services, running_services
 from gateway.settings import Settings
+from tests.installation.databases import of_gateways
 from tests.installation.engines import FakeEngine
 from tests.installation.waiting import wait_ready
 from tests.patience import PATIENCE_S
@@ -32,7 +33,7 @@ class LiveGateway:
     def __init__(self, settings: Settings, model_dir: Path, dsn: str) -> None:
         self._settings = msgspec.structs.replace(settings, drain_seconds=5.0)
         self._model_dir = model_dir
-        self._dsn = dsn
+        self._dsn = of_gateways(dsn)
         self._socket = socket.create_server(("127.0.0.1", 0))
         self.app: Litestar | None = None
         self.loop: asyncio.AbstractEventLoop | None = None

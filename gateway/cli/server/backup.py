@@ -60,10 +60,10 @@ def _backup(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
     if arguments.verify:
         return _verify(arguments)
     from gateway.backup.take import take_backup
-    from gateway.cli.server.processes import database_dsn
+    from gateway.cli.server.processes import both_dsns
 
     settings = load_settings(environ)
-    dsn = database_dsn(settings)
+    dsn = both_dsns(settings).owner
     with _failures():
         backup = take_backup(_installation(settings), dsn, arguments.folder, version=_version(), say=_say)
         manifest = asyncio.run(backup)
@@ -82,6 +82,8 @@ def _verify(arguments: argparse.Namespace) -> int:
 
 def _restore(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
     from gateway.backup.restore import check_backup, marked, restore_backup
+    from gateway.cli.server.processes import both_dsns
+    from gateway.db.roles import Dsns
     from gateway.postgres.embedded import EmbeddedPostgres
     from gateway.serve.lock import data_folder_lock
 
@@ -92,8 +94,12 @@ def _restore(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
         installation = _installation(settings)
         postgres = EmbeddedPostgres(settings.data_dir, say=_say) if settings.database_url is None else None
         try:
-            dsn = settings.database_url or _started(postgres)
-            asyncio.run(restore_backup(folder, manifest, installation, dsn, mark, force=arguments.force, say=_say))
+            if postgres is None:
+                dsns = both_dsns(settings)
+            else:
+                owner = _started(postgres)
+                dsns = Dsns(owner, owner)  # the next start of the server makes the role of gateways and its rights
+            asyncio.run(restore_backup(folder, manifest, installation, dsns, mark, force=arguments.force, say=_say))
         finally:
             if postgres is not None:
                 postgres.stop()

@@ -17,6 +17,7 @@ from gateway.settings.transport import check_transport
 
 if TYPE_CHECKING:
     from gateway.cli.output import Verbs
+    from gateway.db.roles import Dsns
 
 MAX_GATEWAYS = 64
 """More on one machine only compete for its processors and for the database's connections."""
@@ -210,14 +211,15 @@ def _engine(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
 def _migrate(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
     settings = load_settings(environ)
     _refuse_half_restored(settings)
-    dsn = database_dsn(settings)
+    dsns = both_dsns(settings)
     import asyncio
 
     from gateway.db.migrate import MigrationRefused, migrate
     from gateway.db.pool import UNAVAILABLE, UNUSABLE, in_words
+    from gateway.db.roles import runtime_role
 
     try:
-        applied = asyncio.run(migrate(dsn))
+        applied = asyncio.run(migrate(dsns.owner, runtime=asyncio.run(runtime_role(dsns))))
     except MigrationRefused as error:
         raise CommandFailed(str(error)) from None
     except UNUSABLE as error:
@@ -271,17 +273,26 @@ def _refuse_half_restored(settings: Settings) -> None:
 
 
 def database_dsn(settings: Settings) -> str:
-    """DATABASE_URL, or the embedded database that runs for the data folder. Raises ServerUnreachable."""
-    if settings.database_url is not None:
-        return settings.database_url
-    from gateway.postgres.embedded import running_dsn
+    """Return the connection string of gateways: DATABASE_URL, or that of the data folder's embedded database.
 
-    dsn = running_dsn(settings.data_dir)
-    if dsn is None:
+    Raises ServerUnreachable: where no database runs.
+    """
+    return both_dsns(settings).runtime
+
+
+def both_dsns(settings: Settings) -> Dsns:
+    """Return the connection strings of the owner and of gateways, as `database_dsn` does."""
+    from gateway.db.roles import Dsns
+    from gateway.postgres.embedded import running_dsn, runtime_dsn
+
+    if settings.database_url is not None:
+        return Dsns(settings.database_owner_url or settings.database_url, settings.database_url)
+    owner, runtime = running_dsn(settings.data_dir), runtime_dsn(settings.data_dir)
+    if owner is None or runtime is None:
         raise ServerUnreachable(
             f"no database runs for {settings.data_dir}: start the server with `lorikeet serve`, or set DATABASE_URL"
         )
-    return dsn
+    return Dsns(owner, runtime)
 
 
 def _listening_socket(flag: str, descriptor: int) -> socket.socket:

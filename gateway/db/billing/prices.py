@@ -155,9 +155,7 @@ async def add_version(
 _FIND = """
     SELECT effective_at - clock_timestamp() AS lead FROM price_versions WHERE organization_id = $1 AND id = $2
 """
-_DELETE_ENTRIES = "DELETE FROM prices WHERE organization_id = $1 AND version = $2"
-_DELETE_DISCOUNTS = "DELETE FROM price_discounts WHERE organization_id = $1 AND version = $2"
-_DELETE = "DELETE FROM price_versions WHERE organization_id = $1 AND version = $2"
+_WITHDRAW = "SELECT withdraw_prices($1, $2)"
 
 
 class InForce(Exception):
@@ -177,8 +175,7 @@ async def withdraw_version(conn: Connection, organization_id: str, version_id: s
     if found["lead"] < LEAD:
         raise InForce
     (stored,) = [each for each in await list_versions(conn, organization_id) if each.id == version_id]
-    for sql in (_DELETE_ENTRIES, _DELETE_DISCOUNTS, _DELETE):
-        await conn.execute(sql, organization_id, stored.version.version)
+    await conn.execute(_WITHDRAW, organization_id, stored.version.version)
     return stored
 
 

@@ -122,6 +122,16 @@ CREATE OR REPLACE TRIGGER prices_stay BEFORE UPDATE OR DELETE ON prices FOR EACH
 CREATE OR REPLACE TRIGGER price_discounts_stay BEFORE UPDATE OR DELETE ON price_discounts
     FOR EACH ROW EXECUTE FUNCTION keep_prices();
 
+-- Takes back a version that is not in force yet. Runs as the owner of the tables: gateways may not delete prices.
+CREATE OR REPLACE FUNCTION withdraw_prices(the_organization text, the_version integer) RETURNS void
+    LANGUAGE plpgsql SECURITY DEFINER SET search_path = public, pg_temp AS $$
+BEGIN
+    DELETE FROM prices WHERE organization_id = the_organization AND version = the_version;
+    DELETE FROM price_discounts WHERE organization_id = the_organization AND version = the_version;
+    DELETE FROM price_versions WHERE organization_id = the_organization AND version = the_version;
+END
+$$;
+
 CREATE OR REPLACE TRIGGER price_versions_changed
     AFTER INSERT OR DELETE ON price_versions FOR EACH ROW EXECUTE FUNCTION announce_change();
 

@@ -1,8 +1,9 @@
 -- Rows of the ledger are passed as values of its row type, so that only the table lists the columns.
 
 -- Makes the partition of a day, in UTC, unless it exists. Attaching one holds up nothing but other calls of this
--- function, as creating one in place would.
-CREATE OR REPLACE FUNCTION ensure_ledger_day(day date) RETURNS void LANGUAGE plpgsql AS $$
+-- function, as creating one in place would. Runs as the owner of the tables, who alone may make one.
+CREATE OR REPLACE FUNCTION ensure_ledger_day(day date) RETURNS void
+    LANGUAGE plpgsql SECURITY DEFINER SET search_path = public, pg_temp AS $$
 DECLARE
     name  text := 'ledger_' || to_char(day, 'YYYYMMDD');
 BEGIN
@@ -13,6 +14,16 @@ BEGIN
     EXECUTE format('ALTER TABLE ledger ATTACH PARTITION %I FOR VALUES FROM (%L) TO (%L)', name,
                    day::timestamp AT TIME ZONE 'UTC', (day + 1)::timestamp AT TIME ZONE 'UTC');
     EXECUTE format('CREATE TRIGGER ledger_keeps_rows BEFORE TRUNCATE ON %I EXECUTE FUNCTION refuse_change()', name);
+END
+$$;
+
+-- Lets writers of usage end, and the next ones wait, until the caller's transaction is over. Locks the ledger as a whole
+-- alone, as those who write it do. Two such transactions exclude each other, too: one of them may write rows itself. Runs
+-- as the owner of the tables: this lock takes the right to change rows, which gateways do not have.
+CREATE OR REPLACE FUNCTION hold_ledger() RETURNS void
+    LANGUAGE plpgsql SECURITY DEFINER SET search_path = public, pg_temp AS $$
+BEGIN
+    LOCK TABLE ONLY ledger IN SHARE ROW EXCLUSIVE MODE;
 END
 $$;
 
@@ -161,9 +172,10 @@ $$;
 
 -- Takes the lock of each attempt's first row, so that of two better counts the second one sees the first. Reads only the
 -- days of the events: a partition that a plan does not leave out is locked with all its indexes. Each call is planned
--- anew, since a plan for any days leaves none out.
+-- anew, since a plan for any days leaves none out. Runs as the owner of the tables: to lock a row takes the right to
+-- change it, which gateways do not have.
 CREATE OR REPLACE FUNCTION correct_usage(events ledger[]) RETURNS void
-    LANGUAGE plpgsql SET plan_cache_mode = force_custom_plan AS $$
+    LANGUAGE plpgsql SECURITY DEFINER SET search_path = public, pg_temp SET plan_cache_mode = force_custom_plan AS $$
 DECLARE
     first_at  timestamptz;
     last_at   timestamptz;

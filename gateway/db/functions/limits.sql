@@ -81,8 +81,9 @@ CREATE OR REPLACE TRIGGER ledger_settled AFTER INSERT ON ledger REFERENCING NEW 
 
 -- Takes the lock before the limit is inserted: usage that was written before has committed then, and a transaction that
 -- writes usage later finds the limit. The lock also comes before `installation` is changed, so that while it is waited
--- for only the ledger has to wait, and not for long.
-CREATE OR REPLACE FUNCTION await_ledger() RETURNS trigger LANGUAGE plpgsql SET lock_timeout = '1s' AS $$
+-- for only the ledger has to wait, and not for long. Runs as the owner of the tables, as hold_ledger does.
+CREATE OR REPLACE FUNCTION await_ledger() RETURNS trigger
+    LANGUAGE plpgsql SECURITY DEFINER SET search_path = public, pg_temp SET lock_timeout = '1s' AS $$
 BEGIN
     IF NEW.period <> 'none' THEN LOCK TABLE ONLY ledger IN SHARE MODE; END IF;
     RETURN NEW;

@@ -10,13 +10,11 @@ if TYPE_CHECKING:
 # Whoever waits for a lock holds up all writers that come after: behind a slow one it gives up instead.
 _PATIENCE = "SET LOCAL lock_timeout = '1s'"
 
-# Of the ledger as a whole alone, as who writes it takes it. Two such transactions exclude each other, too: one of them
-# may write rows itself.
-_LOCK = "LOCK TABLE ONLY ledger IN SHARE ROW EXCLUSIVE MODE"
+_HOLD = "SELECT hold_ledger()"
 
 
 async def hold_ledger(conn: Connection) -> None:
     """Let writers end and the next ones wait until the caller's transaction is over. From now on it waits a second for
     each of its locks at most. Raises asyncpg.LockNotAvailableError, one of `CONFLICTS`."""
     await conn.execute(_PATIENCE)
-    await conn.execute(_LOCK)
+    await conn.execute(_HOLD)

@@ -27,7 +27,7 @@ from gateway.admin.pools import pool_bodies
 from gateway.admin.pools import pools as admin_pools
 from gateway.admin.routing import routes as admin_routes
 from gateway.db.adapters import adapter_imports
-from gateway.db.billing import deliveries, prices
+from gateway.db.billing import deliveries
 from gateway.db.content import idempotency, request_contents, stored_chats
 from gateway.db.experiments import looks, notes
 from gateway.db.experiments.feedback import votes
@@ -110,6 +110,9 @@ BY_HAND = Reason("each is one call of an operator's key or a person in the organ
 USAGE = Reason("as many as there is usage, which the operator's limits bound")
 LEDGER = Reason("never removed: invoices and reports rest on the ledger")
 RECORD = Reason("never removed: it records what was done, or what was billed")
+WITHDRAWN = Reason(
+    "a version that is not in force yet is taken back by withdraw_prices; any other stays, as rows name it"
+)
 STAYS = Reason("never removed: the ledger or the audit log names it; one short row")
 
 OF_EXPERIMENT = Reason("goes with its experiment, by the foreign key")
@@ -342,20 +345,18 @@ TABLES: dict[str, Coverage] = {
         removal=Removal(journals._FORGET_ENGINES),
     ),
     # billing
-    "price_versions": Coverage(
-        access=Route(("prices",)), foreign=OF_ORGANIZATION, bound=BY_HAND, removal=Removal(prices._DELETE)
-    ),
+    "price_versions": Coverage(access=Route(("prices",)), foreign=OF_ORGANIZATION, bound=BY_HAND, removal=WITHDRAWN),
     "prices": Coverage(
         access=Route(("prices",)),
         foreign=OF_ORGANIZATION,
         bound=Bound(admin_prices.MAX_ENTRIES, "entries of a version"),
-        removal=Removal(prices._DELETE_ENTRIES),
+        removal=WITHDRAWN,
     ),
     "price_discounts": Coverage(
         access=Route(("prices",)),
         foreign=OF_ORGANIZATION,
         bound=Bound(admin_prices.MAX_DISCOUNTS, "discounts of a version"),
-        removal=Removal(prices._DELETE_DISCOUNTS),
+        removal=WITHDRAWN,
     ),
     "billing_periods": Coverage(
         access=Route(("periods",)),

@@ -1,0 +1,95 @@
+"""The two roles of a database: one owns the tables and is for migrations, backups and restores; the other is what
+gateways and agents use, and cannot change the audit log, the ledger or prices (`functions/roles.sql`).
+
+Where an operator has one role only, both are that one.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import asyncpg
+import msgspec
+
+from gateway.db.pool import CONNECT_TIMEOUT_S
+from gateway.db.schema_files import MigrationRefused
+
+if TYPE_CHECKING:
+    from gateway.db.pool import Connection
+
+RUNTIME_ROLE = "lorikeet_runtime"
+"""The name of the role that gateways use in an embedded database."""
+
+
+class Dsns(msgspec.Struct, frozen=True):
+    """The connection strings of one database, by role."""
+
+    owner: str
+    runtime: str
+
+
+_CURRENT = "SELECT current_user"
+
+
+async def runtime_role(dsns: Dsns) -> str | None:
+    """Return the name of the role that gateways use; None where the owner's connection string is theirs, too.
+
+    Raises one of `UNUSABLE` or `UNAVAILABLE`.
+    """
+    if dsns.runtime == dsns.owner:
+        return None
+    conn = await asyncpg.connect(dsns.runtime, timeout=CONNECT_TIMEOUT_S)
+    try:
+        return str(await conn.fetchval(_CURRENT))
+    finally:
+        await conn.close()
+
+
+_IS_OWNER = """
+    SELECT r.rolsuper OR pg_has_role(r.rolname, c.relowner, 'MEMBER')
+    FROM pg_roles r, pg_class c WHERE r.rolname = $1 AND c.oid = 'public.ledger'::regclass
+"""
+_GRANT = "SELECT grant_to_runtime($1)"
+
+
+async def grant_to_runtime(conn: Connection, role: str) -> None:
+    """Give a role the rights of gateways on all tables, and take any others from it.
+
+    Raises MigrationRefused: where the role is a superuser, or has the rights of the tables' owner anyhow.
+    """
+    if await conn.fetchval(_IS_OWNER, role):
+        raise MigrationRefused(
+            f"role {role} of DATABASE_URL is a superuser or has the rights of the role that owns the tables: name "
+            "another one there, or leave LORIKEET_DATABASE_OWNER_URL out"
+        )
+    await conn.execute(_GRANT, role)
+
+
+# The name is RUNTIME_ROLE. DO takes no parameters, and CREATE ROLE none either.
+_TELL_PASSWORD = "SELECT set_config('lorikeet.password', $1, true)"  # noqa: S105 - no password
+_ENSURE_ROLE = """
+    DO $$
+    BEGIN
+        IF NOT EXISTS (SELECT FROM pg_roles WHERE rolname = 'lorikeet_runtime') THEN
+            CREATE ROLE lorikeet_runtime;
+        END IF;
+        EXECUTE format(
+            'ALTER ROLE lorikeet_runtime LOGIN NOSUPERUSER NOCREATEDB NOCREATEROLE NOREPLICATION PASSWORD %L',
+            current_setting('lorikeet.password'));
+    END
+    $$
+"""
+
+
+async def ensure_runtime_role(owner_dsn: str, password: str) -> None:
+    """Make RUNTIME_ROLE in an embedded database, if need be, and set its password.
+
+    Raises one of `UNUSABLE` or `UNAVAILABLE`.
+    """
+    conn = await asyncpg.connect(owner_dsn, timeout=CONNECT_TIMEOUT_S)
+    try:
+        async with conn.transaction():
+            await conn.execute(_TELL_PASSWORD, password)
+            await conn.execute(_ENSURE_ROLE)
+    finally:
+        await conn.close()

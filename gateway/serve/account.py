@@ -1,0 +1,139 @@
+"""As whom agents, gateways and engines run: as whoever started `serve` or, where that is root, as a user of their own.
+
+They have to reach the program, the data folder and what the settings name. Where they cannot, since all of it is in
+root's own folder for example, root keeps them, and says why. Modes are never widened for their sake, but of the data
+folder itself: they may add files to it, and cannot remove those of others.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from gateway.agent import hardware, lease
+from gateway.agent.model import prepared_folder
+from gateway.settings import Settings
+from gateway.support.accounts import Account, system_account
+
+ACCOUNT_NAME = "lorikeet-server"
+CHECK_TIMEOUT_S = 60.0
+FOLDERS = ("adapters", "adapter-cache", "uploads", "replicas")
+FILES = ("inspection.lock", hardware.ID_NAME, lease.LOCK_NAME)
+"""What agents and gateways make in the data folder, beside what settings have paths of."""
+
+# Ends with what cannot be reached. Each argument is a kind and a path: enter, read all of, or write to.
+_CHECK = """
+import os, sys
+import engine, gateway
+KINDS = {"x": os.X_OK, "r": os.R_OK | os.X_OK, "w": os.W_OK | os.X_OK}
+for argument in sys.argv[1:]:
+    if not os.access(argument[1:], KINDS[argument[0]]):
+        sys.exit(argument[1:])
+"""
+
+
+def server_account(settings: Settings, say: Callable[[str], None]) -> Account | None:
+    """Return the user that this process, where it is root, is to start its children as; None: as itself."""
+    if os.geteuid() != 0:
+        return None
+    account = system_account(ACCOUNT_NAME)
+    if account is None:
+        say(f"warning: user {ACCOUNT_NAME} could not be made: agent, gateways and engines run as root")
+        return None
+    if (path := _out_of_reach(settings, account)) is not None:
+        say(f"warning: user {account.name} cannot reach {path}: agent, gateways and engines run as root")
+        return None
+    return account
+
+
+def owner_of_models(settings: Settings, account: Account | None) -> Account | None:
+    """Return the user to prepare a base model as: the one that children run as, once the folder of models is theirs.
+
+    The first start prepares as root, who may install what the demo's model comes in.
+    """
+    folder = settings.model_cache_dir
+    return account if account is not None and folder.exists() and folder.stat().st_uid == account.uid else None
+
+
+def take_back(settings: Settings) -> None:
+    """Let root use a folder of sockets that an earlier start gave away."""
+    if os.geteuid() == 0 and settings.run_dir.is_dir() and not settings.run_dir.is_symlink():
+        os.chown(settings.run_dir, 0, 0)
+
+
+def _out_of_reach(settings: Settings, account: Account) -> str | None:
+    """Return something that a user needs and cannot reach. The kernel is asked: access lists count, too."""
+    if settings.data_dir.stat().st_uid != 0:
+        return f"{settings.data_dir}, which is not root's"
+    needed = [f"x{settings.data_dir}"]
+    if Path(settings.model).is_absolute() and Path(settings.model).exists():
+        needed.append(f"r{settings.model}" if Path(settings.model).is_dir() else f"x{Path(settings.model).parent}")
+    if settings.model_cache_dir.is_symlink():  # elsewhere, and nobody's to give
+        needed.append(f"r{prepared_folder(settings)}")
+    if settings.adapter_folder is not None and settings.adapter_folder.is_dir():
+        needed.append(f"r{settings.adapter_folder}")
+    store = Path(settings.engine.adapter_store)
+    if not settings.has_remote_store and store.is_dir() and not store.is_relative_to(settings.data_dir):
+        needed.append(f"w{store}")
+    command = [sys.executable, "-c", _CHECK, *needed]
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, check=False, timeout=CHECK_TIMEOUT_S, **account.popen_arguments()
+        )
+    except PermissionError:
+        return sys.executable
+    if done.returncode == 0:
+        return None
+    lines = done.stderr.strip().splitlines()
+    return lines[-1] if lines and lines[-1].startswith("/") else str(Path(__file__).parents[2])
+
+
+def hand_over(settings: Settings, account: Account) -> None:
+    """Give a user what is theirs in the data folder, as far as it is root's. This process holds the folder's lock.
+
+    Walks by descriptors and follows no link: an engine of before may be running, as that user.
+    """
+    os.chown(settings.data_dir, 0, account.gid)
+    settings.data_dir.chmod(0o1771)  # sticky: they add files, and remove none but their own
+    for folder in _folders(settings):
+        if not folder.exists():
+            folder.mkdir(mode=0o700)
+        if not folder.is_symlink():
+            _give(folder, account)
+    for name in (settings.content_key_path.name, *FILES):
+        if (settings.data_dir / name).exists():
+            _give_one(name, account, settings.data_dir)
+
+
+def _folders(settings: Settings) -> list[Path]:
+    return [
+        *(settings.data_dir / name for name in FOLDERS),
+        settings.export_dir,
+        settings.journal_dir,
+        settings.model_cache_dir,
+        settings.home_dir,
+        settings.log_dir,
+        settings.run_dir,
+    ]
+
+
+def _give(folder: Path, account: Account) -> None:
+    _give_one(folder.name, account, folder.parent)
+    for _, folders, files, descriptor in os.fwalk(folder, follow_symlinks=False):
+        for name in (*folders, *files):
+            found = os.stat(name, dir_fd=descriptor, follow_symlinks=False)
+            if found.st_uid == 0 and (found.st_nlink == 1 or stat.S_ISDIR(found.st_mode)):
+                os.chown(name, account.uid, account.gid, dir_fd=descriptor, follow_symlinks=False)
+
+
+def _give_one(name: str, account: Account, folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        if os.stat(name, dir_fd=descriptor, follow_symlinks=False).st_uid == 0:
+            os.chown(name, account.uid, account.gid, dir_fd=descriptor, follow_symlinks=False)
+    finally:
+        os.close(descriptor)

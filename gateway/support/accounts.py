@@ -1,0 +1,115 @@
+"""Users of the system that processes run as where root starts them, and the rights that root gives up meanwhile.
+
+`serve` under root acts as an unprivileged user from its first steps on (`step_down`), and is root again only for what
+needs it (`as_root`): starting a process as another user, the database, and the operator's secrets. So none of the
+folders that its children own can lead it astray. Started by anybody else, all of this changes nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import grp
+import os
+import pwd
+import shutil
+import subprocess
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+DEVICE_GROUPS = ("render", "video")
+"""The groups that may use accelerators."""
+
+
+class Account(msgspec.Struct, frozen=True):
+    """A user of the system."""
+
+    name: str
+    uid: int
+    gid: int
+
+    def popen_arguments(self) -> dict[str, Any]:
+        """Return keyword arguments that make `subprocess` run a program as this user; it must be called within
+        `as_root`."""
+        groups = {self.gid}
+        for name in DEVICE_GROUPS:
+            with contextlib.suppress(KeyError):
+                groups.add(grp.getgrnam(name).gr_gid)
+        return {"user": self.uid, "group": self.gid, "extra_groups": sorted(groups)}
+
+
+def environ_of(account: Account | None, home: Path) -> dict[str, str]:
+    """Return what is different in the environment of a child that runs as another user. home: a folder of that user."""
+    return {} if account is None else {"HOME": str(home), "USER": account.name, "LOGNAME": account.name}
+
+
+def user_name(uid: int) -> str:
+    """Return the name of a user, or the number where it has none."""
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:  # a container may run under a bare number
+        return str(uid)
+
+
+def this_account() -> Account:
+    """Return the user that this process acts as."""
+    return Account(user_name(os.geteuid()), os.geteuid(), os.getegid())
+
+
+def system_account(name: str, fallbacks: Sequence[str] = ()) -> Account | None:
+    """Return a system user, which is made if need be, or the first of fallbacks that exists; None where there is none.
+
+    This process must be root.
+    """
+    if not _exists(name) and (useradd := shutil.which("useradd", path=f"{os.defpath}:/usr/sbin:/sbin")):
+        shell = ["--no-create-home", "--home-dir", "/nonexistent", "--shell", "/usr/sbin/nologin"]
+        subprocess.run([useradd, "--system", "--user-group", *shell, name], check=False, capture_output=True)
+    for each in (name, *fallbacks):
+        if _exists(each):
+            entry = pwd.getpwnam(each)
+            return Account(each, entry.pw_uid, entry.pw_gid)
+    return None
+
+
+def step_down(account: Account) -> None:
+    """Let this process, which must be root, act as another user until `as_root`."""
+    os.setgroups([account.gid])
+    os.setegid(account.gid)
+    os.seteuid(account.uid)
+
+
+def step_up() -> None:
+    """End what `step_down` began; do nothing where it did not."""
+    if _stepped_down():
+        os.seteuid(0)
+        os.setegid(0)
+
+
+@contextmanager
+def as_root() -> Iterator[None]:
+    """Act as root where this process is root and has stepped down; otherwise change nothing."""
+    if not _stepped_down():
+        yield
+        return
+    uid, gid = os.geteuid(), os.getegid()
+    step_up()
+    try:
+        yield
+    finally:
+        os.setegid(gid)
+        os.seteuid(uid)
+
+
+def _stepped_down() -> bool:
+    return os.getuid() == 0 and os.geteuid() != 0
+
+
+def _exists(name: str) -> bool:
+    try:
+        pwd.getpwnam(name)
+    except KeyError:
+        return False
+    return True
