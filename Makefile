@@ -2,6 +2,8 @@
 #
 # PIP_ARGS goes to every `pip install`. On a machine without a GPU, PyTorch's CPU build saves gigabytes:
 #     make serve PIP_ARGS="--extra-index-url https://download.pytorch.org/whl/cpu"
+# Every package has the version and one of the SHA-256 of locks/. PyTorch is the exception where PIP_ARGS names a place of
+# its own: its version is locked, and that place answers for its files.
 # PYTHON is the interpreter that .venv is made from (3.11 or newer).
 
 PYTHON ?= python3
@@ -9,13 +11,15 @@ PIP_ARGS ?=
 VENV := .venv
 BIN := $(VENV)/bin
 NATIVE := kernels/cpu/hatch_build.py kernels/cpu/build.py $(wildcard kernels/cpu/native/*)
+LOCKS := locks/torch.txt locks/runtime.txt locks/dev.txt locks/cuda.txt locks/build.txt
+TOOLS := build/tools
 DEMO_MODEL := build/models/smollm2-135m-instruct
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .PHONY: serve test check bench bench-gateway bench-balance bench-votes bench-adapters bench-kernels bench-cpu-kernels bench-gpu long-kernels long-numerics long-scheduler \
 	long-grammar long-schemathesis long-tenancy long-limits long-conservation long-pools long-adapter-kills long-usage long-exports long-hostile long-idempotency \
 	long-malformed long-signatures long-tools long-experiments \
-	long-streams bench-streams conformance screenshots install clean
+	long-streams bench-streams conformance screenshots lock audit sbom install clean
 
 # DEMO=two serves a second, small base model with random weights beside the demo's.
 # `exec`: Ctrl-C reaches Lorikeet itself rather than a shell around it. Make only waits for it to drain.
@@ -198,17 +202,53 @@ install: $(VENV)/.installed
 clean:
 	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
 
-# What a package needs changes only with pyproject.toml, and the native kernels, which an installation compiles, with
-# their sources: the stamps keep every later start free of pip.
-$(VENV)/.installed: pyproject.toml $(NATIVE) | $(BIN)/python
+# What a package needs changes only with pyproject.toml and the locks, and the native kernels, which an installation
+# compiles, with their sources: the stamps keep every later start free of pip.
+$(VENV)/.installed: pyproject.toml $(LOCKS) $(NATIVE) | $(BIN)/python
 	@echo "installing Lorikeet into $(VENV) (the first time takes minutes: PyTorch is large)"
-	$(BIN)/python -m pip install $(PIP_ARGS) --editable .
+	$(call install,runtime)
 	@touch $@
 
-$(VENV)/.installed-dev: pyproject.toml $(NATIVE) | $(BIN)/python
+$(VENV)/.installed-dev: pyproject.toml $(LOCKS) $(NATIVE) | $(BIN)/python
 	@echo "installing Lorikeet and its development tools into $(VENV)"
-	$(BIN)/python -m pip install $(PIP_ARGS) --editable '.[dev]'
+	$(call install,dev)
 	@touch $@ $(VENV)/.installed
+
+# PyTorch first, from this machine if pip is told of a folder with its wheel; then the packages of a lock, those of CUDA
+# where that PyTorch asks for them, and Lorikeet itself. What builds it is locked as well, and thrown away.
+PIP_INSTALL = $(BIN)/python -m pip install $(PIP_ARGS) --no-deps --only-binary :all:
+LOCKED = $(PIP_INSTALL) --require-hashes
+TORCH = $(shell sed -n 's/^\(torch==[^ ]*\).*/\1/p' locks/torch.txt)
+ASKS_FOR_CUDA = import importlib.metadata as m, re; print(any(re.match("(cuda|nvidia)-", r) for r in m.requires("torch")))
+define install
+	$(if $(strip $(PIP_ARGS)),$(PIP_INSTALL) $(TORCH),$(LOCKED) --quiet --no-index -r locks/torch.txt 2>/dev/null || $(LOCKED) -r locks/torch.txt)
+	$(LOCKED) -r locks/$(1).txt
+	@if test "$$($(BIN)/python -c '$(ASKS_FOR_CUDA)')" = True; then set -x; $(LOCKED) -r locks/cuda.txt; fi
+	@rm -rf build/backend
+	$(LOCKED) --quiet --target build/backend -r locks/build.txt
+	PYTHONPATH=$(CURDIR)/build/backend $(BIN)/python -m pip install --no-deps --no-build-isolation --editable .
+	@rm -rf build/backend
+endef
+
+# The lock files anew, with the newest versions that pyproject.toml allows; ARGS=--keep keeps those that it allows.
+lock: $(TOOLS)/.installed
+	$(TOOLS)/bin/python -m locks $(ARGS)
+
+# Whether any locked package has a known vulnerability: fails, too, where the package index does not say. Changes nothing.
+audit: $(TOOLS)/.installed
+	@for lock in torch dev cuda build tools; do echo "locks/$$lock.txt"; \
+	  $(TOOLS)/bin/pip-audit --strict --disable-pip --require-hashes --progress-spinner off $(ARGS) -r locks/$$lock.txt || failed=1; \
+	done; test -z "$$failed"
+
+# What the server consists of, as a bill of materials in CycloneDX's format: build/sbom.json.
+sbom: $(TOOLS)/.installed
+	@mkdir -p build
+	$(TOOLS)/bin/python -m locks.sbom build/sbom.json
+
+$(TOOLS)/.installed: locks/tools.txt | $(BIN)/python
+	@$(PYTHON) -m venv $(TOOLS)
+	$(TOOLS)/bin/python -m pip install --no-deps --require-hashes --only-binary :all: --requirement locks/tools.txt
+	@touch $@
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \

