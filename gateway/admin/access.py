@@ -33,6 +33,9 @@ SECURE_COOKIE = f"__Host-{COOKIE}"
 """The cookie's name over HTTPS: browsers take the prefix from this very host alone, over HTTPS alone, so that no other
 name of the domain can plant a login (RFC 6265bis, section 4.1.3.2)."""
 
+DEVICE_COOKIE = "lorikeet_device"
+SECURE_DEVICE_COOKIE = f"__Host-{DEVICE_COOKIE}"
+
 CSRF_HEADER = "x-csrf-token"
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 
@@ -119,6 +122,11 @@ async def read_body(request: Request[Any, Any, Any], kind: type[T]) -> T:
 def cookie_name(call: Call) -> str:
     """Return the name of the login's cookie on the connection of a request."""
     return SECURE_COOKIE if call.is_https else COOKIE
+
+
+def device_cookie_name(call: Call) -> str:
+    """Return the name of the cookie by which a device is known at the next login."""
+    return SECURE_DEVICE_COOKIE if call.is_https else DEVICE_COOKIE
 
 
 def login_token(connection: ASGIConnection[Any, Any, Any, Any]) -> str | None:

@@ -12,11 +12,9 @@ import datetime
 import hashlib
 import hmac
 import logging
-import math
 import secrets
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -28,13 +26,12 @@ from gateway.domain.tenancy import totp
 from gateway.tenancy.failures import FailureCap
 from gateway.tenancy.login_line import LoginLine
 from gateway.tenancy.passwords import MAX_AT_ONCE, Passwords
-
-if TYPE_CHECKING:
-    from gateway.db.pool import Connection
+from gateway.tenancy.throttle import Throttle, unlock
 
 LIFETIME = datetime.timedelta(hours=12)
-FREE_FAILURES = 4
-MAX_DELAY_S = 900.0
+DEVICE_LIFETIME = LIFETIME + datetime.timedelta(days=30)
+"""How long a device is known after its last login."""
+
 MAX_USER_AGENT_CHARS = 256
 MAX_KNOWN_TOKENS = 10_000
 """Tokens of logins of which one gateway remembers that they were good."""
@@ -46,30 +43,29 @@ log = logging.getLogger(__name__)
 
 
 class Client(msgspec.Struct, frozen=True):
-    """The place from which somebody logs in. now_s: of a monotonic clock, for limits per address."""
+    """The place from which somebody logs in. now_s: of a monotonic clock, for limits per address. device: the token
+    that an earlier login from there left."""
 
     address: str
     user_agent: str
     request_id: str
     now_s: float
+    device: str | None = None
+
+    def __repr__(self) -> str:
+        return f"Client(address={self.address!r}, request_id={self.request_id!r})"
 
 
 class NewLogin(msgspec.Struct, frozen=True):
-    """token: for the cookie, shown once."""
+    """token: for the cookie, shown once. device_token: for the cookie that outlives the login."""
 
     token: str
+    device_token: str
     login: logins.LoginRow
     user: logins.Credentials
 
     def __repr__(self) -> str:
         return f"NewLogin(login={self.login!r})"
-
-
-def lockout_s(num_failures: int) -> float:
-    """How long to look at no password after so many failures in a row: nothing, then 1 s, doubling up to 15 minutes."""
-    if num_failures <= FREE_FAILURES:
-        return 0.0
-    return min(2.0 ** min(num_failures - FREE_FAILURES - 1, 20), MAX_DELAY_S)
 
 
 def csrf_token(token: str) -> str:
@@ -101,6 +97,7 @@ class Logins:
         self._failures = failures
         self._open_secret = open_secret
         self._line = LoginLine(MAX_AT_ONCE)
+        self._throttle = Throttle(database)
         self._known_tokens: OrderedDict[bytes, None] = OrderedDict()
         self._recordings: set[asyncio.Task[None]] = set()
         self._recording = asyncio.Lock()
@@ -134,9 +131,12 @@ class Logins:
         """The user whose password it is. Raises as `log_in` does; the attempt counts as failed until a login."""
         self._check_blocked(client.address, client.now_s)
         email = email.lower()
+        device = None if client.device is None else _digest(client.device)
+        await self._throttle.wait_turn(email, client.address, device)
+        self._check_blocked(client.address, client.now_s)  # others of this address may have failed meanwhile
         with self._counted(client), self._line.place(client.address):
             async with self._database.acquire() as conn:
-                await _count_attempt(conn, _identity(email))
+                await self._throttle.count_attempt(conn, email, client.address, device)
                 user = await logins.find_credentials(conn, email)
             # No connection is held while the password is hashed.
             if not await self._passwords.matches(user.password_hash if user else None, password) or user is None:
@@ -218,7 +218,7 @@ class Logins:
             log.warning("a failed login of %s from %s is not in the audit log: %s", user.id, client.address, error)
 
     async def _succeeded(self, user: logins.Credentials, client: Client) -> NewLogin:
-        token = secrets.token_urlsafe(32)
+        token, device_token = secrets.token_urlsafe(32), secrets.token_urlsafe(32)
         async with self._database.acquire() as conn, conn.transaction():
             await unlock(conn, user.email)
             login = await logins.create_login(
@@ -228,32 +228,10 @@ class Logins:
                 lifetime=LIFETIME,
                 address=client.address,
                 user_agent=client.user_agent[:MAX_USER_AGENT_CHARS],
+                device_sha256=_digest(device_token),
             )
             await audit.record(conn, _author(user, client), "login.succeeded", user.id, after={"login_id": login.id})
-        return NewLogin(token, login, user)
-
-
-async def unlock(conn: Connection, email: str) -> None:
-    """Forget the failed attempts for this e-mail address."""
-    await logins.forget_failures(conn, _identity(email))
-
-
-async def _count_attempt(conn: Connection, identity: bytes) -> None:
-    """Count an attempt as failed before its password is looked at, so that parallel guesses cannot overtake the count.
-
-    Raises TooManyAttempts while none may be made; success forgets them all.
-    """
-    async with conn.transaction():
-        num_failures = await logins.count_failure(conn, identity)
-        if num_failures is None:
-            locked_s = await logins.locked_for_s(conn, identity)
-            raise TooManyAttempts(
-                f"Too many logins with this e-mail address failed. Try again in {math.ceil(locked_s)} s.",
-                code="login_locked",
-                retry_after_s=locked_s,
-            )
-        if delay_s := lockout_s(num_failures):
-            await logins.lock_identity(conn, identity, delay_s)
+        return NewLogin(token, device_token, login, user)
 
 
 def _author(user: logins.Credentials, client: Client) -> audit.Author:
@@ -265,10 +243,6 @@ def _author(user: logins.Credentials, client: Client) -> audit.Author:
         address=client.address,
         request_id=client.request_id,
     )
-
-
-def _identity(email: str) -> bytes:
-    return hashlib.sha256(email.encode()).digest()
 
 
 def _digest(token: str) -> bytes:

@@ -14,7 +14,7 @@ from litestar import Controller, Request, Response, delete, get, post
 from litestar.datastructures import Cookie
 from litestar.params import FromPath
 
-from gateway.admin.access import Nothing, cookie_name, login_token, needs, read_body
+from gateway.admin.access import Nothing, cookie_name, device_cookie_name, login_token, needs, read_body
 from gateway.admin.common import author, seconds
 from gateway.admin.organization.users import NewPassword, check_email, existing_user
 from gateway.admin.paging import Page
@@ -28,11 +28,12 @@ from gateway.domain.tenancy import totp
 from gateway.domain.tenancy.actor import Actor
 from gateway.domain.tenancy.permissions import check_grant, of_project_role, of_role
 from gateway.domain.tenancy.principal import Permission, Role
-from gateway.http.envelope import call_of
+from gateway.http.envelope import Call, call_of
 from gateway.http.fields import decode
 from gateway.http.shape import shape
-from gateway.tenancy.logins import LIFETIME, Client, csrf_token, unlock
+from gateway.tenancy.logins import DEVICE_LIFETIME, LIFETIME, Client, csrf_token
 from gateway.tenancy.passwords import MAX_CHARS
+from gateway.tenancy.throttle import unlock
 
 Password = Annotated[str, msgspec.Meta(max_length=MAX_CHARS)]
 Code = Annotated[str, msgspec.Meta(min_length=totp.DIGITS, max_length=totp.DIGITS)]
@@ -164,7 +165,12 @@ async def log_in(request: Request[Any, Any, Any], services: Services) -> Respons
         csrf_token=csrf_token(new.token),
         expires_at=seconds(new.login.expires_at),
     )
-    return Response(body, cookies=[_cookie(request, new.token, int(LIFETIME.total_seconds()))])
+    call = call_of(request.scope)
+    cookies = [
+        _cookie(call, cookie_name(call), new.token, int(LIFETIME.total_seconds())),
+        _cookie(call, device_cookie_name(call), new.device_token, int(DEVICE_LIFETIME.total_seconds())),
+    ]
+    return Response(body, cookies=cookies)
 
 
 class LoginController(Controller):
@@ -199,8 +205,9 @@ class LoginController(Controller):
     ) -> Response[EndedLogins]:
         """End the login with which the request is made."""
         await read_body(request, Nothing)
-        ended = await _end(services, caller, caller.id, login_id=caller.login_id)
-        return Response(ended, cookies=[_cookie(request, "", 0)])
+        ended = await _end(services, caller, caller.id, login_id=caller.login_id, keeps_device=True)
+        call = call_of(request.scope)
+        return Response(ended, cookies=[_cookie(call, cookie_name(call), "", 0)])
 
     @get("/logins", opt=needs(None))
     async def list_logins(self, services: Services, caller: Caller) -> Page[Login]:
@@ -322,9 +329,11 @@ async def _list(services: AdminServices, caller: Actor, user_id: str) -> Page[Lo
     return Page(shown, first_id=ids[0] if ids else None, last_id=ids[-1] if ids else None, has_more=False)
 
 
-async def _end(services: AdminServices, caller: Actor, user_id: str, login_id: str | None = None) -> EndedLogins:
+async def _end(
+    services: AdminServices, caller: Actor, user_id: str, login_id: str | None = None, *, keeps_device: bool = False
+) -> EndedLogins:
     async with services.database.transaction() as conn:
-        ended = await rows.revoke_logins(conn, user_id, login_id=login_id)
+        ended = await rows.revoke_logins(conn, user_id, login_id=login_id, keeps_device=keeps_device)
         if ended:
             await audit.record(conn, author(caller), "logout.succeeded", user_id, before={"login_ids": ended})
     return EndedLogins(ended)
@@ -347,13 +356,13 @@ def _is_form(request: Request[Any, Any, Any]) -> bool:
 def _client(request: Request[Any, Any, Any]) -> Client:
     call = call_of(request.scope)
     agent = request.headers.get("user-agent", "")
-    return Client(call.address, agent, call.request_id, asyncio.get_running_loop().time())
+    device = request.cookies.get(device_cookie_name(call))
+    return Client(call.address, agent, call.request_id, asyncio.get_running_loop().time(), device)
 
 
-def _cookie(request: Request[Any, Any, Any], token: str, max_age_s: int) -> Cookie:
-    call = call_of(request.scope)
+def _cookie(call: Call, name: str, token: str, max_age_s: int) -> Cookie:
     return Cookie(
-        key=cookie_name(call),
+        key=name,
         value=token,
         max_age=max_age_s,
         path="/",

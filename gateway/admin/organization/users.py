@@ -20,8 +20,8 @@ from gateway.db.organization import audit, keys, logins, users
 from gateway.domain.errors import Conflict, NotFound
 from gateway.domain.tenancy.permissions import authorize, check_grant, of_role
 from gateway.domain.tenancy.principal import Role
-from gateway.tenancy.logins import unlock
 from gateway.tenancy.passwords import MAX_CHARS, MIN_CHARS
+from gateway.tenancy.throttle import unlock
 
 if TYPE_CHECKING:
     from gateway.db.pool import Connection

@@ -134,12 +134,13 @@ _LOCKED_S = """
 
 
 async def locked_for_s(conn: Connection, identity: bytes) -> float:
-    """Seconds for which no password of this identity is looked at; 0 when one is."""
+    """Return the seconds for which no password of this identity is looked at; 0 when one is."""
     return float(await conn.fetchval(_LOCKED_S, identity) or 0)
 
 
 _FAILED = """
-    INSERT INTO login_failures AS f (identity, num_failures, failed_at, locked_until) VALUES ($1, 1, now(), now())
+    INSERT INTO login_failures AS f (identity, person, num_failures, failed_at, locked_until)
+    VALUES ($1, $2, 1, now(), now())
     ON CONFLICT (identity) DO UPDATE SET num_failures = f.num_failures + 1, failed_at = now()
     WHERE f.locked_until <= clock_timestamp()
     RETURNING num_failures
@@ -148,10 +149,13 @@ _LOCK = "UPDATE login_failures SET locked_until = clock_timestamp() + make_inter
 _FORGET_OLD = "DELETE FROM login_failures WHERE failed_at < now() - interval '1 day'"
 
 
-async def count_failure(conn: Connection, identity: bytes) -> int | None:
-    """Count one more; returns how many there were in a row, None while locked. A day later they are forgotten."""
+async def count_failure(conn: Connection, identity: bytes, person: bytes) -> int | None:
+    """Count one more failure; return how many there were in a row, None while locked. A day later they are forgotten.
+
+    person: the digest of the e-mail address, by which `forget_failures` finds the counter.
+    """
     await conn.execute(_FORGET_OLD)
-    num_failures: int | None = await conn.fetchval(_FAILED, identity)
+    num_failures: int | None = await conn.fetchval(_FAILED, identity, person)
     return num_failures
 
 
@@ -159,16 +163,41 @@ async def lock_identity(conn: Connection, identity: bytes, delay_s: float) -> No
     await conn.execute(_LOCK, identity, delay_s)
 
 
-_FORGET = "DELETE FROM login_failures WHERE identity = $1"
+_FORGET = "DELETE FROM login_failures WHERE person = $1"
 
 
-async def forget_failures(conn: Connection, identity: bytes) -> None:
-    await conn.execute(_FORGET, identity)
+async def forget_failures(conn: Connection, person: bytes) -> None:
+    """Forget all counters of an e-mail address, whose digest person is."""
+    await conn.execute(_FORGET, person)
+
+
+class KnownClient(msgspec.Struct, frozen=True):
+    """What is known of a client that tries to log in with an e-mail address. addresses: from which its user did."""
+
+    device: bool
+    addresses: list[str]
+
+
+_KNOWN = """
+    SELECT coalesce(bool_or(l.device_sha256 = $2), false) AS device,
+           coalesce(array_agg(DISTINCT l.address), '{}') AS addresses
+    FROM users u JOIN logins l ON l.user_id = u.id
+    WHERE u.email = $1 AND u.removed_at IS NULL AND l.expires_at > now() - interval '30 days'
+        AND (l.device_sha256 IS NOT NULL OR l.revoked_at IS NULL)
+"""
+
+
+async def find_known(conn: Connection, email: str, device_sha256: bytes | None) -> KnownClient:
+    """Return whether the user of an e-mail address has logged in with a device, and from where, in the last 30 days. A
+    login that was ended as a stranger's counts no longer; one that its user left does."""
+    row = await conn.fetchrow(_KNOWN, email, device_sha256)
+    assert row is not None
+    return KnownClient(**row)
 
 
 _INSERT = """
-    INSERT INTO logins (id, user_id, token_sha256, expires_at, address, user_agent)
-    VALUES ($1, $2, $3, now() + $4::interval, $5, $6)
+    INSERT INTO logins (id, user_id, token_sha256, expires_at, address, user_agent, device_sha256)
+    VALUES ($1, $2, $3, now() + $4::interval, $5, $6, $7)
     RETURNING id, user_id, created_at, last_used_at, expires_at, address, user_agent
 """
 _DELETE_OLD = "DELETE FROM logins WHERE user_id = $1 AND expires_at < now() - interval '30 days'"
@@ -182,9 +211,12 @@ async def create_login(
     lifetime: datetime.timedelta,
     address: str,
     user_agent: str,
+    device_sha256: bytes,
 ) -> LoginRow:
     await conn.execute(_DELETE_OLD, user_id)
-    row = await conn.fetchrow(_INSERT, new_id("login"), user_id, token_sha256, lifetime, address, user_agent)
+    row = await conn.fetchrow(
+        _INSERT, new_id("login"), user_id, token_sha256, lifetime, address, user_agent, device_sha256
+    )
     assert row is not None
     return LoginRow(**row)
 
@@ -230,7 +262,7 @@ async def list_logins(conn: Connection, user_id: str, idle: datetime.timedelta |
 
 
 _REVOKE = """
-    UPDATE logins SET revoked_at = now()
+    UPDATE logins SET revoked_at = now(), device_sha256 = CASE WHEN $4 THEN device_sha256 END
     WHERE user_id = $1 AND ($2::text IS NULL OR id = $2) AND id IS DISTINCT FROM $3 AND revoked_at IS NULL
       AND expires_at > now()
     RETURNING id
@@ -238,7 +270,15 @@ _REVOKE = """
 
 
 async def revoke_logins(
-    conn: Connection, user_id: str, *, login_id: str | None = None, except_id: str | None = None
+    conn: Connection,
+    user_id: str,
+    *,
+    login_id: str | None = None,
+    except_id: str | None = None,
+    keeps_device: bool = False,
 ) -> list[str]:
-    """End one login of the user, or all but one; returns the ids of those that ended now."""
-    return [row["id"] for row in await conn.fetch(_REVOKE, user_id, login_id, except_id)]
+    """End one login of the user, or all but one; return the ids of those that ended now.
+
+    keeps_device: the device stays known, as where its user logs out.
+    """
+    return [row["id"] for row in await conn.fetch(_REVOKE, user_id, login_id, except_id, keeps_device)]

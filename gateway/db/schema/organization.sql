@@ -131,21 +131,26 @@ CREATE TABLE logins (
     expires_at    timestamptz NOT NULL,
     revoked_at    timestamptz,
     address       text NOT NULL,
-    user_agent    text NOT NULL
+    user_agent    text NOT NULL,
+    -- The digest of the token in the cookie that says which device this was.
+    device_sha256 bytea CHECK (octet_length(device_sha256) = 32)
 );
 
 CREATE INDEX logins_by_user ON logins (user_id, created_at);
 
--- Failed sign-ins by the SHA-256 of the e-mail address that was tried, known or not: a lockout must not tell which
--- addresses exist.
+-- Failed sign-ins by who tried: an e-mail address, known or not, with a network or a device, or all strangers together.
+-- Each is known by a SHA-256. Counters must not tell which addresses exist.
 CREATE TABLE login_failures (
     identity      bytea PRIMARY KEY CHECK (octet_length(identity) = 32),
     num_failures  integer NOT NULL,
     failed_at     timestamptz NOT NULL,
-    locked_until  timestamptz NOT NULL
+    locked_until  timestamptz NOT NULL,
+    -- The SHA-256 of the e-mail address, by which all of its counters are forgotten.
+    person        bytea CHECK (octet_length(person) = 32)
 );
 
 CREATE INDEX login_failures_by_age ON login_failures (failed_at);
+CREATE INDEX login_failures_by_person ON login_failures (person);
 
 -- Append only, one chain of hashes per organization: hash covers the row and the hash of the row before it.
 CREATE TABLE audit_log (

@@ -14,7 +14,7 @@ import pytest
 from gateway.db.pool import Database
 from gateway.domain.tenancy.permissions import ALL, of_project_role
 from gateway.domain.tenancy.totp import code_at
-from gateway.tenancy.logins import FREE_FAILURES
+from gateway.tenancy.throttle import FREE_FAILURES
 from tests.gateway.admin_server import PASSWORD, AdminServer, serve_admin
 from tests.patience import PATIENCE_S
 
@@ -108,7 +108,9 @@ async def test_over_https_the_cookie_is_secure_and_strangers_cannot_claim_it(
             async with httpx.AsyncClient(headers=headers, timeout=PATIENCE_S) as client:
                 reply = await client.post(f"{server.url}/admin/v1/login", json=body)
             assert ("Secure" in reply.headers["set-cookie"]) == secure
-            assert list(reply.cookies) == ["__Host-lorikeet_login" if secure else "lorikeet_login"]
+            prefix = "__Host-" if secure else ""
+            assert list(reply.cookies) == [f"{prefix}lorikeet_login", f"{prefix}lorikeet_device"]
+            assert reply.headers["set-cookie"].count("HttpOnly") == 2
             async with server.client(server.operator_key) as operator:
                 (newest, *_) = (await operator.get("/audit_logs", params={"limit": 1})).json()["data"]
             assert newest["actor"]["session"]["ip_address"] == address

@@ -158,7 +158,7 @@ TABLES: dict[str, Coverage] = {
     "login_failures": Coverage(
         access=INTERNAL,
         foreign=INTERNAL,
-        bound=Reason("one row per e-mail address tried; sign-ins are slowed by the password's hash"),
+        bound=Reason("two rows per e-mail address and network tried; sign-ins are slowed by the password's hash"),
         removal=Removal(logins._FORGET_OLD),
     ),
     "audit_log": Coverage(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gateway.tenancy.failures import WINDOW_S, FailureCap
-from gateway.tenancy.logins import FREE_FAILURES, MAX_DELAY_S, lockout_s
+from gateway.tenancy.throttle import FREE_FAILURES, MAX_DELAY_S, lockout_s
 
 
 def test_an_address_is_blocked_until_its_window_ends() -> None:

@@ -1,0 +1,117 @@
+"""How failed logins slow down the next ones, without shutting out the person whose e-mail address is guessed at.
+
+An attempt counts against whoever makes it: the device, where the person has logged in with it before, and otherwise the
+pair of e-mail address and network. So guesses from elsewhere do not concern the person. Attempts at one address from
+networks and devices that it has never logged in from also count together, however many networks they come from; beyond
+a number of them one is looked at every PAUSE_S seconds, and others wait for their turn. Addresses that nobody has count
+alike: nothing here tells which addresses exist.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import math
+from typing import TYPE_CHECKING
+
+from gateway.db.organization import logins
+from gateway.db.pool import Database
+from gateway.domain.errors import TooManyAttempts
+from gateway.domain.tenancy.addresses import client_of
+
+if TYPE_CHECKING:
+    from gateway.db.pool import Connection
+
+FREE_FAILURES = 4
+MAX_DELAY_S = 900.0
+FREE_FROM_STRANGERS = 100
+PAUSE_S = 30.0
+MAX_WAITING = 64
+"""Attempts of one gateway that wait for their turn, each from another network."""
+
+
+def lockout_s(num_failures: int) -> float:
+    """Return for how long no password is looked at after so many failures in a row: not at all, then for 1 s, doubling
+    up to 15 minutes."""
+    if num_failures <= FREE_FAILURES:
+        return 0.0
+    return min(2.0 ** min(num_failures - FREE_FAILURES - 1, 20), MAX_DELAY_S)
+
+
+def pause_s(num_failures: int) -> float:
+    """Return for how long no password of strangers is looked at after so many failures of all of them."""
+    return PAUSE_S if num_failures > FREE_FROM_STRANGERS else 0.0
+
+
+class Throttle:
+    """One per gateway process; the counters are in the database."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._waiting: set[str] = set()
+
+    async def wait_turn(self, email: str, address: str, device: bytes | None) -> None:
+        """Wait while strangers' attempts at an e-mail address are paused, if this one is a stranger's.
+
+        device: the digest of the client's device token. Raises TooManyAttempts: where another attempt of this network,
+        or too many of others, wait already.
+        """
+        async with self._database.acquire() as conn:
+            known = await logins.find_known(conn, email, device)
+            paused_s = await logins.locked_for_s(conn, _of_strangers(email))
+        client = client_of(address)
+        if not paused_s or known.device or client in map(client_of, known.addresses):
+            return
+        if client in self._waiting or len(self._waiting) >= MAX_WAITING:
+            raise _too_many(paused_s)
+        self._waiting.add(client)
+        try:
+            await asyncio.sleep(paused_s)
+        finally:
+            self._waiting.discard(client)
+
+    async def count_attempt(self, conn: Connection, email: str, address: str, device: bytes | None) -> None:
+        """Count an attempt as failed before its password is looked at, so that parallel guesses cannot overtake the
+        count. Success forgets all of them (`unlock`).
+
+        Raises TooManyAttempts: while none may be made.
+        """
+        async with conn.transaction():
+            known = await logins.find_known(conn, email, device)
+            if known.device and device is not None:
+                await _count(conn, email, _identity("device", email, device.hex()))
+                return
+            client = client_of(address)
+            await _count(conn, email, _identity("pair", email, client))
+            if client not in map(client_of, known.addresses):
+                await _count(conn, email, _of_strangers(email), of_strangers=True)
+
+
+async def unlock(conn: Connection, email: str) -> None:
+    """Forget the failed attempts for this e-mail address, from everywhere."""
+    await logins.forget_failures(conn, _identity("person", email))
+
+
+async def _count(conn: Connection, email: str, identity: bytes, *, of_strangers: bool = False) -> None:
+    num_failures = await logins.count_failure(conn, identity, _identity("person", email))
+    if num_failures is None:
+        raise _too_many(await logins.locked_for_s(conn, identity))
+    if delay_s := pause_s(num_failures) if of_strangers else lockout_s(num_failures):
+        await logins.lock_identity(conn, identity, delay_s)
+
+
+def _too_many(locked_s: float) -> TooManyAttempts:
+    return TooManyAttempts(
+        f"Too many logins with this e-mail address failed. Try again in {max(1, math.ceil(locked_s))} s.",
+        code="login_locked",
+        retry_after_s=locked_s,
+    )
+
+
+def _of_strangers(email: str) -> bytes:
+    return _identity("strangers", email)
+
+
+def _identity(*parts: str) -> bytes:
+    """Return the digest of a counter's name. No part but the last can hold a NUL."""
+    return hashlib.sha256("\0".join(parts).encode()).digest()
