@@ -25,6 +25,7 @@ from gateway.experiments.keys import ProjectKeys
 from gateway.metering.journal import JournalState
 from gateway.metering.reconcile import Reconciliation
 from gateway.routing.planner import Planner
+from gateway.support.disk import DiskReserve
 from gateway.support.pace import Pace
 from gateway.support.secrets import Secrets
 from gateway.tenancy.authenticate import Authenticator
@@ -51,6 +52,8 @@ class AdminServices(msgspec.Struct, frozen=True, kw_only=True):
     bases: Bases
     version: str
     max_adapter_bytes: int
+    disk: DiskReserve
+    """Of the disk that uploads go to."""
     max_body_bytes: int
     private_webhooks: bool
     health: Callable[[], Health]

@@ -38,6 +38,7 @@ from gateway.content.keeper import Keeper
 from gateway.content.keys import content_keys
 from gateway.content.purge import Purger
 from gateway.content.request_log import MAX_WAITING_BYTES, RequestContents
+from gateway.content.room import ContentRoom
 from gateway.content.stored_chats import StoredChats
 from gateway.content.writes import Writes
 from gateway.db.billing.prices import PriceLoader
@@ -69,6 +70,7 @@ from gateway.routing.planner import Planner
 from gateway.routing.resolve import Resolver
 from gateway.settings import Settings
 from gateway.support.cipher import Cipher
+from gateway.support.disk import DiskReserve
 from gateway.support.outbound import Guard, trusted_authorities
 from gateway.support.secrets import Secrets
 from gateway.tenancy.authenticate import Authenticator
@@ -172,7 +174,9 @@ async def running_services(settings: Settings, *, model_dir: Path, dsn: str) -> 
         reconciler = Reconciler(database, pools, metrics.journal)
         lifecycle = _lifecycle(settings, database, bases, pools)
         content_writes = Writes(metrics.content_lost, max_bytes=MAX_WAITING_BYTES)
-        contents = RequestContents(database, cipher, content_writes)
+        disk = DiskReserve(settings.data_dir, settings.disk_reserve_bytes)
+        room = ContentRoom(database, settings.max_content_bytes, disk)
+        contents = RequestContents(database, cipher, content_writes, room)
         residency = Residency(database, lambda: pools.by_base)
         authenticator.changes.subscribe(residency.changed)
         admin = _admin_services(
@@ -191,12 +195,13 @@ async def running_services(settings: Settings, *, model_dir: Path, dsn: str) -> 
             project_keys,
             planner,
             backend_keys,
+            disk,
         )
         authenticator.changes.subscribe(admin.watchers.changed)
         stack.push_async_callback(admin.logins.stop)
         await _start(stack, authenticator, limiter, metering, pools, Purger(database))
         writes = Writes(metrics.content_lost)
-        idempotency = Idempotency(database, cipher, writes)
+        idempotency = Idempotency(database, cipher, writes, room=room)
         refusals = Refusals(database, metrics.refusals_lost)
         notes = Notes(database, metrics.experiment_notes_lost)
         _run(
@@ -241,7 +246,7 @@ async def running_services(settings: Settings, *, model_dir: Path, dsn: str) -> 
             metrics=metrics,
             admin=admin,
             idempotency=idempotency,
-            chats=StoredChats(database, cipher, writes),
+            chats=StoredChats(database, cipher, writes, room),
             contents=contents,
             refusals=refusals,
             votes=Votes(database, project_keys, cipher),
@@ -342,6 +347,7 @@ def _admin_services(
     unit_keys: ProjectKeys,
     planner: Planner,
     backend_keys: BackendKeys,
+    disk: DiskReserve,
 ) -> AdminServices:
     passwords = Passwords()
     return AdminServices(
@@ -374,6 +380,7 @@ def _admin_services(
         unit_keys=unit_keys,
         planner=planner,
         backend_keys=backend_keys,
+        disk=disk,
     )
 
 

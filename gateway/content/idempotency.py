@@ -16,6 +16,7 @@ import msgspec
 import structlog
 
 from gateway.content.refusals import in_progress, lost, not_kept, reused, unavailable
+from gateway.content.room import NO_ROOM, ContentRoom
 from gateway.content.unanswered_claims import UnsureClaims
 from gateway.content.watches import Watches
 from gateway.content.writes import Writes
@@ -108,8 +109,17 @@ class Idempotency:
     """One per gateway process; works between `start` and `stop`."""
 
     def __init__(
-        self, database: Database, cipher: Cipher, writes: Writes, *, wait_s: float = WAIT_S, sure_s: float = SURE_S
+        self,
+        database: Database,
+        cipher: Cipher,
+        writes: Writes,
+        *,
+        room: ContentRoom | None = None,
+        wait_s: float = WAIT_S,
+        sure_s: float = SURE_S,
     ) -> None:
+        """room: bounds what is stored; None: nothing does."""
+        self._room = room
         self._database = database
         self._cipher = cipher
         self._writes = writes
@@ -177,7 +187,10 @@ class Idempotency:
 
         async def write(conn: Connection) -> None:
             key_id, data = (sealed.key_id, sealed.data) if sealed is not None else (None, None)
-            await db.finish_slot(conn, slot, request_id, content_key=key_id, sealed=data)
+            if self._room is not None and data and not await self._room.take(conn, slot.project_id, len(data)):
+                self._writes.lose("reply", NO_ROOM)
+                return await without(conn)
+            return await db.finish_slot(conn, slot, request_id, content_key=key_id, sealed=data)
 
         async def without(conn: Connection) -> None:
             await db.finish_slot(conn, slot, request_id, content_key=None, sealed=None)
@@ -258,7 +271,7 @@ class Idempotency:
             case "lost":
                 raise lost(found.request_id)
             case "too_large":
-                raise not_kept(found.request_id, "the reply is too large")
+                raise not_kept(found.request_id, "the reply is too large, or there was no room for it")
             case "not_allowed":
                 raise not_kept(found.request_id, "this project does not allow replies to be stored")
         self._replays.take(slot.project_id, 1 + found.num_bytes / BYTES_PER_REPLAY)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from gateway.content.room import NO_ROOM, ContentRoom
 from gateway.content.transcript import Content, Transcript
 from gateway.content.writes import Writes
 from gateway.db.content import request_contents as db
@@ -41,10 +42,12 @@ class RequestContents:
     """One per gateway process. writes: its own, of MAX_WAITING_BYTES. `read` raises what the database raises, and
     ContentUnreadable."""
 
-    def __init__(self, database: Database, cipher: Cipher, writes: Writes) -> None:
+    def __init__(self, database: Database, cipher: Cipher, writes: Writes, room: ContentRoom | None = None) -> None:
+        """room: bounds what is stored; None: nothing does."""
         self._database = database
         self._cipher = cipher
         self._writes = writes
+        self._room = room
         self._places = asyncio.Semaphore(WRITES_AT_ONCE)
 
     def keep(self, project_id: str, transcript: Transcript) -> None:
@@ -56,9 +59,13 @@ class RequestContents:
                 if not sealed:
                     sealed.append(await asyncio.to_thread(self._sealed, project_id, transcript))
                 async with self._database.acquire() as conn:
+                    data = sealed[0].data
+                    if self._room is not None and not await self._room.take(conn, project_id, len(data)):
+                        return self._writes.lose("content", NO_ROOM)
                     await db.insert_content(
-                        conn, project_id, transcript.request_id, content_key=sealed[0].key_id, sealed=sealed[0].data
+                        conn, project_id, transcript.request_id, content_key=sealed[0].key_id, sealed=data
                     )
+                    return None
 
         self._writes.begin("content", transcript.num_bytes, work)
 

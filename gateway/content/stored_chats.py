@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
+from gateway.content.room import NO_ROOM, ContentRoom
 from gateway.content.writes import Writes
 from gateway.db.content import stored_chats as db
 from gateway.db.content.stored_chats import ChatRow, NewChat, Order
@@ -58,10 +59,20 @@ class StoredChats:
     """One per gateway process. Methods but `store` raise what the database raises, and ContentUnreadable. They show and
     change what the caller's key may see: the chats of its project that were asked of models that the key may call."""
 
-    def __init__(self, database: Database, cipher: Cipher, writes: Writes) -> None:
+    def __init__(self, database: Database, cipher: Cipher, writes: Writes, room: ContentRoom | None = None) -> None:
+        """room: bounds what is stored; None: nothing does."""
         self._database = database
         self._cipher = cipher
         self._writes = writes
+        self._room = room
+
+    async def check_room(self, project_id: str) -> None:
+        """Check that a chat may be stored, before it is made.
+
+        Raises QuotaExceeded: when it may not.
+        """
+        if self._room is not None:
+            await self._room.check(project_id)
 
     async def store(self, project_id: str, chat: Chat) -> None:
         """Returns once it is stored or, where that takes longer than a moment, before. A chat that cannot be stored is
@@ -73,7 +84,10 @@ class StoredChats:
 
         async def work() -> None:
             async with self._database.acquire() as conn:
+                if self._room is not None and not await self._room.take(conn, project_id, num_bytes):
+                    return self._writes.lose("chat", NO_ROOM)
                 await db.insert_chat(conn, row)
+                return None
 
         return await self._writes.moment(self._writes.begin("chat", num_bytes, work))
 

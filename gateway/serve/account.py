@@ -42,10 +42,10 @@ def server_account(settings: Settings, say: Callable[[str], None]) -> Account | 
         return None
     account = system_account(ACCOUNT_NAME)
     if account is None:
-        say(f"warning: user {ACCOUNT_NAME} could not be made: agent, gateways and engines run as root")
+        say(f"warning: user {ACCOUNT_NAME} could not be made: agent, worker, gateways and engines run as root")
         return None
     if (path := _out_of_reach(settings, account)) is not None:
-        say(f"warning: user {account.name} cannot reach {path}: agent, gateways and engines run as root")
+        say(f"warning: user {account.name} cannot reach {path}: agent, worker, gateways and engines run as root")
         return None
     return account
 

@@ -121,6 +121,20 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     ] = 4
     max_body_bytes: Annotated[Bytes, Meta(description="Largest body of a request, e.g. `4MiB`.")] = 4 << 20
     max_adapter_bytes: Annotated[Bytes, Meta(description="Largest upload of an adapter, e.g. `512MiB`.")] = 512 << 20
+    max_content_bytes: Annotated[
+        Bytes,
+        Meta(
+            description="Bytes of encrypted replies, stored completions and logged content that one project may have, "
+            "e.g. `1GiB` (0: any number). Beyond that nothing more is stored for the project."
+        ),
+    ] = 1 << 30
+    disk_reserve_bytes: Annotated[
+        Bytes,
+        Meta(
+            description="Bytes that stay free on the disk of the data folder, e.g. `1GiB` (0: none). Below that "
+            "gateways take no uploads of adapters and store no content."
+        ),
+    ] = 1 << 30
     adapter_grace_seconds: Annotated[
         float,
         Meta(

@@ -50,6 +50,7 @@ from gateway.observability.metrics import Metrics
 from gateway.routing.planner import Planner
 from gateway.routing.resolve import Resolver
 from gateway.support.cipher import Cipher
+from gateway.support.disk import DiskReserve
 from gateway.support.pace import Pace
 from gateway.support.secrets import Secrets
 from gateway.tenancy.authenticate import Authenticator
@@ -230,8 +231,10 @@ async def serve_admin(
     snapshots: Sequence[EngineSnapshot] = (),
     journal: JournalState = JournalState(True, 0, 1),  # noqa: B008 - it is frozen
     pace: Pace | None = None,
+    disk: DiskReserve | None = None,
 ) -> AsyncIterator[AdminServer]:
-    """Serve on a free port of the loopback until the context is left. pace: of each caller, None: as usual."""
+    """Serve on a free port of the loopback until the context is left. pace: of each caller, None: as usual. disk: None:
+    nothing has to stay free."""
     # A hash that takes long would take long in every test.
     passwords = Passwords(PasswordHasher(time_cost=1, memory_cost=64, parallelism=1))
     failures = FailureCap(max_failed_keys)
@@ -265,6 +268,7 @@ async def serve_admin(
         bases=served,
         version="0.0.0",
         max_adapter_bytes=MAX_ADAPTER_BYTES,
+        disk=disk or DiskReserve(folder, 0),
         max_body_bytes=MAX_BODY_BYTES,
         private_webhooks=False,
         health=lambda: Health(ready=False, detail="no engine"),

@@ -14,7 +14,14 @@ from gateway.adapters.intake import Taken
 from gateway.adapters.uploads import OFFSET_HEADER
 from gateway.admin.access import LIST_QUERY, Nothing, needs, read_body
 from gateway.admin.adapters.adapter_wire import AdapterImport, PutAdapter, import_wire
-from gateway.admin.adapters.adapters import check_room, check_storage, checked_name, digest_of_base, put_answer
+from gateway.admin.adapters.adapters import (
+    check_disk,
+    check_room,
+    check_storage,
+    checked_name,
+    digest_of_base,
+    put_answer,
+)
 from gateway.admin.adapters.upload import limited
 from gateway.admin.common import author
 from gateway.admin.organization.projects import active_project, existing_project
@@ -72,6 +79,7 @@ class AdapterImportController(Controller):
         base_digest = digest_of_base(services, caller, project_id, wanted.base)
         if wanted.size_bytes > services.max_adapter_bytes:
             raise wrong_value("size_bytes", f"an adapter may have at most {services.max_adapter_bytes} bytes")
+        check_disk(services)
         async with services.database.transaction() as conn:
             await active_project(conn, caller.organization_id, project_id)
             await check_room(conn, project_id)
@@ -127,6 +135,7 @@ class AdapterImportController(Controller):
             row = await _existing(conn, project_id, import_id)
             await check_not_paused(conn, project_id)
         offset = _offset(request)
+        check_disk(services)
         await services.lifecycle.uploads.append(row, offset, limited(request, services.max_adapter_bytes))
         async with services.database.acquire() as conn:
             return import_wire(await _existing(conn, project_id, import_id), services.bases, caller.organization_id)

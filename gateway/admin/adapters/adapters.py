@@ -39,7 +39,7 @@ from gateway.db.experiments.arms import experiments_of_adapter
 from gateway.db.limits.limits import most_storage
 from gateway.db.organization import audit
 from gateway.domain.adapters.sources import WrongSource
-from gateway.domain.errors import Conflict, InvalidRequest, NotFound, QuotaExceeded
+from gateway.domain.errors import Conflict, InvalidRequest, NotFound, Overloaded, QuotaExceeded
 from gateway.domain.tenancy.permissions import projects_with
 from gateway.http.shape import shape
 
@@ -193,6 +193,7 @@ async def _begin_upload(
     request: Request[Any, Any, Any], services: AdminServices, caller: Caller, project_id: str
 ) -> ImportRow:
     """Before a byte is read: what is under way is counted and bounded."""
+    check_disk(services)
     announced = request.headers.get("content-length", "")
     async with services.database.transaction() as conn:
         await active_project(conn, caller.organization_id, project_id)
@@ -253,6 +254,7 @@ async def _fetch_later(
         raise InvalidRequest(
             f"Invalid value for 'source': {error}.", param="source", code="source_not_allowed"
         ) from None
+    check_disk(services)
     async with services.database.transaction() as conn:
         await active_project(conn, caller.organization_id, project_id)
         await check_room(conn, project_id)
@@ -270,6 +272,15 @@ async def _fetch_later(
         shown = import_wire(row, services.bases, caller.organization_id)
         await audit.record(conn, author(caller), "adapter_import.created", row.id, project_id=project_id, after=shown)
     return shown
+
+
+def check_disk(services: AdminServices) -> None:
+    """Check that the disk has room for uploads.
+
+    Raises Overloaded: when it has not.
+    """
+    if services.disk.is_low():
+        raise Overloaded("The server's disk is nearly full: no adapter can be added now.", code="storage_full")
 
 
 async def check_room(conn: Connection, project_id: str) -> None:

@@ -13,6 +13,7 @@ from msgspec import UNSET, UnsetType
 from gateway.admin.access import LIST_QUERY, needs, read_body
 from gateway.admin.common import Name, UnixTime, author, check_name, expiry
 from gateway.admin.organization.held import check_within_own
+from gateway.admin.organization.key_room import check_room_for_key
 from gateway.admin.organization.key_wire import ApiKey, CreatedKey, api_key, created_key
 from gateway.admin.organization.projects import active_project, existing_project
 from gateway.admin.paging import Page, page, read_list_query, unknown_cursor, wrong_value
@@ -92,6 +93,7 @@ class KeyController(Controller):
         _check_models(wanted.models)
         async with services.database.transaction() as conn:
             await active_project(conn, caller.organization_id, project_id)
+            await check_room_for_key(conn, project_id)
             owner = await _service_account(conn, project_id, wanted.service_account_id)
             expires_at, ip_allow = expiry(wanted.expires_at), networks(wanted.ip_allowlist)
             await check_within_own(conn, caller, expires_at, ip_allow)

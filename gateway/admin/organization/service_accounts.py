@@ -11,6 +11,7 @@ from litestar.params import FromPath
 from gateway.admin.access import LIST_QUERY, needs, read_body
 from gateway.admin.common import Name, author, check_name, seconds, with_revoked_keys
 from gateway.admin.organization.held import bounds_of
+from gateway.admin.organization.key_room import check_room_for_account
 from gateway.admin.organization.key_wire import api_key
 from gateway.admin.organization.projects import active_project, existing_project
 from gateway.admin.paging import Page, page, read_list_query, unknown_cursor
@@ -91,6 +92,7 @@ class ServiceAccountController(Controller):
         made = new_key("project")
         async with services.database.transaction() as conn:
             await active_project(conn, caller.organization_id, project_id)
+            await check_room_for_account(conn, project_id)
             row = await accounts.create_service_account(conn, project_id, wanted.name)
             own = await bounds_of(conn, caller)
             key = await keys.create_key(

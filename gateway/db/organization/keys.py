@@ -69,6 +69,14 @@ class FoundKey(msgspec.Struct, frozen=True):
     """The service tiers that the project's requests may ask for."""
 
 
+_NUM_KEYS = "SELECT count(*) FROM api_keys WHERE project_id = $1 AND revoked_at IS NULL"
+
+
+async def num_keys(conn: Connection, project_id: str) -> int:
+    """Return how many keys a project has that are not revoked."""
+    return int(await conn.fetchval(_NUM_KEYS, project_id))
+
+
 _INSERT = """
     INSERT INTO api_keys (id, kind, organization_id, project_id, name, public, sha256, scopes, expires_at,
                           models, ip_allow, owner_user_id, owner_service_account_id)

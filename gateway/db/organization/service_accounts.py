@@ -21,6 +21,14 @@ class ServiceAccountRow(msgspec.Struct, frozen=True):
     created_at: datetime.datetime
 
 
+_NUM = "SELECT count(*) FROM service_accounts WHERE project_id = $1 AND removed_at IS NULL"
+
+
+async def num_service_accounts(conn: Connection, project_id: str) -> int:
+    """Return how many service accounts a project has."""
+    return int(await conn.fetchval(_NUM, project_id))
+
+
 _INSERT = """
     INSERT INTO service_accounts (id, project_id, name) VALUES ($1, $2, $3) RETURNING id, project_id, name, created_at
 """

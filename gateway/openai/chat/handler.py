@@ -83,6 +83,8 @@ def chat_completions(
         context = context_of(call, caller, wire.model, ENDPOINT, stream=wire.stream, said=said, wishes=wishes)
         note_user(call, wire.user, wire.safety_identifier)
         check_store(caller, wire.store)
+        if wire.store:
+            await chats.check_room(caller.project_id)
         with_usage, tier, tools = include_usage(wire), _tier(wire, caller), _tools(wire)
         run = await pipeline.complete(context, [_text_request(wire, tier, tools)])
         attach(call, run)

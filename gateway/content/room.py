@@ -1,0 +1,84 @@
+"""How much content of one project may be stored, and whether the disk has room for any.
+
+What is stored is looked up once a minute for a project that stores something, and added to meanwhile: gateways may
+together go beyond the bound by what they store in a minute.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from gateway.db.content.stored_bytes import stored_bytes
+from gateway.db.pool import FAILURES, Database
+from gateway.domain.errors import QuotaExceeded
+from gateway.support.disk import DiskReserve
+
+if TYPE_CHECKING:
+    from gateway.db.pool import Connection
+
+LOOK_S = 60.0
+MAX_PROJECTS = 10_000
+NO_ROOM = "its project has no room for more content, or the disk has none"
+
+
+class ContentRoom:
+    """One per gateway process. max_bytes: of each project; 0: any number. clock: seconds, monotonic."""
+
+    def __init__(
+        self, database: Database, max_bytes: int, disk: DiskReserve, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._database = database
+        self._max_bytes = max_bytes
+        self._disk = disk
+        self._clock = clock
+        self._stored: OrderedDict[str, tuple[float, int]] = OrderedDict()
+
+    async def take(self, conn: Connection, project_id: str, num_bytes: int) -> bool:
+        """Count content that is about to be stored, and tell whether there is room for it."""
+        if self._disk.is_low():
+            return False
+        if not self._max_bytes:
+            return True
+        looked_at_s, stored = await self._look(conn, project_id)
+        if stored + num_bytes > self._max_bytes:
+            return False
+        self._stored[project_id] = (looked_at_s, stored + num_bytes)
+        return True
+
+    async def check(self, project_id: str) -> None:
+        """Check that something may be stored for a project, before it is made.
+
+        Raises QuotaExceeded: when nothing may.
+        """
+        if self._disk.is_low():
+            raise QuotaExceeded(
+                "The server's disk is nearly full: nothing more is stored.", param="store", code="storage_full"
+            )
+        if not self._max_bytes:
+            return
+        try:
+            async with self._database.acquire() as conn:
+                _, stored = await self._look(conn, project_id)
+        except FAILURES:
+            return  # what cannot be stored then is counted as lost
+        if stored >= self._max_bytes:
+            raise QuotaExceeded(
+                f"This project has {stored} bytes of content stored, of at most {self._max_bytes}. "
+                "Delete stored completions, or send the request with 'store' set to false.",
+                param="store",
+                code="content_quota_exceeded",
+            )
+
+    async def _look(self, conn: Connection, project_id: str) -> tuple[float, int]:
+        now_s = self._clock()
+        looked_at_s, stored = self._stored.get(project_id, (float("-inf"), 0))
+        if now_s - looked_at_s >= LOOK_S:
+            looked_at_s, stored = now_s, await stored_bytes(conn, project_id)
+            self._stored[project_id] = (looked_at_s, stored)
+            self._stored.move_to_end(project_id)
+            if len(self._stored) > MAX_PROJECTS:
+                self._stored.popitem(last=False)
+        return looked_at_s, stored

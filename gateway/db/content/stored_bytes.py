@@ -1,0 +1,22 @@
+"""How much encrypted content of a project is stored."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from gateway.db.pool import Connection
+
+# The length of a value that lies apart from its row is in the row: no content is read.
+_STORED = """
+    SELECT (SELECT coalesce(sum(octet_length(sealed)), 0) FROM kept_replies WHERE project_id = $1)
+         + (SELECT coalesce(sum(octet_length(sealed)), 0) FROM request_contents WHERE project_id = $1)
+         + (SELECT coalesce(sum(octet_length(sealed_metadata)::bigint + octet_length(sealed_messages)
+                                + octet_length(sealed_reply)), 0)
+            FROM stored_chats WHERE project_id = $1)
+"""
+
+
+async def stored_bytes(conn: Connection, project_id: str) -> int:
+    """Return the bytes of replies, chat completions and logged content that are stored for a project."""
+    return int(await conn.fetchval(_STORED, project_id))

@@ -1,0 +1,36 @@
+"""Room on a disk that is kept free: tenants' content and uploads stop before the disk is full, for the database's sake.
+
+Knows nothing about what is written.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+LOOK_S = 1.0
+
+
+class DiskReserve:
+    """min_free_bytes on the disk of a folder; 0: none is kept. clock: seconds, monotonic."""
+
+    def __init__(self, folder: Path, min_free_bytes: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self._folder = folder
+        self._min_free_bytes = min_free_bytes
+        self._clock = clock
+        self._looked_at_s = float("-inf")
+        self._is_low = False
+
+    def is_low(self) -> bool:
+        """Tell whether less is free than is to be, as of a second ago at most. A disk that cannot be asked is not."""
+        now_s = self._clock()
+        if self._min_free_bytes and now_s - self._looked_at_s >= LOOK_S:
+            self._looked_at_s = now_s
+            try:
+                found = os.statvfs(self._folder)
+                self._is_low = found.f_bavail * found.f_frsize < self._min_free_bytes
+            except OSError:
+                self._is_low = False
+        return self._is_low
