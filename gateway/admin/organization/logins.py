@@ -16,7 +16,7 @@ from litestar.params import FromPath
 
 from gateway.admin.access import Nothing, cookie_name, device_cookie_name, login_token, needs, read_body
 from gateway.admin.common import author, seconds
-from gateway.admin.organization.users import NewPassword, check_email, existing_user
+from gateway.admin.organization.users import NewPassword, check_email, check_new_password, existing_user
 from gateway.admin.paging import Page
 from gateway.admin.services import AdminServices, Caller, Services
 from gateway.db.organization import audit
@@ -226,7 +226,8 @@ class LoginController(Controller):
     async def change_password(self, request: Request[Any, Any, Any], services: Services, caller: Caller) -> EndedLogins:
         """Change the caller's password. All other logins of the caller end."""
         wanted = await read_body(request, ChangePassword)
-        await _check_password(request, services, caller, wanted.password)
+        user = await _check_password(request, services, caller, wanted.password)
+        check_new_password(wanted.new_password, "new_password", user.email, user.name)
         password_hash = await services.passwords.hash(wanted.new_password)
         async with services.database.transaction() as conn:
             await rows.set_password_hash(conn, caller.id, password_hash)

@@ -17,7 +17,8 @@ from gateway.admin.organization.key_wire import OwnedKey, owned_key
 from gateway.admin.paging import Page, page, read_list_query, unknown_cursor, wrong_value
 from gateway.admin.services import Caller, Services
 from gateway.db.organization import audit, keys, logins, users
-from gateway.domain.errors import Conflict, NotFound
+from gateway.domain.errors import Conflict, InvalidRequest, NotFound
+from gateway.domain.tenancy.common_passwords import is_common
 from gateway.domain.tenancy.permissions import authorize, check_grant, of_role
 from gateway.domain.tenancy.principal import Role
 from gateway.tenancy.passwords import MAX_CHARS, MIN_CHARS
@@ -112,6 +113,8 @@ class UserController(Controller):
         check_address(wanted.email, "email")
         check_name(wanted.name)
         check_grant(caller, of_role(wanted.role))
+        if wanted.password is not None:
+            check_new_password(wanted.password, "password", wanted.email, wanted.name)
         password_hash = None if wanted.password is None else await services.passwords.hash(wanted.password)
         async with services.database.transaction() as conn:
             if wanted.password is not None or wanted.role is not None:
@@ -177,6 +180,7 @@ class UserController(Controller):
             before = await existing_user(conn, caller.organization_id, user_id, lock=True)
             check_grant(caller, of_role(before.role))
             await check_may_admit(conn, caller)
+            check_new_password(wanted.password, "password", before.email, before.name)
             await logins.set_password_hash(conn, user_id, password_hash)
             await logins.set_totp_secret(conn, user_id, None)
             await logins.revoke_logins(conn, user_id)
@@ -228,6 +232,20 @@ async def existing_user(conn: Connection, organization_id: str, user_id: str, *,
     if row is None:
         raise NotFound(f"No user has the id '{user_id}'.", param="user_id")
     return row
+
+
+def check_new_password(password: str, param: str, *about: str) -> None:
+    """Check that a new password is none that guessers try early. about: what is known of its user.
+
+    Raises InvalidRequest: when it is one.
+    """
+    if is_common(password, *about):
+        raise InvalidRequest(
+            f"Invalid value for '{param}': this password is common, or made of what is known of its user. Choose one "
+            "that is hard to guess, for example four words that have nothing to do with each other.",
+            param=param,
+            code="common_password",
+        )
 
 
 def check_email(email: str) -> None:

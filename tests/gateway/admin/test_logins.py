@@ -311,3 +311,17 @@ async def test_a_neighbour_who_guesses_shuts_no_known_login_out(database: Databa
             assert (await browser.post(f"{server.url}/admin/v1/logout")).status_code == 200
             browser.cookies.clear()
             assert (await browser.get("/projects")).status_code == 401
+
+
+async def test_a_common_password_is_refused_wherever_one_is_set(server: AdminServer, ann: str) -> None:
+    async with server.person(EMAIL) as browser:
+        mine = {"password": PASSWORD, "new_password": "Password2026!!"}
+        for url, body, param in (
+            (f"{server.url}/admin/v1/password", mine, "new_password"),
+            ("/users", {"email": "bob@example.com", "password": "Password2026!!"}, "password"),
+            (f"/users/{ann}/reset", {"password": "ann@example.com"}, "password"),
+        ):
+            refused = await browser.post(url, json=body)
+            assert code_of(refused) == (400, "common_password")
+            assert refused.json()["error"]["param"] == param
+    assert (await log_in(server)).status_code == 200
