@@ -12,10 +12,12 @@ import { ROUTES, mayOpen, places } from "./lib/routes.js";
 import { isMember, readSession, useSession } from "./lib/session.js";
 
 const SIGN_IN = "/admin/signin";
+const ACCOUNT = "/admin/account";
 
 function App() {
   const { path } = useLocation();
-  const { state, error } = useSession();
+  const { state, who, error } = useSession();
+  const isHeldBack = state === "in" && who.must_set_up_totp;
   const found = useMemo(() => match(ROUTES, path), [path]);
   const isSignIn = path === SIGN_IN;
 
@@ -25,10 +27,11 @@ function App() {
       navigate(pathname === "/admin/" && !search ? SIGN_IN : `${SIGN_IN}?next=${encodeURIComponent(pathname + search)}`, { replace: true });
     }
     if (state === "in" && isSignIn) navigate(nextPath(), { replace: true });
-    if (state === "in" && isMember() && path === "/admin/") navigate(places(null)[0]?.[1] ?? "/admin/account", { replace: true });
-    if (state === "in") live.start();
+    if (isHeldBack && path !== ACCOUNT) navigate(ACCOUNT, { replace: true });
+    else if (state === "in" && isMember() && path === "/admin/") navigate(places(null)[0]?.[1] ?? ACCOUNT, { replace: true });
+    if (state === "in" && !isHeldBack) live.start();
     else live.stop();
-  }, [state, path]);
+  }, [state, isHeldBack, path]);
 
   if (state === "unreachable") {
     return html`<main class="alone"><${ErrorBox} error=${error} what="reach the gateway" retry=${readSession} /></main>`;

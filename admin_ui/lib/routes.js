@@ -66,6 +66,7 @@ export function mayOpen({ needs, organization }) {
 
 /** [title, href, icon, place, second key of "g …"] of the rail, for who is signed in. */
 export function places(projectId) {
+  if (session$.value.who?.must_set_up_totp) return [];
   if (isMember()) return ofMember(projectId ?? session$.value.who?.projects?.[0]?.id);
   const all = [
     ["Overview", "/admin/", "overview", "overview", "o"],

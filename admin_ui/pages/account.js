@@ -24,6 +24,7 @@ export default function Account() {
   const { who } = useSession();
   const projects = (who.projects ?? []).map(({ name, role }) => `${name} (${role})`).join(", ");
   return html`<${Page} title="Account" lead="How you sign in, and where you are signed in now.">
+    ${who.must_set_up_totp && html`<${Notice} tone="warn">People with your role need an authenticator here. Set one up to go on.<//>`}
     <${Section} card>
       <${Facts} rows=${[
         ["E-mail", who.email],

@@ -144,11 +144,11 @@ def admin_guard(services: AdminServices) -> Guard:
     async def guard(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHandler) -> None:
         call = call_of(connection.scope)
         header, cookie = connection.headers.get("authorization"), login_token(connection)
+        access = handler.opt.get("access")
         if header is None and cookie is not None:
-            actor = await _person(connection, cookie, services.logins, call)
+            actor = await _person(connection, cookie, services.logins, call, access)
         else:
             actor = await _key(header, services.authenticator, call)
-        access = handler.opt.get("access")
         if access is None:
             assert connection.scope.get("method") == "OPTIONS", "check_routes saw every other route"
             return
@@ -175,7 +175,9 @@ async def _key(header: str | None, authenticator: Authenticator, call: Call) -> 
     )
 
 
-async def _person(connection: ASGIConnection[Any, Any, Any, Any], token: str, logins: Logins, call: Call) -> Actor:
+async def _person(
+    connection: ASGIConnection[Any, Any, Any, Any], token: str, logins: Logins, call: Call, access: Access | None
+) -> Actor:
     found = await logins.find(token, call.address, asyncio.get_running_loop().time())
     method = connection.scope.get("method")
     if method not in SAFE_METHODS and not csrf_matches(token, connection.headers.get(CSRF_HEADER, "")):
@@ -183,12 +185,19 @@ async def _person(connection: ASGIConnection[Any, Any, Any, Any], token: str, lo
             f"A request with a login cookie needs the header {CSRF_HEADER}; its value is in the reply to the login.",
             code="csrf",
         )
+    is_held_back = logins.must_set_up_totp(found)
+    if is_held_back and access is not None and access.permission is not None:
+        raise PermissionDenied(
+            "People with your role need an authenticator here. Set one up first, under 'Account' in the dashboard.",
+            code="totp_setup_required",
+        )
+    roles = {} if is_held_back else found.memberships
     return Actor(
         kind="user",
         id=found.user_id,
         organization_id=found.organization_id,
-        permissions=of_role(found.role),
-        project_permissions={project_id: of_project_role(role) for project_id, role in found.memberships.items()},
+        permissions=frozenset() if is_held_back else of_role(found.role),
+        project_permissions={project_id: of_project_role(role) for project_id, role in roles.items()},
         address=call.address,
         request_id=call.request_id,
         email=found.email,

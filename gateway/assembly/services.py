@@ -358,6 +358,7 @@ def _admin_services(
             failures,
             secrets.open,
             idle=datetime.timedelta(minutes=settings.login_idle_minutes) or None,
+            require_totp=settings.require_totp,
         ),
         passwords=passwords,
         store=lifecycle.store,

@@ -195,6 +195,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             "after their start in any case). A page of the dashboard that is open uses its login.",
         ),
     ] = 60.0
+    require_totp: Annotated[
+        Literal["nobody", "owners", "everybody"],
+        Meta(
+            description="People who need an authenticator: `nobody`, `owners` of the organization, or `everybody`. "
+            "Without one such a person can log in, and do nothing but set one up."
+        ),
+    ] = "nobody"
     max_connections_per_address: Annotated[
         Count, Meta(description="Connections that one address may have open to each gateway (0: no limit per address).")
     ] = 128

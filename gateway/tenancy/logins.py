@@ -15,6 +15,7 @@ import logging
 import secrets
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
+from typing import Literal
 
 import msgspec
 
@@ -88,10 +89,12 @@ class Logins:
         open_secret: OpenSecret,
         *,
         idle: datetime.timedelta | None = None,
+        require_totp: Literal["nobody", "owners", "everybody"] = "nobody",
     ) -> None:
         """failures: the cap per address that bad keys count in as well. open_secret: opens seeds of authenticators.
-        idle: ends logins that are unused for so long; None: none."""
+        idle: ends logins that are unused for so long; None: none. require_totp: who needs an authenticator."""
         self.idle = idle
+        self._require_totp = require_totp
         self._database = database
         self._passwords = passwords
         self._failures = failures
@@ -177,6 +180,11 @@ class Logins:
         if len(self._known_tokens) > MAX_KNOWN_TOKENS:
             self._known_tokens.popitem(last=False)
         return found
+
+    def must_set_up_totp(self, found: logins.LoggedIn) -> bool:
+        """Tell whether the holder of a login may do nothing before they have set up an authenticator."""
+        is_concerned = self._require_totp == "everybody" or (self._require_totp == "owners" and found.role == "owner")
+        return is_concerned and not found.has_totp
 
     def _check_blocked(self, address: str, now_s: float) -> None:
         if blocked_s := self._failures.blocked_for_s(address, now_s):

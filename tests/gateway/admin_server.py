@@ -7,7 +7,7 @@ import socket
 from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import httpx
 import msgspec
@@ -232,6 +232,7 @@ async def serve_admin(
     journal: JournalState = JournalState(True, 0, 1),  # noqa: B008 - it is frozen
     pace: Pace | None = None,
     disk: DiskReserve | None = None,
+    require_totp: Literal["nobody", "owners", "everybody"] = "nobody",
 ) -> AsyncIterator[AdminServer]:
     """Serve on a free port of the loopback until the context is left. pace: of each caller, None: as usual. disk: None:
     nothing has to stay free."""
@@ -263,7 +264,7 @@ async def serve_admin(
         lifecycle=lifecycle,
         sources=AllowedSources.parse("https://models.example.com/"),
         authenticator=Authenticator(database, failures),
-        logins=Logins(database, passwords, failures, SECRETS.open),
+        logins=Logins(database, passwords, failures, SECRETS.open, require_totp=require_totp),
         passwords=passwords,
         bases=served,
         version="0.0.0",

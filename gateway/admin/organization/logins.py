@@ -108,6 +108,8 @@ class Session(CurrentLogin, frozen=True, kw_only=True):
     projects: list[MemberProject]
     """The projects of which the user is a member, by name."""
     has_totp: bool
+    must_set_up_totp: bool
+    """True if the user may do nothing else before an authenticator is set up."""
     model: str
     """The id of the base model."""
     imports_from_sources: bool
@@ -182,7 +184,8 @@ class LoginController(Controller):
         async with services.database.acquire() as conn:
             user = await rows.get_credentials(conn, caller.id)
             organization = await get_organization(conn, caller.organization_id)
-            member_of = list(found.memberships)
+            must_set_up_totp = services.logins.must_set_up_totp(found)
+            member_of = [] if must_set_up_totp else list(found.memberships)
             projects = await list_projects(conn, caller.organization_id, limit=len(member_of), only=member_of)
         return Session(
             id=found.login_id,
@@ -195,6 +198,7 @@ class LoginController(Controller):
             permissions=sorted(caller.permissions),
             projects=[_member_project(row, found.memberships[row.id]) for row in sorted(projects, key=_by_name)],
             has_totp=user is not None and user.totp_confirmed,
+            must_set_up_totp=must_set_up_totp,
             model=next(iter(services.bases.visible("", caller.organization_id)), ""),
             imports_from_sources=not services.sources.is_empty,
         )

@@ -47,13 +47,15 @@ class LoginRow(msgspec.Struct, frozen=True):
 
 
 class LoggedIn(msgspec.Struct, frozen=True):
-    """The user of a login that holds; memberships: their roles in single projects."""
+    """The user of a login that holds; memberships: their roles in single projects. has_totp: they have an authenticator
+    that counts."""
 
     login_id: str
     user_id: str
     organization_id: str
     email: str
     role: Role | None
+    has_totp: bool
     expires_at: datetime.datetime
     memberships: dict[str, Role]
 
@@ -223,6 +225,7 @@ async def create_login(
 
 _LOGGED_IN = """
     SELECT l.id AS login_id, u.id AS user_id, u.organization_id, u.email, u.role, l.expires_at,
+           u.totp_confirmed_at IS NOT NULL AS has_totp,
            l.last_used_at < now() - interval '1 minute' AS stale,
            (SELECT coalesce(array_agg(m.project_id), '{}') FROM project_members m WHERE m.user_id = u.id) AS projects,
            (SELECT coalesce(array_agg(m.role), '{}') FROM project_members m WHERE m.user_id = u.id) AS roles

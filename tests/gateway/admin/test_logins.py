@@ -7,6 +7,7 @@ import base64
 import datetime
 import time
 from pathlib import Path
+from typing import Literal
 
 import httpx
 import pytest
@@ -325,3 +326,33 @@ async def test_a_common_password_is_refused_wherever_one_is_set(server: AdminSer
             assert code_of(refused) == (400, "common_password")
             assert refused.json()["error"]["param"] == param
     assert (await log_in(server)).status_code == 200
+
+
+@pytest.mark.parametrize("require_totp", ["owners", "everybody"])
+async def test_who_needs_an_authenticator_can_do_nothing_but_set_one_up(
+    database: Database, tmp_path: Path, require_totp: Literal["owners", "everybody"]
+) -> None:
+    async with serve_admin(database, tmp_path, require_totp=require_totp) as server:
+        await server.user(EMAIL, "owner")
+        async with server.client(server.operator_key) as operator:
+            project = (await operator.post("/projects", json={"name": "acme"})).json()["id"]
+            bob = (await server.user("bob@example.com", None))["id"]
+            await operator.post(f"/projects/{project}/users", json={"user_id": bob, "role": "admin"})
+        session, totp = f"{server.url}/admin/v1/session", f"{server.url}/admin/v1/totp"
+        async with server.person("bob@example.com") as browser:
+            shown = (await browser.get(session)).json()
+            assert (shown["must_set_up_totp"], shown["projects"] == []) == ((require_totp == "everybody"),) * 2
+            assert ((await browser.get(f"/projects/{project}")).status_code == 403) == (require_totp == "everybody")
+        async with server.person(EMAIL) as browser:
+            for method, path in (("GET", "/projects"), ("GET", "/audit_logs"), ("POST", "/projects")):
+                refused = await browser.request(method, path, json={"name": "globex"} if method == "POST" else None)
+                assert code_of(refused) == (403, "totp_setup_required"), path
+            shown = (await browser.get(session)).json()
+            assert (shown["must_set_up_totp"], shown["permissions"]) == (True, [])
+            secret = base64.b32decode((await browser.post(totp, json={"password": PASSWORD})).json()["secret"])
+            assert code_of(await browser.get("/projects")) == (403, "totp_setup_required"), "it is not confirmed yet"
+            code = code_at(secret, int(time.time()) // 30)
+            assert (await browser.post(f"{totp}/confirm", json={"code": code})).status_code == 200
+            assert (await browser.get("/projects")).status_code == 200
+            shown = (await browser.get(session)).json()
+            assert (shown["must_set_up_totp"], shown["permissions"]) == (False, sorted(ALL))
