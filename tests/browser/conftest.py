@@ -130,5 +130,5 @@ async def sign_in(url: str, email: str, password: str = PASSWORD) -> dict[str, A
             f"{url}/admin/v1/login", json={"email": email, "password": password}, timeout=PATIENCE_S
         )
     assert reply.status_code == 200, reply.text
-    name, value = next(iter(reply.cookies.items()))
+    name, value = "lorikeet_login", reply.cookies["lorikeet_login"]
     return {"name": name, "value": value, "url": url, "httpOnly": True, "sameSite": "Strict"}

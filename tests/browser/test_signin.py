@@ -11,7 +11,7 @@ import httpx
 import numpy as np
 import pytest
 import zxingcpp
-from playwright.async_api import expect
+from playwright.async_api import Route, expect
 
 from gateway.domain.tenancy.totp import STEP_S, code_at
 from tests.browser.conftest import Visit, sign_in
@@ -84,8 +84,9 @@ async def test_signing_out_ends_the_login(visit: Visit, browser_house: BrowserHo
     await page.open("signin")
     await type_login(page, OWNER)
     await page.page.wait_for_url("**/admin/")
-    (cookie,) = await page.page.context.cookies()
-    assert cookie["httpOnly"] and cookie["sameSite"] == "Strict"
+    device, cookie = sorted(await page.page.context.cookies(), key=lambda each: each.get("name", ""))
+    assert (device["name"], cookie["name"]) == ("lorikeet_device", "lorikeet_login")
+    assert all(each["httpOnly"] and each["sameSite"] == "Strict" for each in (device, cookie))
     assert (
         await page.page.evaluate("document.cookie + JSON.stringify(localStorage) + JSON.stringify(sessionStorage)")
         == "{}{}"
@@ -173,3 +174,26 @@ def read_qr(view_box: str, path: str) -> str:
         image[int(y), int(x)] = 0
     (found,) = zxingcpp.read_barcodes(np.kron(image, np.ones((scale, scale), dtype=np.uint8)))
     return str(found.text)
+
+
+async def test_who_has_to_set_up_an_authenticator_sees_nothing_but_the_account_page(visit: Visit) -> None:
+    page = await visit(None)
+
+    async def held_back(route: Route) -> None:
+        reply = await route.fetch()
+        if not reply.ok:
+            return await route.fulfill(response=reply)
+        session = {**await reply.json(), "must_set_up_totp": True, "permissions": [], "projects": []}
+        return await route.fulfill(response=reply, json=session)
+
+    await page.page.route("**/admin/v1/session", held_back)
+    await page.open("system/status")
+    await page.page.wait_for_url("**/admin/signin?next=*")
+    await type_login(page, OWNER)
+    await page.page.wait_for_url("**/admin/account")
+    await expect(page.page.get_by_text("People with your role need an authenticator")).to_be_visible()
+    await expect(page.page.get_by_role("button", name="Set up")).to_be_visible()
+    await expect(page.page.get_by_role("link", name="Tenants")).to_have_count(0)
+    await page.page.unroute("**/admin/v1/session")
+    await page.open("tenants")
+    await expect(page.page.get_by_role("heading", name="Tenants", exact=True)).to_be_visible()
