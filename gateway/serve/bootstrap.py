@@ -111,7 +111,7 @@ async def _first_person(connection: Connection, organization_id: str, settings: 
     if await had_users(connection, organization_id):
         return None
     path = settings.admin_login_path
-    password = settings.admin_password or read_env_file(path).get("password") or secrets.token_urlsafe(15)
+    password = settings.admin_password or read_env_file(path).get("password") or secrets.token_urlsafe(16)
     if not settings.admin_password:
         # Written before the database knows its hash, as keys are.
         with as_root():
