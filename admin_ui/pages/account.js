@@ -74,12 +74,21 @@ function Authenticator({ has }) {
 function AddAuthenticator({ onClose }) {
   const [made, setMade] = useState(null);
   const begin = useForm({ password: "" }, async (values) => setMade(await post("/admin/v1/totp", values)));
+  const [codes, setCodes] = useState(null);
   const confirm = useForm({ code: "" }, async (values) => {
-    await post("/admin/v1/totp/confirm", values);
-    await readSession();
+    setCodes((await post("/admin/v1/totp/confirm", values)).recovery_codes);
     toast("The authenticator is set up");
-    onClose();
   });
+  const done = () => (onClose(), readSession());
+  if (codes !== null) {
+    return html`<${Dialog} title="Recovery codes" onClose=${done}>
+      <div class="stack">
+        <p>Each of these takes the place of one code of your authenticator, should you lose it. They are shown this once: keep them where your password is not.</p>
+        <pre class="codes" aria-label="Recovery codes">${codes.join("\n")}</pre>
+        <${Button} kind="primary" onClick=${done}>I have kept them<//>
+      </div>
+    <//>`;
+  }
   return html`<${Dialog} title="Set up an authenticator" onClose=${onClose} wide=${made !== null}>
     ${made === null
       ? html`<${Form} form=${begin} verb="Continue" what="begin" onCancel=${onClose}>
@@ -111,7 +120,7 @@ function RemoveAuthenticator({ onClose }) {
       <${Notice} tone="warn">A password alone will be enough to sign in, and all your other sessions end.<//>
       <${Form} form=${form} verb="Remove" what="remove it" onCancel=${onClose} danger>
         <${TextField} ...${form.bind("password")} label="Your password" type="password" autocomplete="current-password" autofocus />
-        <${TextField} ...${form.bind("code")} label="Code" inputmode="numeric" autocomplete="one-time-code" maxlength="6" />
+        <${TextField} ...${form.bind("code")} label="Code" hint="Of the authenticator, or a recovery code." autocomplete="one-time-code" maxlength="40" />
       <//>
     </div>
   <//>`;

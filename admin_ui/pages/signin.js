@@ -4,7 +4,7 @@ import { Form, TextField, useForm } from "../components/form.js";
 import { html, useEffect, useState } from "../lib/html.js";
 import { signIn } from "../lib/session.js";
 
-const DIGITS = 6;
+const CODE_CHARS = 40;
 
 export default function SignIn() {
   const [wantsCode, wantCode] = useState(false);
@@ -26,12 +26,12 @@ export default function SignIn() {
         <img src="/admin/icon.svg" alt="" width="40" height="40" />
         <div>
           <h1>${isSecond ? "One more step" : "Sign in to Lorikeet"}</h1>
-          <p class="muted">${isSecond ? "Type the code that your authenticator shows." : "With the address and password that you were given."}</p>
+          <p class="muted">${isSecond ? "Type the code that your authenticator shows, or a recovery code." : "With the address and password that you were given."}</p>
         </div>
       </div>
       <${Form} form=${form} verb=${isSecond ? "Confirm" : "Sign in"} what="sign you in">
         ${isSecond
-          ? html`<${TextField} ...${form.bind("code")} key="code" label="Code" inputmode="numeric" autocomplete="one-time-code" maxlength=${DIGITS} class="input code-input" autofocus />`
+          ? html`<${TextField} ...${form.bind("code")} key="code" label="Code" autocomplete="one-time-code" maxlength=${CODE_CHARS} class="input code-input" autofocus />`
           : html`<${TextField} ...${form.bind("email")} key="email" label="E-mail" type="email" autocomplete="username" autofocus required />
               <${TextField} ...${form.bind("password")} key="password" label="Password" type="password" autocomplete="current-password" required />`}
       <//>

@@ -23,11 +23,11 @@ from gateway.db.organization import audit, logins
 from gateway.db.pool import FAILURES, Database
 from gateway.domain.content.keys import SecretColumn
 from gateway.domain.errors import InvalidCredentials, TooManyAttempts
-from gateway.domain.tenancy import totp
+from gateway.domain.tenancy import recovery, totp
 from gateway.tenancy.failures import FailureCap
 from gateway.tenancy.login_line import LoginLine
 from gateway.tenancy.passwords import MAX_AT_ONCE, Passwords
-from gateway.tenancy.throttle import Throttle, unlock
+from gateway.tenancy.throttle import Paused, Throttle, unlock
 
 LIFETIME = datetime.timedelta(hours=12)
 DEVICE_LIFETIME = LIFETIME + datetime.timedelta(days=30)
@@ -100,7 +100,7 @@ class Logins:
         self._failures = failures
         self._open_secret = open_secret
         self._line = LoginLine(MAX_AT_ONCE)
-        self._throttle = Throttle(database)
+        self._throttle = Throttle()
         self._known_tokens: OrderedDict[bytes, None] = OrderedDict()
         self._recordings: set[asyncio.Task[None]] = set()
         self._recording = asyncio.Lock()
@@ -125,18 +125,35 @@ class Logins:
             raise InvalidCredentials(
                 "This user has an authenticator. Send its code in the field 'code'.", param="code", code="totp_required"
             )
-        if user.totp_confirmed and not await self.use_code(user, code or ""):
+        if user.totp_confirmed and not await self._use_any_code(user, code or "", client):
             self._failures.count(client.address, client.now_s)
             raise self._wrong(user, client)
         return user
 
+    async def _use_any_code(self, user: logins.Credentials, code: str, client: Client) -> bool:
+        """Tell whether a code is the authenticator's, or one of the recovery codes, which is used up and recorded."""
+        if len(code) == totp.DIGITS:
+            return await self.use_code(user, code)
+        async with self._database.acquire() as conn, conn.transaction():
+            left = await logins.use_recovery_code(conn, user.id, recovery.digest(code))
+            if left is not None:
+                await audit.record(
+                    conn, _author(user, client), "user.recovery_code_used", user.id, after={"codes_left": left}
+                )
+        return left is not None
+
     async def verify(self, email: str, password: str, client: Client) -> logins.Credentials:
         """The user whose password it is. Raises as `log_in` does; the attempt counts as failed until a login."""
+        try:
+            return await self._verify(email.lower(), password, client)
+        except Paused as paused:
+            await self._throttle.wait_turn(client.address, paused)
+            return await self._verify(email.lower(), password, client)
+
+    async def _verify(self, email: str, password: str, client: Client) -> logins.Credentials:
+        """Verify a password as `verify` does, without waiting for a turn."""
         self._check_blocked(client.address, client.now_s)
-        email = email.lower()
         device = None if client.device is None else _digest(client.device)
-        await self._throttle.wait_turn(email, client.address, device)
-        self._check_blocked(client.address, client.now_s)  # others of this address may have failed meanwhile
         with self._counted(client), self._line.place(client.address):
             async with self._database.acquire() as conn:
                 await self._throttle.count_attempt(conn, email, client.address, device)

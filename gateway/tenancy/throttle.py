@@ -15,7 +15,6 @@ import math
 from typing import TYPE_CHECKING
 
 from gateway.db.organization import logins
-from gateway.db.pool import Database
 from gateway.domain.errors import TooManyAttempts
 from gateway.domain.tenancy.addresses import client_of
 
@@ -43,30 +42,27 @@ def pause_s(num_failures: int) -> float:
     return PAUSE_S if num_failures > FREE_FROM_STRANGERS else 0.0
 
 
+class Paused(TooManyAttempts):
+    """Attempts of strangers at an e-mail address are paused for a moment: this one may wait for its turn."""
+
+
 class Throttle:
     """One per gateway process; the counters are in the database."""
 
-    def __init__(self, database: Database) -> None:
-        self._database = database
+    def __init__(self) -> None:
         self._waiting: set[str] = set()
 
-    async def wait_turn(self, email: str, address: str, device: bytes | None) -> None:
-        """Wait while strangers' attempts at an e-mail address are paused, if this one is a stranger's.
+    async def wait_turn(self, address: str, paused: Paused) -> None:
+        """Wait until a paused attempt may be made again.
 
-        device: the digest of the client's device token. Raises TooManyAttempts: where another attempt of this network,
-        or too many of others, wait already.
+        Raises Paused: where another attempt of this network, or too many of others, wait already.
         """
-        async with self._database.acquire() as conn:
-            known = await logins.find_known(conn, email, device)
-            paused_s = await logins.locked_for_s(conn, _of_strangers(email))
         client = client_of(address)
-        if not paused_s or known.device or client in map(client_of, known.addresses):
-            return
         if client in self._waiting or len(self._waiting) >= MAX_WAITING:
-            raise _too_many(paused_s)
+            raise paused
         self._waiting.add(client)
         try:
-            await asyncio.sleep(paused_s)
+            await asyncio.sleep(paused.retry_after_s or 0.0)
         finally:
             self._waiting.discard(client)
 
@@ -74,7 +70,7 @@ class Throttle:
         """Count an attempt as failed before its password is looked at, so that parallel guesses cannot overtake the
         count. Success forgets all of them (`unlock`).
 
-        Raises TooManyAttempts: while none may be made.
+        Raises TooManyAttempts: while none may be made; Paused: while none of a stranger may.
         """
         async with conn.transaction():
             known = await logins.find_known(conn, email, device)
@@ -95,13 +91,14 @@ async def unlock(conn: Connection, email: str) -> None:
 async def _count(conn: Connection, email: str, identity: bytes, *, of_strangers: bool = False) -> None:
     num_failures = await logins.count_failure(conn, identity, _identity("person", email))
     if num_failures is None:
-        raise _too_many(await logins.locked_for_s(conn, identity))
+        locked_s = await logins.locked_for_s(conn, identity)
+        raise _refusal(Paused if of_strangers else TooManyAttempts, locked_s)
     if delay_s := pause_s(num_failures) if of_strangers else lockout_s(num_failures):
         await logins.lock_identity(conn, identity, delay_s)
 
 
-def _too_many(locked_s: float) -> TooManyAttempts:
-    return TooManyAttempts(
+def _refusal(kind: type[TooManyAttempts], locked_s: float) -> TooManyAttempts:
+    return kind(
         f"Too many logins with this e-mail address failed. Try again in {max(1, math.ceil(locked_s))} s.",
         code="login_locked",
         retry_after_s=locked_s,

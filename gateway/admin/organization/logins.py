@@ -24,7 +24,7 @@ from gateway.db.organization import logins as rows
 from gateway.db.organization.organizations import get_organization
 from gateway.db.organization.projects import ProjectRow, list_projects
 from gateway.domain.errors import Conflict, InvalidCredentials, NotFound, PermissionDenied
-from gateway.domain.tenancy import totp
+from gateway.domain.tenancy import recovery, totp
 from gateway.domain.tenancy.actor import Actor
 from gateway.domain.tenancy.permissions import check_grant, of_project_role, of_role
 from gateway.domain.tenancy.principal import Permission, Role
@@ -37,6 +37,7 @@ from gateway.tenancy.throttle import unlock
 
 Password = Annotated[str, msgspec.Meta(max_length=MAX_CHARS)]
 Code = Annotated[str, msgspec.Meta(min_length=totp.DIGITS, max_length=totp.DIGITS)]
+AnyCode = Annotated[str, msgspec.Meta(min_length=totp.DIGITS, max_length=recovery.MAX_CHARS)]
 
 
 MAX_LOGIN_BYTES = 16 << 10
@@ -48,8 +49,8 @@ class LogIn(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     email: Annotated[str, msgspec.Meta(max_length=254)]
     password: Password
-    code: Code | None = None
-    """The code that the user's authenticator shows, for users who have an authenticator."""
+    code: AnyCode | None = None
+    """The code that the user's authenticator shows, or a recovery code, for users who have an authenticator."""
 
 
 class ChangePassword(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -63,8 +64,8 @@ class Confirm(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 class RemoveTotp(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     password: Password
-    code: Code | None = None
-    """The code that the authenticator shows; needed where the authenticator was confirmed."""
+    code: AnyCode | None = None
+    """The code that the authenticator shows, or a recovery code; needed where the authenticator was confirmed."""
 
 
 class WithPassword(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -137,6 +138,13 @@ class EndedLogins(msgspec.Struct, frozen=True):
     ids: list[str]
     deleted: Literal[True] = True
     object: Literal["admin.login.deleted"] = "admin.login.deleted"
+
+
+class ConfirmedTotp(EndedLogins, frozen=True, kw_only=True):
+    """Logins that ended, and the recovery codes of a new authenticator."""
+
+    recovery_codes: list[str]
+    """Codes that take the place of the authenticator's, each once. They are shown this once."""
 
 
 class TotpSecret(msgspec.Struct, frozen=True):
@@ -256,8 +264,11 @@ class LoginController(Controller):
         return TotpSecret(totp.base32(secret), totp.provisioning_uri(secret, user.email))
 
     @post("/totp/confirm", status_code=200, opt=needs(None, body=Confirm))
-    async def confirm_totp(self, request: Request[Any, Any, Any], services: Services, caller: Caller) -> EndedLogins:
-        """Confirm a new authenticator with its code. From then on a login needs a code, and all other logins end."""
+    async def confirm_totp(self, request: Request[Any, Any, Any], services: Services, caller: Caller) -> ConfirmedTotp:
+        """Confirm a new authenticator with its code. From then on a login needs a code, and all other logins end.
+
+        The reply has recovery codes, for when the authenticator is lost.
+        """
         wanted = await read_body(request, Confirm)
         async with services.database.acquire() as conn:
             user = await rows.get_credentials(conn, caller.id)
@@ -267,11 +278,12 @@ class LoginController(Controller):
             raise InvalidCredentials(
                 "The code is wrong, or was used already. Enter the code that the authenticator shows now.", param="code"
             )
+        codes = recovery.new_codes()
         async with services.database.transaction() as conn:
-            await rows.confirm_totp(conn, caller.id)
+            await rows.confirm_totp(conn, caller.id, [recovery.digest(code) for code in codes])
             ended = await rows.revoke_logins(conn, caller.id, except_id=caller.login_id)
             await audit.record(conn, author(caller), "user.totp_confirmed", caller.id)
-        return EndedLogins(ended)
+        return ConfirmedTotp(ended, recovery_codes=codes)
 
     @post("/totp/remove", status_code=200, opt=needs(None, body=RemoveTotp))
     async def remove_totp(self, request: Request[Any, Any, Any], services: Services, caller: Caller) -> EndedLogins:

@@ -98,7 +98,8 @@ async def set_password_hash(conn: Connection, user_id: str, password_hash: str) 
 
 
 _SET_TOTP = """
-    UPDATE users SET totp_secret = $2, totp_content_key = $3, totp_confirmed_at = NULL, totp_last_step = 0
+    UPDATE users SET totp_secret = $2, totp_content_key = $3, totp_confirmed_at = NULL, totp_last_step = 0,
+        recovery_codes = '{}'
     WHERE id = $1
 """
 
@@ -113,11 +114,26 @@ async def set_totp_secret(
     await conn.execute(_SET_TOTP, user_id, secret, content_key)
 
 
-_CONFIRM_TOTP = "UPDATE users SET totp_confirmed_at = now() WHERE id = $1 AND totp_secret IS NOT NULL"
+_CONFIRM_TOTP = """
+    UPDATE users SET totp_confirmed_at = now(), recovery_codes = $2 WHERE id = $1 AND totp_secret IS NOT NULL
+"""
 
 
-async def confirm_totp(conn: Connection, user_id: str) -> None:
-    await conn.execute(_CONFIRM_TOTP, user_id)
+async def confirm_totp(conn: Connection, user_id: str, recovery_codes: list[bytes]) -> None:
+    """Let a user's authenticator count. recovery_codes: the digests of codes that may take the place of its own."""
+    await conn.execute(_CONFIRM_TOTP, user_id, recovery_codes)
+
+
+_USE_RECOVERY_CODE = """
+    UPDATE users SET recovery_codes = array_remove(recovery_codes, $2) WHERE id = $1 AND $2 = ANY (recovery_codes)
+    RETURNING cardinality(recovery_codes)
+"""
+
+
+async def use_recovery_code(conn: Connection, user_id: str, digest: bytes) -> int | None:
+    """Use up a user's recovery code; return how many are left, None where the user has no such code."""
+    left: int | None = await conn.fetchval(_USE_RECOVERY_CODE, user_id, digest)
+    return left
 
 
 _USE_STEP = "UPDATE users SET totp_last_step = $2 WHERE id = $1 AND totp_last_step < $2"

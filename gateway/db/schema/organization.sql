@@ -56,6 +56,8 @@ CREATE TABLE users (
     created_at         timestamptz NOT NULL DEFAULT now(),
     removed_at         timestamptz,
     totp_content_key   text,
+    -- The digests of codes that take the place of the authenticator's, each once.
+    recovery_codes     bytea[] NOT NULL DEFAULT '{}',
     UNIQUE (organization_id, id)
 );
 

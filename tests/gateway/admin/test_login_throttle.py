@@ -16,7 +16,7 @@ from gateway.db.organization import logins
 from gateway.db.pool import Database
 from gateway.domain.errors import TooManyAttempts
 from gateway.domain.tenancy.addresses import parse_network
-from gateway.tenancy.throttle import FREE_FAILURES, FREE_FROM_STRANGERS, MAX_WAITING, PAUSE_S, Throttle, unlock
+from gateway.tenancy.throttle import FREE_FAILURES, FREE_FROM_STRANGERS, MAX_WAITING, PAUSE_S, Paused, Throttle, unlock
 from tests.gateway.admin_server import PASSWORD, AdminServer, serve_admin
 from tests.installation.waiting import until
 from tests.patience import PATIENCE_S
@@ -103,7 +103,7 @@ async def _guess(throttle: Throttle, database: Database, email: str, address: st
 async def test_guesses_from_many_networks_together_are_bounded_for_any_address(
     server: AdminServer, database: Database, email: str
 ) -> None:
-    throttle = Throttle(database)
+    throttle = Throttle()
     networks = [f"10.0.{number // 200}.{number % 200}" for number in range(FREE_FROM_STRANGERS + 20)]
     looked_at = [await _guess(throttle, database, email, each) for each in networks]
     assert looked_at.count(True) == FREE_FROM_STRANGERS + 1
@@ -130,13 +130,10 @@ async def test_a_network_of_earlier_logins_passes_where_strangers_wait_for_their
         assert await log_in(again) == 200
 
 
-async def test_who_waits_takes_no_more_than_a_place_for_its_network(database: Database) -> None:
-    throttle = Throttle(database)
-    async with database.acquire() as conn:
-        await logins.count_failure(conn, _strangers(UNKNOWN), _strangers(UNKNOWN))
-        await logins.lock_identity(conn, _strangers(UNKNOWN), 3600)
+async def test_who_waits_takes_no_more_than_a_place_for_its_network() -> None:
+    throttle, paused = Throttle(), Paused("wait", retry_after_s=3600)
     addresses = [f"10.1.0.{number}" for number in range(MAX_WAITING)]
-    waiting = [asyncio.create_task(throttle.wait_turn(UNKNOWN, address, None)) for address in addresses]
+    waiting = [asyncio.create_task(throttle.wait_turn(address, paused)) for address in addresses]
     try:
 
         async def all_wait() -> bool | None:
@@ -144,8 +141,8 @@ async def test_who_waits_takes_no_more_than_a_place_for_its_network(database: Da
 
         await until(all_wait, "not every network waits")
         for address in (addresses[0], ELSEWHERE):
-            with pytest.raises(TooManyAttempts):
-                await throttle.wait_turn(UNKNOWN, address, None)
+            with pytest.raises(Paused):
+                await throttle.wait_turn(address, paused)
     finally:
         for task in waiting:
             task.cancel()

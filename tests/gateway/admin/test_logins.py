@@ -14,6 +14,7 @@ import pytest
 
 from gateway.db.pool import Database
 from gateway.domain.tenancy.permissions import ALL, of_project_role
+from gateway.domain.tenancy.recovery import NUM_CODES
 from gateway.domain.tenancy.totp import code_at
 from gateway.tenancy.throttle import FREE_FAILURES
 from tests.gateway.admin_server import PASSWORD, AdminServer, serve_admin
@@ -356,3 +357,32 @@ async def test_who_needs_an_authenticator_can_do_nothing_but_set_one_up(
             assert (await browser.get("/projects")).status_code == 200
             shown = (await browser.get(session)).json()
             assert (shown["must_set_up_totp"], shown["permissions"]) == (False, sorted(ALL))
+
+
+async def test_a_recovery_code_takes_the_place_of_the_authenticators_once_and_is_stored_hashed(
+    server: AdminServer, ann: str, database: Database
+) -> None:
+    async with server.person(EMAIL) as browser:
+        url = f"{server.url}/admin/v1/totp"
+        secret = base64.b32decode((await browser.post(url, json={"password": PASSWORD})).json()["secret"])
+        confirmed = await browser.post(f"{url}/confirm", json={"code": code_at(secret, int(time.time()) // 30)})
+        codes = confirmed.json()["recovery_codes"]
+        assert len(set(codes)) == NUM_CODES
+        async with database.acquire() as conn:
+            row = await conn.fetchval("SELECT row_to_json(users)::text FROM users WHERE id = $1", ann)
+            assert not any(code in row or code.replace("-", "") in row for code in codes)
+        racing = await asyncio.gather(*(log_in(server, code=codes[0]) for _ in range(3)))
+        assert sorted(reply.status_code for reply in racing) == [200, 401, 401]
+        assert (await log_in(server, code=codes[1].upper().replace("-", " "))).status_code == 200
+        assert code_of(await log_in(server, code=codes[1])) == (401, "invalid_credentials")
+        assert code_of(await log_in(server, code="aaaa-aaaa-aaaa")) == (401, "invalid_credentials")
+        assert code_of(await log_in(server, code=codes[2], password="wrong")) == (401, "invalid_credentials")
+        events = (await browser.get("/audit_logs", params={"limit": 100})).json()["data"]
+        used = [event for event in events if event["type"] == "user.recovery_code_used"]
+        assert len(used) == 2
+        removed = await browser.post(f"{url}/remove", json={"password": PASSWORD, "code": codes[2]})
+        assert removed.status_code == 200, "who has lost the authenticator can get rid of it"
+        begun = (await browser.post(url, json={"password": PASSWORD})).json()
+        secret = base64.b32decode(begun["secret"])
+        await browser.post(f"{url}/confirm", json={"code": code_at(secret, int(time.time()) // 30)})
+    assert code_of(await log_in(server, code=codes[3])) == (401, "invalid_credentials"), "codes end with it"

@@ -1,0 +1,30 @@
+"""Codes for people who have lost their authenticator: each takes the place of one of its codes, once.
+
+A code has 120 random bits, so its SHA-256 tells nothing about it.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import secrets
+
+NUM_CODES = 10
+NUM_BYTES = 15
+GROUP_CHARS = 4
+MAX_CHARS = 40
+"""The most characters of a code as people type it, with whatever stands between its groups."""
+
+
+def new_codes() -> list[str]:
+    """Return new codes as they are shown, in groups of letters and digits."""
+    return [_grouped(base64.b32encode(secrets.token_bytes(NUM_BYTES)).decode().lower()) for _ in range(NUM_CODES)]
+
+
+def digest(code: str) -> bytes:
+    """Return the digest of a code, however it was typed."""
+    return hashlib.sha256("".join(filter(str.isalnum, code)).lower().encode()).digest()
+
+
+def _grouped(code: str) -> str:
+    return "-".join(code[first : first + GROUP_CHARS] for first in range(0, len(code), GROUP_CHARS))
