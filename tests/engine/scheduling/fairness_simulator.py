@@ -29,16 +29,19 @@ class InstantSlots:
     def is_resident(self, digest: str) -> bool:
         return digest in self._resident
 
-    def request(self, digest: str) -> bool:
+    def request(self, digest: str, *, for_batch: bool = False) -> bool:
         if digest not in self._resident:
             self._loading.add(digest)
         return digest in self._resident
 
-    def acquire(self, digest: str) -> int | None:
+    def acquire(self, digest: str, *, for_batch: bool = False) -> int | None:
         return 0 if digest in self._resident else None
 
-    def release(self, slot: int) -> None:
+    def release(self, slot: int, *, for_batch: bool = False) -> None:
         pass
+
+    def wants_back(self, slot: int) -> bool:
+        return False
 
     def arrivals(self) -> set[str]:
         arrived, self._loading = self._loading, set()

@@ -1,0 +1,311 @@
+"""What the batch band gets of each step: what interactive requests leave of it, and a small share in any case.
+
+Interactive requests are planned as if there were no batch work. What is left of the step's rows and tokens goes to batch
+work, as far as the step's time allows (`engine.scheduling.step_room`). A sequence of the band that gets no part in a
+step pauses: it keeps its blocks, and goes on in any later step.
+
+- Memory. Batch work takes blocks that hold nothing recent of interactive requests, and leaves as many free as those used
+  at most in the last minutes. What interactive requests lack is taken from batch work, the newest sequence first: it
+  keeps its tokens, what it computed stays in the prefix cache while there is room, the rest is computed again.
+- Share. What the band is owed (`engine.scheduling.guaranteed_share`) it gets first, at the cost of interactive requests:
+  places in the step, tokens, time, and blocks that nobody uses. Only requests of at most SMALL of all blocks are covered,
+  and adapters only as far as they find a slot. The oldest of them that runs keeps its blocks.
+- Order. Who goes first, and who is admitted, is decided by tenants' counters in the band; within a tenant by deadlines.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from collections.abc import Sequence as Many
+
+from engine.scheduling.admission import Admission
+from engine.scheduling.band import Band
+from engine.scheduling.block_manager import BlockManager
+from engine.scheduling.fairness import DECODE_COST, QUANTUM_TOKENS
+from engine.scheduling.guaranteed_share import GuaranteedShare
+from engine.scheduling.limits import Limits
+from engine.scheduling.matcher_time import MatcherTime
+from engine.scheduling.running_set import AdapterSlots
+from engine.scheduling.step_room import StepRoom
+from engine.scheduling.step_time import StepLoad, StepTime
+from engine.scheduling.totals import Totals
+from engine.sequence import Chunk, Plan, Sequence, Status
+
+SMALL = 8
+"""The guaranteed share covers requests that take at most one SMALL-th of all blocks, with at most one SMALL-th of the
+places of a step."""
+
+OWED_TOKENS = 16
+"""Prompts that are computed only because they are owed are computed in parts of so many tokens, not in single ones."""
+
+AHEAD_BLOCKS = 4
+"""Blocks that stay free for each sequence of the band that runs, as far as it has more to come."""
+
+WANTED_AHEAD = 8
+"""Choices that the engine wants beyond twice what it computes at once and what it ends in two seconds."""
+
+
+class BatchWork:
+    """Belongs to the scheduler, which calls `begin_step`, `take_owed`, `fill` and `end_step` in this order."""
+
+    def __init__(
+        self,
+        band: Band,
+        interactive: Band,
+        admission: Admission,
+        blocks: BlockManager,
+        adapters: AdapterSlots,
+        limits: Limits,
+        matcher_time: MatcherTime,
+        totals: Totals,
+        note_start: Callable[[Sequence], None],
+    ) -> None:
+        """note_start: called with each sequence that starts for the first time."""
+        self._band = band
+        self._interactive = interactive
+        self._admission = admission
+        self._blocks = blocks
+        self._adapters = adapters
+        self._limits = limits
+        self._matcher_time = matcher_time
+        self._totals = totals
+        self._note_start = note_start
+        self._share = GuaranteedShare(limits.batch.share)
+        self._small_tokens = blocks.num_blocks // SMALL * blocks.block_size
+        self._planned: dict[int, Chunk] = {}  # by the id of the sequence
+        self._has_given_up = False
+        self._must_wait = False
+        self._left_owed = 0.0
+        self._max_held_places = max(1, limits.max_num_seqs // SMALL)
+        self._num_rows = 0  # in the last step that had any
+        self._peak_blocks = self._peak_before = 0
+        self.step_time = StepTime()
+        self.num_held_places = 0
+        """Places of this step that interactive requests may not take."""
+        self.num_held_blocks = 0
+        """Blocks that have to stay free when an interactive request is admitted."""
+
+    @property
+    def num_rows(self) -> int:
+        """How many sequences of the band the last step computed that computed any."""
+        return self._num_rows
+
+    def age(self) -> None:
+        """Note that a minute has passed."""
+        self._peak_before, self._peak_blocks = self._peak_blocks, 0
+
+    def begin_step(self) -> None:
+        """Begin the plan of a step: leave slots of adapters that interactive requests wait for."""
+        self._planned = {}
+        self._has_given_up = self._must_wait = False
+        self.num_held_places = self.num_held_blocks = 0
+        if not self._band.num_alive:
+            return
+        num_used = sum(len(sequence.block_table) for sequence in self._interactive.running)
+        self._peak_blocks = max(self._peak_blocks, num_used)
+        for sequence in list(self._band.running):
+            slot = sequence.adapter_slot
+            if slot is not None and not sequence.num_pending and self._adapters.wants_back(slot):
+                self._give_up(sequence)
+
+    def reclaim(self, num_blocks: int) -> None:
+        """Have sequences of the band give up their blocks until num_blocks are free of anything recent, as far as that
+        lets an interactive request have as many."""
+        if self._blocks.num_idle >= num_blocks or not len(self._band.running):
+            return
+        victims = [sequence for sequence in reversed(list(self._band.running)) if self._may_give_up(sequence)]
+        if self._blocks.num_free + sum(len(sequence.block_table) for sequence in victims) < num_blocks:
+            # Those whose tokens are pending can give up once these are known: until then they get no more.
+            self._must_wait |= any(sequence.num_pending for sequence in self._band.running)
+            return
+        for sequence in victims:
+            if self._blocks.num_idle >= num_blocks:
+                return
+            self._give_up(sequence)
+
+    def take_owed(self, num_places: int, left: int) -> list[Chunk]:
+        """Plan what the band is owed, of num_places places and `left` tokens that interactive decodes have left."""
+        self._left_owed = self._share.payable
+        if not self._band.num_alive or self._left_owed < DECODE_COST:
+            return []
+        going_on = list(self._in_turn())
+        for sequence in going_on:
+            if self._left_owed < DECODE_COST or self.num_held_places >= self._max_held_places:
+                break
+            left -= self._pay(sequence, num_places, left)
+        if self._left_owed >= OWED_TOKENS and self.num_held_places < self._max_held_places:
+            started = self._start_owed(num_places)
+            if started is not None:
+                self._pay(started, num_places, left)
+        return list(self._planned.values())
+
+    def fill(self, decodes: Many[Chunk], prefills: Many[Chunk], num_places: int, left: int, *, may_grow: bool) -> None:
+        """Plan what fits beside the chunks of interactive requests: num_places sequences and `left` tokens, those that
+        were owed not among them. may_grow: no interactive request lacks memory."""
+        if not self._band.num_alive or self._must_wait:
+            return
+        load = StepLoad.of(decodes, prefills)
+        room = StepRoom(self.step_time, load, self._limits.batch)
+        for chunk in self._planned.values():
+            _add(load, chunk)
+        paused: list[Sequence] = []
+        for sequence in self._in_turn():
+            if id(sequence) in self._planned or sequence.status is not Status.RUNNING:
+                continue
+            chunk = None
+            if num_places > 0 and left > 0 and (may_grow or not self._blocks.num_missing(sequence)):
+                chunk = self._fit(sequence, room, left)
+            if chunk is None:
+                paused.append(sequence)
+                continue
+            _add(load, chunk)
+            num_places -= 1
+            left -= chunk.num_tokens
+        if may_grow and not self._has_given_up:
+            self._admit(room, load, paused, num_places, left)
+
+    def end_step(self, decodes: Many[Chunk], prefills: Many[Chunk]) -> Plan:
+        """Return the band's part of the step beside these chunks of interactive requests, and note what both got."""
+        planned = list(self._planned.values())
+        interactive = sum(map(_service, decodes)) + sum(map(_service, prefills))
+        self._share.count(interactive, sum(map(_service, planned)), has_work=self._band.num_alive > 0)
+        self._num_rows = len(planned) or self._num_rows
+        own = [chunk for chunk in planned if chunk.sequence.is_decoding]
+        return Plan(own, [chunk for chunk in planned if not chunk.sequence.is_decoding])
+
+    def _pay(self, sequence: Sequence, num_places: int, left: int) -> int:
+        """Have a sequence get what is owed, if num_places are not all held already; how many tokens that is. Parts of
+        prompts are not so small that a step is longer for next to nothing."""
+        if num_places <= self.num_held_places:
+            self.num_held_places += 1
+            return 0
+        if not sequence.is_decoding and self._left_owed < min(OWED_TOKENS, sequence.num_uncomputed):
+            return 0
+        chunk = self._plan(sequence, min(left, int(self._left_owed)), spares_recent=False)
+        if chunk is None:
+            return 0
+        self.num_held_places += 1
+        self._left_owed -= _service(chunk)
+        return chunk.num_tokens
+
+    def _in_turn(self) -> Iterator[Sequence]:
+        """The sequences that run and need a step, by the counters of their tenants, in steps of a quantum so that not
+        each token changes who goes on. Those that decode come first among equals, then the oldest."""
+        counters = self._band.counters
+        running = [s for s in self._band.running if not s.needs_no_step and not (s.num_pending and s.is_chosen_by_text)]
+        running.sort(key=lambda s: (counters.of(s.request.tenant) // QUANTUM_TOKENS, not s.is_decoding))
+        return iter(running)
+
+    def _start_owed(self, num_places: int) -> Sequence | None:
+        """Start a sequence that is owed. Where that lacks a place or blocks, have interactive requests leave them."""
+        sequence = self._admission.next(self._small_tokens)
+        if sequence is None or self._has_given_up:
+            return None
+        if num_places <= self.num_held_places:
+            self.num_held_places += 1
+            return None
+        if not self._start(sequence, 0, spares_recent=False):
+            self.num_held_blocks = self._blocks.num_needed(sequence, sequence.may_reuse_prefix)
+            return None
+        return sequence
+
+    def _fit(self, sequence: Sequence, room: StepRoom, left: int) -> Chunk | None:
+        if sequence.is_decoding:
+            return self._plan(sequence, 1) if room.takes_row(sequence.length) else None
+        return self._plan(sequence, min(left, room.num_prompt_tokens(sequence.num_computed)))
+
+    def _admit(self, room: StepRoom, load: StepLoad, paused: Many[Sequence], num_places: int, left: int) -> None:
+        """Start waiting sequences: not while others pause, unless their tenants had a quantum more."""
+        counters = self._band.counters
+        while num_places > 0 and left > 0 and len(self._band.running) < self._limits.max_num_seqs:
+            if room.num_prompt_tokens(0) <= 0 or not self._band.waiting:
+                return
+            if paused:
+                least = min(counters.of(sequence.request.tenant) for sequence in paused)
+                if self._band.waiting.smallest_counter() + QUANTUM_TOKENS > least:
+                    return
+            sequence = self._admission.next()
+            if sequence is None or not self._start(sequence, self._num_spare()):
+                return
+            chunk = self._fit(sequence, room, left)
+            if chunk is None:
+                return
+            _add(load, chunk)
+            num_places -= 1
+            left -= chunk.num_tokens
+
+    def _num_spare(self) -> int:
+        """Blocks that stay free when a sequence starts."""
+        block_size = self._blocks.block_size
+        num_ahead = 0
+        for sequence in self._band.running:
+            num_ahead += min(AHEAD_BLOCKS, -(-sequence.max_length // block_size) - len(sequence.block_table))
+        num_used = sum(len(sequence.block_table) for sequence in self._interactive.running)
+        peak = max(self._peak_blocks, self._peak_before) - num_used
+        return num_ahead + max(peak, len(self._interactive.running))
+
+    def _start(self, sequence: Sequence, num_spare: int, *, spares_recent: bool = True) -> bool:
+        if not self._admission.start(sequence, num_spare, spares_recent=spares_recent):
+            return False
+        self._totals.batch_recomputed_tokens += max(sequence.num_given_up - sequence.num_computed, 0)
+        sequence.num_given_up = 0
+        if not sequence.started_s:
+            self._note_start(sequence)
+        return True
+
+    def _plan(self, sequence: Sequence, max_tokens: int, *, spares_recent: bool = True) -> Chunk | None:
+        """Have the step compute a token of a sequence, or up to max_tokens of its prompt; None if it can't."""
+        num_tokens = min(sequence.num_uncomputed, max_tokens)
+        if num_tokens <= 0 or (sequence.is_decoding and not self._grow(sequence, spares_recent=spares_recent)):
+            return None
+        if num_tokens == sequence.num_uncomputed and not self._matcher_time.take(sequence):
+            num_tokens -= 1
+        if num_tokens <= 0:
+            return None
+        if not sequence.is_decoding:
+            self._totals.prompt_tokens += num_tokens
+            self._totals.batch_prompt_tokens += num_tokens
+        chunk = self._planned[id(sequence)] = Chunk.of(sequence, sequence.num_computed, num_tokens)
+        return chunk
+
+    def _grow(self, sequence: Sequence, *, spares_recent: bool) -> bool:
+        """Find a block for a decode's next token, if need be one of a newer sequence of the band."""
+        while not self._blocks.grow(sequence, sequence.length, spares_recent=spares_recent):
+            running = list(self._band.running)
+            newer = running[running.index(sequence) + 1 :]
+            victim = next((other for other in reversed(newer) if self._may_give_up(other)), None)
+            if victim is None:
+                return False
+            self._give_up(victim)
+        return True
+
+    def _may_give_up(self, sequence: Sequence) -> bool:
+        """Not while its step is under way or planned, and not the oldest if the guaranteed share covers it."""
+        if sequence.num_pending or id(sequence) in self._planned:
+            return False
+        is_oldest = sequence is next(iter(self._band.running))
+        return not (is_oldest and self._share.share and sequence.max_length <= self._small_tokens)
+
+    def _give_up(self, sequence: Sequence) -> None:
+        """Take blocks and slot of a sequence, which waits to be computed again."""
+        sequence.num_given_up = max(sequence.num_given_up, sequence.num_computed)
+        self._band.running.leave(sequence)
+        sequence.status = Status.WAITING
+        sequence.forget_prompt()
+        self._band.waiting.push(sequence)
+        self._totals.batch_preemptions += 1
+        self._has_given_up = True
+
+
+def _service(chunk: Chunk) -> float:
+    """Return what a chunk costs, as `engine.scheduling.fairness` counts."""
+    sequence = chunk.sequence
+    cost = 0.0 if sequence.is_decoding else float(chunk.num_tokens)
+    return cost + DECODE_COST * (chunk.samples and sequence.request.sampling.max_tokens > 0)
+
+
+def _add(load: StepLoad, chunk: Chunk) -> None:
+    if chunk.sequence.is_decoding:
+        load.add_row(chunk.first + 1)
+    else:
+        load.add_prompt(chunk.first, chunk.num_tokens)
