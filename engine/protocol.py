@@ -21,7 +21,7 @@ from typing import Any, Literal
 
 import msgspec
 
-PROTOCOL_VERSION = 4
+PROTOCOL_VERSION = 3
 HEARTBEAT_INTERVAL_S = 1.0
 HEARTBEATS_MISSED = 3
 STEP_BUCKETS_S = (0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1.0, 2.5, 10.0)
@@ -473,7 +473,8 @@ class Heartbeat(msgspec.Struct, frozen=True, tag="heartbeat", omit_defaults=True
     sequence: int
     stats: EngineStats | None = None
     batch_credit: int = 0
-    """From the engine: how many choices of the batch band this gateway may submit until the next heartbeat."""
+    """From the engine: how many choices of the batch band this gateway may submit until the next heartbeat. An engine
+    that knows no such band sends none."""
     elsewhere: dict[str, Service] = {}
     """From the gateway: by tenant, what its own requests used on the pool's other replicas since its last heartbeat."""
 

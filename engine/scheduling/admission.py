@@ -37,10 +37,10 @@ class Admission:
             return candidates[0] if candidates else None
         return max(candidates, key=self._num_reusable_tokens)
 
-    def start(self, sequence: Sequence, num_spare: int, *, spares_recent: bool = False) -> bool:
+    def start(self, sequence: Sequence, num_spare: int, *, max_recent: int | None = None) -> bool:
         """Have a waiting sequence run, charged to its tenant. False, and nothing changes, without memory for it: then
         it is not overtaken, else large requests would never start."""
-        if not self._band.running.start(sequence, num_spare, spares_recent=spares_recent):
+        if not self._band.running.start(sequence, num_spare, max_recent=max_recent):
             return False
         smallest = self._band.waiting.smallest_counter()
         self._band.waiting.remove(sequence)

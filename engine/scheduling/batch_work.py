@@ -4,8 +4,8 @@ Interactive requests are planned as if there were no batch work. What is left of
 work, as far as the step's time allows (`engine.scheduling.step_room`). A sequence of the band that gets no part in a
 step pauses: it keeps its blocks, and goes on in any later step.
 
-- Memory. Batch work takes blocks that hold nothing recent of interactive requests, and leaves as many free as those used
-  at most in the last minutes. What interactive requests lack is taken from batch work, the newest sequence first: it
+- Memory. Batch work takes blocks that hold nothing recent of interactive requests, beyond half of all blocks, which it
+  may hold whatever these have left in the cache. It leaves as many free as those used at most in the last minutes. What interactive requests lack is taken from batch work, the newest sequence first: it
   keeps its tokens, what it computed stays in the prefix cache while there is room, the rest is computed again.
 - Share. What the band is owed (`engine.scheduling.guaranteed_share`) it gets first, at the cost of interactive requests:
   places in the step, tokens, time, and blocks that nobody uses. Only requests of at most SMALL of all blocks are covered,
@@ -17,6 +17,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Many
+
+import msgspec
 
 from engine.scheduling.admission import Admission
 from engine.scheduling.band import Band
@@ -31,8 +33,12 @@ from engine.scheduling.step_time import StepLoad, StepTime
 from engine.scheduling.totals import Totals
 from engine.sequence import Chunk, Plan, Sequence, Status
 
+HALF = 2
+"""Half of all blocks batch work may hold even where they held what interactive requests have used of late. With less, busy
+minutes would leave it nothing: every prompt stays in the cache."""
+
 SMALL = 8
-"""The guaranteed share covers requests that take at most one SMALL-th of all blocks, with at most one SMALL-th of the
+"""The guaranteed share covers requests that need at most one SMALL-th of all blocks, and has at most one SMALL-th of the
 places of a step."""
 
 OWED_TOKENS = 16
@@ -77,8 +83,8 @@ class BatchWork:
         self._must_wait = False
         self._left_owed = 0.0
         self._max_held_places = max(1, limits.max_num_seqs // SMALL)
-        self._num_rows = 0  # in the last step that had any
-        self._peak_blocks = self._peak_before = 0
+        self._peaks = _Peaks()
+        self._peaks_before = _Peaks()  # of the minute before
         self.step_time = StepTime()
         self.num_held_places = 0
         """Places of this step that interactive requests may not take."""
@@ -87,12 +93,13 @@ class BatchWork:
 
     @property
     def num_rows(self) -> int:
-        """How many sequences of the band the last step computed that computed any."""
-        return self._num_rows
+        """The most sequences of the band that a step of the last minutes computed. It may compute as many in the next
+        one, if interactive requests leave it to them."""
+        return max(self._peaks.num_rows, self._peaks_before.num_rows)
 
     def age(self) -> None:
         """Note that a minute has passed."""
-        self._peak_before, self._peak_blocks = self._peak_blocks, 0
+        self._peaks_before, self._peaks = self._peaks, _Peaks()
 
     def begin_step(self) -> None:
         """Begin the plan of a step: leave slots of adapters that interactive requests wait for."""
@@ -102,16 +109,16 @@ class BatchWork:
         if not self._band.num_alive:
             return
         num_used = sum(len(sequence.block_table) for sequence in self._interactive.running)
-        self._peak_blocks = max(self._peak_blocks, num_used)
+        self._peaks.num_blocks = max(self._peaks.num_blocks, num_used)
         for sequence in list(self._band.running):
             slot = sequence.adapter_slot
             if slot is not None and not sequence.num_pending and self._adapters.wants_back(slot):
                 self._give_up(sequence)
 
     def reclaim(self, num_blocks: int) -> None:
-        """Have sequences of the band give up their blocks until num_blocks are free of anything recent, as far as that
-        lets an interactive request have as many."""
-        if self._blocks.num_idle >= num_blocks or not len(self._band.running):
+        """Have sequences of the band give up their blocks, as far as that lets an interactive request have num_blocks:
+        until so many are free, and of these nothing recent unless the band is down to what it may always hold."""
+        if not len(self._band.running) or not self._lacks(num_blocks):
             return
         victims = [sequence for sequence in reversed(list(self._band.running)) if self._may_give_up(sequence)]
         if self._blocks.num_free + sum(len(sequence.block_table) for sequence in victims) < num_blocks:
@@ -119,9 +126,14 @@ class BatchWork:
             self._must_wait |= any(sequence.num_pending for sequence in self._band.running)
             return
         for sequence in victims:
-            if self._blocks.num_idle >= num_blocks:
+            if not self._lacks(num_blocks):
                 return
             self._give_up(sequence)
+
+    def _lacks(self, num_blocks: int) -> bool:
+        """Whether batch work is in the way of so many blocks."""
+        blocks = self._blocks
+        return num_blocks > blocks.num_free or (num_blocks > blocks.num_idle and not self._max_recent())
 
     def take_owed(self, num_places: int, left: int) -> list[Chunk]:
         """Plan what the band is owed, of num_places places and `left` tokens that interactive decodes have left."""
@@ -169,7 +181,7 @@ class BatchWork:
         planned = list(self._planned.values())
         interactive = sum(map(_service, decodes)) + sum(map(_service, prefills))
         self._share.count(interactive, sum(map(_service, planned)), has_work=self._band.num_alive > 0)
-        self._num_rows = len(planned) or self._num_rows
+        self._peaks.num_rows = max(self._peaks.num_rows, len(planned))
         own = [chunk for chunk in planned if chunk.sequence.is_decoding]
         return Plan(own, [chunk for chunk in planned if not chunk.sequence.is_decoding])
 
@@ -181,7 +193,7 @@ class BatchWork:
             return 0
         if not sequence.is_decoding and self._left_owed < min(OWED_TOKENS, sequence.num_uncomputed):
             return 0
-        chunk = self._plan(sequence, min(left, int(self._left_owed)), spares_recent=False)
+        chunk = self._plan(sequence, min(left, int(self._left_owed)))
         if chunk is None:
             return 0
         self.num_held_places += 1
@@ -204,7 +216,7 @@ class BatchWork:
         if num_places <= self.num_held_places:
             self.num_held_places += 1
             return None
-        if not self._start(sequence, 0, spares_recent=False):
+        if not self._start(sequence, 0):
             self.num_held_blocks = self._blocks.num_needed(sequence, sequence.may_reuse_prefix)
             return None
         return sequence
@@ -241,11 +253,16 @@ class BatchWork:
         for sequence in self._band.running:
             num_ahead += min(AHEAD_BLOCKS, -(-sequence.max_length // block_size) - len(sequence.block_table))
         num_used = sum(len(sequence.block_table) for sequence in self._interactive.running)
-        peak = max(self._peak_blocks, self._peak_before) - num_used
+        peak = max(self._peaks.num_blocks, self._peaks_before.num_blocks) - num_used
         return num_ahead + max(peak, len(self._interactive.running))
 
-    def _start(self, sequence: Sequence, num_spare: int, *, spares_recent: bool = True) -> bool:
-        if not self._admission.start(sequence, num_spare, spares_recent=spares_recent):
+    def _max_recent(self) -> int:
+        """Return how many blocks that hold something recent of interactive requests may be taken."""
+        num_held = sum(len(sequence.block_table) for sequence in self._band.running)
+        return max(self._blocks.num_blocks // HALF - num_held, 0)
+
+    def _start(self, sequence: Sequence, num_spare: int) -> bool:
+        if not self._admission.start(sequence, num_spare, max_recent=self._max_recent()):
             return False
         self._totals.batch_recomputed_tokens += max(sequence.num_given_up - sequence.num_computed, 0)
         sequence.num_given_up = 0
@@ -253,10 +270,10 @@ class BatchWork:
             self._note_start(sequence)
         return True
 
-    def _plan(self, sequence: Sequence, max_tokens: int, *, spares_recent: bool = True) -> Chunk | None:
+    def _plan(self, sequence: Sequence, max_tokens: int) -> Chunk | None:
         """Have the step compute a token of a sequence, or up to max_tokens of its prompt; None if it can't."""
         num_tokens = min(sequence.num_uncomputed, max_tokens)
-        if num_tokens <= 0 or (sequence.is_decoding and not self._grow(sequence, spares_recent=spares_recent)):
+        if num_tokens <= 0 or (sequence.is_decoding and not self._grow(sequence)):
             return None
         if num_tokens == sequence.num_uncomputed and not self._matcher_time.take(sequence):
             num_tokens -= 1
@@ -268,9 +285,11 @@ class BatchWork:
         chunk = self._planned[id(sequence)] = Chunk.of(sequence, sequence.num_computed, num_tokens)
         return chunk
 
-    def _grow(self, sequence: Sequence, *, spares_recent: bool) -> bool:
+    def _grow(self, sequence: Sequence) -> bool:
         """Find a block for a decode's next token, if need be one of a newer sequence of the band."""
-        while not self._blocks.grow(sequence, sequence.length, spares_recent=spares_recent):
+        while self._blocks.num_missing(sequence) and not self._blocks.grow(
+            sequence, sequence.length, max_recent=self._max_recent()
+        ):
             running = list(self._band.running)
             newer = running[running.index(sequence) + 1 :]
             victim = next((other for other in reversed(newer) if self._may_give_up(other)), None)
@@ -295,6 +314,13 @@ class BatchWork:
         self._band.waiting.push(sequence)
         self._totals.batch_preemptions += 1
         self._has_given_up = True
+
+
+class _Peaks(msgspec.Struct):
+    """The most of a minute: blocks of interactive requests, and sequences of the band in a step."""
+
+    num_blocks: int = 0
+    num_rows: int = 0
 
 
 def _service(chunk: Chunk) -> float:

@@ -64,21 +64,21 @@ class BlockManager:
         num_new = self._num_blocks_for(len(sequence.token_ids)) - len(prefix)
         return num_new + sum(not self._references[block] for block in prefix)
 
-    def start(self, sequence: Sequence, num_spare: int, use_cache: bool, *, spares_recent: bool = False) -> bool:
+    def start(
+        self, sequence: Sequence, num_spare: int, use_cache: bool, *, max_recent: int | None = None
+    ) -> bool:
         """Blocks for all tokens of a sequence that has none, its cached prefix counted as computed.
 
-        False, and nothing changes, unless num_spare blocks stay free. spares_recent: no other recent ones are taken,
-        and the spare ones are not among the recent ones.
+        False, and nothing changes, unless num_spare blocks stay free. max_recent: the most recent blocks of others that
+        are taken for it; None: any number.
         """
         prefix = self._find_prefix(sequence) if use_cache else []
         num_new = self._num_blocks_for(len(sequence.token_ids)) - len(prefix)
         revived = [block for block in prefix if not self._references[block]]
-        if spares_recent:
-            num_revived = sum(block not in self._new and block not in self._aging for block in revived)
-            is_enough = num_new + num_revived + num_spare <= self.num_idle
-        else:
-            is_enough = num_new + len(revived) + num_spare <= self.num_free
-        if not is_enough:
+        if num_new + len(revived) + num_spare > self.num_free:
+            return False
+        num_idle = self.num_idle - sum(block not in self._new and block not in self._aging for block in revived)
+        if max_recent is not None and num_new > num_idle + max_recent:
             return False
         for block in prefix:
             self._uncache(block)
@@ -94,11 +94,11 @@ class BlockManager:
         num_tokens = sequence.length if num_tokens is None else num_tokens
         return max(self._num_blocks_for(num_tokens) - len(sequence.block_table), 0)
 
-    def grow(self, sequence: Sequence, num_tokens: int, *, spares_recent: bool = False) -> bool:
+    def grow(self, sequence: Sequence, num_tokens: int, *, max_recent: int | None = None) -> bool:
         """Make room for the sequence's first num_tokens tokens; False, and nothing changes, if too few are free.
-        spares_recent: recent ones are not taken."""
+        max_recent: as in `start`."""
         num_new = self._num_blocks_for(num_tokens) - len(sequence.block_table)
-        if num_new > (self.num_idle if spares_recent else self.num_free):
+        if num_new > self.num_free or (max_recent is not None and num_new > self.num_idle + max_recent):
             return False
         for _ in range(num_new):
             sequence.block_table.append(self._take())

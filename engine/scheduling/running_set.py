@@ -45,9 +45,9 @@ class RunningSet:
     def __iter__(self) -> Iterator[Sequence]:
         return iter(self._sequences)
 
-    def start(self, sequence: Sequence, num_spare: int, *, spares_recent: bool = False) -> bool:
+    def start(self, sequence: Sequence, num_spare: int, *, max_recent: int | None = None) -> bool:
         """False, and nothing changes, without memory or its adapter; as `BlockManager.start`."""
-        if not self._blocks.start(sequence, num_spare, sequence.may_reuse_prefix, spares_recent=spares_recent):
+        if not self._blocks.start(sequence, num_spare, sequence.may_reuse_prefix, max_recent=max_recent):
             return False
         if sequence.request.adapter:
             sequence.adapter_slot = self._adapters.acquire(sequence.request.adapter, for_batch=sequence.is_batch)

@@ -41,6 +41,13 @@ from engine.scheduling.totals import Totals
 from engine.sequence import Chunk, ChunkResult, Drafter, Matcher, Plan, Sequence, Status
 
 AFTER_ALL_SLOTS = 1 << 30
+BACKGROUND_WEIGHT = 0.1
+"""Interactive requests of at most this weight are background: nobody waits for them."""
+
+BACKGROUND_TOKENS = 32
+"""The most prompt tokens of all background requests in one step. A step cannot be interrupted: whoever arrives while it
+is computed waits for all of it."""
+
 RECENT_S = 60.0
 """What interactive requests have used of the cache for at least this long ago may be taken for batch work."""
 
@@ -106,7 +113,7 @@ class Scheduler:
 
     @property
     def num_batch_wanted(self) -> int:
-        """As `protocol.EngineStats`: twice what a step computes, what ends in two seconds, and a few."""
+        """As `protocol.EngineStats`: twice the most that a step computes, what ends in two seconds, and a few."""
         num_ending = 2 * self._batch_band.finish_rate.per_s(self._clock())
         wanted = 2 * self._batch.num_rows + int(num_ending) + WANTED_AHEAD
         return min(wanted, self._limits.max_num_seqs + self._limits.max_batch_waiting)
@@ -374,6 +381,8 @@ class Scheduler:
     def _prefill(self, sequence: Sequence, left: int, prefills: list[Chunk]) -> int:
         """Compute as much of a sequence as the budget allows; how many tokens that is. Its last one waits while its
         grammar has no time in this step."""
+        if _is_background(sequence):
+            left = min(left, BACKGROUND_TOKENS - sum(c.num_tokens for c in prefills if _is_background(c.sequence)))
         num_tokens = min(sequence.num_uncomputed, left)
         if num_tokens > 0 and num_tokens == sequence.num_uncomputed and not self._matcher_time.take(sequence):
             num_tokens -= 1
@@ -412,3 +421,7 @@ class Scheduler:
 def _slot_order(sequence: Sequence) -> int:
     """Adapters by slot, the base last."""
     return AFTER_ALL_SLOTS if sequence.adapter_slot is None else sequence.adapter_slot
+
+
+def _is_background(sequence: Sequence) -> bool:
+    return sequence.request.weight <= BACKGROUND_WEIGHT
