@@ -9,7 +9,7 @@ step pauses: it keeps its blocks, and goes on in any later step.
   keeps its tokens, what it computed stays in the prefix cache while there is room, the rest is computed again.
 - Share. What the band is owed (`engine.scheduling.guaranteed_share`) it gets first, at the cost of interactive requests:
   places in the step, tokens, time, and blocks that nobody uses. Only requests of at most SMALL of all blocks are covered,
-  and adapters only as far as they find a slot. The oldest of them that runs keeps its blocks.
+  and adapters only as far as they find a slot. The oldest of those that run keep their blocks, a SMALL-th of all.
 - Order. Who goes first, and who is admitted, is decided by tenants' counters in the band; within a tenant by deadlines.
 """
 
@@ -39,7 +39,7 @@ minutes would leave it nothing: every prompt stays in the cache."""
 
 SMALL = 8
 """The guaranteed share covers requests that need at most one SMALL-th of all blocks, and has at most one SMALL-th of the
-places of a step."""
+places of a step, or three times the share if that is more."""
 
 OWED_TOKENS = 16
 """Prompts that are computed only because they are owed are computed in parts of so many tokens, not in single ones."""
@@ -82,7 +82,7 @@ class BatchWork:
         self._has_given_up = False
         self._must_wait = False
         self._left_owed = 0.0
-        self._max_held_places = max(1, limits.max_num_seqs // SMALL)
+        self._max_held_places = max(1, int(limits.max_num_seqs * max(1 / SMALL, 3 * limits.batch.share)))
         self._peaks = _Peaks()
         self._peaks_before = _Peaks()  # of the minute before
         self.step_time = StepTime()
@@ -120,7 +120,7 @@ class BatchWork:
         until so many are free, and of these nothing recent unless the band is down to what it may always hold."""
         if not len(self._band.running) or not self._lacks(num_blocks):
             return
-        victims = [sequence for sequence in reversed(list(self._band.running)) if self._may_give_up(sequence)]
+        victims = self._victims()
         if self._blocks.num_free + sum(len(sequence.block_table) for sequence in victims) < num_blocks:
             # Those whose tokens are pending can give up once these are known: until then they get no more.
             self._must_wait |= any(sequence.num_pending for sequence in self._band.running)
@@ -145,7 +145,8 @@ class BatchWork:
             if self._left_owed < DECODE_COST or self.num_held_places >= self._max_held_places:
                 break
             left -= self._pay(sequence, num_places, left)
-        if self._left_owed >= OWED_TOKENS and self.num_held_places < self._max_held_places:
+        num_paid = self._share.payable - self._left_owed
+        if self._share.owed - num_paid >= OWED_TOKENS and self.num_held_places < self._max_held_places:
             started = self._start_owed(num_places)
             if started is not None:
                 self._pay(started, num_places, left)
@@ -191,9 +192,9 @@ class BatchWork:
         if num_places <= self.num_held_places:
             self.num_held_places += 1
             return 0
-        if not sequence.is_decoding and self._left_owed < min(OWED_TOKENS, sequence.num_uncomputed):
+        if not sequence.is_decoding and self._share.owed < min(OWED_TOKENS, sequence.num_uncomputed):
             return 0
-        chunk = self._plan(sequence, min(left, int(self._left_owed)))
+        chunk = self._plan(sequence, min(left, max(int(self._left_owed), OWED_TOKENS)))
         if chunk is None:
             return 0
         self.num_held_places += 1
@@ -210,14 +211,16 @@ class BatchWork:
 
     def _start_owed(self, num_places: int) -> Sequence | None:
         """Start a sequence that is owed. Where that lacks a place or blocks, have interactive requests leave them."""
-        sequence = self._admission.next(self._small_tokens)
+        num_held = sum(sequence.max_length for sequence in self._band.running)
+        sequence = self._admission.next(self._small_tokens - num_held)
         if sequence is None or self._has_given_up:
             return None
         if num_places <= self.num_held_places:
             self.num_held_places += 1
             return None
         if not self._start(sequence, 0):
-            self.num_held_blocks = self._blocks.num_needed(sequence, sequence.may_reuse_prefix)
+            if len(self._interactive.running):  # else nobody is in the way
+                self.num_held_blocks = self._blocks.num_needed(sequence, sequence.may_reuse_prefix)
             return None
         return sequence
 
@@ -290,20 +293,27 @@ class BatchWork:
         while self._blocks.num_missing(sequence) and not self._blocks.grow(
             sequence, sequence.length, max_recent=self._max_recent()
         ):
-            running = list(self._band.running)
-            newer = running[running.index(sequence) + 1 :]
-            victim = next((other for other in reversed(newer) if self._may_give_up(other)), None)
-            if victim is None:
+            victims = self._victims(sequence)
+            if not victims:
                 return False
-            self._give_up(victim)
+            self._give_up(victims[0])
         return True
 
-    def _may_give_up(self, sequence: Sequence) -> bool:
-        """Not while its step is under way or planned, and not the oldest if the guaranteed share covers it."""
-        if sequence.num_pending or id(sequence) in self._planned:
-            return False
-        is_oldest = sequence is next(iter(self._band.running))
-        return not (is_oldest and self._share.share and sequence.max_length <= self._small_tokens)
+    def _victims(self, after: Sequence | None = None) -> list[Sequence]:
+        """Return the sequences that may give up their blocks, the newest first: not while their steps are under way or
+        planned, and not the oldest ones that the guaranteed share covers while interactive requests run. after: those
+        that are newer than this one."""
+        running = list(self._band.running)
+        is_covered = self._share.share > 0 and len(self._interactive.running) > 0
+        num_covered, left = 0, self._small_tokens if is_covered else 0
+        for sequence in running:
+            left -= sequence.max_length
+            if left < 0:
+                break
+            num_covered += 1
+        first = max(num_covered, 0 if after is None else running.index(after) + 1)
+        newest = reversed(running[first:])
+        return [s for s in newest if not s.num_pending and id(s) not in self._planned]
 
     def _give_up(self, sequence: Sequence) -> None:
         """Take blocks and slot of a sequence, which waits to be computed again."""

@@ -16,6 +16,8 @@ from collections.abc import Iterable
 from engine.scheduling.block_hashes import BlockHasher
 from engine.sequence import Sequence
 
+NEVER = -1
+
 
 class BlockManager:
     """Every block of block_size tokens is empty, cached (unused, with content) or owned by one or more sequences.
@@ -33,7 +35,8 @@ class BlockManager:
         self._old: OrderedDict[int, None] = OrderedDict()
         self._aging: OrderedDict[int, None] = OrderedDict()  # recent, from before the last call of `age`
         self._new: OrderedDict[int, None] = OrderedDict()  # recent, from after it
-        self._is_interactive = [False] * num_blocks  # an interactive request has used what the block holds
+        self._num_agings = 0
+        self._used_at = [NEVER] * num_blocks  # after how many agings interactive requests used what the block holds last
         self._references = [0] * num_blocks
         self._hash_of: list[bytes | None] = [None] * num_blocks
         self._block_of: dict[bytes, int] = {}
@@ -52,6 +55,7 @@ class BlockManager:
         """Note that a while has passed: cached blocks that were recent at the last call, too, are old now."""
         self._old.update(self._aging)
         self._aging, self._new = self._new, OrderedDict()
+        self._num_agings += 1
 
     def num_cached_tokens(self, sequence: Sequence) -> int:
         """How much of the sequence's beginning is in the cache: whole blocks, and never its last token, which has to be
@@ -83,7 +87,7 @@ class BlockManager:
         for block in prefix:
             self._uncache(block)
             self._references[block] += 1
-            self._is_interactive[block] |= not sequence.is_batch
+            self._note_use(block, sequence)
         sequence.block_table = prefix + [self._take() for _ in range(num_new)]
         sequence.num_computed = len(prefix) * self.block_size
         sequence.num_registered = len(prefix)
@@ -115,21 +119,21 @@ class BlockManager:
             if content not in self._block_of:  # else someone computed the same at the same time: one copy is enough
                 self._block_of[content] = block
                 self._hash_of[block] = content
-                self._is_interactive[block] = not sequence.is_batch
+                self._used_at[block] = NEVER
+                self._note_use(block, sequence)
         sequence.num_registered = num_full
 
     def release(self, sequence: Sequence) -> None:
         """Take the sequence's blocks back; registered ones stay cached while there is room."""
         for block in reversed(sequence.block_table):
             self._references[block] -= 1
+            self._note_use(block, sequence)
             if self._references[block]:
                 continue
             if self._hash_of[block] is None:
                 self._empty.append(block)
-            elif self._is_interactive[block]:
-                self._new[block] = None
             else:
-                self._batch[block] = None
+                self._place_of(block)[block] = None
         sequence.block_table = []
         sequence.num_computed = sequence.num_registered = 0
 
@@ -162,6 +166,18 @@ class BlockManager:
                 break
             prefix.append(block)
         return prefix
+
+    def _note_use(self, block: int, sequence: Sequence) -> None:
+        if not sequence.is_batch:
+            self._used_at[block] = self._num_agings
+
+    def _place_of(self, block: int) -> OrderedDict[int, None]:
+        """Return the place of a block that becomes cached; use by batch work makes nothing recent."""
+        used_at = self._used_at[block]
+        if used_at == NEVER:
+            return self._batch
+        num_agings_ago = self._num_agings - used_at
+        return (self._new, self._aging, self._old)[min(num_agings_ago, 2)]
 
     def _uncache(self, block: int) -> None:
         for place in (self._batch, self._old, self._aging, self._new):

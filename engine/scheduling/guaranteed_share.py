@@ -21,19 +21,19 @@ class GuaranteedShare:
 
     def __init__(self, share: float) -> None:
         self.share = share
-        self._owed = 0.0
+        self.owed = 0.0
         self._payment = LEAST_PAYMENT
 
     @property
     def payable(self) -> float:
         """What the next step should give to batch work, in service units, whatever else it has to do."""
-        return min(self._owed, self._payment)
+        return min(self.owed, self._payment)
 
     def count(self, interactive: float, batch: float, *, has_work: bool) -> None:
         """Note what a step did for either. has_work: there is batch work that has not ended."""
         if not has_work:
-            self._owed = 0.0
+            self.owed = 0.0
             return
         self._payment = max(LEAST_PAYMENT, PAYMENT_SHARES * self.share * (interactive + batch))
-        owed = self._owed + self.share * (interactive + batch) - batch
-        self._owed = min(max(owed, 0.0), MAX_PAYMENTS * self._payment)
+        owed = self.owed + self.share * (interactive + batch) - batch
+        self.owed = min(max(owed, 0.0), MAX_PAYMENTS * self._payment)
