@@ -99,7 +99,7 @@ class Sizes(msgspec.Struct, frozen=True):
 
     def draw(self, chance: random.Random) -> tuple[int, int]:
         """Return the tokens of one request."""
-        return chance.randint(self.prompt // 10, self.prompt), chance.randint(self.output // 10, self.output)
+        return tuple(chance.randint(max(most // 10, 1), most) for most in (self.prompt, self.output))  # type: ignore[return-value]
 
 
 def keep_fed(machine: Machine, tenants: list[str], sizes: Sizes, chance: random.Random) -> None:

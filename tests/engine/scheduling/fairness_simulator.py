@@ -54,7 +54,8 @@ class InstantSlots:
 class Simulator:
     """service: by tenant, what `fairness` says a tenant is charged, before weights. most_running: the largest
     sum of prompt and max_tokens over the sequences that ran at once. ahead: a step's results are taken after the next
-    one was launched. seconds_of: how long a step takes. landed: what the last results brought. plan: the last step."""
+    one was launched. seconds_of: how long a step takes. landed: what the last results brought. plan: the last step. hurry:
+    how fast the clock of the scheduler goes."""
 
     def __init__(
         self,
@@ -68,6 +69,7 @@ class Simulator:
         batch: BatchLimits = BatchLimits(),  # noqa: B008
     ) -> None:
         self.now = 1.0
+        self.hurry = 1.0
         self._ahead = ahead
         self._seconds_of = seconds_of
         self._flights: list[Plan] = []
@@ -84,7 +86,7 @@ class Simulator:
             batch=batch,
         )
         self.blocks = BlockManager(num_blocks, BLOCK_SIZE)
-        self.scheduler = Scheduler(self.blocks, self._slots, limits, clock=lambda: self.now)
+        self.scheduler = Scheduler(self.blocks, self._slots, limits, clock=lambda: self.now * self.hurry)
         self.service: dict[str, float] = defaultdict(float)
         self.outstanding: dict[str, int] = defaultdict(int)
         self.ttfts: dict[str, list[float]] = defaultdict(list)
