@@ -74,8 +74,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         Meta(
             ge=0,
             le=10,
-            description="Largest part by which work of the batch band may lengthen a step in which interactive requests "
-            "are computed.",
+            description="Largest part by which work of the batch band may lengthen a step in which interactive "
+            "requests are computed.",
         ),
     ] = 0.15
     batch_step_ms: Annotated[

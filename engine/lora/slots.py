@@ -22,9 +22,10 @@ class Slot(msgspec.Struct, eq=False):
     """adapter: None until it is on the device. staged: it is in the host tier and waits for its bytes.
 
     num_bytes: what it takes of the device's budget. since_s: when it was asked for. fresh: not used yet. closing: no
-    new users, empty after the last. for_batch: only batch work has asked for it. batch_references: of references, those of
-    batch work. last_interactive_s: when an interactive request used it last. is_wanted: it is closing because interactive
-    requests want its place, and batch work that uses it has to leave.
+    new users, empty after the last.
+    for_batch: only batch work has asked for it. batch_references: of references, those of batch work.
+    last_interactive_s: when an interactive request used it last. is_wanted: it is closing because interactive requests
+    want its place, and batch work that uses it has to leave.
     """
 
     index: int

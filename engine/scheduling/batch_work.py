@@ -1,15 +1,17 @@
 """What the batch band gets of each step: what interactive requests leave of it, and a small share in any case.
 
-Interactive requests are planned as if there were no batch work. What is left of the step's rows and tokens goes to batch
-work, as far as the step's time allows (`engine.scheduling.step_room`). A sequence of the band that gets no part in a
-step pauses: it keeps its blocks, and goes on in any later step.
+Interactive requests are planned as if there were no batch work. What is left of the step's rows and tokens goes to
+batch work, as far as the step's time allows (`engine.scheduling.step_room`). A sequence of the band that gets no part
+in a step pauses: it keeps its blocks, and goes on in any later step.
 
 - Memory. Batch work takes blocks that hold nothing recent of interactive requests, beyond half of all blocks, which it
-  may hold whatever these have left in the cache. It leaves as many free as those used at most in the last minutes. What interactive requests lack is taken from batch work, the newest sequence first: it
-  keeps its tokens, what it computed stays in the prefix cache while there is room, the rest is computed again.
-- Share. What the band is owed (`engine.scheduling.guaranteed_share`) it gets first, at the cost of interactive requests:
-  places in the step, tokens, time, and blocks that nobody uses. Only requests of at most SMALL of all blocks are covered,
-  and adapters only as far as they find a slot. The oldest of those that run keep their blocks, a SMALL-th of all.
+  may hold whatever these have left in the cache. It leaves as many free as these used at most in the last minutes. What
+  interactive requests lack is taken from batch work, the newest sequence first: it keeps its tokens, what it computed
+  stays in the prefix cache while there is room, the rest is computed again.
+- Share. What the band is owed (`engine.scheduling.guaranteed_share`) it gets first, at the cost of interactive
+  requests: places in the step, tokens, time, and blocks that nobody uses. Only requests of at most a SMALL-th of all
+  blocks are covered, and adapters only as far as they find a slot. The oldest of those that run keep their blocks, a
+  SMALL-th of all, while interactive requests run.
 - Order. Who goes first, and who is admitted, is decided by tenants' counters in the band; within a tenant by deadlines.
 """
 
@@ -34,12 +36,12 @@ from engine.scheduling.totals import Totals
 from engine.sequence import Chunk, Plan, Sequence, Status
 
 HALF = 2
-"""Half of all blocks batch work may hold even where they held what interactive requests have used of late. With less, busy
-minutes would leave it nothing: every prompt stays in the cache."""
+"""Half of all blocks batch work may hold even where they held what interactive requests have used of late. With less,
+busy minutes would leave it nothing: every prompt stays in the cache."""
 
 SMALL = 8
-"""The guaranteed share covers requests that need at most one SMALL-th of all blocks, and has at most one SMALL-th of the
-places of a step, or three times the share if that is more."""
+"""The guaranteed share covers requests that need at most one SMALL-th of all blocks, and has at most one SMALL-th of
+the places of a step, or three times the share if that is more."""
 
 OWED_TOKENS = 16
 """Prompts that are computed only because they are owed are computed in parts of so many tokens, not in single ones."""
@@ -159,13 +161,13 @@ class BatchWork:
             return
         load = StepLoad.of(decodes, prefills)
         room = StepRoom(self.step_time, load, self._limits.batch)
-        for chunk in self._planned.values():
-            _add(load, chunk)
+        for owed in self._planned.values():
+            _add(load, owed)
         paused: list[Sequence] = []
         for sequence in self._in_turn():
             if id(sequence) in self._planned or sequence.status is not Status.RUNNING:
                 continue
-            chunk = None
+            chunk: Chunk | None = None
             if num_places > 0 and left > 0 and (may_grow or not self._blocks.num_missing(sequence)):
                 chunk = self._fit(sequence, room, left)
             if chunk is None:
@@ -250,7 +252,9 @@ class BatchWork:
             left -= chunk.num_tokens
 
     def _num_spare(self) -> int:
-        """Blocks that stay free when a sequence starts."""
+        """Return how many blocks stay free when a sequence starts: none in an engine that has nothing else to do."""
+        if self._has_nothing_else:
+            return 0
         block_size = self._blocks.block_size
         num_ahead = 0
         for sequence in self._band.running:
@@ -259,8 +263,15 @@ class BatchWork:
         peak = max(self._peaks.num_blocks, self._peaks_before.num_blocks) - num_used
         return num_ahead + max(peak, len(self._interactive.running))
 
+    @property
+    def _has_nothing_else(self) -> bool:
+        return not self._planned and not len(self._interactive.running)
+
     def _max_recent(self) -> int:
-        """Return how many blocks that hold something recent of interactive requests may be taken."""
+        """Return how many blocks that hold something recent of interactive requests may be taken: in an engine that has
+        nothing else to do, all."""
+        if self._has_nothing_else:
+            return self._blocks.num_blocks
         num_held = sum(len(sequence.block_table) for sequence in self._band.running)
         return max(self._blocks.num_blocks // HALF - num_held, 0)
 

@@ -36,7 +36,9 @@ class BlockManager:
         self._aging: OrderedDict[int, None] = OrderedDict()  # recent, from before the last call of `age`
         self._new: OrderedDict[int, None] = OrderedDict()  # recent, from after it
         self._num_agings = 0
-        self._used_at = [NEVER] * num_blocks  # after how many agings interactive requests used what the block holds last
+        self._used_at = [
+            NEVER
+        ] * num_blocks  # after how many agings interactive requests used what the block holds last
         self._references = [0] * num_blocks
         self._hash_of: list[bytes | None] = [None] * num_blocks
         self._block_of: dict[bytes, int] = {}
@@ -68,9 +70,7 @@ class BlockManager:
         num_new = self._num_blocks_for(len(sequence.token_ids)) - len(prefix)
         return num_new + sum(not self._references[block] for block in prefix)
 
-    def start(
-        self, sequence: Sequence, num_spare: int, use_cache: bool, *, max_recent: int | None = None
-    ) -> bool:
+    def start(self, sequence: Sequence, num_spare: int, use_cache: bool, *, max_recent: int | None = None) -> bool:
         """Blocks for all tokens of a sequence that has none, its cached prefix counted as computed.
 
         False, and nothing changes, unless num_spare blocks stay free. max_recent: the most recent blocks of others that

@@ -1,4 +1,4 @@
-"""What batch work is owed: its guaranteed share of all service, however much interactive requests ask for. Numbers only.
+"""What batch work is owed: its guaranteed share of all service, whatever interactive requests ask for. Numbers only.
 
 While there is batch work, each step adds its share of the service done and takes off what batch work got. What is owed
 is never below zero: service that batch work got while nobody else wanted it is not held against it later.

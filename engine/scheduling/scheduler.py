@@ -154,7 +154,10 @@ class Scheduler:
         """Beyond what may run, a tenant holds at most as many places as it leaves free (Choudhury and Hahne, 1998:
         dynamic queue length thresholds), so that whoever floods the queue keeps nobody else out of it."""
         band, limits = self._requests.band_of(request), self._limits
-        num_alive, max_waiting = band.num_alive, limits.max_waiting if request.batch is None else limits.max_batch_waiting
+        num_alive, max_waiting = (
+            band.num_alive,
+            limits.max_waiting if request.batch is None else limits.max_batch_waiting,
+        )
         num_free = limits.max_num_seqs + max_waiting - num_alive - request.n
         num_mine = band.alive_by_tenant[request.tenant]
         if num_free >= max(0, num_mine + request.n - limits.max_num_seqs):
@@ -167,7 +170,9 @@ class Scheduler:
         `engine.scheduling.fairness`)."""
         for tenant, used in services.items():
             moved = used.adapter_bytes / self._limits.token_bytes
-            self._interactive.counters.charge_elsewhere(tenant, used.prompt_tokens + DECODE_COST * used.completion_tokens + moved)
+            self._interactive.counters.charge_elsewhere(
+                tenant, used.prompt_tokens + DECODE_COST * used.completion_tokens + moved
+            )
 
     def find(self, request_id: str) -> RequestGroup | None:
         return self._requests.find(request_id)

@@ -129,4 +129,6 @@ class StepTime:
 
 
 def _features(load: StepLoad) -> NDArray[np.float64]:
-    return np.array([1.0, load.num_rows, load.num_prompt_tokens, load.num_context_tokens]) / UNITS
+    features: NDArray[np.float64] = np.array([1.0, load.num_rows, load.num_prompt_tokens, load.num_context_tokens])
+    features /= UNITS
+    return features

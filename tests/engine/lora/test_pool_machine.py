@@ -76,7 +76,9 @@ class PoolMachine(RuleBasedStateMachine):
         """Return the adapters that only an interactive request may replace, as long as none waits."""
         if any(key not in self.pool.resident for key in self.waiting):
             return set()
-        return {slot.key for slot in self.pool.slots if slot.last_interactive_s > self.now_s - RECENT_S and not slot.closing}
+        return {
+            slot.key for slot in self.pool.slots if slot.last_interactive_s > self.now_s - RECENT_S and not slot.closing
+        }
 
     @precondition(lambda self: self.waiting)
     @rule(data=st.data())

@@ -71,7 +71,9 @@ class Machine(Simulator):
         self.now += seconds
 
     def _seconds(self, plan: Plan) -> float:
-        return self._costs.seconds(StepLoad.of(plan.decodes, plan.prefills)) * (1 + self._chance.uniform(0, self._noise))
+        return self._costs.seconds(StepLoad.of(plan.decodes, plan.prefills)) * (
+            1 + self._chance.uniform(0, self._noise)
+        )
 
     def _note_running(self, plan: Plan) -> None:
         super()._note_running(plan)

@@ -54,8 +54,8 @@ class InstantSlots:
 class Simulator:
     """service: by tenant, what `fairness` says a tenant is charged, before weights. most_running: the largest
     sum of prompt and max_tokens over the sequences that ran at once. ahead: a step's results are taken after the next
-    one was launched. seconds_of: how long a step takes. landed: what the last results brought. plan: the last step. hurry:
-    how fast the clock of the scheduler goes."""
+    one was launched. seconds_of: how long a step takes. landed: what the last results brought. plan: the last step.
+    hurry: how fast the clock of the scheduler goes."""
 
     def __init__(
         self,

@@ -25,7 +25,11 @@ def interactive_plans(seed: int, *, beside_batch: bool) -> tuple[Plans, int]:
     """Return what each step computes of interactive requests, and how many tokens of batch work were generated. Prompts
     differ, so that no request finds what another one left."""
     chance, other = random.Random(seed), random.Random(seed)
-    num_blocks, max_num_seqs, max_batched_tokens = other.choice((30, 60, 200)), other.randint(2, 6), other.choice((64, 256))
+    num_blocks, max_num_seqs, max_batched_tokens = (
+        other.choice((30, 60, 200)),
+        other.randint(2, 6),
+        other.choice((64, 256)),
+    )
     machine = Machine(
         StepCosts(1e-3, 1e-6, 0.0, 0.0),
         msgspec.structs.replace(GPU_BAND, share=0.0, lengthening=10.0),
@@ -250,8 +254,8 @@ def late_batches(num_batches: int, seed: int) -> tuple[int, int]:
     """Return how many batches of a random stream miss 24 hours beside endless interactive load though the band's share
     allows it, and how many it allows: those that were in time if all were served one after the other by deadlines.
 
-    Seven tenants' lines are sent in order of deadlines, as many as the engine wants. What a batch can still rest is told
-    as a dispatcher would: after the work of all with earlier deadlines, at the rate that the share gives.
+    Seven tenants' lines are sent in order of deadlines, some at a time. What a batch can still rest is told as a
+    dispatcher would: after the work of all with earlier deadlines, at the rate that the share gives.
     """
     chance = random.Random(seed)
     rate = 0.95 * rate_of_share(chance)

@@ -1,7 +1,7 @@
 """No token is lost, repeated or read from the wrong block, whatever arrives, aborts or runs out of memory.
 
-Requests of several tenants and of both bands share prompts, adapters (of which new versions appear), choices, drafts that are often
-wrong, and far too little memory; each must get exactly what it gets alone.
+Requests of several tenants and of both bands share prompts, adapters (of which new versions appear), choices, drafts
+that are often wrong, and far too little memory; each must get exactly what it gets alone.
 """
 
 from __future__ import annotations
@@ -134,7 +134,9 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.versions = [0, 0, 0]
 
     @initialize(
-        num_blocks=st.sampled_from((12, 40)), num_drafts=st.sampled_from((0, 3)), share=st.sampled_from((0.0, 0.02, 0.3))
+        num_blocks=st.sampled_from((12, 40)),
+        num_drafts=st.sampled_from((0, 3)),
+        share=st.sampled_from((0.0, 0.02, 0.3)),
     )
     def use_memory(self, num_blocks: int, num_drafts: int, share: float = 0.02) -> None:
         """Little makes preemptions and evictions, more lets prefixes be found again."""
