@@ -57,13 +57,13 @@ def interactive_plans(seed: int, *, beside_batch: bool) -> tuple[Plans, int]:
 
 def test_every_step_computes_of_interactive_requests_what_it_would_without_batch_work(full: bool) -> None:
     num_batch_tokens = 0
-    for seed in range(300 if full else 12):
+    for seed in range(300 if full else 4):
         alone, none = interactive_plans(seed, beside_batch=False)
         beside, some = interactive_plans(seed, beside_batch=True)
         assert none == 0
         assert beside == alone, f"seed {seed}"
         num_batch_tokens += some
-    assert num_batch_tokens > 1_000
+    assert num_batch_tokens > 300
 
 
 @pytest.mark.parametrize("name", MACHINES)
@@ -71,7 +71,7 @@ def test_steps_are_lengthened_by_a_share_beside_interactive_requests_and_bounded
     costs, band = MACHINES[name]
     machine = Machine(costs, msgspec.structs.replace(band, share=0.0), noise=0.05)
     chance = random.Random(0)
-    while len(machine.seconds_alone) < 250 or len(machine.seconds_beside) < 250:
+    while len(machine.seconds_alone) < 150 or len(machine.seconds_beside) < 150:
         keep_fed(machine, ["a", "b"], Sizes(), chance)
         if machine.now % 6 < 1 and machine.outstanding["t"] < 6:
             machine.send("t", *Sizes().draw(chance))
@@ -168,7 +168,7 @@ def test_under_endless_interactive_load_batch_work_gets_its_share(limit: str, sh
         max_batched_tokens=128 if limit == "tokens" else 2_048,
     )
     chance = random.Random(4)
-    for _ in range(4_000 if full else 700):
+    for _ in range(4_000 if full else 250):
         while machine.outstanding["t"] < 80:
             machine.send("t", *Sizes().draw(chance))
         while machine.num_batch < 10:
@@ -177,7 +177,7 @@ def test_under_endless_interactive_load_batch_work_gets_its_share(limit: str, sh
         machine.scheduler.check_integrity()
     gained = machine.service_of[True] / sum(machine.service_of.values())
     lost = machine.scheduler.totals.batch_recomputed_tokens
-    assert gained >= 0.95 * share
+    assert gained >= 0.9 * share
     assert lost <= 0.02 * machine.service_of[True]
     assert limit == "time" or gained <= 0.5
 
@@ -190,14 +190,14 @@ def test_twenty_batches_of_one_tenant_get_what_one_of_another_gets(is_busy: bool
     sizes = {"many": Sizes(), "one": Sizes(100, 120), "embeds": Sizes(300, 10)}
     got: dict[str, float] = defaultdict(float)
     before: dict[str, float] = {}
-    while machine.now < 21:
+    while machine.now < 7:
         for tenant, num in (("many", 160), ("one", 60), ("embeds", 60)):
             while machine.outstanding[tenant] < num:
                 machine.send_batch(tenant, *sizes[tenant].draw(chance))
         while is_busy and machine.outstanding["t"] < 30:
             machine.send("t", *Sizes().draw(chance))
         machine.step()
-        if not before and machine.now > 3:
+        if not before and machine.now > 2:
             before = dict(machine.service)
     for tenant in sizes:
         got[tenant] = machine.service[tenant] - before[tenant]
@@ -297,6 +297,6 @@ def stream(num_batches: int, rate: float, chance: random.Random) -> Iterator[Lin
 
 
 def test_batches_are_done_within_24_hours_where_the_share_of_the_capacity_allows(full: bool) -> None:
-    num_late, num_allowed = late_batches(10_000 if full else 150, seed=6)
-    assert num_allowed > (5_000 if full else 100)
+    num_late, num_allowed = late_batches(10_000 if full else 40, seed=6)
+    assert num_allowed > (5_000 if full else 30)
     assert not num_late
