@@ -7,8 +7,7 @@
     running_set     those that run, and who gives way when memory runs out
     band            the requests of one band, interactive or batch
     batch_work      what the batch band gets of a step
-    step_time       how long a step takes, learned
-    step_room       what of a step's time is left for batch work
+    step_time       how long a step takes, learned, and what of that is left for batch work
     guaranteed_share  what batch work is owed
     admission       who may start: memory, adapter slots, fairness
     fairness        service per tenant by weight (virtual token counters)

@@ -1,7 +1,7 @@
 """What the batch band gets of each step: what interactive requests leave of it, and a small share in any case.
 
 Interactive requests are planned as if there were no batch work. What is left of the step's rows and tokens goes to
-batch work, as far as the step's time allows (`engine.scheduling.step_room`). A sequence of the band that gets no part
+batch work, as far as the step's time allows (`engine.scheduling.step_time`). A sequence of the band that gets no part
 in a step pauses: it keeps its blocks, and goes on in any later step.
 
 - Memory. Batch work takes blocks that hold nothing recent of interactive requests, beyond half of all blocks, which it
@@ -30,8 +30,7 @@ from engine.scheduling.guaranteed_share import GuaranteedShare
 from engine.scheduling.limits import Limits
 from engine.scheduling.matcher_time import MatcherTime
 from engine.scheduling.running_set import AdapterSlots
-from engine.scheduling.step_room import StepRoom
-from engine.scheduling.step_time import StepLoad, StepTime
+from engine.scheduling.step_time import StepLoad, StepRoom, StepTime
 from engine.scheduling.totals import Totals
 from engine.sequence import Chunk, Plan, Sequence, Status
 
