@@ -136,8 +136,11 @@ def _features(load: StepLoad) -> NDArray[np.float64]:
 
 
 class StepRoom:
-    """What is left of one step for batch work. Beside interactive requests a step is lengthened by a share, alone it has a bound. A first row always fits alone,
-    so that work gets on however slow the device is. Beside others nothing fits before any step was seen."""
+    """What is left of one step for batch work.
+
+    Beside interactive requests a step is lengthened by a share, alone it has a bound. A first row always fits alone, so
+    that work gets on however slow the device is. Beside others nothing fits before any step was seen.
+    """
 
     def __init__(self, step_time: StepTime, load: StepLoad, limits: BatchLimits) -> None:
         """load: of the interactive requests in the step. Whatever is added to it takes up room."""
