@@ -101,7 +101,7 @@ class EngineCore:
     def run(self) -> None:
         """Until drained. A fault outside a step, in what is done beside it, or of a lost device ends the process: the
         supervisor starts a fresh one."""
-        while not (self._draining and not self._scheduler.num_running and not self._scheduler.num_waiting):
+        while not (self._draining and self._scheduler.is_empty):
             self.turn()
         self.close()
 
@@ -281,7 +281,9 @@ class EngineCore:
             return
         outputs = self._scheduler.commit(flight.plan, results)
         now_s = time.perf_counter()
-        self._statistics.count_step(now_s - max(flight.start_s, self._landed_s))
+        seconds = now_s - max(flight.start_s, self._landed_s)
+        self._statistics.count_step(seconds)
+        self._scheduler.note_step(flight.plan, seconds)
         self._landed_s = now_s
         self._post(outputs)
 

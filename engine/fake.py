@@ -16,6 +16,7 @@ import signal
 import struct
 import threading
 import time
+from collections import Counter
 from pathlib import Path
 from typing import BinaryIO
 
@@ -47,6 +48,7 @@ from engine.protocol import (
 from engine.server import EngineServer
 
 BLOCK_SIZE = 16
+BATCH_WANTED = 16
 MAX_SEEN_PREFIXES = 4096
 UNSUPPORTED_WORD = "unsupported"
 PROBE_TOKENS = 8
@@ -292,8 +294,13 @@ class FakeCore:
             tenant = running.request.tenant
             num_running = tenants[tenant].num_running if tenant in tenants else 0
             tenants[tenant] = TenantStats(num_running + 1, 0, 0.0)
+        by_band: Counter[bool] = Counter()
+        for running in self._running.values():
+            by_band[running.request.batch is not None] += running.num_running
         return EngineStats(
-            num_running=sum(running.num_running for running in self._running.values()),
+            num_running=by_band[False],
+            num_batch_running=by_band[True],
+            num_batch_wanted=BATCH_WANTED,
             prompt_tokens_total=self._num_prompt_tokens,
             generation_tokens_total=self._num_tokens,
             adapter_loads_total=self._num_loads,

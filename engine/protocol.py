@@ -110,6 +110,15 @@ class SamplingParams(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unk
     grammar: Grammar | None = None
 
 
+class BatchTerms(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """Puts a request into the batch band, which is computed in what interactive requests leave of each step."""
+
+    slack_s: float | None = None
+    """Seconds that the work of which the request is a part can still rest and meet its deadline: the time to the
+    deadline less what the rest of the work takes. In its last hour the request's weight in the band grows. None: the
+    work has no deadline."""
+
+
 class GenerateRequest(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """One prompt, and `n` completions of it to generate; or, with pooling, its embedding and no completion.
 
@@ -134,6 +143,7 @@ class GenerateRequest(msgspec.Struct, frozen=True, omit_defaults=True, forbid_un
     attempt: int = 0
     meter: bytes = b""
     predicted_token_ids: list[int] = []
+    batch: BatchTerms | None = None
 
 
 class Usage(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -235,7 +245,8 @@ class TenantStats(msgspec.Struct, frozen=True, array_like=True):
     num_running: int
     num_waiting: int
     service: float
-    """The tenant's virtual counter of the service that it got: token units divided by the weights of its requests."""
+    """The tenant's virtual counter of the service that it got: token units divided by the weights of its requests; that
+    of its interactive requests while it has any, else that of the batch band."""
 
 
 class EngineStats(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -243,15 +254,30 @@ class EngineStats(msgspec.Struct, frozen=True, omit_defaults=True):
     started."""
 
     num_running: int = 0
-    """Choices that are being computed."""
+    """Interactive choices that are being computed."""
     num_waiting: int = 0
-    """Choices that wait to be computed."""
+    """Interactive choices that wait to be computed."""
+    num_batch_running: int = 0
+    """Choices of the batch band that hold memory, those that pause in favour of interactive ones included."""
+    num_batch_waiting: int = 0
+    """Choices of the batch band that wait to be computed."""
+    num_batch_wanted: int = 0
+    """Choices of the batch band that the engine wants to hold, running and waiting, so as never to run out of them
+    between two heartbeats."""
     kv_blocks_used: int = 0
     kv_blocks_total: int = 0
     preemptions_total: int = 0
     prompt_tokens_total: int = 0
     """Prompt tokens computed. Tokens that are computed again after a preemption count again."""
     generation_tokens_total: int = 0
+    batch_prompt_tokens_total: int = 0
+    """Tokens of `prompt_tokens_total` that were computed for the batch band."""
+    batch_generation_tokens_total: int = 0
+    """Tokens of `generation_tokens_total` that were generated for the batch band."""
+    batch_preemptions_total: int = 0
+    """Times that a choice of the batch band gave its memory or its adapter's slot up to others."""
+    batch_recomputed_tokens_total: int = 0
+    """Tokens of the batch band that were computed again after that."""
     step_seconds_total: float = 0.0
     """Seconds that all steps took together."""
     step_counts: list[int] = []
@@ -446,6 +472,9 @@ class Heartbeat(msgspec.Struct, frozen=True, tag="heartbeat", omit_defaults=True
 
     sequence: int
     stats: EngineStats | None = None
+    batch_credit: int = 0
+    """From the engine: how many choices of the batch band this gateway may submit until the next heartbeat. An engine
+    that knows no such band sends none."""
     elsewhere: dict[str, Service] = {}
     """From the gateway: by tenant, what its own requests used on the pool's other replicas since its last heartbeat."""
 

@@ -6,6 +6,7 @@ No torch, and no behavior but what follows from the fields.
 from __future__ import annotations
 
 import enum
+from math import inf
 from typing import Protocol
 
 import msgspec
@@ -62,6 +63,7 @@ class Sequence(msgspec.Struct, eq=False):
     matcher: what holds the completion to the request's grammar, once that is compiled. drafter: where it speculates.
     prompt_logprobs, pooled: gathered over the chunks of the prompt (see `ChunkResult`) until they are sent.
     num_kept_tokens: set by an abort, how many completion tokens count; None counts all.
+    num_given_up: how many tokens were computed when it gave its blocks up last, until it starts again.
     Times are of the monotonic clock, in seconds; 0 means not yet. adapter_wait_since_s: when it was first passed over
     at admission because its adapter was not resident.
     """
@@ -86,6 +88,7 @@ class Sequence(msgspec.Struct, eq=False):
     num_draft_tokens: int = 0
     num_accepted_drafts: int = 0
     num_kept_tokens: int | None = None
+    num_given_up: int = 0
     adapter_wait_since_s: float = 0.0
     started_s: float = 0.0
     first_token_s: float = 0.0
@@ -93,6 +96,20 @@ class Sequence(msgspec.Struct, eq=False):
     @property
     def request_id(self) -> str:
         return self.request.request_id
+
+    @property
+    def is_batch(self) -> bool:
+        """Whether its request is of the batch band."""
+        return self.request.batch is not None
+
+    @property
+    def turn(self) -> tuple[float, float]:
+        """What orders it among the waiting sequences of its tenant: in the batch band the moment from which its work
+        cannot rest any more, if it has one, then its arrival."""
+        if self.request.batch is None:
+            return 0.0, self.arrived_s
+        slack_s = self.request.batch.slack_s
+        return inf if slack_s is None else self.arrived_s + slack_s, self.arrived_s
 
     @property
     def num_prompt_tokens(self) -> int:
@@ -107,6 +124,11 @@ class Sequence(msgspec.Struct, eq=False):
     def length(self) -> int:
         """In tokens, pending ones included."""
         return len(self.token_ids) + self.num_pending
+
+    @property
+    def max_length(self) -> int:
+        """In tokens, with all that are to come."""
+        return self.num_prompt_tokens + self.request.sampling.max_tokens
 
     @property
     def num_uncomputed(self) -> int:

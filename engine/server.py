@@ -11,6 +11,7 @@ import math
 import time
 import uuid
 from collections import deque
+from collections.abc import Iterator
 
 import msgspec
 import zmq
@@ -64,6 +65,7 @@ class Session(msgspec.Struct):
     database_id: str
     last_heard_s: float
     num_in_flight: int = 0
+    """Interactive requests: the scheduler bounds those of the batch band."""
     heartbeats_sent: int = 0
     outbox: deque[bytes] = msgspec.field(default_factory=deque)
 
@@ -75,6 +77,8 @@ class InFlight(msgspec.Struct, frozen=True):
     database_id: str
     attempt: int
     meter: bytes
+    num_batch_choices: int
+    """Its choices if it is of the batch band, else 0."""
 
 
 class EngineServer:
@@ -225,15 +229,18 @@ class EngineServer:
         error = None
         if self._draining:
             error = EngineError("draining", "the engine is shutting down", retry_after_s=5.0)
-        elif session.num_in_flight >= self._credits:
+        elif request.batch is None and session.num_in_flight >= self._credits:
             error = EngineError("queue_full", f"more than {self._credits} requests in flight", retry_after_s=1.0)
         elif request.request_id in self._in_flight:
             error = EngineError("invalid_request", f"request_id {request.request_id} is already running")
         if error is not None:
             usage = Usage(prompt_tokens=0, completion_tokens=0)
             return self._send(gateway, StepOutputs(finals=[Final(request.request_id, "error", usage, error)]))
-        session.num_in_flight += 1
-        self._in_flight[request.request_id] = InFlight(gateway, session.database_id, request.attempt, request.meter)
+        num_batch_choices = 0 if request.batch is None else request.n
+        session.num_in_flight += not num_batch_choices
+        self._in_flight[request.request_id] = InFlight(
+            gateway, session.database_id, request.attempt, request.meter, num_batch_choices
+        )
         return self._mailbox.command(request)
 
     # what the stepping thread says
@@ -270,7 +277,7 @@ class EngineServer:
     def _keep_usage(self, flight: InFlight, final: Final) -> None:
         session = self._sessions.get(flight.gateway)
         if session is not None:
-            session.num_in_flight -= 1
+            session.num_in_flight -= not flight.num_batch_choices
         if not flight.database_id:
             return  # a probe, which nobody bills
         record = UsageRecord(final.request_id, flight.attempt, final.finish_reason, final.usage, flight.meter)
@@ -322,11 +329,12 @@ class EngineServer:
             ended_prompt_tokens_total=self._usage.num_prompt_tokens,
             ended_completion_tokens_total=self._usage.num_completion_tokens,
         )
+        batch_credits = self._batch_credits()
         for gateway, session in list(self._sessions.items()):
             if now_s - session.last_heard_s > HEARTBEAT_INTERVAL_S * HEARTBEATS_MISSED:
                 self._forget(gateway, f"missed {HEARTBEATS_MISSED} heartbeats")
                 continue
-            self._send(gateway, Heartbeat(session.heartbeats_sent, stats))
+            self._send(gateway, Heartbeat(session.heartbeats_sent, stats, next(batch_credits)))
             session.heartbeats_sent += 1
         self._hand_over_usage()
         if self._sessions:
@@ -334,6 +342,15 @@ class EngineServer:
         elif self._unattended_s and now_s - self._attended_at_s > self._unattended_s and not self._drain_requested:
             log.warning("nobody has been connected for %g s: ending", self._unattended_s)
             self._drain_requested = True
+
+    def _batch_credits(self) -> Iterator[int]:
+        """Share out among the gateways what the engine wants of the batch band beyond what it holds."""
+        num_held = sum(flight.num_batch_choices for flight in self._in_flight.values())
+        num_left = 0 if self._draining else max(self._stats.num_batch_wanted - num_held, 0)
+        for num_others in reversed(range(len(self._sessions))):
+            share = -(-num_left // (num_others + 1))
+            num_left -= share
+            yield share
 
     def _forget(self, gateway: bytes, why: str) -> None:
         """End a session: abort what it runs and let other gateways take its usage."""

@@ -28,12 +28,14 @@ from engine.probes import Probes
 from engine.protocol import EngineLimits
 from engine.sampling.sampler import Sampler
 from engine.scheduling.block_manager import BlockManager
-from engine.scheduling.limits import Limits
+from engine.scheduling.limits import BatchLimits, Limits
 from engine.scheduling.scheduler import Scheduler
 from engine.server import EngineServer
 from engine.statistics import Statistics
 
 log = logging.getLogger(__name__)
+
+GPU_BATCH_STEP_MS, CPU_BATCH_STEP_MS = 30.0, 50.0
 
 
 def build_engine(config: EngineConfig) -> tuple[EngineCore, EngineServer]:
@@ -88,7 +90,8 @@ def build_core(
     host = HostTier(config.adapter_host_bytes, pinned=device.pin)
     pool = build_adapter_pool(config, model, dtype, device, host, mailbox)
     blocks = BlockManager(device.num_blocks, config.block_size)
-    scheduler = Scheduler(blocks, pool, scheduler_limits(config, model, dtype, device.max_model_len), time.monotonic)
+    bounds = scheduler_limits(config, model, dtype, device.max_model_len, where)
+    scheduler = Scheduler(blocks, pool, bounds, time.monotonic)
     compiler = GrammarCompiler(
         config.model_dir, model.vocab_size, model.eos_token_ids, wake=lambda: mailbox.command(Wake())
     )
@@ -131,7 +134,9 @@ def build_adapter_pool(
     )
 
 
-def scheduler_limits(config: EngineConfig, model: ModelConfig, dtype: torch.dtype, max_model_len: int) -> Limits:
+def scheduler_limits(
+    config: EngineConfig, model: ModelConfig, dtype: torch.dtype, max_model_len: int, where: torch.device
+) -> Limits:
     return Limits(
         max_num_seqs=config.max_num_seqs,
         max_batched_tokens=config.max_batched_tokens,
@@ -141,6 +146,20 @@ def scheduler_limits(config: EngineConfig, model: ModelConfig, dtype: torch.dtyp
         eos_token_ids=frozenset(model.eos_token_ids),
         token_bytes=kv_token_bytes(model, dtype),
         num_draft_tokens=config.num_draft_tokens,
+        batch=batch_limits(config, where),
+    )
+
+
+def batch_limits(config: EngineConfig, where: torch.device) -> BatchLimits:
+    """Return what the batch band may take of an engine on this device."""
+    step_ms, num_one_row_steps = float(config.batch_step_ms), 0.0
+    if not config.batch_step_ms:
+        step_ms, num_one_row_steps = (GPU_BATCH_STEP_MS, 0.0) if where.type == "cuda" else (CPU_BATCH_STEP_MS, 2.0)
+    return BatchLimits(
+        lengthening=config.batch_lengthening,
+        step_s=step_ms / 1e3,
+        num_one_row_steps=num_one_row_steps,
+        share=config.batch_share,
     )
 
 

@@ -69,6 +69,31 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         Positive,
         Meta(description="Requests that may wait in the engine's queue; one tenant gets at most half of the queue."),
     ] = 512
+    batch_lengthening: Annotated[
+        float,
+        Meta(
+            ge=0,
+            le=10,
+            description="Largest part by which work of the batch band may lengthen a step in which interactive "
+            "requests are computed.",
+        ),
+    ] = 0.15
+    batch_step_ms: Annotated[
+        Count,
+        Meta(
+            description="Longest step in milliseconds, as predicted, of the batch band alone: who arrives waits for no "
+            "longer one (0: 30 on a GPU, on a CPU 50 or twice a step of one sequence if that is longer)."
+        ),
+    ] = 0
+    batch_share: Annotated[
+        float,
+        Meta(
+            ge=0,
+            le=0.5,
+            description="Part of the engine's service that the batch band gets while it has work, however many "
+            "interactive requests there are.",
+        ),
+    ] = 0.02
     num_threads: Annotated[
         Count,
         Meta(

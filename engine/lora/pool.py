@@ -5,6 +5,10 @@ adapter to the host tier (`engine.lora.loader`), where it waits until its bytes 
 scarce one is loaded at a time. An adapter in use is never evicted, a pinned one neither, and one that was just loaded
 not before its first use. Whoever waits is served in order of asking.
 
+Batch work waits behind all others, one load at a time, and gets no place of an adapter that interactive requests have
+used of late (`engine.lora.slots`). What it uses alone is given back at once when these want the place: it is told to
+leave (`wants_back`).
+
 The wait for a slot is bounded: after PATIENCE_S every waiter closes one more of the slots used least recently, which
 then take no new users and fall free when their last one ends. With S slots that are not pinned, D the longest time that
 a request holds a slot and L the longest load, the k-th in line waits at most PATIENCE_S + ceil(k / S) * D + k * L.
@@ -30,6 +34,9 @@ from engine.protocol import EngineError
 log = logging.getLogger(__name__)
 
 PATIENCE_S = 0.5
+BATCH_PATIENCE_S = 10.0
+"""After this long batch work that waits for an adapter closes a slot that batch work alone uses."""
+
 NOT_LOADED = "the engine could not load the adapter"
 """To clients. Why is in the log: it names the store, and content that may be another tenant's."""
 
@@ -77,6 +84,7 @@ class AdapterPool:
         self._clock = clock
         self.slots = Slots(max_adapters, max_bytes, vacate)
         self._wanted: OrderedDict[str, float] = OrderedDict()  # without a slot yet, and since when
+        self._batch_wanted: OrderedDict[str, float] = OrderedDict()  # by batch work alone
         self._ended: queue.SimpleQueue[_Ended] = queue.SimpleQueue()
         self._arrived: list[Arrival] = []
         self._largest = 0  # bytes of the largest adapter seen
@@ -88,12 +96,12 @@ class AdapterPool:
     @property
     def num_waiting(self) -> int:
         """Adapters that were asked for and are not there: in line for a slot, or loading into one."""
-        return len(self._wanted) + self.slots.num_loading
+        return len(self._wanted) + len(self._batch_wanted) + self.slots.num_loading
 
     @property
     def waiting(self) -> list[str]:
         """The adapters of `num_waiting`: those that load, then those in line."""
-        return [*(slot.key for slot in self.slots if slot.adapter is None), *self._wanted]
+        return [*(slot.key for slot in self.slots if slot.adapter is None), *self._wanted, *self._batch_wanted]
 
     @property
     def resident(self) -> list[str]:
@@ -114,13 +122,14 @@ class AdapterPool:
         assert adapter is not None
         return adapter
 
-    def request(self, key: str) -> bool:
+    def request(self, key: str, *, for_batch: bool = False) -> bool:
         """True if the adapter is ready for a new user; else it is loading, or waits for a slot, after this call."""
         slot = self.slots.find(key)
         if slot is None or slot.closing:
-            self._wanted.setdefault(key, self._clock())
+            self._want(key, self._clock(), for_batch)
             self._go_on()
             return False
+        slot.for_batch &= for_batch
         return slot.adapter is not None
 
     def pin(self, key: str) -> bool:
@@ -138,6 +147,7 @@ class AdapterPool:
         """Nobody waits for this adapter any more: it needs no slot, or may be evicted like any other."""
         if key not in self.slots.pinned:
             self._wanted.pop(key, None)
+            self._batch_wanted.pop(key, None)
         slot = self.slots.find(key)
         if slot is not None:
             slot.fresh = False
@@ -152,25 +162,31 @@ class AdapterPool:
             self.arrivals()
         raise RuntimeError(f"adapter {key} could not be loaded")
 
-    def acquire(self, key: str) -> int | None:
+    def acquire(self, key: str, *, for_batch: bool = False) -> int | None:
         """See `running_set.AdapterSlots`."""
-        if not self.request(key):
+        if not self.request(key, for_batch=for_batch):
             return None
         slot = self.slots.find(key)
         assert slot is not None
         slot.references += 1
-        slot.last_used_s = self._clock()
+        slot.batch_references += for_batch
+        self._note_use(slot, for_batch)
         slot.fresh = False
         return slot.index
 
-    def release(self, index: int) -> None:
+    def release(self, index: int, *, for_batch: bool = False) -> None:
         slot = self.slots.at(index)
         assert slot.references > 0
         slot.references -= 1
-        slot.last_used_s = self._clock()
+        slot.batch_references -= for_batch
+        self._note_use(slot, for_batch)
         if slot.closing and not slot.references:
             self.slots.empty(slot)
         self._go_on()
+
+    def wants_back(self, index: int) -> bool:
+        """See `running_set.AdapterSlots`."""
+        return self.slots.at(index).is_wanted
 
     def unpin(self, key: str) -> None:
         """It may be evicted like any other, once nobody uses it."""
@@ -181,6 +197,7 @@ class AdapterPool:
         """False if it is still loading or in use: then it leaves with its last user, and takes no new one."""
         self.slots.pinned.discard(key)
         self._wanted.pop(key, None)
+        self._batch_wanted.pop(key, None)
         slot = self.slots.find(key)
         if slot is None:
             return True
@@ -205,7 +222,22 @@ class AdapterPool:
     def check_integrity(self, num_users: int) -> None:
         """num_users: sequences that hold a slot. Run by tests after every step."""
         self.slots.check_integrity(num_users)
-        assert all(slot.closing for key in self._wanted if (slot := self.slots.find(key)) is not None)
+        wanted = [*self._wanted, *self._batch_wanted]
+        assert len(set(wanted)) == len(wanted)
+        assert all(slot.closing for key in wanted if (slot := self.slots.find(key)) is not None)
+
+    def _want(self, key: str, since_s: float, for_batch: bool) -> None:
+        """Put an adapter in line, at its place of before if it is there already."""
+        if not for_batch:
+            self._batch_wanted.pop(key, None)
+            self._wanted.setdefault(key, since_s)
+        elif key not in self._wanted:
+            self._batch_wanted.setdefault(key, since_s)
+
+    def _note_use(self, slot: Slot, for_batch: bool) -> None:
+        slot.last_used_s = self._clock()
+        if not for_batch:
+            slot.last_interactive_s = slot.last_used_s
 
     def _take(self, ended: _Ended) -> None:
         """One thing that the loading thread did."""
@@ -232,7 +264,7 @@ class AdapterPool:
 
     def _settle(self, slot: Slot, adapter: LoadedAdapter) -> None:
         slot.adapter = adapter
-        slot.last_used_s = self._clock()
+        self._note_use(slot, slot.for_batch)
         self.num_loads += 1
         self.num_load_bytes += adapter.num_bytes
         pinned = self.slots.pinned
@@ -242,10 +274,11 @@ class AdapterPool:
 
     def _go_on(self) -> None:
         """Admit who is staged, then reserve slots for those who wait, in order, as far as bytes and slots go."""
+        now_s = self._clock()
         for slot in self._staged():
             adapter = slot.staged
             assert adapter is not None
-            if not self.slots.make_room(adapter.num_bytes):
+            if not self.slots.make_room(adapter.num_bytes, now_s, for_batch=slot.for_batch):
                 break
             slot.staged, slot.num_bytes = None, adapter.num_bytes
             if self._to_device is None:
@@ -255,30 +288,68 @@ class AdapterPool:
         for key, since_s in list(self._wanted.items()):
             if self.slots.find(key) is not None:
                 continue  # still closing; it comes back once it is gone
-            if not self._may_load() or not self.slots.reserve(key, since_s):
+            if not self._may_load() or not (self._reserve(key, since_s) or self._reserve_of_batch(key, since_s)):
                 break
-            del self._wanted[key]
-            self._executor.submit(self._run, key, partial(self._load, key), False)
+            self._start_load(self._wanted, key)
+        if not self._wanted and not any(slot.for_batch and slot.adapter is None for slot in self.slots):
+            for key, since_s in list(self._batch_wanted.items()):
+                if self.slots.find(key) is not None:
+                    continue
+                if self._may_load(for_batch=True) and self._reserve(key, since_s, for_batch=True):
+                    self._start_load(self._batch_wanted, key)
+                break
         self._close_for_waiters()
 
-    def _staged(self) -> list[Slot]:
-        """In order of asking."""
-        return sorted((slot for slot in self.slots if slot.staged is not None), key=lambda slot: slot.since_s)
+    def _reserve(self, key: str, since_s: float, *, for_batch: bool = False) -> bool:
+        return self.slots.reserve(key, since_s, self._clock(), for_batch=for_batch)
 
-    def _may_load(self) -> bool:
+    def _reserve_of_batch(self, key: str, since_s: float) -> bool:
+        """Reserve the slot of an adapter that is in the host tier for batch work, and waits for its bytes."""
+        for slot in self.slots:
+            if slot.for_batch and slot.staged is not None:
+                self.slots.empty(slot)
+                self._want(slot.key, slot.since_s, for_batch=True)
+                return self._reserve(key, since_s)
+        return False
+
+    def _start_load(self, line: OrderedDict[str, float], key: str) -> None:
+        del line[key]
+        self._executor.submit(self._run, key, partial(self._load, key), False)
+
+    def _staged(self) -> list[Slot]:
+        """In order of asking, those for batch work last."""
+        staged = (slot for slot in self.slots if slot.staged is not None)
+        return sorted(staged, key=lambda slot: (slot.for_batch, slot.since_s))
+
+    def _may_load(self, *, for_batch: bool = False) -> bool:
         """Nobody loads, or one more adapter as large as any so far would fit beside those that do."""
         coming = self.slots.num_loading
-        return not coming or self.slots.num_kept_bytes + (coming + 1) * self._largest <= self.slots.max_bytes
+        if not coming:
+            return True
+        num_kept = self.slots.num_kept_bytes(self._clock(), for_batch=for_batch)
+        return num_kept + (coming + 1) * self._largest <= self.slots.max_bytes
 
     def _close_for_waiters(self) -> None:
-        """Close a slot for each that waits too long, and for the bytes of the first that is staged too long."""
-        overdue_s = self._clock() - PATIENCE_S
-        num_missing = sum(since <= overdue_s and not self.slots.find(each) for each, since in self._wanted.items())
+        """Close a slot for each that waits too long, and for the bytes of the first that is staged too long. What batch
+        work alone uses is wanted back without patience."""
+        now_s = self._clock()
+        overdue_s = now_s - PATIENCE_S
+        missing = [since_s for key, since_s in self._wanted.items() if not self.slots.find(key)]
+        num_missing = sum(since_s <= overdue_s for since_s in missing)
         missing_bytes = 0
         for slot in self._staged()[:1]:
-            if slot.staged is not None and slot.since_s <= overdue_s:
-                missing_bytes = self.slots.num_bytes + slot.staged.num_bytes - self.slots.max_bytes
+            if slot.staged is None or slot.for_batch:
+                continue
+            excess = self.slots.num_bytes + slot.staged.num_bytes - self.slots.max_bytes
+            missing_bytes = excess if slot.since_s <= overdue_s else 0
+            num_kept = self.slots.num_kept_bytes(now_s)
+            self.slots.want_back(0, num_kept + slot.staged.num_bytes - self.slots.max_bytes)
+        if missing and self._may_load():
+            self.slots.want_back(len(missing), 0)
         self.slots.close(num_missing, missing_bytes)
+        overdue_s = now_s - BATCH_PATIENCE_S
+        waiting = [key for key, since_s in self._batch_wanted.items() if since_s <= overdue_s]
+        self.slots.close(sum(not self.slots.find(key) for key in waiting), 0, of_batch=True)
 
     def _run(self, key: str, produce: Callable[[], LoadedAdapter], on_device: bool) -> None:
         """On the loading thread."""

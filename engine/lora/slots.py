@@ -1,15 +1,21 @@
 """The device's tier of adapters: which slot holds which, the bytes they take, and who leaves for whom.
 
 Bookkeeping alone. What loads, and who waits, is `engine.lora.pool`'s.
+
+Batch work comes after interactive requests: it gets no slot that these have used within RECENT_S, and its own slots go
+before theirs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from math import inf
 
 import msgspec
 
 from engine.lora.layer import LoadedAdapter
+
+RECENT_S = 60.0
 
 
 class Slot(msgspec.Struct, eq=False):
@@ -17,6 +23,9 @@ class Slot(msgspec.Struct, eq=False):
 
     num_bytes: what it takes of the device's budget. since_s: when it was asked for. fresh: not used yet. closing: no
     new users, empty after the last.
+    for_batch: only batch work has asked for it. batch_references: of references, those of batch work.
+    last_interactive_s: when an interactive request used it last. is_wanted: it is closing because interactive requests
+    want its place, and batch work that uses it has to leave.
     """
 
     index: int
@@ -29,6 +38,15 @@ class Slot(msgspec.Struct, eq=False):
     last_used_s: float = 0.0
     fresh: bool = True
     closing: bool = False
+    for_batch: bool = False
+    batch_references: int = 0
+    last_interactive_s: float = -inf
+    is_wanted: bool = False
+
+    @property
+    def is_of_batch(self) -> bool:
+        """Whether it is in use, by batch work alone."""
+        return 0 < self.references == self.batch_references
 
 
 class Slots:
@@ -61,10 +79,9 @@ class Slots:
         """Of max_bytes, those taken."""
         return sum(slot.num_bytes for slot in self)
 
-    @property
-    def num_kept_bytes(self) -> int:
+    def num_kept_bytes(self, now_s: float, *, for_batch: bool = False) -> int:
         """Those that no eviction would give back now."""
-        return self.num_bytes - sum(slot.num_bytes for slot in self._evictable())
+        return self.num_bytes - sum(slot.num_bytes for slot in self._evictable(now_s, for_batch))
 
     @property
     def num_loading(self) -> int:
@@ -79,16 +96,16 @@ class Slots:
         assert slot is not None
         return slot
 
-    def reserve(self, key: str, since_s: float) -> bool:
+    def reserve(self, key: str, since_s: float, now_s: float, *, for_batch: bool = False) -> bool:
         """A slot for this adapter, if need be after an eviction; False if there is none."""
         index = next((index for index, slot in enumerate(self._slots) if slot is None), None)
         if index is None:
-            evictable = self._evictable()
+            evictable = self._evictable(now_s, for_batch)
             if not evictable:
                 return False
             index = evictable[0].index
             self._evict(evictable[0])
-        self._slots[index] = self._by_key[key] = Slot(index, key, since_s)
+        self._slots[index] = self._by_key[key] = Slot(index, key, since_s, for_batch=for_batch)
         return True
 
     def empty(self, slot: Slot) -> None:
@@ -97,9 +114,9 @@ class Slots:
         self._vacate(slot.index)
         slot.adapter = slot.staged = None  # whoever still holds the slot holds no memory that the next load may need
 
-    def make_room(self, num_bytes: int) -> bool:
+    def make_room(self, num_bytes: int, now_s: float, *, for_batch: bool = False) -> bool:
         """Evict until num_bytes fit; nothing if they would not."""
-        evictable = self._evictable()
+        evictable = self._evictable(now_s, for_batch)
         excess = self.num_bytes + num_bytes - self.max_bytes
         if excess > sum(slot.num_bytes for slot in evictable):
             return False
@@ -110,15 +127,31 @@ class Slots:
             self._evict(slot)
         return True
 
-    def close(self, num_slots: int, num_bytes: int) -> None:
+    def close(self, num_slots: int, num_bytes: int, *, of_batch: bool = False) -> None:
         """Let num_slots slots in use, and as many as hold num_bytes, take no new users; those that are closing already
-        count."""
+        count. of_batch: only of those that batch work alone uses."""
         in_use = [slot for slot in self if slot.references and slot.key not in self.pinned]
+        if of_batch:
+            in_use = [slot for slot in in_use if slot.is_of_batch or slot.closing]
         for slot in sorted(in_use, key=lambda slot: (not slot.closing, slot.last_used_s)):
             if num_slots <= 0 and num_bytes <= 0:
                 return
             self.num_evictions += not slot.closing
             slot.closing = True
+            num_slots -= 1
+            num_bytes -= slot.num_bytes
+
+    def want_back(self, num_slots: int, num_bytes: int) -> None:
+        """As `close`, of those that batch work alone uses, which has to leave them now."""
+        coming = [slot for slot in self if slot.is_wanted]
+        num_slots -= len(coming)
+        num_bytes -= sum(slot.num_bytes for slot in coming)
+        of_batch = [slot for slot in self if slot.is_of_batch and not slot.closing and slot.key not in self.pinned]
+        for slot in sorted(of_batch, key=lambda slot: slot.last_used_s):
+            if num_slots <= 0 and num_bytes <= 0:
+                return
+            self.num_evictions += 1
+            slot.closing = slot.is_wanted = True
             num_slots -= 1
             num_bytes -= slot.num_bytes
 
@@ -128,19 +161,24 @@ class Slots:
         assert held == self._by_key
         assert all(self._slots[slot.index] is slot for slot in self)
         assert sum(slot.references for slot in self) == num_users
+        assert all(0 <= slot.batch_references <= slot.references for slot in self)
         assert all(slot.adapter is not None for slot in self if slot.references)
         assert all(slot.num_bytes == slot.adapter.num_bytes for slot in self if slot.adapter is not None)
         assert self.num_bytes <= self.max_bytes
         assert len(self.pinned) <= len(self) // 2
 
-    def _evictable(self) -> list[Slot]:
-        """Those nobody uses or waits for, the least recently used first."""
+    def _evictable(self, now_s: float, for_batch: bool) -> list[Slot]:
+        """Those nobody uses or waits for, the least recently used first: for batch work only what interactive requests
+        have not used of late, for these what is batch work's alone before the others, also before its first use."""
+        recent_s = now_s - RECENT_S
         idle = [
             slot
             for slot in self
-            if slot.adapter is not None and not (slot.references or slot.fresh or slot.key in self.pinned)
+            if slot.adapter is not None and not (slot.references or slot.key in self.pinned)
+            if not slot.fresh or (slot.for_batch and not for_batch)
+            if not (for_batch and slot.last_interactive_s > recent_s)
         ]
-        return sorted(idle, key=lambda slot: (slot.last_used_s, slot.index))
+        return sorted(idle, key=lambda slot: (slot.last_interactive_s > recent_s, slot.last_used_s, slot.index))
 
     def _evict(self, slot: Slot) -> None:
         self.num_evictions += 1

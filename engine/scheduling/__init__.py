@@ -5,6 +5,10 @@
     request_group   one request with its choices
     waiting_queue   those that wait, by tenant
     running_set     those that run, and who gives way when memory runs out
+    band            the requests of one band, interactive or batch
+    batch_work      what the batch band gets of a step
+    step_time       how long a step takes, learned, and what of that is left for batch work
+    guaranteed_share  what batch work is owed
     admission       who may start: memory, adapter slots, fairness
     fairness        service per tenant by weight (virtual token counters)
     finish_rate     when a refused request may come again
@@ -30,6 +34,8 @@
   token aside; unused blocks stay until memory is needed, least recently released first. Prompts whose
   log-probabilities are asked for, and mean pooling, need every position computed and reuse nothing, but what they
   compute is reused.
+- Bands. Interactive requests are planned as if there were no batch work, which fills what they leave of a step's rows,
+  tokens and time, and has a small share in any case. `batch_work` states the rules.
 - Choices. The n choices of a request are sequences of their own. The first computes the prompt; the others wait for
   it, and find all of it but the last block in the cache. Each may be aborted alone; the one `Final` comes after the
   last.

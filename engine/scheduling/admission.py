@@ -4,62 +4,63 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from engine.scheduling.band import Band, weight_of
 from engine.scheduling.block_manager import BlockManager
-from engine.scheduling.fairness import ServiceCounters
-from engine.scheduling.running_set import AdapterSlots, RunningSet
-from engine.scheduling.waiting_queue import WaitingQueue
+from engine.scheduling.running_set import AdapterSlots
 from engine.sequence import Sequence
 
 MAX_LOADS_PER_TENANT = 8  # so that who asks for many adapters does not keep others' waiting behind them
 
 
 class Admission:
-    """token_bytes: of one token's keys and values, the unit in which adapter loads are charged."""
+    """Of one band. token_bytes: of one token's keys and values, the unit in which adapter loads are charged."""
 
     def __init__(
         self,
-        waiting: WaitingQueue,
-        running: RunningSet,
+        band: Band,
         blocks: BlockManager,
         adapters: AdapterSlots,
-        counters: ServiceCounters,
         token_bytes: int,
         clock: Callable[[], float],
     ) -> None:
-        self._waiting = waiting
-        self._running = running
+        self._band = band
         self._blocks = blocks
         self._adapters = adapters
-        self._counters = counters
         self._token_bytes = token_bytes
         self._clock = clock
 
-    def start_next(self) -> Sequence | None:
-        """One more sequence that runs, charged to its tenant. None without anyone ready, or memory for the one whose
-        turn it is: it is not overtaken, else large requests would never start."""
-        candidates = self._waiting.candidates(self._first_ready)
-        if not candidates:
-            return None
-        sequence = candidates[0] if len(candidates) == 1 else max(candidates, key=self._num_reusable_tokens)
-        if not self._running.start(sequence, sequence.may_reuse_prefix):
-            return None
-        smallest = self._waiting.smallest_counter()
-        self._waiting.remove(sequence)
-        self._counters.admit(sequence.request.tenant, smallest, self._cost(sequence))
-        return sequence
+    def next(self, max_tokens: int | None = None) -> Sequence | None:
+        """Return the sequence whose turn it is; None without anyone ready. max_tokens: longer ones, with all that they
+        may become, are passed over."""
+        candidates = self._band.waiting.candidates(lambda line: self._first_ready(line, max_tokens))
+        if len(candidates) < 2:
+            return candidates[0] if candidates else None
+        return max(candidates, key=self._num_reusable_tokens)
 
-    def _first_ready(self, line: list[Sequence]) -> Sequence | None:
+    def start(self, sequence: Sequence, num_spare: int, *, max_recent: int | None = None) -> bool:
+        """Have a waiting sequence run, charged to its tenant. False, and nothing changes, without memory for it: then
+        it is not overtaken, else large requests would never start."""
+        if not self._band.running.start(sequence, num_spare, max_recent=max_recent):
+            return False
+        smallest = self._band.waiting.smallest_counter()
+        self._band.waiting.remove(sequence)
+        self._band.counters.admit(sequence.request.tenant, smallest, self._cost(sequence))
+        return True
+
+    def _first_ready(self, line: list[Sequence], max_tokens: int | None) -> Sequence | None:
         """The first of a tenant's line whose adapter is there. Those it passes over wait for their adapters alone; the
         first few of these are loaded."""
         asked: set[str] = set()
         for sequence in line:
+            if max_tokens is not None and sequence.max_length > max_tokens:
+                continue
             key = sequence.request.adapter
             if not key or self._adapters.is_resident(key):
                 return sequence
             sequence.adapter_wait_since_s = sequence.adapter_wait_since_s or self._clock()
             if key not in asked and len(asked) < MAX_LOADS_PER_TENANT:
                 asked.add(key)
-                self._adapters.request(key)
+                self._adapters.request(key, for_batch=sequence.is_batch)
         return None
 
     def _num_reusable_tokens(self, sequence: Sequence) -> int:
@@ -70,4 +71,4 @@ class Admission:
         if sequence.started_s:
             return 0.0
         num_moved = sequence.adapter_load_bytes / self._token_bytes
-        return (sequence.num_uncomputed + num_moved) / sequence.request.weight
+        return (sequence.num_uncomputed + num_moved) / weight_of(sequence, self._clock())

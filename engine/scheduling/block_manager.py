@@ -3,6 +3,9 @@
 Automatic prefix caching over paged attention (Kwon et al., 2023): a full block whose tokens are all computed is
 registered under its hash, and a sequence that starts with the same tokens shares it. A block that nobody uses keeps its
 content until it is needed: those released longest ago go first, of one sequence the tail before the head.
+
+Batch work is below interactive requests here, too. What only it has used goes before all else, and of what interactive
+requests have used it takes nothing that is recent: used since the last but one call of `age`.
 """
 
 from __future__ import annotations
@@ -13,16 +16,29 @@ from collections.abc import Iterable
 from engine.scheduling.block_hashes import BlockHasher
 from engine.sequence import Sequence
 
+NEVER = -1
+
 
 class BlockManager:
-    """Every block of block_size tokens is empty, cached (unused, with content) or owned by one or more sequences."""
+    """Every block of block_size tokens is empty, cached (unused, with content) or owned by one or more sequences.
+
+    Cached blocks are in three places, each with the block first that is evicted first: those that only batch work has
+    used, then old and then recent ones of interactive requests.
+    """
 
     def __init__(self, num_blocks: int, block_size: int) -> None:
         self.num_blocks = num_blocks
         self.block_size = block_size
         self._hasher = BlockHasher(block_size)
         self._empty = list(range(num_blocks))
-        self._cached: OrderedDict[int, None] = OrderedDict()  # the first is evicted first
+        self._batch: OrderedDict[int, None] = OrderedDict()
+        self._old: OrderedDict[int, None] = OrderedDict()
+        self._aging: OrderedDict[int, None] = OrderedDict()  # recent, from before the last call of `age`
+        self._new: OrderedDict[int, None] = OrderedDict()  # recent, from after it
+        self._num_agings = 0
+        self._used_at = [
+            NEVER
+        ] * num_blocks  # after how many agings interactive requests used what the block holds last
         self._references = [0] * num_blocks
         self._hash_of: list[bytes | None] = [None] * num_blocks
         self._block_of: dict[bytes, int] = {}
@@ -30,39 +46,63 @@ class BlockManager:
     @property
     def num_free(self) -> int:
         """Blocks that can be handed out: the empty ones and those that are only cached."""
-        return len(self._empty) + len(self._cached)
+        return self.num_idle + len(self._aging) + len(self._new)
+
+    @property
+    def num_idle(self) -> int:
+        """Free blocks that hold nothing which interactive requests have used of late."""
+        return len(self._empty) + len(self._batch) + len(self._old)
+
+    def age(self) -> None:
+        """Note that a while has passed: cached blocks that were recent at the last call, too, are old now."""
+        self._old.update(self._aging)
+        self._aging, self._new = self._new, OrderedDict()
+        self._num_agings += 1
 
     def num_cached_tokens(self, sequence: Sequence) -> int:
         """How much of the sequence's beginning is in the cache: whole blocks, and never its last token, which has to be
         computed for the sequence to go on."""
         return len(self._find_prefix(sequence)) * self.block_size
 
-    def start(self, sequence: Sequence, num_spare: int, use_cache: bool) -> bool:
+    def num_needed(self, sequence: Sequence, use_cache: bool) -> int:
+        """Free blocks that `start` of a sequence takes."""
+        prefix = self._find_prefix(sequence) if use_cache else []
+        num_new = self._num_blocks_for(len(sequence.token_ids)) - len(prefix)
+        return num_new + sum(not self._references[block] for block in prefix)
+
+    def start(self, sequence: Sequence, num_spare: int, use_cache: bool, *, max_recent: int | None = None) -> bool:
         """Blocks for all tokens of a sequence that has none, its cached prefix counted as computed.
 
-        False, and nothing changes, unless num_spare blocks stay free.
+        False, and nothing changes, unless num_spare blocks stay free. max_recent: the most recent blocks of others that
+        are taken for it; None: any number.
         """
         prefix = self._find_prefix(sequence) if use_cache else []
         num_new = self._num_blocks_for(len(sequence.token_ids)) - len(prefix)
-        num_revived = sum(not self._references[block] for block in prefix)
-        if num_new + num_revived + num_spare > self.num_free:
+        revived = [block for block in prefix if not self._references[block]]
+        if num_new + len(revived) + num_spare > self.num_free:
+            return False
+        num_idle = self.num_idle - sum(block not in self._new and block not in self._aging for block in revived)
+        if max_recent is not None and num_new > num_idle + max_recent:
             return False
         for block in prefix:
-            self._cached.pop(block, None)
+            self._uncache(block)
             self._references[block] += 1
+            self._note_use(block, sequence)
         sequence.block_table = prefix + [self._take() for _ in range(num_new)]
         sequence.num_computed = len(prefix) * self.block_size
         sequence.num_registered = len(prefix)
         return True
 
-    def num_missing(self, sequence: Sequence) -> int:
-        """Blocks that it would take to have room for all tokens of a sequence."""
-        return max(self._num_blocks_for(sequence.length) - len(sequence.block_table), 0)
+    def num_missing(self, sequence: Sequence, num_tokens: int | None = None) -> int:
+        """Blocks that it would take to have room for num_tokens tokens of a sequence, or for all."""
+        num_tokens = sequence.length if num_tokens is None else num_tokens
+        return max(self._num_blocks_for(num_tokens) - len(sequence.block_table), 0)
 
-    def grow(self, sequence: Sequence, num_tokens: int) -> bool:
-        """Make room for the sequence's first num_tokens tokens; False, and nothing changes, if too few are free."""
+    def grow(self, sequence: Sequence, num_tokens: int, *, max_recent: int | None = None) -> bool:
+        """Make room for the sequence's first num_tokens tokens; False, and nothing changes, if too few are free.
+        max_recent: as in `start`."""
         num_new = self._num_blocks_for(num_tokens) - len(sequence.block_table)
-        if num_new > self.num_free:
+        if num_new > self.num_free or (max_recent is not None and num_new > self.num_idle + max_recent):
             return False
         for _ in range(num_new):
             sequence.block_table.append(self._take())
@@ -79,18 +119,21 @@ class BlockManager:
             if content not in self._block_of:  # else someone computed the same at the same time: one copy is enough
                 self._block_of[content] = block
                 self._hash_of[block] = content
+                self._used_at[block] = NEVER
+                self._note_use(block, sequence)
         sequence.num_registered = num_full
 
     def release(self, sequence: Sequence) -> None:
         """Take the sequence's blocks back; registered ones stay cached while there is room."""
         for block in reversed(sequence.block_table):
             self._references[block] -= 1
+            self._note_use(block, sequence)
             if self._references[block]:
                 continue
             if self._hash_of[block] is None:
                 self._empty.append(block)
             else:
-                self._cached[block] = None
+                self._place_of(block)[block] = None
         sequence.block_table = []
         sequence.num_computed = sequence.num_registered = 0
 
@@ -99,10 +142,11 @@ class BlockManager:
         everyone = list(sequences)
         owners = Counter(block for sequence in everyone for block in sequence.block_table)
         assert [owners[block] for block in range(self.num_blocks)] == self._references
-        everywhere = sorted([*self._empty, *self._cached, *owners])
+        cached = [*self._batch, *self._old, *self._aging, *self._new]
+        everywhere = sorted([*self._empty, *cached, *owners])
         assert everywhere == list(range(self.num_blocks)), "a block is lost or in two states"
         assert all(self._hash_of[block] is None for block in self._empty)
-        assert all(self._hash_of[block] is not None for block in self._cached)
+        assert all(self._hash_of[block] is not None for block in cached)
         registered = {content: block for block, content in enumerate(self._hash_of) if content is not None}
         assert registered == self._block_of
         for sequence in everyone:
@@ -123,12 +167,28 @@ class BlockManager:
             prefix.append(block)
         return prefix
 
+    def _note_use(self, block: int, sequence: Sequence) -> None:
+        if not sequence.is_batch:
+            self._used_at[block] = self._num_agings
+
+    def _place_of(self, block: int) -> OrderedDict[int, None]:
+        """Return the place of a block that becomes cached; use by batch work makes nothing recent."""
+        used_at = self._used_at[block]
+        if used_at == NEVER:
+            return self._batch
+        num_agings_ago = self._num_agings - used_at
+        return (self._new, self._aging, self._old)[min(num_agings_ago, 2)]
+
+    def _uncache(self, block: int) -> None:
+        for place in (self._batch, self._old, self._aging, self._new):
+            place.pop(block, None)
+
     def _take(self) -> int:
         """A block with one owner; its content is forgotten."""
         if self._empty:
             block = self._empty.pop()
         else:
-            block, _ = self._cached.popitem(last=False)
+            block, _ = (self._batch or self._old or self._aging or self._new).popitem(last=False)
             content = self._hash_of[block]
             assert content is not None
             del self._block_of[content]

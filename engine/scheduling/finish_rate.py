@@ -23,3 +23,9 @@ class FinishRate:
             return MAX_RETRY_S
         elapsed_s = now_s - self._finished_s[0]
         return min(max(num_requests * elapsed_s / len(self._finished_s), MIN_RETRY_S), MAX_RETRY_S)
+
+    def per_s(self, now_s: float) -> float:
+        """Return how many requests finish in a second at the recent rate."""
+        if not self._finished_s:
+            return 0.0
+        return len(self._finished_s) / max(now_s - self._finished_s[0], 1.0)

@@ -12,6 +12,9 @@ import msgspec
 from engine.protocol import MAX_LOGPROBS, EngineError, GenerateRequest, SamplingParams
 
 MIN_WEIGHT, MAX_WEIGHT = 1e-3, 1e3
+BATCH_ROUNDS = 7
+"""How many times what runs at once may wait in the batch band: more than an engine ends between two heartbeats."""
+
 # Of `SamplingParams`, each field's least and largest value.
 SAMPLING_BOUNDS: dict[str, tuple[float, float]] = {
     "temperature": (0, math.inf),
@@ -28,6 +31,19 @@ SAMPLING_BOUNDS: dict[str, tuple[float, float]] = {
 MAX_LOGIT_BIAS = 100
 
 
+class BatchLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """What the batch band may take of an engine, and what it gets at the least."""
+
+    lengthening: float = 0.15
+    """The largest part by which batch work may lengthen a step in which interactive requests are computed."""
+    step_s: float = 0.030
+    """The longest step of batch work alone, as predicted."""
+    num_one_row_steps: float = 0.0
+    """A step of batch work alone may last as long as this many steps of one sequence, if that is longer than step_s."""
+    share: float = 0.02
+    """The part of all service that the band gets while it has work, however many interactive requests there are."""
+
+
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """max_waiting: choices that may be held beyond max_num_seqs. num_draft_tokens: most guesses in a step of one
     sequence, 0 for no speculation. token_bytes: of one token's keys and values, the unit adapter loads are charged in.
@@ -41,6 +57,12 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     eos_token_ids: frozenset[int]
     token_bytes: int
     num_draft_tokens: int = 0
+    batch: BatchLimits = BatchLimits()
+
+    @property
+    def max_batch_waiting(self) -> int:
+        """Choices of the batch band that may be held beyond max_num_seqs."""
+        return BATCH_ROUNDS * self.max_num_seqs
 
 
 def check_request(request: GenerateRequest, limits: Limits) -> EngineError | None:
@@ -50,6 +72,7 @@ def check_request(request: GenerateRequest, limits: Limits) -> EngineError | Non
         or _wrong_choices(request, limits.max_num_seqs)
         or _wrong_token_ids(request, limits.vocab_size)
         or _wrong_weight(request)
+        or _wrong_slack(request)
         or _wrong_sampling(request.sampling)
     )
     return None if problem is None else EngineError("invalid_request", problem)
@@ -99,6 +122,13 @@ def _wrong_token_ids(request: GenerateRequest, vocab_size: int) -> str | None:
 def _wrong_weight(request: GenerateRequest) -> str | None:
     if not MIN_WEIGHT <= request.weight <= MAX_WEIGHT:
         return f"weight is {request.weight}; it must be in {MIN_WEIGHT:g}..{MAX_WEIGHT:g}"
+    return None
+
+
+def _wrong_slack(request: GenerateRequest) -> str | None:
+    slack_s = None if request.batch is None else request.batch.slack_s
+    if slack_s is not None and not math.isfinite(slack_s):
+        return f"batch.slack_s is {slack_s}; it must be a number of seconds"
     return None
 
 

@@ -16,13 +16,18 @@ class AdapterSlots(Protocol):
     def is_resident(self, key: str) -> bool:
         """Ready for one more user. Changes nothing."""
 
-    def request(self, key: str) -> bool:
-        """As is_resident; if it isn't, it is loading or in line for a slot after this call."""
+    def request(self, key: str, *, for_batch: bool = False) -> bool:
+        """As is_resident; if it isn't, it is loading or in line for a slot after this call. for_batch: behind those of
+        interactive requests, and in the place of none that these have used of late."""
 
-    def acquire(self, key: str) -> int | None:
+    def acquire(self, key: str, *, for_batch: bool = False) -> int | None:
         """A slot holding this adapter, now in use once more; None while it is not there yet."""
 
-    def release(self, slot: int) -> None: ...
+    def release(self, slot: int, *, for_batch: bool = False) -> None:
+        """One use of a slot, acquired so, has ended."""
+
+    def wants_back(self, slot: int) -> bool:
+        """Whether those of batch work that use this slot have to leave it."""
 
 
 class RunningSet:
@@ -40,13 +45,12 @@ class RunningSet:
     def __iter__(self) -> Iterator[Sequence]:
         return iter(self._sequences)
 
-    def start(self, sequence: Sequence, use_cache: bool) -> bool:
-        """False, and nothing changes, without memory or its adapter. A block stays free for each sequence that runs,
-        so that the newcomer does not cause a preemption at once."""
-        if not self._blocks.start(sequence, len(self._sequences), use_cache):
+    def start(self, sequence: Sequence, num_spare: int, *, max_recent: int | None = None) -> bool:
+        """False, and nothing changes, without memory or its adapter; as `BlockManager.start`."""
+        if not self._blocks.start(sequence, num_spare, sequence.may_reuse_prefix, max_recent=max_recent):
             return False
         if sequence.request.adapter:
-            sequence.adapter_slot = self._adapters.acquire(sequence.request.adapter)
+            sequence.adapter_slot = self._adapters.acquire(sequence.request.adapter, for_batch=sequence.is_batch)
             if sequence.adapter_slot is None:
                 self._blocks.release(sequence)
                 return False
@@ -58,7 +62,7 @@ class RunningSet:
         self._sequences.remove(sequence)
         self._blocks.release(sequence)
         if sequence.adapter_slot is not None:
-            self._adapters.release(sequence.adapter_slot)
+            self._adapters.release(sequence.adapter_slot, for_batch=sequence.is_batch)
             sequence.adapter_slot = None
 
     def victim(self) -> Sequence:

@@ -25,26 +25,31 @@ from collections.abc import Sequence as Many
 
 from engine.protocol import EngineError, Final, GenerateRequest, Service, StepOutputs, TenantStats
 from engine.scheduling.admission import Admission
+from engine.scheduling.band import Band, weight_of
+from engine.scheduling.batch_work import WANTED_AHEAD, BatchWork
 from engine.scheduling.block_manager import BlockManager
 from engine.scheduling.completion import NOT_A_NUMBER, Progress, take_launch, take_result
 from engine.scheduling.drafter import drafter_of
-from engine.scheduling.fairness import DECODE_COST, ServiceCounters
+from engine.scheduling.fairness import DECODE_COST
 from engine.scheduling.limits import Limits, check_request
 from engine.scheduling.matcher_time import MatcherTime
 from engine.scheduling.request_book import RequestBook
 from engine.scheduling.request_group import RequestGroup, unit_embedding
-from engine.scheduling.running_set import AdapterSlots, RunningSet
+from engine.scheduling.running_set import AdapterSlots
+from engine.scheduling.step_time import StepLoad
 from engine.scheduling.totals import Totals
-from engine.scheduling.waiting_queue import WaitingQueue
 from engine.sequence import Chunk, ChunkResult, Drafter, Matcher, Plan, Sequence, Status
 
 AFTER_ALL_SLOTS = 1 << 30
 BACKGROUND_WEIGHT = 0.1
-"""Requests of at most this weight are background: nobody waits for them."""
+"""Interactive requests of at most this weight are background: nobody waits for them."""
 
 BACKGROUND_TOKENS = 32
 """The most prompt tokens of all background requests in one step. A step cannot be interrupted: whoever arrives while it
 is computed waits for all of it."""
+
+RECENT_S = 60.0
+"""What interactive requests have used of the cache for at least this long ago may be taken for batch work."""
 
 
 class Scheduler:
@@ -62,37 +67,73 @@ class Scheduler:
         self._limits = limits
         self._clock = clock
         self._make_drafter = make_drafter
-        self._counters = ServiceCounters()
-        self._waiting = WaitingQueue(self._counters)
-        self._running = RunningSet(blocks, adapters, self._counters)
-        self._requests = RequestBook(self._waiting, self._running, self._counters, clock)
-        self._admission = Admission(
-            self._waiting, self._running, blocks, adapters, self._counters, limits.token_bytes, clock
-        )
+        self._interactive = Band(blocks, adapters)
+        self._batch_band = Band(blocks, adapters)
+        self._requests = RequestBook(self._interactive, self._batch_band, clock)
+        self._admission = Admission(self._interactive, blocks, adapters, limits.token_bytes, clock)
         self._matcher_time = MatcherTime()
         self.totals = Totals()
+        self._batch = BatchWork(
+            self._batch_band,
+            self._interactive,
+            Admission(self._batch_band, blocks, adapters, limits.token_bytes, clock),
+            blocks,
+            adapters,
+            limits,
+            self._matcher_time,
+            self.totals,
+            self._note_start,
+        )
+        self._aged_s = clock()
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether every request has ended."""
+        return not self._interactive.num_alive and not self._batch_band.num_alive
 
     @property
     def num_running(self) -> int:
-        return len(self._running)
+        """Interactive choices that run."""
+        return len(self._interactive.running)
 
     @property
     def num_waiting(self) -> int:
-        """Choices that do not run, those held back by a grammar or their leader included."""
-        return self._requests.num_alive - len(self._running)
+        """Interactive choices that do not run, those held back by a grammar or their leader included."""
+        return self._interactive.num_waiting
+
+    @property
+    def num_batch_running(self) -> int:
+        """Choices of the batch band that run or pause."""
+        return len(self._batch_band.running)
+
+    @property
+    def num_batch_waiting(self) -> int:
+        """Choices of the batch band that do not run."""
+        return self._batch_band.num_waiting
+
+    @property
+    def num_batch_wanted(self) -> int:
+        """As `protocol.EngineStats`: twice the most that a step computes, what ends in two seconds, and a few."""
+        num_ending = 2 * self._batch_band.finish_rate.per_s(self._clock())
+        wanted = 2 * self._batch.num_rows + int(num_ending) + WANTED_AHEAD
+        return min(wanted, self._limits.max_num_seqs + self._limits.max_batch_waiting)
 
     @property
     def num_adapter_users(self) -> int:
         """Running sequences that hold an adapter slot."""
-        return sum(sequence.adapter_slot is not None for sequence in self._running)
+        running = [*self._interactive.running, *self._batch_band.running]
+        return sum(sequence.adapter_slot is not None for sequence in running)
 
     def tenant_stats(self, max_tenants: int) -> dict[str, TenantStats]:
         """Of the tenants with the most choices here."""
-        num_running = Counter(sequence.request.tenant for sequence in self._running)
-        return {
-            tenant: TenantStats(num_running[tenant], count - num_running[tenant], self._counters.of(tenant))
-            for tenant, count in self._requests.alive_by_tenant.most_common(max_tenants)
-        }
+        bands = (self._interactive, self._batch_band)
+        num_running = Counter(sequence.request.tenant for band in bands for sequence in band.running)
+        num_alive = self._interactive.alive_by_tenant + self._batch_band.alive_by_tenant
+        stats: dict[str, TenantStats] = {}
+        for tenant, count in num_alive.most_common(max_tenants):
+            band = bands[tenant not in self._interactive.alive_by_tenant]
+            stats[tenant] = TenantStats(num_running[tenant], count - num_running[tenant], band.counters.of(tenant))
+        return stats
 
     # requests come and go
 
@@ -112,19 +153,26 @@ class Scheduler:
     def _queue_full(self, request: GenerateRequest) -> EngineError | None:
         """Beyond what may run, a tenant holds at most as many places as it leaves free (Choudhury and Hahne, 1998:
         dynamic queue length thresholds), so that whoever floods the queue keeps nobody else out of it."""
-        num_alive = self._requests.num_alive
-        num_free = self._limits.max_num_seqs + self._limits.max_waiting - num_alive - request.n
-        num_mine = self._requests.alive_by_tenant[request.tenant]
-        if num_free >= max(0, num_mine + request.n - self._limits.max_num_seqs):
+        band, limits = self._requests.band_of(request), self._limits
+        num_alive, max_waiting = (
+            band.num_alive,
+            limits.max_waiting if request.batch is None else limits.max_batch_waiting,
+        )
+        num_free = limits.max_num_seqs + max_waiting - num_alive - request.n
+        num_mine = band.alive_by_tenant[request.tenant]
+        if num_free >= max(0, num_mine + request.n - limits.max_num_seqs):
             return None
         message = f"{num_mine} completions of this tenant and {num_alive - num_mine} others run or wait"
-        return EngineError("queue_full", message, self._requests.retry_after_s())
+        return EngineError("queue_full", message, self._requests.retry_after_s(band))
 
     def count_elsewhere(self, services: Mapping[str, Service]) -> None:
-        """Count what tenants got on other replicas of the pool (see `engine.scheduling.fairness`)."""
+        """Count what tenants' interactive requests got on other replicas of the pool (see
+        `engine.scheduling.fairness`)."""
         for tenant, used in services.items():
             moved = used.adapter_bytes / self._limits.token_bytes
-            self._counters.charge_elsewhere(tenant, used.prompt_tokens + DECODE_COST * used.completion_tokens + moved)
+            self._interactive.counters.charge_elsewhere(
+                tenant, used.prompt_tokens + DECODE_COST * used.completion_tokens + moved
+            )
 
     def find(self, request_id: str) -> RequestGroup | None:
         return self._requests.find(request_id)
@@ -156,33 +204,49 @@ class Scheduler:
         return self._requests.close(group, "error", error)
 
     def waiting_for(self, key: str) -> list[Sequence]:
-        """Queued sequences that need this adapter, in order of arrival."""
-        waiting = [sequence for sequence in self._waiting if sequence.request.adapter == key]
-        return sorted(waiting, key=lambda sequence: sequence.arrived_s)
+        """Queued sequences that need this adapter, interactive ones first, in order of arrival."""
+        everyone = [*self._interactive.waiting, *self._batch_band.waiting]
+        waiting = [sequence for sequence in everyone if sequence.request.adapter == key]
+        return sorted(waiting, key=lambda sequence: (sequence.is_batch, sequence.arrived_s))
+
+    def note_step(self, plan: Plan, seconds: float) -> None:
+        """Learn from how long a step took."""
+        self._batch.step_time.observe(StepLoad.of(plan.decodes, plan.prefills), seconds)
 
     # steps
 
     def schedule(self) -> Plan:
         """The next step. Blocks for it are already handed out. Empty also while pending tokens must be known first."""
+        self._age()
         if self._awaits_tokens():
             return Plan([], [])
+        self._batch.begin_step()
         num_preemptions = self.totals.preemptions
         decoding, prefilling = self._continue_running()
         decoding = self._matcher_time.start_step(decoding)
         left = self._limits.max_batched_tokens - len(decoding)
-        for_drafts = left // 2 if prefilling or self._waiting else left  # guesses don't keep prompts waiting
+        for_drafts = left // 2 if prefilling or self._interactive.waiting else left  # guesses keep no prompts waiting
         decodes: list[Chunk] = []
         for sequence in decoding:
             drafts = self._draft(sequence, for_drafts) if self._limits.num_draft_tokens else ()
             decodes.append(Chunk.of(sequence, sequence.num_computed, 1 + len(drafts), drafts))
             left -= len(drafts)
             for_drafts -= len(drafts)
+        if self._batch_band.num_alive:
+            left -= sum(chunk.num_tokens for chunk in self._batch.take_owed(self._num_free_places(), left))
         prefills: list[Chunk] = []
         for sequence in prefilling:
             left -= self._prefill(sequence, left, prefills)
+        has_memory = True
         if self.totals.preemptions == num_preemptions:  # else who was just preempted would come straight back
-            self._admit(left, prefills)
-        return Plan(decodes, prefills)
+            left, has_memory = self._admit(left, prefills)
+        if not self._batch_band.num_alive:
+            return Plan(decodes, prefills)
+        num_places = self._num_free_places() - self._batch.num_held_places
+        self._batch.fill(decodes, prefills, num_places, left, may_grow=has_memory)
+        batch = self._batch.end_step(decodes, prefills)
+        decodes = sorted([*decodes, *batch.decodes], key=lambda chunk: _slot_order(chunk.sequence))
+        return Plan(decodes, prefills + batch.prefills)
 
     def launched(self, plan: Plan) -> None:
         """The step is on its way: the next one may be planned."""
@@ -206,15 +270,32 @@ class Scheduler:
     def check_integrity(self) -> None:
         """Run by tests after every step."""
         self._requests.check_integrity()
-        self._blocks.check_integrity(self._running)
+        self._blocks.check_integrity([*self._interactive.running, *self._batch_band.running])
+
+    def _age(self) -> None:
+        now_s = self._clock()
+        if now_s - self._aged_s >= RECENT_S:
+            self._aged_s = now_s
+            self._blocks.age()
+            self._batch.age()
+
+    def _num_free_places(self) -> int:
+        """Of a step, those that interactive requests leave. Who has its last token pending leaves its place."""
+        num_taken = sum(not sequence.needs_no_step for sequence in self._interactive.running)
+        return self._limits.max_num_seqs - num_taken
 
     def _awaits_tokens(self) -> bool:
-        """Whether a next token depends on those that are pending, or somebody would give way to one that may not be."""
-        going_on = [sequence for sequence in self._running if not sequence.needs_no_step]
-        if any(s.num_pending and (s.is_chosen_by_text or self._limits.num_draft_tokens) for s in going_on):
+        """Whether a next token depends on those that are pending, or somebody would give way to one that may not be.
+
+        Batch work whose next token so depends sits out beside interactive requests, for which nobody has to wait."""
+        interactive = [sequence for sequence in self._interactive.running if not sequence.needs_no_step]
+        if any(s.num_pending and (s.is_chosen_by_text or self._limits.num_draft_tokens) for s in interactive):
             return True
-        is_ahead = any(sequence.num_pending for sequence in self._running)
-        return is_ahead and sum(map(self._blocks.num_missing, going_on)) > self._blocks.num_free
+        if not interactive and any(s.num_pending and s.is_chosen_by_text for s in self._batch_band.running):
+            return True
+        everyone = [*self._interactive.running, *self._batch_band.running]
+        is_ahead = any(sequence.num_pending for sequence in everyone)
+        return is_ahead and sum(map(self._blocks.num_missing, interactive)) > self._blocks.num_free
 
     def _continue_running(self) -> tuple[list[Sequence], list[Sequence]]:
         """Those that decode, with room for their next token, by adapter slot with the base last; and those in their
@@ -222,7 +303,7 @@ class Scheduler:
         decoding: list[Sequence] = []
         prefilling: list[Sequence] = []
         num_preemptions = self.totals.preemptions
-        for sequence in list(self._running):
+        for sequence in list(self._interactive.running):
             if sequence.status is not Status.RUNNING or sequence.needs_no_step:
                 continue
             if not sequence.is_decoding:
@@ -232,22 +313,28 @@ class Scheduler:
         if self.totals.preemptions != num_preemptions:
             decoding = [sequence for sequence in decoding if sequence.status is Status.RUNNING]
             prefilling = [sequence for sequence in prefilling if sequence.status is Status.RUNNING]
-        decoding.sort(key=lambda s: AFTER_ALL_SLOTS if s.adapter_slot is None else s.adapter_slot)
-        prefilling.sort(key=lambda s: self._counters.of(s.request.tenant))
+        decoding.sort(key=_slot_order)
+        prefilling.sort(key=lambda s: self._interactive.counters.of(s.request.tenant))
         return decoding, prefilling
 
     def _make_room(self, sequence: Sequence) -> bool:
         """A block for a decode's next token, preempting others; False if that was itself."""
-        while not self._blocks.grow(sequence, sequence.length):
-            victim = self._running.victim()
-            self._running.leave(victim)
+        while not self._grow(sequence, sequence.length):
+            victim = self._interactive.running.victim()
+            self._interactive.running.leave(victim)
             victim.status = Status.WAITING
             victim.forget_prompt()
-            self._waiting.push(victim)
+            self._interactive.waiting.push(victim)
             self.totals.preemptions += 1
             if victim is sequence:
                 return False
         return True
+
+    def _grow(self, sequence: Sequence, num_tokens: int) -> bool:
+        """As `BlockManager.grow`, if need be at the cost of batch work."""
+        if self._batch_band.running:
+            self._batch.reclaim(self._blocks.num_missing(sequence, num_tokens))
+        return self._blocks.grow(sequence, num_tokens)
 
     def _draft(self, sequence: Sequence, left: int) -> tuple[int, ...]:
         """Guesses for a decode, if budget and blocks are left for them and more than one token is to come."""
@@ -258,22 +345,30 @@ class Scheduler:
         if sequence.drafter is None:
             sequence.drafter = self._make_drafter(sequence.request)
         drafts = sequence.drafter.propose(sequence.token_ids, num_wanted)
-        if not self._blocks.grow(sequence, len(sequence.token_ids) + len(drafts)):
+        if not self._grow(sequence, len(sequence.token_ids) + len(drafts)):
             return ()
         self.totals.draft_tokens += len(drafts)
         return drafts
 
-    def _admit(self, left: int, prefills: list[Chunk]) -> None:
-        """Who has its last token pending leaves its place."""
-        num_places = self._limits.max_num_seqs - sum(not sequence.needs_no_step for sequence in self._running)
-        while left > 0 and self._waiting and num_places > 0:
-            sequence = self._admission.start_next()
+    def _admit(self, left: int, prefills: list[Chunk]) -> tuple[int, bool]:
+        """Start interactive sequences: what is left of the step's tokens, and whether none of them lacks memory."""
+        num_places = self._num_free_places() - self._batch.num_held_places
+        while left > 0 and self._interactive.waiting and num_places > 0:
+            sequence = self._admission.next()
             if sequence is None:
-                return
+                break
+            # A block stays free for each that runs, so that the newcomer does not cause a preemption at once.
+            num_spare = len(self._interactive.running) + self._batch.num_held_blocks
+            if self._batch_band.running:
+                needed = self._blocks.num_needed(sequence, sequence.may_reuse_prefix)
+                self._batch.reclaim(needed + num_spare)
+            if not self._admission.start(sequence, num_spare):
+                return left, False
             if not sequence.started_s:
                 self._note_start(sequence)
             left -= self._prefill(sequence, left, prefills)
             num_places -= 1
+        return left, True
 
     def _note_start(self, sequence: Sequence) -> None:
         """What a request's first admission tells of it."""
@@ -314,7 +409,9 @@ class Scheduler:
             sequence.first_token_s = sequence.first_token_s or self._clock()
             self.totals.generated_tokens += progress.num_new
             self.totals.accepted_draft_tokens += max(progress.num_new - 1, 0)
-            self._counters.charge(sequence.request.tenant, DECODE_COST * progress.num_new / sequence.request.weight)
+            self.totals.batch_generated_tokens += progress.num_new * sequence.is_batch
+            cost = DECODE_COST * progress.num_new / weight_of(sequence, self._clock())
+            self._requests.band_of(sequence.request).counters.charge(sequence.request.tenant, cost)
         if progress.finish_reason is None:
             return None
         embedding = None
@@ -324,6 +421,11 @@ class Scheduler:
                 return self.fail(sequence.request_id, EngineError("internal", NOT_A_NUMBER))
         self._requests.end(sequence)
         return None if group.num_alive else self._requests.close(group, progress.finish_reason, embedding=embedding)
+
+
+def _slot_order(sequence: Sequence) -> int:
+    """Adapters by slot, the base last."""
+    return AFTER_ALL_SLOTS if sequence.adapter_slot is None else sequence.adapter_slot
 
 
 def _is_background(sequence: Sequence) -> bool:

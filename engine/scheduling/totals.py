@@ -6,7 +6,10 @@ import msgspec
 
 
 class Totals(msgspec.Struct):
-    """Since the start. prefix_*: prompt tokens looked up in the cache and found there, each request counted once."""
+    """Since the start. prefix_*: prompt tokens looked up in the cache and found there, each request counted once.
+
+    batch_*: of the batch band alone; its prompt and generated tokens are part of the others, its preemptions are not.
+    """
 
     preemptions: int = 0
     prompt_tokens: int = 0
@@ -15,3 +18,7 @@ class Totals(msgspec.Struct):
     prefix_hit_tokens: int = 0
     draft_tokens: int = 0
     accepted_draft_tokens: int = 0
+    batch_prompt_tokens: int = 0
+    batch_generated_tokens: int = 0
+    batch_preemptions: int = 0
+    batch_recomputed_tokens: int = 0

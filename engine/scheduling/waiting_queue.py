@@ -1,4 +1,4 @@
-"""Sequences that wait to be admitted: first come, first served within a tenant, fair between tenants."""
+"""Sequences that wait to be admitted: within a tenant in order of their turns, fair between tenants."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from engine.sequence import Sequence
 
 
 class WaitingQueue:
-    """One line per tenant, in order of arrival. A preempted sequence comes back to its old place."""
+    """One line per tenant, in order of turns: of arrival, in the batch band of deadlines. A preempted sequence comes
+    back to its old place."""
 
     def __init__(self, counters: ServiceCounters) -> None:
         self._counters = counters
@@ -29,7 +30,7 @@ class WaitingQueue:
         if line is None:
             self._counters.lift(tenant, self._lines)
             line = self._lines[tenant] = []
-        insort_right(line, sequence, key=lambda waiting: waiting.arrived_s)
+        insort_right(line, sequence, key=lambda waiting: waiting.turn)
 
     def remove(self, sequence: Sequence) -> None:
         line = self._lines[sequence.request.tenant]

@@ -66,7 +66,9 @@ class Follower:
     def is_idle(self) -> bool:
         """Tell whether the engine's last heartbeat says that it runs no request."""
         stats = self.stats
-        return stats is not None and stats.num_running + stats.num_waiting == 0
+        if stats is None:
+            return False
+        return not (stats.num_running or stats.num_waiting or stats.num_batch_running or stats.num_batch_waiting)
 
     @property
     def resident(self) -> list[str]:

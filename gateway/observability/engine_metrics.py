@@ -47,13 +47,42 @@ def _counter(name: str, doc: str, value: Callable[[EngineStats], float]) -> _Num
 _NUMBERS = (
     _gauge(
         "vllm:num_requests_running",
-        "Choices that the engine is computing; a request may ask for several.",
+        "Interactive choices that the engine is computing; a request may ask for several.",
         lambda s: s.num_running,
     ),
     _gauge(
         "vllm:num_requests_waiting",
-        "Choices that wait in the engine; a request may ask for several.",
+        "Interactive choices that wait in the engine; a request may ask for several.",
         lambda s: s.num_waiting,
+    ),
+    _gauge(
+        "lorikeet_batch_running",
+        "Choices of batch work that the engine computes or has paused in favour of interactive requests.",
+        lambda s: s.num_batch_running,
+    ),
+    _gauge("lorikeet_batch_waiting", "Choices of batch work that wait in the engine.", lambda s: s.num_batch_waiting),
+    _gauge(
+        "lorikeet_batch_wanted",
+        "Choices of batch work that the engine wants to hold, so as never to run out of them.",
+        lambda s: s.num_batch_wanted,
+    ),
+    _counter(
+        "lorikeet_batch_prompt_tokens", "Prompt tokens computed for batch work.", lambda s: s.batch_prompt_tokens_total
+    ),
+    _counter(
+        "lorikeet_batch_generation_tokens",
+        "Completion tokens generated for batch work.",
+        lambda s: s.batch_generation_tokens_total,
+    ),
+    _counter(
+        "lorikeet_batch_preemptions",
+        "Times that a choice of batch work lost its memory or its adapter to others.",
+        lambda s: s.batch_preemptions_total,
+    ),
+    _counter(
+        "lorikeet_batch_recomputed_tokens",
+        "Tokens of batch work that were computed again after a preemption.",
+        lambda s: s.batch_recomputed_tokens_total,
     ),
     _gauge(
         "vllm:kv_cache_usage_perc",

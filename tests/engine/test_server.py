@@ -11,14 +11,16 @@ import msgspec
 import pytest
 import zmq
 
-from engine.fake import FakeCore, fake_token
+from engine.fake import BATCH_WANTED, FakeCore, fake_token
 from engine.mailbox import Drained, Mailbox, ServedElsewhere
 from engine.protocol import (
     PROTOCOL_VERSION,
     Abort,
     AckUsage,
     AdapterStatus,
+    BatchTerms,
     EngineLimits,
+    Final,
     GenerateRequest,
     Goodbye,
     Heartbeat,
@@ -132,6 +134,39 @@ def test_more_requests_than_credits_are_refused_with_a_time_to_retry(engine: Eng
         gateway.say(Submit(request(f"r{i}", max_tokens=500)))
     error = gateway.final("r5").error
     assert error is not None and error.code == "queue_full" and error.retry_after_s
+
+
+def test_batch_work_takes_no_credits_of_others_and_its_own_are_shared_out_in_heartbeats(tmp_path: Path) -> None:
+    engine = Engine(f"ipc://{tmp_path}/e.sock", tokens_per_s=20)
+    one, other = engine.gateway(), engine.gateway()
+    one.hello("one")
+    one.hear(Welcome)
+    for number in range(6):
+        one.say(Submit(request(f"b{number}", max_tokens=400, batch=BatchTerms(), n=2 if number else 1)))
+    for number in range(5):
+        one.say(Submit(request(f"i{number}", max_tokens=1)))
+    ended: list[Final] = []
+    while len(ended) < 5:
+        ended += one.hear(StepOutputs).finals
+    assert {final.finish_reason for final in ended} == {"length"}, "as many as there are credits, and none is refused"
+    other.hello("other")
+    other.hear(Welcome)
+    until_s = time.monotonic() + PATIENCE_S
+    credits = [0, 0]
+    while sorted(credits) != [2, 3]:  # of what is wanted, 11 choices are there
+        assert time.monotonic() < until_s
+        credits = [gateway.hear(Heartbeat).batch_credit for gateway in (one, other)]
+        for gateway in (one, other):
+            gateway.say(Heartbeat(0))
+    assert sum(credits) == BATCH_WANTED - 11
+    for number in range(6):
+        one.say(Abort(f"b{number}"))
+    while sum(credits) < BATCH_WANTED:
+        assert time.monotonic() < until_s
+        credits = [gateway.hear(Heartbeat).batch_credit for gateway in (one, other)]
+        for gateway in (one, other):
+            gateway.say(Heartbeat(0))
+    engine.close()
 
 
 def test_an_aborted_request_still_gets_its_exact_final(engine: Engine) -> None:

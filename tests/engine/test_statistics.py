@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from engine.protocol import STEP_BUCKETS_S, EngineStats, LoadAdapter
+from engine.protocol import STEP_BUCKETS_S, BatchTerms, EngineStats, LoadAdapter
 from tests.engine.scripted_core import SlowCompiler, final, request, run_core, stats
 
 OF_THE_SERVER = {"unacked_usage", "dropped_usage_total", "ended_prompt_tokens_total", "ended_completion_tokens_total"}
@@ -63,7 +63,10 @@ def test_no_number_stays_empty() -> None:
     events, _ = run_core(
         *commands, later=later, compiler=SlowCompiler(), num_blocks=16, num_draft_tokens=4, max_waiting=20
     )
-    seen = [event for event in events if isinstance(event, EngineStats)]
+    batch = [request(f"batch {i}", prompt_token_ids=[i] * 9, max_tokens=40, batch=BatchTerms()) for i in range(3)]
+    large = request("large", prompt_token_ids=[9] * 40, max_tokens=20)
+    others, _ = run_core(*batch, later={20: [large]}, num_blocks=16)
+    seen = [event for event in [*events, *others] if isinstance(event, EngineStats)]
     fields = set(EngineStats.__struct_fields__) - OF_THE_SERVER
     empty = {field for field in fields if not any(getattr(picture, field) for picture in seen)}
     assert not empty

@@ -14,6 +14,7 @@ import torch
 from adapters.errors import AdapterDamaged, AdapterRejected, StoreFailure
 from engine.lora.layer import LoadedAdapter
 from engine.lora.pool import NOT_LOADED, PATIENCE_S, AdapterPool
+from engine.lora.slots import RECENT_S
 from tests.engine.lora.loading import LoadsAtOnce, LoadsWhenTold
 
 
@@ -181,6 +182,53 @@ def test_the_wait_for_a_slot_is_bounded_with_many_more_adapters_than_slots(clock
     bound_s = PATIENCE_S + math.ceil(num_streams / num_slots) * longest_s + num_streams * load_s + steps_s
     assert len(waits_s) > 1000
     assert max(waits_s + [clock.now_s - since_s[i] for i in range(num_streams) if slots[i] is None]) <= bound_s
+
+
+def test_batch_work_waits_behind_others_and_takes_no_slot_that_they_used_of_late(
+    make: Callable[[int], AdapterPool], clock: Clock
+) -> None:
+    pool = make(2)
+    for key in ("a", "b"):
+        pool.preload(key)
+        slot = pool.acquire(key)
+        assert slot is not None
+        pool.release(slot)
+    clock.now_s += RECENT_S - 1
+    assert pool.acquire("bulk", for_batch=True) is None
+    assert pool.arrivals() == [] and pool.waiting == ["bulk"] and pool.resident == ["a", "b"]
+    slot = pool.acquire("b")
+    assert slot is not None
+    pool.release(slot)
+    clock.now_s += 2
+    pool.request("c")  # evicts the least recent, before which batch work has no turn
+    assert [arrival.key for arrival in pool.arrivals()] == ["c"] and pool.resident == ["b", "c"]
+    clock.now_s += RECENT_S + 1
+    pool.withdraw("c")
+    assert [arrival.key for arrival in pool.arrivals()] == [] and "bulk" in pool.waiting
+    assert [arrival.key for arrival in pool.arrivals()] == ["bulk"]
+    assert len(pool.resident) == 2
+    pool.check_integrity(num_users=0)
+
+
+def test_a_slot_that_batch_work_alone_uses_is_wanted_back_at_once(
+    make: Callable[[int], AdapterPool], clock: Clock
+) -> None:
+    pool = make(2)
+    slots = {}
+    for key in ("bulk", "shared"):
+        assert pool.acquire(key, for_batch=True) is None
+        pool.arrivals()
+        slots[key] = pool.acquire(key, for_batch=True)
+    used = pool.acquire("shared")
+    assert used == slots["shared"] is not None and slots["bulk"] is not None
+    assert pool.acquire("c") is None
+    assert pool.wants_back(slots["bulk"]) and not pool.wants_back(slots["shared"])
+    pool.release(slots["bulk"], for_batch=True)
+    assert [arrival.key for arrival in pool.arrivals()] == ["c"]
+    assert pool.acquire("bulk", for_batch=True) is None, "it comes back when there is a slot for it"
+    pool.release(slots["shared"], for_batch=True)
+    pool.release(used)
+    pool.check_integrity(num_users=0)
 
 
 @pytest.mark.parametrize("in_use", [True, False], ids=["released", "unloaded"])

@@ -9,6 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from adapters.errors import AdapterRejected
 from engine.lora.layer import LoadedAdapter
 from engine.lora.pool import AdapterPool
+from engine.lora.slots import RECENT_S
 from tests.engine.lora.loading import LoadsWhenTold
 
 MAX_ADAPTERS, MAX_BYTES = 4, 100
@@ -38,27 +39,46 @@ class PoolMachine(RuleBasedStateMachine):
             clock=lambda: self.now_s,
             executor=self.executor,
         )
-        self.users: list[tuple[str, int]] = []
+        self.users: list[tuple[str, int, bool]] = []
         self.waiting: set[str] = set()
         self.pinned: set[str] = set()
 
-    @rule(digest=DIGESTS)
-    def ask(self, digest: str) -> None:
+    @rule(digest=DIGESTS, for_batch=st.booleans())
+    def ask(self, digest: str, for_batch: bool) -> None:
         ready = self.pool.is_resident(digest)
-        slot = self.pool.acquire(digest)
+        recent = self.used_of_late()
+        slot = self.pool.acquire(digest, for_batch=for_batch)
+        assert not for_batch or recent <= set(self.pool.resident), "batch work takes nobody's place"
         assert (slot is not None) == ready
         if slot is None:
             self.waiting.add(digest)
         else:
-            self.users.append((digest, slot))
+            self.users.append((digest, slot, for_batch))
             self.waiting.discard(digest)
 
     @precondition(lambda self: self.users)
     @rule(data=st.data())
     def leave(self, data: st.DataObject) -> None:
-        digest, slot = self.users.pop(data.draw(st.integers(0, len(self.users) - 1)))
+        digest, slot, for_batch = self.users.pop(data.draw(st.integers(0, len(self.users) - 1)))
         assert self.pool.adapter(slot).key == digest
-        self.pool.release(slot)
+        self.pool.release(slot, for_batch=for_batch)
+
+    @precondition(lambda self: any(self.pool.wants_back(slot) for _, slot, _ in self.users))
+    @rule()
+    def batch_work_yields(self) -> None:
+        wanted = [user for user in self.users if self.pool.wants_back(user[1])]
+        assert all(for_batch for _, _, for_batch in wanted)
+        for user in wanted:
+            self.users.remove(user)
+            self.pool.release(user[1], for_batch=True)
+
+    def used_of_late(self) -> set[str]:
+        """Return the adapters that only an interactive request may replace, as long as none waits."""
+        if any(key not in self.pool.resident for key in self.waiting):
+            return set()
+        return {
+            slot.key for slot in self.pool.slots if slot.last_interactive_s > self.now_s - RECENT_S and not slot.closing
+        }
 
     @precondition(lambda self: self.waiting)
     @rule(data=st.data())
@@ -73,7 +93,7 @@ class PoolMachine(RuleBasedStateMachine):
 
     @rule(digest=DIGESTS)
     def unload(self, digest: str) -> None:
-        used = any(user == digest for user, _ in self.users)
+        used = any(user == digest for user, _, _ in self.users)
         self.waiting.discard(digest)
         assert not (self.pool.unload(digest) and used)
         assert not self.pool.is_resident(digest)
@@ -84,7 +104,7 @@ class PoolMachine(RuleBasedStateMachine):
         self.now_s += dt_s
         self.executor.run_next()
 
-    @rule(dt_s=st.sampled_from((0.0, 0.1, 1.0)))
+    @rule(dt_s=st.sampled_from((0.0, 0.1, 1.0, 70.0)))
     def look(self, dt_s: float) -> None:
         self.now_s += dt_s
         for arrival in self.pool.arrivals():
@@ -97,13 +117,13 @@ class PoolMachine(RuleBasedStateMachine):
     @invariant()
     def whole(self) -> None:
         self.pool.check_integrity(len(self.users))
-        for digest, slot in self.users:
+        for digest, slot, _ in self.users:
             assert self.pool.adapter(slot).key == digest  # in use: never evicted, never replaced
 
     def teardown(self) -> None:
         """Everybody who waits is served once the others leave."""
-        for _, slot in self.users:
-            self.pool.release(slot)
+        for _, slot, for_batch in self.users:
+            self.pool.release(slot, for_batch=for_batch)
         self.users = []
         for digest in sorted(NUM_BYTES):
             self.pool.unload(digest)  # the pins, too

@@ -1,12 +1,14 @@
-"""The scheduler in virtual time: one step is one unit, tokens mean nothing, and service is measured from outside."""
+"""The scheduler in virtual time: one step is one unit, unless told otherwise, tokens mean nothing, and service is
+measured from outside."""
 
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Callable
 
-from engine.protocol import GenerateRequest, SamplingParams, StepOutputs
+from engine.protocol import BatchTerms, GenerateRequest, SamplingParams, StepOutputs
 from engine.scheduling.block_manager import BlockManager
-from engine.scheduling.limits import Limits
+from engine.scheduling.limits import BatchLimits, Limits
 from engine.scheduling.scheduler import Scheduler
 from engine.sequence import Chunk, ChunkResult, Plan, Sampled
 
@@ -29,16 +31,19 @@ class InstantSlots:
     def is_resident(self, digest: str) -> bool:
         return digest in self._resident
 
-    def request(self, digest: str) -> bool:
+    def request(self, digest: str, *, for_batch: bool = False) -> bool:
         if digest not in self._resident:
             self._loading.add(digest)
         return digest in self._resident
 
-    def acquire(self, digest: str) -> int | None:
+    def acquire(self, digest: str, *, for_batch: bool = False) -> int | None:
         return 0 if digest in self._resident else None
 
-    def release(self, slot: int) -> None:
+    def release(self, slot: int, *, for_batch: bool = False) -> None:
         pass
+
+    def wants_back(self, slot: int) -> bool:
+        return False
 
     def arrivals(self) -> set[str]:
         arrived, self._loading = self._loading, set()
@@ -49,14 +54,26 @@ class InstantSlots:
 class Simulator:
     """service: by tenant, what `fairness` says a tenant is charged, before weights. most_running: the largest
     sum of prompt and max_tokens over the sequences that ran at once. ahead: a step's results are taken after the next
-    one was launched. landed: what the last results brought."""
+    one was launched. seconds_of: how long a step takes. landed: what the last results brought. plan: the last step.
+    hurry: how fast the clock of the scheduler goes."""
 
     def __init__(
-        self, num_blocks: int, max_num_seqs: int, max_batched_tokens: int, load_bytes: int = 0, *, ahead: bool = False
+        self,
+        num_blocks: int,
+        max_num_seqs: int,
+        max_batched_tokens: int,
+        load_bytes: int = 0,
+        *,
+        ahead: bool = False,
+        seconds_of: Callable[[Plan], float] = lambda plan: 1.0,
+        batch: BatchLimits = BatchLimits(),  # noqa: B008
     ) -> None:
-        self.now = 1
+        self.now = 1.0
+        self.hurry = 1.0
         self._ahead = ahead
+        self._seconds_of = seconds_of
         self._flights: list[Plan] = []
+        self.plan = Plan([], [])
         self._slots = InstantSlots(load_bytes)
         limits = Limits(
             max_num_seqs=max_num_seqs,
@@ -66,26 +83,34 @@ class Simulator:
             vocab_size=1 << 20,
             eos_token_ids=frozenset(),
             token_bytes=TOKEN_BYTES,
+            batch=batch,
         )
-        self.scheduler = Scheduler(
-            BlockManager(num_blocks, BLOCK_SIZE), self._slots, limits, clock=lambda: float(self.now)
-        )
+        self.blocks = BlockManager(num_blocks, BLOCK_SIZE)
+        self.scheduler = Scheduler(self.blocks, self._slots, limits, clock=lambda: self.now * self.hurry)
         self.service: dict[str, float] = defaultdict(float)
         self.outstanding: dict[str, int] = defaultdict(int)
-        self.ttfts: dict[str, list[int]] = defaultdict(list)
+        self.ttfts: dict[str, list[float]] = defaultdict(list)
         self.most_running = 0
         self.landed = StepOutputs()
-        self._sent: dict[str, int] = {}
+        self._sent: dict[str, float] = {}
         self._started: set[str] = set()
         self._num_sent = 0
 
-    def send(self, tenant: str, prompt: int, output: int, adapter: str = "", weight: float = 1.0) -> str:
+    def send(
+        self,
+        tenant: str,
+        prompt: int,
+        output: int,
+        adapter: str = "",
+        weight: float = 1.0,
+        batch: BatchTerms | None = None,
+    ) -> str:
         """Prompts of these many tokens; no two begin alike. Returns the id of the request."""
         self._num_sent += 1
         name = f"{tenant}/{self._num_sent}"
         sampling = SamplingParams(output)
         token_ids = [self._num_sent % (1 << 20)] * prompt
-        request = GenerateRequest(name, token_ids, sampling, tenant, adapter, weight=weight)
+        request = GenerateRequest(name, token_ids, sampling, tenant, adapter, weight=weight, batch=batch)
         assert self.scheduler.add(request, seed=0) is None
         self.outstanding[tenant] += 1
         self._sent[name] = self.now
@@ -96,18 +121,20 @@ class Simulator:
         return self._slots.resident
 
     def step(self) -> None:
-        self.now += 1
         for digest in self._slots.arrivals():
             waiting = self.scheduler.waiting_for(digest)
             waiting[0].adapter_load_bytes = self._slots.load_bytes
-        plan = self.scheduler.schedule()
+        self.plan = plan = self.scheduler.schedule()
         for chunk in plan.chunks:
             self._note_start(chunk)
         self._note_running(plan)
+        seconds = self._seconds_of(plan)
         self.scheduler.launched(plan)
+        self.now += seconds
         self._flights.append(plan)
         while len(self._flights) > self._ahead:
             self._land(self._flights.pop(0))
+        self.scheduler.note_step(plan, seconds)
 
     def _land(self, plan: Plan) -> None:
         outputs = self.scheduler.commit(plan, [ChunkResult([Sampled(1)] if c.samples else []) for c in plan.chunks])
@@ -133,6 +160,6 @@ class Simulator:
         self.most_running = max(self.most_running, total)
 
 
-def percentile(values: list[int], share: float) -> float:
+def percentile(values: list[float], share: float) -> float:
     ordered = sorted(values)
     return float(ordered[min(int(share * len(ordered)), len(ordered) - 1)])

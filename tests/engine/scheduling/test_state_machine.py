@@ -1,7 +1,7 @@
 """No token is lost, repeated or read from the wrong block, whatever arrives, aborts or runs out of memory.
 
-Requests of several tenants share prompts, adapters (of which new versions appear), choices, drafts that are often
-wrong, and far too little memory; each must get exactly what it gets alone.
+Requests of several tenants and of both bands share prompts, adapters (of which new versions appear), choices, drafts
+that are often wrong, and far too little memory; each must get exactly what it gets alone.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from hypothesis.stateful import (
 
 from engine.lora.layer import LoadedAdapter
 from engine.lora.pool import AdapterPool
-from engine.protocol import Delta, Final, GenerateRequest, Grammar, SamplingParams, StepOutputs
+from engine.protocol import BatchTerms, Delta, Final, GenerateRequest, Grammar, SamplingParams, StepOutputs
 from engine.scheduling.block_manager import BlockManager
-from engine.scheduling.limits import Limits
+from engine.scheduling.limits import BatchLimits, Limits
 from engine.scheduling.matcher_time import STEP_S
 from engine.scheduling.scheduler import Scheduler
 from engine.sequence import ChunkResult, Plan
@@ -94,6 +94,10 @@ class Live(msgspec.Struct):
     ended: set[int] = msgspec.field(default_factory=set)
 
     @property
+    def num_alive(self) -> int:
+        return len(self.expected) - len(self.ended)
+
+    @property
     def can_error(self) -> bool:
         return any(expected.reason == "error" for expected in self.expected)
 
@@ -111,6 +115,7 @@ prompts = st.builds(
 
 class SchedulerMachine(RuleBasedStateMachine):
     num_followed = 0  # rows of steps that were launched ahead, over all examples
+    num_batch = num_given_up = 0  # rows of the batch band; above zero if any of these gave its blocks up
 
     def __init__(self) -> None:
         super().__init__()
@@ -128,11 +133,15 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.num_arrived = 0
         self.versions = [0, 0, 0]
 
-    @initialize(num_blocks=st.sampled_from((12, 40)), num_drafts=st.sampled_from((0, 3)))
-    def use_memory(self, num_blocks: int, num_drafts: int) -> None:
+    @initialize(
+        num_blocks=st.sampled_from((12, 40)),
+        num_drafts=st.sampled_from((0, 3)),
+        share=st.sampled_from((0.0, 0.02, 0.3)),
+    )
+    def use_memory(self, num_blocks: int, num_drafts: int, share: float = 0.02) -> None:
         """Little makes preemptions and evictions, more lets prefixes be found again."""
         self.blocks = BlockManager(num_blocks, BLOCK_SIZE)
-        limits = msgspec.structs.replace(LIMITS, num_draft_tokens=num_drafts)
+        limits = msgspec.structs.replace(LIMITS, num_draft_tokens=num_drafts, batch=BatchLimits(share=share))
         self.scheduler = Scheduler(
             self.blocks, self.slots, limits, lambda: self.now_s, make_drafter=lambda _: Oracle(self.texts)
         )
@@ -152,6 +161,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         tenant=st.sampled_from("aaabc"),
         n=st.sampled_from((1, 1, 1, 2, 3)),
         kind=st.sampled_from(("", "", "", "grammar", "rated", "rated only", "mean", "last", "penalized")),
+        batch=st.sampled_from((None, None, BatchTerms(), BatchTerms(-10.0), BatchTerms(4_000.0))),
     )
     def arrive(
         self,
@@ -164,6 +174,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         tenant: str,
         n: int,
         kind: str,
+        batch: BatchTerms | None,
     ) -> None:
         if kind in ("rated only", "mean", "last"):
             max_tokens, n = 0, 1
@@ -180,11 +191,11 @@ class SchedulerMachine(RuleBasedStateMachine):
         digest = "" if adapter is None else f"{adapter}v{self.versions[adapter]}"
         weight = {"a": 0.5, "b": 1.0, "c": 4.0}[tenant]
         pooling = kind if kind in ("mean", "last") else None
-        request = GenerateRequest(name, prompt, sampling, tenant, digest, n, pooling, weight)
-        num_alive = self.scheduler.num_running + self.scheduler.num_waiting
-        mine = [live for live in self.live.values() if live.request.tenant == tenant]
-        num_mine = sum(len(live.expected) - len(live.ended) for live in mine)
-        num_free = 5 + 6 - num_alive - n
+        request = GenerateRequest(name, prompt, sampling, tenant, digest, n, pooling, weight, batch=batch)
+        band = [live for live in self.live.values() if (live.request.batch is None) == (batch is None)]
+        num_alive = sum(live.num_alive for live in band)
+        num_mine = sum(live.num_alive for live in band if live.request.tenant == tenant)
+        num_free = 5 + (6 if batch is None else LIMITS.max_batch_waiting) - num_alive - n
         error = self.scheduler.add(request, seed=self.num_arrived)
         if error is not None:
             assert error.code == "queue_full" and num_free < max(0, num_mine + n - 5)
@@ -230,6 +241,7 @@ class SchedulerMachine(RuleBasedStateMachine):
                 self.slots.withdraw(arrival.key)
         plan = self.scheduler.schedule()
         assert plan.num_tokens <= LIMITS.max_batched_tokens
+        assert len(plan.chunks) <= LIMITS.max_num_seqs
         assert all(chunk.num_tokens == 1 + len(chunk.drafts) <= 1 + 3 for chunk in plan.decodes)
         assert not any(chunk.drafts for chunk in plan.prefills)
         assert not any(
@@ -247,6 +259,9 @@ class SchedulerMachine(RuleBasedStateMachine):
         if plan:
             self.flight = plan, self.runner.run(plan)
             self.scheduler.launched(plan)
+        self.scheduler.note_step(plan, 0.004 + 0.002 * plan.num_tokens)
+        type(self).num_batch += sum(chunk.sequence.is_batch for chunk in plan.chunks)
+        type(self).num_given_up += self.scheduler.totals.batch_preemptions
         type(self).num_followed += sum(chunk.follows for chunk in plan.chunks)
         self.land(before)
 
@@ -362,4 +377,4 @@ def test_whatever_happens_each_request_gets_exactly_its_own_tokens(full: bool) -
                 suppress_health_check=list(HealthCheck),
             ),
         )
-        assert machine.num_followed > 0
+        assert min(machine.num_followed, machine.num_batch, machine.num_given_up) > 0

@@ -1,0 +1,53 @@
+"""The requests of one band: who waits, who runs, and the service that their tenants got. Decides nothing.
+
+Interactive requests and batch work have a band each. Within a band everything goes by tenants' counters of service
+(`engine.scheduling.fairness`); between bands interactive requests come first (`engine.scheduling.batch_work`).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from engine.scheduling.block_manager import BlockManager
+from engine.scheduling.fairness import ServiceCounters
+from engine.scheduling.finish_rate import FinishRate
+from engine.scheduling.running_set import AdapterSlots, RunningSet
+from engine.scheduling.waiting_queue import WaitingQueue
+from engine.sequence import Sequence
+
+URGENT_S = 3600.0
+"""Work that can rest for less than this and meet its deadline is urgent."""
+
+MOST_URGENT = 64.0
+"""The factor of the weight of work that cannot rest any more. It lies so high that two tenants of which one is urgent
+share as if the other were not there: that one's work can wait."""
+
+
+class Band:
+    """Owned by the scheduler, whose parts change it."""
+
+    def __init__(self, blocks: BlockManager, adapters: AdapterSlots) -> None:
+        self.counters = ServiceCounters()
+        self.waiting = WaitingQueue(self.counters)
+        self.running = RunningSet(blocks, adapters, self.counters)
+        self.num_alive = 0
+        """Choices that have not ended, those that a grammar or their leader holds back included."""
+        self.alive_by_tenant: Counter[str] = Counter()
+        self.num_requests = 0
+        self.finish_rate = FinishRate()
+
+    @property
+    def num_waiting(self) -> int:
+        """Choices that do not run."""
+        return self.num_alive - len(self.running)
+
+
+def weight_of(sequence: Sequence, now_s: float) -> float:
+    """Return what the service of a sequence is divided by in its tenant's counter: its request's weight, and in the
+    last hour before its work cannot rest any more up to MOST_URGENT times as much."""
+    request = sequence.request
+    if request.batch is None or request.batch.slack_s is None:
+        return request.weight
+    left_s = request.batch.slack_s - (now_s - sequence.arrived_s)
+    urgency = min(max(1 - left_s / URGENT_S, 0.0), 1.0)
+    return request.weight * (1 + (MOST_URGENT - 1) * urgency)

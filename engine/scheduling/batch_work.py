@@ -1,0 +1,357 @@
+"""What the batch band gets of each step: what interactive requests leave of it, and a small share in any case.
+
+Interactive requests are planned as if there were no batch work. What is left of the step's rows and tokens goes to
+batch work, as far as the step's time allows (`engine.scheduling.step_time`). A sequence of the band that gets no part
+in a step pauses: it keeps its blocks, and goes on in any later step.
+
+- Memory. Batch work takes blocks that hold nothing recent of interactive requests, beyond half of all blocks, which it
+  may hold whatever these have left in the cache. It leaves as many free as these used at most in the last minutes. What
+  interactive requests lack is taken from batch work, the newest sequence first: it keeps its tokens, what it computed
+  stays in the prefix cache while there is room, the rest is computed again.
+- Share. What the band is owed (`engine.scheduling.guaranteed_share`) it gets first, at the cost of interactive
+  requests: places in the step, tokens, time, and blocks that nobody uses. Only requests of at most a SMALL-th of all
+  blocks are covered, and adapters only as far as they find a slot. The oldest of those that run keep their blocks, a
+  SMALL-th of all, while interactive requests run.
+- Order. Who goes first, and who is admitted, is decided by tenants' counters in the band; within a tenant by deadlines.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from collections.abc import Sequence as Many
+
+import msgspec
+
+from engine.scheduling.admission import Admission
+from engine.scheduling.band import Band
+from engine.scheduling.block_manager import BlockManager
+from engine.scheduling.fairness import DECODE_COST, QUANTUM_TOKENS
+from engine.scheduling.guaranteed_share import GuaranteedShare
+from engine.scheduling.limits import Limits
+from engine.scheduling.matcher_time import MatcherTime
+from engine.scheduling.running_set import AdapterSlots
+from engine.scheduling.step_time import StepLoad, StepRoom, StepTime
+from engine.scheduling.totals import Totals
+from engine.sequence import Chunk, Plan, Sequence, Status
+
+HALF = 2
+"""Half of all blocks batch work may hold even where they held what interactive requests have used of late. With less,
+busy minutes would leave it nothing: every prompt stays in the cache."""
+
+SMALL = 8
+"""The guaranteed share covers requests that need at most one SMALL-th of all blocks, and has at most one SMALL-th of
+the places of a step, or three times the share if that is more."""
+
+OWED_TOKENS = 16
+"""Prompts that are computed only because they are owed are computed in parts of so many tokens, not in single ones."""
+
+AHEAD_BLOCKS = 4
+"""Blocks that stay free for each sequence of the band that runs, as far as it has more to come."""
+
+WANTED_AHEAD = 8
+"""Choices that the engine wants beyond twice what it computes at once and what it ends in two seconds."""
+
+
+class BatchWork:
+    """Belongs to the scheduler, which calls `begin_step`, `take_owed`, `fill` and `end_step` in this order."""
+
+    def __init__(
+        self,
+        band: Band,
+        interactive: Band,
+        admission: Admission,
+        blocks: BlockManager,
+        adapters: AdapterSlots,
+        limits: Limits,
+        matcher_time: MatcherTime,
+        totals: Totals,
+        note_start: Callable[[Sequence], None],
+    ) -> None:
+        """note_start: called with each sequence that starts for the first time."""
+        self._band = band
+        self._interactive = interactive
+        self._admission = admission
+        self._blocks = blocks
+        self._adapters = adapters
+        self._limits = limits
+        self._matcher_time = matcher_time
+        self._totals = totals
+        self._note_start = note_start
+        self._share = GuaranteedShare(limits.batch.share)
+        self._small_tokens = blocks.num_blocks // SMALL * blocks.block_size
+        self._planned: dict[int, Chunk] = {}  # by the id of the sequence
+        self._has_given_up = False
+        self._must_wait = False
+        self._left_owed = 0.0
+        self._max_held_places = max(1, int(limits.max_num_seqs * max(1 / SMALL, 3 * limits.batch.share)))
+        self._peaks = _Peaks()
+        self._peaks_before = _Peaks()  # of the minute before
+        self.step_time = StepTime()
+        self.num_held_places = 0
+        """Places of this step that interactive requests may not take."""
+        self.num_held_blocks = 0
+        """Blocks that have to stay free when an interactive request is admitted."""
+
+    @property
+    def num_rows(self) -> int:
+        """The most sequences of the band that a step of the last minutes computed. It may compute as many in the next
+        one, if interactive requests leave it to them."""
+        return max(self._peaks.num_rows, self._peaks_before.num_rows)
+
+    def age(self) -> None:
+        """Note that a minute has passed."""
+        self._peaks_before, self._peaks = self._peaks, _Peaks()
+
+    def begin_step(self) -> None:
+        """Begin the plan of a step: leave slots of adapters that interactive requests wait for."""
+        self._planned = {}
+        self._has_given_up = self._must_wait = False
+        self.num_held_places = self.num_held_blocks = 0
+        if not self._band.num_alive:
+            return
+        num_used = sum(len(sequence.block_table) for sequence in self._interactive.running)
+        self._peaks.num_blocks = max(self._peaks.num_blocks, num_used)
+        for sequence in list(self._band.running):
+            slot = sequence.adapter_slot
+            if slot is not None and not sequence.num_pending and self._adapters.wants_back(slot):
+                self._give_up(sequence)
+
+    def reclaim(self, num_blocks: int) -> None:
+        """Have sequences of the band give up their blocks, as far as that lets an interactive request have num_blocks:
+        until so many are free, and of these nothing recent unless the band is down to what it may always hold."""
+        if not len(self._band.running) or not self._lacks(num_blocks):
+            return
+        victims = self._victims()
+        if self._blocks.num_free + sum(len(sequence.block_table) for sequence in victims) < num_blocks:
+            # Those whose tokens are pending can give up once these are known: until then they get no more.
+            self._must_wait |= any(sequence.num_pending for sequence in self._band.running)
+            return
+        for sequence in victims:
+            if not self._lacks(num_blocks):
+                return
+            self._give_up(sequence)
+
+    def _lacks(self, num_blocks: int) -> bool:
+        """Whether batch work is in the way of so many blocks."""
+        blocks = self._blocks
+        return num_blocks > blocks.num_free or (num_blocks > blocks.num_idle and not self._max_recent())
+
+    def take_owed(self, num_places: int, left: int) -> list[Chunk]:
+        """Plan what the band is owed, of num_places places and `left` tokens that interactive decodes have left."""
+        self._left_owed = self._share.payable
+        if not self._band.num_alive or self._left_owed < DECODE_COST:
+            return []
+        going_on = list(self._in_turn())
+        for sequence in going_on:
+            if self._left_owed < DECODE_COST or self.num_held_places >= self._max_held_places:
+                break
+            left -= self._pay(sequence, num_places, left)
+        num_paid = self._share.payable - self._left_owed
+        if self._share.owed - num_paid >= OWED_TOKENS and self.num_held_places < self._max_held_places:
+            started = self._start_owed(num_places)
+            if started is not None:
+                self._pay(started, num_places, left)
+        return list(self._planned.values())
+
+    def fill(self, decodes: Many[Chunk], prefills: Many[Chunk], num_places: int, left: int, *, may_grow: bool) -> None:
+        """Plan what fits beside the chunks of interactive requests: num_places sequences and `left` tokens, those that
+        were owed not among them. may_grow: no interactive request lacks memory."""
+        if not self._band.num_alive or self._must_wait:
+            return
+        load = StepLoad.of(decodes, prefills)
+        room = StepRoom(self.step_time, load, self._limits.batch)
+        for owed in self._planned.values():
+            _add(load, owed)
+        paused: list[Sequence] = []
+        for sequence in self._in_turn():
+            if id(sequence) in self._planned or sequence.status is not Status.RUNNING:
+                continue
+            chunk: Chunk | None = None
+            if num_places > 0 and left > 0 and (may_grow or not self._blocks.num_missing(sequence)):
+                chunk = self._fit(sequence, room, left)
+            if chunk is None:
+                paused.append(sequence)
+                continue
+            _add(load, chunk)
+            num_places -= 1
+            left -= chunk.num_tokens
+        if may_grow and not self._has_given_up:
+            self._admit(room, load, paused, num_places, left)
+
+    def end_step(self, decodes: Many[Chunk], prefills: Many[Chunk]) -> Plan:
+        """Return the band's part of the step beside these chunks of interactive requests, and note what both got."""
+        planned = list(self._planned.values())
+        interactive = sum(map(_service, decodes)) + sum(map(_service, prefills))
+        self._share.count(interactive, sum(map(_service, planned)), has_work=self._band.num_alive > 0)
+        self._peaks.num_rows = max(self._peaks.num_rows, len(planned))
+        own = [chunk for chunk in planned if chunk.sequence.is_decoding]
+        return Plan(own, [chunk for chunk in planned if not chunk.sequence.is_decoding])
+
+    def _pay(self, sequence: Sequence, num_places: int, left: int) -> int:
+        """Have a sequence get what is owed, if num_places are not all held already; how many tokens that is. Parts of
+        prompts are not so small that a step is longer for next to nothing."""
+        if num_places <= self.num_held_places:
+            self.num_held_places += 1
+            return 0
+        if not sequence.is_decoding and self._share.owed < min(OWED_TOKENS, sequence.num_uncomputed):
+            return 0
+        chunk = self._plan(sequence, min(left, max(int(self._left_owed), OWED_TOKENS)))
+        if chunk is None:
+            return 0
+        self.num_held_places += 1
+        self._left_owed -= _service(chunk)
+        return chunk.num_tokens
+
+    def _in_turn(self) -> Iterator[Sequence]:
+        """The sequences that run and need a step, by the counters of their tenants, in steps of a quantum so that not
+        each token changes who goes on. Those that decode come first among equals, then the oldest."""
+        counters = self._band.counters
+        running = [s for s in self._band.running if not s.needs_no_step and not (s.num_pending and s.is_chosen_by_text)]
+        running.sort(key=lambda s: (counters.of(s.request.tenant) // QUANTUM_TOKENS, not s.is_decoding))
+        return iter(running)
+
+    def _start_owed(self, num_places: int) -> Sequence | None:
+        """Start a sequence that is owed. Where that lacks a place or blocks, have interactive requests leave them."""
+        num_held = sum(sequence.max_length for sequence in self._band.running)
+        sequence = self._admission.next(self._small_tokens - num_held)
+        if sequence is None or self._has_given_up:
+            return None
+        if num_places <= self.num_held_places:
+            self.num_held_places += 1
+            return None
+        if not self._start(sequence, 0):
+            if len(self._interactive.running):  # else nobody is in the way
+                self.num_held_blocks = self._blocks.num_needed(sequence, sequence.may_reuse_prefix)
+            return None
+        return sequence
+
+    def _fit(self, sequence: Sequence, room: StepRoom, left: int) -> Chunk | None:
+        if sequence.is_decoding:
+            return self._plan(sequence, 1) if room.takes_row(sequence.length) else None
+        return self._plan(sequence, min(left, room.num_prompt_tokens(sequence.num_computed)))
+
+    def _admit(self, room: StepRoom, load: StepLoad, paused: Many[Sequence], num_places: int, left: int) -> None:
+        """Start waiting sequences: not while others pause, unless their tenants had a quantum more."""
+        counters = self._band.counters
+        while num_places > 0 and left > 0 and len(self._band.running) < self._limits.max_num_seqs:
+            if room.num_prompt_tokens(0) <= 0 or not self._band.waiting:
+                return
+            if paused:
+                least = min(counters.of(sequence.request.tenant) for sequence in paused)
+                if self._band.waiting.smallest_counter() + QUANTUM_TOKENS > least:
+                    return
+            sequence = self._admission.next()
+            if sequence is None or not self._start(sequence, self._num_spare()):
+                return
+            chunk = self._fit(sequence, room, left)
+            if chunk is None:
+                return
+            _add(load, chunk)
+            num_places -= 1
+            left -= chunk.num_tokens
+
+    def _num_spare(self) -> int:
+        """Return how many blocks stay free when a sequence starts: none in an engine that has nothing else to do."""
+        if self._has_nothing_else:
+            return 0
+        block_size = self._blocks.block_size
+        num_ahead = 0
+        for sequence in self._band.running:
+            num_ahead += min(AHEAD_BLOCKS, -(-sequence.max_length // block_size) - len(sequence.block_table))
+        num_used = sum(len(sequence.block_table) for sequence in self._interactive.running)
+        peak = max(self._peaks.num_blocks, self._peaks_before.num_blocks) - num_used
+        return num_ahead + max(peak, len(self._interactive.running))
+
+    @property
+    def _has_nothing_else(self) -> bool:
+        return not self._planned and not len(self._interactive.running)
+
+    def _max_recent(self) -> int:
+        """Return how many blocks that hold something recent of interactive requests may be taken: in an engine that has
+        nothing else to do, all."""
+        if self._has_nothing_else:
+            return self._blocks.num_blocks
+        num_held = sum(len(sequence.block_table) for sequence in self._band.running)
+        return max(self._blocks.num_blocks // HALF - num_held, 0)
+
+    def _start(self, sequence: Sequence, num_spare: int) -> bool:
+        if not self._admission.start(sequence, num_spare, max_recent=self._max_recent()):
+            return False
+        self._totals.batch_recomputed_tokens += max(sequence.num_given_up - sequence.num_computed, 0)
+        sequence.num_given_up = 0
+        if not sequence.started_s:
+            self._note_start(sequence)
+        return True
+
+    def _plan(self, sequence: Sequence, max_tokens: int) -> Chunk | None:
+        """Have the step compute a token of a sequence, or up to max_tokens of its prompt; None if it can't."""
+        num_tokens = min(sequence.num_uncomputed, max_tokens)
+        if num_tokens <= 0 or (sequence.is_decoding and not self._grow(sequence)):
+            return None
+        if num_tokens == sequence.num_uncomputed and not self._matcher_time.take(sequence):
+            num_tokens -= 1
+        if num_tokens <= 0:
+            return None
+        if not sequence.is_decoding:
+            self._totals.prompt_tokens += num_tokens
+            self._totals.batch_prompt_tokens += num_tokens
+        chunk = self._planned[id(sequence)] = Chunk.of(sequence, sequence.num_computed, num_tokens)
+        return chunk
+
+    def _grow(self, sequence: Sequence) -> bool:
+        """Find a block for a decode's next token, if need be one of a newer sequence of the band."""
+        while self._blocks.num_missing(sequence) and not self._blocks.grow(
+            sequence, sequence.length, max_recent=self._max_recent()
+        ):
+            victims = self._victims(sequence)
+            if not victims:
+                return False
+            self._give_up(victims[0])
+        return True
+
+    def _victims(self, after: Sequence | None = None) -> list[Sequence]:
+        """Return the sequences that may give up their blocks, the newest first: not while their steps are under way or
+        planned, and not the oldest ones that the guaranteed share covers while interactive requests run. after: those
+        that are newer than this one."""
+        running = list(self._band.running)
+        is_covered = self._share.share > 0 and len(self._interactive.running) > 0
+        num_covered, left = 0, self._small_tokens if is_covered else 0
+        for sequence in running:
+            left -= sequence.max_length
+            if left < 0:
+                break
+            num_covered += 1
+        first = max(num_covered, 0 if after is None else running.index(after) + 1)
+        newest = reversed(running[first:])
+        return [s for s in newest if not s.num_pending and id(s) not in self._planned]
+
+    def _give_up(self, sequence: Sequence) -> None:
+        """Take blocks and slot of a sequence, which waits to be computed again."""
+        sequence.num_given_up = max(sequence.num_given_up, sequence.num_computed)
+        self._band.running.leave(sequence)
+        sequence.status = Status.WAITING
+        sequence.forget_prompt()
+        self._band.waiting.push(sequence)
+        self._totals.batch_preemptions += 1
+        self._has_given_up = True
+
+
+class _Peaks(msgspec.Struct):
+    """The most of a minute: blocks of interactive requests, and sequences of the band in a step."""
+
+    num_blocks: int = 0
+    num_rows: int = 0
+
+
+def _service(chunk: Chunk) -> float:
+    """Return what a chunk costs, as `engine.scheduling.fairness` counts."""
+    sequence = chunk.sequence
+    cost = 0.0 if sequence.is_decoding else float(chunk.num_tokens)
+    return cost + DECODE_COST * (chunk.samples and sequence.request.sampling.max_tokens > 0)
+
+
+def _add(load: StepLoad, chunk: Chunk) -> None:
+    if chunk.sequence.is_decoding:
+        load.add_row(chunk.first + 1)
+    else:
+        load.add_prompt(chunk.first, chunk.num_tokens)

@@ -1,0 +1,39 @@
+"""What batch work is owed: its guaranteed share of all service, whatever interactive requests ask for. Numbers only.
+
+While there is batch work, each step adds its share of the service done and takes off what batch work got. What is owed
+is never below zero: service that batch work got while nobody else wanted it is not held against it later.
+"""
+
+from __future__ import annotations
+
+LEAST_PAYMENT = 16.0
+"""In service units (`engine.scheduling.fairness`): what a step may pay of a debt at the least."""
+
+PAYMENT_SHARES = 2.0
+"""A step pays at most this many times the share of the service of a step like the last one."""
+
+MAX_PAYMENTS = 8.0
+"""More than this many steps can pay is forgotten: the work could not be computed, for want of an adapter or memory."""
+
+
+class GuaranteedShare:
+    """share: of all service, 0 for none."""
+
+    def __init__(self, share: float) -> None:
+        self.share = share
+        self.owed = 0.0
+        self._payment = LEAST_PAYMENT
+
+    @property
+    def payable(self) -> float:
+        """What the next step should give to batch work, in service units, whatever else it has to do."""
+        return min(self.owed, self._payment)
+
+    def count(self, interactive: float, batch: float, *, has_work: bool) -> None:
+        """Note what a step did for either. has_work: there is batch work that has not ended."""
+        if not has_work:
+            self.owed = 0.0
+            return
+        self._payment = max(LEAST_PAYMENT, PAYMENT_SHARES * self.share * (interactive + batch))
+        owed = self.owed + self.share * (interactive + batch) - batch
+        self.owed = min(max(owed, 0.0), MAX_PAYMENTS * self._payment)

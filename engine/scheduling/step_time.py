@@ -1,0 +1,179 @@
+"""How long a step takes, learned from the steps that were: a fit for each moment, and how far it can be trusted.
+
+    seconds = a + b * rows + c * prompt tokens + d * tokens of context
+
+Least squares over the last steps, newer ones counting more. Errors count relative to a step's length, so that a step
+which something else delayed moves little. What the last steps do not tell apart stays as it was. No time, no device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.scheduling.limits import BatchLimits
+from engine.sequence import Chunk
+
+FORGETTING = 0.99
+"""What a step counts for once the next one is there: about a hundred steps are remembered."""
+
+ANCHOR = 1e-3
+"""What keeps a coefficient where it is, as a part of the most that steps ever told about it."""
+
+TINY = 1e-12
+
+UNITS = np.array([1.0, 8.0, 64.0, 16384.0])
+"""Of a constant, rows, prompt tokens and context, how many belong together: while nothing tells them apart, a step's
+time is shared out by them."""
+
+GROWTH = 2
+FIRST_TOKENS = 16
+"""A step may have GROWTH times the most rows and prompt tokens seen, or FIRST_TOKENS: what is beyond is a guess."""
+
+
+class StepLoad(msgspec.Struct):
+    """What one step computes. num_rows: sequences, drafts included."""
+
+    num_rows: int = 0
+    num_prompt_tokens: int = 0
+    num_context_tokens: int = 0
+
+    @classmethod
+    def of(cls, decodes: Iterable[Chunk], prefills: Iterable[Chunk]) -> StepLoad:
+        load = cls()
+        for chunk in decodes:
+            load.add_row(chunk.first + chunk.num_tokens, chunk.num_tokens)
+        for chunk in prefills:
+            load.add_prompt(chunk.first, chunk.num_tokens)
+        return load
+
+    def add_row(self, num_context_tokens: int, num_tokens: int = 1) -> None:
+        """Add a sequence that decodes."""
+        self.num_rows += num_tokens
+        self.num_context_tokens += num_context_tokens
+
+    def add_prompt(self, first: int, num_tokens: int) -> None:
+        """Add a part of a prompt."""
+        self.num_rows += 1
+        self.num_prompt_tokens += num_tokens
+        self.num_context_tokens += first + num_tokens
+
+
+class StepCosts(NamedTuple):
+    """The fit of a moment, in seconds."""
+
+    base_s: float
+    row_s: float
+    prompt_token_s: float
+    context_token_s: float
+
+    def seconds(self, load: StepLoad) -> float:
+        """Return how long a step will take."""
+        return (
+            self.base_s
+            + self.row_s * load.num_rows
+            + self.prompt_token_s * load.num_prompt_tokens
+            + self.context_token_s * load.num_context_tokens
+        )
+
+
+class StepTime:
+    """See the module. max_rows, max_prompt_tokens: the most of which the time can be told."""
+
+    def __init__(self) -> None:
+        self._coefficients = np.zeros(4)
+        self._squares = np.zeros((4, 4))
+        self._products = np.zeros(4)
+        self._most_told = np.zeros(4)
+        self._is_fitted = True
+        self.max_rows = 0
+        self.max_prompt_tokens = FIRST_TOKENS
+
+    @property
+    def is_known(self) -> bool:
+        """Whether any step was seen."""
+        return self.max_rows > 0
+
+    def observe(self, load: StepLoad, seconds: float) -> None:
+        """Learn from a step."""
+        if seconds <= 0 or not load.num_rows:
+            return
+        features = _features(load) / seconds
+        self._squares = FORGETTING * self._squares + np.outer(features, features)
+        self._products = FORGETTING * self._products + features
+        self._most_told = np.maximum(self._most_told, self._squares.diagonal())
+        self.max_rows = max(self.max_rows, GROWTH * load.num_rows)
+        self.max_prompt_tokens = max(self.max_prompt_tokens, GROWTH * load.num_prompt_tokens)
+        self._is_fitted = False
+
+    def costs(self) -> StepCosts:
+        """Fit: no coefficient is below zero. Where one would be, the most negative is zero and the others are fitted
+        anew."""
+        if not self._is_fitted:
+            anchor = ANCHOR * self._most_told + TINY
+            squares = self._squares + np.diag(anchor)
+            products = self._products + anchor * self._coefficients
+            used = np.arange(4)
+            while True:
+                found = np.linalg.solve(squares[np.ix_(used, used)], products[used])
+                if found.min() >= 0:
+                    break
+                used = np.delete(used, found.argmin())
+            self._coefficients = np.zeros(4)
+            self._coefficients[used] = found
+            self._is_fitted = True
+        return StepCosts(*(self._coefficients / UNITS).tolist())
+
+
+def _features(load: StepLoad) -> NDArray[np.float64]:
+    features: NDArray[np.float64] = np.array([1.0, load.num_rows, load.num_prompt_tokens, load.num_context_tokens])
+    features /= UNITS
+    return features
+
+
+class StepRoom:
+    """What is left of one step for batch work.
+
+    Beside interactive requests a step is lengthened by a share, alone it has a bound. A first row always fits alone, so
+    that work gets on however slow the device is. Beside others nothing fits before any step was seen.
+    """
+
+    def __init__(self, step_time: StepTime, load: StepLoad, limits: BatchLimits) -> None:
+        """load: of the interactive requests in the step. Whatever is added to it takes up room."""
+        self._costs = costs = step_time.costs()
+        self._max_rows = step_time.max_rows
+        self._max_prompt_tokens = step_time.max_prompt_tokens
+        self._load = load
+        self._is_alone = not load.num_rows
+        if self._is_alone:
+            self._limit_s = max(limits.step_s, limits.num_one_row_steps * costs.seconds(StepLoad(1)))
+        else:
+            self._limit_s = (1 + limits.lengthening) * costs.seconds(load) if step_time.is_known else 0.0
+
+    def takes_row(self, num_context_tokens: int) -> bool:
+        """Whether one more sequence may decode."""
+        if self._is_first:
+            return True
+        costs = self._costs
+        added_s = costs.row_s + costs.context_token_s * num_context_tokens
+        return self._load.num_rows < self._max_rows and costs.seconds(self._load) + added_s <= self._limit_s
+
+    def num_prompt_tokens(self, first: int) -> int:
+        """How many tokens of a prompt may be computed from position first on."""
+        costs, load = self._costs, self._load
+        most = self._max_prompt_tokens - load.num_prompt_tokens
+        left_s = self._limit_s - costs.seconds(load) - costs.row_s - costs.context_token_s * first
+        token_s = costs.prompt_token_s + costs.context_token_s
+        if token_s > 0:
+            most = min(most, int(left_s / token_s))
+        elif left_s < 0:
+            most = 0
+        return max(most, FIRST_TOKENS) if self._is_first else max(most, 0)
+
+    @property
+    def _is_first(self) -> bool:
+        return self._is_alone and not self._load.num_rows

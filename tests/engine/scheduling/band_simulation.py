@@ -1,0 +1,112 @@
+"""A machine in virtual time whose steps last as long as their load says, with interactive tenants beside batch work.
+
+`GPU` is an 8B model on an H100, `CPU` the demo model on two cores (`engine/LOG.md`, `engine/README.md`).
+"""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+
+import msgspec
+
+from engine.protocol import BatchTerms
+from engine.scheduling.fairness import DECODE_COST
+from engine.scheduling.limits import BatchLimits
+from engine.scheduling.step_time import StepCosts, StepLoad
+from engine.sequence import Plan
+from tests.engine.scheduling.fairness_simulator import Simulator
+
+GPU = StepCosts(7e-3, 40e-6, 22e-6, 30e-9)
+CPU = StepCosts(20e-3, 1.9e-3, 1e-3, 2e-6)
+GPU_BAND = BatchLimits()
+CPU_BAND = BatchLimits(step_s=0.050, num_one_row_steps=2.0)
+
+
+class Machine(Simulator):
+    """noise: by how much a step may be longer than its load says. seconds_beside, seconds_alone: of each step with
+    batch work, how long it is and how long it would be with its interactive requests alone; how long the others are."""
+
+    def __init__(
+        self,
+        costs: StepCosts,
+        band: BatchLimits,
+        *,
+        num_blocks: int = 4_000,
+        max_num_seqs: int = 64,
+        max_batched_tokens: int = 2_048,
+        noise: float = 0.0,
+        ahead: bool = False,
+        load_bytes: int = 0,
+    ) -> None:
+        self._costs = costs
+        self._noise = noise
+        self._chance = random.Random(0)
+        super().__init__(
+            num_blocks,
+            max_num_seqs,
+            max_batched_tokens,
+            load_bytes,
+            ahead=ahead,
+            seconds_of=self._seconds,
+            batch=band,
+        )
+        self.seconds_beside: list[tuple[float, float]] = []
+        self.seconds_alone: list[float] = []
+        self.service_of: dict[bool, float] = defaultdict(float)
+        """By whether it is batch work: prompt tokens, and twice the completion tokens, computed again or not."""
+        self._num_batch = 0
+
+    def send_batch(self, tenant: str, prompt: int, output: int, slack_s: float | None = None, adapter: str = "") -> str:
+        """As `send`, in the batch band."""
+        return self.send(tenant, prompt, output, adapter, batch=BatchTerms(slack_s))
+
+    @property
+    def num_batch(self) -> int:
+        """Choices of the batch band that the engine holds."""
+        return self.scheduler.num_batch_running + self.scheduler.num_batch_waiting
+
+    def wait(self, seconds: float) -> None:
+        """Have an engine without anything to do rest."""
+        self.now += seconds
+
+    def _seconds(self, plan: Plan) -> float:
+        return self._costs.seconds(StepLoad.of(plan.decodes, plan.prefills)) * (
+            1 + self._chance.uniform(0, self._noise)
+        )
+
+    def _note_running(self, plan: Plan) -> None:
+        super()._note_running(plan)
+        for chunk in plan.chunks:
+            cost = 0.0 if chunk in plan.decodes else float(chunk.num_tokens)
+            self.service_of[chunk.sequence.is_batch] += cost + DECODE_COST * chunk.samples
+        interactive = StepLoad.of(*_interactive(plan))
+        whole = StepLoad.of(plan.decodes, plan.prefills)
+        if not interactive.num_rows:
+            self.seconds_alone.append(self._costs.seconds(whole))
+        elif whole.num_rows > interactive.num_rows:
+            self.seconds_beside.append((self._costs.seconds(whole), self._costs.seconds(interactive)))
+
+
+def _interactive(plan: Plan) -> tuple[list, list]:  # type: ignore[type-arg]
+    decodes, prefills = ([c for c in chunks if not c.sequence.is_batch] for chunks in (plan.decodes, plan.prefills))
+    return decodes, prefills
+
+
+class Sizes(msgspec.Struct, frozen=True):
+    """The most tokens of prompts and completions; each request has some of them by chance."""
+
+    prompt: int = 200
+    output: int = 80
+
+    def draw(self, chance: random.Random) -> tuple[int, int]:
+        """Return the tokens of one request."""
+        return tuple(chance.randint(max(most // 10, 1), most) for most in (self.prompt, self.output))  # type: ignore[return-value]
+
+
+def keep_fed(machine: Machine, tenants: list[str], sizes: Sizes, chance: random.Random) -> None:
+    """Have the engine hold as much batch work of each tenant as it wants."""
+    wanted = machine.scheduler.num_batch_wanted
+    while machine.num_batch < wanted:
+        for tenant in tenants:
+            machine.send_batch(tenant, *sizes.draw(chance))

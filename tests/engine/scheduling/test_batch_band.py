@@ -1,0 +1,302 @@
+"""Batch work fills what interactive requests leave of each step, and gives it back in the next; in virtual time."""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+from collections.abc import Iterator
+
+import msgspec
+import pytest
+
+from engine.scheduling.band import URGENT_S
+from engine.scheduling.step_time import StepCosts, StepLoad
+from tests.engine.scheduling.band_simulation import CPU, CPU_BAND, GPU, GPU_BAND, Machine, Sizes, keep_fed
+from tests.engine.scheduling.fairness_simulator import percentile
+
+MACHINES = {"gpu": (GPU, GPU_BAND), "cpu": (CPU, CPU_BAND)}
+TOLERANCE = 1.02
+"""By how much a step may miss its bound: what the engine knows of steps is learned."""
+
+Plans = list[list[tuple[str, int, int, bool]]]
+
+
+def interactive_plans(seed: int, *, beside_batch: bool) -> tuple[Plans, int]:
+    """Return what each step computes of interactive requests, and how many tokens of batch work were generated. Prompts
+    differ, so that no request finds what another one left."""
+    chance, other = random.Random(seed), random.Random(seed)
+    num_blocks, max_num_seqs, max_batched_tokens = (
+        other.choice((30, 60, 200)),
+        other.randint(2, 6),
+        other.choice((64, 256)),
+    )
+    machine = Machine(
+        StepCosts(1e-3, 1e-6, 0.0, 0.0),
+        msgspec.structs.replace(GPU_BAND, share=0.0, lengthening=10.0),
+        num_blocks=num_blocks,
+        max_num_seqs=max_num_seqs,
+        max_batched_tokens=max_batched_tokens,
+        load_bytes=500,
+    )
+    plans: Plans = []
+    for step in range(250):
+        if step % 50 < 12:
+            for tenant in ("a", "b"):
+                while machine.outstanding[tenant] < chance.choice((0, 1, 4)):
+                    adapter = f"{tenant}{chance.randint(0, 3)}" if chance.random() < 0.3 else ""
+                    machine.send(tenant, chance.randint(1, 100), chance.randint(1, 40), adapter)
+        while beside_batch and machine.num_batch < 8:
+            machine.send_batch("c", other.randint(1, 100), other.randint(1, 40))
+        machine.step()
+        machine.scheduler.check_integrity()
+        own = [chunk for chunk in machine.plan.chunks if not chunk.sequence.is_batch]
+        assert len(machine.plan.chunks) <= max_num_seqs and machine.plan.num_tokens <= max_batched_tokens
+        plans.append([(c.sequence.request.tenant, c.sequence.num_prompt_tokens, c.first, c.samples) for c in own])
+    return plans, machine.scheduler.totals.batch_generated_tokens
+
+
+def test_every_step_computes_of_interactive_requests_what_it_would_without_batch_work(full: bool) -> None:
+    num_batch_tokens = 0
+    for seed in range(300 if full else 4):
+        alone, none = interactive_plans(seed, beside_batch=False)
+        beside, some = interactive_plans(seed, beside_batch=True)
+        assert none == 0
+        assert beside == alone, f"seed {seed}"
+        num_batch_tokens += some
+    assert num_batch_tokens > 300
+
+
+@pytest.mark.parametrize("name", MACHINES)
+def test_steps_are_lengthened_by_a_share_beside_interactive_requests_and_bounded_alone(name: str) -> None:
+    costs, band = MACHINES[name]
+    machine = Machine(costs, msgspec.structs.replace(band, share=0.0), noise=0.05)
+    chance = random.Random(0)
+    while len(machine.seconds_alone) < 150 or len(machine.seconds_beside) < 150:
+        keep_fed(machine, ["a", "b"], Sizes(), chance)
+        if machine.now % 6 < 1 and machine.outstanding["t"] < 6:
+            machine.send("t", *Sizes().draw(chance))
+        machine.step()
+    bound_s = max(band.step_s, band.num_one_row_steps * costs.seconds(StepLoad(1)))
+    assert percentile(machine.seconds_alone[20:], 0.99) <= TOLERANCE * bound_s
+    ratios = [whole_s / own_s for whole_s, own_s in machine.seconds_beside[20:]]
+    assert percentile(ratios, 0.99) <= 1 + TOLERANCE * band.lengthening + 0.02
+    assert sum(ratios) / len(ratios) > 1 + band.lengthening / 3, "room is used"
+
+
+@pytest.mark.parametrize("name", MACHINES)
+def test_an_interactive_request_that_arrives_is_part_of_the_next_step(name: str) -> None:
+    costs, band = MACHINES[name]
+    machine = Machine(costs, band, num_blocks=300)
+    chance = random.Random(1)
+    own_s = costs.seconds(StepLoad(1, 100, 100))
+    for arrival in range(30):
+        for _ in range(10):
+            keep_fed(machine, ["a"], Sizes(), chance)
+            machine.step()
+        arrived_s = machine.now - chance.random() * machine.seconds_alone[-1]  # within the last step
+        request_id = machine.send("t", 100, 1)
+        machine.step()
+        assert any(chunk.sequence.request_id == request_id and chunk.samples for chunk in machine.plan.prefills)
+        bound_s = max(band.step_s, band.num_one_row_steps * costs.seconds(StepLoad(1)))
+        assert machine.now - arrived_s <= TOLERANCE * (bound_s + (1 + band.lengthening) * own_s) or arrival < 3
+        machine.scheduler.check_integrity()
+
+
+def run(machine: Machine, seconds: float, chance: random.Random, *, num_interactive: int = 0) -> tuple[float, float]:
+    """Return the service a second of a stretch in which the band is fed, and the sequences of an average step.
+    num_interactive: so many requests are under way all the time."""
+    start_s, before, rows = machine.now, sum(machine.service_of.values()), list[int]()
+    while machine.now < start_s + seconds:
+        keep_fed(machine, ["a", "b"], Sizes(), chance)
+        while machine.outstanding["t"] < num_interactive:
+            machine.send("t", *Sizes().draw(chance))
+        machine.step()
+        rows.append(len(machine.plan.chunks))
+    return (sum(machine.service_of.values()) - before) / (machine.now - start_s), sum(rows) / len(rows)
+
+
+@pytest.mark.parametrize(("num_blocks", "least"), [(1_500, 0.9), (1_000, 0.75)], ids=["enough memory", "little memory"])
+def test_bursts_are_filled_up_with_batch_work_of_which_little_is_computed_again(
+    num_blocks: int, least: float, full: bool
+) -> None:
+    """Half of the time as many interactive requests come as can run. Together with batch work they are served nearly as
+    fast as endless batch work alone, whose steps are full again 0.2 s after a burst."""
+    machine = Machine(GPU, GPU_BAND, num_blocks=num_blocks)
+    chance = random.Random(2)
+    run(machine, 3, chance)
+    alone, rows_alone = run(machine, 2, chance)
+    start_s, before = machine.now, sum(machine.service_of.values())
+    for _ in range(6 if full else 2):
+        run(machine, 1, chance, num_interactive=64)
+        while machine.outstanding["t"]:
+            machine.step()
+        run(machine, 0.2, chance)
+        _, rows = run(machine, 0.8, chance)
+        assert rows >= 0.95 * rows_alone or num_blocks < 1_500
+    together = (sum(machine.service_of.values()) - before) / (machine.now - start_s)
+    totals = machine.scheduler.totals
+    assert together >= least * alone
+    assert totals.batch_recomputed_tokens <= 0.02 * (totals.batch_prompt_tokens + totals.batch_generated_tokens)
+
+
+@pytest.mark.parametrize(("name", "least"), [("gpu", 0.97), ("cpu", 0.6)])
+def test_batch_work_alone_is_as_fast_as_the_bound_of_its_steps_allows(name: str, least: float) -> None:
+    """The same requests as interactive ones have no bound. On a GPU theirs are no longer; on a CPU they are."""
+    costs, band = MACHINES[name]
+    chance = random.Random(3)
+    sizes = [Sizes().draw(chance) for _ in range(120)]
+    seconds = []
+    for send in (Machine.send, Machine.send_batch):
+        machine = Machine(costs, band)
+        for prompt, output in sizes:
+            send(machine, "a", prompt, output)
+        while machine.outstanding["a"]:
+            machine.step()
+        seconds.append(machine.now)
+    assert seconds[0] >= least * seconds[1]
+
+
+@pytest.mark.parametrize("limit", ["places", "tokens", "memory", "time"])
+@pytest.mark.parametrize("share", [0.02, 0.1])
+def test_under_endless_interactive_load_batch_work_gets_its_share(limit: str, share: float, full: bool) -> None:
+    costs = CPU if limit == "time" else GPU
+    machine = Machine(
+        costs,
+        msgspec.structs.replace(GPU_BAND, share=share, lengthening=0.0 if limit == "time" else 0.15),
+        num_blocks=200 if limit == "memory" else 2_000,
+        max_num_seqs=12 if limit == "places" else 64,
+        max_batched_tokens=128 if limit == "tokens" else 2_048,
+    )
+    chance = random.Random(4)
+    for _ in range(4_000 if full else 250):
+        while machine.outstanding["t"] < 80:
+            machine.send("t", *Sizes().draw(chance))
+        while machine.num_batch < 10:
+            machine.send_batch("a", *Sizes().draw(chance))
+        machine.step()
+        machine.scheduler.check_integrity()
+    gained = machine.service_of[True] / sum(machine.service_of.values())
+    lost = machine.scheduler.totals.batch_recomputed_tokens
+    assert gained >= 0.9 * share
+    assert lost <= 0.02 * machine.service_of[True]
+    assert limit == "time" or gained <= 0.5
+
+
+@pytest.mark.parametrize("is_busy", [False, True], ids=["alone", "beside interactive requests"])
+def test_twenty_batches_of_one_tenant_get_what_one_of_another_gets(is_busy: bool) -> None:
+    """And a tenant of prompts alone what they get; in service, over a stretch in which all have work."""
+    machine = Machine(GPU, GPU_BAND)
+    chance = random.Random(5)
+    sizes = {"many": Sizes(), "one": Sizes(100, 120), "embeds": Sizes(300, 10)}
+    got: dict[str, float] = defaultdict(float)
+    before: dict[str, float] = {}
+    while machine.now < 7:
+        for tenant, num in (("many", 160), ("one", 60), ("embeds", 60)):
+            while machine.outstanding[tenant] < num:
+                machine.send_batch(tenant, *sizes[tenant].draw(chance))
+        while is_busy and machine.outstanding["t"] < 30:
+            machine.send("t", *Sizes().draw(chance))
+        machine.step()
+        if not before and machine.now > 2:
+            before = dict(machine.service)
+    for tenant in sizes:
+        got[tenant] = machine.service[tenant] - before[tenant]
+    assert max(got.values()) <= 1.1 * min(got.values()), got
+
+
+class Lines(msgspec.Struct, eq=False):
+    """A batch. is_allowed: the band's share is enough for its deadline. num_left, num_open: the service and lines
+    that are still to come."""
+
+    tenant: str
+    arrives_s: float
+    due_s: float
+    lines: list[tuple[int, int]]
+    is_allowed: bool
+    num_left: float = 0.0
+    num_open: int = 0
+
+    def __post_init__(self) -> None:
+        self.num_left = sum(prompt + 2 * output for prompt, output in self.lines)
+        self.num_open = len(self.lines)
+
+
+HOUR_S = 5.0
+"""How long an hour is in this simulation. The engine is told of it as URGENT_S seconds."""
+
+
+def busy_machine() -> Machine:
+    """Return a slow machine whose interactive requests leave batch work a quarter of the service, and nothing more."""
+    band = msgspec.structs.replace(GPU_BAND, share=0.25, lengthening=0.0)
+    machine = Machine(StepCosts(0.1, 1e-3, 1e-4, 0.0), band, num_blocks=500, max_num_seqs=8)
+    machine.hurry = URGENT_S / HOUR_S
+    return machine
+
+
+def step_busily(machine: Machine, chance: random.Random) -> None:
+    """Take a step beside interactive requests without end."""
+    while machine.outstanding["t"] < 12:
+        machine.send("t", *Sizes(20, 10).draw(chance))
+    machine.step()
+
+
+def rate_of_share(chance: random.Random) -> float:
+    """Return the service a second that batch work without end gets."""
+    machine = busy_machine()
+    while machine.now < 60:
+        while machine.num_batch < 20:
+            machine.send_batch("a", *Sizes(20, 6).draw(chance))
+        step_busily(machine, chance)
+    return machine.service_of[True] / machine.now
+
+
+def late_batches(num_batches: int, seed: int) -> tuple[int, int]:
+    """Return how many batches of a random stream miss 24 hours beside endless interactive load though the band's share
+    allows it, and how many it allows: those that were in time if all were served one after the other by deadlines.
+
+    Seven tenants' lines are sent in order of deadlines, some at a time. What a batch can still rest is told as a
+    dispatcher would: after the work of all with earlier deadlines, at the rate that the share gives.
+    """
+    chance = random.Random(seed)
+    rate = 0.95 * rate_of_share(chance)
+    todo = list(stream(num_batches, rate, chance))
+    machine, open_, num_late = busy_machine(), list[Lines](), 0
+    batch_of: dict[str, Lines] = {}
+    num_allowed = sum(batch.is_allowed for batch in todo)
+    while todo or open_:
+        while todo and todo[0].arrives_s <= machine.now:
+            open_.append(todo.pop(0))
+        before = 0.0
+        for batch in open_:
+            before += batch.num_left / rate
+            slack_s = (batch.due_s - machine.now - before) * machine.hurry
+            while batch.lines and machine.num_batch < 30 and machine.outstanding[batch.tenant] < 8:
+                batch_of[machine.send_batch(batch.tenant, *batch.lines.pop(), slack_s=slack_s)] = batch
+        step_busily(machine, chance)
+        for final in machine.landed.finals:
+            batch = batch_of.pop(final.request_id, None)
+            if batch is None:
+                continue
+            batch.num_left -= final.usage.prompt_tokens + 2 * final.usage.completion_tokens
+            batch.num_open -= 1
+            if not batch.num_open:
+                open_.remove(batch)
+                num_late += batch.is_allowed and machine.now > batch.due_s
+    return num_late, num_allowed
+
+
+def stream(num_batches: int, rate: float, chance: random.Random) -> Iterator[Lines]:
+    """Batches of 5 to 100 lines of 7 tenants, by bursts, in the order of their arrival."""
+    at_s, free_s = 1.0, 0.0
+    for _ in range(num_batches):
+        lines = [Sizes(20, 6).draw(chance) for _ in range(chance.choice((5, 10, 25, 50, 100)))]
+        work_s = sum(prompt + 2 * output for prompt, output in lines) / rate
+        free_s = max(free_s, at_s) + work_s
+        yield Lines(f"b{chance.randrange(7)}", at_s, at_s + 24 * HOUR_S, lines, is_allowed=free_s <= at_s + 24 * HOUR_S)
+        at_s += work_s / 0.7 * chance.choice((0.0, 0.5, 2.5))
+
+
+def test_batches_are_done_within_24_hours_where_the_share_of_the_capacity_allows(full: bool) -> None:
+    num_late, num_allowed = late_batches(10_000 if full else 40, seed=6)
+    assert num_allowed > (5_000 if full else 30)
+    assert not num_late
