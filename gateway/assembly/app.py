@@ -44,6 +44,7 @@ from gateway.openai.completions.handler import completions
 from gateway.openai.embeddings.handler import embeddings
 from gateway.openai.health import health
 from gateway.openai.models import models
+from gateway.openai.responses.handler import responses
 from gateway.openai.stored.handler import stored_chats
 from gateway.openai.tokens.handler import tokens
 from gateway.reference.page.routes import documentation
@@ -70,6 +71,7 @@ def build_app(services: Services) -> Application:
         route_handlers=[
             chat_completions(services.pipeline, bodies, services.idempotency, services.chats),
             completions(services.pipeline, bodies, services.idempotency),
+            responses(services.pipeline, bodies, services.idempotency),
             embeddings(services.pipeline, bodies, services.idempotency),
             *stored_chats(services.chats),
             *models(services.resolver, pools),

@@ -87,7 +87,10 @@ async def test_another_tenants_key_opens_nothing_of_a_tenant(
             body = b'{"model":"%b","messages":[{"role":"user","content":"x"}]}' % model
             if "chat" not in path:
                 field = b'"tokens":[1]' if "detokenize" in path else b'"prompt":"x"'
-                body = b'{"model":"%b",%b}' % (model, b'"input":"x"' if "embed" in path else field)
+                body = b'{"model":"%b",%b}' % (
+                    model,
+                    b'"input":"x"' if "embed" in path or "responses" in path else field,
+                )
             if "{completion_id}" in path:
                 body = b'{"metadata":{}}'
             if "feedback" in path:

@@ -1,0 +1,103 @@
+"""POST /v1/responses."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import msgspec
+from litestar import Request, post
+from litestar.handlers import HTTPRouteHandler
+from litestar.response.base import ASGIResponse
+
+from gateway.content.idempotency import Idempotency
+from gateway.domain.errors import InvalidRequest, shortened
+from gateway.domain.tenancy.principal import Principal
+from gateway.http.bodies import Bodies, decoded
+from gateway.http.caller import Caller
+from gateway.http.disconnect import unless_gone
+from gateway.http.envelope import call_of, note_user
+from gateway.http.shape import shape
+from gateway.http.sse import open_stream
+from gateway.openai.responses.conversation import items_said, own_items, template_messages
+from gateway.openai.responses.events import ResponseEvent
+from gateway.openai.responses.options import check_options, initial_response, shows_logprobs, text_request
+from gateway.openai.responses.reply import Reply, ReplyIds
+from gateway.openai.responses.tools import response_tools
+from gateway.openai.responses.wire import CreateResponse, ResponseObject
+from gateway.openai.shared import examples
+from gateway.openai.shared.context import attach, context_of
+from gateway.openai.shared.idempotent import idempotent
+from gateway.openai.shared.replies import json_response
+from gateway.openai.shared.tiers import service_tier
+from gateway.openai.shared.units import Wishes
+from gateway.pipeline.pipeline import Pipeline
+
+ENDPOINT = "/v1/responses"
+
+SHAPE = shape(body=CreateResponse, reply=ResponseObject, event=ResponseEvent, is_billed=True, example=examples.RESPONSE)
+_DECODER = msgspec.json.Decoder(CreateResponse)
+
+
+def responses(pipeline: Pipeline, bodies: Bodies, idempotency: Idempotency) -> HTTPRouteHandler:
+    @post("/responses", status_code=200, opt=SHAPE)
+    @idempotent(idempotency)
+    async def create_response(request: Request[Any, Any, Any], caller: Caller) -> ASGIResponse:
+        """Answer text or items, whole or as a stream of events."""
+        call = call_of(request.scope)
+        wire = await decoded(_DECODER, await bodies.read(request, caller))
+        check_options(wire)
+        tier = service_tier(wire.service_tier, caller)
+        tools = response_tools(wire.tools, wire.tool_choice, wire.parallel_tool_calls)
+        check_state(caller, wire)
+        items = own_items(wire.input, {})
+        asked = text_request(wire, template_messages(wire.instructions, items), tools, tier)
+        wishes = Wishes(request.scope["headers"], caller, wire)
+        said = items_said(wire.instructions, items)
+        context = context_of(call, caller, wire.model, ENDPOINT, stream=wire.stream, said=said, wishes=wishes)
+        note_user(call, wire.user, wire.safety_identifier)
+        run = await pipeline.complete(context, [asked])
+        attach(call, run)
+        random_part = run.vote_id.removeprefix("req_")
+        initial = initial_response(
+            wire,
+            tools,
+            run.sampling,
+            id=f"resp_{random_part}",
+            created_at=int(time.time()),
+            tier=tier,
+            is_stored=False,
+        )
+        reply = Reply(
+            initial,
+            ReplyIds(call.request_id, random_part, len(items)),
+            custom=tools.custom,
+            must_call=tools.use is not None and tools.use.must_call,
+            to_bytes=run.token_bytes if shows_logprobs(wire) else None,
+            num_prompt_tokens=run.prompt_tokens[0],
+        )
+        if wire.stream:
+            is_padded = wire.stream_options is not None and bool(wire.stream_options.include_obfuscation)
+            events = reply.events(is_padded=is_padded)
+            return await open_stream(request, run.items(), events, events.failed)
+        (collected,) = await unless_gone(call, run.collect())
+        return json_response(await reply.whole(collected))
+
+    return create_response
+
+
+def check_state(caller: Principal, wire: CreateResponse) -> None:
+    """Check the fields that are about stored responses.
+
+    Raises InvalidRequest: where the project does not allow what they ask for.
+    """
+    if wire.store:
+        raise InvalidRequest(
+            "Responses are not stored here: 'store' must be false.", param="store", code="store_not_allowed"
+        )
+    if wire.previous_response_id is not None:
+        raise InvalidRequest(
+            f"Previous response with id '{shortened(wire.previous_response_id)}' not found.",
+            param="previous_response_id",
+            code="previous_response_not_found",
+        )
