@@ -45,6 +45,7 @@ from gateway.openai.embeddings.handler import embeddings
 from gateway.openai.health import health
 from gateway.openai.models import models
 from gateway.openai.responses.handler import responses
+from gateway.openai.responses.stored import stored_responses
 from gateway.openai.stored.handler import stored_chats
 from gateway.openai.tokens.handler import tokens
 from gateway.reference.page.routes import documentation
@@ -71,7 +72,8 @@ def build_app(services: Services) -> Application:
         route_handlers=[
             chat_completions(services.pipeline, bodies, services.idempotency, services.chats),
             completions(services.pipeline, bodies, services.idempotency),
-            responses(services.pipeline, bodies, services.idempotency),
+            responses(services.pipeline, bodies, services.idempotency, services.responses),
+            *stored_responses(services.responses),
             embeddings(services.pipeline, bodies, services.idempotency),
             *stored_chats(services.chats),
             *models(services.resolver, pools),

@@ -39,6 +39,7 @@ from gateway.content.keys import content_keys
 from gateway.content.purge import Purger
 from gateway.content.request_log import MAX_WAITING_BYTES, RequestContents
 from gateway.content.stored_chats import StoredChats
+from gateway.content.stored_responses import StoredResponses
 from gateway.content.writes import Writes
 from gateway.db.billing.prices import PriceLoader
 from gateway.db.changes import Change
@@ -103,6 +104,7 @@ class Services(msgspec.Struct, frozen=True, kw_only=True):
     admin: AdminServices
     idempotency: Idempotency
     chats: StoredChats
+    responses: StoredResponses
     contents: RequestContents
     refusals: Refusals
     votes: Votes
@@ -242,6 +244,7 @@ async def running_services(settings: Settings, *, model_dir: Path, dsn: str) -> 
             admin=admin,
             idempotency=idempotency,
             chats=StoredChats(database, cipher, writes),
+            responses=StoredResponses(database, cipher, writes),
             contents=contents,
             refusals=refusals,
             votes=Votes(database, project_keys, cipher),

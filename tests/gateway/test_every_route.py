@@ -102,7 +102,7 @@ async def test_another_tenants_key_opens_nothing_of_a_tenant(
                 assert (reply.status, reply.error["param"]) == (400, "metric"), "metrics are of the project"
             elif str(route) in ("GET /v1/chat/completions", "GET /v1/feedback"):
                 assert b'"data":[]' in reply.body
-            elif "{completion_id}" in path or "{feedback_id}" in path:
+            elif any(id in path for id in ("{completion_id}", "{feedback_id}", "{response_id}")):
                 assert (reply.status, reply.error["code"]) == (404, "not_found"), str(route)
             else:
                 assert (reply.status, reply.error["code"]) == (404, "model_not_found"), str(route)

@@ -35,6 +35,7 @@ class UnreadableRow(msgspec.Struct, frozen=True):
     id: str
     num_replies: int
     num_chats: int
+    num_responses: int
     num_contents: int
     num_unit_keys: int
     """Secrets of projects under which units of experiments are digested."""
@@ -46,13 +47,16 @@ class UnreadableRow(msgspec.Struct, frozen=True):
 
 _UNREADABLE = """
     SELECT k.id, replies.count AS num_replies, chats.count AS num_chats,
-           contents.count AS num_contents, unit_keys.count AS num_unit_keys, comments.count AS num_comments,
+           responses.count AS num_responses, contents.count AS num_contents, unit_keys.count AS num_unit_keys,
+           comments.count AS num_comments,
            secrets.count AS num_secrets
     FROM content_keys k
          CROSS JOIN LATERAL (SELECT count(*) FROM
              (SELECT FROM kept_replies WHERE content_key = k.id LIMIT $2) some_replies) replies
          CROSS JOIN LATERAL (SELECT count(*) FROM
              (SELECT FROM stored_chats WHERE content_key = k.id LIMIT $2) some_chats) chats
+         CROSS JOIN LATERAL (SELECT count(*) FROM
+             (SELECT FROM stored_responses WHERE content_key = k.id LIMIT $2) some_responses) responses
          CROSS JOIN LATERAL (SELECT count(*) FROM
              (SELECT FROM request_contents WHERE content_key = k.id LIMIT $2) some_contents) contents
          CROSS JOIN LATERAL (SELECT count(*) FROM
@@ -65,7 +69,7 @@ _UNREADABLE = """
               UNION ALL SELECT FROM deliveries WHERE content_key = k.id
               UNION ALL SELECT FROM backend_keys WHERE content_key = k.id LIMIT $2) some_secrets) secrets
     WHERE NOT k.id = ANY ($1::text[])
-      AND replies.count + chats.count + contents.count + unit_keys.count + comments.count
+      AND replies.count + chats.count + responses.count + contents.count + unit_keys.count + comments.count
           + secrets.count > 0
     ORDER BY k.id
 """

@@ -11,8 +11,7 @@ from litestar.handlers import HTTPRouteHandler
 from litestar.response.base import ASGIResponse
 
 from gateway.content.idempotency import Idempotency
-from gateway.domain.errors import InvalidRequest, shortened
-from gateway.domain.tenancy.principal import Principal
+from gateway.content.stored_responses import StoredResponses
 from gateway.http.bodies import Bodies, decoded
 from gateway.http.caller import Caller
 from gateway.http.disconnect import unless_gone
@@ -23,6 +22,7 @@ from gateway.openai.responses.conversation import items_said, own_items, templat
 from gateway.openai.responses.events import ResponseEvent
 from gateway.openai.responses.options import check_options, initial_response, shows_logprobs, text_request
 from gateway.openai.responses.reply import Reply, ReplyIds
+from gateway.openai.responses.state import Earlier, is_to_be_stored, stored_form
 from gateway.openai.responses.tools import response_tools
 from gateway.openai.responses.wire import CreateResponse, ResponseObject
 from gateway.openai.shared import examples
@@ -31,6 +31,7 @@ from gateway.openai.shared.idempotent import idempotent
 from gateway.openai.shared.replies import json_response
 from gateway.openai.shared.tiers import service_tier
 from gateway.openai.shared.units import Wishes
+from gateway.pipeline.collected import Collected
 from gateway.pipeline.pipeline import Pipeline
 
 ENDPOINT = "/v1/responses"
@@ -39,7 +40,11 @@ SHAPE = shape(body=CreateResponse, reply=ResponseObject, event=ResponseEvent, is
 _DECODER = msgspec.json.Decoder(CreateResponse)
 
 
-def responses(pipeline: Pipeline, bodies: Bodies, idempotency: Idempotency) -> HTTPRouteHandler:
+def responses(
+    pipeline: Pipeline, bodies: Bodies, idempotency: Idempotency, stored: StoredResponses
+) -> HTTPRouteHandler:
+    earlier = Earlier(stored, bodies)
+
     @post("/responses", status_code=200, opt=SHAPE)
     @idempotent(idempotency)
     async def create_response(request: Request[Any, Any, Any], caller: Caller) -> ASGIResponse:
@@ -49,9 +54,11 @@ def responses(pipeline: Pipeline, bodies: Bodies, idempotency: Idempotency) -> H
         check_options(wire)
         tier = service_tier(wire.service_tier, caller)
         tools = response_tools(wire.tools, wire.tool_choice, wire.parallel_tool_calls)
-        check_state(caller, wire)
-        items = own_items(wire.input, {})
-        asked = text_request(wire, template_messages(wire.instructions, items), tools, tier)
+        is_to_store = is_to_be_stored(caller, wire.store)
+        before = await earlier.items(caller, wire.previous_response_id)
+        items = own_items(wire.input, await earlier.referenced(caller, wire.input))
+        messages = template_messages(wire.instructions, [*before, *items], len(before))
+        asked = text_request(wire, messages, tools, tier)
         wishes = Wishes(request.scope["headers"], caller, wire)
         said = items_said(wire.instructions, items)
         context = context_of(call, caller, wire.model, ENDPOINT, stream=wire.stream, said=said, wishes=wishes)
@@ -66,7 +73,7 @@ def responses(pipeline: Pipeline, bodies: Bodies, idempotency: Idempotency) -> H
             id=f"resp_{random_part}",
             created_at=int(time.time()),
             tier=tier,
-            is_stored=False,
+            is_stored=is_to_store,
         )
         reply = Reply(
             initial,
@@ -76,6 +83,13 @@ def responses(pipeline: Pipeline, bodies: Bodies, idempotency: Idempotency) -> H
             to_bytes=run.token_bytes if shows_logprobs(wire) else None,
             num_prompt_tokens=run.prompt_tokens[0],
         )
+        if is_to_store:
+
+            async def store(collected: Collected) -> None:
+                whole = await reply.whole(collected)
+                reply.is_stored = await stored.store(caller.project_id, stored_form(wire, items, whole))
+
+            run.before_end(store)
         if wire.stream:
             is_padded = wire.stream_options is not None and bool(wire.stream_options.include_obfuscation)
             events = reply.events(is_padded=is_padded)
@@ -84,20 +98,3 @@ def responses(pipeline: Pipeline, bodies: Bodies, idempotency: Idempotency) -> H
         return json_response(await reply.whole(collected))
 
     return create_response
-
-
-def check_state(caller: Principal, wire: CreateResponse) -> None:
-    """Check the fields that are about stored responses.
-
-    Raises InvalidRequest: where the project does not allow what they ask for.
-    """
-    if wire.store:
-        raise InvalidRequest(
-            "Responses are not stored here: 'store' must be false.", param="store", code="store_not_allowed"
-        )
-    if wire.previous_response_id is not None:
-        raise InvalidRequest(
-            f"Previous response with id '{shortened(wire.previous_response_id)}' not found.",
-            param="previous_response_id",
-            code="previous_response_not_found",
-        )

@@ -64,13 +64,16 @@ class Reply:
         self._to_bytes = to_bytes
         self._num_prompt_tokens = num_prompt_tokens
         self._completed_at: int | None = None
+        self._whole: ResponseObject | None = None
 
     def events(self, *, is_padded: bool) -> ResponseEvents:
         """Return the encoder of the reply as a stream."""
         return ResponseEvents(self, self._progress(), is_padded=is_padded)
 
     async def whole(self, collected: Collected) -> ResponseObject:
-        """Return the reply as one object."""
+        """Return the reply as one object. To be stored it says that it is; to be sent, what came of that."""
+        if self._whole is not None:
+            return msgspec.structs.replace(self._whole, store=self.is_stored)
         progress, answer = self._progress(), collected.answers[0]
         progress.begin()
         logprobs: list[ChatTokenLogprob] = []
@@ -81,8 +84,9 @@ class Reply:
         for new in answer.calls:
             progress.call(new)
         progress.stop(is_cut=answer.finish_reason == "length")
-        progress.finish(usage_of(collected.usage), self.completed_at, is_stored=self.is_stored)
-        return progress.response
+        progress.finish(usage_of(collected.usage), self.completed_at, is_stored=self.initial.store)
+        self._whole = progress.response
+        return self._whole
 
     @property
     def completed_at(self) -> int:

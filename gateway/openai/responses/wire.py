@@ -10,7 +10,7 @@ from msgspec import UNSET, Meta, UnsetType
 from gateway.domain.tenancy.principal import ServiceTier
 from gateway.http.fields import Name, NumTokens
 from gateway.openai.chat.rendering import ReasoningEffort, TemplateArguments, Verbosity
-from gateway.openai.responses.items import MAX_ITEMS, InputItem, OutputItem
+from gateway.openai.responses.items import MAX_ITEMS, InputItem, Item, OutputItem
 from gateway.openai.responses.tools_wire import (
     MAX_TOOLS,
     ResponseTool,
@@ -201,3 +201,19 @@ class ResponseObject(msgspec.Struct, frozen=True, kw_only=True):
     safety_identifier: str | None
     prompt_cache_key: str | None
     user: str | UnsetType = UNSET
+
+
+class ItemList(msgspec.Struct, frozen=True, kw_only=True):
+    """A page of items."""
+
+    object: Literal["list"] = "list"
+    data: list[Item]
+    first_id: str | None
+    last_id: str | None
+    has_more: bool
+
+
+class ResponseDeleted(msgspec.Struct, frozen=True):
+    id: str
+    deleted: bool = True
+    object: Literal["response"] = "response"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import openai as package
 import pydantic
 import pytest
 
@@ -61,3 +62,18 @@ def test_a_tool_is_called_and_its_output_is_answered(openai, asked):
     ]
     second = openai.responses.create(**asked | {"input": [question, *first.output, told, *others]}, tools=[TOOL])
     assert second.output
+
+
+def test_a_stored_response_is_followed_read_listed_and_deleted(openai, asked):
+    first = openai.responses.create(**asked)
+    assert first.store is True
+    second = openai.responses.create(**asked | {"input": "And of Italy?"}, previous_response_id=first.id)
+    assert second.usage.input_tokens > first.usage.input_tokens
+    assert openai.responses.retrieve(first.id).output_text == first.output_text
+    (item,) = openai.responses.input_items.list(first.id).data
+    assert item.content[0].text == asked["input"]
+    openai.responses.delete(first.id)
+    with pytest.raises(package.NotFoundError):
+        openai.responses.retrieve(first.id)
+    with pytest.raises(package.BadRequestError):
+        openai.responses.create(**asked, previous_response_id=second.id)

@@ -334,7 +334,7 @@ def _state() -> list[Field]:
             invalid=(refused(True),),
             null=ABSENT,
             wrong_type=(refused(1), refused("false")),
-            note="where the project allows it",
+            note="where the project allows it; left out, the project's setting decides",
         ),
         Field(
             endpoint=PATH,

@@ -1,0 +1,117 @@
+"""Stored responses: what a request goes on from, and what is stored of its reply. It knows items, not their rows."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+import msgspec
+
+from gateway.content.stored_responses import MAX_REFERRED, Response, StoredResponses, Turn
+from gateway.domain.errors import CONTEXT_LENGTH_EXCEEDED, InvalidRequest, shortened
+from gateway.domain.tenancy.principal import Principal
+from gateway.http.bodies import Bodies
+from gateway.openai.responses.conversation import numbered
+from gateway.openai.responses.items import InputItem, Item
+from gateway.openai.responses.wire import CreateResponse, ResponseObject
+from gateway.support.pace import Pace
+
+READS_PER_S, READS_BURST = 200.0, 1000.0
+"""Requests of one project that go on from stored responses, in one gateway."""
+
+_RESPONSE_ID = re.compile(r"resp_[a-z2-7]{24,32}")
+_ITEM_ID = re.compile(r"[a-z]{2,3}_(?P<random_part>[a-z2-7]{24,32})_[0-9]{1,5}")
+_ITEMS = msgspec.json.Decoder(list[Item])
+
+
+def known_form(response_id: str) -> str:
+    """Return the id of a response, or "", which is nobody's, for a text that can be none."""
+    return response_id if _RESPONSE_ID.fullmatch(response_id) else ""
+
+
+def is_to_be_stored(caller: Principal, wanted: bool | None) -> bool:
+    """Return whether a response is to be stored. wanted: None leaves it to the project.
+
+    Raises InvalidRequest: where the project does not allow what is wanted.
+    """
+    if wanted and not caller.store_days:
+        raise InvalidRequest(
+            "This project does not allow responses to be stored: 'store' must be false.",
+            param="store",
+            code="store_not_allowed",
+        )
+    return bool(caller.store_days) if wanted is None else wanted
+
+
+def items_of(turn: Turn) -> list[Item]:
+    """Return the items of a turn, those of its input first."""
+    return _ITEMS.decode(turn.input) + _ITEMS.decode(turn.output)
+
+
+class Earlier:
+    """What requests go on from. One per gateway process."""
+
+    def __init__(self, stored: StoredResponses, bodies: Bodies) -> None:
+        self._stored = stored
+        self._bodies = bodies
+        self._pace = Pace(READS_PER_S, READS_BURST, what="requests that go on from stored responses")
+
+    async def items(self, caller: Principal, response_id: str | None) -> list[Item]:
+        """Return the items of the response that a request follows, and of all that this one follows.
+
+        Raises InvalidRequest: alike where there is no such response, or one that it follows is gone.
+        Raises LimitReached: when the project reads more than its pace allows.
+        """
+        if response_id is None:
+            return []
+        self._pace.take(caller.project_id)
+        followed = await self._stored.followed(caller, known_form(response_id))
+        if followed.is_too_long:
+            raise InvalidRequest(
+                "The conversation that 'previous_response_id' leads to is too long to be gone on with.",
+                param="previous_response_id",
+                code=CONTEXT_LENGTH_EXCEEDED,
+            )
+        if followed.turns is None:
+            raise InvalidRequest(
+                f"Previous response with id '{shortened(response_id)}' not found.",
+                param="previous_response_id",
+                code="previous_response_not_found",
+            )
+        self._charge(caller, followed.turns)
+        return [item for turn in followed.turns for item in items_of(turn)]
+
+    async def referenced(self, caller: Principal, given: str | Sequence[InputItem]) -> dict[str, Item]:
+        """Return the stored items that references in the input stand for, by their ids, as far as they are there.
+
+        Raises InvalidRequest: for references to the items of too many responses.
+        """
+        wanted = [item for item in given if item.type == "item_reference"] if not isinstance(given, str) else []
+        if not wanted:
+            return {}
+        self._pace.take(caller.project_id)
+        ids = sorted(
+            {f"resp_{found['random_part']}" for each in wanted if (found := _ITEM_ID.fullmatch(each.id or ""))}
+        )
+        if len(ids) > MAX_REFERRED:
+            raise InvalidRequest(
+                f"The input refers to items of more than {MAX_REFERRED} responses.", param="input", code="invalid_value"
+            )
+        turns = await self._stored.turns(caller, ids)
+        self._charge(caller, turns)
+        return {item.id: item for turn in turns for item in items_of(turn)}
+
+    def _charge(self, caller: Principal, turns: Sequence[Turn]) -> None:
+        self._bodies.charge(caller, sum(len(turn.input) + len(turn.output) for turn in turns))
+
+
+def stored_form(wire: CreateResponse, own: Sequence[Item], whole: ResponseObject) -> Response:
+    """Return what is stored of a response. own: the items that the request itself sent."""
+    return Response(
+        id=whole.id,
+        model=whole.model,
+        parent_id=wire.previous_response_id,
+        input=msgspec.json.encode(numbered(own, whole.id.removeprefix("resp_"))),
+        output=msgspec.json.encode(whole.output),
+        response=msgspec.json.encode(msgspec.structs.replace(whole, output=[])),
+    )
