@@ -45,6 +45,8 @@ from gateway.openai.embeddings.handler import embeddings
 from gateway.openai.health import health
 from gateway.openai.models import models
 from gateway.openai.responses.handler import responses
+from gateway.openai.responses.input_tokens import input_tokens
+from gateway.openai.responses.state import Earlier
 from gateway.openai.responses.stored import stored_responses
 from gateway.openai.stored.handler import stored_chats
 from gateway.openai.tokens.handler import tokens
@@ -67,12 +69,14 @@ def build_app(services: Services) -> Application:
     caller = provide_caller(services.authenticator)
     bodies = Bodies()
     pace = Pace(TOKENIZING_PER_S, TOKENIZING_BURST, what="tokenization")
+    earlier = Earlier(services.responses, bodies)
     openai = Router(
         "/v1",
         route_handlers=[
             chat_completions(services.pipeline, bodies, services.idempotency, services.chats),
             completions(services.pipeline, bodies, services.idempotency),
-            responses(services.pipeline, bodies, services.idempotency, services.responses),
+            responses(services.pipeline, bodies, services.idempotency, services.responses, earlier),
+            input_tokens(services.pipeline, bodies, pace, earlier),
             *stored_responses(services.responses),
             embeddings(services.pipeline, bodies, services.idempotency),
             *stored_chats(services.chats),

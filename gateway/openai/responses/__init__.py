@@ -7,7 +7,8 @@
     progress                  a response as it comes into being: pieces in, events and the response out
     reply                     what a run yields as one object, or as the bytes of a stream
     state                     stored responses: what a request goes on from, and what is stored of its reply
-    handler, stored           POST /v1/responses, and what reads and deletes stored ones
+    handler, input_tokens     POST /v1/responses, and the tokens of what it would be asked
+    stored                    what reads and deletes stored responses
 
 One `Progress` makes the events of a stream, the whole reply and the stored response, so that these cannot differ. Ids
 are made of the request's: `resp_<id>` and, numbered from the first input item to the last output item,

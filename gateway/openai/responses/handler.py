@@ -41,10 +41,8 @@ _DECODER = msgspec.json.Decoder(CreateResponse)
 
 
 def responses(
-    pipeline: Pipeline, bodies: Bodies, idempotency: Idempotency, stored: StoredResponses
+    pipeline: Pipeline, bodies: Bodies, idempotency: Idempotency, stored: StoredResponses, earlier: Earlier
 ) -> HTTPRouteHandler:
-    earlier = Earlier(stored, bodies)
-
     @post("/responses", status_code=200, opt=SHAPE)
     @idempotent(idempotency)
     async def create_response(request: Request[Any, Any, Any], caller: Caller) -> ASGIResponse:

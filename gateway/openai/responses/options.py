@@ -17,7 +17,9 @@ from gateway.openai.chat.rendering import template_arguments
 from gateway.openai.responses.tools import ResponseTools
 from gateway.openai.responses.wire import (
     RESPONSES_NO_EFFECT,
+    CountInputTokens,
     CreateResponse,
+    ReasoningOptions,
     ReasoningShown,
     ResponseObject,
     TextFormat,
@@ -44,7 +46,14 @@ def check_options(wire: CreateResponse) -> None:
             param="stream_options",
             code="invalid_parameter_combination",
         )
-    reasoning = wire.reasoning
+    check_reasoning(wire.reasoning)
+
+
+def check_reasoning(reasoning: ReasoningOptions | None) -> None:
+    """Check what is asked of reasoning.
+
+    Raises InvalidRequest: naming the first field with a value that is not served.
+    """
     if reasoning is None:
         return
     if reasoning.mode not in (None, "standard"):
@@ -70,7 +79,7 @@ def text_request(
         check_beside_tools(grammar, FORMAT)
         refuse_beside_tools(wire)
     return TextRequest(
-        prompt=Conversation(list(messages), tools=tools.use, rendering=_rendering(wire)),
+        prompt=Conversation(list(messages), tools=tools.use, rendering=rendering_of(wire)),
         names=FieldNames(
             prompt="input",
             max_tokens="max_output_tokens",
@@ -131,7 +140,8 @@ def initial_response(
     )
 
 
-def _rendering(wire: CreateResponse) -> Rendering:
+def rendering_of(wire: CreateResponse | CountInputTokens) -> Rendering:
+    """Return how the chat template is to render a request."""
     arguments = template_arguments(
         wire.chat_template_kwargs,
         wire.reasoning.effort if wire.reasoning is not None else None,

@@ -108,6 +108,31 @@ class CreateResponse(SamplingFields, frozen=True, forbid_unknown_fields=True, kw
     chat_template_kwargs: TemplateArguments | None = None
 
 
+class CountInputTokens(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The body of POST /v1/responses/input_tokens: the part of a request that becomes its prompt."""
+
+    model: Annotated[str, Meta(min_length=1, max_length=512)]
+    input: str | Annotated[list[InputItem], Meta(min_length=1, max_length=MAX_ITEMS)]
+    instructions: Annotated[str, Meta(max_length=MAX_INSTRUCTIONS)] | None = None
+    previous_response_id: Annotated[str, Meta(min_length=1, max_length=256)] | None = None
+    tools: Annotated[list[ResponseTool], Meta(max_length=MAX_TOOLS)] | None = None
+    tool_choice: Literal["none", "auto", "required"] | ResponseToolChoice | None = None
+    parallel_tool_calls: bool | None = None
+    """Without effect on the prompt."""
+    text: TextOptions | None = None
+    reasoning: ReasoningOptions | None = None
+    truncation: Literal["auto", "disabled"] | None = None
+    conversation: Any = None
+    chat_template_kwargs: TemplateArguments | None = None
+
+
+class InputTokens(msgspec.Struct, frozen=True):
+    input_tokens: int
+    """The number that a response to this input would be billed."""
+    object: Literal["response.input_tokens"] = "response.input_tokens"
+
+
+COUNT_NO_EFFECT: dict[str, tuple[Any, ...]] = {"truncation": ("disabled",), "conversation": ()}
 RESPONSES_NO_EFFECT: dict[str, tuple[Any, ...]] = {
     "truncation": ("disabled",),
     "prompt_cache_retention": ("in_memory",),

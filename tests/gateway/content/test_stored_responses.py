@@ -118,6 +118,17 @@ async def test_a_loop_of_tools_may_send_the_outputs_alone(api: openai.AsyncOpenA
     assert "No tool output found" in refused.value.message and refused.value.param == "input[0]"
 
 
+async def test_the_tokens_of_an_input_are_those_that_are_billed(api: openai.AsyncOpenAI) -> None:
+    tools: list[Any] = [{"type": "function", "name": "f", "parameters": {"type": "object"}, "strict": False}]
+    previous: str | None = None
+    for number in range(3):
+        asked: dict[str, Any] = {"input": "how much? " * number + "é", "instructions": "x" * number, "tools": tools}
+        counted = await api.responses.input_tokens.count(model="tiny", previous_response_id=previous, **asked)
+        reply = await create(api, asked.pop("input"), previous_response_id=previous, tool_choice="auto", **asked)
+        assert counted.input_tokens == reply.usage.input_tokens
+        previous = reply.id
+
+
 async def test_a_created_response_is_followed_at_once(api: openai.AsyncOpenAI) -> None:
     previous: str | None = None
     for number in range(12):

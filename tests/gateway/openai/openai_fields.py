@@ -98,3 +98,17 @@ RESPONSES = [
     "truncation",
     "user",
 ]
+
+INPUT_TOKENS = [
+    "conversation",
+    "input",
+    "instructions",
+    "model",
+    "parallel_tool_calls",
+    "previous_response_id",
+    "reasoning",
+    "text",
+    "tool_choice",
+    "tools",
+    "truncation",
+]

@@ -17,7 +17,7 @@ from gateway.http.fields import StreamOptions
 from gateway.openai.chat.wire import ChatCompletionRequest
 from gateway.openai.completions.wire import CompletionRequest
 from gateway.openai.embeddings.wire import EmbeddingsRequest
-from gateway.openai.responses.wire import CreateResponse, TextOptions
+from gateway.openai.responses.wire import CountInputTokens, CreateResponse, TextOptions
 from gateway.openai.shared.grammar import JsonSchemaFormat, ResponseFormat, StructuredOutputs
 from gateway.openai.tokens.wire import DetokenizeRequest, TokenizeRequest
 from gateway.text.tokenizer import Tokenizer
@@ -49,6 +49,7 @@ WIRE: dict[tuple[str, str], type[msgspec.Struct]] = {
     ("/v1/completions", "structured_outputs."): StructuredOutputs,
     ("/v1/responses", ""): CreateResponse,
     ("/v1/responses", "text."): TextOptions,
+    ("/v1/responses/input_tokens", ""): CountInputTokens,
     ("/v1/embeddings", ""): EmbeddingsRequest,
     ("/tokenize", ""): TokenizeRequest,
     ("/detokenize", ""): DetokenizeRequest,
@@ -165,6 +166,7 @@ def test_every_field_of_openais_requests_has_rows() -> None:
         ("/v1/chat/completions", openai_fields.CHAT),
         ("/v1/completions", openai_fields.COMPLETIONS),
         ("/v1/responses", openai_fields.RESPONSES),
+        ("/v1/responses/input_tokens", openai_fields.INPUT_TOKENS),
         ("/v1/embeddings", openai_fields.EMBEDDINGS),
     ):
         assert set(names) <= {field.name for field in FIELDS if field.endpoint == endpoint}, endpoint

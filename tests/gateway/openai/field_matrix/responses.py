@@ -348,3 +348,58 @@ def _state() -> list[Field]:
 
 
 RESPONSES = [model(PATH), *_input(), *_output(), *_tools(), *_others(), *_state(), *sampled(PATH)]
+
+COUNT = "/v1/responses/input_tokens"
+
+
+def _counted(name: str, *values: Any, wrong: tuple[Any, ...], invalid: tuple[Any, ...] = (), note: str = "") -> Field:
+    """A field that means here what it means for a response."""
+    return Field(
+        endpoint=COUNT,
+        name=name,
+        valid=tuple(map(accepted, values)),
+        invalid=tuple(refused(*each) if isinstance(each, tuple) else refused(each) for each in invalid),
+        null=ABSENT,
+        wrong_type=tuple(map(refused, wrong)),
+        note=note,
+    )
+
+
+INPUT_TOKENS = [
+    model(COUNT),
+    Field(
+        endpoint=COUNT,
+        name="input",
+        valid=(
+            honoured("hello", lambda seen: seen.reply["input_tokens"] > 5),
+            honoured([USER], lambda seen: seen.reply["input_tokens"] > 5),
+        ),
+        edge=(honoured("xyz " * 400, lambda seen: seen.reply["input_tokens"] > 512),),
+        invalid=(refused([]), refused([{}], "input[0].role")),
+        null=NEEDED,
+        wrong_type=(refused(1), refused(["hi"], "input[0]")),
+        note="longer than the context as well",
+    ),
+    Field(
+        endpoint=COUNT,
+        name="instructions",
+        valid=(honoured("x" * 100, lambda seen: seen.reply["input_tokens"] > 50),),
+        null=ABSENT,
+        wrong_type=(refused(1),),
+    ),
+    _counted("previous_response_id", invalid=("resp_x", ""), wrong=(1,)),
+    _counted("tools", [FUNCTION], [], invalid=(([{"type": "mcp"}], "tools[0].type"),), wrong=("x",)),
+    _counted("tool_choice", "auto", "none", invalid=("required", "sometimes"), wrong=(1,)),
+    _counted("parallel_tool_calls", True, False, wrong=(1, "true")),
+    _counted("text", {}, {"format": {"type": "text"}}, invalid=(({"format": {}}, "text.format.type"),), wrong=("x",)),
+    _counted("reasoning", {}, {"effort": "low"}, invalid=(({"mode": "pro"}, "reasoning.mode"),), wrong=("low",)),
+    no_effect(COUNT, "truncation", "disabled", ("auto",), (1,)),
+    unsupported(COUNT, "conversation", "conv_x"),
+    _counted(
+        "chat_template_kwargs",
+        {"enable_thinking": False},
+        {},
+        invalid=(({"tokenize": False}, "chat_template_kwargs.tokenize"),),
+        wrong=([], "x"),
+    ),
+]
