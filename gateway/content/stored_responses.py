@@ -76,8 +76,11 @@ class StoredResponses:
     change what the caller's key may see: the responses of its project that were asked of models that the key may
     call."""
 
-    def __init__(self, database: Database, cipher: Cipher, writes: Writes) -> None:
-        """writes: counts what could not be stored."""
+    def __init__(
+        self, database: Database, cipher: Cipher, writes: Writes, *, max_chain_bytes: int = MAX_CHAIN_BYTES
+    ) -> None:
+        """writes: counts what could not be stored. max_chain_bytes: of the turns that a request goes on from."""
+        self._max_chain_bytes = max_chain_bytes
         self._database = database
         self._cipher = cipher
         self._writes = writes
@@ -139,7 +142,7 @@ class StoredResponses:
                 response_id,
                 caller.models,
                 max_links=MAX_LINKS,
-                max_bytes=MAX_CHAIN_BYTES,
+                max_bytes=self._max_chain_bytes,
             )
         if not chain.is_whole:
             return Followed(None, chain.is_cut)

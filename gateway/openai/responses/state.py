@@ -15,9 +15,13 @@ from gateway.openai.responses.conversation import numbered
 from gateway.openai.responses.items import InputItem, Item
 from gateway.openai.responses.wire import CreateResponse, ResponseObject
 from gateway.support.pace import Pace
+from gateway.support.threads import maybe_in_thread
 
 READS_PER_S, READS_BURST = 200.0, 1000.0
 """Requests of one project that go on from stored responses, in one gateway."""
+
+MAX_EARLIER_ITEMS = 16_384
+"""The most items that a request goes on from: what is done with each of them keeps other requests waiting."""
 
 _RESPONSE_ID = re.compile(r"resp_[a-z2-7]{24,32}")
 _ITEM_ID = re.compile(r"[a-z]{2,3}_(?P<random_part>[a-z2-7]{24,32})_[0-9]{1,5}")
@@ -67,19 +71,17 @@ class Earlier:
         self._pace.take(caller.project_id)
         followed = await self._stored.followed(caller, known_form(response_id))
         if followed.is_too_long:
-            raise InvalidRequest(
-                "The conversation that 'previous_response_id' leads to is too long to be gone on with.",
-                param="previous_response_id",
-                code=CONTEXT_LENGTH_EXCEEDED,
-            )
+            raise _too_long()
         if followed.turns is None:
             raise InvalidRequest(
                 f"Previous response with id '{shortened(response_id)}' not found.",
                 param="previous_response_id",
                 code="previous_response_not_found",
             )
-        self._charge(caller, followed.turns)
-        return [item for turn in followed.turns for item in items_of(turn)]
+        items = await self._items(caller, followed.turns)
+        if len(items) > MAX_EARLIER_ITEMS:
+            raise _too_long()
+        return items
 
     async def referenced(self, caller: Principal, given: str | Sequence[InputItem]) -> dict[str, Item]:
         """Return the stored items that references in the input stand for, by their ids, as far as they are there.
@@ -98,11 +100,20 @@ class Earlier:
                 f"The input refers to items of more than {MAX_REFERRED} responses.", param="input", code="invalid_value"
             )
         turns = await self._stored.turns(caller, ids)
-        self._charge(caller, turns)
-        return {item.id: item for turn in turns for item in items_of(turn)}
+        return {item.id: item for item in await self._items(caller, turns)}
 
-    def _charge(self, caller: Principal, turns: Sequence[Turn]) -> None:
-        self._bodies.charge(caller, sum(len(turn.input) + len(turn.output) for turn in turns))
+    async def _items(self, caller: Principal, turns: Sequence[Turn]) -> list[Item]:
+        num_bytes = sum(len(turn.input) + len(turn.output) for turn in turns)
+        self._bodies.charge(caller, num_bytes)
+        return await maybe_in_thread(num_bytes, lambda: [item for turn in turns for item in items_of(turn)])
+
+
+def _too_long() -> InvalidRequest:
+    return InvalidRequest(
+        "The conversation that 'previous_response_id' leads to is too long to be gone on with.",
+        param="previous_response_id",
+        code=CONTEXT_LENGTH_EXCEEDED,
+    )
 
 
 def stored_form(wire: CreateResponse, own: Sequence[Item], whole: ResponseObject) -> Response:

@@ -337,12 +337,16 @@ async def test_each_turn_is_stored_once_and_a_chain_is_read_up_to_its_bounds(
     assert (gap.turns, gap.is_too_long) == (None, False)
 
 
-async def test_a_chain_of_too_many_bytes_is_not_read(kept: tuple[StoredResponses, Principal]) -> None:
+async def test_a_chain_of_too_many_bytes_is_not_read(
+    database: Database, cipher: Cipher, kept: tuple[StoredResponses, Principal]
+) -> None:
     stored, caller = kept
     for number in range(3):
-        assert await stored.store(caller.project_id, made(number, num_bytes=7 << 20))
-    assert (await stored.followed(caller, "resp_1")).turns is not None
-    too_long = await stored.followed(caller, "resp_2")
+        assert await stored.store(caller.project_id, made(number, num_bytes=7000))
+    writes = Writes(Counter("lost", "x", ["kind"], registry=CollectorRegistry()))
+    bounded = StoredResponses(database, cipher, writes, max_chain_bytes=16_000)
+    assert (await bounded.followed(caller, "resp_1")).turns is not None
+    too_long = await bounded.followed(caller, "resp_2")
     assert (too_long.turns, too_long.is_too_long) == (None, True)
     assert len(await stored.turns(caller, [f"resp_{number}" for number in range(3)])) == 3
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
 
@@ -29,7 +30,7 @@ def read(stream: str) -> Events:
     for part in parts:
         name, _, data = part.partition("\n")
         assert "\n" not in data and data.startswith("data: ")
-        event = TypeAdapter(dict[str, Any]).validate_json(data.removeprefix("data: "))
+        event = msgspec.json.decode(data.removeprefix("data: "), type=dict[str, Any])
         assert name == f"event: {event['type']}"
         events.append(event)
     return events

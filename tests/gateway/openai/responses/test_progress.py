@@ -23,7 +23,7 @@ from gateway.text.tools.parser import CallDelta
 from tests.gateway.openai.responses.laws import check, read
 
 NUM_STREAMS, FULL_STREAMS = 1_000, 100_000
-STRICT_SHARE = 0.1
+STRICT_SHARE = 0.05
 """The streams that OpenAI's own types look at as well; all of them at full size."""
 
 TOOLS = [
