@@ -41,6 +41,7 @@ from gateway.http.server import ENDING_S, Server
 from gateway.observability.metrics import configure_logging
 from gateway.openai.chat.handler import chat_completions
 from gateway.openai.completions.handler import completions
+from gateway.openai.conversations.handler import conversations
 from gateway.openai.embeddings.handler import embeddings
 from gateway.openai.health import health
 from gateway.openai.models import models
@@ -69,7 +70,7 @@ def build_app(services: Services) -> Application:
     caller = provide_caller(services.authenticator)
     bodies = Bodies()
     pace = Pace(TOKENIZING_PER_S, TOKENIZING_BURST, what="tokenization")
-    earlier = Earlier(services.responses, bodies)
+    earlier = Earlier(services.responses, services.conversations, bodies)
     openai = Router(
         "/v1",
         route_handlers=[
@@ -78,6 +79,7 @@ def build_app(services: Services) -> Application:
             responses(services.pipeline, bodies, services.idempotency, services.responses, earlier),
             input_tokens(services.pipeline, bodies, pace, earlier),
             *stored_responses(services.responses),
+            *conversations(services.conversations, earlier, bodies),
             embeddings(services.pipeline, bodies, services.idempotency),
             *stored_chats(services.chats),
             *models(services.resolver, pools),

@@ -33,6 +33,7 @@ from gateway.backends.engine.link import engine_context
 from gateway.billing.bookkeeper import Bookkeeper
 from gateway.billing.price_cache import PriceCache
 from gateway.content.backend_keys import BackendKeys
+from gateway.content.conversations import Conversations
 from gateway.content.idempotency import Idempotency
 from gateway.content.keeper import Keeper
 from gateway.content.keys import content_keys
@@ -105,6 +106,7 @@ class Services(msgspec.Struct, frozen=True, kw_only=True):
     idempotency: Idempotency
     chats: StoredChats
     responses: StoredResponses
+    conversations: Conversations
     contents: RequestContents
     refusals: Refusals
     votes: Votes
@@ -245,6 +247,7 @@ async def running_services(settings: Settings, *, model_dir: Path, dsn: str) -> 
             idempotency=idempotency,
             chats=StoredChats(database, cipher, writes),
             responses=StoredResponses(database, cipher, writes),
+            conversations=Conversations(database, cipher, writes),
             contents=contents,
             refusals=refusals,
             votes=Votes(database, project_keys, cipher),

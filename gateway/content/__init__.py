@@ -4,6 +4,7 @@ completions and responses, and what all requests say and get, where a project lo
     idempotency, watches, unanswered_claims   whose turn it is, who waits, and claims that were never answered
     stored_chats                              `store` of chat completions
     stored_responses                          `store` of responses, each with its own turn, and what they go on from
+    conversations                             items that responses go on from and add to, one turn behind the other
     request_log, transcript                   what a project logs of all its requests, collected while they run;
                                               `gateway.text.redact` takes out what identifies people
     keys, resealing                           where content keys come from; secrets of the operator's side follow them

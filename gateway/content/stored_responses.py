@@ -7,7 +7,6 @@ API made it: nothing here knows its fields.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 
 import msgspec
@@ -16,7 +15,7 @@ from gateway.content.writes import Writes
 from gateway.db.content import stored_responses as db
 from gateway.db.content.stored_responses import ItemsRow, NewResponse
 from gateway.db.organization import audit
-from gateway.db.pool import FAILURES, Database
+from gateway.db.pool import Database
 from gateway.domain.tenancy.principal import Principal
 from gateway.support.cipher import Cipher, Place, Sealed
 from gateway.support.threads import maybe_in_thread
@@ -32,9 +31,6 @@ MAX_CHAIN_BYTES = 16 << 20
 
 MAX_REFERRED = 128
 """The most responses that one request's references to items may lead to."""
-
-WAIT_S, PAUSE_S = 2.0, 0.1
-"""The most seconds that a reply waits for its row, and between two tries."""
 
 
 class Turn(msgspec.Struct, frozen=True):
@@ -93,21 +89,12 @@ class StoredResponses:
             self._writes.lose("response", "it is too large to be stored")
             return False
         row = await maybe_in_thread(num_bytes, lambda: self._sealed(project_id, response))
-        error: BaseException = TimeoutError()
-        try:
-            async with asyncio.timeout(WAIT_S):
-                while True:
-                    try:
-                        async with self._database.acquire() as conn:
-                            return await db.insert_response(conn, row)
-                    except FAILURES as failure:
-                        error = failure
-                    await asyncio.sleep(PAUSE_S)
-        except TimeoutError:
-            self._writes.lose("response", repr(error))
-        except Exception as failure:  # it would come again
-            self._writes.lose("response", repr(failure))
-        return False
+
+        async def work() -> bool:
+            async with self._database.acquire() as conn:
+                return await db.insert_response(conn, row)
+
+        return await self._writes.at_once("response", work)
 
     async def get(self, caller: Principal, response_id: str) -> StoredResponse | None:
         project_id = caller.project_id

@@ -64,9 +64,9 @@ def item_id(prefix: str, random_part: str, number: int) -> str:
     return f"{prefix}_{random_part}_{number}"
 
 
-def own_items(given: str | Sequence[InputItem], resolved: Mapping[str, Item]) -> list[Item]:
+def own_items(given: str | Sequence[InputItem], resolved: Mapping[str, Item], field: str = "input") -> list[Item]:
     """Return the input of a request as items, without ids of ours. resolved: the stored items that references stand
-    for, by their ids.
+    for, by their ids. field: that holds the items.
 
     Raises InvalidRequest: for what only other modalities could serve, and for fields that do not belong to an item.
     """
@@ -77,10 +77,10 @@ def own_items(given: str | Sequence[InputItem], resolved: Mapping[str, Item]) ->
         if each.type == "item_reference":
             found = resolved.get(each.id or "")
             if found is None:
-                raise unstored_item(each.id, f"input[{number}].id")
+                raise unstored_item(each.id, f"{field}[{number}].id")
             items.append(found)
         else:
-            items.append(_item(each, f"input[{number}]", ""))
+            items.append(_item(each, f"{field}[{number}]", ""))
     return items
 
 

@@ -22,7 +22,7 @@ from gateway.openai.responses.conversation import items_said, own_items, templat
 from gateway.openai.responses.events import ResponseEvent
 from gateway.openai.responses.options import check_options, initial_response, shows_logprobs, text_request
 from gateway.openai.responses.reply import Reply, ReplyIds
-from gateway.openai.responses.state import Earlier, is_to_be_stored, stored_form
+from gateway.openai.responses.state import Earlier, id_of, is_to_be_stored, stored_form
 from gateway.openai.responses.tools import response_tools
 from gateway.openai.responses.wire import CreateResponse, ResponseObject
 from gateway.openai.shared import examples
@@ -53,7 +53,8 @@ def responses(
         tier = service_tier(wire.service_tier, caller)
         tools = response_tools(wire.tools, wire.tool_choice, wire.parallel_tool_calls)
         is_to_store = is_to_be_stored(caller, wire.store)
-        before = await earlier.items(caller, wire.previous_response_id)
+        before = await earlier.items(caller, wire.previous_response_id, wire.conversation)
+        conversation_id = id_of(wire.conversation)
         items = own_items(wire.input, await earlier.referenced(caller, wire.input))
         messages = template_messages(wire.instructions, [*before, *items], len(before))
         asked = text_request(wire, messages, tools, tier)
@@ -72,6 +73,7 @@ def responses(
             created_at=int(time.time()),
             tier=tier,
             is_stored=is_to_store,
+            conversation_id=conversation_id,
         )
         reply = Reply(
             initial,
@@ -81,13 +83,17 @@ def responses(
             to_bytes=run.token_bytes if shows_logprobs(wire) else None,
             num_prompt_tokens=run.prompt_tokens[0],
         )
-        if is_to_store:
+        if is_to_store or conversation_id is not None:
 
-            async def store(collected: Collected) -> None:
+            async def keep(collected: Collected) -> None:
                 whole = await reply.whole(collected)
-                reply.is_stored = await stored.store(caller.project_id, stored_form(wire, items, whole))
+                form = stored_form(wire, items, whole)
+                if is_to_store:
+                    reply.is_stored = await stored.store(caller.project_id, form)
+                if conversation_id is not None:
+                    reply.is_added = await earlier.add(caller, conversation_id, items, whole)
 
-            run.before_end(store)
+            run.before_end(keep)
         if wire.stream:
             is_padded = wire.stream_options is not None and bool(wire.stream_options.include_obfuscation)
             events = reply.events(is_padded=is_padded)

@@ -43,7 +43,7 @@ def input_tokens(pipeline: Pipeline, bodies: Bodies, pace: Pace, earlier: Earlie
         refuse_unsupported(wire, COUNT_NO_EFFECT)
         check_reasoning(wire.reasoning)
         tools = response_tools(wire.tools, wire.tool_choice, wire.parallel_tool_calls)
-        before = await earlier.items(caller, wire.previous_response_id)
+        before = await earlier.items(caller, wire.previous_response_id, wire.conversation)
         items = [*before, *own_items(wire.input, await earlier.referenced(caller, wire.input))]
         found = await pipeline.tokens.tokenize(
             context_of(call_of(request.scope), caller, wire.model, ENDPOINT),

@@ -17,6 +17,7 @@ from gateway.openai.chat.rendering import template_arguments
 from gateway.openai.responses.tools import ResponseTools
 from gateway.openai.responses.wire import (
     RESPONSES_NO_EFFECT,
+    ConversationShown,
     CountInputTokens,
     CreateResponse,
     ReasoningOptions,
@@ -105,6 +106,7 @@ def initial_response(
     created_at: int,
     tier: ServiceTier,
     is_stored: bool,
+    conversation_id: str | None = None,
 ) -> ResponseObject:
     """Return a response that has no output yet. sampling: with what an adapter adds to the client's own."""
     text, reasoning = wire.text, wire.reasoning
@@ -116,6 +118,7 @@ def initial_response(
         output=[],
         instructions=wire.instructions,
         previous_response_id=wire.previous_response_id,
+        conversation=ConversationShown(conversation_id) if conversation_id is not None else None,
         tools=tools.shown,
         tool_choice=tools.choice,
         parallel_tool_calls=wire.parallel_tool_calls is not False,

@@ -131,9 +131,14 @@ class Progress:
             events += self._add(_Message(self._ids.item("msg", 0), 0, self._numbers))
         return events + self._close("incomplete" if is_cut else "completed")
 
-    def finish(self, usage: ResponseUsage, completed_at: int, *, is_stored: bool) -> list[ResponseEvent]:
-        """Return the last event. is_stored: what the response says of itself by now."""
+    def finish(
+        self, usage: ResponseUsage, completed_at: int, *, is_stored: bool, is_added: bool = True
+    ) -> list[ResponseEvent]:
+        """Return the last event. is_stored, is_added: whether the response is stored by now, and
+        added to its conversation."""
         common = {"output": list(self._output), "usage": usage, "store": is_stored}
+        if not is_added:
+            common["conversation"] = None
         if self._is_cut:
             details = IncompleteDetails("max_output_tokens")
             self._change(**common, status="incomplete", incomplete_details=details)
@@ -158,6 +163,7 @@ class Progress:
             output=list(self._output),
             usage=usage,
             store=False,
+            conversation=None,
             status="failed",
             error=ReplyError(_code_of(error), error.message),
         )

@@ -58,6 +58,8 @@ class Reply:
         self.initial = initial
         self.is_stored = False
         """Whether the response was stored; what its last event says."""
+        self.is_added = False
+        """Whether the response was added to its conversation; what its last event says."""
         self._ids = ids
         self._custom = custom
         self._must_call = must_call
@@ -73,7 +75,8 @@ class Reply:
     async def whole(self, collected: Collected) -> ResponseObject:
         """Return the reply as one object. To be stored it says that it is; to be sent, what came of that."""
         if self._whole is not None:
-            return msgspec.structs.replace(self._whole, store=self.is_stored)
+            conversation = self._whole.conversation if self.is_added else None
+            return msgspec.structs.replace(self._whole, store=self.is_stored, conversation=conversation)
         progress, answer = self._progress(), collected.answers[0]
         progress.begin()
         logprobs: list[ChatTokenLogprob] = []
@@ -133,7 +136,9 @@ class ResponseEvents:
             return b"".join(map(self._encoded, events))
         if isinstance(item, Usage):
             reply = self._reply
-            events = self._progress.finish(usage_of(item), reply.completed_at, is_stored=reply.is_stored)
+            events = self._progress.finish(
+                usage_of(item), reply.completed_at, is_stored=reply.is_stored, is_added=reply.is_added
+            )
             return b"".join(map(self._encoded, events))
         return b""
 

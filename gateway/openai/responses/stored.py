@@ -58,7 +58,7 @@ def stored_responses(stored: StoredResponses) -> list[HTTPRouteHandler]:
     async def get_response(response_id: FromPath[str], request: Request[Any, Any, Any], caller: Caller) -> ASGIResponse:
         """Return a stored response."""
         pace.take(caller.project_id)
-        _check_query(_without_include(request.query_params.multi_items()))
+        _check_query(without_include(request.query_params.multi_items()))
         found = await stored.get(caller, known_form(response_id))
         if found is None:
             raise _no_such(response_id)
@@ -76,7 +76,7 @@ def stored_responses(stored: StoredResponses) -> list[HTTPRouteHandler]:
     ) -> ASGIResponse:
         """List the items of a stored response's own input, the newest first."""
         pace.take(caller.project_id)
-        asked = read_listing(_without_include(request.query_params.multi_items()), known=ITEMS_QUERY, order="desc")
+        asked = read_listing(without_include(request.query_params.multi_items()), known=ITEMS_QUERY, order="desc")
         turn = await stored.turn(caller, known_form(response_id))
         if turn is None:
             raise _no_such(response_id)
@@ -104,7 +104,7 @@ def stored_responses(stored: StoredResponses) -> list[HTTPRouteHandler]:
     return [get_response, list_input_items, delete_response]
 
 
-def _without_include(params: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
+def without_include(params: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
     """Return the other parameters: stored items show all that they have.
 
     Raises InvalidRequest: for what is no value of `include`.

@@ -63,6 +63,13 @@ class ReasoningOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     mode: str | None = None
 
 
+class ConversationRef(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    id: Annotated[str, Meta(min_length=1, max_length=256)]
+
+
+ConversationParam = Annotated[str, Meta(min_length=1, max_length=256)] | ConversationRef
+
+
 class ResponseStreamOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     include_obfuscation: bool | None = None
     """True to pad the events of text, so that their sizes do not tell how long each token is."""
@@ -99,7 +106,8 @@ class CreateResponse(SamplingFields, frozen=True, forbid_unknown_fields=True, kw
     client_metadata: Annotated[dict[str, str], Meta(max_length=64)] | None = None
     """Without effect: Codex sends it."""
     background: bool | None = None
-    conversation: Any = None
+    conversation: ConversationParam | None = None
+    """The conversation that the response goes on from and adds to."""
     context_management: Any = None
     prompt: Any = None
     prompt_cache_options: Any = None
@@ -122,7 +130,7 @@ class CountInputTokens(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
     text: TextOptions | None = None
     reasoning: ReasoningOptions | None = None
     truncation: Literal["auto", "disabled"] | None = None
-    conversation: Any = None
+    conversation: ConversationParam | None = None
     chat_template_kwargs: TemplateArguments | None = None
 
 
@@ -132,12 +140,11 @@ class InputTokens(msgspec.Struct, frozen=True):
     object: Literal["response.input_tokens"] = "response.input_tokens"
 
 
-COUNT_NO_EFFECT: dict[str, tuple[Any, ...]] = {"truncation": ("disabled",), "conversation": ()}
+COUNT_NO_EFFECT: dict[str, tuple[Any, ...]] = {"truncation": ("disabled",)}
 RESPONSES_NO_EFFECT: dict[str, tuple[Any, ...]] = {
     "truncation": ("disabled",),
     "prompt_cache_retention": ("in_memory",),
     "background": (False,),
-    "conversation": (),
     "context_management": ([],),
     "prompt": (),
     "prompt_cache_options": (),
@@ -181,6 +188,10 @@ class TextShown(msgspec.Struct, frozen=True):
     verbosity: Verbosity
 
 
+class ConversationShown(msgspec.Struct, frozen=True):
+    id: str
+
+
 class ReasoningShown(msgspec.Struct, frozen=True):
     effort: ReasoningEffort | None
     summary: Summary | None
@@ -204,7 +215,8 @@ class ResponseObject(msgspec.Struct, frozen=True, kw_only=True):
     usage: ResponseUsage | None = None
     instructions: str | None
     previous_response_id: str | None
-    conversation: None = None
+    conversation: ConversationShown | None
+    """The conversation that the input and the output were added to; null where they were not."""
     tools: list[ToolShown]
     tool_choice: ToolChoiceShown
     parallel_tool_calls: bool

@@ -64,6 +64,15 @@ def test_a_tool_is_called_and_its_output_is_answered(openai, asked):
     assert second.output
 
 
+def test_a_conversation_is_gone_on_from_and_added_to(openai, asked):
+    made = openai.conversations.create(metadata={"topic": "capitals"})
+    first = openai.responses.create(**asked, conversation=made.id)
+    second = openai.responses.create(**asked | {"input": "And of Italy?"}, conversation=made.id)
+    assert second.usage.input_tokens > first.usage.input_tokens
+    assert [item.role for item in openai.conversations.items.list(made.id, order="asc")] == ["user", "assistant"] * 2
+    assert openai.conversations.delete(made.id).deleted
+
+
 def test_a_stored_response_is_followed_read_listed_and_deleted(openai, asked):
     first = openai.responses.create(**asked)
     assert first.store is True

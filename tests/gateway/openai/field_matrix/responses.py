@@ -70,7 +70,19 @@ def _input() -> list[Field]:
             wrong_type=(refused(1), refused(["Be brief."])),
             note="of this response alone",
         ),
-        unsupported(PATH, "conversation", "conv_x", {"id": "conv_x"}),
+        Field(
+            endpoint=PATH,
+            name="conversation",
+            invalid=(
+                refused("conv_x"),
+                refused({"id": "conv_x"}),
+                refused({"id": "conv_x", "previous_response_id": "x"}, "conversation.previous_response_id"),
+                refused(""),
+            ),
+            null=ABSENT,
+            wrong_type=(refused(1), refused({}, "conversation.id")),
+            note="of the project; not beside `previous_response_id`",
+        ),
         unsupported(PATH, "prompt", {"id": "pmpt_x"}, note="templates of OpenAI's dashboard are not served"),
         Field(
             endpoint=PATH,
@@ -394,7 +406,7 @@ INPUT_TOKENS = [
     _counted("text", {}, {"format": {"type": "text"}}, invalid=(({"format": {}}, "text.format.type"),), wrong=("x",)),
     _counted("reasoning", {}, {"effort": "low"}, invalid=(({"mode": "pro"}, "reasoning.mode"),), wrong=("low",)),
     no_effect(COUNT, "truncation", "disabled", ("auto",), (1,)),
-    unsupported(COUNT, "conversation", "conv_x"),
+    _counted("conversation", invalid=("conv_x", {"id": "conv_x"}), wrong=(1,)),
     _counted(
         "chat_template_kwargs",
         {"enable_thinking": False},

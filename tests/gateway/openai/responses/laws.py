@@ -55,7 +55,7 @@ def check(events: Events, *, strictly: bool = True) -> dict[str, Any]:
     output = _items(between)
     assert output == response["output"]
     _check_end(response)
-    changed = {"status", "output", "usage", "completed_at", "incomplete_details", "error", "store"}
+    changed = {"status", "output", "usage", "completed_at", "incomplete_details", "error", "store", "conversation"}
     assert {name for name in response if response[name] != first["response"][name]} <= changed
     if strictly:
         for event in events:

@@ -206,6 +206,7 @@ def test_padding_is_of_deltas_alone(http: httpx.Client) -> None:
         ({"previous_response_id": "resp_x"}, "previous_response_id"),
         ({"background": True}, "background"),
         ({"conversation": "conv_x"}, "conversation"),
+        ({"conversation": {"id": "conv_x"}, "previous_response_id": "resp_x"}, "conversation"),
         ({"truncation": "auto"}, "truncation"),
         ({"input": "x" * 4000}, "input"),
     ],
