@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from typing import Any, get_args
 
 import msgspec
-from litestar import Request, delete, get
+from litestar import Request, delete, get, post
 from litestar.handlers import HTTPRouteHandler
 from litestar.params import FromPath
 from litestar.response.base import ASGIResponse
@@ -101,7 +101,12 @@ def stored_responses(stored: StoredResponses) -> list[HTTPRouteHandler]:
             raise _no_such(response_id)
         return json_response(ResponseDeleted(id))
 
-    return [get_response, list_input_items, delete_response]
+    @post("/responses/compact", status_code=200, include_in_schema=False)
+    async def compact_response(caller: Caller) -> ASGIResponse:
+        """Refuse what is not served yet: the path would be a response's id otherwise, with a wrong method."""
+        raise NotFound("Invalid URL (POST /v1/responses/compact).", code="unknown_url")
+
+    return [get_response, list_input_items, delete_response, compact_response]
 
 
 def without_include(params: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
