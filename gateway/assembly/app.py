@@ -41,9 +41,14 @@ from gateway.http.server import ENDING_S, Server
 from gateway.observability.metrics import configure_logging
 from gateway.openai.chat.handler import chat_completions
 from gateway.openai.completions.handler import completions
+from gateway.openai.conversations.handler import conversations
 from gateway.openai.embeddings.handler import embeddings
 from gateway.openai.health import health
 from gateway.openai.models import models
+from gateway.openai.responses.handler import responses
+from gateway.openai.responses.input_tokens import input_tokens
+from gateway.openai.responses.state import Earlier
+from gateway.openai.responses.stored import stored_responses
 from gateway.openai.stored.handler import stored_chats
 from gateway.openai.tokens.handler import tokens
 from gateway.reference.page.routes import documentation
@@ -65,11 +70,16 @@ def build_app(services: Services) -> Application:
     caller = provide_caller(services.authenticator)
     bodies = Bodies()
     pace = Pace(TOKENIZING_PER_S, TOKENIZING_BURST, what="tokenization")
+    earlier = Earlier(services.responses, services.conversations, bodies)
     openai = Router(
         "/v1",
         route_handlers=[
             chat_completions(services.pipeline, bodies, services.idempotency, services.chats),
             completions(services.pipeline, bodies, services.idempotency),
+            responses(services.pipeline, bodies, services.idempotency, services.responses, earlier),
+            input_tokens(services.pipeline, bodies, pace, earlier),
+            *stored_responses(services.responses),
+            *conversations(services.conversations, earlier, bodies),
             embeddings(services.pipeline, bodies, services.idempotency),
             *stored_chats(services.chats),
             *models(services.resolver, pools),

@@ -33,6 +33,7 @@ from gateway.backends.engine.link import engine_context
 from gateway.billing.bookkeeper import Bookkeeper
 from gateway.billing.price_cache import PriceCache
 from gateway.content.backend_keys import BackendKeys
+from gateway.content.conversations import Conversations
 from gateway.content.idempotency import Idempotency
 from gateway.content.keeper import Keeper
 from gateway.content.keys import content_keys
@@ -40,6 +41,7 @@ from gateway.content.purge import Purger
 from gateway.content.request_log import MAX_WAITING_BYTES, RequestContents
 from gateway.content.room import ContentRoom
 from gateway.content.stored_chats import StoredChats
+from gateway.content.stored_responses import StoredResponses
 from gateway.content.writes import Writes
 from gateway.db.billing.prices import PriceLoader
 from gateway.db.changes import Change
@@ -105,6 +107,8 @@ class Services(msgspec.Struct, frozen=True, kw_only=True):
     admin: AdminServices
     idempotency: Idempotency
     chats: StoredChats
+    responses: StoredResponses
+    conversations: Conversations
     contents: RequestContents
     refusals: Refusals
     votes: Votes
@@ -247,6 +251,8 @@ async def running_services(settings: Settings, *, model_dir: Path, dsn: str) -> 
             admin=admin,
             idempotency=idempotency,
             chats=StoredChats(database, cipher, writes, room),
+            responses=StoredResponses(database, cipher, writes, room),
+            conversations=Conversations(database, cipher, writes, room),
             contents=contents,
             refusals=refusals,
             votes=Votes(database, project_keys, cipher),

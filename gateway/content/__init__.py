@@ -1,8 +1,10 @@
 """The content of tenants that is kept, encrypted and for its time alone: replies for an Idempotency-Key, stored chat
-completions, and what all requests say and get, where a project logs it. Knows neither HTTP nor SQL.
+completions and responses, and what all requests say and get, where a project logs it. Knows neither HTTP nor SQL.
 
     idempotency, watches, unanswered_claims   whose turn it is, who waits, and claims that were never answered
-    stored_chats                              `store`
+    stored_chats                              `store` of chat completions
+    stored_responses                          `store` of responses, each with its own turn, and what they go on from
+    conversations                             items that responses go on from and add to, one turn behind the other
     request_log, transcript                   what a project logs of all its requests, collected while they run;
                                               `gateway.text.redact` takes out what identifies people
     keys, resealing                           where content keys come from; secrets of the operator's side follow them
@@ -24,6 +26,9 @@ ciphertext. Content that is not to be shown any more is hidden at once, and dele
   finds the row. A database that is away neither fails a reply nor holds it up; the write is tried for a minute, then
   counted as lost (`lorikeet_content_lost_total`). A recorded reply goes on at the engine's pace, whether its client
   reads, is slow or left.
+- Responses. A row holds the items of one turn and the id of the response before it: a conversation of n turns is n
+  rows, read by one recursive query within bounds. An item's id leads to its response. Unlike other writes, that of a
+  response is waited for up to two seconds, and the reply says what came of it: the client is to go on from it.
 - At rest. A row's project, table, column and id are GCM's associated data, so none can be moved; the row names its
   key. Metadata is found by keyed digests of its pairs. An Idempotency-Key is there as its SHA-256 alone. A gateway
   logs at its start and daily how many rows need a key that it lacks.

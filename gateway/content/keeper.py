@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from gateway.content.resealing import reseal
-from gateway.db.content import idempotency, request_contents, stored_chats
+from gateway.db.content import conversations, idempotency, request_contents, stored_chats, stored_responses
 from gateway.db.content.content_keys import UnreadableRow, note_content_keys, unreadable_content
 from gateway.db.experiments import exposures
 from gateway.db.experiments.feedback import votes
@@ -34,6 +34,8 @@ DROPS = (
     idempotency.drop_forbidden_replies,
     idempotency.drop_purged_slots,
     stored_chats.drop_old_chats,
+    stored_responses.drop_old_responses,
+    conversations.drop_old_conversations,
     request_contents.drop_expired_contents,
     request_contents.drop_forbidden_contents,
     votes.drop_withdrawn_votes,
@@ -93,6 +95,8 @@ async def drop_content(database: Database, project_id: str) -> None:
     """Delete all that is kept of a project, a little in each transaction. Raises what the database raises."""
     await _drop_all(database, lambda conn: idempotency.drop_slots_of(conn, project_id))
     await _drop_all(database, lambda conn: stored_chats.drop_chats_of(conn, project_id))
+    await _drop_all(database, lambda conn: stored_responses.drop_responses_of(conn, project_id))
+    await _drop_all(database, lambda conn: conversations.drop_conversations_of(conn, project_id))
     await _drop_all(database, lambda conn: request_contents.drop_contents_of(conn, project_id))
     await _drop_all(database, lambda conn: votes.drop_votes_of(conn, project_id))
     await _drop_all(database, lambda conn: exposures.drop_units_of(conn, project_id))
@@ -112,6 +116,8 @@ def _tell_unreadable(row: UnreadableRow) -> None:
         key=row.id,
         num_replies=row.num_replies,
         num_chats=row.num_chats,
+        num_responses=row.num_responses,
+        num_items=row.num_items,
         num_contents=row.num_contents,
         num_unit_keys=row.num_unit_keys,
         num_comments=row.num_comments,

@@ -67,7 +67,7 @@ class ContentRoom:
         if stored >= self._max_bytes:
             raise QuotaExceeded(
                 f"This project has {stored} bytes of content stored, of at most {self._max_bytes}. "
-                "Delete stored completions, or send the request with 'store' set to false.",
+                "Delete stored completions, responses or conversations, or send the request with 'store' set to false.",
                 param="store",
                 code="content_quota_exceeded",
             )

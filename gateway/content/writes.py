@@ -19,6 +19,9 @@ MAX_BYTES = 256 << 20
 WAIT_S = 1.0
 """The most seconds by which a write holds up a reply."""
 
+AT_ONCE_S = 2.0
+"""The most seconds that a reply waits for a write of which it tells what came."""
+
 TRY_S = 5.0
 PAUSE_S = 0.25
 GIVE_UP_S = 60.0
@@ -58,6 +61,24 @@ class Writes:
     async def moment(self, task: asyncio.Task[None]) -> None:
         """Returns once it is done or given up, after WAIT_S at the latest."""
         await asyncio.wait([task], timeout=WAIT_S)
+
+    async def at_once(self, kind: str, work: Callable[[], Awaitable[bool]]) -> bool:
+        """Have work done while somebody waits for what came of it, for AT_ONCE_S at most, and return that; False where
+        it could not be done."""
+        error: BaseException = TimeoutError()
+        try:
+            async with asyncio.timeout(AT_ONCE_S):
+                while True:
+                    try:
+                        return await work()
+                    except FAILURES as failure:
+                        error = failure
+                    await asyncio.sleep(PAUSE_S)
+        except TimeoutError:
+            self.lose(kind, repr(error))
+        except Exception as failure:  # it would come again
+            self.lose(kind, repr(failure))
+        return False
 
     async def _write(self, kind: str, num_bytes: int, work: Work, small: Work | None) -> None:
         if len(self._tasks) > MAX_WRITES or self._num_bytes + num_bytes > self._max_bytes:

@@ -19,7 +19,7 @@ from gateway.db.experiments.feedback.votes import ClientId, NewVote, Standing, V
 from gateway.db.pool import CONFLICTS, Database
 from gateway.domain.errors import Conflict, InvalidRequest, NotFound
 from gateway.domain.experiments.assignment import unit_digest
-from gateway.domain.experiments.feedback.vote_ids import is_signed, request_id_of
+from gateway.domain.experiments.feedback.vote_ids import is_signed, random_part, request_id_of
 from gateway.domain.experiments.feedback.votes import FeedbackMetric, Subject, checked_value, feedback_id, fingerprint
 from gateway.evaluation.wire import FeedbackAccepted, Vote
 from gateway.experiments.keys import ProjectKeys
@@ -161,8 +161,8 @@ def _subject(key: bytes, vote: Vote, path: str) -> tuple[Subject, bool]:
     text = vote.completion_id or vote.request_id or ""
     if text.isascii() and is_signed(key, text):
         return Subject(request_id=request_id_of(text)), True
-    _, dash, random = text.partition("-")
-    return Subject(request_id=f"req_{random}" if dash else text), False
+    is_of_reply = "-" in text or text.startswith("resp_")
+    return Subject(request_id=f"req_{random_part(text)}" if is_of_reply else text), False
 
 
 async def _check_requests(

@@ -37,6 +37,10 @@ class Bodies:
         self._pace.take(caller.project_id, len(body))
         return body
 
+    def charge(self, caller: Caller, num_bytes: int) -> None:
+        """Count bytes that were read elsewhere for a request as if its client had sent them."""
+        self._pace.charge(caller.project_id, num_bytes)
+
 
 async def decoded(decoder: msgspec.json.Decoder[T], body: bytes) -> T:
     """Decode a body, then let others go on where the body is large: checking its fields is work as well.

@@ -31,7 +31,7 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True):
 
     body: type[msgspec.Struct] | None = None
     reply: Any = None
-    event: type[msgspec.Struct] | None = None
+    event: Any = None
     accepted: type[msgspec.Struct] | None = None
     statuses: Mapping[int, type[msgspec.Struct]] = {}
     media: tuple[str, ...] = ()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
@@ -38,6 +38,11 @@ HTML, section 9.2.5), but for many clients these do as well: for httpx's `iter_l
 def event(data: msgspec.Struct) -> bytes:
     """Return one event that carries a JSON object."""
     return b"data: " + in_one_line(msgspec.json.encode(data)) + b"\n\n"
+
+
+def named_event(name: str, data: msgspec.Struct) -> bytes:
+    """Return one event that carries a JSON object and has a name of its own."""
+    return b"event: " + name.encode() + b"\n" + event(data)
 
 
 def in_one_line(encoded: bytes) -> bytes:
@@ -81,21 +86,34 @@ class Encoded:
         return b""
 
 
-async def open_stream(request: Request[Any, Any, Any], items: AsyncGenerator[T], encoder: Encoder[T]) -> ASGIResponse:
+def error_event(error: GatewayError) -> bytes:
+    """Return the event that ends a stream after a failure."""
+    return event(body_of(error))
+
+
+async def open_stream(
+    request: Request[Any, Any, Any],
+    items: AsyncGenerator[T],
+    encoder: Encoder[T],
+    failed: Callable[[GatewayError], bytes] = error_event,
+) -> ASGIResponse:
     """A streaming reply, once its first event exists: what is refused before that keeps its own status.
 
-    An error after it becomes an error event, and the stream ends without what `encoder` ends with: clients take a
-    clean end for success.
+    An error after it becomes what `failed` makes of it, and the stream ends without what `encoder` ends with: clients
+    take a clean end for success.
     """
-    stream = _EventStream(items, encoder)
+    stream = _EventStream(items, encoder, failed)
     await unless_gone(call_of(request.scope), stream.begin())
     return stream
 
 
 class _EventStream(ASGIResponse, Generic[T]):
-    def __init__(self, items: AsyncGenerator[T], encoder: Encoder[T]) -> None:  # the base's fields are of no use here
+    def __init__(  # the base's fields are of no use here
+        self, items: AsyncGenerator[T], encoder: Encoder[T], failed: Callable[[GatewayError], bytes]
+    ) -> None:
         self._items = items
         self._encoder = encoder
+        self._failed = failed
         self._first = b""
 
     async def begin(self) -> None:
@@ -129,11 +147,11 @@ class _EventStream(ASGIResponse, Generic[T]):
             last = self._encoder.end()
         except GatewayError as error:
             call.error = error.code
-            last = event(body_of(error))
+            last = self._failed(error)
         except Exception:
             log.exception("stream_failed", request_id=call.request_id)
             call.error = "internal_error"
-            last = event(body_of(unexpected(call.request_id)))
+            last = self._failed(unexpected(call.request_id))
         await send({"type": "http.response.body", "body": last, "more_body": False})
 
 

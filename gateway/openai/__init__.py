@@ -5,7 +5,8 @@ it, `gateway.http.explain` puts into words what is wrong, and a field that is in
 in `chat_template_kwargs` that the model's template does not read change nothing. The other checks have places of their
 own:
 
-    several fields together          shared/options.py, chat/rendering.py, shared/grammar.py, chat/tools.py
+    several fields together          shared/options.py, chat/rendering.py, shared/grammar.py, chat/tools.py,
+                                     responses/options.py, responses/tools.py
     the model, its context, a tenant gateway.pipeline.bounds
     the chat template                gateway.text.template_arguments, which parses a template once to know what it reads
 

@@ -85,6 +85,8 @@ class Run:
         """The tokens of each prompt, or our own count of them where the tokenizer is not known here."""
         self.prompt_texts = [each.generation.prompt_text for each in prepared]
         """Each whole prompt as the client wrote it; None where that is a conversation, token ids or cut."""
+        self.sampling = prepared[0].generation.request.sampling
+        """The sampling of the first prompt, with what an adapter or an arm adds to the client's own."""
         self.vote_id = context.request_id
         """The request's id as ids of replies are made of it; in an experiment with a MAC (`vote_ids`)."""
         self.on_unanswered: Callable[[GatewayError], None] | None = None

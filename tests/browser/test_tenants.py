@@ -156,7 +156,7 @@ async def test_settings_are_kept_and_a_tenant_ends(visit: Visit, browser_house: 
         await page.get_by_label("Name").fill("briefer")
         await page.get_by_role("button", name="Rename").click()
         await told(page, "briefer")
-        await page.get_by_label("Store completions").check()
+        await page.get_by_label("Store completions and responses").check()
         await page.get_by_label("Days until they are deleted").fill("400")
         watched.expect(f"400 POST /v1/organization/projects/{project_id}")
         await page.get_by_role("button", name="Save").first.click()

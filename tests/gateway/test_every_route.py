@@ -87,19 +87,28 @@ async def test_another_tenants_key_opens_nothing_of_a_tenant(
             body = b'{"model":"%b","messages":[{"role":"user","content":"x"}]}' % model
             if "chat" not in path:
                 field = b'"tokens":[1]' if "detokenize" in path else b'"prompt":"x"'
-                body = b'{"model":"%b",%b}' % (model, b'"input":"x"' if "embed" in path else field)
+                body = b'{"model":"%b",%b}' % (
+                    model,
+                    b'"input":"x"' if "embed" in path or "responses" in path else field,
+                )
             if "{completion_id}" in path:
                 body = b'{"metadata":{}}'
+            if "conversations" in path:
+                body = b'{"items":[]}' if "items" in path else b'{"metadata":{}}'
             if "feedback" in path:
                 body = b'{"request_id":"req_x","metric":"x","value":true}'
             reply = await client.send(route.method, path, headers, body if route.method == "POST" else b"")
             if path == "/v1/models":
                 assert model not in reply.body
+            elif str(route) == "POST /v1/responses/compact":
+                assert (reply.status, reply.error["code"]) == (404, "unknown_url"), "for nobody"
+            elif str(route) == "POST /v1/conversations":
+                assert (reply.status, reply.error["code"]) == (400, "store_not_allowed"), "a setting of the project"
             elif str(route) == "POST /v1/feedback":
                 assert (reply.status, reply.error["param"]) == (400, "metric"), "metrics are of the project"
             elif str(route) in ("GET /v1/chat/completions", "GET /v1/feedback"):
                 assert b'"data":[]' in reply.body
-            elif "{completion_id}" in path or "{feedback_id}" in path:
+            elif any(id in path for id in ("{completion_id}", "{feedback_id}", "{response_id}", "{conversation_id}")):
                 assert (reply.status, reply.error["code"]) == (404, "not_found"), str(route)
             else:
                 assert (reply.status, reply.error["code"]) == (404, "model_not_found"), str(route)

@@ -57,7 +57,7 @@ function Kept({ project }) {
     ({ storing, store_days: days, keep_replies }) => save(project, { store_days: storing ? Number(days) : 0, keep_replies }, "Saved"), ({ storing, store_days: days }) => ({ store_days: storing ? daysComplaint(days) : undefined }));
   return html`<${Section} title="Content" card hint="Encrypted with a key of this tenant's own; gone with it.">
     <${Form} form=${form} verb="Save" what="save this">
-      <${Checkbox} ...${form.bind("storing")} label="Store completions" hint="Those whose request says “store”: the tenant can list and read them over the API." />
+      <${Checkbox} ...${form.bind("storing")} label="Store completions and responses" hint="Completions whose request says “store”, and responses unless theirs says not to: the tenant can read them over the API." />
       ${form.values.storing && html`<${TextField} ...${form.bind("store_days")} label="Days until they are deleted" inputmode="numeric" autocomplete="off" />`}
       <${Checkbox} ...${form.bind("keep_replies")} label="Keep replies for retries" hint="For a day, for requests with an Idempotency-Key: one that is sent again gets the same reply and is not paid twice." />
     <//>

@@ -57,7 +57,7 @@ def register(verbs: Verbs) -> None:
         "--store-days",
         type=int,
         metavar="N",
-        help="days for which completions are stored when a request asks for storing (0: never)",
+        help="days for which responses are stored, and completions when a request asks for storing (0: never)",
     )
     modify.add_argument(
         "--log-content-days",

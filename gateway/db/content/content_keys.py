@@ -35,6 +35,9 @@ class UnreadableRow(msgspec.Struct, frozen=True):
     id: str
     num_replies: int
     num_chats: int
+    num_responses: int
+    num_items: int
+    """Conversations, and items of conversations."""
     num_contents: int
     num_unit_keys: int
     """Secrets of projects under which units of experiments are digested."""
@@ -46,13 +49,20 @@ class UnreadableRow(msgspec.Struct, frozen=True):
 
 _UNREADABLE = """
     SELECT k.id, replies.count AS num_replies, chats.count AS num_chats,
-           contents.count AS num_contents, unit_keys.count AS num_unit_keys, comments.count AS num_comments,
+           responses.count AS num_responses, items.count AS num_items,
+           contents.count AS num_contents, unit_keys.count AS num_unit_keys,
+           comments.count AS num_comments,
            secrets.count AS num_secrets
     FROM content_keys k
          CROSS JOIN LATERAL (SELECT count(*) FROM
              (SELECT FROM kept_replies WHERE content_key = k.id LIMIT $2) some_replies) replies
          CROSS JOIN LATERAL (SELECT count(*) FROM
              (SELECT FROM stored_chats WHERE content_key = k.id LIMIT $2) some_chats) chats
+         CROSS JOIN LATERAL (SELECT count(*) FROM
+             (SELECT FROM stored_responses WHERE content_key = k.id LIMIT $2) some_responses) responses
+         CROSS JOIN LATERAL (SELECT count(*) FROM
+             (SELECT FROM conversations WHERE content_key = k.id
+              UNION ALL SELECT FROM conversation_items WHERE content_key = k.id LIMIT $2) some_items) items
          CROSS JOIN LATERAL (SELECT count(*) FROM
              (SELECT FROM request_contents WHERE content_key = k.id LIMIT $2) some_contents) contents
          CROSS JOIN LATERAL (SELECT count(*) FROM
@@ -65,8 +75,8 @@ _UNREADABLE = """
               UNION ALL SELECT FROM deliveries WHERE content_key = k.id
               UNION ALL SELECT FROM backend_keys WHERE content_key = k.id LIMIT $2) some_secrets) secrets
     WHERE NOT k.id = ANY ($1::text[])
-      AND replies.count + chats.count + contents.count + unit_keys.count + comments.count
-          + secrets.count > 0
+      AND replies.count + chats.count + responses.count + items.count + contents.count + unit_keys.count
+          + comments.count + secrets.count > 0
     ORDER BY k.id
 """
 

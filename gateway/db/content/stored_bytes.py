@@ -14,9 +14,13 @@ _STORED = """
          + (SELECT coalesce(sum(octet_length(sealed_metadata)::bigint + octet_length(sealed_messages)
                                 + octet_length(sealed_reply)), 0)
             FROM stored_chats WHERE project_id = $1)
+         + (SELECT coalesce(sum(octet_length(sealed_input)::bigint + octet_length(sealed_output)
+                                + octet_length(sealed_response)), 0)
+            FROM stored_responses WHERE project_id = $1)
+         + (SELECT coalesce(sum(num_bytes), 0) FROM conversations WHERE project_id = $1)
 """
 
 
 async def stored_bytes(conn: Connection, project_id: str) -> int:
-    """Return the bytes of replies, chat completions and logged content that are stored for a project."""
+    """Return the bytes of replies, completions, responses, conversations and logged content that a project stores."""
     return int(await conn.fetchval(_STORED, project_id))

@@ -58,6 +58,59 @@ CREATE INDEX stored_chats_by_time ON stored_chats (project_id, created_at, id);
 CREATE INDEX stored_chats_by_tag ON stored_chats USING gin (tags);
 CREATE INDEX stored_chats_by_content_key ON stored_chats (content_key);
 
+-- Stored responses. Each row has its own turn alone: a conversation is read by following the parents.
+CREATE TABLE stored_responses (
+    project_id       text NOT NULL REFERENCES projects (id),
+    id               text NOT NULL,
+    created_at       timestamptz NOT NULL DEFAULT now(),
+    model            text NOT NULL,
+    -- The response that this one follows. It may be gone: then nobody can follow this one any more.
+    parent_id        text,
+    content_key      text NOT NULL,
+    -- The items of the request, those of the reply, and the reply without them.
+    sealed_input     bytea NOT NULL,
+    sealed_output    bytea NOT NULL,
+    sealed_response  bytea NOT NULL,
+    PRIMARY KEY (project_id, id)
+);
+
+CREATE INDEX stored_responses_by_time ON stored_responses (project_id, created_at);
+CREATE INDEX stored_responses_by_content_key ON stored_responses (content_key);
+
+-- Conversations: items that one response after the other adds to.
+CREATE TABLE conversations (
+    project_id       text NOT NULL REFERENCES projects (id),
+    id               text NOT NULL,
+    created_at       timestamptz NOT NULL DEFAULT now(),
+    -- The project's days count from here.
+    changed_at       timestamptz NOT NULL DEFAULT now(),
+    -- The models that have added items.
+    models           text[] NOT NULL DEFAULT '{}',
+    next_number      bigint NOT NULL DEFAULT 0,
+    num_bytes        bigint NOT NULL DEFAULT 0,
+    content_key      text NOT NULL,
+    sealed_metadata  bytea NOT NULL,
+    PRIMARY KEY (project_id, id)
+);
+
+CREATE INDEX conversations_by_time ON conversations (project_id, changed_at);
+CREATE INDEX conversations_by_content_key ON conversations (content_key);
+
+CREATE TABLE conversation_items (
+    project_id       text NOT NULL,
+    conversation_id  text NOT NULL,
+    number           bigint NOT NULL,
+    id               text NOT NULL,
+    num_bytes        bigint NOT NULL,
+    content_key      text NOT NULL,
+    sealed           bytea NOT NULL,
+    PRIMARY KEY (project_id, conversation_id, number),
+    UNIQUE (project_id, conversation_id, id),
+    FOREIGN KEY (project_id, conversation_id) REFERENCES conversations ON DELETE CASCADE
+);
+
+CREATE INDEX conversation_items_by_content_key ON conversation_items (content_key);
+
 -- What requests said and were answered, redacted, for projects that log it. Backups leave the rows out.
 CREATE TABLE request_contents (
     project_id   text NOT NULL REFERENCES projects (id),
@@ -81,3 +134,9 @@ ALTER TABLE stored_chats
     ALTER COLUMN sealed_metadata SET STORAGE EXTERNAL,
     ALTER COLUMN sealed_messages SET STORAGE EXTERNAL,
     ALTER COLUMN sealed_reply SET STORAGE EXTERNAL;
+ALTER TABLE stored_responses
+    ALTER COLUMN sealed_input SET STORAGE EXTERNAL,
+    ALTER COLUMN sealed_output SET STORAGE EXTERNAL,
+    ALTER COLUMN sealed_response SET STORAGE EXTERNAL;
+ALTER TABLE conversations ALTER COLUMN sealed_metadata SET STORAGE EXTERNAL;
+ALTER TABLE conversation_items ALTER COLUMN sealed SET STORAGE EXTERNAL;

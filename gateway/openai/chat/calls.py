@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable
 
 import msgspec
 
 from gateway.openai.chat.tools_wire import FunctionCall, FunctionCallDelta, ToolCall, ToolCallDelta
 from gateway.openai.chat.wire import AssistantMessage, ChatDelta
+from gateway.openai.shared.replies import call_id
 from gateway.text.tools.parser import CallDelta
-
-ID_CHARS = 24
 
 
 class CallShape(msgspec.Struct, frozen=True):
@@ -30,9 +28,8 @@ class CallShape(msgspec.Struct, frozen=True):
         return "function_call" if self.is_legacy else "tool_calls"
 
     def call_id(self, choice: int, index: int) -> str:
-        """The same for the same call of the same request, and for no other."""
-        digest = hashlib.sha256(f"{self.request_id}.{choice}.{index}".encode()).hexdigest()
-        return f"call_{digest[:ID_CHARS]}"
+        """Return the id of a call."""
+        return call_id(self.request_id, choice, index)
 
     def message(self, choice: int, text: str, deltas: Iterable[CallDelta]) -> AssistantMessage:
         """All of a choice."""

@@ -15,7 +15,7 @@ from msgspec import UNSET
 from gateway.content.idempotency import Idempotency
 from gateway.content.stored_chats import StoredChats
 from gateway.domain.errors import InvalidRequest
-from gateway.domain.tenancy.principal import Principal, ServiceTier
+from gateway.domain.tenancy.principal import ServiceTier
 from gateway.http.bodies import Bodies, decoded
 from gateway.http.caller import Caller
 from gateway.http.disconnect import unless_gone
@@ -55,6 +55,7 @@ from gateway.openai.shared.options import (
     text_style,
 )
 from gateway.openai.shared.replies import json_response, reply_id
+from gateway.openai.shared.tiers import service_tier
 from gateway.openai.shared.units import Wishes
 from gateway.openai.shared.usage import UsageSoFar, usage_out
 from gateway.openai.stored.handler import check_store, store_chat
@@ -85,7 +86,7 @@ def chat_completions(
         check_store(caller, wire.store)
         if wire.store:
             await chats.check_room(caller.project_id)
-        with_usage, tier, tools = include_usage(wire), _tier(wire, caller), _tools(wire)
+        with_usage, tier, tools = include_usage(wire), service_tier(wire.service_tier, caller), _tools(wire)
         run = await pipeline.complete(context, [_text_request(wire, tier, tools)])
         attach(call, run)
         must_call = tools.use is not None and tools.use.must_call
@@ -175,30 +176,6 @@ def _shows_prompt(wire: ChatCompletionRequest) -> str | None:
     if wire.return_token_ids:
         return "return_token_ids"
     return None if wire.prompt_logprobs is None else "prompt_logprobs"
-
-
-def _tier(wire: ChatCompletionRequest, caller: Principal) -> ServiceTier:
-    """Return the service tier that a request asks for.
-
-    Raises InvalidRequest: for a tier that is not served, or that the caller's project may not use.
-    """
-    match wire.service_tier:
-        case None | "auto" | "default":
-            return "default"
-        case "flex" | "priority":
-            if wire.service_tier in caller.service_tiers:
-                return wire.service_tier
-            raise InvalidRequest(
-                f"Your project may not use the service tier '{wire.service_tier}'. It may use: 'auto', "
-                f"{', '.join(repr(tier) for tier in sorted(caller.service_tiers))}.",
-                param="service_tier",
-                code="service_tier_not_allowed",
-            )
-    raise InvalidRequest(
-        f"The service tier '{wire.service_tier}' is not supported: use 'auto', 'default', 'flex' or 'priority'.",
-        param="service_tier",
-        code="unsupported_value",
-    )
 
 
 class _Reply(msgspec.Struct, frozen=True):

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-import msgspec
-
 from gateway.backends.base import Message
 from gateway.domain.errors import InvalidRequest
-from gateway.http.fields import check_depth, invalid, missing
+from gateway.http.fields import invalid, missing
 from gateway.http.json_work import are_too_much
 from gateway.openai.chat.tools_wire import FunctionCallParam, ToolCallParam
 from gateway.openai.chat.wire import ChatMessage, ContentPart
+from gateway.openai.shared.callable_tools import made_call
 
 _ROLES = {"developer": "system", "function": "tool"}
 """Roles that templates know by another name."""
@@ -125,13 +124,7 @@ def _call(call: ToolCallParam, path: str) -> dict[str, Any]:
 
 
 def _function(call_id: str, function: FunctionCallParam, path: str) -> dict[str, Any]:
-    try:
-        arguments = msgspec.json.decode(function.arguments)
-    except (msgspec.DecodeError, RecursionError):
-        arguments = None
-    check_depth(arguments, f"{path}.arguments")
-    shown = arguments if isinstance(arguments, dict) else function.arguments
-    return {"id": call_id, "type": "function", "function": {"name": function.name, "arguments": shown}}
+    return made_call(call_id, function.name, function.arguments, f"{path}.arguments")
 
 
 def _content(message: ChatMessage, path: str) -> str:

@@ -64,18 +64,31 @@ def rendering(
             param="continue_final_message",
             code="invalid_value",
         )
-    arguments = [
-        Argument(name, value, f"chat_template_kwargs.{name}", is_optional=True)
-        for name, value in (fields.chat_template_kwargs or {}).items()
-        if value is not None
-    ]
-    if effort is not None:
-        arguments.append(Argument("reasoning_effort", effort, "reasoning_effort", effort in _USUAL_EFFORTS))
-    if verbosity is not None:
-        arguments.append(Argument("verbosity", verbosity, "verbosity", verbosity == "medium"))
+    arguments = template_arguments(fields.chat_template_kwargs, effort, verbosity)
     return Rendering(
         add_generation_prompt=not continues if fields.add_generation_prompt is None else fields.add_generation_prompt,
         continue_final_message=continues,
-        arguments=tuple(arguments),
+        arguments=arguments,
         add_special_tokens=bool(fields.add_special_tokens),
     )
+
+
+def template_arguments(
+    given: TemplateArguments | None,
+    effort: ReasoningEffort | None,
+    verbosity: Verbosity | None,
+    *,
+    effort_field: str = "reasoning_effort",
+    verbosity_field: str = "verbosity",
+) -> tuple[Argument, ...]:
+    """Return the arguments of the chat template that a request asks for. The fields are named as its client does."""
+    arguments = [
+        Argument(name, value, f"chat_template_kwargs.{name}", is_optional=True)
+        for name, value in (given or {}).items()
+        if value is not None
+    ]
+    if effort is not None:
+        arguments.append(Argument("reasoning_effort", effort, effort_field, effort in _USUAL_EFFORTS))
+    if verbosity is not None:
+        arguments.append(Argument("verbosity", verbosity, verbosity_field, verbosity == "medium"))
+    return tuple(arguments)

@@ -6,12 +6,11 @@ Each refusal has the path of the field. Whether a schema can be enforced is the 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import msgspec
 
 from gateway.domain.errors import InvalidRequest
-from gateway.http.fields import check_depth, invalid, missing
+from gateway.http.fields import invalid, missing
 from gateway.openai.chat.tools_wire import (
     FunctionChoice,
     FunctionObject,
@@ -22,7 +21,8 @@ from gateway.openai.chat.tools_wire import (
     ToolParam,
     Tools,
 )
-from gateway.text.tools.tool import MAX_PARALLEL_CALLS, NO_PARAMETERS, Tool, ToolUse
+from gateway.openai.shared.callable_tools import check_unique, make_tool, only
+from gateway.text.tools.tool import MAX_PARALLEL_CALLS, Tool, ToolUse
 
 
 class RequestedTools(msgspec.Struct, frozen=True):
@@ -57,7 +57,7 @@ def requested_tools(
             )
         return _of_functions(functions or [], function_choice)
     known = [_function_tool(tool, f"tools[{index}]") for index, tool in enumerate(tools or ())]
-    _check_unique(known, "tools", ".function.name")
+    check_unique(known, "tools", ".function.name")
     if not known and choice not in (None, "none", "auto"):
         raise invalid("'tool_choice' needs 'tools'.", "tool_choice")
     if not known or choice == "none":
@@ -72,8 +72,8 @@ def requested_tools(
 
 
 def _of_functions(functions: Sequence[LegacyFunction], choice: FunctionChoice | None) -> RequestedTools:
-    known = [_tool(function, f"functions[{index}].parameters") for index, function in enumerate(functions)]
-    _check_unique(known, "functions", ".name")
+    known = [_of_function(function, f"functions[{index}].parameters") for index, function in enumerate(functions)]
+    check_unique(known, "functions", ".name")
     if not known and choice not in (None, "none", "auto"):
         raise invalid("'function_call' needs 'functions'.", "function_call")
     if not known or choice == "none":
@@ -81,7 +81,7 @@ def _of_functions(functions: Sequence[LegacyFunction], choice: FunctionChoice | 
     use = ToolUse(tuple(known), frozenset(tool.name for tool in known), max_calls=1)
     if choice is None or isinstance(choice, str):
         return RequestedTools(use, is_legacy=True)
-    use = _only(use, [choice.name], "function_call.name", "functions")
+    use = only(use, [choice.name], "function_call.name", "functions")
     return RequestedTools(msgspec.structs.replace(use, must_call=True), is_legacy=True, is_named=True)
 
 
@@ -93,20 +93,13 @@ def _chosen(use: ToolUse, choice: ToolChoiceParam) -> RequestedTools:
         if field != choice.type and getattr(choice, field) is not None:
             raise invalid(f"'tool_choice.{field}' does not belong to the type '{choice.type}'.", f"tool_choice.{field}")
     if choice.function is not None:
-        use = _only(use, [choice.function.name], f"{path}.name", "tools")
+        use = only(use, [choice.function.name], f"{path}.name", "tools")
         return RequestedTools(msgspec.structs.replace(use, must_call=True, max_calls=1), is_named=True)
     if choice.allowed_tools is not None:
         names = [tool.function.name for tool in choice.allowed_tools.tools]
-        use = _only(use, names, f"{path}.tools", "tools")
+        use = only(use, names, f"{path}.tools", "tools")
         return RequestedTools(msgspec.structs.replace(use, must_call=choice.allowed_tools.mode == "required"))
     raise missing(path)
-
-
-def _only(use: ToolUse, names: list[str], path: str, tools: str) -> ToolUse:
-    for name in names:
-        if name not in use.callable_names:
-            raise invalid(f"'{path}' names '{name}', which is not in '{tools}'.", path)
-    return msgspec.structs.replace(use, callable_names=frozenset(names))
 
 
 def _function_tool(tool: ToolParam, path: str) -> Tool:
@@ -118,24 +111,8 @@ def _function_tool(tool: ToolParam, path: str) -> Tool:
         raise invalid(f"'{path}.custom' does not belong to the type 'function'.", f"{path}.custom")
     if tool.function is None:
         raise missing(f"{path}.function")
-    return _tool(tool.function, f"{path}.function.parameters")
+    return _of_function(tool.function, f"{path}.function.parameters")
 
 
-def _tool(function: FunctionObject | LegacyFunction, path: str) -> Tool:
-    parameters: dict[str, Any] = NO_PARAMETERS if function.parameters is None else function.parameters
-    check_depth(parameters, path)
-    kind = parameters.get("type", "object")
-    if kind != "object":
-        raise invalid(
-            f"'{path}' must be a JSON schema of the type 'object', not {msgspec.json.encode(kind).decode()}.", path
-        )
-    return Tool(function.name, parameters, path, function.description or "")
-
-
-def _check_unique(tools: list[Tool], field: str, name_field: str) -> None:
-    seen: set[str] = set()
-    for index, tool in enumerate(tools):
-        if tool.name in seen:
-            path = f"{field}[{index}]{name_field}"
-            raise invalid(f"'{path}' is not unique: another tool has the name '{tool.name}' too.", path)
-        seen.add(tool.name)
+def _of_function(function: FunctionObject | LegacyFunction, path: str) -> Tool:
+    return make_tool(function.name, function.description, function.parameters, path)

@@ -1,4 +1,4 @@
-"""The fields that chat and text completions have in common, as OpenAI and, beyond it, vLLM name them."""
+"""The fields that several requests have in common, as OpenAI and, beyond it, vLLM name them."""
 
 from __future__ import annotations
 
@@ -30,17 +30,16 @@ from gateway.http.fields import (
 from gateway.openai.shared.grammar import StructuredOutputs
 
 
-class CommonFields(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A field that is null or left out has its default."""
+class SamplingFields(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """How a completion is sampled, and where it ends, in every API that generates. A field that is null or left out has
+    its default."""
 
     model: Annotated[str, Meta(min_length=1, max_length=512)]
     temperature: Temperature | None = None
     top_p: TopP | None = None
     stop: Stop | None = None
     seed: Seed | None = None
-    n: NumChoices | None = None
     stream: bool | None = None
-    stream_options: StreamOptions | None = None
     user: str | None = None
     metadata: Metadata | None = None
     presence_penalty: Penalty | None = None
@@ -54,6 +53,14 @@ class CommonFields(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     ignore_eos: bool | None = None
     stop_token_ids: StopTokenIds | None = None
     allowed_token_ids: AllowedTokenIds | None = None
+
+
+class CommonFields(SamplingFields, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The fields that chat and text completions have in common."""
+
+    n: NumChoices | None = None
+    stream_options: StreamOptions | None = None
+    # Beyond OpenAI, with vLLM's names.
     structured_outputs: StructuredOutputs | None = None
     prompt_logprobs: NumLogprobs | None = None
     include_stop_str_in_output: bool | None = None

@@ -63,6 +63,64 @@ COMPLETION = Example(
     client_method="completions.create",
 )
 
+RESPONSE = Example(
+    body={
+        "model": f"{MODEL}:pirate",
+        "instructions": "Answer in one sentence.",
+        "input": "What is the capital of France?",
+        "max_output_tokens": 64,
+    },
+    reply={
+        "id": "resp_q5vkp3zq2m6xw7dd4yhtc3ea",
+        "object": "response",
+        "created_at": 1_780_000_000,
+        "completed_at": 1_780_000_001,
+        "status": "completed",
+        "error": None,
+        "incomplete_details": None,
+        "model": f"{MODEL}:pirate",
+        "output": [
+            {
+                "type": "message",
+                "id": "msg_q5vkp3zq2m6xw7dd4yhtc3ea_1",
+                "status": "completed",
+                "role": "assistant",
+                "content": [{"type": "output_text", "text": "Arr, it be Paris.", "annotations": [], "logprobs": []}],
+            }
+        ],
+        "usage": {
+            "input_tokens": 37,
+            "output_tokens": 9,
+            "total_tokens": 46,
+            "input_tokens_details": {"cached_tokens": 32, "cache_write_tokens": 0},
+            "output_tokens_details": {"reasoning_tokens": 0},
+        },
+        "instructions": "Answer in one sentence.",
+        "previous_response_id": None,
+        "conversation": None,
+        "tools": [],
+        "tool_choice": "auto",
+        "parallel_tool_calls": True,
+        "max_tool_calls": None,
+        "text": {"format": {"type": "text"}, "verbosity": "medium"},
+        "reasoning": {"effort": None, "summary": None},
+        "temperature": 1.0,
+        "top_p": 1.0,
+        "presence_penalty": 0.0,
+        "frequency_penalty": 0.0,
+        "top_logprobs": 0,
+        "max_output_tokens": 64,
+        "truncation": "disabled",
+        "store": False,
+        "background": False,
+        "service_tier": "default",
+        "metadata": {},
+        "safety_identifier": None,
+        "prompt_cache_key": None,
+    },
+    client_method="responses.create",
+)
+
 EMBEDDING = Example(
     body={"model": MODEL, "input": ["The parrot sleeps.", "A bird is resting."], "encoding_format": "float"},
     reply={

@@ -26,9 +26,11 @@ class Listing(msgspec.Struct, kw_only=True):
     metadata: dict[str, str] = {}
 
 
-def read_listing(params: Iterable[tuple[str, str]], *, known: Collection[str]) -> Listing:
-    """known: names of those that the list has. Raises InvalidRequest."""
-    asked, seen = Listing(), set()
+def read_listing(
+    params: Iterable[tuple[str, str]], *, known: Collection[str], order: Literal["asc", "desc"] = "asc"
+) -> Listing:
+    """known: names of those that the list has. order: without one in the query. Raises InvalidRequest."""
+    asked, seen = Listing(order=order), set()
     for name, value in params:
         pair = _METADATA.fullmatch(name)
         kind = "metadata" if pair else name

@@ -37,5 +37,9 @@ class Obfuscated(Generic[T]):
 def _padded(event: bytes, empty_size: int) -> bytes:
     if not event.endswith(b"}"):
         return event + _END  # [DONE]
-    count = WIDTH - (len(event) - empty_size) % WIDTH
-    return b'%b,"obfuscation":"%b"}%b' % (event[:-1], secrets.token_urlsafe(WIDTH)[:count].encode(), _END)
+    return b'%b,"obfuscation":"%b"}%b' % (event[:-1], padding(len(event) - empty_size).encode(), _END)
+
+
+def padding(size: int) -> str:
+    """Return random text that fills a size in bytes up to a multiple of WIDTH."""
+    return secrets.token_urlsafe(WIDTH)[: WIDTH - size % WIDTH]

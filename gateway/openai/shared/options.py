@@ -1,16 +1,16 @@
-"""The options that chat and text completions share, from wire structs to the pipeline's request."""
+"""The options that completions of every API share, from wire structs to the pipeline's request."""
 
 from __future__ import annotations
 
 from engine.protocol import Grammar, SamplingParams
 from gateway.domain.adapters.defaults import SAMPLING
 from gateway.domain.errors import InvalidRequest
-from gateway.openai.shared.common_wire import CommonFields
+from gateway.openai.shared.common_wire import CommonFields, SamplingFields
 from gateway.text.options import TextStyle
 
 
 def sampling_params(
-    request: CommonFields,
+    request: SamplingFields,
     *,
     num_logprobs: int | None,
     num_prompt_logprobs: int | None = None,
@@ -45,12 +45,12 @@ def sampling_params(
     )
 
 
-def given_options(request: CommonFields) -> frozenset[str]:
+def given_options(request: SamplingFields) -> frozenset[str]:
     """Return the options of `sampling_params` that the client chose itself; a zero is a choice, null is none."""
     return frozenset(name for name in SAMPLING if getattr(request, name) is not None)
 
 
-def stop_strings(request: CommonFields) -> tuple[str, ...]:
+def stop_strings(request: SamplingFields) -> tuple[str, ...]:
     return (request.stop,) if isinstance(request.stop, str) else tuple(request.stop or ())
 
 
@@ -63,7 +63,7 @@ def text_style(request: CommonFields, *, follows_prompt: bool) -> TextStyle:
     )
 
 
-def refuse_beside_tools(request: CommonFields) -> None:
+def refuse_beside_tools(request: SamplingFields) -> None:
     """Refuse what bounds the tokens of which calls are made.
 
     Raises InvalidRequest.

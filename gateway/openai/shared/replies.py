@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
+
 import msgspec
 from litestar.response.base import ASGIResponse
 from litestar.types import Receive, Scope, Send
 
 from gateway.db.ids import ID_CHARS
+
+CALL_ID_CHARS = 24
 
 
 def reply_id(prefix: str, request_id: str) -> str:
@@ -20,6 +24,12 @@ def reply_id(prefix: str, request_id: str) -> str:
 def request_of(reply: str) -> str:
     """Return the id of the request that a reply's id is of."""
     return f"req_{reply.partition('-')[2][:ID_CHARS]}"
+
+
+def call_id(request_id: str, choice: int, index: int) -> str:
+    """Return the id of a tool call: the same for the same call of the same request, and for no other."""
+    digest = hashlib.sha256(f"{request_id}.{choice}.{index}".encode()).hexdigest()
+    return f"call_{digest[:CALL_ID_CHARS]}"
 
 
 def json_response(body: msgspec.Struct, *, status: int = 200) -> ASGIResponse:

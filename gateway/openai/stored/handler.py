@@ -6,7 +6,7 @@ the same 404 as none.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
@@ -24,6 +24,7 @@ from gateway.http.fields import decode
 from gateway.http.shape import shape
 from gateway.openai.chat.wire import ChatCompletion
 from gateway.openai.shared.list_query import Listing, read_listing
+from gateway.openai.shared.pages import as_list, page_of, unknown_cursor
 from gateway.openai.shared.replies import json_response, request_of
 from gateway.openai.stored.wire import (
     ChatCompletionDeleted,
@@ -129,10 +130,12 @@ def stored_chats(chats: StoredChats) -> list[HTTPRouteHandler]:
         )
         found = await chats.list_page(caller, query)
         if found is None:
-            raise _unknown_cursor(asked.after)
+            raise unknown_cursor(asked.after)
         page, has_more = found
         num_bytes = sum(len(chat.reply) for chat in page)
-        return await replied(caller, num_bytes, lambda: _list([(chat.id, _shown(chat)) for chat in page], has_more))
+        return await replied(
+            caller, num_bytes, lambda: _json(as_list([(chat.id, _shown(chat)) for chat in page], has_more))
+        )
 
     @get("/chat/completions/{completion_id:str}", opt=shape(reply=StoredChatCompletion))
     async def get_chat_completion(completion_id: FromPath[str], caller: Caller) -> ASGIResponse:
@@ -214,37 +217,8 @@ def _messages_page(chat_id: str, messages: bytes, asked: Listing) -> ASGIRespons
 
     Raises InvalidRequest where no message has the id `after`.
     """
-    page, has_more = _page(_messages(chat_id, messages), asked)
-    return _list([(message.id, message) for message in page], has_more)
-
-
-def _page(messages: list[StoredMessage], asked: Listing) -> tuple[list[StoredMessage], bool]:
-    """Return a page of a list.
-
-    Raises InvalidRequest where nothing has the id `after`.
-    """
-    ordered = messages[::-1] if asked.order == "desc" else messages
-    start = 0
-    if asked.after is not None:
-        places = {message.id: place for place, message in enumerate(ordered)}
-        if asked.after not in places:
-            raise _unknown_cursor(asked.after)
-        start = places[asked.after] + 1
-    rest = ordered[start:]
-    return rest[: asked.limit], len(rest) > asked.limit
-
-
-def _list(items: Sequence[tuple[str, Any]], has_more: bool) -> ASGIResponse:
-    ids = [id for id, _ in items]
-    return _json(
-        {
-            "object": "list",
-            "data": [item for _, item in items],
-            "first_id": ids[0] if ids else None,
-            "last_id": ids[-1] if ids else None,
-            "has_more": has_more,
-        }
-    )
+    page, has_more = page_of(_messages(chat_id, messages), asked)
+    return _json(as_list([(message.id, message) for message in page], has_more))
 
 
 def _json(body: dict[str, Any]) -> ASGIResponse:
@@ -253,11 +227,3 @@ def _json(body: dict[str, Any]) -> ASGIResponse:
 
 def _no_such(chat_id: str) -> NotFound:
     return NotFound(f"There is no stored chat completion with the id '{chat_id[:MAX_SHOWN]}'.", param="completion_id")
-
-
-def _unknown_cursor(after: str | None) -> InvalidRequest:
-    return InvalidRequest(
-        f"Invalid value for 'after': this list has nothing with the id '{(after or '')[:MAX_SHOWN]}'.",
-        param="after",
-        code="invalid_value",
-    )

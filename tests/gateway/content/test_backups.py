@@ -1,5 +1,5 @@
-"""A backup holds stored chats as they were in the database, and their key beside it; of replies only that they were,
-and nothing that was logged."""
+"""A backup holds stored chats, responses and conversations as they were, and their key beside it; of replies only that
+they were, and nothing that was logged."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ import pytest
 from prometheus_client import CollectorRegistry, Counter
 
 from gateway.cli import main
+from gateway.content.conversations import Conversations, Said
 from gateway.content.idempotency import Execution, Idempotency, Reply
 from gateway.content.keys import content_keys
 from gateway.content.stored_chats import Chat, StoredChat, StoredChats
+from gateway.content.stored_responses import Response, StoredResponse, StoredResponses
 from gateway.content.writes import Writes
 from gateway.db.content.idempotency import Slot
 from gateway.db.content.request_contents import insert_content
@@ -25,11 +27,19 @@ from tests.gateway.limits.fleet import make_key
 REPLY = Reply(200, (), b"what was answered")
 CHAT = Chat(id="chatcmpl-1", model="tiny", metadata={"a": "b"}, messages=b"[]", reply=b'{"id":"chatcmpl-1"}')
 
+RESPONSE = Response(id="resp_1", model="tiny", parent_id=None, input=b"[]", output=b"[]", response=b"{}")
+CONVERSATION = "conv_1"
 
-def kept(database: Database, data_dir: Path) -> tuple[Idempotency, StoredChats]:
+
+def kept(database: Database, data_dir: Path) -> tuple[Idempotency, StoredChats, StoredResponses, Conversations]:
     cipher = Cipher(content_keys(None, data_dir / "content.key"))
     writes = Writes(Counter("lost", "x", ["kind"], registry=CollectorRegistry()))
-    return Idempotency(database, cipher, writes), StoredChats(database, cipher, writes)
+    return (
+        Idempotency(database, cipher, writes),
+        StoredChats(database, cipher, writes),
+        StoredResponses(database, cipher, writes),
+        Conversations(database, cipher, writes),
+    )
 
 
 async def test_a_restored_installation_reads_chats_and_runs_no_key_again(
@@ -41,12 +51,14 @@ async def test_a_restored_installation_reads_chats_and_runs_no_key_again(
     principal = Principal(key.organization_id, project_id, key.id, frozenset())
     slot = Slot(project_id, b"k" * 32)
     async with await Database.connect(dsn) as database:
-        idempotency, chats = kept(database, here)
+        idempotency, chats, responses, conversations = kept(database, here)
         async with database.acquire() as conn:
             await conn.execute("UPDATE projects SET store_days = 1, log_content_days = 1 WHERE id = $1", project_id)
             await insert_content(conn, project_id, "req_first", content_key="k", sealed=b"what was said")
             assert await conn.fetchval("SELECT count(*) FROM request_contents") == 1
         await chats.store(project_id, CHAT)
+        assert await responses.store(project_id, RESPONSE)
+        assert await conversations.create(principal, CONVERSATION, {"a": "b"}, [Said("msg_1", b"{}")])
         execution = await idempotency.begin(slot, b"f", "req_first")
         assert isinstance(execution, Execution)
         await execution.finish(REPLY)
@@ -57,8 +69,10 @@ async def test_a_restored_installation_reads_chats_and_runs_no_key_again(
         assert await asyncio.to_thread(main, [*argv, str(backup)], environ) == 0
     assert (there / "content.key").read_bytes() == (here / "content.key").read_bytes()
     async with await Database.connect(empty_dsn) as database:
-        idempotency, chats = kept(database, there)
+        idempotency, chats, responses, conversations = kept(database, there)
         assert await chats.get(principal, CHAT.id) == StoredChat(CHAT.id, {"a": "b"}, CHAT.reply)
+        assert await responses.get(principal, RESPONSE.id) == StoredResponse(b"[]", b"{}")
+        assert await conversations.items(principal, CONVERSATION) == [Said("msg_1", b"{}")]
         with pytest.raises(Conflict) as refused:
             await idempotency.begin(slot, b"f", "req_third")
         assert (refused.value.code, "req_first" in str(refused.value)) == ("idempotency_reply_lost", True)

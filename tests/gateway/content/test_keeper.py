@@ -6,7 +6,7 @@ from structlog.testing import capture_logs
 from structlog.typing import EventDict
 
 from gateway.content.keeper import COUNT_INTERVAL_S, Keeper
-from gateway.db.content import idempotency, request_contents, stored_chats
+from gateway.db.content import conversations, idempotency, request_contents, stored_chats, stored_responses
 from gateway.db.pool import Database
 from gateway.domain.content.keys import ContentKey
 from gateway.support.cipher import Cipher
@@ -48,6 +48,14 @@ async def test_what_nobody_can_read_is_told_at_the_start_and_each_day(database: 
         await conn.execute(
             "INSERT INTO request_contents VALUES ($1, 'a', now(), now() + interval '1 day', $2, '')", project_id, OLD.id
         )
+        await conn.execute(
+            "INSERT INTO stored_responses VALUES ($1, 'resp_a', now(), 'tiny', NULL, $2, '', '', '')",
+            project_id,
+            OLD.id,
+        )
+        await conn.execute(
+            "INSERT INTO conversations VALUES ($1, 'conv_a', now(), now(), '{}', 0, 0, $2, '')", project_id, OLD.id
+        )
         await conn.execute("INSERT INTO experiment_keys VALUES ($1, $2, '')", project_id, OLD.id)
         await conn.execute("UPDATE projects SET store_days = 1, log_content_days = 1")
         await conn.execute("UPDATE content_keys SET used_at = now() - interval '1 month'")
@@ -57,9 +65,9 @@ async def test_what_nobody_can_read_is_told_at_the_start_and_each_day(database: 
             now_s += later_s
             await keeper.work()
         await Keeper(database, Cipher([NEW, OLD])).work()
-    counts = ("num_chats", "num_replies", "num_contents", "num_unit_keys", "num_comments")
+    counts = ("num_chats", "num_responses", "num_items", "num_replies", "num_contents", "num_unit_keys", "num_comments")
     told = [(line["event"], line["key"], *(line[name] for name in counts)) for line in about_keys(logs)]
-    assert told == [("content_key_missing", OLD.id, 2, 0, 1, 1, 0)] * 2
+    assert told == [("content_key_missing", OLD.id, 2, 1, 1, 0, 1, 1, 0)] * 2
 
 
 async def test_what_is_old_is_found_by_an_index(database: Database) -> None:
@@ -70,6 +78,8 @@ async def test_what_is_old_is_found_by_an_index(database: Database) -> None:
             (idempotency._DROP_FORBIDDEN, "kept_replies_by_time"),
             (idempotency._DROP_PURGED, "idempotency_keys_pkey"),
             (stored_chats._DROP_OLD, "stored_chats_by_time"),
+            (stored_responses._DROP_OLD, "stored_responses_by_time"),
+            (conversations._DROP_OLD, "conversations_by_time"),
             (request_contents._DROP_EXPIRED, "request_contents_by_expiry"),
             (request_contents._DROP_FORBIDDEN, "request_contents_by_time"),
         ):

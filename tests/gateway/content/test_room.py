@@ -8,16 +8,19 @@ import httpx
 import pytest
 from prometheus_client import CollectorRegistry, Counter
 
+from gateway.content.conversations import Conversations, Said
 from gateway.content.idempotency import Execution, Idempotency, Reply
 from gateway.content.request_log import RequestContents
 from gateway.content.room import LOOK_S, ContentRoom
 from gateway.content.stored_chats import Chat, StoredChats
+from gateway.content.stored_responses import Response, StoredResponses
 from gateway.content.transcript import LoggedMessage, Transcript
 from gateway.content.writes import Writes
 from gateway.db.content.idempotency import Slot
 from gateway.db.content.stored_bytes import stored_bytes
 from gateway.db.pool import Database
 from gateway.domain.errors import Conflict, QuotaExceeded
+from gateway.domain.tenancy.principal import Principal
 from gateway.support.cipher import Cipher
 from gateway.support.disk import LOOK_S as DISK_LOOK_S
 from gateway.support.disk import DiskReserve
@@ -104,6 +107,30 @@ async def test_without_room_a_request_runs_and_what_it_leaves_is_lost_and_counte
     with pytest.raises(Conflict) as refused:
         await Idempotency(database, cipher, Writes(lost), room=room).begin(slot, b"f", "req_second")
     assert refused.value.code == "idempotency_reply_not_kept", "and it never runs twice"
+
+
+async def test_responses_and_conversations_count_and_are_kept_within_the_bound(
+    database: Database, cipher: Cipher, lost: Counter, project: str, tmp_path: Path
+) -> None:
+    clock, disk = Clock(), DiskReserve(tmp_path, 0)
+    text = b"x" * 1000
+    caller = Principal("org", project, "key", frozenset({"inference"}))
+    parts = {"model": "tiny", "parent_id": None, "input": text, "output": text, "response": text}
+
+    async def keep(room: ContentRoom, number: int) -> bool:
+        writes = Writes(lost)
+        kept = await StoredResponses(database, cipher, writes, room).store(project, Response(id=f"r{number}", **parts))
+        conversations = Conversations(database, cipher, writes, room)
+        await conversations.create(caller, f"conv_{number}", {}, [])
+        return await conversations.add(caller, f"conv_{number}", [Said("item_1", text)], model="tiny") and kept
+
+    assert await keep(ContentRoom(database, 1 << 20, disk, clock), 1)
+    async with database.acquire() as conn:
+        stored = await stored_bytes(conn, project)
+        assert 4000 <= stored < 8000
+        assert not await keep(ContentRoom(database, stored + 99, disk, clock), 2)
+        assert await stored_bytes(conn, project) == stored
+    assert [num_lost(lost, kind) for kind in ("response", "conversation")] == [1, 1]
 
 
 async def test_a_disk_that_is_nearly_full_takes_no_content(

@@ -27,9 +27,10 @@ from gateway.admin.organization import projects as admin_projects
 from gateway.admin.pools import pool_bodies
 from gateway.admin.pools import pools as admin_pools
 from gateway.admin.routing import routes as admin_routes
+from gateway.content import conversations as kept_conversations
 from gateway.db.adapters import adapter_imports
 from gateway.db.billing import deliveries
-from gateway.db.content import idempotency, request_contents, stored_chats
+from gateway.db.content import conversations, idempotency, request_contents, stored_chats, stored_responses
 from gateway.db.experiments import looks, notes
 from gateway.db.experiments.feedback import votes
 from gateway.db.ledger import journals, refusals, rollups
@@ -40,7 +41,7 @@ from gateway.db.routing import routes
 from gateway.domain.experiments import definition, segment_values
 from tests.gateway.adapters import test_watcher
 from tests.gateway.admin import test_shares
-from tests.gateway.content import test_idempotency, test_stored_chats
+from tests.gateway.content import test_conversations, test_idempotency, test_stored_chats, test_stored_responses
 from tests.gateway.content import test_request_log as test_contents
 from tests.gateway.evaluation import test_whose
 
@@ -426,6 +427,24 @@ TABLES: dict[str, Coverage] = {
         foreign=test_stored_chats.test_another_projects_is_answered_as_nothing_to_the_byte,
         bound=Bound(admin_projects.MAX_STORE_DAYS, "days for which a chat may be stored"),
         removal=Removal(stored_chats._DROP_OLD),
+    ),
+    "stored_responses": Coverage(
+        access=Reason("a key of the project with the scope for inference, by the request's own guard"),
+        foreign=test_stored_responses.test_another_projects_is_answered_as_nothing_to_the_byte,
+        bound=Bound(admin_projects.MAX_STORE_DAYS, "days for which a response may be stored"),
+        removal=Removal(stored_responses._DROP_OLD),
+    ),
+    "conversations": Coverage(
+        access=Reason("a key of the project with the scope for inference, by the request's own guard"),
+        foreign=test_conversations.test_another_projects_is_answered_as_nothing_to_the_byte,
+        bound=Bound(admin_projects.MAX_STORE_DAYS, "days for which a conversation may be kept unchanged"),
+        removal=Removal(conversations._DROP_OLD),
+    ),
+    "conversation_items": Coverage(
+        access=Reason("a key of the project with the scope for inference, by the request's own guard"),
+        foreign=test_conversations.test_another_projects_is_answered_as_nothing_to_the_byte,
+        bound=Bound(kept_conversations.MAX_CONVERSATION_BYTES, "bytes of a conversation, of which an item has some"),
+        removal=Removal(conversations._REMOVE_ITEM),
     ),
     "request_contents": Coverage(
         access=Route(("projects", "requests", "content")),

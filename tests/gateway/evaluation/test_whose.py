@@ -24,8 +24,8 @@ async def ids_of_nobody(other: Site) -> list[str]:
     foreign = await other.request()
     made_up = new_id("req")
     return [
-        *(foreign, foreign.replace("req_", "chatcmpl-"), f"{foreign}aaaaaaaa"),
-        *(made_up, made_up.replace("req_", "chatcmpl-"), f"{made_up}aaaaaaaa"),
+        *(foreign, foreign.replace("req_", "chatcmpl-"), foreign.replace("req_", "resp_"), f"{foreign}aaaaaaaa"),
+        *(made_up, made_up.replace("req_", "chatcmpl-"), made_up.replace("req_", "resp_"), f"{made_up}aaaaaaaa"),
         *("req_", "x", "chatcmpl-", "-", "é" * 40, "a\\0b", "req_" + "a" * 120),
     ]
 

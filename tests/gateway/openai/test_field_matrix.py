@@ -17,6 +17,7 @@ from gateway.http.fields import StreamOptions
 from gateway.openai.chat.wire import ChatCompletionRequest
 from gateway.openai.completions.wire import CompletionRequest
 from gateway.openai.embeddings.wire import EmbeddingsRequest
+from gateway.openai.responses.wire import CountInputTokens, CreateResponse, TextOptions
 from gateway.openai.shared.grammar import JsonSchemaFormat, ResponseFormat, StructuredOutputs
 from gateway.openai.tokens.wire import DetokenizeRequest, TokenizeRequest
 from gateway.text.tokenizer import Tokenizer
@@ -46,6 +47,9 @@ WIRE: dict[tuple[str, str], type[msgspec.Struct]] = {
     ("/v1/completions", ""): CompletionRequest,
     ("/v1/completions", "stream_options."): StreamOptions,
     ("/v1/completions", "structured_outputs."): StructuredOutputs,
+    ("/v1/responses", ""): CreateResponse,
+    ("/v1/responses", "text."): TextOptions,
+    ("/v1/responses/input_tokens", ""): CountInputTokens,
     ("/v1/embeddings", ""): EmbeddingsRequest,
     ("/tokenize", ""): TokenizeRequest,
     ("/detokenize", ""): DetokenizeRequest,
@@ -67,7 +71,7 @@ class Stage(msgspec.Struct, frozen=True):
     def observed(self, reply: httpx.Response, engine: GenerateRequest | None) -> Observed:
         body: Any = None
         if reply.headers["content-type"].startswith("text/event-stream"):
-            data = [line.removeprefix("data: ") for line in reply.text.split("\n\n") if line]
+            data = [part.rpartition("data: ")[2] for part in reply.text.split("\n\n") if part]
             body = [event if event == "[DONE]" else msgspec.json.decode(event) for event in data]
         else:
             body = reply.json()
@@ -161,6 +165,8 @@ def test_every_field_of_openais_requests_has_rows() -> None:
     for endpoint, names in (
         ("/v1/chat/completions", openai_fields.CHAT),
         ("/v1/completions", openai_fields.COMPLETIONS),
+        ("/v1/responses", openai_fields.RESPONSES),
+        ("/v1/responses/input_tokens", openai_fields.INPUT_TOKENS),
         ("/v1/embeddings", openai_fields.EMBEDDINGS),
     ):
         assert set(names) <= {field.name for field in FIELDS if field.endpoint == endpoint}, endpoint

@@ -14,6 +14,7 @@ MAC_CHARS = 8
 """Characters that the MAC adds to an id, in lower-case base32 as the rest of it."""
 
 _REQUEST = "req_"
+_RESPONSE = "resp_"
 
 
 def signed_id(key: bytes, request_id: str) -> str:
@@ -29,8 +30,13 @@ def is_signed(key: bytes, signed: str) -> bool:
 
 def request_id_of(signed: str) -> str:
     """Return the id of the request that a signed id is of: `req_<24>`. The MAC is not checked."""
-    _, dash, random_part = signed.partition("-")
-    return f"{_REQUEST}{(random_part if dash else signed.removeprefix(_REQUEST))[:-MAC_CHARS]}"
+    return f"{_REQUEST}{random_part(signed)[:-MAC_CHARS]}"
+
+
+def random_part(shown: str) -> str:
+    """Return an id without its prefix: of a reply, `chatcmpl-` or `resp_`, or of a request; other texts as they are."""
+    _, dash, after = shown.partition("-")
+    return after if dash else shown.removeprefix(_RESPONSE).removeprefix(_REQUEST)
 
 
 def _mac(key: bytes, request_id: str) -> str:

@@ -38,7 +38,7 @@ def test_without_a_unit_the_log_line_has_no_digest() -> None:
     assert "feature_flag.context.id" not in Exposure("exp_1", "a", 1, 0, "control", 0, "no_unit").log_fields("proj_1")
 
 
-@pytest.mark.parametrize("prefix", ["chatcmpl-", "cmpl-", "req_"])
+@pytest.mark.parametrize("prefix", ["chatcmpl-", "cmpl-", "resp_", "req_"])
 def test_an_id_proves_which_project_it_is_of(prefix: str) -> None:
     request_id = new_id("req")
     shown = prefix + signed_id(KEY, request_id).removeprefix("req_")

@@ -21,6 +21,8 @@ from tests.gateway.openai.field_matrix.cases import (
 LONG = "x" * 600
 BEYOND_VOCABULARY = 100_000
 MAX_CHOICES = 64
+MOST = {"/v1/responses": "max_output_tokens"}
+"""The bound on generated tokens, where that is not max_tokens."""
 
 
 def model(endpoint: str) -> Field:
@@ -108,8 +110,8 @@ def switch(endpoint: str, name: str, on: Check, off: Check, *, note: str = "", *
     )
 
 
-def completing(endpoint: str) -> list[Field]:
-    """All of `CommonFields`."""
+def sampled(endpoint: str) -> list[Field]:
+    """All of `SamplingFields` that say how tokens are chosen, and where they end."""
 
     def number(
         name: str, inside: float, edges: tuple[float, float], outside: tuple[float, ...], *, attribute: str = ""
@@ -128,7 +130,6 @@ def completing(endpoint: str) -> list[Field]:
         )
 
     return [
-        model(endpoint),
         number("temperature", 0.5, (0, 2), (-0.1, 2.1)),
         number("top_p", 0.5, (0, 1), (-0.1, 1.1)),
         number("presence_penalty", 0.5, (-2, 2), (-2.1, 2.1)),
@@ -137,7 +138,16 @@ def completing(endpoint: str) -> list[Field]:
         number("repetition_penalty", 1.5, (0.001, 2), (0, 2.1)),
         number("seed", 7, (-(2**63), 2**63 - 1), (2**63, -(2**63) - 1)),
         *_bounds_of_length(endpoint),
-        *_of_tokens(endpoint),
+        *_chosen_tokens(endpoint),
+    ]
+
+
+def completing(endpoint: str) -> list[Field]:
+    """All of `CommonFields`."""
+    return [
+        model(endpoint),
+        *sampled(endpoint),
+        *_of_prompts(endpoint),
         *_of_streams(endpoint),
         *_of_replies(endpoint),
         free_text(endpoint, "user", note="for the caller's own bookkeeping"),
@@ -150,14 +160,16 @@ def completing(endpoint: str) -> list[Field]:
 
 
 def _bounds_of_length(endpoint: str) -> list[Field]:
+    longer = {MOST.get(endpoint, "max_tokens"): 30}
+
     def is_stopped(seen: Observed) -> object:
-        return seen.choice["finish_reason"] == "stop"
+        return seen.reply["status"] == "completed" if "status" in seen.reply else seen.choice["finish_reason"] == "stop"
 
     return [
         Field(
             endpoint=endpoint,
             name="stop",
-            valid=(honoured("e", is_stopped, max_tokens=30), honoured(["zz", "e"], is_stopped, max_tokens=30)),
+            valid=(honoured("e", is_stopped, **longer), honoured(["zz", "e"], is_stopped, **longer)),
             edge=(accepted([]), accepted(["1", "2", "3", "4"]), accepted("x" * 1024)),
             invalid=(refused(list("abcde")), refused(""), refused(["a", ""], "stop[1]"), refused("x" * 1025)),
             null=ABSENT,
@@ -191,8 +203,7 @@ def _token_ids(endpoint: str, name: str, edge: tuple[Case, ...], invalid: tuple[
     )
 
 
-def _of_tokens(endpoint: str) -> list[Field]:
-    given: dict[str, Any] = {"prompt": [1, 2, 3, 4]} if endpoint == "/v1/completions" else {}
+def _chosen_tokens(endpoint: str) -> list[Field]:
     top_k: Callable[[int], Check] = lambda value: lambda seen: seen.sampling.top_k == value  # noqa: E731
     return [
         Field(
@@ -227,6 +238,12 @@ def _of_tokens(endpoint: str) -> list[Field]:
             (honoured([0], lambda seen: seen.sampling.allowed_token_ids == (0,)),),
             ([], [1] * 1025),
         ),
+    ]
+
+
+def _of_prompts(endpoint: str) -> list[Field]:
+    given: dict[str, Any] = {"prompt": [1, 2, 3, 4]} if endpoint == "/v1/completions" else {}
+    return [
         *_structured(endpoint),
         Field(
             endpoint=endpoint,

@@ -1,0 +1,209 @@
+"""Stored responses: each with the items of its own turn, sealed, and the id of the response that it follows.
+
+A reply says that it is stored only once its row is there: whoever has seen its end finds it, on any gateway. Where the
+database does not answer in time the reply goes out all the same, and says that it is not stored. Content is JSON as the
+API made it: nothing here knows its fields.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from gateway.content.room import NO_ROOM, ContentRoom
+from gateway.content.writes import Writes
+from gateway.db.content import stored_responses as db
+from gateway.db.content.stored_responses import ItemsRow, NewResponse
+from gateway.db.organization import audit
+from gateway.db.pool import Database
+from gateway.domain.tenancy.principal import Principal
+from gateway.support.cipher import Cipher, Place, Sealed
+from gateway.support.threads import maybe_in_thread
+
+MAX_RESPONSE_BYTES = 16 << 20
+"""The most bytes of a response with its items; larger ones are not stored."""
+
+MAX_LINKS = 1000
+"""The most responses that follow one another."""
+
+MAX_CHAIN_BYTES = 16 << 20
+"""The most bytes of the items of a chain of responses, encrypted."""
+
+MAX_REFERRED = 128
+"""The most responses that one request's references to items may lead to."""
+
+
+class Turn(msgspec.Struct, frozen=True):
+    """The items of one response, as JSON lists."""
+
+    id: str
+    input: bytes
+    output: bytes
+
+
+class Followed(msgspec.Struct, frozen=True):
+    """A response and all that it follows."""
+
+    turns: list[Turn] | None
+    """The turns, the oldest first; None where one of them is not there, or where they are too long."""
+    is_too_long: bool = False
+
+
+class Response(msgspec.Struct, frozen=True, kw_only=True):
+    """A response that is to be stored. input, output: JSON lists of items; response: JSON, without the output."""
+
+    id: str
+    model: str
+    parent_id: str | None
+    input: bytes
+    output: bytes
+    response: bytes
+
+
+class StoredResponse(msgspec.Struct, frozen=True):
+    """A stored response as it is shown. output: a JSON list of items; response: JSON, without the output."""
+
+    output: bytes
+    response: bytes
+
+
+class StoredResponses:
+    """One per gateway process. Methods but `store` raise what the database raises, and ContentUnreadable. They show and
+    change what the caller's key may see: the responses of its project that were asked of models that the key may
+    call."""
+
+    def __init__(
+        self,
+        database: Database,
+        cipher: Cipher,
+        writes: Writes,
+        room: ContentRoom | None = None,
+        *,
+        max_chain_bytes: int = MAX_CHAIN_BYTES,
+    ) -> None:
+        """writes: counts what could not be stored. room: bounds what is stored; None: nothing does. max_chain_bytes: of
+        the turns that a request goes on from."""
+        self._room = room
+        self._max_chain_bytes = max_chain_bytes
+        self._database = database
+        self._cipher = cipher
+        self._writes = writes
+
+    async def check_room(self, project_id: str) -> None:
+        """Check that a response may be stored, before it is made.
+
+        Raises QuotaExceeded: when it may not.
+        """
+        if self._room is not None:
+            await self._room.check(project_id)
+
+    async def store(self, project_id: str, response: Response) -> bool:
+        """Store a response and return whether it is stored. Does not take long; a response that cannot be stored is
+        counted and logged."""
+        num_bytes = len(response.input) + len(response.output) + len(response.response)
+        if num_bytes > MAX_RESPONSE_BYTES:
+            self._writes.lose("response", "it is too large to be stored")
+            return False
+        row = await maybe_in_thread(num_bytes, lambda: self._sealed(project_id, response))
+
+        async def work() -> bool:
+            async with self._database.acquire() as conn:
+                if self._room is not None and not await self._room.take(conn, project_id, num_bytes):
+                    self._writes.lose("response", NO_ROOM)
+                    return False
+                return await db.insert_response(conn, row)
+
+        return await self._writes.at_once("response", work)
+
+    async def get(self, caller: Principal, response_id: str) -> StoredResponse | None:
+        project_id = caller.project_id
+        async with self._database.acquire() as conn:
+            row = await db.get_response(conn, project_id, response_id, caller.models)
+        if row is None:
+            return None
+
+        def opened() -> StoredResponse:
+            parts = ((row.sealed_output, "output"), (row.sealed_response, "response"))
+            return StoredResponse(*(self._open(project_id, row.content_key, row.id, *part) for part in parts))
+
+        return await maybe_in_thread(len(row.sealed_output) + len(row.sealed_response), opened)
+
+    async def turn(self, caller: Principal, response_id: str) -> Turn | None:
+        """Return the items of one response."""
+        turns = await self.turns(caller, [response_id])
+        return turns[0] if turns else None
+
+    async def turns(self, caller: Principal, ids: Sequence[str]) -> list[Turn]:
+        """Return the items of these responses, as far as they are there, and MAX_CHAIN_BYTES at most."""
+        async with self._database.acquire() as conn:
+            rows = await db.get_items(conn, caller.project_id, ids, caller.models, max_bytes=2 * MAX_RESPONSE_BYTES)
+        return await self._opened(caller.project_id, rows)
+
+    async def followed(self, caller: Principal, response_id: str) -> Followed:
+        """Return a response's turn and those of all that it follows."""
+        async with self._database.acquire() as conn:
+            chain = await db.get_chain(
+                conn,
+                caller.project_id,
+                response_id,
+                caller.models,
+                max_links=MAX_LINKS,
+                max_bytes=self._max_chain_bytes,
+            )
+        if not chain.is_whole:
+            return Followed(None, chain.is_cut)
+        return Followed(await self._opened(caller.project_id, chain.rows))
+
+    async def delete(self, caller: Principal, response_id: str, *, address: str, request_id: str) -> bool:
+        """Delete a response, which the audit log records; False where there is none. address, request_id: of the
+        request."""
+        async with self._database.transaction() as conn:
+            model = await db.delete_response(conn, caller.project_id, response_id, caller.models)
+            if model is None:
+                return False
+            author = audit.Author(
+                organization_id=caller.organization_id,
+                kind="api_key",
+                id=caller.api_key_id,
+                email=None,
+                address=address,
+                request_id=request_id,
+            )
+            before, project_id = {"id": response_id, "model": model}, caller.project_id
+            await audit.record(
+                conn, author, "stored_response.deleted", response_id, project_id=project_id, before=before
+            )
+        return True
+
+    def _sealed(self, project_id: str, response: Response) -> NewResponse:
+        def seal(content: bytes, part: str) -> bytes:
+            return self._cipher.seal(content, _place(project_id, response.id, part)).data
+
+        return NewResponse(
+            project_id=project_id,
+            id=response.id,
+            model=response.model,
+            parent_id=response.parent_id,
+            content_key=self._cipher.key_id,
+            sealed_input=seal(response.input, "input"),
+            sealed_output=seal(response.output, "output"),
+            sealed_response=seal(response.response, "response"),
+        )
+
+    async def _opened(self, project_id: str, rows: Sequence[ItemsRow]) -> list[Turn]:
+        def opened() -> list[Turn]:
+            return [self._turn(project_id, row) for row in rows]
+
+        return await maybe_in_thread(sum(len(row.sealed_input) + len(row.sealed_output) for row in rows), opened)
+
+    def _turn(self, project_id: str, row: ItemsRow) -> Turn:
+        parts = ((row.sealed_input, "input"), (row.sealed_output, "output"))
+        return Turn(row.id, *(self._open(project_id, row.content_key, row.id, *part) for part in parts))
+
+    def _open(self, project_id: str, key_id: str, response_id: str, sealed: bytes, part: str) -> bytes:
+        return self._cipher.open(Sealed(key_id, sealed), _place(project_id, response_id, part))
+
+
+def _place(project_id: str, response_id: str, part: str) -> Place:
+    return Place(project_id, f"stored_responses.{part}", response_id)

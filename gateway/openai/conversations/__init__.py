@@ -1,0 +1,1 @@
+"""Endpoint: conversations, and their items."""

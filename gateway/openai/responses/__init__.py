@@ -1,0 +1,16 @@
+"""Endpoint: responses, OpenAI's API of items and events.
+
+    wire, items, tools_wire   what clients send and get, and events what streams consist of
+    conversation              from items to the form in which they are stored, and to what a chat template takes
+    tools, custom_input       from tools and a choice among them to what a completion may call, and custom tools back
+    options                   from a request to the pipeline's
+    progress                  a response as it comes into being: pieces in, events and the response out
+    reply                     what a run yields as one object, or as the bytes of a stream
+    state                     stored responses: what a request goes on from, and what is stored of its reply
+    handler, input_tokens     POST /v1/responses, and the tokens of what it would be asked
+    stored                    what reads and deletes stored responses
+
+One `Progress` makes the events of a stream, the whole reply and the stored response, so that these cannot differ. Ids
+are made of the request's: `resp_<id>` and, numbered from the first input item to the last output item,
+`msg_<id>_<n>`, `fc_<id>_<n>`, `ctc_<id>_<n>`.
+"""

@@ -1,0 +1,317 @@
+"""Items: from what a client sends to the form in which they are stored and listed, and from that to a chat template's
+messages. Each refusal has a path."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+import msgspec
+
+from gateway.backends.base import Message
+from gateway.content.transcript import LoggedCall, LoggedMessage
+from gateway.domain.errors import InvalidRequest, shortened
+from gateway.http.fields import invalid, missing
+from gateway.http.json_work import are_too_much
+from gateway.openai.responses.custom_input import arguments_of
+from gateway.openai.responses.items import (
+    CustomToolCallItem,
+    CustomToolCallOutputItem,
+    FunctionCallItem,
+    FunctionCallOutputItem,
+    InputItem,
+    InputPart,
+    InputText,
+    Item,
+    MessageItem,
+    OutputText,
+    ReasoningItem,
+    ReasoningText,
+    Refusal,
+    SummaryText,
+)
+from gateway.openai.shared.callable_tools import made_call
+
+PREFIXES = {
+    "message": "msg",
+    "function_call": "fc",
+    "function_call_output": "fco",
+    "custom_tool_call": "ctc",
+    "custom_tool_call_output": "cto",
+    "reasoning": "rs",
+}
+"""The beginnings of ids, by the type of item."""
+
+_FIELDS = {
+    "role": ("message",),
+    "content": ("message", "reasoning"),
+    "phase": ("message",),
+    "call_id": ("function_call", "function_call_output", "custom_tool_call", "custom_tool_call_output"),
+    "name": ("function_call", "function_call_output", "custom_tool_call"),
+    "arguments": ("function_call",),
+    "input": ("custom_tool_call",),
+    "output": ("function_call_output", "custom_tool_call_output"),
+    "summary": ("reasoning",),
+    "encrypted_content": ("reasoning",),
+    "namespace": (),
+    "caller": (),
+}
+"""The types of item that have a field."""
+
+
+def item_id(prefix: str, random_part: str, number: int) -> str:
+    """Return the id of an item. random_part: of its response's id; number: among its items, from 0."""
+    return f"{prefix}_{random_part}_{number}"
+
+
+def own_items(given: str | Sequence[InputItem], resolved: Mapping[str, Item], field: str = "input") -> list[Item]:
+    """Return the input of a request as items, without ids of ours. resolved: the stored items that references stand
+    for, by their ids. field: that holds the items.
+
+    Raises InvalidRequest: for what only other modalities could serve, and for fields that do not belong to an item.
+    """
+    if isinstance(given, str):
+        return [MessageItem("", "completed", "user", [InputText(given)])]
+    items: list[Item] = []
+    for number, each in enumerate(given):
+        if each.type == "item_reference":
+            found = resolved.get(each.id or "")
+            if found is None:
+                raise unstored_item(each.id, f"{field}[{number}].id")
+            items.append(found)
+        else:
+            items.append(_item(each, f"{field}[{number}]", ""))
+    return items
+
+
+def numbered(items: Sequence[Item], random_part: str) -> list[Item]:
+    """Return items with ids. random_part: of the id of the response that they are the input of."""
+    prefixes = [PREFIXES[str(item.__struct_config__.tag)] for item in items]
+    return [
+        msgspec.structs.replace(item, id=item_id(prefix, random_part, number))
+        for number, (prefix, item) in enumerate(zip(prefixes, items, strict=True))
+    ]
+
+
+def unstored_item(wanted: str | None, path: str) -> InvalidRequest:
+    """Return the refusal of a reference to an item that is not stored, whatever the reason is."""
+    return InvalidRequest(
+        f"Item with id '{shortened(wanted or '')}' not found. Items are stored with responses, where 'store' is true "
+        "and the project allows it; else send the item itself (AI SDK: providerOptions.openai.store: false).",
+        param=path,
+        code="item_not_found",
+    )
+
+
+def template_messages(instructions: str | None, items: Sequence[Item], num_earlier: int = 0) -> list[Message]:
+    """Return the messages of a conversation. num_earlier: of the items, those that this request did not send.
+
+    Raises InvalidRequest: for calls without an output, and outputs without a call.
+    """
+    _check_arguments(items)
+    messages: list[Message] = []
+    unanswered: dict[str, str] = {}  # names by the ids of calls
+    if instructions is not None:
+        messages.append({"role": "system", "content": instructions})
+    for place, item in enumerate(items):
+        path = f"input[{place - num_earlier}]" if place >= num_earlier else "input"
+        if isinstance(item, ReasoningItem):
+            continue  # templates leave out the reasoning of earlier turns
+        if isinstance(item, FunctionCallOutputItem | CustomToolCallOutputItem):
+            if item.call_id not in unanswered:
+                raise invalid(
+                    f"No tool call found for the output with call_id '{shortened(item.call_id)}'.", f"{path}.call_id"
+                )
+            content = item.output if isinstance(item.output, str) else _joined(item.output)
+            name = unanswered.pop(item.call_id)
+            messages.append({"role": "tool", "content": content, "tool_call_id": item.call_id, "name": name})
+            continue
+        is_call = isinstance(item, FunctionCallItem | CustomToolCallItem)
+        if unanswered and not (is_call and messages[-1]["role"] == "assistant"):
+            raise _no_output(unanswered, path)
+        if isinstance(item, MessageItem):
+            _add_message(messages, item, merges=instructions is not None)
+            continue
+        if item.call_id in unanswered:
+            raise invalid(
+                f"The call_id '{shortened(item.call_id)}' is used by another call; every call needs one of its own.",
+                f"{path}.call_id",
+            )
+        unanswered[item.call_id] = item.name
+        _add_call(messages, item, path)
+    if unanswered:
+        raise _no_output(unanswered, "input")
+    return messages
+
+
+def items_said(instructions: str | None, items: Sequence[Item]) -> list[LoggedMessage]:
+    """Return what a request says for the request log: its own items, as earlier ones are with their own requests."""
+    said = [] if instructions is None else [LoggedMessage("system", instructions)]
+    for item in items:
+        match item:
+            case MessageItem():
+                said.append(LoggedMessage(item.role, _joined(item.content)))
+            case FunctionCallItem():
+                said.append(LoggedMessage("assistant", "", [LoggedCall(item.name, item.arguments)]))
+            case CustomToolCallItem():
+                said.append(LoggedMessage("assistant", "", [LoggedCall(item.name, item.input)]))
+            case ReasoningItem():
+                said.append(LoggedMessage("assistant", "\n".join(part.text for part in item.content)))
+            case _:
+                said.append(
+                    LoggedMessage("tool", item.output if isinstance(item.output, str) else _joined(item.output))
+                )
+    return said
+
+
+def _no_output(unanswered: dict[str, str], path: str) -> InvalidRequest:
+    call_id = next(iter(unanswered))
+    return invalid(f"No tool output found for function call {shortened(call_id)}.", path)
+
+
+def _check_arguments(items: Sequence[Item]) -> None:
+    """Check the arguments of calls.
+
+    Raises InvalidRequest: for arguments that would take long to decode together.
+    """
+    if are_too_much([item.arguments for item in items if isinstance(item, FunctionCallItem)]):
+        raise invalid("The arguments of all function calls in 'input' together hold too many JSON values.", "input")
+
+
+def _add_message(messages: list[Message], item: MessageItem, *, merges: bool) -> None:
+    """Add a message. merges: instructions and the system messages that follow them are one, as many templates take but
+    one."""
+    role = "system" if item.role == "developer" else item.role
+    content = _joined(item.content)
+    if merges and role == "system" and len(messages) == 1 and messages[0]["role"] == "system":
+        messages[0]["content"] += f"\n\n{content}"
+    else:
+        messages.append({"role": role, "content": content})
+
+
+def _add_call(messages: list[Message], item: FunctionCallItem | CustomToolCallItem, path: str) -> None:
+    """Add a call to the assistant's message before it: the model has written both in one turn."""
+    arguments = item.arguments if isinstance(item, FunctionCallItem) else arguments_of(item.input)
+    call = made_call(item.call_id, item.name, arguments, f"{path}.arguments")
+    if not messages or messages[-1]["role"] != "assistant":
+        messages.append({"role": "assistant", "content": ""})
+    messages[-1].setdefault("tool_calls", []).append(call)
+
+
+def _item(given: InputItem, path: str, id: str) -> Item:
+    """Return an item in the form in which it is stored."""
+    _check_fields(given, path)
+    status = given.status or "completed"
+    match given.type:
+        case "message":
+            role = _needed(given.role, f"{path}.role")
+            content = _content(given, path)
+            if given.phase is None:
+                return MessageItem(id, status, cast("Any", role), content)
+            return MessageItem(id, status, cast("Any", role), content, given.phase)
+        case "function_call":
+            arguments = _needed(given.arguments, f"{path}.arguments")
+            return FunctionCallItem(id, status, *_called(given, path), arguments)
+        case "custom_tool_call":
+            return CustomToolCallItem(id, status, *_called(given, path), _needed(given.input, f"{path}.input"))
+        case "reasoning":
+            return _reasoning(given, path, id)
+    call_id = _needed(given.call_id, f"{path}.call_id")
+    if given.output is None:
+        raise missing(f"{path}.output")
+    output = given.output if isinstance(given.output, str) else _texts(given.output, f"{path}.output")
+    kind = FunctionCallOutputItem if given.type == "function_call_output" else CustomToolCallOutputItem
+    return kind(id, status, call_id, output)
+
+
+def _check_fields(given: InputItem, path: str) -> None:
+    """Check that an item has the fields of its type, and no other's."""
+    for field, types in _FIELDS.items():
+        if given.type not in types and getattr(given, field) is not None:
+            if not types:
+                raise _unsupported(f"{path}.{field}", f"'{path}.{field}' is not supported.")
+            raise invalid(f"'{path}.{field}' does not belong to items of the type '{given.type}'.", f"{path}.{field}")
+
+
+def _called(given: InputItem, path: str) -> tuple[str, str]:
+    return _needed(given.call_id, f"{path}.call_id"), _needed(given.name, f"{path}.name")
+
+
+def _needed(value: str | None, path: str) -> str:
+    if value is None:
+        raise missing(path)
+    return value
+
+
+def _content(given: InputItem, path: str) -> list[InputText | OutputText | Refusal]:
+    content, is_assistant = given.content, given.role == "assistant"
+    if content is None:
+        raise missing(f"{path}.content")
+    if isinstance(content, str):
+        return [OutputText(content) if is_assistant else InputText(content)]
+    if not content:
+        raise invalid(f"Invalid value for '{path}.content': expected at least one part.", f"{path}.content")
+    return [_part(part, f"{path}.content[{place}]", is_assistant=is_assistant) for place, part in enumerate(content)]
+
+
+def _part(part: InputPart, path: str, *, is_assistant: bool) -> InputText | OutputText | Refusal:
+    if part.type == "refusal" and is_assistant:
+        return Refusal(_needed(part.refusal, f"{path}.refusal"))
+    if part.type == "input_text" or (part.type == "output_text" and is_assistant):
+        text = _text(part, path)
+        return OutputText(text) if is_assistant else InputText(text)
+    if part.type in ("input_image", "input_file", "input_audio"):
+        raise _unsupported(f"{path}.type", f"Content of the type '{part.type}' is not supported with this model.")
+    raise invalid(f"Content of the type '{part.type}' does not belong to this item.", f"{path}.type")
+
+
+def _text(part: InputPart, path: str) -> str:
+    if part.prompt_cache_breakpoint is not None:
+        raise _unsupported(f"{path}.prompt_cache_breakpoint", "Prompt cache breakpoints are not supported.")
+    if part.annotations:
+        raise _unsupported(f"{path}.annotations", "Annotations are not supported with this model.")
+    return _needed(part.text, f"{path}.text")
+
+
+def _texts(parts: Sequence[InputPart], path: str) -> list[InputText]:
+    texts = []
+    for place, part in enumerate(parts):
+        shown = _part(part, f"{path}[{place}]", is_assistant=False)
+        assert isinstance(shown, InputText)
+        texts.append(shown)
+    return texts
+
+
+def _reasoning(given: InputItem, path: str, id: str) -> ReasoningItem:
+    if given.encrypted_content is not None:
+        raise InvalidRequest(
+            f"'{path}.encrypted_content' was not made by this server: there is no encrypted reasoning here.",
+            param=f"{path}.encrypted_content",
+            code="invalid_encrypted_content",
+        )
+    parts = given.content if isinstance(given.content, list) else []
+    if isinstance(given.content, str):
+        raise invalid(f"'{path}.content' must be a list of parts.", f"{path}.content")
+    content = [
+        ReasoningText(_of_type(part, "reasoning_text", f"{path}.content[{place}]")) for place, part in enumerate(parts)
+    ]
+    summary = [
+        SummaryText(_of_type(part, "summary_text", f"{path}.summary[{place}]"))
+        for place, part in enumerate(given.summary or ())
+    ]
+    return ReasoningItem(id, given.status or "completed", summary, content)
+
+
+def _of_type(part: InputPart, wanted: str, path: str) -> str:
+    if part.type != wanted:
+        raise invalid(f"'{path}.type' must be '{wanted}', not '{part.type}'.", f"{path}.type")
+    return _text(part, path)
+
+
+def _joined(parts: Sequence[InputText | OutputText | Refusal]) -> str:
+    """Return the text of parts, each on lines of its own, as of chat's messages."""
+    return "\n".join(part.refusal if isinstance(part, Refusal) else part.text for part in parts)
+
+
+def _unsupported(param: str, message: str) -> InvalidRequest:
+    return InvalidRequest(message, param=param, code="unsupported_value")

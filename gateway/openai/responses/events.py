@@ -1,0 +1,130 @@
+"""The events of a streamed response, one struct for each kind."""
+
+from __future__ import annotations
+
+import msgspec
+
+from gateway.http.error_body import ErrorDetail
+from gateway.openai.responses.items import OutputItem, OutputText
+from gateway.openai.responses.wire import ResponseObject
+from gateway.openai.shared.logprobs import ChatTokenLogprob
+
+
+class Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):
+    """What all events have."""
+
+    sequence_number: int
+    """The number of the event in its stream, from 0, without a gap."""
+
+
+class _OfResponse(Event, frozen=True, kw_only=True, tag_field="type"):
+    response: ResponseObject
+
+
+class Created(_OfResponse, frozen=True, kw_only=True, tag="response.created"):
+    pass
+
+
+class InProgress(_OfResponse, frozen=True, kw_only=True, tag="response.in_progress"):
+    pass
+
+
+class Completed(_OfResponse, frozen=True, kw_only=True, tag="response.completed"):
+    """The last event of a response that is whole."""
+
+
+class Incomplete(_OfResponse, frozen=True, kw_only=True, tag="response.incomplete"):
+    """The last event of a response that a limit has cut off."""
+
+
+class Failed(_OfResponse, frozen=True, kw_only=True, tag="response.failed"):
+    """The last event of a response that failed."""
+
+
+class _OfItem(Event, frozen=True, kw_only=True, tag_field="type"):
+    output_index: int
+    """The place of the item in the response's output."""
+
+
+class ItemAdded(_OfItem, frozen=True, kw_only=True, tag="response.output_item.added"):
+    item: OutputItem
+
+
+class ItemDone(_OfItem, frozen=True, kw_only=True, tag="response.output_item.done"):
+    item: OutputItem
+
+
+class _OfPart(_OfItem, frozen=True, kw_only=True, tag_field="type"):
+    item_id: str
+    content_index: int = 0
+
+
+class PartAdded(_OfPart, frozen=True, kw_only=True, tag="response.content_part.added"):
+    part: OutputText
+
+
+class PartDone(_OfPart, frozen=True, kw_only=True, tag="response.content_part.done"):
+    part: OutputText
+
+
+class TextDelta(_OfPart, frozen=True, kw_only=True, tag="response.output_text.delta"):
+    delta: str
+    logprobs: list[ChatTokenLogprob] = []
+
+
+class TextDone(_OfPart, frozen=True, kw_only=True, tag="response.output_text.done"):
+    text: str
+    logprobs: list[ChatTokenLogprob] = []
+
+
+class ArgumentsDelta(_OfItem, frozen=True, kw_only=True, tag="response.function_call_arguments.delta"):
+    item_id: str
+    delta: str
+
+
+class ArgumentsDone(_OfItem, frozen=True, kw_only=True, tag="response.function_call_arguments.done"):
+    item_id: str
+    name: str
+    arguments: str
+
+
+class InputDelta(_OfItem, frozen=True, kw_only=True, tag="response.custom_tool_call_input.delta"):
+    item_id: str
+    delta: str
+
+
+class InputDone(_OfItem, frozen=True, kw_only=True, tag="response.custom_tool_call_input.done"):
+    item_id: str
+    input: str
+
+
+class Error(Event, frozen=True, kw_only=True, tag="error"):
+    """A failure in the middle of a stream, in both shapes that clients read: `response.failed` follows."""
+
+    code: str | None
+    message: str
+    param: str | None
+    error: ErrorDetail
+
+
+Delta = TextDelta | ArgumentsDelta | InputDelta
+"""The events whose sizes tell how long tokens are."""
+
+ResponseEvent = (
+    Created
+    | InProgress
+    | ItemAdded
+    | PartAdded
+    | TextDelta
+    | TextDone
+    | PartDone
+    | ArgumentsDelta
+    | ArgumentsDone
+    | InputDelta
+    | InputDone
+    | ItemDone
+    | Error
+    | Completed
+    | Incomplete
+    | Failed
+)

@@ -1,0 +1,57 @@
+"""POST /v1/responses/input_tokens: how many tokens a response would be billed for its input. No engine is asked."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from litestar import Request, post
+from litestar.handlers import HTTPRouteHandler
+from litestar.response.base import ASGIResponse
+
+from gateway.http.bodies import Bodies, decoded
+from gateway.http.caller import Caller
+from gateway.http.envelope import call_of
+from gateway.http.fields import refuse_unsupported
+from gateway.http.shape import shape
+from gateway.openai.responses.conversation import own_items, template_messages
+from gateway.openai.responses.options import check_reasoning, rendering_of
+from gateway.openai.responses.state import Earlier
+from gateway.openai.responses.tools import response_tools
+from gateway.openai.responses.wire import COUNT_NO_EFFECT, CountInputTokens, InputTokens
+from gateway.openai.shared.context import context_of
+from gateway.openai.shared.replies import json_response
+from gateway.openai.tokens.handler import BYTES_PER_REQUEST
+from gateway.pipeline.pipeline import Pipeline
+from gateway.pipeline.requests import Conversation
+from gateway.support.pace import Pace
+
+ENDPOINT = "/v1/responses/input_tokens"
+
+_DECODER = msgspec.json.Decoder(CountInputTokens)
+
+
+def input_tokens(pipeline: Pipeline, bodies: Bodies, pace: Pace, earlier: Earlier) -> HTTPRouteHandler:
+    """The route. pace: of all requests that only tokenize."""
+
+    @post("/responses/input_tokens", status_code=200, opt=shape(body=CountInputTokens, reply=InputTokens))
+    async def count_input_tokens(request: Request[Any, Any, Any], caller: Caller) -> ASGIResponse:
+        """Count the tokens of a response's input."""
+        body = await bodies.read(request, caller)
+        pace.take(caller.project_id, 1 + len(body) / BYTES_PER_REQUEST)
+        wire = await decoded(_DECODER, body)
+        refuse_unsupported(wire, COUNT_NO_EFFECT)
+        check_reasoning(wire.reasoning)
+        tools = response_tools(wire.tools, wire.tool_choice, wire.parallel_tool_calls)
+        before = await earlier.items(caller, wire.previous_response_id, wire.conversation)
+        items = [*before, *own_items(wire.input, await earlier.referenced(caller, wire.input))]
+        found = await pipeline.tokens.tokenize(
+            context_of(call_of(request.scope), caller, wire.model, ENDPOINT),
+            Conversation(
+                template_messages(wire.instructions, items, len(before)), tools=tools.use, rendering=rendering_of(wire)
+            ),
+            "input",
+        )
+        return json_response(InputTokens(len(found.token_ids)))
+
+    return count_input_tokens

@@ -1,0 +1,165 @@
+"""Items of responses: as clients send them, all in one shape, and as replies and lists show them.
+
+What a reply or a list shows may be sent again as input.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+from gateway.http.fields import Name
+from gateway.openai.shared.logprobs import ChatTokenLogprob
+
+MAX_ITEMS = 4096
+
+ItemStatus = Literal["in_progress", "completed", "incomplete"]
+Phase = Literal["commentary", "final_answer"]
+CallId = Annotated[str, Meta(min_length=1, max_length=256)]
+
+
+class InputPart(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A part of an item's content. Only text is served."""
+
+    type: Literal[
+        "input_text",
+        "output_text",
+        "refusal",
+        "reasoning_text",
+        "summary_text",
+        "input_image",
+        "input_file",
+        "input_audio",
+    ]
+    text: str | None = None
+    refusal: str | None = None
+    annotations: list[Any] | None = None
+    logprobs: list[Any] | None = None
+    """Without effect: what a reply has shown."""
+    image_url: Any = None
+    detail: Any = None
+    file_id: Any = None
+    file_data: Any = None
+    file_url: Any = None
+    filename: Any = None
+    input_audio: Any = None
+    prompt_cache_breakpoint: Any = None
+
+
+class InputItem(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """An item of the input: a message, a call of a tool, the output of a call, reasoning, or a reference to an item."""
+
+    type: Literal[
+        "message",
+        "function_call",
+        "function_call_output",
+        "custom_tool_call",
+        "custom_tool_call_output",
+        "reasoning",
+        "item_reference",
+    ] = "message"
+    id: Annotated[str, Meta(max_length=256)] | None = None
+    """A label of the client's; of an `item_reference` the id of a stored item."""
+    role: Literal["user", "assistant", "system", "developer"] | None = None
+    content: str | Annotated[list[InputPart], Meta(max_length=MAX_ITEMS)] | None = None
+    status: ItemStatus | None = None
+    """Without effect: what a reply has shown."""
+    phase: Phase | None = None
+    """Kept with the message and shown again; without effect on the model."""
+    call_id: CallId | None = None
+    name: Name | None = None
+    arguments: str | None = None
+    """The arguments of a function call, as the model wrote them."""
+    input: str | None = None
+    """The input of a custom tool's call."""
+    output: str | Annotated[list[InputPart], Meta(max_length=MAX_ITEMS)] | None = None
+    summary: Annotated[list[InputPart], Meta(max_length=MAX_ITEMS)] | None = None
+    encrypted_content: str | None = None
+    namespace: Any = None
+    caller: Any = None
+
+
+class InputText(msgspec.Struct, frozen=True, tag_field="type", tag="input_text"):
+    text: str
+
+
+class OutputText(msgspec.Struct, frozen=True, tag_field="type", tag="output_text"):
+    text: str
+    annotations: list[dict[str, Any]] = []
+    logprobs: list[ChatTokenLogprob] = []
+    """The log-probabilities of the text's tokens, where they were asked for."""
+
+
+class Refusal(msgspec.Struct, frozen=True, tag_field="type", tag="refusal"):
+    refusal: str
+
+
+class SummaryText(msgspec.Struct, frozen=True, tag_field="type", tag="summary_text"):
+    text: str
+
+
+class ReasoningText(msgspec.Struct, frozen=True, tag_field="type", tag="reasoning_text"):
+    text: str
+
+
+class MessageItem(msgspec.Struct, frozen=True, tag_field="type", tag="message"):
+    """A message of the input or the output."""
+
+    id: str
+    status: ItemStatus
+    role: Literal["user", "assistant", "system", "developer"]
+    content: list[InputText | OutputText | Refusal]
+    phase: Phase | UnsetType = UNSET
+
+
+class FunctionCallItem(msgspec.Struct, frozen=True, tag_field="type", tag="function_call"):
+    """A call of a function."""
+
+    id: str
+    status: ItemStatus
+    call_id: str
+    """The id that the output of the call names."""
+    name: str
+    arguments: str
+    """JSON text that fits the schema of the function, unless the response is incomplete."""
+
+
+class CustomToolCallItem(msgspec.Struct, frozen=True, tag_field="type", tag="custom_tool_call"):
+    """A call of a custom tool."""
+
+    id: str
+    status: ItemStatus
+    call_id: str
+    name: str
+    input: str
+    """Text in the tool's format, unless the response is incomplete."""
+
+
+class FunctionCallOutputItem(msgspec.Struct, frozen=True, tag_field="type", tag="function_call_output"):
+    id: str
+    status: ItemStatus
+    call_id: str
+    output: str | list[InputText]
+
+
+class CustomToolCallOutputItem(msgspec.Struct, frozen=True, tag_field="type", tag="custom_tool_call_output"):
+    id: str
+    status: ItemStatus
+    call_id: str
+    output: str | list[InputText]
+
+
+class ReasoningItem(msgspec.Struct, frozen=True, tag_field="type", tag="reasoning"):
+    id: str
+    status: ItemStatus
+    summary: list[SummaryText] = []
+    content: list[ReasoningText] = []
+
+
+OutputItem = MessageItem | FunctionCallItem | CustomToolCallItem
+"""The items that a model makes."""
+
+Item = OutputItem | FunctionCallOutputItem | CustomToolCallOutputItem | ReasoningItem
+"""An item as it is stored and listed."""

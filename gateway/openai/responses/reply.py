@@ -1,0 +1,182 @@
+"""One reply, whether it is sent whole, streamed or stored: what a run yields becomes a response and its events."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from typing import cast
+
+import msgspec
+
+from engine.protocol import Usage
+from gateway.backends.generation import Item, Piece, Token
+from gateway.domain.errors import GatewayError
+from gateway.http.sse import DONE, named_event
+from gateway.openai.responses.conversation import item_id
+from gateway.openai.responses.events import ArgumentsDelta, InputDelta, ResponseEvent, TextDelta
+from gateway.openai.responses.progress import Progress
+from gateway.openai.responses.wire import InputTokensDetails, ResponseObject, ResponseUsage
+from gateway.openai.shared.logprobs import ChatTokenLogprob, TokenBytes, chat_logprobs
+from gateway.openai.shared.obfuscation import padding
+from gateway.openai.shared.replies import call_id
+from gateway.pipeline.collected import Collected
+
+TOKENS_AT_ONCE = 64
+
+
+class ReplyIds(msgspec.Struct, frozen=True):
+    """The ids of one response's items."""
+
+    request_id: str
+    random_part: str
+    """The part of the response's id after its prefix."""
+    num_input: int
+    """The number of input items, which come before those of the output."""
+
+    def item(self, prefix: str, index: int) -> str:
+        return item_id(prefix, self.random_part, self.num_input + index)
+
+    def call(self, index: int) -> str:
+        return call_id(self.request_id, 0, index)
+
+
+class Reply:
+    """The reply to one request."""
+
+    def __init__(
+        self,
+        initial: ResponseObject,
+        ids: ReplyIds,
+        *,
+        custom: frozenset[str],
+        must_call: bool,
+        to_bytes: TokenBytes | None,
+        num_prompt_tokens: int,
+    ) -> None:
+        """to_bytes: of tokens, where log-probabilities are shown."""
+        self.initial = initial
+        self.is_stored = False
+        """Whether the response was stored; what its last event says."""
+        self.is_added = False
+        """Whether the response was added to its conversation; what its last event says."""
+        self._ids = ids
+        self._custom = custom
+        self._must_call = must_call
+        self._to_bytes = to_bytes
+        self._num_prompt_tokens = num_prompt_tokens
+        self._completed_at: int | None = None
+        self._whole: ResponseObject | None = None
+
+    def events(self, *, is_padded: bool) -> ResponseEvents:
+        """Return the encoder of the reply as a stream."""
+        return ResponseEvents(self, self._progress(), is_padded=is_padded)
+
+    async def whole(self, collected: Collected) -> ResponseObject:
+        """Return the reply as one object. To be stored it says that it is; to be sent, what came of that."""
+        if self._whole is not None:
+            conversation = self._whole.conversation if self.is_added else None
+            return msgspec.structs.replace(self._whole, store=self.is_stored, conversation=conversation)
+        progress, answer = self._progress(), collected.answers[0]
+        progress.begin()
+        logprobs: list[ChatTokenLogprob] = []
+        for first in range(0, len(answer.tokens), TOKENS_AT_ONCE):
+            logprobs += self.logprobs(answer.tokens[first : first + TOKENS_AT_ONCE])
+            await asyncio.sleep(0)
+        progress.say(answer.text, logprobs)
+        for new in answer.calls:
+            progress.call(new)
+        progress.stop(is_cut=answer.finish_reason == "length")
+        progress.finish(usage_of(collected.usage), self.completed_at, is_stored=self.initial.store)
+        self._whole = progress.response
+        return self._whole
+
+    @property
+    def completed_at(self) -> int:
+        """The time at which the response ended, in Unix seconds: the first time that it is asked for."""
+        if self._completed_at is None:
+            self._completed_at = int(time.time())
+        return self._completed_at
+
+    def logprobs(self, tokens: Sequence[Token]) -> list[ChatTokenLogprob]:
+        """Return what is shown of tokens. Each is encoded already: the same ones are shown several times."""
+        if self._to_bytes is None or not tokens:
+            return []
+        shown = chat_logprobs(tokens, self._to_bytes).content
+        return [cast("ChatTokenLogprob", msgspec.Raw(msgspec.json.encode(each))) for each in shown]
+
+    def usage_so_far(self, num_output_tokens: int, prompt_tokens: int | None) -> ResponseUsage:
+        """Return the usage of a response that has not ended by itself."""
+        num_input = self._num_prompt_tokens if prompt_tokens is None else prompt_tokens
+        return ResponseUsage(num_input, num_output_tokens, num_input + num_output_tokens, InputTokensDetails(0))
+
+    def _progress(self) -> Progress:
+        return Progress(self.initial, self._ids, custom=self._custom, must_call=self._must_call)
+
+
+class ResponseEvents:
+    """The encoder of a streamed response."""
+
+    def __init__(self, reply: Reply, progress: Progress, *, is_padded: bool) -> None:
+        """is_padded: the sizes of events do not tell how long each token is."""
+        self._reply = reply
+        self._progress = progress
+        self._is_padded = is_padded
+        self._has_begun = False
+        self._num_tokens = 0
+        self._prompt_tokens: int | None = None
+
+    async def encode(self, item: Item) -> bytes:
+        """Return the events of what came together, in one write."""
+        if isinstance(item, list):
+            events = [] if self._has_begun else self._progress.begin()
+            self._has_begun = True
+            for piece in item:
+                events += self._events(piece)
+            return b"".join(map(self._encoded, events))
+        if isinstance(item, Usage):
+            reply = self._reply
+            events = self._progress.finish(
+                usage_of(item), reply.completed_at, is_stored=reply.is_stored, is_added=reply.is_added
+            )
+            return b"".join(map(self._encoded, events))
+        return b""
+
+    def end(self) -> bytes:
+        return DONE
+
+    def failed(self, error: GatewayError) -> bytes:
+        """Return the events that end a stream after a failure."""
+        usage = self._reply.usage_so_far(self._num_tokens, self._prompt_tokens)
+        return b"".join(map(self._encoded, self._progress.fail(error, usage))) + DONE
+
+    def _events(self, piece: Piece) -> list[ResponseEvent]:
+        self._num_tokens = piece.num_tokens
+        if piece.prompt_tokens is not None:
+            self._prompt_tokens = piece.prompt_tokens
+        events = self._progress.say(piece.text, self._reply.logprobs(piece.tokens))
+        for new in piece.calls:
+            events += self._progress.call(new)
+        if piece.finish_reason is not None:
+            events += self._progress.stop(is_cut=piece.finish_reason == "length")
+        return events
+
+    def _encoded(self, event: ResponseEvent) -> bytes:
+        name = event.__struct_config__.tag
+        assert isinstance(name, str)
+        data = named_event(name, event)
+        if not self._is_padded or not isinstance(event, TextDelta | ArgumentsDelta | InputDelta):
+            return data
+        return b'%b,"obfuscation":"%b"}\n\n' % (data[: -len(b"}\n\n")], padding(_num_shown_bytes(event)).encode())
+
+
+def _num_shown_bytes(event: TextDelta | ArgumentsDelta | InputDelta) -> int:
+    """Return the size of what an event shows of the model's tokens."""
+    size = len(msgspec.json.encode(event.delta))
+    return size + len(msgspec.json.encode(event.logprobs)) if isinstance(event, TextDelta) else size
+
+
+def usage_of(usage: Usage) -> ResponseUsage:
+    """Return an engine's count as replies show it."""
+    total = usage.prompt_tokens + usage.completion_tokens
+    return ResponseUsage(usage.prompt_tokens, usage.completion_tokens, total, InputTokensDetails(usage.cached_tokens))

@@ -1,0 +1,176 @@
+"""Stored responses: what a request goes on from, and what is stored of its reply. It knows items, not their rows."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+import msgspec
+
+from gateway.content.conversations import Conversations, Said
+from gateway.content.stored_responses import MAX_REFERRED, Response, StoredResponses, Turn
+from gateway.domain.errors import CONTEXT_LENGTH_EXCEEDED, InvalidRequest, shortened
+from gateway.domain.tenancy.principal import Principal
+from gateway.http.bodies import Bodies
+from gateway.openai.responses.conversation import numbered
+from gateway.openai.responses.items import InputItem, Item
+from gateway.openai.responses.wire import ConversationParam, ConversationRef, CreateResponse, ResponseObject
+from gateway.support.pace import Pace
+from gateway.support.threads import maybe_in_thread
+
+READS_PER_S, READS_BURST = 200.0, 1000.0
+"""Requests of one project that go on from stored responses, in one gateway."""
+
+MAX_EARLIER_ITEMS = 16_384
+"""The most items that a request goes on from: what is done with each of them keeps other requests waiting."""
+
+_RESPONSE_ID = re.compile(r"resp_[a-z2-7]{24,32}")
+_ITEM_ID = re.compile(r"[a-z]{2,3}_(?P<random_part>[a-z2-7]{24,32})_[0-9]{1,5}")
+_CONVERSATION_ID = re.compile(r"conv_[a-z2-7]{24}")
+_ITEM = msgspec.json.Decoder(Item)
+_ITEMS = msgspec.json.Decoder(list[Item])
+
+
+def known_form(response_id: str) -> str:
+    """Return the id of a response, or "", which is nobody's, for a text that can be none."""
+    return response_id if _RESPONSE_ID.fullmatch(response_id) else ""
+
+
+def known_conversation(conversation_id: str) -> str:
+    """Return the id of a conversation, or "", which is nobody's, for a text that can be none."""
+    return conversation_id if _CONVERSATION_ID.fullmatch(conversation_id) else ""
+
+
+def id_of(conversation: ConversationParam | None) -> str | None:
+    """Return the id of the conversation that a request names, if any."""
+    return conversation.id if isinstance(conversation, ConversationRef) else conversation
+
+
+def is_to_be_stored(caller: Principal, wanted: bool | None) -> bool:
+    """Return whether a response is to be stored. wanted: None leaves it to the project.
+
+    Raises InvalidRequest: where the project does not allow what is wanted.
+    """
+    if wanted and not caller.store_days:
+        raise not_allowed("responses to be stored: 'store' must be false", "store")
+    return bool(caller.store_days) if wanted is None else wanted
+
+
+def not_allowed(what: str, param: str | None = None) -> InvalidRequest:
+    """Return the refusal of what a project does not allow to be stored."""
+    return InvalidRequest(f"This project does not allow {what}.", param=param, code="store_not_allowed")
+
+
+def items_of(turn: Turn) -> list[Item]:
+    """Return the items of a turn, those of its input first."""
+    return _ITEMS.decode(turn.input) + _ITEMS.decode(turn.output)
+
+
+class Earlier:
+    """What requests go on from. One per gateway process."""
+
+    def __init__(self, stored: StoredResponses, conversations: Conversations, bodies: Bodies) -> None:
+        self._stored = stored
+        self._conversations = conversations
+        self._bodies = bodies
+        self._pace = Pace(READS_PER_S, READS_BURST, what="requests that go on from stored responses")
+
+    async def items(
+        self, caller: Principal, response_id: str | None, conversation: ConversationParam | None
+    ) -> list[Item]:
+        """Return the items of the conversation that a request names, or of the response that it follows and all that
+        this one follows.
+
+        Raises InvalidRequest: alike where there is none such, or none any more.
+        Raises LimitReached: when the project reads more than its pace allows.
+        """
+        if conversation is None:
+            return await self._followed(caller, response_id)
+        if response_id is not None:
+            raise InvalidRequest(
+                "'previous_response_id' and 'conversation' cannot be used together.",
+                param="conversation",
+                code="invalid_parameter_combination",
+            )
+        self._pace.take(caller.project_id)
+        asked = id_of(conversation) or ""
+        said = await self._conversations.items(caller, known_conversation(asked))
+        if said is None:
+            raise InvalidRequest(
+                f"Conversation with id '{shortened(asked)}' not found.",
+                param="conversation",
+                code="conversation_not_found",
+            )
+        if len(said) > MAX_EARLIER_ITEMS:
+            raise _too_long("conversation")
+        num_bytes = sum(len(each.content) for each in said)
+        self._bodies.charge(caller, num_bytes)
+        return await maybe_in_thread(num_bytes, lambda: [_ITEM.decode(each.content) for each in said])
+
+    async def add(self, caller: Principal, conversation_id: str, own: Sequence[Item], whole: ResponseObject) -> bool:
+        """Add a response's input and output to its conversation, and return whether they are there."""
+        items = [*numbered(own, whole.id.removeprefix("resp_")), *whole.output]
+        said = [Said(item.id, msgspec.json.encode(item)) for item in items]
+        return await self._conversations.add(caller, conversation_id, said, model=whole.model)
+
+    async def _followed(self, caller: Principal, response_id: str | None) -> list[Item]:
+        if response_id is None:
+            return []
+        self._pace.take(caller.project_id)
+        followed = await self._stored.followed(caller, known_form(response_id))
+        if followed.is_too_long:
+            raise _too_long("previous_response_id")
+        if followed.turns is None:
+            raise InvalidRequest(
+                f"Previous response with id '{shortened(response_id)}' not found.",
+                param="previous_response_id",
+                code="previous_response_not_found",
+            )
+        items = await self._items(caller, followed.turns)
+        if len(items) > MAX_EARLIER_ITEMS:
+            raise _too_long("previous_response_id")
+        return items
+
+    async def referenced(self, caller: Principal, given: str | Sequence[InputItem]) -> dict[str, Item]:
+        """Return the stored items that references in the input stand for, by their ids, as far as they are there.
+
+        Raises InvalidRequest: for references to the items of too many responses.
+        """
+        wanted = [item for item in given if item.type == "item_reference"] if not isinstance(given, str) else []
+        if not wanted:
+            return {}
+        self._pace.take(caller.project_id)
+        ids = sorted(
+            {f"resp_{found['random_part']}" for each in wanted if (found := _ITEM_ID.fullmatch(each.id or ""))}
+        )
+        if len(ids) > MAX_REFERRED:
+            raise InvalidRequest(
+                f"The input refers to items of more than {MAX_REFERRED} responses.", param="input", code="invalid_value"
+            )
+        turns = await self._stored.turns(caller, ids)
+        return {item.id: item for item in await self._items(caller, turns)}
+
+    async def _items(self, caller: Principal, turns: Sequence[Turn]) -> list[Item]:
+        num_bytes = sum(len(turn.input) + len(turn.output) for turn in turns)
+        self._bodies.charge(caller, num_bytes)
+        return await maybe_in_thread(num_bytes, lambda: [item for turn in turns for item in items_of(turn)])
+
+
+def _too_long(param: str) -> InvalidRequest:
+    return InvalidRequest(
+        f"The conversation that '{param}' leads to is too long to be gone on with.",
+        param=param,
+        code=CONTEXT_LENGTH_EXCEEDED,
+    )
+
+
+def stored_form(wire: CreateResponse, own: Sequence[Item], whole: ResponseObject) -> Response:
+    """Return what is stored of a response. own: the items that the request itself sent."""
+    return Response(
+        id=whole.id,
+        model=whole.model,
+        parent_id=wire.previous_response_id,
+        input=msgspec.json.encode(numbered(own, whole.id.removeprefix("resp_"))),
+        output=msgspec.json.encode(whole.output),
+        response=msgspec.json.encode(msgspec.structs.replace(whole, output=[])),
+    )

@@ -1,0 +1,146 @@
+"""GET and DELETE of stored responses, and the items of their input.
+
+A key sees those of its project alone and, where it is held to some models, those that were asked of these; any other is
+the same 404 as none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, get_args
+
+import msgspec
+from litestar import Request, delete, get, post
+from litestar.handlers import HTTPRouteHandler
+from litestar.params import FromPath
+from litestar.response.base import ASGIResponse
+
+from gateway.content.stored_responses import StoredResponses
+from gateway.domain.errors import InvalidRequest, NotFound
+from gateway.http.caller import Caller
+from gateway.http.envelope import call_of
+from gateway.http.shape import shape
+from gateway.openai.responses.items import Item
+from gateway.openai.responses.state import known_form
+from gateway.openai.responses.wire import Include, ItemList, ResponseDeleted, ResponseObject
+from gateway.openai.shared.list_query import MAX_SHOWN, read_listing
+from gateway.openai.shared.pages import as_list, page_of
+from gateway.openai.shared.replies import json_response
+from gateway.support.pace import Pace
+from gateway.support.threads import maybe_in_thread
+
+PER_S, BURST = 50.0, 200.0
+DELETIONS_PER_S, DELETIONS_BURST = 5.0, 100.0
+"""Each deletion is a row of the audit log, which an organization's projects write one after another."""
+
+BYTES_PER_REQUEST = 1 << 20
+"""The number of bytes read for which a request counts as one more."""
+
+INCLUDE = {"type": "array", "items": {"type": "string", "enum": list(get_args(Include))}}
+QUERY: dict[str, dict[str, Any]] = {"include": INCLUDE, "stream": {"type": "boolean", "const": False}}
+ITEMS_QUERY: dict[str, dict[str, Any]] = {
+    "after": {"type": "string"},
+    "limit": {"type": "integer", "minimum": 1, "maximum": 100, "default": 20},
+    "order": {"type": "string", "enum": ["asc", "desc"], "default": "desc"},
+    "include": INCLUDE,
+}
+
+_FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_ITEMS = msgspec.json.Decoder(list[Item])
+
+
+def stored_responses(stored: StoredResponses) -> list[HTTPRouteHandler]:
+    """The routes. Each project has a pace of its own, by requests and by what they read."""
+    pace = Pace(PER_S, BURST, what="stored responses")
+    deletions = Pace(DELETIONS_PER_S, DELETIONS_BURST, what="deletions of stored responses")
+
+    @get("/responses/{response_id:str}", opt=shape(reply=ResponseObject, query=QUERY))
+    async def get_response(response_id: FromPath[str], request: Request[Any, Any, Any], caller: Caller) -> ASGIResponse:
+        """Return a stored response."""
+        pace.take(caller.project_id)
+        _check_query(without_include(request.query_params.multi_items()))
+        found = await stored.get(caller, known_form(response_id))
+        if found is None:
+            raise _no_such(response_id)
+        num_bytes = len(found.output) + len(found.response)
+        pace.charge(caller.project_id, num_bytes / BYTES_PER_REQUEST)
+
+        def shown() -> ASGIResponse:
+            return _json(_FIELDS.decode(found.response) | {"output": msgspec.Raw(found.output)})
+
+        return await maybe_in_thread(num_bytes, shown)
+
+    @get("/responses/{response_id:str}/input_items", opt=shape(reply=ItemList, query=ITEMS_QUERY))
+    async def list_input_items(
+        response_id: FromPath[str], request: Request[Any, Any, Any], caller: Caller
+    ) -> ASGIResponse:
+        """List the items of a stored response's own input, the newest first."""
+        pace.take(caller.project_id)
+        asked = read_listing(without_include(request.query_params.multi_items()), known=ITEMS_QUERY, order="desc")
+        turn = await stored.turn(caller, known_form(response_id))
+        if turn is None:
+            raise _no_such(response_id)
+        pace.charge(caller.project_id, len(turn.input) / BYTES_PER_REQUEST)
+
+        def shown() -> ASGIResponse:
+            page, has_more = page_of(_ITEMS.decode(turn.input), asked)
+            return _json(as_list([(item.id, item) for item in page], has_more))
+
+        return await maybe_in_thread(len(turn.input), shown)
+
+    @delete("/responses/{response_id:str}", status_code=200, opt=shape(reply=ResponseDeleted))
+    async def delete_response(
+        response_id: FromPath[str], request: Request[Any, Any, Any], caller: Caller
+    ) -> ASGIResponse:
+        """Delete a stored response for good. What follows it cannot be gone on with any more. The audit log records
+        it."""
+        pace.take(caller.project_id)
+        deletions.take(caller.project_id)
+        call, id = call_of(request.scope), known_form(response_id)
+        if not await stored.delete(caller, id, address=call.address, request_id=call.request_id):
+            raise _no_such(response_id)
+        return json_response(ResponseDeleted(id))
+
+    @post("/responses/compact", status_code=200, include_in_schema=False)
+    async def compact_response(caller: Caller) -> ASGIResponse:
+        """Refuse what is not served yet: the path would be a response's id otherwise, with a wrong method."""
+        raise NotFound("Invalid URL (POST /v1/responses/compact).", code="unknown_url")
+
+    return [get_response, list_input_items, delete_response, compact_response]
+
+
+def without_include(params: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Return the other parameters: stored items show all that they have.
+
+    Raises InvalidRequest: for what is no value of `include`.
+    """
+    given = list(params)
+    for name, value in given:
+        if name in ("include", "include[]") and value not in get_args(Include):
+            raise InvalidRequest(
+                f"Invalid value for 'include': '{value[:MAX_SHOWN]}'.", param="include", code="invalid_value"
+            )
+    return [each for each in given if each[0] not in ("include", "include[]")]
+
+
+def _check_query(params: list[tuple[str, str]]) -> None:
+    """Check that a query asks for no stream.
+
+    Raises InvalidRequest: also for parameters that are not known.
+    """
+    for name, value in params:
+        if name != "stream":
+            name = name[:MAX_SHOWN]
+            raise InvalidRequest(f"Unrecognized query parameter: {name}", param=name, code="unknown_parameter")
+        if value != "false":
+            raise InvalidRequest(
+                "'stream' must be false: stored responses are not streamed.", param=name, code="unsupported_value"
+            )
+
+
+def _json(body: dict[str, Any]) -> ASGIResponse:
+    return ASGIResponse(body=msgspec.json.encode(body), media_type="application/json")
+
+
+def _no_such(response_id: str) -> NotFound:
+    return NotFound(f"Response with id '{response_id[:MAX_SHOWN]}' not found.", param="response_id")

@@ -1,0 +1,142 @@
+"""Tools of responses: which a completion may call, and whether it must, and how a reply shows them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from gateway.domain.errors import InvalidRequest
+from gateway.http.fields import invalid, missing
+from gateway.openai.responses.custom_input import parameters_of
+from gateway.openai.responses.tools_wire import (
+    AllowedToolsChosen,
+    CustomChosen,
+    CustomFormat,
+    CustomToolShown,
+    FunctionChosen,
+    FunctionToolShown,
+    ResponseTool,
+    ResponseToolChoice,
+    ToolChoiceShown,
+    ToolShown,
+)
+from gateway.openai.shared.callable_tools import check_unique, make_tool, only
+from gateway.text.tools.tool import MAX_PARALLEL_CALLS, Tool, ToolUse
+
+Choice = str | ResponseToolChoice | None
+
+
+class ResponseTools(msgspec.Struct, frozen=True):
+    """The tools of one request."""
+
+    use: ToolUse | None
+    """What the completion may call; None where it may call nothing."""
+    custom: frozenset[str]
+    """The names of custom tools."""
+    shown: list[ToolShown]
+    choice: ToolChoiceShown
+
+
+def response_tools(tools: Sequence[ResponseTool] | None, choice: Choice, parallel: bool | None) -> ResponseTools:
+    """Return the tools of a request. With the choice `none` the model is told of none.
+
+    Raises InvalidRequest: for tools that cannot be served, and for a choice of a tool that is not there.
+    """
+    given = tools or ()
+    known = [_tool(tool, f"tools[{index}]") for index, tool in enumerate(given)]
+    check_unique(known, "tools", ".name")
+    custom = frozenset(tool.name for tool in given if tool.type == "custom")
+    shown = [_shown(tool) for tool in given]
+    if not known and choice not in (None, "none", "auto"):
+        raise invalid("'tool_choice' needs 'tools'.", "tool_choice")
+    if not known or choice == "none":
+        return ResponseTools(None, custom, shown, "none" if choice == "none" else "auto")
+    use = ToolUse(
+        tuple(known),
+        frozenset(tool.name for tool in known),
+        must_call=choice == "required",
+        max_calls=1 if parallel is False else MAX_PARALLEL_CALLS,
+    )
+    if isinstance(choice, ResponseToolChoice):
+        chosen, told = _chosen(use, choice, custom)
+        return ResponseTools(chosen, custom, shown, told)
+    return ResponseTools(use, custom, shown, "required" if choice == "required" else "auto")
+
+
+def _chosen(use: ToolUse, choice: ResponseToolChoice, custom: frozenset[str]) -> tuple[ToolUse, ToolChoiceShown]:
+    if choice.type == "allowed_tools":
+        if choice.name is not None:
+            raise invalid("'tool_choice.name' does not belong to the type 'allowed_tools'.", "tool_choice.name")
+        if choice.tools is None:
+            raise missing("tool_choice.tools")
+        for place, tool in enumerate(choice.tools):
+            _check_type(tool.type, tool.name, custom, f"tool_choice.tools[{place}].type")
+        use = only(use, [tool.name for tool in choice.tools], "tool_choice.tools", "tools")
+        mode = choice.mode or "auto"
+        shown = [
+            FunctionChosen(tool.name) if tool.type == "function" else CustomChosen(tool.name) for tool in choice.tools
+        ]
+        return msgspec.structs.replace(use, must_call=mode == "required"), AllowedToolsChosen(mode, shown)
+    for field in ("mode", "tools"):
+        if getattr(choice, field) is not None:
+            raise invalid(f"'tool_choice.{field}' does not belong to the type '{choice.type}'.", f"tool_choice.{field}")
+    if choice.name is None:
+        raise missing("tool_choice.name")
+    use = only(use, [choice.name], "tool_choice.name", "tools")
+    _check_type(choice.type, choice.name, custom, "tool_choice.type")
+    told = FunctionChosen(choice.name) if choice.type == "function" else CustomChosen(choice.name)
+    return msgspec.structs.replace(use, must_call=True, max_calls=1), told
+
+
+def _check_type(kind: str, name: str, custom: frozenset[str], path: str) -> None:
+    if (name in custom) != (kind == "custom"):
+        raise invalid(f"'{path}' is '{kind}', which the tool '{name}' is not.", path)
+
+
+def _tool(tool: ResponseTool, path: str) -> Tool:
+    for field in ("output_schema", "defer_loading", "allowed_callers"):
+        if getattr(tool, field):
+            raise InvalidRequest(
+                f"The field '{path}.{field}' is not supported.", param=f"{path}.{field}", code="unsupported_parameter"
+            )
+    if tool.type == "function":
+        if tool.format is not None:
+            raise invalid(f"'{path}.format' does not belong to the type 'function'.", f"{path}.format")
+        return make_tool(tool.name, tool.description, tool.parameters, f"{path}.parameters")
+    for field in ("parameters", "strict"):
+        if getattr(tool, field) is not None:
+            raise invalid(f"'{path}.{field}' does not belong to the type 'custom'.", f"{path}.{field}")
+    pattern = _pattern(tool.format, f"{path}.format")
+    label = f"{path}.format" if pattern is None else f"{path}.format.definition"
+    return make_tool(tool.name, tool.description, parameters_of(pattern), label)
+
+
+def _pattern(form: CustomFormat | None, path: str) -> str | None:
+    """Return the regular expression that a custom tool's input must match; None where any text will do."""
+    if form is None or form.type == "text":
+        for field in ("syntax", "definition"):
+            if form is not None and getattr(form, field) is not None:
+                raise invalid(f"'{path}.{field}' does not belong to the type 'text'.", f"{path}.{field}")
+        return None
+    if form.syntax is None:
+        raise missing(f"{path}.syntax")
+    if form.syntax == "lark":
+        raise InvalidRequest(
+            f"'{path}.syntax' must be 'regex': grammars in Lark are not supported for the input of tools.",
+            param=f"{path}.syntax",
+            code="unsupported_value",
+        )
+    if form.definition is None:
+        raise missing(f"{path}.definition")
+    return form.definition
+
+
+def _shown(tool: ResponseTool) -> ToolShown:
+    if tool.type == "function":
+        return FunctionToolShown(tool.name, tool.description, tool.parameters, tool.strict is not False)
+    form = tool.format
+    if form is None or form.definition is None:
+        return CustomToolShown(tool.name, tool.description, {"type": "text"})
+    shown = {"type": "grammar", "syntax": "regex", "definition": form.definition}
+    return CustomToolShown(tool.name, tool.description, shown)

@@ -1,0 +1,256 @@
+"""Responses as OpenAI's clients send and expect them: structs, bounds, and which fields have no effect here."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+from gateway.domain.tenancy.principal import ServiceTier
+from gateway.http.fields import Name, NumTokens
+from gateway.openai.chat.rendering import ReasoningEffort, TemplateArguments, Verbosity
+from gateway.openai.responses.items import MAX_ITEMS, InputItem, Item, OutputItem
+from gateway.openai.responses.tools_wire import (
+    MAX_TOOLS,
+    ResponseTool,
+    ResponseToolChoice,
+    ToolChoiceShown,
+    ToolShown,
+)
+from gateway.openai.shared.common_wire import SamplingFields
+
+MAX_INSTRUCTIONS = 4 << 20
+
+Summary = Literal["auto", "concise", "detailed"]
+Include = Literal[
+    "file_search_call.results",
+    "web_search_call.results",
+    "web_search_call.action.sources",
+    "message.input_image.image_url",
+    "computer_call_output.output.image_url",
+    "code_interpreter_call.outputs",
+    "reasoning.encrypted_content",
+    "message.output_text.logprobs",
+]
+"""Of these, `message.output_text.logprobs` alone selects something that there is here."""
+
+
+class TextFormat(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The form that the text of the response must have."""
+
+    type: Literal["text", "json_object", "json_schema"]
+    name: Name | None = None
+    description: str | None = None
+    schema: dict[str, Any] | None = None
+    strict: bool | None = None
+    """The schema is enforced whatever this says."""
+
+
+class TextOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    format: TextFormat | None = None
+    verbosity: Verbosity | None = None
+
+
+class ReasoningOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    effort: ReasoningEffort | None = None
+    """The effort that the chat template is told, where it reads one."""
+    summary: Summary | None = None
+    """Without effect: there are no summaries."""
+    generate_summary: Summary | None = None
+    """The older name of `summary`."""
+    context: Literal["auto", "current_turn", "all_turns"] | None = None
+    mode: str | None = None
+
+
+class ConversationRef(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    id: Annotated[str, Meta(min_length=1, max_length=256)]
+
+
+ConversationParam = Annotated[str, Meta(min_length=1, max_length=256)] | ConversationRef
+
+
+class ResponseStreamOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    include_obfuscation: bool | None = None
+    """True to pad the events of text, so that their sizes do not tell how long each token is."""
+
+
+class CreateResponse(SamplingFields, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The body of POST /v1/responses. Fields of OpenAI that are not served are refused by name."""
+
+    input: str | Annotated[list[InputItem], Meta(min_length=1, max_length=MAX_ITEMS)]
+    """A text of the user's, or items."""
+    instructions: Annotated[str, Meta(max_length=MAX_INSTRUCTIONS)] | None = None
+    """A system message before the input. It is not carried over to a response that follows this one."""
+    stream_options: ResponseStreamOptions | None = None
+    store: bool | None = None
+    """True if the response is stored, where the project allows it; left out, the project's setting decides."""
+    previous_response_id: Annotated[str, Meta(min_length=1, max_length=256)] | None = None
+    max_output_tokens: NumTokens | None = None
+    """The most tokens to generate."""
+    top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
+    include: Annotated[list[Include], Meta(max_length=64)] | None = None
+    text: TextOptions | None = None
+    tools: Annotated[list[ResponseTool], Meta(max_length=MAX_TOOLS)] | None = None
+    tool_choice: Literal["none", "auto", "required"] | ResponseToolChoice | None = None
+    parallel_tool_calls: bool | None = None
+    max_tool_calls: Annotated[int, Meta(ge=1, le=2**31 - 1)] | None = None
+    """Bounds calls of tools that the server runs, of which there are none."""
+    reasoning: ReasoningOptions | None = None
+    truncation: Literal["auto", "disabled"] | None = None
+    service_tier: Literal["auto", "default", "flex", "scale", "priority", "fast"] | None = None
+    safety_identifier: Annotated[str, Meta(max_length=64)] | None = None
+    prompt_cache_key: Annotated[str, Meta(max_length=512)] | None = None
+    """Without effect: prompts are found in the cache by their tokens."""
+    prompt_cache_retention: Literal["in_memory", "24h"] | None = None
+    client_metadata: Annotated[dict[str, str], Meta(max_length=64)] | None = None
+    """Without effect: Codex sends it."""
+    background: bool | None = None
+    conversation: ConversationParam | None = None
+    """The conversation that the response goes on from and adds to."""
+    context_management: Any = None
+    prompt: Any = None
+    prompt_cache_options: Any = None
+    moderation: Any = None
+    # Beyond OpenAI, with vLLM's names.
+    chat_template_kwargs: TemplateArguments | None = None
+
+
+class CountInputTokens(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The body of POST /v1/responses/input_tokens: the part of a request that becomes its prompt."""
+
+    model: Annotated[str, Meta(min_length=1, max_length=512)]
+    input: str | Annotated[list[InputItem], Meta(min_length=1, max_length=MAX_ITEMS)]
+    instructions: Annotated[str, Meta(max_length=MAX_INSTRUCTIONS)] | None = None
+    previous_response_id: Annotated[str, Meta(min_length=1, max_length=256)] | None = None
+    tools: Annotated[list[ResponseTool], Meta(max_length=MAX_TOOLS)] | None = None
+    tool_choice: Literal["none", "auto", "required"] | ResponseToolChoice | None = None
+    parallel_tool_calls: bool | None = None
+    """Without effect on the prompt."""
+    text: TextOptions | None = None
+    reasoning: ReasoningOptions | None = None
+    truncation: Literal["auto", "disabled"] | None = None
+    conversation: ConversationParam | None = None
+    chat_template_kwargs: TemplateArguments | None = None
+
+
+class InputTokens(msgspec.Struct, frozen=True):
+    input_tokens: int
+    """The number that a response to this input would be billed."""
+    object: Literal["response.input_tokens"] = "response.input_tokens"
+
+
+COUNT_NO_EFFECT: dict[str, tuple[Any, ...]] = {"truncation": ("disabled",)}
+RESPONSES_NO_EFFECT: dict[str, tuple[Any, ...]] = {
+    "truncation": ("disabled",),
+    "prompt_cache_retention": ("in_memory",),
+    "background": (False,),
+    "context_management": ([],),
+    "prompt": (),
+    "prompt_cache_options": (),
+    "moderation": (),
+}
+"""The values of fields this API does not serve yet that change nothing; any other value is refused by name."""
+
+
+class ReplyError(msgspec.Struct, frozen=True):
+    """The reason why a response failed."""
+
+    code: Literal["server_error", "rate_limit_exceeded", "invalid_prompt"]
+    message: str
+
+
+class IncompleteDetails(msgspec.Struct, frozen=True):
+    reason: Literal["max_output_tokens"]
+
+
+class InputTokensDetails(msgspec.Struct, frozen=True):
+    cached_tokens: int
+    cache_write_tokens: int = 0
+
+
+class OutputTokensDetails(msgspec.Struct, frozen=True):
+    reasoning_tokens: int = 0
+
+
+class ResponseUsage(msgspec.Struct, frozen=True):
+    """The tokens of a response."""
+
+    input_tokens: int
+    output_tokens: int
+    total_tokens: int
+    input_tokens_details: InputTokensDetails
+    output_tokens_details: OutputTokensDetails = OutputTokensDetails()
+
+
+class TextShown(msgspec.Struct, frozen=True):
+    format: dict[str, Any]
+    verbosity: Verbosity
+
+
+class ConversationShown(msgspec.Struct, frozen=True):
+    id: str
+
+
+class ReasoningShown(msgspec.Struct, frozen=True):
+    effort: ReasoningEffort | None
+    summary: Summary | None
+
+
+ResponseStatus = Literal["in_progress", "completed", "incomplete", "failed"]
+
+
+class ResponseObject(msgspec.Struct, frozen=True, kw_only=True):
+    """A response, with the values that its request left to the server."""
+
+    id: str
+    object: Literal["response"] = "response"
+    created_at: int
+    completed_at: int | None = None
+    status: ResponseStatus
+    error: ReplyError | None = None
+    incomplete_details: IncompleteDetails | None = None
+    model: str
+    output: list[OutputItem]
+    usage: ResponseUsage | None = None
+    instructions: str | None
+    previous_response_id: str | None
+    conversation: ConversationShown | None
+    """The conversation that the input and the output were added to; null where they were not."""
+    tools: list[ToolShown]
+    tool_choice: ToolChoiceShown
+    parallel_tool_calls: bool
+    max_tool_calls: int | None
+    text: TextShown
+    reasoning: ReasoningShown
+    temperature: float
+    top_p: float
+    presence_penalty: float
+    frequency_penalty: float
+    top_logprobs: int
+    max_output_tokens: int | None
+    truncation: Literal["auto", "disabled"] = "disabled"
+    store: bool
+    """True if the response is stored. The last event of a stream counts."""
+    background: bool = False
+    service_tier: ServiceTier
+    metadata: dict[str, str]
+    safety_identifier: str | None
+    prompt_cache_key: str | None
+    user: str | UnsetType = UNSET
+
+
+class ItemList(msgspec.Struct, frozen=True, kw_only=True):
+    """A page of items."""
+
+    object: Literal["list"] = "list"
+    data: list[Item]
+    first_id: str | None
+    last_id: str | None
+    has_more: bool
+
+
+class ResponseDeleted(msgspec.Struct, frozen=True):
+    id: str
+    deleted: bool = True
+    object: Literal["response"] = "response"

@@ -1,0 +1,66 @@
+"""Tools that a completion may call, and calls of earlier turns, of every API. Refusals name the path of a field."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from gateway.http.fields import check_depth, invalid
+from gateway.text.tools.tool import NO_PARAMETERS, Tool, ToolUse
+
+
+def make_tool(name: str, description: str | None, parameters: dict[str, Any] | None, path: str) -> Tool:
+    """Return a tool. path: of its parameters.
+
+    Raises InvalidRequest: when the parameters are no schema of an object, or nested too deeply.
+    """
+    if parameters is None:
+        parameters = NO_PARAMETERS
+    check_depth(parameters, path)
+    kind = parameters.get("type", "object")
+    if kind != "object":
+        raise invalid(
+            f"'{path}' must be a JSON schema of the type 'object', not {msgspec.json.encode(kind).decode()}.", path
+        )
+    return Tool(name, parameters, path, description or "")
+
+
+def only(use: ToolUse, names: Sequence[str], path: str, tools: str) -> ToolUse:
+    """Return the use of tools of which these alone may be called. path: of the names; tools: the field of all tools.
+
+    Raises InvalidRequest: for a name that no tool has.
+    """
+    for name in names:
+        if name not in use.callable_names:
+            raise invalid(f"'{path}' names '{name}', which is not in '{tools}'.", path)
+    return msgspec.structs.replace(use, callable_names=frozenset(names))
+
+
+def check_unique(tools: Sequence[Tool], field: str, name_field: str) -> None:
+    """Check that no two tools have one name.
+
+    Raises InvalidRequest: naming the second one.
+    """
+    seen: set[str] = set()
+    for index, tool in enumerate(tools):
+        if tool.name in seen:
+            path = f"{field}[{index}]{name_field}"
+            raise invalid(f"'{path}' is not unique: another tool has the name '{tool.name}' too.", path)
+        seen.add(tool.name)
+
+
+def made_call(call_id: str, name: str, arguments: str, path: str) -> dict[str, Any]:
+    """Return a call of an earlier turn as chat templates take it: the arguments as an object, or as a text where they
+    are none. path: of the arguments.
+
+    Raises InvalidRequest: for arguments that are nested too deeply.
+    """
+    try:
+        decoded = msgspec.json.decode(arguments)
+    except (msgspec.DecodeError, RecursionError):
+        decoded = None
+    check_depth(decoded, path)
+    shown = decoded if isinstance(decoded, dict) else arguments
+    return {"id": call_id, "type": "function", "function": {"name": name, "arguments": shown}}

@@ -1,0 +1,56 @@
+"""Pages of lists that are at hand as a whole, in OpenAI's shape."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol, TypeVar
+
+from gateway.domain.errors import InvalidRequest
+from gateway.openai.shared.list_query import MAX_SHOWN, Listing
+
+
+class Listed(Protocol):
+    """What a list holds."""
+
+    @property
+    def id(self) -> str: ...
+
+
+T = TypeVar("T", bound=Listed)
+
+
+def page_of(listed: Sequence[T], asked: Listing) -> tuple[Sequence[T], bool]:
+    """Return a page of a list, which is in ascending order, and whether there is more.
+
+    Raises InvalidRequest: where nothing has the id `after`.
+    """
+    ordered = listed[::-1] if asked.order == "desc" else listed
+    start = 0
+    if asked.after is not None:
+        places = {each.id: place for place, each in enumerate(ordered)}
+        if asked.after not in places:
+            raise unknown_cursor(asked.after)
+        start = places[asked.after] + 1
+    rest = ordered[start:]
+    return rest[: asked.limit], len(rest) > asked.limit
+
+
+def as_list(shown: Sequence[tuple[str, Any]], has_more: bool) -> dict[str, Any]:
+    """Return the reply that shows a page. shown: each with its id."""
+    ids = [id for id, _ in shown]
+    return {
+        "object": "list",
+        "data": [each for _, each in shown],
+        "first_id": ids[0] if ids else None,
+        "last_id": ids[-1] if ids else None,
+        "has_more": has_more,
+    }
+
+
+def unknown_cursor(after: str | None) -> InvalidRequest:
+    """Return the refusal of a page that is to follow what is not in the list."""
+    return InvalidRequest(
+        f"Invalid value for 'after': this list has nothing with the id '{(after or '')[:MAX_SHOWN]}'.",
+        param="after",
+        code="invalid_value",
+    )
