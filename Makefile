@@ -116,6 +116,8 @@ long-responses: $(VENV)/.installed-dev
 long-pools: $(VENV)/.installed-dev
 	$(BIN)/pytest --full -s tests/faults/pools
 
+long-foreign: $(VENV)/.installed-dev ; $(BIN)/pytest --full -s tests/faults/foreign tests/gateway/backends/foreign/test_llamacpp.py
+
 # 2,000 experiments without an effect for each of five shapes of outcomes, looked at 1,000 times each; with effects, faults
 # and errors as many; a million units under 200 changes of weights: a minute. Then 20 of each shape and 200 with and without
 # harm through the tables, one of 500,000 units forgotten, and 5,000 requests to arms that say who they are: half an hour.

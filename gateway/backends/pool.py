@@ -18,6 +18,7 @@ from engine.protocol import GenerateRequest, Service
 from gateway.backends.base import Backend, Capabilities, Fit, Message, Model, PreparedPrompt, as_it_is
 from gateway.backends.snapshot import EngineSnapshot
 from gateway.backends.used import Used
+from gateway.domain.balancing.answer_times import paces
 from gateway.domain.balancing.balancer import Balancer
 from gateway.domain.balancing.prefixes import prefix_keys
 from gateway.domain.balancing.replica import Asked, ReplicaLoad
@@ -30,6 +31,9 @@ from gateway.text.tools.tool import Tool
 RETRY_AFTER_S = 1.0
 RETRY_STOPPED_AFTER_S = 30.0
 """Where no replica runs: one that is started reads its model first."""
+
+PACE_S = 0.25
+"""Seconds between two comparisons of the times that the replicas' answers take."""
 
 MAX_IN_FLIGHT = 1 << 20
 """Choices that are admitted while no replica is there to say how many it takes."""
@@ -50,6 +54,13 @@ class ManagedBackend(Backend, Protocol):
 
     def watch(self, changed: Callable[[], None]) -> None:
         """Call `changed` from now on whenever `health` has changed or says something newer."""
+
+    @property
+    def is_full(self) -> bool:
+        """Whether a request would have to wait for a place at the backend, or be refused for want of one."""
+
+    def usual_ms(self) -> float | None:
+        """Return the time that its answers took lately; None where it tells its load itself, or none was seen."""
 
     def take_used(self) -> list[Used]:
         """Return what this gateway's requests used on the backend since the last call."""
@@ -83,6 +94,7 @@ class PoolRevision:
         self._successor: PoolRevision | None = None
         self._replicas: dict[str, Replica] = {}
         self._max_in_flight = 0
+        self._paced_s = 0.0
         self._balancer = Balancer(seed=secrets.randbits(32))
         for replica in replicas:
             self.add(replica)
@@ -213,13 +225,16 @@ class PoolRevision:
     def take(self, asked: Asked, tried: Set[str] = frozenset()) -> Replica:
         """Return the replica for a request, none of those that were tried; `give` it back when the request has ended.
 
-        One whose window is full is asked only where all are.
+        One that is full is asked only where all are.
 
         Raises Overloaded: when no other replica is ready.
         """
-        picked = self._balancer.pick(asked, tried) if len(self._replicas) > 1 else None
-        if picked is not None and _is_full(self._replicas[picked]):
-            full = {each.id for each in self._replicas.values() if _is_full(each)}
+        picked = None
+        if len(self._replicas) > 1:
+            self._pace()
+            picked = self._balancer.pick(asked, tried)
+        if picked is not None and self._replicas[picked].backend.is_full:
+            full = {each.id for each in self._replicas.values() if each.backend.is_full}
             picked = self._balancer.pick(asked, tried | full) or picked
         replica = self._replicas[picked] if picked is not None else self.any_ready(tried)
         if replica is None:
@@ -245,6 +260,13 @@ class PoolRevision:
             return self._successor.any_ready(tried)
         return min(left, key=lambda each: (each.is_draining, each.backend.num_in_flight), default=None)
 
+    def _pace(self) -> None:
+        """Compare the times that the replicas' answers took, now and then."""
+        now_s = time.monotonic()
+        if now_s - self._paced_s >= PACE_S:
+            self._paced_s = now_s
+            self._balancer.pace(paces({each.id: each.backend.usual_ms() for each in self._replicas.values()}))
+
     def _count_places(self) -> None:
         self._max_in_flight = sum(each.backend.capabilities.max_in_flight for each in self._ready())
 
@@ -252,11 +274,6 @@ class PoolRevision:
         """Return the ready replicas that do not drain; where there is none, those that do."""
         ready = [each for each in self._replicas.values() if each.backend.health().ready]
         return [each for each in ready if not each.is_draining] or ready
-
-
-def _is_full(replica: Replica) -> bool:
-    """Tell whether a request would have to wait for a place in a replica's window."""
-    return replica.backend.num_in_flight >= replica.backend.capabilities.max_in_flight
 
 
 def _picture(replica: Replica, now_s: float) -> ReplicaLoad:

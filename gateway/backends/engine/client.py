@@ -128,6 +128,15 @@ class EngineBackend:
         """End a choice whose text is complete after num_kept_tokens of its tokens (a stop string); discard the rest."""
         self._requests.stop_at(request_id, index, num_kept_tokens)
 
+    @property
+    def is_full(self) -> bool:
+        """Tell whether a request would have to wait for a credit of the engine."""
+        return self.num_in_flight >= self.capabilities.max_in_flight
+
+    def usual_ms(self) -> float | None:
+        """Return None: heartbeats tell how full the engine is."""
+        return None
+
     def take_used(self) -> list[Used]:
         """Return what this gateway's requests used on the engine since the last call."""
         return self._requests.take_used()

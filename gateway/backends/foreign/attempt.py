@@ -59,6 +59,7 @@ class Attempt:
         self._is_prompt_exact = generation.num_prompt_tokens is None
         self._template_tokens = generation.template_tokens
         self._has_come_since = False
+        self._waited_s = 0.0
         self._counts = [0] * self.request.n
         self._bytes = [0] * self.request.n
         self._events = [0] * self.request.n
@@ -90,6 +91,21 @@ class Attempt:
         seen = self._seen(self._counts[index], self._bytes[index], self._events[index], num_choices=1)
         own = own_completion(seen)
         return min(own, self.stopped_at.get(index, own))
+
+    @property
+    def waited_ms(self) -> float:
+        """Return the milliseconds since the request was begun."""
+        return (asyncio.get_running_loop().time() - self._began_s) * 1e3
+
+    def times_ms(self) -> tuple[float, float]:
+        """Return the milliseconds until the first part came, and those of each further token of a choice."""
+        assert self._first_s is not None
+        num_more = self._settled().completion_tokens / self.request.n - 1
+        return (self._first_s - self._began_s) * 1e3, self._waited_s * 1e3 / num_more if num_more > 0 else 0.0
+
+    def waited(self, seconds: float) -> None:
+        """Count a time for which a part that follows the first one was waited for."""
+        self._waited_s += seconds
 
     def dispatched(self) -> None:
         """Note that the request is on its way."""

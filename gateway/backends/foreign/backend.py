@@ -6,6 +6,7 @@ Knows nothing of HTTP on the clients' side, tenants or prices.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 
@@ -147,6 +148,15 @@ class ForeignBackend:
                 ]
 
     # the life of the backend
+
+    @property
+    def is_full(self) -> bool:
+        """Tell whether all places at the server are taken, or it said a moment ago that it has no room."""
+        return self.num_in_flight >= self._pooled.settings.max_in_flight or self._condition.is_full
+
+    def usual_ms(self) -> float | None:
+        """Return the time that the server's answers took lately."""
+        return self._requests.times.usual_ms(asyncio.get_running_loop().time())
 
     def take_used(self) -> list[Used]:
         """Return nothing: other servers do not learn what this one did for whom."""

@@ -34,6 +34,12 @@ MAX_LIES = 10
 LIES_AMONG = 50
 DISTRUST_S = 60.0
 
+FIRST_FULL_S, MAX_FULL_S = 0.5, 8.0
+"""Seconds for which a server that has no room is asked after others of its pool: at first, and at most."""
+
+TICK_S = 0.01
+"""Seconds by which a timer of the event loop may be early."""
+
 log = structlog.get_logger(__name__)
 
 
@@ -89,8 +95,11 @@ class ServerCondition:
         self._since = int(time.time())
         self._task: asyncio.Task[None] | None = None
         self._is_due = asyncio.Event()
+        self._told: tuple[bool, str] | None = None  # the condition as it was when watchers were told last
         self._truths: list[bool] = []
         self._distrusted_until_s = 0.0
+        self._full_s = FIRST_FULL_S
+        self._full_until_s = 0.0
 
     @property
     def is_ready(self) -> bool:
@@ -98,6 +107,11 @@ class ServerCondition:
         now_s = _now_s()
         is_trusted = now_s >= self._distrusted_until_s
         return self._has_answered and not self._is_draining and is_trusted and self.breaker.state(now_s) != "open"
+
+    @property
+    def is_full(self) -> bool:
+        """True if the server said a moment ago that it has no room: others of its pool are asked first."""
+        return _now_s() < self._full_until_s
 
     @property
     def detail(self) -> str:
@@ -123,7 +137,7 @@ class ServerCondition:
         self._task = asyncio.create_task(self._watch())
 
     async def stop(self) -> None:
-        """ServerInfo no more."""
+        """Ask the server no more."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -158,24 +172,31 @@ class ServerCondition:
 
     def succeeded(self, admitted: Admitted, *, is_lie: bool) -> None:
         """Note that the server answered a request. is_lie: whether its counts cannot be true."""
-        was_ready = self.is_ready
         self.breaker.succeeded(admitted, _now_s())
+        self._full_s, self._full_until_s = FIRST_FULL_S, 0.0
         self._truths = [*self._truths[1 - LIES_AMONG :], not is_lie]
         if self._truths.count(False) >= MAX_LIES:
             self._truths = []
             self._distrusted_until_s = _now_s() + self._distrust_s
             log.error("server_distrusted", **self._name.fields, seconds=self._distrust_s)
-            asyncio.get_running_loop().call_later(self._distrust_s, self._changed)
-        if self.is_ready != was_ready:
-            self._changed()
+            asyncio.get_running_loop().call_later(self._distrust_s + TICK_S, self._tell)
+        self._tell()
+
+    def full(self, admitted: Admitted, retry_after_s: float | None) -> None:
+        """Note that the server had no room for a request. Each time that it has none again, it counts as full for twice
+        as long. retry_after_s: the time that it names itself, if any."""
+        self.breaker.gave_up(admitted)
+        if not self.is_full:
+            self._full_until_s = _now_s() + min(MAX_FULL_S, max(self._full_s, retry_after_s or 0.0))
+            self._full_s = min(MAX_FULL_S, 2 * self._full_s)
 
     def failed(self, admitted: Admitted) -> None:
         """Note that the server failed at a request."""
         was_ready = self.is_ready
         self.breaker.failed(admitted, _now_s())
         if self.is_ready != was_ready:
-            self._changed()
-            asyncio.get_running_loop().call_later(self.breaker.open_for_s(_now_s()), self._changed)
+            self._tell()
+            asyncio.get_running_loop().call_later(self.breaker.open_for_s(_now_s()) + TICK_S, self._tell)
 
     def begin_draining(self) -> None:
         """Take no new request from now on."""
@@ -212,7 +233,7 @@ class ServerCondition:
         self._is_due.set()
 
     async def _ask(self) -> None:
-        was, before = (self.is_ready, self.reason), self.info
+        before = self.info
         try:
             self._server.key = await self._authorize()
             self.info = await self._driver.inspect(self._server, INSPECT_WITHIN_S)
@@ -230,7 +251,13 @@ class ServerCondition:
             self._unready(f"the server is not what it should be: {bad}")
         except Exception as error:  # the database is away, a key is unreadable, or the address may not be connected to
             self._unready("the server cannot be asked", f"{type(error).__name__}: {error}")
-        if (self.is_ready, self.reason) != was or self.info != before:
+        self._tell(has_news=self.info != before)
+
+    def _tell(self, *, has_news: bool = False) -> None:
+        """Tell watchers where the condition is another one than they were told last. has_news: also where it is not."""
+        now = self.is_ready, self.reason
+        if now != self._told or has_news:
+            self._told = now
             self._changed()
 
     def _unready(self, reason: str, text: str = "") -> None:

@@ -5,6 +5,7 @@ Knows neither text nor how the server is asked how it is.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Literal
@@ -27,6 +28,7 @@ from gateway.backends.foreign.stream import ReplyStream
 from gateway.backends.generation import Generation
 from gateway.backends.usage import Acknowledged, UsageSink
 from gateway.backends.window import Window
+from gateway.domain.balancing.answer_times import AnswerTimes
 from gateway.domain.errors import GatewayError, ReadTooSlowly, ShuttingDown
 from gateway.domain.routing.breaker import Admitted
 
@@ -54,6 +56,8 @@ class ForeignRequests:
         self.window = Window()
         """The places for requests at the server."""
         self.window.set_limit(pooled.settings.max_in_flight)
+        self.times = AnswerTimes()
+        """The times that the server's answers took lately."""
         self._server = server
         self._driver = driver
         self._settings = pooled.settings
@@ -113,6 +117,7 @@ class ForeignRequests:
                     yield parts
             usage = attempt.record("whole")
             is_judged = True
+            self.times.answered(asyncio.get_running_loop().time(), *attempt.times_ms())
             self._condition.succeeded(admitted, is_lie=attempt.is_lie)
             yield usage
         except ServerRefused as refused:
@@ -147,6 +152,8 @@ class ForeignRequests:
                 self._condition.breaker.gave_up(admitted)
             if not (attempt.is_recorded or is_handed_over):  # the client left or did not read, or this gateway stops
                 attempt.record("left")
+                if not (attempt.has_begun or attempt.is_cut_off):
+                    self.times.waited(asyncio.get_running_loop().time(), attempt.waited_ms)
             self._streams.pop(request_id, None)
             self.window.give()
 
@@ -196,7 +203,7 @@ class ForeignRequests:
             return _unanswered(attempt, not_ready(NOT_READY), "full")
         if is_full(refused):
             self._log("server_full", stream, str(refused), text)
-            self._condition.breaker.gave_up(admitted)
+            self._condition.full(admitted, refused.retry_after_s)
             return _unanswered(attempt, error, "full")
         self._log("server_failed", stream, str(refused), text)
         self._condition.failed(admitted)

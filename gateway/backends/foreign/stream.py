@@ -26,6 +26,15 @@ ERROR_WITHIN_S = 5.0
 SPARE_EVENTS = 1024
 """Events of a reply beside four for each token that was asked for."""
 
+EVENT_BYTES, REPEATED_BYTES = 4096, 32
+"""Bytes of one event on average, and for each token that was asked for: SGLang repeats the reply in each event."""
+
+FIELD_BYTES = 64
+"""Bytes of an event beside its data, such as its name and id."""
+
+MAX_SKIPPED_BYTES = 4 << 20
+"""Bytes of a reply that belong to no event, such as comments, those of an event on its way included."""
+
 SPARE_BYTES = 4096
 """Bytes of text of a reply beside MAX_TOKEN_BYTES for each token that was asked for."""
 
@@ -55,6 +64,8 @@ class ReplyStream:
         request = generation.request
         max_tokens = request.n * request.sampling.max_tokens
         self._num_events_left = 4 * max_tokens + SPARE_EVENTS
+        self._num_bytes_left = self._num_events_left * (EVENT_BYTES + REPEATED_BYTES * max_tokens)
+        self._num_skipped = 0
         self._max_bytes = MAX_TOKEN_BYTES * max_tokens + SPARE_BYTES
 
     def cut(self) -> None:
@@ -80,13 +91,14 @@ class ReplyStream:
             reader, events = self._driver.reader(self._generation), LineSplitter() if is_lines else EventReader()
             is_end = False
             while not is_end:
+                read_s = now_s()
                 data = await connection.read(part_until_s)
+                if attempt.has_begun:
+                    attempt.waited(now_s() - read_s)
                 if now_s() > part_until_s:  # such as by comments alone
                     raise ServerGone("its next part does not come in time", has_begun=True)
                 found = events.push(data) if data else events.finish()
-                self._num_events_left -= len(found)
-                if self._num_events_left < 0:
-                    raise BadReply("its reply has too many events")
+                self._bound(data, found)
                 is_end = not data
                 parts: list[Part] = []
                 for each in found:
@@ -111,6 +123,18 @@ class ReplyStream:
             given, self._connection = self._connection, None
             if given is not None:
                 self._server.give(given, has_ended=has_ended)
+
+    def _bound(self, data: bytes, found: list[bytes]) -> None:
+        """Count what came; raise BadReply where it is more than any reply to this request needs."""
+        self._num_events_left -= len(found)
+        self._num_bytes_left -= len(data)
+        self._num_skipped += len(data) - sum(len(each) + FIELD_BYTES for each in found)
+        if self._num_events_left < 0:
+            raise BadReply("its reply has too many events")
+        if self._num_bytes_left < 0:
+            raise BadReply("its reply has too many bytes")
+        if self._num_skipped > MAX_SKIPPED_BYTES:
+            raise BadReply("its reply has too much beside its events")
 
     async def _asked(self, info: ServerInfo, head_until_s: float) -> Connection:
         """Send the request; return the connection once the head of a stream is there. Raises as `parts`."""

@@ -23,13 +23,14 @@ A tenant that alone would fill a replica has at most `BOUND` times its own mean 
 so its requests go where the tenant's share of the pool is free (see `gateway.domain.balancing.service`).
 
 Slow start. A replica that begins to serve counts with a growing part of its capacity and is preferred by as large a
-part of the keys, the same ones at every gateway, so it does not load all its adapters at once.
+part of the keys, the same ones at every gateway, so it does not load all its adapters at once. A replica that is found
+slow beside others counts with a part of its capacity in the same way (`answer_times`).
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Set
+from collections.abc import Mapping, Set
 from math import sqrt
 
 from gateway.domain.balancing.orders import Orders, bucket_of, uniform
@@ -96,6 +97,14 @@ class Balancer:
         self._num_gateways = max(1, num_gateways)
         for replica in self._replicas.values():
             replica.num_gateways = self._num_gateways
+
+    def pace(self, paces: Mapping[str, float]) -> None:
+        """Know which part of its capacity each replica counts for, by its id; all of it where none is named."""
+        changed = [each for each in self._replicas.values() if each.pace != paces.get(each.id, 1.0)]
+        for replica in changed:
+            replica.pace = paces.get(replica.id, 1.0)
+        if changed:
+            self._recount()
 
     def loads(self) -> dict[str, float]:
         """Return the load of each replica that takes requests, in units of `Asked.units`."""
@@ -172,7 +181,7 @@ class Balancer:
         if not homes:
             return None
         roomy = [replica for replica in homes if self._has_room(replica, asked, exclude)]
-        least = self._least(roomy, asked.tenant)
+        least = self._least(roomy, asked)
         if least is None or self._is_level(least) or not self._is_hot(asked.adapter, homes):
             return least
         share = self._load / self._capacity
@@ -200,23 +209,29 @@ class Balancer:
 
     def _pick_of_two(self, asked: Asked, exclude: Set[str]) -> ReplicaState | None:
         draw, num = self._random.random, len(self._available)
-        one, other = self._available[int(draw() * num)], self._available[int(draw() * num)]
-        lesser = one if _fullness(one) <= _fullness(other) else other
+        first = int(draw() * num)
+        second = (first + 1 + int(draw() * (num - 1))) % num
+        one, other = self._available[first], self._available[second]
+        lesser = one if _fullness(one, asked) <= _fullness(other, asked) else other
         return lesser if self._has_room(lesser, asked, exclude) else None
 
     def _pick_least(self, asked: Asked, exclude: Set[str]) -> ReplicaState | None:
         allowed = [replica for replica in self._available if replica.id not in exclude]
         roomy = [replica for replica in allowed if replica.has_room_for(asked.prompt_tokens)]
-        return self._least(roomy or allowed, asked.tenant)
+        return self._least(roomy or allowed, asked)
 
-    def _least(self, replicas: list[ReplicaState], tenant: str) -> ReplicaState | None:
-        """Return the replica where a tenant's request is served first: the one with the least load, or, while requests
-        wait everywhere, with the least of the tenant's own, as engines take turns between tenants."""
-        if tenant and self._load >= self._capacity:
+    def _least(self, replicas: list[ReplicaState], asked: Asked) -> ReplicaState | None:
+        """Return the replica where a request is served first: the one with the least load, or, while requests wait
+        everywhere, with the least of the tenant's own, as engines take turns between tenants. Of equal ones every
+        gateway finds the same."""
+        tenant = asked.tenant if self._load >= self._capacity else ""
+        if tenant:
             return min(
-                replicas, key=lambda each: (each.of_tenant(tenant) / each.capacity, *_by_fullness(each)), default=None
+                replicas,
+                key=lambda each: (each.of_tenant(tenant) / each.capacity, _fullness(each, asked), each.seed),
+                default=None,
             )
-        return min(replicas, key=_by_fullness, default=None)
+        return min(replicas, key=lambda each: (_fullness(each, asked), each.seed), default=None)
 
     def _has_room(self, replica: ReplicaState, asked: Asked, exclude: Set[str]) -> bool:
         load, capacity = replica.load, replica.capacity
@@ -268,10 +283,7 @@ class Balancer:
         replica.homes = adapters
 
 
-def _fullness(replica: ReplicaState) -> float:
-    return replica.load / replica.capacity
-
-
-def _by_fullness(replica: ReplicaState) -> tuple[float, int]:
-    """Order replicas by fullness; of equal ones every gateway finds the same."""
-    return replica.load / replica.capacity, replica.seed
+def _fullness(replica: ReplicaState, asked: Asked) -> float:
+    """Return how full a replica is; a slow one counts as if it had the request already, as it is slow when it is idle,
+    too."""
+    return (replica.load + (asked.units if replica.pace < 1.0 else 0.0)) / replica.capacity

@@ -30,6 +30,7 @@ class ReplicaState:
         "id",
         "load",
         "num_gateways",
+        "pace",
         "ramp",
         "seed",
         "weight",
@@ -41,8 +42,10 @@ class ReplicaState:
         self.weight = weight
         self.num_gateways = 1
         self.available = False
+        self.pace = 1.0
+        """The part of its capacity that it counts for beside faster replicas."""
         self.age_ramp = self.ramp = 1.0
-        """Its age by slow start, and the same relative to the oldest replica's: 1 is as good as any."""
+        """Its age by slow start, and the same relative to the oldest replica's, times its pace: 1 is as good as any."""
         self.capacity = 1.0
         """Requests that the replica runs at once, scaled by its ramp."""
         self.load = 0.0
@@ -79,7 +82,7 @@ class ReplicaState:
 
     def scale(self, best_ramp: float) -> None:
         """Set the ramp relative to the oldest replica's, so that replicas that all start together take all."""
-        self.ramp = self.age_ramp / best_ramp
+        self.ramp = self.pace * self.age_ramp / best_ramp
         self.capacity = max(1, self._picture.capacity) * self.ramp
 
     def take(self, asked: Asked) -> None:

@@ -40,7 +40,8 @@ class _Try(msgspec.Struct, eq=False):
     attempts: range
     source: AsyncGenerator[Item | Restarted]
     first: asyncio.Task[Item | Restarted]
-    has_failed: bool = False
+    has_ended: bool = False
+    """True once it has failed, or the other one answers."""
 
 
 async def hedged(
@@ -61,8 +62,8 @@ async def hedged(
         start = generation.request.attempt + len(tries) * ATTEMPTS_PER_TRY
 
         def follows(error: GatewayError) -> bool:
-            made.has_failed = True
-            return any(not each.has_failed for each in tries) or is_followed(error)
+            made.has_ended = True
+            return any(not each.has_ended for each in tries) or is_followed(error)
 
         source = generated(
             pool,
@@ -83,6 +84,7 @@ async def hedged(
             hedging.won(winner is tries[1])
         for each in tries:
             if each is not winner:
+                each.has_ended = True  # so that it takes nothing over where the winner fails in the midst
                 await _close(each)
         yield winner.first.result()
         async for item in winner.source:

@@ -36,6 +36,13 @@ class Counting:
     def watch(self, changed: Callable[[], None]) -> None:
         """Nothing changes."""
 
+    @property
+    def is_full(self) -> bool:
+        return self.num_in_flight >= self.capabilities.max_in_flight
+
+    def usual_ms(self) -> float | None:
+        return None
+
     def take_used(self) -> list[Used]:
         used, self.used = self.used, []
         return used

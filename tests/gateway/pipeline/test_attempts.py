@@ -38,6 +38,11 @@ class Scripted:
     def watch(self, changed: Callable[[], None]) -> None:
         """Nothing changes."""
 
+    is_full = False
+
+    def usual_ms(self) -> float | None:
+        return None
+
     capabilities = Capabilities(
         max_model_len=8, vocab_size=8, max_choices=1, max_in_flight=8, embedding_size=1, longest_token_bytes=1
     )

@@ -82,6 +82,17 @@ async def test_a_try_that_fails_while_the_other_runs_is_superseded() -> None:
     assert (dying.superseded, dying.settled, told.lost) == ([0], [], [(0, 4)])
 
 
+async def test_a_winner_that_fails_in_the_midst_is_billed() -> None:
+    """The other try is over by then, and takes nothing over."""
+    late, quick, told = Gated(PIECE, USAGE), Gated(PIECE, kind="died"), Told()
+    reading = begin(told, late, quick)
+    await quick.has_begun.wait()
+    quick.gate.set()
+    with pytest.raises(Overloaded, match="it was died"):
+        await reading
+    assert (quick.settled, quick.superseded, late.is_closed) == ([4], [], True)
+
+
 @pytest.mark.parametrize("first_to_fail", [0, 1, None])
 async def test_of_two_tries_that_fail_one_is_settled(first_to_fail: int | None) -> None:
     both, told = [Gated(kind="died"), Gated(kind="died")], Told()

@@ -77,16 +77,14 @@ class LlamaCppAdapters:
 def scales_of(info: ServerInfo, digest: str) -> list[dict[str, Any]]:
     """Return the scale of each adapter of the server in a request for one of them; digest: "" is the base.
 
-    Each number is named, since the server's own default for the others can be changed by anybody; an empty list stands
-    for a scale of 0 of all.
+    Each number is named, for the base as well: the server's own default for the others can be changed by anybody, and
+    with an empty list a request goes on with the adapter that its slot had before.
 
     Raises ServerChanged: where the server has the adapter no more.
     """
-    if not digest:
-        return []
-    if digest not in (info.adapters or ()):
+    if digest and digest not in (info.adapters or ()):
         raise ServerChanged("it has the adapter no more")
-    chosen = info.places.index(digest)
+    chosen = info.places.index(digest) if digest else -1
     return [{"id": number, "scale": float(number == chosen)} for number in range(len(info.places))]
 
 

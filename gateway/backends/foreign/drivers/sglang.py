@@ -17,7 +17,7 @@ from engine.protocol import FinishReason
 from gateway.backends.base import Feature
 from gateway.backends.foreign.driver import AdapterWay, Framing, Pooled, Reader, Request, ServerInfo
 from gateway.backends.foreign.drivers.openai import OpenAIDriver
-from gateway.backends.foreign.drivers.sglang_adapters import SglangAdapters
+from gateway.backends.foreign.drivers.sglang_adapters import UNKNOWN_ADAPTER, SglangAdapters
 from gateway.backends.foreign.drivers.vllm import OF_TEXT, adapter_of, cache_salt_of, extra_fields
 from gateway.backends.foreign.errors import NO_ERROR, text_of
 from gateway.backends.foreign.reply import BadReply, Event, Part, ReportedUsage, ServerRefused
@@ -40,9 +40,6 @@ OF_IDS: frozenset[Feature] = frozenset(
         "text_style",
     }
 )
-
-UNKNOWN_ADAPTER = "LoRA adapters are not loaded"
-"""Words of the error for an adapter that the server does not have, or has no more."""
 
 TOO_LONG = "context length"
 """Words of the error for a prompt that is too long."""

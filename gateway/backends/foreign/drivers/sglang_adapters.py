@@ -20,6 +20,9 @@ from gateway.domain.pools.foreign_settings import ForeignSettings
 PROBE_TEXT = "The"
 """The prompt of a probe."""
 
+UNKNOWN_ADAPTER = "LoRA adapters are not loaded"
+"""Words of the error for an adapter that the server does not have, or has no more."""
+
 UNFIT = ("rank", "target module", "target_module", "incompatible", "not compatible")
 """Words of refusals that are about the adapter; another one may be about the folder, which the operator can mend."""
 
@@ -66,7 +69,8 @@ class SglangAdapters:
             body["lora_path"] = digest
         reply = await server.whole("POST", "/generate", _encode(body), within_s=within_s)
         if reply.status != 200:
-            raise ServerRefused(reply.status, text=text_of(reply.body))
+            text = text_of(reply.body)  # it may have dropped the adapter since that was loaded
+            raise ServerRefused(404 if UNKNOWN_ADAPTER in text else reply.status, text=text)
         try:
             found = _decode_completion(reply.body).meta_info.output_token_logprobs
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

@@ -10,6 +10,8 @@ from typing import Any
 
 import msgspec
 
+from tests.patience import PATIENCE_S
+
 
 class Received(msgspec.Struct, frozen=True):
     """One request as the server got it."""
@@ -101,6 +103,8 @@ class FakeServer:
         self.models: list[dict[str, Any]] = [{"id": "theirs", "max_model_len": 4096}]
         self.facts: dict[str, Any] = {}
         """The answers to other questions of a gateway, by their paths."""
+        self.answer_to_questions: Answer | None = None
+        """The answer to all other questions of a gateway, in place of the lists above."""
         self.received: list[Received] = []
         """The requests that generate."""
         self.num_connections = 0
@@ -115,7 +119,13 @@ class FakeServer:
         return f"http://127.0.0.1:{self.port}"
 
     async def start(self) -> None:
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", self.port)
+        """Serve at a free port, or at the one before, once whoever was given it meanwhile has left it."""
+        async with asyncio.timeout(PATIENCE_S):
+            while self._server is None:
+                try:
+                    self._server = await asyncio.start_server(self._serve, "127.0.0.1", self.port)
+                except OSError:
+                    await asyncio.sleep(0.05)
         self.port = self._server.sockets[0].getsockname()[1]
 
     async def stop(self) -> None:
@@ -134,7 +144,9 @@ class FakeServer:
         try:
             while not writer.is_closing():
                 received = await _read(reader)
-                if received.path == "/v1/models" or received.path in self.facts:
+                if received.path == "/v1/models" and self.answer_to_questions is not None:
+                    await self.answer_to_questions(received, writer)
+                elif received.path == "/v1/models" or received.path in self.facts:
                     body = json.dumps(self.facts.get(received.path, {"data": self.models})).encode()
                     writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%s" % (len(body), body))
                 else:

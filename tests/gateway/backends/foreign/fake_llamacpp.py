@@ -20,11 +20,13 @@ class FakeLlamaCpp:
         self.server = server
         self.paths = list(paths)
         self.num_lists = 0
+        self._scales: dict[int, float] = {}
         server.answer = self._answer
 
     async def restart(self, *paths: str) -> None:
         """Run another process at the same address."""
         await self.server.stop()
+        self._scales.clear()
         self.paths = list(paths)
         await self.server.start()
 
@@ -40,8 +42,9 @@ class FakeLlamaCpp:
                 await self._complete(received, writer)
 
     async def _complete(self, received: Received, writer: asyncio.StreamWriter) -> None:
-        scales = {each["id"]: each["scale"] for each in received.body["lora"]}
-        names = [path for number, path in enumerate(self.paths) if scales.get(number, 0.0)]
+        if received.body["lora"]:  # with an empty list the real one goes on with what its slot had
+            self._scales = {each["id"]: each["scale"] for each in received.body["lora"]}
+        names = [path for number, path in enumerate(self.paths) if self._scales.get(number, 0.0)]
         text = "+".join(names) or "base"
         if not received.body.get("stream"):
             probabilities = [{"id": 1, "token": "x", "logprob": -0.5 if text == "base" else -2.0}]

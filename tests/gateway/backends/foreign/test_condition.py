@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+import time
 
 import msgspec
 
@@ -13,6 +14,7 @@ from gateway.backends.foreign.drivers import driver_of
 from gateway.backends.foreign.model import OpaqueModel
 from gateway.backends.foreign.server import Proof, Reply, Server
 from gateway.domain.pools.foreign_settings import MAX_LEN
+from gateway.domain.routing.breaker import CONSECUTIVE
 from tests.gateway.backends.foreign.backends import FAST, NAME, anywhere, until
 from tests.gateway.backends.foreign.fake import fake_server
 from tests.patience import PATIENCE_S
@@ -64,5 +66,32 @@ async def test_the_end_of_a_distrust_is_told() -> None:
         assert told[-1] is False
         async with asyncio.timeout(PATIENCE_S):
             await trusted.wait()
+        await condition.stop()
+        server.close()
+
+
+async def test_a_look_tells_of_a_breaker_that_let_go_though_no_timer_did() -> None:
+    """A timer of the event loop may be a moment early, when the breaker is still open."""
+    settings = msgspec.structs.replace(FAST, health_seconds=0.05)
+    pooled = Pooled(OpaqueModel("f" * 64, settings), settings, has_tokenizer=False)
+    told: list[bool] = []
+
+    async def authorize() -> str:
+        return ""
+
+    async with fake_server() as fake:
+        server = Server(fake.url, anywhere, ssl.create_default_context, connect_s=5.0)
+        condition = ServerCondition(
+            server, driver_of("openai", pooled), pooled, authorize, lambda: told.append(condition.is_ready), name=NAME
+        )
+        condition.start()
+        await until(lambda: condition.is_ready)
+        for _ in range(CONSECUTIVE):
+            now_s = time.monotonic()
+            admitted = condition.breaker.take(now_s)
+            assert admitted is not None
+            condition.breaker.failed(admitted, now_s)  # the condition is not told, and sets no timer
+        await until(lambda: told[-1] is False)
+        await until(lambda: told[-1] is True)
         await condition.stop()
         server.close()

@@ -71,7 +71,7 @@ async def test_each_adapter_answers_by_its_number_and_the_base_by_none(
     assert [await ask(backend, each) for each in ("", key(1), key(2), "")] == ["base", file(1), file(2), "base"]
     assert backend.resident() == {key(1), key(2)}
     asked = [each.body["lora"] for each in llama.server.received if each.body.get("stream")]
-    assert asked[0] == []
+    assert asked[0] == [{"id": number, "scale": 0.0} for number in range(3)]
     assert asked[2] == [{"id": 0, "scale": 0.0}, {"id": 1, "scale": 0.0}, {"id": 2, "scale": 1.0}]
 
 

@@ -173,6 +173,24 @@ async def test_adapters_are_loaded_answer_and_make_room(sglang: FakeSglang, back
     assert (await backend.probe(key(2))).max_difference == 0.5
 
 
+class Forgetful(dict[str, str]):
+    """Adapters of a server that drops each as soon as it is loaded, since others need the room."""
+
+    def __setitem__(self, name: str, path: str) -> None:
+        """Keep nothing."""
+
+
+async def test_one_that_is_dropped_before_it_was_tried_is_no_fault_of_the_tenants(
+    sglang: FakeSglang, backend: ForeignBackend
+) -> None:
+    sglang.loaded = Forgetful()
+    with pytest.raises(Unanswered) as caught:
+        await ask(backend, key(1))
+    assert isinstance(caught.value.error, Overloaded)
+    sglang.loaded = {}
+    assert (await ask(backend, key(1))).text == text_of(backend, digest(1)), "and it is tried again at once"
+
+
 async def test_one_that_the_server_dropped_by_itself_is_loaded_again(
     sglang: FakeSglang, backend: ForeignBackend, sink: ListSink
 ) -> None:

@@ -1,0 +1,75 @@
+"""The times that a replica's answers took lately, and what a slow replica counts for beside a fast one. Pure.
+
+For replicas that say nothing of their load, such as servers of other makers: of a count of requests alone a slow one
+would get as many as a fast one while there are few. Medians, so that one request in many that stalls changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from statistics import median
+
+NUM_KEPT = 9
+"""Answers of which the median is taken."""
+
+LEAST_KEPT = 3
+"""Answers from which on there is a median."""
+
+FORGET_S = 30.0
+"""Seconds after which an answer counts no more, so that a replica that was slow is tried again."""
+
+USUAL_TOKENS = 32
+"""Tokens of the answer whose time replicas are compared by."""
+
+NOISE_MS = 10.0
+"""Milliseconds that are added to each time before two are compared: a difference of a few says nothing."""
+
+TOLERATED = 1.25
+"""How much slower than the fastest replica another one may be and count as much."""
+
+LEAST_PACE = 0.02
+
+
+class AnswerTimes:
+    """The last answers of one replica."""
+
+    def __init__(self) -> None:
+        self._last: deque[tuple[float, float, float]] = deque(maxlen=NUM_KEPT)
+
+    def answered(self, now_s: float, first_ms: float, token_ms: float) -> None:
+        """Count an answer. first_ms: until its first token. token_ms: of each further token; 0 where there was none."""
+        self._last.append((now_s, first_ms, token_ms))
+
+    def waited(self, now_s: float, waited_ms: float) -> None:
+        """Count a request that nobody waited for any longer before its first token, if that was later than usual."""
+        usual = self._medians(now_s)
+        if usual is not None and waited_ms > usual[0]:
+            self._last.append((now_s, waited_ms, usual[1]))
+
+    def usual_ms(self, now_s: float) -> float | None:
+        """Return the time of an answer of USUAL_TOKENS; None where too few were seen lately."""
+        usual = self._medians(now_s)
+        return None if usual is None else usual[0] + USUAL_TOKENS * usual[1]
+
+    def _medians(self, now_s: float) -> tuple[float, float] | None:
+        recent = [each for each in self._last if now_s - each[0] < FORGET_S]
+        if len(recent) < LEAST_KEPT:
+            return None
+        return median(each[1] for each in recent), median(each[2] for each in recent)
+
+
+def paces(usual_ms: Mapping[str, float | None]) -> dict[str, float]:
+    """Return the part of its capacity that each replica counts for, above 0 and at most 1, by the usual time of its
+    answers; None stands for one that was not seen lately, which counts as the fastest.
+
+    A part falls with the square of the time: one that is five times slower gets a fifteenth of what the fastest gets.
+    """
+    known = [each for each in usual_ms.values() if each is not None]
+    if not known:
+        return dict.fromkeys(usual_ms, 1.0)
+    tolerated_ms = TOLERATED * (min(known) + NOISE_MS)
+    return {
+        replica_id: 1.0 if each is None else min(1.0, max(LEAST_PACE, (tolerated_ms / (each + NOISE_MS)) ** 2))
+        for replica_id, each in usual_ms.items()
+    }

@@ -1,0 +1,79 @@
+"""A replica that is found slow beside others counts for less, until it was not seen for a while."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from gateway.domain.balancing.answer_times import FORGET_S, LEAST_KEPT, LEAST_PACE, NOISE_MS, AnswerTimes, paces
+from gateway.domain.balancing.balancer import Balancer
+from gateway.domain.balancing.replica import Asked
+from tests.gateway.domain.balancing.pools import balancer_over, send
+
+
+def times(*first_ms: float, at_s: float = 0.0, token_ms: float = 0.0) -> AnswerTimes:
+    made = AnswerTimes()
+    for each in first_ms:
+        made.answered(at_s, each, token_ms)
+    return made
+
+
+def test_a_usual_time_is_a_median_of_a_few_answers_that_were_seen_lately() -> None:
+    assert times(*[50.0] * (LEAST_KEPT - 1)).usual_ms(0.0) is None
+    assert times(50.0, 60.0, 9000.0).usual_ms(0.0) == 60.0, "one that stalls changes nothing"
+    assert times(50.0, 50.0, 50.0, token_ms=2.0).usual_ms(0.0) == 50.0 + 32 * 2.0
+    assert times(50.0, 50.0, 50.0).usual_ms(FORGET_S) is None
+
+
+def test_a_wait_that_was_given_up_counts_where_it_was_longer_than_usual() -> None:
+    usual = times(50.0, 50.0, 50.0)
+    for _ in range(9):
+        usual.waited(0.0, 5.0)
+    assert usual.usual_ms(0.0) == 50.0, "a client that leaves early says nothing"
+    for _ in range(9):
+        usual.waited(0.0, 400.0)
+    assert usual.usual_ms(0.0) == 400.0
+    unknown = AnswerTimes()
+    unknown.waited(0.0, 400.0)
+    assert unknown.usual_ms(0.0) is None
+
+
+def test_parts_fall_with_the_square_of_the_time() -> None:
+    assert paces({"a": None, "b": None}) == {"a": 1.0, "b": 1.0}
+    assert paces({"a": 100.0, "b": None, "c": 120.0}) == {"a": 1.0, "b": 1.0, "c": 1.0}
+    found = paces({"a": 90.0 - NOISE_MS, "b": 5 * 90.0 - NOISE_MS, "c": 1e9})
+    assert found == {"a": 1.0, "b": pytest.approx(1 / 16), "c": LEAST_PACE}
+    assert min(paces({"a": 0.1, "b": 2.0}).values()) == 1.0, "a difference of a few milliseconds is noise"
+
+
+@pytest.mark.parametrize("kind", ["base", "adapters"])
+@pytest.mark.parametrize("num_at_once", [1, 8, 40])
+def test_a_replica_that_is_five_times_slower_gets_few_requests(kind: str, num_at_once: int) -> None:
+    """Each request of the slow replica runs as long as five of the others'."""
+    balancer = balancer_over(2)
+    slow = sorted(balancer.loads())[0]
+    balancer.pace({slow: 1 / 16})
+    counts = run(balancer, slow, kind, num_at_once)
+    assert counts[slow] <= 0.1 * counts.total(), counts
+    counts = run(balancer_over(2), slow, kind, num_at_once)
+    assert counts[slow] > 0.1 * counts.total(), "by their number alone it would get more"
+
+
+def run(balancer: Balancer, slow: str, kind: str, num_at_once: int) -> Counter[str]:
+    """Return how many of 2,000 requests each replica got, of which so many run at once."""
+    counts, running = Counter[str](), list[tuple[float, str, Asked]]()
+    now_s = 0.0
+    for number in range(2_000):
+        asked = Asked(f"adapter-{number % 50}" if kind == "adapters" else "")
+        while len(running) >= num_at_once:
+            running.sort(key=lambda each: each[0])
+            now_s, replica, ended = running.pop(0)
+            balancer.given(replica, ended)
+        picked = send(balancer, asked)
+        assert picked is not None
+        running.append((now_s + (5.0 if picked == slow else 1.0), picked, asked))
+        counts[picked] += 1
+    for _, replica, ended in running:
+        balancer.given(replica, ended)
+    return counts
