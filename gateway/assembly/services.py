@@ -355,6 +355,7 @@ def _admin_services(
         ),
         passwords=passwords,
         store=lifecycle.store,
+        adapter_place=settings.engine.adapter_store,
         lifecycle=lifecycle,
         sources=settings.allowed_sources,
         authenticator=authenticator,

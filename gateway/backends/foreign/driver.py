@@ -5,7 +5,8 @@ A driver holds no connection and no state of a request but its `Reader`. It know
 
 from __future__ import annotations
 
-from typing import Literal, Protocol
+import re
+from typing import Literal, Protocol, runtime_checkable
 
 import msgspec
 
@@ -40,6 +41,8 @@ class ServerInfo(msgspec.Struct, frozen=True):
     """The number of choices that it computes at once, where it says so."""
     adapters: frozenset[str] | None = frozenset()
     """Digests of the adapters that it lists; None where it lists none, whatever it has."""
+    inputs: frozenset[str] = frozenset()
+    """The names of the inputs that its model takes, where models differ in that."""
     places: tuple[str, ...] = ()
     """The adapters by their number at the server, where requests name them so: the digest of each, "" for another."""
 
@@ -65,6 +68,14 @@ class Reader(Protocol):
         """
 
 
+@runtime_checkable
+class EndReader(Protocol):
+    """A `Reader` of a protocol in which a reply may end without an event that says so."""
+
+    def end(self) -> Event:
+        """Return what the end of the stream means, which has come whole."""
+
+
 class AdapterWay(Protocol):
     """The way in which one kind of server holds adapters. It names them by the digests of their contents."""
 
@@ -72,6 +83,9 @@ class AdapterWay(Protocol):
     """True where adapters are loaded and unloaded while the server runs."""
     takes_names: bool
     """True where requests name adapters, so that the server may answer an unknown name from the base in silence."""
+
+    missing: re.Pattern[str] | None
+    """The errors that say that the server does not have an adapter, where its status does not; None: 404 does."""
 
     async def load(self, server: Server, digest: str, within_s: float) -> None:
         """Load an adapter; one that is loaded already stays.

@@ -1,0 +1,275 @@
+"""Servers of another maker that an agent starts: as replicas of our own are, with a socket and a key of their own."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import ssl
+import sys
+from collections.abc import AsyncIterator, Iterator, Sequence
+from pathlib import Path
+
+import asyncpg
+import msgspec
+import pytest
+
+from adapters.ref import content_key
+from adapters.store import AdapterStore
+from engine.config import model_digest
+from engine.protocol import GenerateRequest, SamplingParams
+from gateway.backends.engine.model import EngineModel
+from gateway.backends.foreign.driver import ReplicaName
+from gateway.backends.generation import Generation
+from gateway.backends.pool import ManagedBackend
+from gateway.db.adapters.bases import register_base
+from gateway.db.organization.organizations import ensure_organization
+from gateway.db.pools import pools, revisions
+from gateway.db.pools.replicas import ReplicaRow, replace_replicas
+from gateway.domain.pools.addresses import key_file_of, socket_of
+from gateway.pools.foreign import ForeignServers
+from tests.adapters.folders import write_adapter
+from tests.gateway.agent import fake_llama_server
+from tests.gateway.agent.site import Host
+from tests.gateway.backends.foreign.backends import hear
+from tests.gateway.backends.foreign.backends import until as until_it_holds
+from tests.gateway.backends.scripted import ListSink
+from tests.installation.waiting import until
+
+SETTINGS = {"preloaded_adapters": "true", "num_slots": "1"}
+
+
+class Site:
+    """A host whose agent starts a fake of llama.cpp's server, and the pool of it."""
+
+    def __init__(self, host: Host, folder: Path) -> None:
+        self.host = host
+        self.folder = folder
+        """The folder of the server's model, and of what it says and is told."""
+
+    def fault(self, name: str) -> None:
+        """Let servers have a fault from now on; "" for none."""
+        (self.folder / "fault").write_text(name)
+
+    @property
+    def command(self) -> list[str]:
+        """The last command with which a server was started."""
+        return (self.folder / "command").read_text().split("\n")
+
+    async def pool(self, base: Path, *adapters: str, num_replicas: int = 1) -> pools.PoolRow:
+        """Make a pool whose model is prepared, and whose servers are started with adapters of the store."""
+        async with self.host.database.transaction() as conn:
+            organization = await ensure_organization(conn, "default")
+            pool = await pools.create_pool(conn, organization.id, "tiny", num_replicas=num_replicas)
+            assert pool is not None
+            await self._add(conn, pool, base, adapters)
+        return pool
+
+    async def revision(self, pool: pools.PoolRow, base: Path, *adapters: str) -> None:
+        """Want another revision of the pool."""
+        async with self.host.database.transaction() as conn:
+            await pools.want_revision(conn, pool.id, await self._add(conn, pool, base, adapters))
+
+    async def _add(
+        self,
+        conn: asyncpg.pool.PoolConnectionProxy[asyncpg.Record],
+        pool: pools.PoolRow,
+        base: Path,
+        adapters: Sequence[str],
+    ) -> int:
+        model, digest = str(self.folder / "model.gguf"), model_digest(base)
+        made = await revisions.add_revision(conn, pool.id, model, SETTINGS, driver="llamacpp", starts_servers=True)
+        await register_base(conn, digest, "tiny")
+        await revisions.set_prepared(
+            conn,
+            pool.id,
+            made.revision,
+            folder=str(base),
+            base_digest=digest,
+            num_bytes=1 << 20,
+            adapters=adapters,
+        )
+        return made.revision
+
+    def pids(self) -> list[int]:
+        """Return the servers that live."""
+        found = []
+        for entry in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):
+                command = (entry / "cmdline").read_bytes()
+                state = (entry / "stat").read_text().rpartition(")")[2].split()[0]
+                if str(self.folder).encode() in command and state != "Z":
+                    found.append(int(entry.name))
+        return sorted(found)
+
+    def close(self) -> None:
+        for pid in self.pids():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+
+@pytest.fixture
+def site(host: Host, tmp_path: Path) -> Iterator[Site]:
+    program = tmp_path / "llama-server"
+    program.write_text(f'#!/bin/sh\nexec {sys.executable} {fake_llama_server.__file__} "$@"\n')
+    program.chmod(0o755)
+    (tmp_path / "model.gguf").write_bytes(b"GGUF")
+    host.variables["LORIKEET_LLAMA_SERVER"] = str(program)
+    site = Site(host, tmp_path)
+    yield site
+    host.close()
+    site.close()
+
+
+@contextlib.asynccontextmanager
+async def connected(replica: ReplicaRow, base: Path) -> AsyncIterator[tuple[ManagedBackend, ListSink]]:
+    """Give the backend of a replica as a gateway makes it."""
+
+    async def no_key(pool_id: str) -> str:
+        raise AssertionError("the pool has no key: the server of each start has its own")
+
+    def no_address(allows_private: bool) -> object:
+        return no_key
+
+    sink = ListSink()
+    servers = ForeignServers(sink, no_key, no_address, ssl.create_default_context)  # type: ignore[arg-type]
+    revision = msgspec.convert(
+        {"pool_id": replica.pool_id, "revision": 1, "model": "", "settings": SETTINGS, "folder": str(base)}
+        | {"base_digest": "d", "allow_unfit_adapters": False, "num_bytes": 0, "state": "prepared", "why": ""}
+        | {"created_at": replica.since, "changed_at": replica.since, "driver": "llamacpp"}
+        | {"starts_servers": True, "adapters": []},
+        revisions.RevisionRow,
+    )
+    assert replica.address is not None
+    backend = servers.connect(replica.address, revision, EngineModel.load(base), ReplicaName("tiny", replica.id))
+    backend.start()
+    try:
+        await until_it_holds(lambda: backend.health().ready)
+        yield backend, sink
+    finally:
+        await backend.stop()
+
+
+def asking(prompt: list[int], adapter: str = "", max_tokens: int = 4) -> Generation:
+    sampling = SamplingParams(max_tokens, temperature=0.0)
+    return Generation(GenerateRequest("req_1", prompt, sampling, "tenant", adapter=adapter, meter=b"tag"))
+
+
+def key_of(socket: str) -> str:
+    """Return the key beside a socket; "" where there is none."""
+    path = Path(key_file_of(socket))
+    return path.read_text().strip() if path.exists() else ""
+
+
+def modes(socket: str) -> tuple[int, int]:
+    """Return the modes of a key's file, and of its folder."""
+    path = Path(key_file_of(socket))
+    return path.stat().st_mode & 0o777, path.parent.stat().st_mode & 0o777
+
+
+async def test_a_server_is_started_with_its_adapters_and_a_key_that_only_files_have(site: Site, tmp_path: Path) -> None:
+    base = site.host.model()
+    store = AdapterStore(site.host.data_dir / "adapters")
+    digest = store.add(write_adapter(tmp_path / "peft"))
+    pool = await site.pool(base, digest, "0" * 64)
+    agent = site.host.agent()
+    [row] = await site.host.ready()
+    socket = socket_of(str(row.address))
+    assert socket is not None
+    key = key_of(socket)
+    assert modes(socket) == (0o600, 0o700)
+    assert key not in " ".join(site.command)
+    assert [Path(each).stem for each in site.command if each.endswith(f"{digest}.gguf")] == [digest]
+    assert "0" * 64 not in " ".join(site.command), "one that the store does not have is left out"
+    async with connected(row, base) as (backend, _):
+        assert (await hear(backend, asking([1, 2, 3]))).text == "base"
+        assert (await hear(backend, asking([1, 2, 3], content_key("tenant", digest)))).text == digest
+
+    # the agent dies, and another one finds the server serving
+    pids = site.pids()
+    agent.kill()
+    site.host.agent()
+    await until(lambda: site.host.has_generation(2))
+    [after] = await site.host.ready()
+    assert (after.id, after.generation, site.pids()) == (row.id, 1, pids)
+
+    # the server dies, and is started anew with another key
+    os.kill(pids[0], signal.SIGKILL)
+
+    async def restarted() -> bool:
+        return [each.generation for each in await site.host.replicas("ready")] == [2]
+
+    await until(restarted, site.host.log)
+    assert not key_of(socket), "the files of the first start are gone"
+    [row] = await site.host.ready()
+    assert key_of(str(socket_of(str(row.address)))) not in ("", key)
+
+    # another set of adapters is another revision, whose server takes the place of this one
+    await site.revision(pool, base)
+    [changed] = await site.host.ready(revision=2)
+    assert changed.id != row.id
+    assert "--lora" not in site.command
+    await until(lambda: as_answer(len(site.pids()) == 1), site.host.log)
+
+
+async def test_a_request_that_runs_holds_a_server_that_drains(site: Site) -> None:
+    site.host.variables["LORIKEET_REPLICA_DRAIN_SECONDS"] = "60"
+    await site.pool(site.host.model())
+    site.host.agent()
+    [row] = await site.host.ready()
+    site.fault("busy")
+    async with site.host.database.acquire() as conn:
+        await replace_replicas(conn, [row.id])
+
+    async def is_replaced() -> bool:
+        return [each.id != row.id for each in await site.host.replicas("ready")] == [True]
+
+    await until(is_replaced, site.host.log)
+    assert [each.id for each in await site.host.replicas("draining")] == [row.id]
+    await asyncio.sleep(3.0)  # longer than an idle one is given
+    assert len(site.pids()) == 2
+    site.fault("")
+    await until(lambda: as_answer(len(site.pids()) == 1), site.host.log)
+
+
+@pytest.mark.parametrize(
+    ("fault", "why"),
+    [
+        ("crash", "its process ended (code 1): error: no such device"),
+        ("mute", "its engine did not answer within 1 s of its start (LORIKEET_REPLICA_START_SECONDS)"),
+        ("short", "it gave 3 tokens where 4 were asked for"),
+    ],
+)
+async def test_a_server_that_fails_again_and_again_waits_longer_and_says_why(site: Site, fault: str, why: str) -> None:
+    site.host.variables["LORIKEET_REPLICA_START_SECONDS"] = "1"
+    site.fault(fault)
+    await site.pool(site.host.model())
+    site.host.agent()
+
+    async def twice() -> bool:
+        return any(each.num_failures >= 2 and each.state == "failed" for each in await site.host.replicas())
+
+    await until(twice, site.host.log)
+    [row] = await site.host.replicas()
+    assert row.why == why
+    assert row.retry_at is not None and (row.retry_at - row.since).total_seconds() >= 1
+    assert (site.host.data_dir / "log" / f"engine-{row.id}.log").exists()
+    assert not site.pids()
+
+
+async def test_a_host_without_the_program_gets_no_server(site: Site) -> None:
+    site.host.variables["LORIKEET_LLAMA_SERVER"] = "/nowhere/llama-server"
+    await site.pool(site.host.model())
+    site.host.agent()
+
+    async def is_refused() -> bool:
+        served = await site.host.served()
+        return served is not None and "has no program of 'llamacpp'" in served.revisions[1].why
+
+    await until(is_refused, site.host.log)
+    assert await site.host.replicas() == []
+
+
+async def as_answer(value: bool) -> bool:
+    return value
