@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from adapters.ref import digest_of
 from gateway.backends.base import Feature
-from gateway.backends.foreign.driver import MAX_CHOICES, Framing, Pooled, Reader, Request, ServerInfo
+from gateway.backends.foreign.driver import MAX_CHOICES, AdapterWay, Framing, Pooled, Reader, Request, ServerInfo
 from gateway.backends.foreign.drivers.openai import OpenAIDriver
 from gateway.backends.foreign.drivers.openai_chunks import Usage as ChunkUsage
 from gateway.backends.foreign.drivers.openai_chunks import finish_of, reported_usage
@@ -68,7 +68,8 @@ class VllmDriver:
         self.takes_ids = pooled.has_tokenizer
         """True where token ids go in and come out."""
         self._vocab_size = pooled.model.capabilities.vocab_size
-        self.adapters = VllmAdapters(pooled.settings) if pooled.settings.adapter_folder else None
+        self._adapters = VllmAdapters(pooled.settings) if pooled.settings.adapter_folder else None
+        self.adapters: AdapterWay | None = self._adapters
         self._chat = OpenAIDriver(pooled)
 
     def features(self) -> frozenset[Feature]:
@@ -98,7 +99,7 @@ class VllmDriver:
     async def inspect(self, server: Server, within_s: float) -> ServerInfo:
         reply = await server.whole("GET", "/v1/models", within_s=within_s)
         info = self._chat.info_of(reply)
-        return info if self.adapters is None else replace(info, adapters=self.adapters.adapters_in(reply.body))
+        return info if self._adapters is None else replace(info, adapters=self._adapters.adapters_in(reply.body))
 
 
 class IdReader:
