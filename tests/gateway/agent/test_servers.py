@@ -3,110 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import signal
-import ssl
 import sys
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
-import asyncpg
-import msgspec
 import pytest
 
 from adapters.ref import content_key
 from adapters.store import AdapterStore
-from engine.config import model_digest
-from engine.protocol import GenerateRequest, SamplingParams
-from gateway.backends.engine.model import EngineModel
-from gateway.backends.foreign.driver import ReplicaName
-from gateway.backends.generation import Generation
-from gateway.backends.pool import ManagedBackend
-from gateway.db.adapters.bases import register_base
-from gateway.db.organization.organizations import ensure_organization
-from gateway.db.pools import pools, revisions
-from gateway.db.pools.replicas import ReplicaRow, replace_replicas
+from gateway.db.pools.replicas import replace_replicas
 from gateway.domain.pools.addresses import key_file_of, socket_of
-from gateway.pools.foreign import ForeignServers
 from tests.adapters.folders import write_adapter
 from tests.gateway.agent import fake_llama_server
+from tests.gateway.agent.server_site import Site, asking, connected
 from tests.gateway.agent.site import Host
 from tests.gateway.backends.foreign.backends import hear
-from tests.gateway.backends.foreign.backends import until as until_it_holds
-from tests.gateway.backends.scripted import ListSink
 from tests.installation.waiting import until
 
 SETTINGS = {"preloaded_adapters": "true", "num_slots": "1"}
-
-
-class Site:
-    """A host whose agent starts a fake of llama.cpp's server, and the pool of it."""
-
-    def __init__(self, host: Host, folder: Path) -> None:
-        self.host = host
-        self.folder = folder
-        """The folder of the server's model, and of what it says and is told."""
-
-    def fault(self, name: str) -> None:
-        """Let servers have a fault from now on; "" for none."""
-        (self.folder / "fault").write_text(name)
-
-    @property
-    def command(self) -> list[str]:
-        """The last command with which a server was started."""
-        return (self.folder / "command").read_text().split("\n")
-
-    async def pool(self, base: Path, *adapters: str, num_replicas: int = 1) -> pools.PoolRow:
-        """Make a pool whose model is prepared, and whose servers are started with adapters of the store."""
-        async with self.host.database.transaction() as conn:
-            organization = await ensure_organization(conn, "default")
-            pool = await pools.create_pool(conn, organization.id, "tiny", num_replicas=num_replicas)
-            assert pool is not None
-            await self._add(conn, pool, base, adapters)
-        return pool
-
-    async def revision(self, pool: pools.PoolRow, base: Path, *adapters: str) -> None:
-        """Want another revision of the pool."""
-        async with self.host.database.transaction() as conn:
-            await pools.want_revision(conn, pool.id, await self._add(conn, pool, base, adapters))
-
-    async def _add(
-        self,
-        conn: asyncpg.pool.PoolConnectionProxy[asyncpg.Record],
-        pool: pools.PoolRow,
-        base: Path,
-        adapters: Sequence[str],
-    ) -> int:
-        model, digest = str(self.folder / "model.gguf"), model_digest(base)
-        made = await revisions.add_revision(conn, pool.id, model, SETTINGS, driver="llamacpp", starts_servers=True)
-        await register_base(conn, digest, "tiny")
-        await revisions.set_prepared(
-            conn,
-            pool.id,
-            made.revision,
-            folder=str(base),
-            base_digest=digest,
-            num_bytes=1 << 20,
-            adapters=adapters,
-        )
-        return made.revision
-
-    def pids(self) -> list[int]:
-        """Return the servers that live."""
-        found = []
-        for entry in Path("/proc").glob("[0-9]*"):
-            with contextlib.suppress(OSError):
-                command = (entry / "cmdline").read_bytes()
-                state = (entry / "stat").read_text().rpartition(")")[2].split()[0]
-                if str(self.folder).encode() in command and state != "Z":
-                    found.append(int(entry.name))
-        return sorted(found)
-
-    def close(self) -> None:
-        for pid in self.pids():
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
 
 
 @pytest.fixture
@@ -116,44 +32,10 @@ def site(host: Host, tmp_path: Path) -> Iterator[Site]:
     program.chmod(0o755)
     (tmp_path / "model.gguf").write_bytes(b"GGUF")
     host.variables["LORIKEET_LLAMA_SERVER"] = str(program)
-    site = Site(host, tmp_path)
+    site = Site(host, tmp_path, str(tmp_path / "model.gguf"), "llamacpp", SETTINGS)
     yield site
     host.close()
     site.close()
-
-
-@contextlib.asynccontextmanager
-async def connected(replica: ReplicaRow, base: Path) -> AsyncIterator[tuple[ManagedBackend, ListSink]]:
-    """Give the backend of a replica as a gateway makes it."""
-
-    async def no_key(pool_id: str) -> str:
-        raise AssertionError("the pool has no key: the server of each start has its own")
-
-    def no_address(allows_private: bool) -> object:
-        return no_key
-
-    sink = ListSink()
-    servers = ForeignServers(sink, no_key, no_address, ssl.create_default_context)  # type: ignore[arg-type]
-    revision = msgspec.convert(
-        {"pool_id": replica.pool_id, "revision": 1, "model": "", "settings": SETTINGS, "folder": str(base)}
-        | {"base_digest": "d", "allow_unfit_adapters": False, "num_bytes": 0, "state": "prepared", "why": ""}
-        | {"created_at": replica.since, "changed_at": replica.since, "driver": "llamacpp"}
-        | {"starts_servers": True, "adapters": []},
-        revisions.RevisionRow,
-    )
-    assert replica.address is not None
-    backend = servers.connect(replica.address, revision, EngineModel.load(base), ReplicaName("tiny", replica.id))
-    backend.start()
-    try:
-        await until_it_holds(lambda: backend.health().ready)
-        yield backend, sink
-    finally:
-        await backend.stop()
-
-
-def asking(prompt: list[int], adapter: str = "", max_tokens: int = 4) -> Generation:
-    sampling = SamplingParams(max_tokens, temperature=0.0)
-    return Generation(GenerateRequest("req_1", prompt, sampling, "tenant", adapter=adapter, meter=b"tag"))
 
 
 def key_of(socket: str) -> str:
@@ -182,7 +64,7 @@ async def test_a_server_is_started_with_its_adapters_and_a_key_that_only_files_h
     assert key not in " ".join(site.command)
     assert [Path(each).stem for each in site.command if each.endswith(f"{digest}.gguf")] == [digest]
     assert "0" * 64 not in " ".join(site.command), "one that the store does not have is left out"
-    async with connected(row, base) as (backend, _):
+    async with connected(site, row, base) as (backend, _):
         assert (await hear(backend, asking([1, 2, 3]))).text == "base"
         assert (await hear(backend, asking([1, 2, 3], content_key("tenant", digest)))).text == digest
 
