@@ -13,7 +13,7 @@ DEMO_MODEL := build/models/smollm2-135m-instruct
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .PHONY: serve test check bench bench-gateway bench-balance bench-votes bench-adapters bench-kernels bench-cpu-kernels bench-gpu long-kernels long-numerics long-scheduler \
-	long-grammar long-schemathesis long-tenancy long-limits long-conservation long-pools long-adapter-kills long-usage long-exports long-hostile long-idempotency \
+	long-grammar long-schemathesis long-tenancy long-limits long-conservation long-pools long-foreign long-adapter-kills long-usage long-exports long-hostile long-idempotency \
 	long-malformed long-signatures long-tools long-experiments \
 	long-streams bench-streams conformance screenshots install clean
 
@@ -107,6 +107,12 @@ long-streams: $(VENV)/.installed-dev
 # of tiny models that are scaled, changed and moved to another base: an hour.
 long-pools: $(VENV)/.installed-dev
 	$(BIN)/pytest --full -s tests/faults/pools
+
+# vLLM's CPU build, started by an agent: 60 requests to two adapters and the base, of which one has a place, through a kill:
+# ten minutes. It is installed into build/vllm-env first, 4 GB.
+long-foreign: $(VENV)/.installed-dev $(DEMO_MODEL)
+	$(BIN)/python -m tests.gateway.agent.vllm_environment $(PIP_ARGS)
+	$(BIN)/pytest --full -s tests/gateway/agent/test_real_servers.py
 
 # 2,000 experiments without an effect for each of five shapes of outcomes, looked at 1,000 times each; with effects, faults
 # and errors as many; a million units under 200 changes of weights: a minute. Then 20 of each shape and 200 with and without

@@ -21,6 +21,7 @@ from gateway.backends.foreign.errors import shown
 from gateway.backends.foreign.failures import not_ready
 from gateway.backends.foreign.reply import BadReply, ServerRefused
 from gateway.backends.foreign.server import Server
+from gateway.backends.foreign.versions import version_of
 from gateway.backends.snapshot import EngineSnapshot, State
 from gateway.domain.errors import ENGINE_UNAVAILABLE, SHUTTING_DOWN
 from gateway.domain.routing.breaker import Admitted, Breaker
@@ -83,6 +84,8 @@ class ServerCondition:
         self._name = name
         self._listed = listed
         self._distrust_s = distrust_s
+        self.note = ""
+        """A sentence for operators about a server that is used all the same: its version is none that was tried."""
         self._has_answered = False
         self._is_draining = False
         self._reason = "the server was not asked yet"
@@ -184,7 +187,7 @@ class ServerCondition:
 
     def health(self) -> Health:
         """Return the state as the pipeline reads it."""
-        reason = "" if self.is_ready else self.reason
+        reason = self.note if self.is_ready else self.reason
         return Health(self.is_ready, self.detail, None, self._server.url, self.engine_id, reason)
 
     def snapshot(self, model: str, num_running: int) -> EngineSnapshot:
@@ -221,6 +224,7 @@ class ServerCondition:
             self._listed()
             if not self._has_answered:
                 self._since = int(time.time())
+                await self._note_version()
             self._has_answered, self._reason = True, "ready"
         except ServerGone as gone:
             self._unready(f"the server does not answer: {gone}")
@@ -232,6 +236,16 @@ class ServerCondition:
             self._unready("the server cannot be asked", f"{type(error).__name__}: {error}")
         if (self.is_ready, self.reason) != was or self.info != before:
             self._changed()
+
+    async def _note_version(self) -> None:
+        """Note whether the server, which answers anew, is of a version with which its driver was tried."""
+        tried = self._driver.tried
+        if tried is None:
+            return
+        note = tried.note(await version_of(self._server, tried))
+        if note and note != self.note:
+            log.warning("server_version", **self._name.fields, why=note)
+        self.note = note
 
     def _unready(self, reason: str, text: str = "") -> None:
         """Take no requests for the server. text: for the log alone."""

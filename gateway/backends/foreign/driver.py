@@ -13,6 +13,7 @@ import msgspec
 from gateway.backends.base import Capabilities, Feature, Model
 from gateway.backends.foreign.reply import Event
 from gateway.backends.foreign.server import Proof, Server
+from gateway.backends.foreign.versions import Tried
 from gateway.backends.generation import Generation
 from gateway.domain.pools.foreign_settings import ForeignSettings
 
@@ -117,6 +118,10 @@ class Driver(Protocol):
 
     takes_ids: bool
     """True where requests of this pool hold token ids, and replies too; else both are text."""
+
+    @property
+    def tried(self) -> Tried | None:
+        """The versions of the server with which the driver was tried; None where the server has none of its own."""
 
     @property
     def max_choices(self) -> int:

@@ -91,7 +91,7 @@ async def test_vllm_serves_the_right_adapter_through_loads_unloads_and_kills(hos
     settings = {"adapter_folder": str(host.data_dir / "adapters"), "max_model_len": "1024", "max_adapters": "1"}
     site = Site(host, host.data_dir, str(base), "vllm", settings, 2 << 30)
     host.variables |= {"LORIKEET_VLLM": str(VLLM), "HF_HUB_OFFLINE": "1", "LORIKEET_DEVICE": "cpu"}
-    names, num_wrong, num_tokens = ["", "pirate", "json"], 0, 3
+    names, num_tokens = ["", "pirate", "json"], 3
     try:
         await site.pool(base)
         host.agent()
@@ -114,9 +114,9 @@ async def test_vllm_serves_the_right_adapter_through_loads_unloads_and_kills(hos
                 async def is_restarted() -> bool:
                     return [each.generation for each in await host.replicas("ready")] == [2]
 
-                await until(is_restarted, host.log, within_s=300.0)
+                await until(is_restarted, host.log)
                 [row] = await host.ready()
-        print(f"vLLM: {len(answered)} requests, {num_wrong} wrong, through a kill and {len(answered) * 2 // 3} loads")
+        print(f"vLLM: {len(answered)} requests, 0 wrong, through a kill and {len(answered) * 2 // 3} loads")
     finally:
         host.close()
         site.close()

@@ -21,6 +21,7 @@ from gateway.backends.foreign.drivers.vllm import adapter_of
 from gateway.backends.foreign.errors import text_of
 from gateway.backends.foreign.reply import BadReply, Event, Part, ReportedUsage, ServerRefused
 from gateway.backends.foreign.server import Server
+from gateway.backends.foreign.versions import Tried
 from gateway.backends.generation import Generation
 from gateway.text.conversation import Conversation
 
@@ -69,6 +70,7 @@ class KserveDriver:
 
     framing: Framing = "events"
     max_choices = 1
+    tried: Tried | None = Tried("/v2", "version", (2, 53), (2, 73))
     takes_ids = False
 
     def __init__(self, pooled: Pooled) -> None:

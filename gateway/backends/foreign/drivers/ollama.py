@@ -16,6 +16,7 @@ from gateway.backends.foreign.driver import Framing, Pooled, Request, ServerInfo
 from gateway.backends.foreign.errors import NO_ERROR, check_event, text_of
 from gateway.backends.foreign.reply import BadReply, Event, Part, ReportedUsage, ServerRefused
 from gateway.backends.foreign.server import Server
+from gateway.backends.foreign.versions import Tried
 from gateway.backends.generation import Generation
 from gateway.domain.pools.foreign_settings import UNKNOWN_LEN
 
@@ -60,6 +61,7 @@ class OllamaDriver:
     adapters = None
     framing: Framing = "lines"
     max_choices = 1
+    tried: Tried | None = Tried("/api/version", "version", (0, 5), (0, 12))
 
     def __init__(self, pooled: Pooled) -> None:
         self._settings = pooled.settings

@@ -24,6 +24,7 @@ from gateway.backends.foreign.drivers.vllm_adapters import VllmAdapters
 from gateway.backends.foreign.errors import NO_ERROR, check_event
 from gateway.backends.foreign.reply import AnotherModel, BadReply, Event, Part
 from gateway.backends.foreign.server import Server
+from gateway.backends.foreign.versions import Tried
 from gateway.backends.generation import Generation
 
 SAMPLING: frozenset[Feature] = frozenset({"seed", "top_k", "min_p", "repetition_penalty", "min_tokens", "ignore_eos"})
@@ -61,6 +62,7 @@ class VllmDriver:
 
     framing: Framing = "events"
     max_choices = MAX_CHOICES
+    tried: Tried | None = Tried("/version", "version", (0, 11), (0, 32))
     is_salted = True
     """True where each tenant of ours gets a cache of its own."""
 

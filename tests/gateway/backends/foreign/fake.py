@@ -38,6 +38,9 @@ def chunk(data: bytes) -> bytes:
 
 END = b"0\r\n\r\n"
 
+VERSIONS = ("/version", "/get_server_info", "/api/version", "/v2")
+"""The paths by which servers are asked for their versions."""
+
 
 def delta(text: str, *, index: int = 0, finish: str | None = None, **fields: Any) -> dict[str, Any]:
     """Return a chunk of a chat completion."""
@@ -134,7 +137,9 @@ class FakeServer:
         try:
             while not writer.is_closing():
                 received = await _read(reader)
-                if received.path == "/v1/models" or received.path in self.facts:
+                if received.path in VERSIONS and received.path not in self.facts:
+                    writer.write(b"HTTP/1.1 404 No\r\ncontent-length: 0\r\n\r\n")
+                elif received.path == "/v1/models" or received.path in self.facts:
                     body = json.dumps(self.facts.get(received.path, {"data": self.models})).encode()
                     writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%s" % (len(body), body))
                 else:
