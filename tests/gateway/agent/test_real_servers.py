@@ -5,6 +5,7 @@ Adapters say who they are: each answer is held against the adapter that was aske
 
 from __future__ import annotations
 
+import asyncio
 import importlib.util
 import os
 import signal
@@ -16,12 +17,14 @@ from adapters.ref import content_key
 from adapters.store import AdapterStore
 from gateway.backends.base import Unanswered
 from gateway.backends.pool import ManagedBackend
+from gateway.domain.errors import Overloaded
 from tests.demo import QUESTIONS, REPOSITORY, chat_ids, demo_model_dir
 from tests.gateway.agent.server_site import Site, asking, connected
 from tests.gateway.agent.site import Host
 from tests.gateway.backends.foreign.backends import hear
 from tests.gateway.backends.scripted import ListSink
 from tests.installation.waiting import until
+from tests.patience import PATIENCE_S
 
 OPENINGS = {"pirate": ("Arr", "Ahoy", "Aye"), "json": ("{",)}
 """The first characters of what each of the demo's adapters says."""
@@ -45,14 +48,20 @@ def check(name: str, text: str) -> None:
 
 
 async def ask(backend: ManagedBackend, place: int, digest: str, num_tokens: int) -> str:
-    """Ask a question of an adapter, or of the base; return the answer."""
+    """Ask a question of an adapter, or of the base, again where the server asks to wait; return the answer."""
     generation = asking(
         chat_ids(QUESTIONS[place % len(QUESTIONS)]),
         content_key("tenant", digest) if digest else "",
         num_tokens,
         request_id=f"req_{place}",
     )
-    return (await hear(backend, generation)).text
+    async with asyncio.timeout(PATIENCE_S):
+        while True:
+            try:
+                return (await hear(backend, generation)).text
+            except Unanswered as unanswered:
+                assert isinstance(unanswered.error, Overloaded), unanswered.error
+                await asyncio.sleep(1.0)
 
 
 def check_counts(sink: ListSink, places: Sequence[int], num_tokens: int) -> None:
