@@ -165,6 +165,7 @@ async def running_services(settings: Settings, *, model_dir: Path, dsn: str) -> 
                 backend_keys.key,
                 lambda allow_private: Guard.of(allow_private=allow_private).address_of,
                 trusted_authorities,
+                lambda digest: lifecycle.store.reading(digest),
             ).connect,
         )
         authenticator.changes.subscribe(pools.changed)

@@ -12,7 +12,7 @@ import msgspec
 from gateway.backends.base import Model
 from gateway.backends.foreign.backend import ForeignBackend
 from gateway.backends.foreign.connection import ServerGone
-from gateway.backends.foreign.driver import Pooled, ReplicaName
+from gateway.backends.foreign.driver import Content, Pooled, ReplicaName
 from gateway.backends.foreign.drivers import driver_of
 from gateway.backends.foreign.model import OpaqueModel
 from gateway.backends.foreign.server import Server
@@ -39,20 +39,22 @@ class ForeignServers:
         key: Callable[[str], Awaitable[str]],
         address_of: Callable[[bool], AddressOf],
         tls: Callable[[], ssl.SSLContext],
+        content: Content | None = None,
     ) -> None:
         """key: returns the key of a pool's servers, by the pool's id. address_of: judges addresses, private ones as its
-        argument says. tls: gives the authorities that are trusted."""
+        argument says. tls: gives the authorities that are trusted. content: reads the adapter store."""
         self._sink = sink
         self._key = key
         self._address_of = address_of
         self._tls = tls
+        self._content = content
 
     def connect(self, url: str, row: RevisionRow, model: Model, name: ReplicaName) -> ManagedBackend:
         """Return the backend of the server at a URL, not started. name: of the replica that it is."""
         settings, socket = parse_foreign_settings(row.settings), socket_of(url)
         if socket is not None:
             settings = msgspec.structs.replace(settings, health_seconds=min(settings.health_seconds, SOON_S))
-        pooled = Pooled(model, settings, has_tokenizer=not isinstance(model, OpaqueModel))
+        pooled = Pooled(model, settings, has_tokenizer=not isinstance(model, OpaqueModel), content=self._content)
         server = Server(
             url, judged_by(self._address_of(settings.allow_private)), self._tls, connect_s=settings.connect_seconds
         )

@@ -6,6 +6,9 @@ A driver holds no connection and no state of a request but its `Reader`. It know
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import Literal, Protocol, runtime_checkable
 
 import msgspec
@@ -152,6 +155,12 @@ class Driver(Protocol):
         """
 
 
+Content = Callable[[str], AbstractContextManager[Path]]
+"""Gives the folder of an adapter's content by its digest, as `AdapterStore.reading`.
+
+Raises AdapterRejected, StoreFailure or OSError: where the store does not have it, or cannot be read."""
+
+
 class Pooled(msgspec.Struct, frozen=True):
     """A revision of a pool, as far as its driver needs it."""
 
@@ -159,6 +168,8 @@ class Pooled(msgspec.Struct, frozen=True):
     settings: ForeignSettings
     has_tokenizer: bool
     """True where the model's tokenizer is known here."""
+    content: Content | None = None
+    """The adapter store, for servers that adapters are sent to."""
 
 
 def capabilities_of(pooled: Pooled, driver: Driver, info: ServerInfo | None) -> Capabilities:

@@ -15,6 +15,9 @@ DRIVERS: tuple[Driver, ...] = get_args(Driver)
 LOADING: frozenset[Driver] = frozenset({"vllm", "sglang"})
 """Drivers whose servers load adapters when they are told to, from a folder that they see."""
 
+UPLOADING: frozenset[Driver] = frozenset({"ollama"})
+"""Drivers whose servers get adapters sent, and keep them."""
+
 PRELOADED: frozenset[Driver] = frozenset({"llamacpp", "kserve"})
 """Drivers whose servers have the adapters with which they were started, or that their operator gave them."""
 

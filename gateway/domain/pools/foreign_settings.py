@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Meta
 
 from engine.config.text import Field, fields_of
-from gateway.domain.pools.drivers import LOADING, OWN_DRIVER, PRELOADED, Driver
+from gateway.domain.pools.drivers import LOADING, OWN_DRIVER, PRELOADED, UPLOADING, Driver
 from gateway.domain.pools.settings import BadSetting
 
 MAX_URL_CHARS = 512
@@ -53,6 +53,9 @@ class ForeignSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ] = ""
     preloaded_adapters: Annotated[
         bool, Meta(description="Whether the adapters answer with which the servers were started.")
+    ] = False
+    upload_adapters: Annotated[
+        bool, Meta(description="Whether adapters are sent to the servers, which keep each as a model of its own.")
     ] = False
     max_adapters: Annotated[
         int, Meta(ge=1, le=10_000, description="Adapters that each gateway has loaded at one server at most.")
@@ -133,6 +136,7 @@ def check_adapter_settings(driver: Driver, model: str, settings: ForeignSettings
     for name, is_set, drivers in (
         ("adapter_folder", bool(folder), LOADING),
         ("preloaded_adapters", settings.preloaded_adapters, PRELOADED),
+        ("upload_adapters", settings.upload_adapters, UPLOADING),
     ):
         reason = ""
         if is_set and driver not in drivers:
@@ -141,6 +145,9 @@ def check_adapter_settings(driver: Driver, model: str, settings: ForeignSettings
             reason = "adapters belong to a base model: name it with 'model'"
         if reason:
             raise BadSetting(name, reason, f"{name}: {reason}")
+    if settings.upload_adapters and not settings.served_model:
+        reason = "adapters are made of a base model of the servers: name it with served_model"
+        raise BadSetting("upload_adapters", reason, f"upload_adapters: {reason}")
     if folder and not (folder.startswith("/") and folder.isprintable()):
         reason = "expected an absolute path on the servers"
         raise BadSetting("adapter_folder", reason, f"adapter_folder: {reason}")
@@ -185,7 +192,7 @@ def has_adapters(driver: Driver, settings: Mapping[str, str]) -> bool:
     if driver == OWN_DRIVER:
         return True
     parsed = parse_foreign_settings(settings)
-    return bool(parsed.adapter_folder) or parsed.preloaded_adapters
+    return bool(parsed.adapter_folder) or parsed.preloaded_adapters or parsed.upload_adapters
 
 
 def check_server_url(url: str) -> str:

@@ -18,6 +18,8 @@ class Received(msgspec.Struct, frozen=True):
     path: str
     headers: dict[str, str]
     body: dict[str, Any]
+    data: bytes = b""
+    """The body as it came."""
 
 
 Answer = Callable[[Received, asyncio.StreamWriter], Awaitable[None]]
@@ -162,7 +164,8 @@ async def _read(reader: asyncio.StreamReader) -> Received:
     method, path, _ = first.split(" ")
     headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in lines)}
     body = await reader.readexactly(int(headers.get("content-length", 0)))
-    return Received(method, path, headers, json.loads(body) if body else {})
+    is_json = body.startswith(b"{") and not path.startswith("/api/blobs/")
+    return Received(method, path, headers, json.loads(body) if is_json else {}, body)
 
 
 @asynccontextmanager
