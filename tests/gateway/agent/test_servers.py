@@ -115,29 +115,37 @@ async def test_a_request_that_runs_holds_a_server_that_drains(site: Site) -> Non
     await until(lambda: as_answer(len(site.pids()) == 1), site.host.log)
 
 
-@pytest.mark.parametrize(
-    ("fault", "why"),
-    [
-        ("crash", "its process ended (code 1): error: no such device"),
-        ("mute", "its engine did not answer within 1 s of its start (LORIKEET_REPLICA_START_SECONDS)"),
-        ("short", "it gave 3 tokens where 4 were asked for"),
-    ],
-)
-async def test_a_server_that_fails_again_and_again_waits_longer_and_says_why(site: Site, fault: str, why: str) -> None:
+FAULTS = {
+    "crash": "its process ended (code 1): error: no such device",
+    "mute": "its engine did not answer within 1 s of its start (LORIKEET_REPLICA_START_SECONDS)",
+    "short": "it gave 3 tokens where 4 were asked for",
+}
+
+
+async def test_a_server_that_fails_again_and_again_waits_longer_and_says_why(site: Site) -> None:
     site.host.variables["LORIKEET_REPLICA_START_SECONDS"] = "1"
-    site.fault(fault)
+    site.fault("crash")
     await site.pool(site.host.model())
     site.host.agent()
+    num_failures, pauses_s = 0, list[float]()
+    for fault, why in FAULTS.items():
+        site.fault(fault)
 
-    async def twice() -> bool:
-        return any(each.num_failures >= 2 and each.state == "failed" for each in await site.host.replicas())
+        async def has_failed(why: str = why, more_than: int = num_failures) -> bool:
+            [row] = await site.host.replicas() or [None]  # type: ignore[list-item]
+            return row is not None and row.state == "failed" and row.why == why and row.num_failures > more_than
 
-    await until(twice, site.host.log)
-    [row] = await site.host.replicas()
-    assert row.why == why
-    assert row.retry_at is not None and (row.retry_at - row.since).total_seconds() >= 1
+        await until(has_failed, site.host.log)
+        [row] = await site.host.replicas()
+        num_failures = row.num_failures
+        assert row.retry_at is not None
+        pauses_s.append((row.retry_at - row.since).total_seconds())
+    assert pauses_s == sorted(pauses_s) and pauses_s[-1] > 1
     assert (site.host.data_dir / "log" / f"engine-{row.id}.log").exists()
-    assert not site.pids()
+    site.fault("")
+    assert [each.generation > num_failures for each in await site.host.ready()] == [True], (
+        "it is tried until it is well"
+    )
 
 
 async def test_a_host_without_the_program_gets_no_server(site: Site) -> None:
