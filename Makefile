@@ -109,10 +109,12 @@ long-pools: $(VENV)/.installed-dev
 	$(BIN)/pytest --full -s tests/faults/pools
 
 # vLLM's CPU build, started by an agent: 60 requests to two adapters and the base, of which one has a place, through a kill:
-# ten minutes. It is installed into build/vllm-env first, 4 GB.
+# ten minutes. Then NVIDIA's Triton, with models that stand in for its vLLM backend and TensorRT-LLM. Both are installed into
+# build/ first, 4 GB.
 long-foreign: $(VENV)/.installed-dev $(DEMO_MODEL)
 	$(BIN)/python -m tests.gateway.agent.vllm_environment $(PIP_ARGS)
-	$(BIN)/pytest --full -s tests/gateway/agent/test_real_servers.py
+	$(BIN)/python -m tests.gateway.backends.foreign.triton_environment $(PIP_ARGS)
+	$(BIN)/pytest --full -s tests/gateway/agent/test_real_servers.py tests/gateway/backends/foreign/test_triton.py
 
 # 2,000 experiments without an effect for each of five shapes of outcomes, looked at 1,000 times each; with effects, faults
 # and errors as many; a million units under 200 changes of weights: a minute. Then 20 of each shape and 200 with and without

@@ -64,7 +64,7 @@ class PoolAdapterController(Controller):
 
     @get("/{pool_id:str}/adapters", opt=needs("pools.read"))
     async def get_pool_adapters(self, pool_id: FromPath[str], services: Services, caller: Caller) -> PoolAdapters:
-        """Show the adapters that the servers of a pool were started with, and those that wait for a start."""
+        """Show the adapters that the servers of a pool were started with, and the adapters that wait for a start."""
         async with services.database.acquire() as conn:
             found = await list_at_once(conn, caller.organization_id, pool_id)
             return await _wire(conn, _only(found, pool_id))

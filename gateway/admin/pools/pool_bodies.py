@@ -59,8 +59,8 @@ class CreatePool(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     and may be left out: the server gets text then, and prompts are bounded by their bytes."""
     engine: Driver = OWN_DRIVER
     """The servers behind the pool: `lorikeet` for engines of Lorikeet, which agents start, or the name of a driver for
-    servers of another maker, which run already at `urls`. Those of `llamacpp` and `vllm` are started by agents where no
-    `urls` are given."""
+    servers of another maker, which run already at `urls`. Servers of `llamacpp` and `vllm` are started by agents where
+    no `urls` are given."""
     urls: Urls = ()
     """Addresses of the servers, with an `engine` of another maker: `http://` or `https://`, each a replica."""
     settings: Settings = {}

@@ -49,7 +49,7 @@ def add_servers(parser: argparse.ArgumentParser, *, can_choose: bool) -> None:
             choices=DRIVERS,
             default=OWN_DRIVER,
             help="servers behind the pool: engines of Lorikeet (the default), or a driver for servers of another "
-            "maker, which run already at --url; agents start those of llamacpp and vllm where no --url is given",
+            "maker, which run already at --url; agents start servers of llamacpp and vllm where no --url is given",
         )
     parser.add_argument(
         "--url",

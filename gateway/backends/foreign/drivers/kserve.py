@@ -1,4 +1,4 @@
-"""Triton (24.12 and later), by the generate extension of the Open Inference Protocol v2: text in, text out.
+"""Triton (24.10 and later), by the generate extension of the Open Inference Protocol v2: text in, text out.
 
 Its model is one of Triton's vLLM backend, or the ensemble or BLS model of TensorRT-LLM: which of them, its inputs say.
 The protocol has no chat template: a conversation is written out as lines, unless it is a prompt of one text. vLLM's
@@ -70,7 +70,7 @@ class KserveDriver:
 
     framing: Framing = "events"
     max_choices = 1
-    tried: Tried | None = Tried("/v2", "version", (2, 53), (2, 73))
+    tried: Tried | None = Tried("/v2", "version", (2, 51), (2, 73))
     takes_ids = False
 
     def __init__(self, pooled: Pooled) -> None:
@@ -129,7 +129,7 @@ class StepReader:
 
     def __init__(self, generation: Generation) -> None:
         self._max_tokens = generation.request.sampling.max_tokens
-        self._likely_prompt_tokens = generation.likely_prompt_tokens
+        self._generation = generation
         self._num_tokens = 0
         self._num_events = 0
         self._says_why = False
@@ -150,7 +150,7 @@ class StepReader:
             self._says_why = True
             self._num_tokens += max(0, step.num_output_tokens)
             if self._num_tokens:
-                usage = ReportedUsage(step.num_input_tokens or self._likely_prompt_tokens, self._num_tokens)
+                usage = ReportedUsage(self._generation.prompt_tokens_by(step.num_input_tokens), self._num_tokens)
         if step.finish_reason in _UNFINISHED:
             return Event([Part(0, step.text_output)], usage)
         reason = _DONE.get(step.finish_reason)

@@ -129,7 +129,7 @@ class LineReader:
     """Reads the lines of one reply."""
 
     def __init__(self, generation: Generation) -> None:
-        self._likely_prompt_tokens = generation.likely_prompt_tokens
+        self._generation = generation
         self._adapter = adapter_of(generation)
 
     def read(self, data: bytes) -> Event:
@@ -149,7 +149,7 @@ class LineReader:
             raise BadReply("a choice ended for a reason that is not known")
         usage = None
         if line.eval_count is not None:
-            usage = ReportedUsage(line.prompt_eval_count or self._likely_prompt_tokens, line.eval_count)
+            usage = ReportedUsage(self._generation.prompt_tokens_by(line.prompt_eval_count), line.eval_count)
         return Event([Part(0, message.content, hidden, finish_reason=reason)], usage, is_end=True)
 
 

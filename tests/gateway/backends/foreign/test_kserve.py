@@ -52,8 +52,8 @@ class FakeTriton:
             error = f"LoRA {name} is not supported, we currently support []"
             if not self.is_vllm:
                 error = f"Executor failed: LoRA task {name} not found in cache. Please send LoRA weights with request"
-            data = json.dumps({"error": error}).encode()
-            writer.write(b"HTTP/1.1 500 X\r\ncontent-length: %d\r\n\r\n%s" % (len(data), data))
+            data = f"data: {json.dumps({'error': error})}\n\n".encode()  # an event, as Triton 2.51 sends it
+            writer.write(b"HTTP/1.1 400 X\r\ncontent-length: %d\r\n\r\n%s" % (len(data), data))
             return
         text = by_name.get(name, "base")
         step = {"model_name": "theirs", "text_output": text}
