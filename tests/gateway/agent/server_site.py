@@ -66,6 +66,17 @@ class Site:
             await self._add(conn, pool, base, adapters)
         return pool
 
+    async def unprepared_pool(self) -> pools.PoolRow:
+        """Make a pool whose model the agent prepares, and its servers' adapters with it."""
+        async with self.host.database.transaction() as conn:
+            organization = await ensure_organization(conn, "default")
+            pool = await pools.create_pool(conn, organization.id, "tiny", num_replicas=1)
+            assert pool is not None
+            await revisions.add_revision(
+                conn, pool.id, self._model, self.settings, driver=self._driver, starts_servers=True
+            )
+        return pool
+
     async def revision(self, pool: pools.PoolRow, base: Path, *adapters: str) -> None:
         """Want another revision of the pool."""
         async with self.host.database.transaction() as conn:

@@ -15,8 +15,13 @@ import pytest
 
 from adapters.ref import content_key
 from adapters.store import AdapterStore
+from engine.config import model_digest
 from gateway.backends.base import Unanswered
 from gateway.backends.pool import ManagedBackend
+from gateway.db.adapters.adapter_versions import put_adapter
+from gateway.db.adapters.bases import register_base
+from gateway.db.organization.organizations import ensure_organization
+from gateway.db.organization.projects import create_project
 from gateway.domain.errors import Overloaded
 from tests.demo import QUESTIONS, REPOSITORY, chat_ids, demo_model_dir
 from tests.gateway.agent.server_site import Site, asking, connected
@@ -76,9 +81,20 @@ def check_counts(sink: ListSink, places: Sequence[int], num_tokens: int) -> None
 @pytest.mark.skipif(importlib.util.find_spec("xllamacpp") is None, reason="llama.cpp's wheel is missing")
 async def test_llama_cpp_is_started_with_the_adapters_of_tenants(host: Host) -> None:
     digests, base = stored_adapters(host), demo_model_dir()
+    (host.data_dir / "models").mkdir()
+    (host.data_dir / "models" / base.name).symlink_to(base)  # which takes a minute to make
+    async with host.database.acquire() as conn:
+        await register_base(conn, model_digest(base), "demo")
+        organization = await ensure_organization(conn, "default")
+        project = await create_project(conn, organization.id, "acme")
+        assert project is not None
+        for name, digest in digests.items():
+            await put_adapter(
+                conn, project.id, name, base_digest=model_digest(base), digest=digest, rank=8, size_bytes=1
+            )
     site = Site(host, host.data_dir, "demo", "llamacpp", {"preloaded_adapters": "true", "num_slots": "2"}, 1 << 28)
     try:
-        await site.pool(base, *digests.values())
+        await site.unprepared_pool()
         host.agent()
         [row] = await host.ready()
         async with connected(site, row, base) as (backend, sink):
