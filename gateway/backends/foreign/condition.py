@@ -215,7 +215,7 @@ class ServerCondition:
         self._is_due.set()
 
     async def _ask(self) -> None:
-        was, before = (self.is_ready, self.reason), self.info
+        was, before, had_answered = (self.is_ready, self.reason), self.info, self._has_answered
         try:
             self._server.key = await self._authorize()
             self.info = await self._driver.inspect(self._server, INSPECT_WITHIN_S)
@@ -224,7 +224,6 @@ class ServerCondition:
             self._listed()
             if not self._has_answered:
                 self._since = int(time.time())
-                await self._note_version()
             self._has_answered, self._reason = True, "ready"
         except ServerGone as gone:
             self._unready(f"the server does not answer: {gone}")
@@ -236,6 +235,8 @@ class ServerCondition:
             self._unready("the server cannot be asked", f"{type(error).__name__}: {error}")
         if (self.is_ready, self.reason) != was or self.info != before:
             self._changed()
+        if self._has_answered and not had_answered:
+            await self._note_version()
 
     async def _note_version(self) -> None:
         """Note whether the server, which answers anew, is of a version with which its driver was tried."""

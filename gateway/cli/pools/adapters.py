@@ -44,10 +44,10 @@ def _print(found: dict[str, Any]) -> None:
 def _what(found: dict[str, Any]) -> str:
     """Return what a start with all adapters does to the replicas."""
     number = found["num_replicas"]
-    replicas = f"{number} replica{'s' * (number != 1)}"
+    replicas, are = (f"{number} replicas", "are") if number != 1 else ("1 replica", "is")
     match found["rollout"]:
         case "side by side":
-            return f"{replicas} are started anew beside the present ones, and no request is refused"
+            return f"{replicas} {are} started anew beside the present ones, and no request is refused"
         case "one after the other":
-            return f"{replicas} are started anew one after the other; of a single one requests are refused meanwhile"
-    return f"{replicas} are to be started anew, for which no host has room now"
+            return f"{replicas} {are} started anew one after the other; of a single one requests are refused meanwhile"
+    return f"{replicas} {are} to be started anew, for which no host has room now"

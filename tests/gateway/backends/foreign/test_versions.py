@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gateway.backends.foreign.versions import Tried
-from tests.gateway.backends.foreign.backends import FAST, asking, backend_of, hear
+from tests.gateway.backends.foreign.backends import FAST, asking, backend_of, hear, until
 from tests.gateway.backends.foreign.dialects import DIALECTS
 from tests.gateway.backends.foreign.fake import fake_server
 from tests.gateway.backends.foreign.test_contract import sending_all
@@ -40,4 +40,4 @@ async def test_a_server_serves_whatever_its_version(version: object, is_noted: b
         server.answer = sending_all(dialect.saying("well"))
         async with backend_of(server.url, ListSink(), driver="vllm", settings=FAST) as backend:
             assert (await hear(backend, asking())).text == "well"
-            assert ("is none of those" in backend.health().reason) == is_noted
+            await until(lambda: ("is none of those" in backend.health().reason) == is_noted)
