@@ -17,7 +17,7 @@ DEMO_MODEL := build/models/smollm2-135m-instruct
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .PHONY: serve test check bench bench-gateway bench-balance bench-votes bench-adapters bench-kernels bench-cpu-kernels bench-gpu long-kernels long-numerics long-scheduler \
-	long-grammar long-schemathesis long-tenancy long-limits long-conservation long-pools long-adapter-kills long-usage long-exports long-hostile long-idempotency \
+	long-grammar long-schemathesis long-tenancy long-limits long-conservation long-pools long-foreign long-adapter-kills long-usage long-exports long-hostile long-idempotency \
 	long-malformed long-signatures long-tools long-experiments long-responses \
 	long-streams bench-streams conformance screenshots lock audit sbom install clean
 
@@ -116,7 +116,14 @@ long-responses: $(VENV)/.installed-dev
 long-pools: $(VENV)/.installed-dev
 	$(BIN)/pytest --full -s tests/faults/pools
 
-long-foreign: $(VENV)/.installed-dev ; $(BIN)/pytest --full -s tests/faults/foreign tests/gateway/backends/foreign/test_llamacpp.py
+# Faults, cuts and hostile replies of servers of other makers at full size: half an hour.
+# Then vLLM's CPU build, started by an agent: 60 requests to two adapters and the base, of which one has a place, through a kill:
+# ten minutes. Then NVIDIA's Triton, with models that stand in for its vLLM backend and TensorRT-LLM. Both are installed into
+# build/ first, 4 GB.
+long-foreign: $(VENV)/.installed-dev $(DEMO_MODEL)
+	$(BIN)/python -m tests.gateway.agent.vllm_environment $(PIP_ARGS)
+	$(BIN)/python -m tests.gateway.backends.foreign.triton_environment $(PIP_ARGS)
+	$(BIN)/pytest --full -s tests/faults/foreign tests/gateway/backends/foreign/test_llamacpp.py tests/gateway/agent/test_real_servers.py tests/gateway/backends/foreign/test_triton.py
 
 # 2,000 experiments without an effect for each of five shapes of outcomes, looked at 1,000 times each; with effects, faults
 # and errors as many; a million units under 200 changes of weights: a minute. Then 20 of each shape and 200 with and without

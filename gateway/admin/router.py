@@ -53,6 +53,7 @@ from gateway.admin.organization.search import search
 from gateway.admin.organization.service_accounts import ServiceAccountController
 from gateway.admin.organization.users import UserController
 from gateway.admin.pools.hosts import list_all_hosts
+from gateway.admin.pools.pool_adapters import PoolAdapterController
 from gateway.admin.pools.pool_keys import PoolKeyController
 from gateway.admin.pools.pools import PoolController
 from gateway.admin.pools.project_models import list_project_models
@@ -87,6 +88,7 @@ _HANDLERS: tuple[ControllerRouterHandler, ...] = (
     AliasController,
     RouteController,
     PoolController,
+    PoolAdapterController,
     PoolKeyController,
     ReplicaController,
     ProjectLimitController,

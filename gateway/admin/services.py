@@ -44,6 +44,8 @@ class AdminServices(msgspec.Struct, frozen=True, kw_only=True):
 
     database: Database
     store: AdapterStore
+    adapter_place: str
+    """The folder or the URL of the adapter store."""
     authenticator: Authenticator
     logins: Logins
     passwords: Passwords

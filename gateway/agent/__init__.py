@@ -6,6 +6,7 @@
     follower     the connection to one engine: is it there, does it answer well, what does it run
     launcher     what runs engines (`Launcher`); local: as processes of this host
     models       which models are prepared; preparation: fetched, checked, measured; model: the program that does it
+    servers      servers of other makers, which it starts as well
     hardware     what this host is and has
     run          the process
 

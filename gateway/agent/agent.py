@@ -15,6 +15,7 @@ from gateway.agent.hardware import Hardware
 from gateway.agent.launcher import Launcher
 from gateway.agent.lease import Lease
 from gateway.agent.models import Models
+from gateway.agent.servers.programs import Programs
 from gateway.agent.steps import Site, in_words
 from gateway.agent.tending import Replicas
 from gateway.db.changes import Change, ChangeFeed
@@ -54,13 +55,14 @@ class Agent:
         hardware: Hardware,
         launcher: Launcher,
         command: Command,
+        programs: Programs,
         *,
         gives_up: bool = False,
     ) -> None:
         self._database = database
-        self._lease = Lease(database, settings.data_dir, hardware)
+        self._lease = Lease(database, settings.data_dir, hardware, programs)
         self._wake = asyncio.Event()
-        site = Site(database, settings, hardware, launcher, command, self._lease)
+        site = Site(database, settings, hardware, launcher, command, self._lease, programs)
         self._replicas = Replicas(site, changed=self._wake.set)
         self._models = Models(database, settings, hardware, changed=self._wake.set)
         self._forget_at_s = 0.0

@@ -14,7 +14,7 @@ class Spec(msgspec.Struct, frozen=True):
     generation: int
     """The number of the start."""
     address: str
-    """The ZeroMQ endpoint that the engine listens on."""
+    """The ZeroMQ endpoint that the engine listens on, or the URL of the socket of a server of another maker."""
     command: Sequence[str]
     environ: Mapping[str, str]
     """The whole environment of the process."""

@@ -10,6 +10,7 @@ import asyncio
 import datetime
 import fcntl
 import os
+from collections.abc import Iterable
 from pathlib import Path
 
 import structlog
@@ -36,11 +37,13 @@ class Superseded(Exception):
 class Lease:
     """The right to change the replicas of a host, until another agent takes it."""
 
-    def __init__(self, database: Database, data_dir: Path, hardware: Hardware) -> None:
+    def __init__(self, database: Database, data_dir: Path, hardware: Hardware, programs: Iterable[str] = ()) -> None:
+        """programs: the drivers whose servers the host can start."""
         self.host_id = host_id(data_dir)
         self.generation = 0
         self._database = database
         self._hardware = hardware
+        self._programs = list(programs)
         self._presence = os.open(data_dir / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
     async def claim(self) -> None:
@@ -62,6 +65,7 @@ class Lease:
                         memory_bytes=self._hardware.memory_bytes,
                         gpu_bytes=self._hardware.gpu_bytes,
                         force=self._is_present(),
+                        programs=self._programs,
                     )
             except FAILURES as error:
                 log.warning("host_not_claimed", error=str(error) or type(error).__name__)

@@ -19,6 +19,7 @@ from pathlib import Path
 import msgspec
 
 from gateway.agent.launcher import Ended, Engine, Spec
+from gateway.domain.pools.addresses import key_file_of, socket_of
 from gateway.support.process import last_lines, open_log
 
 NUM_LAST_LINES = 10
@@ -167,11 +168,14 @@ class LocalLauncher:
 
     def _has_ended(self, process: _Process) -> None:
         engine = process.engine
+        if process.popen is not None:  # not waited for yet, so that the number of its group is still its own
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.popen.pid, signal.SIGKILL)  # processes that it left behind
         returncode = process.popen.wait() if process.popen is not None else None
         self._unwatch(process)
         del self._processes[engine.replica_id, engine.generation]
-        if engine.address.startswith("ipc://"):
-            Path(engine.address.removeprefix("ipc://")).unlink(missing_ok=True)
+        for path in _files_of(engine.address):
+            path.unlink(missing_ok=True)
         lines = last_lines(self._log(engine.replica_id), NUM_LAST_LINES, process.log_start)
         process.ended.set()
         self._ended(Ended(engine.replica_id, engine.generation, returncode, lines))
@@ -187,6 +191,13 @@ class LocalLauncher:
 
     def _log(self, replica_id: str) -> Path:
         return self._log_dir / f"engine-{replica_id}.log"
+
+
+def _files_of(address: str) -> list[Path]:
+    """Return the files that one start of an engine left: its socket, and the key of a server of another maker."""
+    if (socket := socket_of(address)) is not None:
+        return [Path(socket), Path(key_file_of(socket))]
+    return [Path(address.removeprefix("ipc://"))] if address.startswith("ipc://") else []
 
 
 def _try_lock(descriptor: int, kind: int) -> bool:

@@ -5,20 +5,19 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 import structlog
 
-from adapters.store import AdapterStore
-from adapters.stores import open_store
 from engine.config import UnsupportedModel
 from gateway.agent.hardware import Hardware
 from gateway.agent.model import ModelNotPrepared
-from gateway.agent.preparation import measure, prepare
-from gateway.db.adapters.bases import register_base
+from gateway.agent.preparation import Prepared, measure, prepare
+from gateway.agent.servers.adapters import files_folder, num_file_bytes, write_files
+from gateway.agent.servers.plan import store_of
+from gateway.db.adapters.bases import live_contents, register_base
 from gateway.db.pool import FAILURES, Database
 from gateway.db.pools import revisions
 from gateway.db.pools.hosts import list_hosts
@@ -26,6 +25,7 @@ from gateway.db.pools.planning import host_of, needs_of
 from gateway.db.pools.revisions import RevisionRow
 from gateway.db.pools.served import ServedPool
 from gateway.domain.pools.capacity import Estimate, Room
+from gateway.domain.pools.drivers import PRELOADED
 from gateway.domain.pools.unfit import unfit_refusal
 from gateway.routing.adapter_fits import Fits
 from gateway.settings import Settings
@@ -49,7 +49,7 @@ class Models:
         self._changed = changed
         self._preparing: dict[tuple[str, int], asyncio.Task[None]] = {}
         self._not_before_s: dict[tuple[str, int], float] = {}
-        self._fits = Fits(partial(_store_of, settings), settings.engine.max_adapter_rank)
+        self._fits = Fits(store_of(settings), settings.engine.max_adapter_rank)
         self._measured: set[tuple[str, int]] = set()
 
     async def measure(self, pools: Sequence[ServedPool]) -> None:
@@ -60,7 +60,7 @@ class Models:
         for pool in pools:
             for each in pool.revisions.values():
                 key = each.pool_id, each.revision
-                if each.folder is not None and each.is_ours and key not in self._measured:
+                if each.folder is not None and each.is_managed and key not in self._measured:
                     await self._measure(each, is_served=pool.row.revision == each.revision)
                     self._measured.add(key)
 
@@ -97,9 +97,8 @@ class Models:
 
     async def _measure(self, revision: RevisionRow, *, is_served: bool) -> None:
         try:
-            found = await asyncio.to_thread(
-                measure, Path(str(revision.folder)), self._settings.engine, revision.settings, self._hardware
-            )
+            folder, files = Path(str(revision.folder)), self._files_of(revision)
+            found = await asyncio.to_thread(measure, folder, self._settings.engine, revision, self._hardware, files)
         except (OSError, ValueError) as error:
             log.warning("revision_not_measured", pool=revision.pool_id, revision=revision.revision, error=str(error))
             return
@@ -135,18 +134,23 @@ class Models:
                 async with self._database.acquire() as conn:
                     await revisions.set_progress(conn, revision.pool_id, revision.revision, line)
 
-        made = await prepare(self._settings, self._hardware, revision.model, revision.engine_settings, say)
+        made = await prepare(self._settings, self._hardware, revision, say)
         name, unfit = pool.row.name, []
-        if revision.is_ours and not revision.allow_unfit_adapters:
+        estimate, started_with = made.estimate, list[str]()
+        if revision.starts_servers and revision.driver in PRELOADED:
+            files = await self._adapter_files(made)
+            started_with = [each.stem for each in files]
+            estimate = msgspec.structs.replace(estimate, adapters=num_file_bytes(files))
+        if revision.is_managed and not revision.allow_unfit_adapters:
             async with self._database.acquire() as conn:
-                unfit = await self._fits.unfit(conn, pool, revision.settings, made.folder, made.base_digest)
+                unfit = await self._fits.unfit(conn, pool, revision.engine_settings, made.folder, made.base_digest)
         async with self._database.transaction() as conn:
             if revision.state == "prepared":
                 await revisions.set_folder(
                     conn, revision.pool_id, revision.revision, str(made.folder), made.base_digest
                 )
                 return
-            refusal = await _refusal(conn, revision, made.estimate) if revision.is_ours else None
+            refusal = await _refusal(conn, revision, estimate) if revision.is_managed else None
             if refusal is not None:
                 raise ModelNotPrepared(refusal)
             await register_base(conn, made.base_digest, name)
@@ -156,24 +160,35 @@ class Models:
                 revision.revision,
                 folder=str(made.folder),
                 base_digest=made.base_digest,
-                num_bytes=made.estimate.num_bytes if revision.is_ours else None,
+                num_bytes=estimate.num_bytes if revision.is_managed else None,
+                adapters=started_with,
             )
             if unfit:
                 why = unfit_refusal(unfit)
                 await revisions.set_revision_state(conn, revision.pool_id, revision.revision, "failed", why)
                 log.warning("adapters_do_not_fit", pool=name, revision=revision.revision, num_adapters=len(unfit))
                 return
-        log.info("revision_prepared", pool=name, revision=revision.revision, needs=str(made.estimate))
+        log.info("revision_prepared", pool=name, revision=revision.revision, needs=str(estimate))
+
+    async def _adapter_files(self, made: Prepared) -> list[Path]:
+        """Write the adapters of a base that answer, or are about to, as files that a server is started with; return
+        these. An adapter that cannot be written is left out, and the log says why."""
+        async with self._database.acquire() as conn:
+            digests = sorted({each.digest for each in await live_contents(conn, made.base_digest)})
+        where = files_folder(self._settings.data_dir, made.base_digest)
+        files, _ = await asyncio.to_thread(write_files, store_of(self._settings), made.folder, digests, where)
+        return files
+
+    def _files_of(self, revision: RevisionRow) -> list[Path]:
+        if revision.base_digest is None:
+            return []
+        where = files_folder(self._settings.data_dir, revision.base_digest)
+        return [where / f"{digest}.gguf" for digest in revision.adapters]
 
     async def _fail(self, revision: RevisionRow, why: str) -> None:
         with contextlib.suppress(*FAILURES):
             async with self._database.acquire() as conn:
                 await revisions.set_revision_state(conn, revision.pool_id, revision.revision, "failed", why)
-
-
-def _store_of(settings: Settings) -> AdapterStore:
-    engine = settings.engine
-    return open_store(engine.adapter_store, settings.adapter_cache_dir, engine.adapter_cache_bytes)
 
 
 async def _refusal(conn: Connection, revision: RevisionRow, found: Estimate) -> str | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import signal
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -13,7 +13,11 @@ import msgspec
 from engine.config import EngineConfig, UnsupportedModel, load_model_config
 from gateway.agent.hardware import Hardware, has_bf16
 from gateway.agent.model import ModelNotPrepared, preparation, why_not
+from gateway.agent.servers.adapters import num_file_bytes
+from gateway.agent.servers.footprint import footprint, model_file
+from gateway.db.pools.revisions import RevisionRow
 from gateway.domain.pools.capacity import Estimate, estimate
+from gateway.domain.pools.foreign_settings import parse_foreign_settings
 from gateway.domain.pools.settings import engine_config
 from gateway.settings import Settings
 from gateway.support.process import die_with_parent
@@ -33,17 +37,15 @@ class Prepared(msgspec.Struct, frozen=True):
     """The memory that a replica takes on this host."""
 
 
-async def prepare(
-    settings: Settings, hardware: Hardware, model: str, revision: Mapping[str, str], say: Say
-) -> Prepared:
+async def prepare(settings: Settings, hardware: Hardware, revision: RevisionRow, say: Say) -> Prepared:
     """Return the model of a revision, fetched and converted first if need be.
 
-    settings: of the host. revision: the revision's own settings. say: gets the progress, at most once a second.
+    settings: of the host. say: gets the progress, at most once a second.
     Raises ModelNotPrepared: with the reason, where no engine of this host could serve it.
     """
-    folder = await _fetch(msgspec.structs.replace(settings, model=model, model_name=""), say)
+    folder = await _fetch(msgspec.structs.replace(settings, model=revision.model, model_name=""), say)
     try:
-        _check_context(folder, revision)
+        _check_context(folder, revision.settings if revision.is_managed else {})
         measured = await asyncio.to_thread(measure, folder, settings.engine, revision, hardware)
     except (OSError, UnsupportedModel, ValueError) as error:
         raise ModelNotPrepared(str(error)) from None
@@ -67,15 +69,27 @@ def _digest_of_readable(folder: Path) -> str:
         raise ModelNotPrepared(f"the tokenizer or chat template in {folder} cannot be read: {error}") from None
 
 
-def measure(folder: Path, host: EngineConfig, revision: Mapping[str, str], hardware: Hardware) -> Estimate:
-    """Return what a replica of the model in a folder takes on a host.
+def measure(
+    folder: Path, host: EngineConfig, revision: RevisionRow, hardware: Hardware, files: Sequence[Path] = ()
+) -> Estimate:
+    """Return what a replica of the model in a folder takes on a host. files: of adapters that its server starts with.
 
     Raises UnsupportedModel, OSError, or ValueError: for settings that do not fit, or half a download.
     """
+    if revision.starts_servers:
+        return footprint(
+            revision.driver,
+            model_file(revision.driver, revision.model, folder),
+            num_parameters(folder),
+            load_model_config(folder),
+            parse_foreign_settings(revision.settings),
+            hardware,
+            num_file_bytes(files),
+        )
     return estimate(
         num_parameters(folder),
         load_model_config(folder),
-        engine_config(host, revision),
+        engine_config(host, revision.engine_settings),
         gpu_bytes=hardware.gpu_bytes,
         has_bf16=has_bf16(),
     )

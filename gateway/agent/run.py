@@ -12,6 +12,7 @@ from gateway.agent.commands import Command, engine_command
 from gateway.agent.hardware import this_host
 from gateway.agent.lease import Superseded
 from gateway.agent.local import LocalLauncher
+from gateway.agent.servers.programs import find_programs
 from gateway.db.pool import Database
 from gateway.settings import Settings
 from gateway.support.process import private_folder
@@ -41,8 +42,9 @@ async def _run(settings: Settings, dsn: str, command: Command, *, stops_engines:
     private_folder(settings.run_dir, os.geteuid(), os.getegid())
     launcher = LocalLauncher(settings.data_dir / "replicas", settings.log_dir)
     hardware = await asyncio.to_thread(this_host, settings.engine.device)
+    programs = find_programs(settings)
     async with await Database.connect(dsn, max_size=NUM_CONNECTIONS) as database:
-        agent = Agent(database, settings, hardware, launcher, command, gives_up=gives_up)
+        agent = Agent(database, settings, hardware, launcher, command, programs, gives_up=gives_up)
         running = asyncio.create_task(agent.run())
         loop, hurried = asyncio.get_running_loop(), asyncio.Event()
 

@@ -17,16 +17,22 @@ from typing import Protocol
 import msgspec
 import structlog
 
-from engine.config import EngineConfig, UnsupportedModel, load_model_config, model_digest
+from engine.config import UnsupportedModel, load_model_config, model_digest
 from gateway.agent.commands import Command, address, engine_environ
 from gateway.agent.follower import Follower, ProbeFailed
 from gateway.agent.hardware import Hardware
 from gateway.agent.launcher import Ended, Engine, Launcher, Spec
+from gateway.agent.servers.commands import server_command, server_environ, socket_path, write_key
+from gateway.agent.servers.follower import ServerFollower
+from gateway.agent.servers.plan import plan_of_server
+from gateway.agent.servers.programs import Programs
 from gateway.db.pool import Database
 from gateway.db.pools.replicas import ReplicaRow, begin_start, move_replica
 from gateway.db.pools.revisions import RevisionRow, set_revision_state
 from gateway.db.pools.served import ServedPool
+from gateway.domain.pools.addresses import address_of_socket
 from gateway.domain.pools.capacity import thread_share
+from gateway.domain.pools.foreign_settings import parse_foreign_settings
 from gateway.domain.pools.settings import engine_config
 from gateway.domain.pools.states import ReplicaState
 from gateway.settings import Settings
@@ -78,6 +84,8 @@ class Site(msgspec.Struct, frozen=True):
     launcher: Launcher
     command: Command
     lease: Lease
+    programs: Programs
+    """The programs of servers of other makers."""
 
 
 class Served(msgspec.Struct, frozen=True):
@@ -96,7 +104,7 @@ class Steps:
         """The last end of the engine of each replica, by replica."""
         self._site = site
         self._changed = changed
-        self._followers: dict[tuple[str, int], Follower] = {}
+        self._followers: dict[tuple[str, int], Follower | ServerFollower] = {}
         self._num_failures: dict[str, int] = {}
         self._ready_since_s: dict[str, float] = {}
         self._retry_at_s: dict[str, float] = {}
@@ -105,21 +113,21 @@ class Steps:
     async def start(self, served: Served, num_engines: int) -> None:
         """Start the engine of a replica. num_engines: how many shall compute on this host's processors."""
         site, row, revision = self._site, served.row, served.revision
+        plan = self._server_plan if revision.starts_servers else self._engine_plan
         try:
-            config, gpu = await asyncio.to_thread(self._fitting, served, num_engines)
+            spec_of = await asyncio.to_thread(plan, served, num_engines)
         except (OSError, ValueError) as error:
             await self._fail(row, str(error), MAX_RETRY_S)
             return
 
         async def begin() -> Spec | None:
-            where = address(site.settings.run_dir, row.id, row.generation + 1)
+            spec = spec_of(row.generation + 1)
             async with site.database.acquire() as conn:
-                generation = await begin_start(conn, row.id, site.lease.generation, address=where)
+                generation = await begin_start(conn, row.id, site.lease.generation, address=spec.address)
             if generation is None:
                 return None
-            assert generation == row.generation + 1, "only the holder of the lock starts a replica"
-            command = site.command(msgspec.structs.replace(config, endpoint=where))
-            return Spec(generation, where, command, engine_environ(os.environ, gpu))
+            assert generation == spec.generation, "only the holder of the lock starts a replica"
+            return spec
 
         engine = await site.launcher.start(row.id, begin)
         if engine is not None:
@@ -127,31 +135,54 @@ class Steps:
             self._follow_engine(engine, revision)
             log.info("engine_started", replica=row.id, generation=engine.generation, pid=engine.pid)
 
-    def _fitting(self, served: Served, num_engines: int) -> tuple[EngineConfig, str | None]:
-        """Return the configuration of a replica's engine, and what CUDA calls its accelerator.
+    def _engine_plan(self, served: Served, num_engines: int) -> Callable[[int], Spec]:
+        """Return how an engine of our own is started, by the generation. Raises as `_place`."""
+        site, row, revision = self._site, served.row, served.revision
+        config = engine_config(site.settings.engine, revision.settings)
+        folder, num_threads, gpu = self._place(served, config.num_threads, num_engines)
+        unattended_s = site.settings.unattended_minutes * 60
+        config = msgspec.structs.replace(
+            config, model_dir=str(folder), num_threads=num_threads, unattended_s=unattended_s
+        )
 
-        Raises OSError or ValueError: where the folder cannot be read or holds another model than it did, the settings
-        do not fit, or the accelerator is not there.
+        def spec(generation: int) -> Spec:
+            where = address(site.settings.run_dir, row.id, generation)
+            command = site.command(msgspec.structs.replace(config, endpoint=where))
+            return Spec(generation, where, command, engine_environ(os.environ, gpu))
+
+        return spec
+
+    def _server_plan(self, served: Served, num_engines: int) -> Callable[[int], Spec]:
+        """Return how a server of another maker is started, by the generation. Raises as `_place`."""
+        site, row, revision = self._site, served.row, served.revision
+        settings = parse_foreign_settings(revision.settings)
+        folder, num_threads, gpu = self._place(served, settings.num_threads, num_engines)
+        server = plan_of_server(site.settings, site.programs, served.pool.row.name, revision, folder, num_threads, gpu)
+
+        def spec(generation: int) -> Spec:
+            socket = socket_path(site.settings.run_dir, row.id, generation)
+            environ = server_environ(server, write_key(socket), os.environ)
+            return Spec(generation, address_of_socket(str(socket)), server_command(server, socket), environ)
+
+        return spec
+
+    def _place(self, served: Served, num_threads: int, num_engines: int) -> tuple[Path, int, str | None]:
+        """Return the folder of a replica's model, its threads, and what CUDA calls its accelerator.
+
+        num_threads: as the settings say. Raises OSError or ValueError: where the folder cannot be read or holds another
+        model than it did, the settings do not fit, or the accelerator is not there.
         """
         site, row, revision = self._site, served.row, served.revision
         folder = Path(str(revision.folder))
         if model_digest(folder) != revision.base_digest:
             raise ValueError(f"{folder} holds another model than when the revision was prepared")
-        config = engine_config(site.settings.engine, revision.settings)
-        num_threads, gpu = config.num_threads, None
         if row.gpu is None:
-            num_threads = thread_share(num_threads, site.hardware.num_processors, num_engines)
-        elif row.gpu < len(site.hardware.gpu_names):
-            gpu = site.hardware.gpu_names[row.gpu]
-        else:
+            return folder, thread_share(num_threads, site.hardware.num_processors, num_engines), None
+        if row.gpu >= len(site.hardware.gpu_names):
             raise ValueError(f"GPU {row.gpu} is not there: this host has {len(site.hardware.gpu_names)}")
-        unattended_s = site.settings.unattended_minutes * 60
-        config = msgspec.structs.replace(
-            config, model_dir=str(folder), num_threads=num_threads, unattended_s=unattended_s
-        )
-        return config, gpu
+        return folder, num_threads, site.hardware.gpu_names[row.gpu]
 
-    async def probe(self, served: Served, follower: Follower) -> None:
+    async def probe(self, served: Served, follower: Follower | ServerFollower) -> None:
         """Try a loaded engine, and let it serve. The adapters that the replicas before it have must work too."""
         row = served.row
         try:
@@ -270,16 +301,19 @@ class Steps:
                 retry_after=datetime.timedelta(seconds=retry_s),
             )
 
-    def follow(self, row: ReplicaRow, revision: RevisionRow) -> Follower:
+    def follow(self, row: ReplicaRow, revision: RevisionRow) -> Follower | ServerFollower:
         """Return the connection to the engine of a replica, begun where there is none."""
         assert row.address is not None
         return self._follow_engine(Engine(row.id, row.generation, row.address, None), revision)
 
-    def _follow_engine(self, engine: Engine, revision: RevisionRow) -> Follower:
+    def _follow_engine(self, engine: Engine, revision: RevisionRow) -> Follower | ServerFollower:
         key = engine.replica_id, engine.generation
         if key not in self._followers:
             assert revision.base_digest is not None
-            self._followers[key] = Follower(engine.address, revision.base_digest, self._changed)
+            if revision.starts_servers:
+                self._followers[key] = ServerFollower(engine.address, revision, self._changed)
+            else:
+                self._followers[key] = Follower(engine.address, revision.base_digest, self._changed)
         return self._followers[key]
 
     async def unfollow(self, alive: set[tuple[str, int]], busy: set[str]) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 import structlog
 
 from gateway.agent.launcher import Ended, Engine
+from gateway.agent.servers.adapters import remove_files
 from gateway.agent.steps import NO_ANSWER, STOP_S, Served, Site, Step, Steps
 from gateway.db.pool import FAILURES
 from gateway.db.pools.replicas import await_start
@@ -81,6 +82,8 @@ class Replicas:
         """Remove the files and the memory of replicas that are no more."""
         kept = {row.id for pool in pools for row in pool.replicas} | self.busy
         self._site.launcher.forget(kept)
+        adapters = {digest for pool in pools for each in pool.revisions.values() for digest in each.adapters}
+        remove_files(self._site.settings.data_dir, adapters)
         self._steps.forget(kept)
 
     async def leave(self) -> None:

@@ -171,6 +171,7 @@ async def running_services(settings: Settings, *, model_dir: Path, dsn: str) -> 
                 backend_keys.key,
                 lambda allow_private: Guard.of(allow_private=allow_private).address_of,
                 trusted_authorities,
+                lambda digest: lifecycle.store.reading(digest),
             ).connect,
         )
         authenticator.changes.subscribe(pools.changed)
@@ -368,6 +369,7 @@ def _admin_services(
         ),
         passwords=passwords,
         store=lifecycle.store,
+        adapter_place=settings.engine.adapter_store,
         lifecycle=lifecycle,
         sources=settings.allowed_sources,
         authenticator=authenticator,

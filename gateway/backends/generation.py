@@ -44,6 +44,11 @@ class Generation(msgspec.Struct, frozen=True):
         """The part of an upper bound that a chat template may add of its own."""
         return TEMPLATE_TOKENS if self.conversation is not None and self.num_prompt_tokens is not None else 0
 
+    def prompt_tokens_by(self, reported: int) -> int:
+        """Return the number of the prompt's tokens where a server that gets text reports this one, 0 for none: our own
+        where it is exact, since the server's template and tokens may be others."""
+        return reported if reported > 0 and self.num_prompt_tokens is not None else self.likely_prompt_tokens
+
     @property
     def likely_prompt_tokens(self) -> int:
         """The number of the prompt's tokens, or our own count of them where only an upper bound is known."""

@@ -4,21 +4,27 @@ from __future__ import annotations
 
 import ssl
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 
 import httpx
+import msgspec
 
 from gateway.backends.base import Model
 from gateway.backends.foreign.backend import ForeignBackend
 from gateway.backends.foreign.connection import ServerGone
-from gateway.backends.foreign.driver import Pooled, ReplicaName
+from gateway.backends.foreign.driver import Content, Pooled, ReplicaName
 from gateway.backends.foreign.drivers import driver_of
 from gateway.backends.foreign.model import OpaqueModel
 from gateway.backends.foreign.server import Server
 from gateway.backends.pool import ManagedBackend
 from gateway.backends.usage import UsageSink
 from gateway.db.pools.revisions import RevisionRow
+from gateway.domain.pools.addresses import key_file_of, socket_of
 from gateway.domain.pools.foreign_settings import parse_foreign_settings
 from gateway.support.outbound import NotPublic
+
+SOON_S = 0.5
+"""Seconds between two looks at a server that an agent started, which is ready as soon as its agent says so."""
 
 AddressOf = Callable[[httpx.URL], Awaitable[str]]
 """Returns the address that a URL leads to. Raises where it may not be connected to."""
@@ -33,23 +39,29 @@ class ForeignServers:
         key: Callable[[str], Awaitable[str]],
         address_of: Callable[[bool], AddressOf],
         tls: Callable[[], ssl.SSLContext],
+        content: Content | None = None,
     ) -> None:
         """key: returns the key of a pool's servers, by the pool's id. address_of: judges addresses, private ones as its
-        argument says. tls: gives the authorities that are trusted."""
+        argument says. tls: gives the authorities that are trusted. content: reads the adapter store."""
         self._sink = sink
         self._key = key
         self._address_of = address_of
         self._tls = tls
+        self._content = content
 
     def connect(self, url: str, row: RevisionRow, model: Model, name: ReplicaName) -> ManagedBackend:
         """Return the backend of the server at a URL, not started. name: of the replica that it is."""
-        settings = parse_foreign_settings(row.settings)
-        pooled = Pooled(model, settings, has_tokenizer=not isinstance(model, OpaqueModel))
+        settings, socket = parse_foreign_settings(row.settings), socket_of(url)
+        if socket is not None:
+            settings = msgspec.structs.replace(settings, health_seconds=min(settings.health_seconds, SOON_S))
+        pooled = Pooled(model, settings, has_tokenizer=not isinstance(model, OpaqueModel), content=self._content)
         server = Server(
             url, judged_by(self._address_of(settings.allow_private)), self._tls, connect_s=settings.connect_seconds
         )
 
         async def authorize() -> str:
+            if socket is not None:
+                return _key_of(socket)
             return await self._key(row.pool_id)
 
         return ForeignBackend(server, driver_of(row.driver, pooled), pooled, self._sink, authorize, name)
@@ -65,6 +77,11 @@ def judged_by(address_of: AddressOf) -> Callable[[str], Awaitable[str]]:
             raise ServerGone(str(error)) from None
 
     return judged
+
+
+def _key_of(socket: str) -> str:
+    """Return the key of a server that an agent started, which lies beside its socket. Raises OSError."""
+    return Path(key_file_of(socket)).read_text().strip()
 
 
 def opaque_model_of(row: RevisionRow) -> OpaqueModel:

@@ -247,6 +247,20 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             description="Seconds that running requests get to finish before their gateway is stopped.",
         ),
     ] = 30.0
+    llama_server: Annotated[
+        str,
+        Meta(
+            description="Program of llama.cpp's server that the agent starts for pools of `llamacpp` without a URL "
+            "(unset: `llama-server` on the PATH, else the Python package `xllamacpp`)."
+        ),
+    ] = ""
+    vllm: Annotated[
+        str,
+        Meta(
+            description="Program of vLLM that the agent starts for pools of `vllm` without a URL (unset: `vllm` on the "
+            "PATH)."
+        ),
+    ] = ""
     replica_drain_seconds: Annotated[
         float,
         Meta(

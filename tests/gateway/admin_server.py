@@ -261,6 +261,7 @@ async def serve_admin(
     services = AdminServices(
         database=database,
         store=kept,
+        adapter_place="/srv/adapters",
         lifecycle=lifecycle,
         sources=AllowedSources.parse("https://models.example.com/"),
         authenticator=Authenticator(database, failures),

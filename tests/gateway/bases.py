@@ -34,13 +34,20 @@ def bases(name: str = "tiny", shape: BaseShape | None = None) -> Bases:
 
 
 async def put_adapter(
-    conn: Connection, project_id: str, name: str, *, digest: str, rank: int, size_bytes: int
+    conn: Connection,
+    project_id: str,
+    name: str,
+    *,
+    digest: str,
+    rank: int,
+    size_bytes: int,
+    base_digest: str | None = None,
 ) -> tuple[AdapterRow, bool]:
     """Make content the current version of an adapter, as `adapter_versions.put_adapter` does.
 
-    The adapter is for the first base that the database knows, or else for the tests' base.
+    The adapter is for base_digest, else for the first base that the database knows, or else for the tests' base.
     """
-    base_digest = await conn.fetchval(_FIRST)
+    base_digest = base_digest or await conn.fetchval(_FIRST)
     if base_digest is None:
         base_digest = BASE_DIGEST
         await register_base(conn, base_digest, "tiny")

@@ -62,7 +62,7 @@ function Actions({ pool, ask }) {
 
 /** Whether a pool's servers are of another maker, which no agent starts. */
 function isForeign(pool) {
-  return Boolean(pool.engine) && pool.engine !== "lorikeet";
+  return Boolean(pool.engine) && pool.engine !== "lorikeet" && !pool.is_managed;
 }
 
 function View({ pool, ask }) {

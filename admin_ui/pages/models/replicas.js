@@ -25,7 +25,7 @@ export function Replicas({ pool }) {
     { key: "act", title: "", sort: false, csv: false, class: "shrink", hide: !mayWrite, render: (row) => html`<${Actions} replica=${row} isChanging=${pool.revision !== null && pool.revision !== pool.wanted_revision} onAct=${(kind) => setAct({ kind, replica: row })} />` },
   ];
   return html`<${Table} name="replicas" label="Replicas" columns=${columns} rows=${pool.replicas} filter=${false}
-      empty=${html`<${Empty} icon="system" title="No replica runs">${pool.num_replicas ? "An agent starts the wanted ones once the model is prepared and a host has room." : pool.engine && pool.engine !== "lorikeet" ? "None is wanted: name the addresses of its servers again with lorikeet pool update." : "None is wanted: scale the pool up to have some."}<//>`} />
+      empty=${html`<${Empty} icon="system" title="No replica runs">${pool.num_replicas ? "An agent starts the wanted ones once the model is prepared and a host has room." : pool.engine && pool.engine !== "lorikeet" && !pool.is_managed ? "None is wanted: name the addresses of its servers again with lorikeet pool update." : "None is wanted: scale the pool up to have some."}<//>`} />
     ${act?.kind === "drain" && html`<${DrainReplica} replica=${act.replica} pool=${pool} onClose=${() => setAct(null)} />`}
     ${act?.kind === "restart" && html`<${RestartReplica} replica=${act.replica} pool=${pool} onClose=${() => setAct(null)} />`}`;
 }

@@ -11,14 +11,16 @@ from gateway.admin.paging import wrong_value
 from gateway.admin.pools.pool_bodies import CreatePool, UpdatePool, check_model, read_settings, read_urls
 from gateway.db.adapters.bases import register_base
 from gateway.db.pools import replicas, revisions
+from gateway.db.pools.hosts import list_hosts
 from gateway.db.pools.pools import PoolRow
 from gateway.db.pools.revisions import RevisionRow
 from gateway.db.pools.served import ServedPool, switch_revision
 from gateway.domain.errors import InvalidRequest
-from gateway.domain.pools.drivers import OWN_DRIVER, Driver
+from gateway.domain.pools.drivers import OWN_DRIVER, PROGRAMS, Driver
 from gateway.domain.pools.foreign_settings import (
     FOREIGN_SETTINGS,
     check_adapter_settings,
+    check_started_settings,
     opaque_digest,
     parse_foreign_settings,
 )
@@ -26,6 +28,9 @@ from gateway.domain.pools.settings import BadSetting
 
 if TYPE_CHECKING:
     from gateway.db.pool import Connection
+
+MAX_NAMED = 5
+"""Hosts that a refusal names."""
 
 
 def check_engine(wanted: CreatePool, settings: Mapping[str, str]) -> list[str]:
@@ -40,12 +45,41 @@ def check_engine(wanted: CreatePool, settings: Mapping[str, str]) -> list[str]:
         if wanted.urls:
             raise wrong_value("urls", "agents start the engines of this pool; name the 'engine' of servers that run")
         return []
-    if wanted.model:
+    starts = starts_servers(wanted)
+    if wanted.model or starts:
         check_model(wanted.model)
-    if wanted.num_replicas is not UNSET:
+    if wanted.num_replicas is not UNSET and not starts:
         raise wrong_value("num_replicas", "the servers of another maker are those of 'urls'")
+    check_started(wanted.engine, wanted.model, settings, starts=starts)
     check_adapters(wanted.engine, wanted.model, settings)
-    return read_urls(wanted.urls, settings)
+    return [] if starts else read_urls(wanted.urls, settings)
+
+
+def starts_servers(wanted: CreatePool) -> bool:
+    """Tell whether agents shall start the servers of another maker."""
+    return wanted.engine in PROGRAMS and not wanted.urls
+
+
+def check_started(driver: Driver, model: str, settings: Mapping[str, str], *, starts: bool) -> None:
+    """Raise InvalidRequest where the model or the settings do not go with servers that agents start, or with those that
+    run already. starts: whether agents start them."""
+    if driver == OWN_DRIVER:
+        return
+    try:
+        check_started_settings(driver, model, settings, starts=starts)
+    except BadSetting as error:
+        raise wrong_value(f"settings.{error.name}", error.reason) from None
+    except ValueError as error:
+        raise wrong_value("model", str(error)) from None
+
+
+async def check_programs(conn: Connection, driver: Driver) -> None:
+    """Raise InvalidRequest where no host has the program of a driver's servers, unless no host is known yet."""
+    hosts = await list_hosts(conn)
+    present = [each for each in hosts if each.is_alive] or hosts
+    if present and not any(driver in each.programs for each in present):
+        names = ", ".join(each.name for each in present[:MAX_NAMED])
+        raise wrong_value("engine", f"no host ({names}) has {PROGRAMS[driver]}; then start its agent anew")
 
 
 def check_adapters(driver: Driver, model: str, settings: Mapping[str, str]) -> None:
@@ -72,13 +106,13 @@ def check_alone(wanted: UpdatePool) -> None:
             read_settings(wanted.settings, "openai")
 
 
-def check_change(wanted: UpdatePool, driver: Driver) -> None:
-    """Raise InvalidRequest where a change does not go with the driver of the pool."""
-    if wanted.model is not UNSET and (wanted.model or driver == OWN_DRIVER):
+def check_change(wanted: UpdatePool, present: RevisionRow) -> None:
+    """Raise InvalidRequest where a change does not go with the present revision of the pool."""
+    if wanted.model is not UNSET and (wanted.model or present.is_managed):
         check_model(wanted.model)
-    if driver == OWN_DRIVER and wanted.urls is not UNSET:
+    if present.is_managed and wanted.urls is not UNSET:
         raise wrong_value("urls", "agents start the engines of this pool")
-    if driver != OWN_DRIVER and wanted.num_replicas is not UNSET:
+    if not present.is_managed and wanted.num_replicas is not UNSET:
         raise wrong_value(
             "num_replicas", "the servers of another maker are those of 'urls': name all that are to serve, or drain it"
         )
@@ -91,7 +125,7 @@ def urls_of(pool: ServedPool, wanted: UpdatePool | None = None, settings: Mappin
     Raises InvalidRequest: where an address is wrong, or is private and may not be.
     """
     present = pool.revisions[pool.row.wanted_revision]
-    if present.driver == OWN_DRIVER:
+    if present.is_managed:
         return []
     urls: Sequence[str] = [
         each.address

@@ -39,6 +39,8 @@ class Host(msgspec.Struct, frozen=True, kw_only=True):
     """The accelerators, in the order of their indices."""
     num_replicas: int
     """Number of replicas of all organizations, on processors and accelerators."""
+    programs: list[str]
+    """The drivers of other makers whose servers the agent can start there."""
     object: Literal["organization.host"] = "organization.host"
 
 
@@ -67,4 +69,5 @@ def _wire(host: HostRow, taken: list[TakenMemory]) -> Host:
             for found in [by_gpu.get(index)]
         ],
         num_replicas=sum(each.num_replicas for each in taken),
+        programs=host.programs,
     )

@@ -59,14 +59,15 @@ class CreatePool(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     and may be left out: the server gets text then, and prompts are bounded by their bytes."""
     engine: Driver = OWN_DRIVER
     """The servers behind the pool: `lorikeet` for engines of Lorikeet, which agents start, or the name of a driver for
-    servers of another maker that run already at `urls`."""
+    servers of another maker, which run already at `urls`. Servers of `llamacpp` and `vllm` are started by agents where
+    no `urls` are given."""
     urls: Urls = ()
     """Addresses of the servers, with an `engine` of another maker: `http://` or `https://`, each a replica."""
     settings: Settings = {}
     """Engine settings that differ from the hosts' own, by name, such as `max_model_len`; with an `engine` of another
     maker, settings of the driver, such as `served_model`."""
     num_replicas: NumReplicas | UnsetType = UNSET
-    """Number of engines that shall run, 1 if left out; not with an `engine` of another maker."""
+    """Number of engines that shall run, 1 if left out; not with `urls`."""
     access: Access = "all"
     """Projects that may use the pool: `all` projects of the installation, or the ones that are `listed` in `grants`."""
     grants: Grants = ()

@@ -17,7 +17,6 @@ from gateway.db.pools.backend_keys import find_backend_key, remove_backend_key
 from gateway.db.pools.managed import list_managed
 from gateway.db.pools.pools import lock_pool_by_id
 from gateway.domain.errors import Conflict, NotFound
-from gateway.domain.pools.drivers import OWN_DRIVER
 
 
 class PoolKeyController(Controller):
@@ -34,8 +33,8 @@ class PoolKeyController(Controller):
             if pool is None:
                 raise NotFound(f"There is no pool with the id '{pool_id}'.", param="pool_id")
             (served,) = await list_managed(conn, caller.organization_id, pool_id)
-            if served.revisions[pool.wanted_revision].driver == OWN_DRIVER:
-                raise Conflict("Agents start the engines of this pool, which ask for no key.", param="pool_id")
+            if served.revisions[pool.wanted_revision].is_managed:
+                raise Conflict("Agents start the engines of this pool, and make what keys they need.", param="pool_id")
             before = await find_backend_key(conn, pool_id)
             await services.backend_keys.keep(conn, pool_id, wanted.key)
             kept = await find_backend_key(conn, pool_id)

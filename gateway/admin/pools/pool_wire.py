@@ -14,7 +14,7 @@ from gateway.db.pools.replicas import ReplicaRow
 from gateway.db.pools.revisions import RevisionRow
 from gateway.db.pools.served import ServedPool
 from gateway.domain.pools.condition import PoolState, ReplicaStanding, condition_of
-from gateway.domain.pools.drivers import OWN_DRIVER, Driver
+from gateway.domain.pools.drivers import Driver
 from gateway.domain.pools.plan import How
 from gateway.domain.pools.states import Access, ReplicaState, RevisionState
 
@@ -40,6 +40,9 @@ class Pool(msgspec.Struct, frozen=True, kw_only=True):
     """The servers behind the wanted revision: `lorikeet`, or the driver for servers of another maker."""
     settings: dict[str, str]
     """Settings of the wanted revision: of engines, as far as they differ from the hosts' own, or of the driver."""
+    is_managed: bool
+    """True if agents start and end the replicas of the wanted revision; false for servers of another maker that run
+    already."""
     urls: list[str]
     """Addresses of the servers of another maker; empty where agents start the engines."""
     num_replicas: int
@@ -249,17 +252,18 @@ def _fields(pool: ServedPool, shortage: str = "", healths: Healths | None = None
         shortage=shortage,
     )
     why = condition.why
-    if condition.state == "stopped" and wanted.driver != OWN_DRIVER:
+    if condition.state == "stopped" and not wanted.is_managed:
         why = "No server is wanted: name the addresses of its servers again ('urls'), and the pool serves."
     return {
         "id": row.id,
         "name": row.name,
         "model": wanted.model,
         "engine": wanted.driver,
+        "is_managed": wanted.is_managed,
         "urls": sorted(
             each.address
             for each in pool.replicas
-            if wanted.driver != OWN_DRIVER and each.revision == wanted.revision and each.address is not None
+            if not wanted.is_managed and each.revision == wanted.revision and each.address is not None
         ),
         "settings": wanted.settings,
         "num_replicas": row.num_replicas,

@@ -14,7 +14,17 @@ from engine.config import UnsupportedModel
 from gateway.admin.access import LIST_QUERY, needs, read_body
 from gateway.admin.common import author
 from gateway.admin.paging import Page, page_of_all, read_list_query
-from gateway.admin.pools.foreign import check_adapters, check_alone, check_change, check_engine, serve_at, urls_of
+from gateway.admin.pools.foreign import (
+    check_adapters,
+    check_alone,
+    check_change,
+    check_engine,
+    check_programs,
+    check_started,
+    serve_at,
+    starts_servers,
+    urls_of,
+)
 from gateway.admin.pools.pool_bodies import (
     CreatePool,
     UpdatePool,
@@ -36,6 +46,7 @@ from gateway.db.pools.planning import read_world
 from gateway.db.pools.served import ServedPool
 from gateway.domain.errors import Conflict, InvalidRequest, NotFound, PermissionDenied
 from gateway.domain.pools.drivers import OWN_DRIVER
+from gateway.domain.pools.foreign_settings import with_adapters
 from gateway.domain.pools.rollout import rollout_of
 from gateway.domain.pools.shortage import shortage_of
 from gateway.domain.pools.unfit import unfit_refusal
@@ -64,12 +75,14 @@ class PoolController(Controller):
 
     @post(status_code=200, opt=needs("pools.write", body=CreatePool))
     async def create_pool(self, request: Request[Any, Any, Any], services: Services, caller: Caller) -> PoolDetail:
-        """Make a pool. The agents of hosts prepare the model and start the replicas. The servers of another maker run
-        already, and serve at once where their model needs no preparation."""
+        """Make a pool. The agents of hosts prepare the model and start the replicas. Servers of another maker at `urls`
+        run already, and serve at once where their model needs no preparation."""
         wanted = await read_body(request, CreatePool)
         check_name(wanted.name)
         settings = read_settings(wanted.settings, wanted.engine)
-        urls = check_engine(wanted, settings)
+        urls, starts = check_engine(wanted, settings), starts_servers(wanted)
+        if starts:
+            settings = with_adapters(wanted.engine, settings, store=services.adapter_place)
         check_access(wanted.access, wanted.grants)
         async with services.database.transaction() as conn:
             await pools.lock_pools(conn)
@@ -85,7 +98,11 @@ class PoolController(Controller):
             )
             if made is None:
                 raise Conflict(f"A pool of the installation has the name '{wanted.name}' already.", param="name")
-            revision = await revisions.add_revision(conn, made.id, wanted.model, settings, driver=wanted.engine)
+            if starts:
+                await check_programs(conn, wanted.engine)
+            revision = await revisions.add_revision(
+                conn, made.id, wanted.model, settings, driver=wanted.engine, starts_servers=starts
+            )
             if urls:
                 await serve_at(conn, made, revision, urls)
             if grants:
@@ -112,15 +129,18 @@ class PoolController(Controller):
         async with services.database.transaction() as conn:
             await pools.lock_pools(conn)
             before = await _locked_pool(conn, caller.organization_id, pool_id)
-            driver = before.revisions[before.row.wanted_revision].driver
+            present = before.revisions[before.row.wanted_revision]
+            driver, starts = present.driver, present.starts_servers
             settings = UNSET if wanted.settings is UNSET else read_settings(wanted.settings, driver)
-            check_change(wanted, driver)
+            check_change(wanted, present)
             await _change_access(conn, caller, before, wanted)
             if wanted.num_replicas is not UNSET:
                 await pools.scale_pool(conn, pool_id, wanted.num_replicas)
-            present = before.revisions[before.row.wanted_revision]
             model = present.model if wanted.model is UNSET else wanted.model
             texts = present.settings if settings is UNSET else settings
+            if starts:
+                texts = with_adapters(driver, texts, store=services.adapter_place)
+            check_started(driver, model, texts, starts=starts)
             is_asked = wanted.model is not UNSET or settings is not UNSET
             urls = urls_of(before, wanted, texts)
             check_adapters(driver, model, texts)
@@ -128,10 +148,17 @@ class PoolController(Controller):
             if is_other or (is_asked and present.state == "failed"):
                 if model != present.model:
                     await _check_not_in_experiment(conn, before)  # its results would be of two models
-                if not wanted.allow_unfit_adapters and driver == OWN_DRIVER:
-                    await _check_adapters(conn, services, before, model, texts)
+                if not wanted.allow_unfit_adapters and present.is_managed:
+                    engine_settings = texts if driver == OWN_DRIVER else {}
+                    await _check_adapters(conn, services, before, model, engine_settings)
                 revision = await revisions.add_revision(
-                    conn, pool_id, model, texts, allow_unfit_adapters=wanted.allow_unfit_adapters, driver=driver
+                    conn,
+                    pool_id,
+                    model,
+                    texts,
+                    allow_unfit_adapters=wanted.allow_unfit_adapters,
+                    driver=driver,
+                    starts_servers=starts,
                 )
                 await _give_up(conn, before, f"Revision {revision.revision} took its place before it served.")
                 await pools.want_revision(conn, pool_id, revision.revision)

@@ -181,13 +181,19 @@ class ServerAdapters:
             self._changed()
 
     @property
+    def _lists(self) -> bool:
+        """Tell whether the server lists its adapters."""
+        info = self._info()
+        return info is None or info.adapters is not None
+
+    @property
     def _listed(self) -> frozenset[str]:
         info = self._info()
         return (info.adapters if info is not None else None) or frozenset()
 
     async def _make_ready(self, digest: str) -> None:
         """Load an adapter where it is not loaded yet, and see it answer. Raises as `ensure`."""
-        if self._way is None or (not self._way.can_load and digest not in self._listed):
+        if self._way is None or (not self._way.can_load and self._lists and digest not in self._listed):
             raise InvalidRequest("The server that runs this model does not have the adapter.", param="model")
         until_s, error = self._failed.get(digest, (0.0, None))
         if error is not None and time.monotonic() < until_s:

@@ -21,6 +21,7 @@ from gateway.backends.foreign.errors import shown
 from gateway.backends.foreign.failures import not_ready
 from gateway.backends.foreign.reply import BadReply, ServerRefused
 from gateway.backends.foreign.server import Server
+from gateway.backends.foreign.versions import version_of
 from gateway.backends.snapshot import EngineSnapshot, State
 from gateway.domain.errors import ENGINE_UNAVAILABLE, SHUTTING_DOWN
 from gateway.domain.routing.breaker import Admitted, Breaker
@@ -89,6 +90,8 @@ class ServerCondition:
         self._name = name
         self._listed = listed
         self._distrust_s = distrust_s
+        self.note = ""
+        """A sentence for operators about a server that is used all the same: its version is none that was tried."""
         self._has_answered = False
         self._is_draining = False
         self._reason = "the server was not asked yet"
@@ -205,7 +208,7 @@ class ServerCondition:
 
     def health(self) -> Health:
         """Return the state as the pipeline reads it."""
-        reason = "" if self.is_ready else self.reason
+        reason = self.note if self.is_ready else self.reason
         return Health(self.is_ready, self.detail, None, self._server.url, self.engine_id, reason)
 
     def snapshot(self, model: str, num_running: int) -> EngineSnapshot:
@@ -233,7 +236,7 @@ class ServerCondition:
         self._is_due.set()
 
     async def _ask(self) -> None:
-        before = self.info
+        before, had_answered = self.info, self._has_answered
         try:
             self._server.key = await self._authorize()
             self.info = await self._driver.inspect(self._server, INSPECT_WITHIN_S)
@@ -259,6 +262,18 @@ class ServerCondition:
         if now != self._told or has_news:
             self._told = now
             self._changed()
+        if self._has_answered and not had_answered:
+            await self._note_version()
+
+    async def _note_version(self) -> None:
+        """Note whether the server, which answers anew, is of a version with which its driver was tried."""
+        tried = self._driver.tried
+        if tried is None:
+            return
+        note = tried.note(await version_of(self._server, tried))
+        if note and note != self.note:
+            log.warning("server_version", **self._name.fields, why=note)
+        self.note = note
 
     def _unready(self, reason: str, text: str = "") -> None:
         """Take no requests for the server. text: for the log alone."""

@@ -5,13 +5,18 @@ A driver holds no connection and no state of a request but its `Reader`. It know
 
 from __future__ import annotations
 
-from typing import Literal, Protocol
+import re
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Literal, Protocol, runtime_checkable
 
 import msgspec
 
 from gateway.backends.base import Capabilities, Feature, Model
 from gateway.backends.foreign.reply import Event
 from gateway.backends.foreign.server import Proof, Server
+from gateway.backends.foreign.versions import Tried
 from gateway.backends.generation import Generation
 from gateway.domain.pools.foreign_settings import ForeignSettings
 
@@ -40,6 +45,8 @@ class ServerInfo(msgspec.Struct, frozen=True):
     """The number of choices that it computes at once, where it says so."""
     adapters: frozenset[str] | None = frozenset()
     """Digests of the adapters that it lists; None where it lists none, whatever it has."""
+    inputs: frozenset[str] = frozenset()
+    """The names of the inputs that its model takes, where models differ in that."""
     places: tuple[str, ...] = ()
     """The adapters by their number at the server, where requests name them so: the digest of each, "" for another."""
 
@@ -65,6 +72,14 @@ class Reader(Protocol):
         """
 
 
+@runtime_checkable
+class EndReader(Protocol):
+    """A `Reader` of a protocol in which a reply may end without an event that says so."""
+
+    def end(self) -> Event:
+        """Return what the end of the stream means, which has come whole."""
+
+
 class AdapterWay(Protocol):
     """The way in which one kind of server holds adapters. It names them by the digests of their contents."""
 
@@ -72,6 +87,9 @@ class AdapterWay(Protocol):
     """True where adapters are loaded and unloaded while the server runs."""
     takes_names: bool
     """True where requests name adapters, so that the server may answer an unknown name from the base in silence."""
+
+    missing: re.Pattern[str] | None
+    """The errors that say that the server does not have an adapter, where its status does not; None: 404 does."""
 
     async def load(self, server: Server, digest: str, within_s: float) -> None:
         """Load an adapter; one that is loaded already stays.
@@ -105,6 +123,10 @@ class Driver(Protocol):
     """True where requests of this pool hold token ids, and replies too; else both are text."""
 
     @property
+    def tried(self) -> Tried | None:
+        """The versions of the server with which the driver was tried; None where the server has none of its own."""
+
+    @property
     def max_choices(self) -> int:
         """The most choices of one request."""
 
@@ -133,6 +155,12 @@ class Driver(Protocol):
         """
 
 
+Content = Callable[[str], AbstractContextManager[Path]]
+"""Gives the folder of an adapter's content by its digest, as `AdapterStore.reading`.
+
+Raises AdapterRejected, StoreFailure or OSError: where the store does not have it, or cannot be read."""
+
+
 class Pooled(msgspec.Struct, frozen=True):
     """A revision of a pool, as far as its driver needs it."""
 
@@ -140,6 +168,8 @@ class Pooled(msgspec.Struct, frozen=True):
     settings: ForeignSettings
     has_tokenizer: bool
     """True where the model's tokenizer is known here."""
+    content: Content | None = None
+    """The adapter store, for servers that adapters are sent to."""
 
 
 def capabilities_of(pooled: Pooled, driver: Driver, info: ServerInfo | None) -> Capabilities:

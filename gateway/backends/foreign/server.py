@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Mapping
 import msgspec
 
 from gateway.backends.foreign.connection import UNREAD_FOR_S, Connection, ServerChanged, ServerGone
+from gateway.domain.pools.addresses import socket_of
 
 MAX_IDLE = 64
 """Connections that stay open for later requests."""
@@ -61,9 +62,10 @@ class Server:
         connect_s: float,
         unread_s: float = UNREAD_FOR_S,
     ) -> None:
-        """address_of: judges where the URL leads. tls: gives the authorities that are trusted. connect_s: the longest
-        time to connect. unread_s: as UNREAD_FOR_S."""
-        parts = urllib.parse.urlsplit(url)
+        """address_of: judges where the URL leads; not that of a socket. tls: gives the authorities that are trusted.
+        connect_s: the longest time to connect. unread_s: as UNREAD_FOR_S."""
+        self._socket = socket_of(url)
+        parts = urllib.parse.urlsplit(url if self._socket is None else "http://localhost")
         assert parts.hostname is not None
         self.url = url
         """The URL without a slash at its end."""
@@ -208,10 +210,12 @@ class Server:
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(min(self._connect_s, until_s - _now_s())):
-                address = await self._address_of(self.url)
+                if self._socket is not None:
+                    _, connection = await loop.create_unix_connection(self._new, self._socket)
+                    return connection
                 _, connection = await loop.create_connection(
-                    lambda: Connection(self._lost, self._unread_s),
-                    address,
+                    self._new,
+                    await self._address_of(self.url),
                     self._port,
                     ssl=self._tls() if self._is_tls else None,
                     server_hostname=self._name if self._is_tls else None,
@@ -221,6 +225,9 @@ class Server:
         except (OSError, UnicodeError) as error:
             raise ServerGone(f"no connection: {type(error).__name__}") from None
         return connection
+
+    def _new(self) -> Connection:
+        return Connection(self._lost, self._unread_s)
 
     def _lost(self, connection: Connection) -> None:
         if connection in self._idle:

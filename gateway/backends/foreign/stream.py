@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator
 
 from gateway.backends.foreign.attempt import Attempt
 from gateway.backends.foreign.connection import Connection, ServerGone
-from gateway.backends.foreign.driver import Driver, Framing, ServerInfo
+from gateway.backends.foreign.driver import Driver, EndReader, Framing, ServerInfo
 from gateway.backends.foreign.errors import read_refusal
 from gateway.backends.foreign.lines import LineSplitter
 from gateway.backends.foreign.reply import BadReply, Event, Part
@@ -105,6 +105,8 @@ class ReplyStream:
                     event = reader.read(each)
                     parts += self._counted(event)
                     is_end = is_end or event.is_end
+                if not data and isinstance(reader, EndReader):
+                    parts += self._counted(reader.end())
                 if not parts:
                     continue
                 if attempt.num_text_bytes > self._max_bytes:
@@ -158,7 +160,11 @@ class ReplyStream:
         )
         if connection.status != 200:
             error_until_s = asyncio.get_running_loop().time() + ERROR_WITHIN_S
-            raise await read_refusal(connection, min(self._until_s, error_until_s))
+            refused = await read_refusal(connection, min(self._until_s, error_until_s))
+            way = self._driver.adapters
+            if self.adapter and way is not None and way.missing is not None and way.missing.search(refused.text):
+                refused.status = 404
+            raise refused
         if not connection.headers.get("content-type", "").startswith(CONTENT_TYPES[self._driver.framing]):
             raise BadReply(f"its reply is no stream of {self._driver.framing}")
         return connection

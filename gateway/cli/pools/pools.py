@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from gateway.cli.errors import WrongUsage
 from gateway.cli.output import add_json_flag, print_json, print_result, print_table
+from gateway.cli.pools.adapters import show_adapters
 from gateway.cli.pools.finding import find_pool
 from gateway.cli.pools.keys import set_key
 from gateway.cli.pools.waiting import add_wait, settle
@@ -20,7 +21,6 @@ from gateway.cli.pools.wanted import (
     read_access,
     read_model,
 )
-from gateway.domain.pools.drivers import OWN_DRIVER
 
 if TYPE_CHECKING:
     from gateway.cli.output import Verbs
@@ -35,6 +35,7 @@ beside the present ones, and take their place once they are ready. No request is
 _EPILOG = """\
 examples:
   lorikeet pool create qwen3-0.6b --model Qwen/Qwen3-0.6B --replicas 2 --wait
+  lorikeet pool create gguf --engine llamacpp --model /models/llama.gguf --wait
   lorikeet pool create llama --engine openai --url http://10.0.0.7:8000 --set allow_private=true
   lorikeet pool key llama --from key.txt
   lorikeet pool update qwen3-0.6b --set max_model_len=8192 --wait
@@ -114,15 +115,23 @@ def register(verbs: Verbs) -> None:
     which.add_argument("--from", dest="file", metavar="FILE", help="file that holds the key; - reads standard input")
     which.add_argument("--remove", action="store_true", help="forget the key")
     key.set_defaults(run=set_key)
-    for parser in (show, scale, update, drain, cancel, remove, key):
+    adapters = actions.add_parser(
+        "adapters",
+        help="show, or load, the adapters of servers that take them at their start",
+        description="Show which adapters of tenants the servers of a pool have that take them at their start alone, "
+        "as llama.cpp's do. With --load all its replicas are started anew with the adapters that tenants have now.",
+    )
+    adapters.add_argument("--load", action="store_true", help="start the replicas anew with all adapters")
+    adapters.set_defaults(run=show_adapters)
+    for parser in (show, scale, update, drain, cancel, remove, key, adapters):
         parser.add_argument("name", metavar="NAME", help="name of the pool, or its id")
     scale.add_argument("num_replicas", type=int, metavar="N", help="number of replicas that are to run")
     for parser in (create, update):
         add_engine_settings(parser, can_unset=parser is update)
         add_access(parser)
-    for parser in (create, update, scale, drain):
+    for parser in (create, update, scale, drain, adapters):
         add_wait(parser)
-    for parser in (create, listing, show, scale, update, drain, cancel, remove, key):
+    for parser in (create, listing, show, scale, update, drain, cancel, remove, key, adapters):
         add_json_flag(parser)
 
 
@@ -133,8 +142,8 @@ def _create(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
         body: dict[str, Any] = {"name": arguments.name, "engine": arguments.engine, "urls": arguments.url}
         if arguments.model is not None:
             body["model"] = read_model(arguments.model)
-        elif arguments.engine == OWN_DRIVER:
-            raise WrongUsage("--model is missing: only servers of another maker (--engine) do without")
+        elif not arguments.url:
+            raise WrongUsage("--model is missing: only servers of another maker (--engine) at a --url do without")
         if arguments.replicas is not None:
             body["num_replicas"] = arguments.replicas
         body |= {"settings": changed_settings({}, arguments), **read_access(client, arguments)}

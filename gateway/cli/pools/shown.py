@@ -76,11 +76,12 @@ def print_hosts(hosts: Sequence[dict[str, Any]]) -> None:
             f"{size(each['taken_bytes'])} of {size(each['memory_bytes'])}",
             ", ".join(f"{size(gpu['taken_bytes'])} of {size(gpu['memory_bytes'])}" for gpu in each["gpus"]),
             each["num_replicas"],
+            " ".join(each["programs"]),
             each["id"],
         )
         for each in hosts
     ]
-    print_table(("HOST", "STATE", "PROCESSORS", "MEMORY TAKEN", "GPU MEMORY TAKEN", "REPLICAS", "ID"), rows)
+    print_table(("HOST", "STATE", "PROCESSORS", "MEMORY TAKEN", "GPU MEMORY TAKEN", "REPLICAS", "STARTS", "ID"), rows)
 
 
 def _grantee(grant: dict[str, Any], names: Mapping[str, str]) -> str:

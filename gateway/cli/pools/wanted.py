@@ -48,8 +48,8 @@ def add_servers(parser: argparse.ArgumentParser, *, can_choose: bool) -> None:
             "--engine",
             choices=DRIVERS,
             default=OWN_DRIVER,
-            help="servers behind the pool: engines of Lorikeet, which agents start (the default), or a driver for "
-            "servers of another maker that run already at --url",
+            help="servers behind the pool: engines of Lorikeet (the default), or a driver for servers of another "
+            "maker, which run already at --url; agents start servers of llamacpp and vllm where no --url is given",
         )
     parser.add_argument(
         "--url",

@@ -31,14 +31,16 @@ class HostRow(msgspec.Struct, frozen=True):
     """Whether an agent holds the lease now."""
     away_s: float
     """Seconds since the lease ended; 0 while it lasts, infinite where it was given back with no engine left."""
+    programs: list[str]
+    """The drivers whose servers its agent can start."""
 
 
 _CLAIM = """
-    INSERT INTO hosts AS h (id, name, generation, lease_until, num_processors, memory_bytes, gpu_bytes)
-    VALUES ($1, $2, 1, clock_timestamp() + $3::interval, $4, $5, $6)
+    INSERT INTO hosts AS h (id, name, generation, lease_until, num_processors, memory_bytes, gpu_bytes, programs)
+    VALUES ($1, $2, 1, clock_timestamp() + $3::interval, $4, $5, $6, $8)
     ON CONFLICT (id) DO UPDATE SET name = excluded.name, generation = h.generation + 1,
         lease_until = excluded.lease_until, num_processors = excluded.num_processors,
-        memory_bytes = excluded.memory_bytes, gpu_bytes = excluded.gpu_bytes
+        memory_bytes = excluded.memory_bytes, gpu_bytes = excluded.gpu_bytes, programs = excluded.programs
     WHERE h.lease_until <= clock_timestamp() OR $7
     RETURNING generation
 """
@@ -54,13 +56,14 @@ async def claim_host(
     memory_bytes: int,
     gpu_bytes: Sequence[int] = (),
     force: bool = False,
+    programs: Sequence[str] = (),
 ) -> int | None:
     """Take the lease of a host, new or known; return the host's generation. None: another agent holds the lease.
 
-    force: take it all the same, for an agent that knows the other one to be dead.
+    force: take it all the same, for an agent that knows the other one to be dead. programs: as of `HostRow`.
     """
     generation: int | None = await conn.fetchval(
-        _CLAIM, host_id, name, lease, num_processors, memory_bytes, list(gpu_bytes), force
+        _CLAIM, host_id, name, lease, num_processors, memory_bytes, list(gpu_bytes), force, list(programs)
     )
     return generation
 
@@ -90,7 +93,8 @@ _LIST = """
     SELECT id, name, generation, lease_until, num_processors, memory_bytes, gpu_bytes,
            lease_until > clock_timestamp() AS is_alive,
            CASE WHEN lease_until = '-infinity' THEN 'infinity'::float8
-               ELSE greatest(0, extract(epoch FROM clock_timestamp() - lease_until)) END::float8 AS away_s
+               ELSE greatest(0, extract(epoch FROM clock_timestamp() - lease_until)) END::float8 AS away_s,
+           programs
     FROM hosts ORDER BY created_at, id
 """
 

@@ -114,12 +114,13 @@ def pool_of(served: ServedPool) -> Pool:
 
 def host_of(row: HostRow) -> Host:
     """Return a host as the planner sees it."""
-    return Host(row.id, row.name, row.is_alive, row.memory_bytes, row.gpu_bytes, row.away_s)
+    return Host(row.id, row.name, row.is_alive, row.memory_bytes, row.gpu_bytes, row.away_s, frozenset(row.programs))
 
 
 def needs_of(row: RevisionRow) -> Needs:
     """Return what a replica of a revision asks of a host; nothing is known before the revision was prepared."""
-    return Needs(row.num_bytes or 0, _DEVICES.get(row.settings.get("device", ""), "auto"))
+    device = _DEVICES.get(row.settings.get("device", ""), "auto")
+    return Needs(row.num_bytes or 0, device, "" if row.is_ours else row.driver)
 
 
 def _revision_of(row: RevisionRow) -> Revision:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from operator import itemgetter
 from typing import TYPE_CHECKING
 
@@ -44,11 +44,20 @@ class RevisionRow(msgspec.Struct, frozen=True):
     changed_at: datetime.datetime
     driver: Driver
     """The driver that speaks to the replicas: `lorikeet` to our own engines."""
+    starts_servers: bool
+    """Whether agents start the servers of another maker."""
+    adapters: list[str]
+    """The digests of the adapters with which servers are started that take none later."""
 
     @property
     def is_ours(self) -> bool:
         """Tell whether the replicas are our own engines."""
         return self.driver == OWN_DRIVER
+
+    @property
+    def is_managed(self) -> bool:
+        """Tell whether agents start and end the replicas: our own engines, or servers of another maker."""
+        return self.is_ours or self.starts_servers
 
     @property
     def engine_settings(self) -> dict[str, str]:
@@ -60,8 +69,8 @@ _SETTINGS = msgspec.json.Decoder(dict[str, str])
 _fields = itemgetter(*RevisionRow.__struct_fields__)
 
 _ADD = """
-    INSERT INTO pool_revisions (pool_id, revision, model, settings, allow_unfit_adapters, driver)
-    SELECT $1, coalesce(max(revision), 0) + 1, $2, $3::jsonb, $4, $5 FROM pool_revisions WHERE pool_id = $1
+    INSERT INTO pool_revisions (pool_id, revision, model, settings, allow_unfit_adapters, driver, starts_servers)
+    SELECT $1, coalesce(max(revision), 0) + 1, $2, $3::jsonb, $4, $5, $6 FROM pool_revisions WHERE pool_id = $1
     RETURNING *
 """
 
@@ -74,10 +83,14 @@ async def add_revision(
     *,
     allow_unfit_adapters: bool = False,
     driver: Driver = OWN_DRIVER,
+    starts_servers: bool = False,
 ) -> RevisionRow:
-    """Return the pool's next revision, not prepared yet. The caller's transaction has locked or made the pool."""
+    """Return the pool's next revision, not prepared yet. The caller's transaction has locked or made the pool.
+
+    starts_servers: as of `RevisionRow`.
+    """
     texts = msgspec.json.encode(settings).decode()
-    row = await conn.fetchrow(_ADD, pool_id, model, texts, allow_unfit_adapters, driver)
+    row = await conn.fetchrow(_ADD, pool_id, model, texts, allow_unfit_adapters, driver, starts_servers)
     assert row is not None
     return revision_of(row)
 
@@ -103,19 +116,27 @@ async def find_prepared(conn: Connection, organization_id: str, model: str) -> R
 
 
 _PREPARED = """
-    UPDATE pool_revisions SET state = 'prepared', why = '', folder = $3, base_digest = $4, num_bytes = $5
+    UPDATE pool_revisions SET state = 'prepared', why = '', folder = $3, base_digest = $4, num_bytes = $5,
+        adapters = $6::text[]
     WHERE pool_id = $1 AND revision = $2 AND state = 'preparing'
 """
 
 
 async def set_prepared(
-    conn: Connection, pool_id: str, revision: int, *, folder: str | None, base_digest: str, num_bytes: int | None
+    conn: Connection,
+    pool_id: str,
+    revision: int,
+    *,
+    folder: str | None,
+    base_digest: str,
+    num_bytes: int | None,
+    adapters: Sequence[str] = (),
 ) -> None:
     """Note the folder, digest and estimated memory of a revision's model; the base is registered already.
 
-    folder: None where only a server of another maker knows the model's files.
+    folder: None where only a server of another maker knows the model's files. adapters: as of `RevisionRow`.
     """
-    await conn.execute(_PREPARED, pool_id, revision, folder, base_digest, num_bytes)
+    await conn.execute(_PREPARED, pool_id, revision, folder, base_digest, num_bytes, list(adapters))
 
 
 _PROGRESS = "UPDATE pool_revisions SET why = $3 WHERE pool_id = $1 AND revision = $2 AND state = 'preparing'"

@@ -44,6 +44,10 @@ CREATE TABLE pool_revisions (
     changed_at   timestamptz NOT NULL DEFAULT now(),
     -- What speaks to the replicas: `lorikeet` to our own engines, the others to servers of other makers.
     driver       text NOT NULL DEFAULT 'lorikeet' CHECK (driver ~ '^[a-z][a-z0-9-]{0,31}$'),
+    -- Whether agents start the servers of another maker; engines of our own they always start.
+    starts_servers  boolean NOT NULL DEFAULT false,
+    -- The digests of the adapters with which servers are started that take none later.
+    adapters     text[] NOT NULL DEFAULT '{}',
     PRIMARY KEY (pool_id, revision),
     CHECK ((folder IS NULL) = (base_digest IS NULL) OR driver <> 'lorikeet')
 );
@@ -86,7 +90,9 @@ CREATE TABLE hosts (
     memory_bytes     bigint NOT NULL DEFAULT 0,
     -- The memory of each accelerator in bytes, in the order of their indices.
     gpu_bytes        bigint[] NOT NULL DEFAULT '{}',
-    created_at       timestamptz NOT NULL DEFAULT now()
+    created_at       timestamptz NOT NULL DEFAULT now(),
+    -- The drivers whose servers the host's agent can start, since it found their programs.
+    programs         text[] NOT NULL DEFAULT '{}'
 );
 
 -- Engine processes. A replica keeps its id over restarts; each start has a generation of its own.

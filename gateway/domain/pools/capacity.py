@@ -64,7 +64,7 @@ def estimate(
         kv_cache = DEFAULT_KV_CACHE_BYTES if config.kv_cache_bytes is None else config.kv_cache_bytes
         device = DEFAULT_ADAPTER_BYTES if config.adapter_device_bytes is None else config.adapter_device_bytes
         return Estimate(weights, kv_cache, device + config.adapter_host_bytes, PROCESS_BYTES, on_gpu=False)
-    least = 2 * config.block_size * _token_bytes(model, item_bytes) + weights + GPU_STEP_BYTES
+    least = 2 * config.block_size * token_bytes(model, item_bytes) + weights + GPU_STEP_BYTES
     shares = sorted(int(each * config.gpu_memory_fraction) for each in gpu_bytes)
     share = next((each for each in shares if each >= least), least)  # of the smallest accelerator that is large enough
     left = share - weights - GPU_STEP_BYTES
@@ -73,7 +73,7 @@ def estimate(
     return Estimate(weights, kv_cache, adapters, GPU_STEP_BYTES, on_gpu=True)
 
 
-def _token_bytes(model: ModelConfig, item_bytes: int) -> int:
+def token_bytes(model: ModelConfig, item_bytes: int) -> int:
     """Return the bytes of one token's keys and values in all layers."""
     return 2 * model.num_layers * model.num_kv_heads * model.head_dim * item_bytes
 
@@ -84,6 +84,8 @@ class Needs(msgspec.Struct, frozen=True):
     num_bytes: int
     """Memory, of an accelerator where it computes on one."""
     device: Device = "auto"
+    program: str = ""
+    """The driver whose server is started; "" for an engine of our own, which every host has."""
 
 
 class Host(msgspec.Struct, frozen=True):
@@ -98,6 +100,12 @@ class Host(msgspec.Struct, frozen=True):
     """The memory of each accelerator, in the order of their indices."""
     away_s: float = 0.0
     """Seconds since its last agent's lease ended; infinite where that agent ended and left no engine."""
+    programs: frozenset[str] = frozenset()
+    """The drivers whose servers its agent can start."""
+
+    def can_start(self, needs: Needs) -> bool:
+        """Tell whether the host has the program of a replica."""
+        return not needs.program or needs.program in self.programs
 
 
 class Place(msgspec.Struct, frozen=True):
@@ -140,7 +148,7 @@ class Room:
         """Return the place with the most free memory that has room for a replica; None where none has."""
         found: list[tuple[int, Place]] = []
         for host in self._hosts.values():
-            if not host.is_alive:
+            if not host.is_alive or not host.can_start(needs):
                 continue
             if uses_gpu(needs, host):
                 has_memory = self._free[host.id] >= GPU_HOST_BYTES
@@ -167,6 +175,8 @@ class Room:
         return f"A replica needs {need or gib(needs.num_bytes)} of memory; {'; '.join(sums)}."
 
     def _sum(self, host: Host, needs: Needs) -> str:
+        if not host.can_start(needs):
+            return f"{host.name} has no program of '{needs.program}'"
         free = self._free[host.id]
         if uses_gpu(needs, host):
             pairs = zip(host.gpu_bytes, self._free_gpus[host.id], strict=True)

@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Literal, get_args
 
-Driver = Literal["lorikeet", "openai", "llamacpp", "vllm", "sglang", "tgi", "ollama", "lorikeet-gateway"]
+Driver = Literal["lorikeet", "openai", "llamacpp", "vllm", "sglang", "tgi", "ollama", "kserve", "lorikeet-gateway"]
 """lorikeet: our own engine. openai: any server with OpenAI's chat completions. llamacpp: llama.cpp's own server.
-vllm: vLLM's server, or one with its fields. sglang, tgi, ollama: these servers, by their own ways. lorikeet-gateway:
-the gateway of another Lorikeet."""
+vllm: vLLM's server, or one with its fields. sglang, tgi, ollama: these servers, by their own ways. kserve: Triton with
+the generate extension of the Open Inference Protocol. lorikeet-gateway: the gateway of another Lorikeet."""
 
 OWN_DRIVER: Driver = "lorikeet"
 DRIVERS: tuple[Driver, ...] = get_args(Driver)
 LOADING: frozenset[Driver] = frozenset({"vllm", "sglang"})
 """Drivers whose servers load adapters when they are told to, from a folder that they see."""
 
-PRELOADED: frozenset[Driver] = frozenset({"llamacpp"})
-"""Drivers whose servers have the adapters with which they were started."""
+UPLOADING: frozenset[Driver] = frozenset({"ollama"})
+"""Drivers whose servers get adapters sent, and keep them."""
+
+PRELOADED: frozenset[Driver] = frozenset({"llamacpp", "kserve"})
+"""Drivers whose servers have the adapters with which they were started, or that their operator gave them."""
+
+PROGRAMS: Mapping[Driver, str] = {
+    "llamacpp": "llama.cpp's llama-server: put it on the PATH of the agent, name it in LORIKEET_LLAMA_SERVER, or "
+    "install the Python package xllamacpp beside Lorikeet",
+    "vllm": "vLLM's command vllm: put it on the PATH of the agent, or name it in LORIKEET_VLLM",
+}
+"""The drivers whose servers agents can start, each with what a host needs for that."""

@@ -8,13 +8,13 @@ from __future__ import annotations
 import hashlib
 import urllib.parse
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
 
 from engine.config.text import Field, fields_of
-from gateway.domain.pools.drivers import LOADING, OWN_DRIVER, PRELOADED, Driver
+from gateway.domain.pools.drivers import LOADING, OWN_DRIVER, PRELOADED, UPLOADING, Driver
 from gateway.domain.pools.settings import BadSetting
 
 MAX_URL_CHARS = 512
@@ -54,9 +54,36 @@ class ForeignSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     preloaded_adapters: Annotated[
         bool, Meta(description="Whether the adapters answer with which the servers were started.")
     ] = False
+    upload_adapters: Annotated[
+        bool, Meta(description="Whether adapters are sent to the servers, which keep each as a model of its own.")
+    ] = False
     max_adapters: Annotated[
         int, Meta(ge=1, le=10_000, description="Adapters that each gateway has loaded at one server at most.")
     ] = 8
+    device: Annotated[
+        Literal["auto", "cpu", "cuda"], Meta(description="Device of servers that agents start: auto, cpu or cuda.")
+    ] = "auto"
+    num_slots: Annotated[
+        int, Meta(ge=1, le=256, description="Requests that a server which an agent starts computes at once.")
+    ] = 4
+    num_threads: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=1024,
+            description="Threads of a server that an agent starts; 0: its share of the host, as that of engines.",
+        ),
+    ] = 0
+    kv_cache_bytes: Annotated[
+        int,
+        Meta(ge=1 << 30, description="KV cache of a vLLM that an agent starts on processors; whole GiB count."),
+    ] = 1 << 30
+    gpu_memory_fraction: Annotated[
+        float, Meta(gt=0, le=1, description="Part of an accelerator that a vLLM takes which an agent starts.")
+    ] = 0.9
+    max_adapter_rank: Annotated[
+        int, Meta(ge=1, le=512, description="Largest rank of adapters at a vLLM that an agent starts.")
+    ] = 64
     allow_private: Annotated[
         bool, Meta(description="Whether servers may be at private addresses, such as 127.0.0.1 or 10.0.0.1.")
     ] = False
@@ -109,6 +136,7 @@ def check_adapter_settings(driver: Driver, model: str, settings: ForeignSettings
     for name, is_set, drivers in (
         ("adapter_folder", bool(folder), LOADING),
         ("preloaded_adapters", settings.preloaded_adapters, PRELOADED),
+        ("upload_adapters", settings.upload_adapters, UPLOADING),
     ):
         reason = ""
         if is_set and driver not in drivers:
@@ -117,9 +145,46 @@ def check_adapter_settings(driver: Driver, model: str, settings: ForeignSettings
             reason = "adapters belong to a base model: name it with 'model'"
         if reason:
             raise BadSetting(name, reason, f"{name}: {reason}")
+    if settings.upload_adapters and not settings.served_model:
+        reason = "adapters are made of a base model of the servers: name it with served_model"
+        raise BadSetting("upload_adapters", reason, f"upload_adapters: {reason}")
     if folder and not (folder.startswith("/") and folder.isprintable()):
         reason = "expected an absolute path on the servers"
         raise BadSetting("adapter_folder", reason, f"adapter_folder: {reason}")
+
+
+_OF_STARTED = ("device", "num_slots", "num_threads", "kv_cache_bytes", "gpu_memory_fraction", "max_adapter_rank")
+"""Settings of servers that agents start, and of no others."""
+
+_OF_ADDRESSES = ("allow_private", "served_model")
+"""Settings of servers that run already, and of none that agents start."""
+
+
+def check_started_settings(driver: Driver, model: str, settings: Mapping[str, str], *, starts: bool) -> None:
+    """Raise BadSetting for a setting of servers that agents start where they start none, and the other way round.
+
+    model: as the operator named it. Raises ValueError: where agents cannot start a server of the model.
+    """
+    for name in settings:
+        if not starts and name in _OF_STARTED:
+            reason = "agents do not start the servers of this pool, which run already"
+            raise BadSetting(name, reason, f"{name}: {reason}")
+        if starts and name in _OF_ADDRESSES:
+            reason = "agents start the servers of this pool, and know where they are and what they serve"
+            raise BadSetting(name, reason, f"{name}: {reason}")
+    if starts and driver == "llamacpp" and not (model == "demo" or model.endswith(".gguf")):
+        raise ValueError("llama.cpp reads a .gguf file: name its absolute path on the hosts, or 'demo'")
+
+
+def with_adapters(driver: Driver, settings: Mapping[str, str], *, store: str) -> dict[str, str]:
+    """Return the settings of servers that agents start, with the way in which adapters come to them.
+
+    store: the adapter store. Of a bucket vLLM can read nothing by itself, so that the base alone answers, unless the
+    settings name a folder.
+    """
+    if driver == "llamacpp":
+        return {"preloaded_adapters": "true", **settings}
+    return dict(settings) if "://" in store else {"adapter_folder": store, **settings}
 
 
 def has_adapters(driver: Driver, settings: Mapping[str, str]) -> bool:
@@ -127,7 +192,7 @@ def has_adapters(driver: Driver, settings: Mapping[str, str]) -> bool:
     if driver == OWN_DRIVER:
         return True
     parsed = parse_foreign_settings(settings)
-    return bool(parsed.adapter_folder) or parsed.preloaded_adapters
+    return bool(parsed.adapter_folder) or parsed.preloaded_adapters or parsed.upload_adapters
 
 
 def check_server_url(url: str) -> str:

@@ -205,6 +205,7 @@ MEANT = {
     ("projects", "holdouts"): "experiments",
     ("pools",): "pools",
     ("pools", "key"): "pools",
+    ("pools", "adapters"): "pools",
     ("replicas",): "pools",
     ("hosts",): "pools",
     ("projects", "models"): "projects",

@@ -278,3 +278,22 @@ async def test_servers_of_another_maker_change_drain_and_come_back(lorikeet: Cli
     again = f"lorikeet pool update theirs --url {first} --url {second}"
     assert (code, again in out) == (0, True)
     assert (await lorikeet(*again.split()[1:]))[:2] == (0, "pool theirs serves revision 3\n")
+
+
+async def test_adapters_of_servers_that_take_them_at_their_start_are_shown_before_they_are_loaded(
+    lorikeet: Cli, agent: Agent, database: Database
+) -> None:
+    await agent.claim(0, "llamacpp")
+    made = await lorikeet.json("pool", "create", "llama", "--engine", "llamacpp", "--model", "demo")
+    async with database.acquire() as conn:
+        await agent.prepare(made["id"])
+        await conn.execute("UPDATE pool_revisions SET adapters = $1", ["a" * 64])
+    await agent.start(made["id"])
+    code, out, _ = await lorikeet("pool", "adapters", "llama")
+    assert code == 0
+    assert "With --load 1 replica is started anew beside the present ones, and no request is refused." in out
+    assert (await lorikeet.json("pool", "adapters", "llama"))["num_removed"] == 1
+    code, out, _ = await lorikeet("pool", "adapters", "llama", "--load")
+    assert (code, "changes to revision 2" in out) == (0, True)
+    code, out, _ = await lorikeet("host", "list")
+    assert "llamacpp" in out

@@ -22,7 +22,7 @@ class Agent:
         self._host_id, self._name = host_id, name
         self._generation = 0
 
-    async def claim(self, num_gpus: int = 0) -> None:
+    async def claim(self, num_gpus: int = 0, *programs: str) -> None:
         async with self._database.acquire() as conn:
             generation = await hosts.claim_host(
                 conn,
@@ -32,6 +32,8 @@ class Agent:
                 num_processors=8,
                 memory_bytes=64 * GIB,
                 gpu_bytes=[80 * GIB] * num_gpus,
+                force=bool(programs),
+                programs=programs,
             )
         assert generation is not None
         self._generation = generation

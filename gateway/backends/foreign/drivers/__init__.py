@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from gateway.backends.foreign.driver import Driver, Pooled
+from gateway.backends.foreign.drivers.kserve import KserveDriver
 from gateway.backends.foreign.drivers.llamacpp import LlamaCppDriver
 from gateway.backends.foreign.drivers.lorikeet import LorikeetDriver
 from gateway.backends.foreign.drivers.ollama import OllamaDriver
@@ -28,6 +29,8 @@ def driver_of(name: drivers.Driver, pooled: Pooled) -> Driver:
             return TgiDriver(pooled)
         case "ollama":
             return OllamaDriver(pooled)
+        case "kserve":
+            return KserveDriver(pooled)
         case "lorikeet-gateway":
             return LorikeetDriver(pooled)
     raise AssertionError(f"no driver of servers of other makers: {name}")

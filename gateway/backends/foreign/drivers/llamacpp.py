@@ -26,6 +26,7 @@ from gateway.backends.foreign.drivers.vllm import adapter_of
 from gateway.backends.foreign.errors import NO_ERROR, check_event, text_of
 from gateway.backends.foreign.reply import BadReply, Event, Part, ReportedUsage, ServerRefused
 from gateway.backends.foreign.server import Server
+from gateway.backends.foreign.versions import Tried
 from gateway.backends.generation import Generation
 from gateway.domain.pools.foreign_settings import MAX_LEN, UNKNOWN_LEN
 
@@ -88,6 +89,7 @@ class LlamaCppDriver:
 
     framing: Framing = "events"
     max_choices = MAX_CHOICES
+    tried: Tried | None = Tried("/props", "build_info", (6900,))
     takes_ids = False
 
     def __init__(self, pooled: Pooled) -> None:

@@ -6,6 +6,7 @@ connection has to prove that the numbers are still those that were listed: a ser
 
 from __future__ import annotations
 
+import re
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -48,6 +49,7 @@ class LlamaCppAdapters:
 
     can_load = False
     takes_names = False
+    missing: re.Pattern[str] | None = None
 
     async def load(self, server: Server, digest: str, within_s: float) -> None:
         raise AssertionError("a server has the adapters with which it was started")

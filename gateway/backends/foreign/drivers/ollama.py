@@ -12,10 +12,13 @@ import msgspec
 
 from engine.protocol import FinishReason
 from gateway.backends.base import Feature
-from gateway.backends.foreign.driver import Framing, Pooled, Request, ServerInfo
+from gateway.backends.foreign.driver import AdapterWay, Framing, Pooled, Request, ServerInfo
+from gateway.backends.foreign.drivers.ollama_adapters import LATEST, OllamaAdapters, adapters_among
+from gateway.backends.foreign.drivers.vllm import adapter_of
 from gateway.backends.foreign.errors import NO_ERROR, check_event, text_of
-from gateway.backends.foreign.reply import BadReply, Event, Part, ReportedUsage, ServerRefused
+from gateway.backends.foreign.reply import AnotherModel, BadReply, Event, Part, ReportedUsage, ServerRefused
 from gateway.backends.foreign.server import Server
+from gateway.backends.foreign.versions import Tried
 from gateway.backends.generation import Generation
 from gateway.domain.pools.foreign_settings import UNKNOWN_LEN
 
@@ -39,6 +42,7 @@ class _Message(msgspec.Struct, frozen=True):
 
 
 class _Line(msgspec.Struct, frozen=True):
+    model: str = ""
     message: _Message | None = None
     response: str = ""
     done: bool = False
@@ -57,12 +61,16 @@ class OllamaDriver:
     """`Driver` of Ollama."""
 
     takes_ids = False
-    adapters = None
     framing: Framing = "lines"
     max_choices = 1
+    tried: Tried | None = Tried("/api/version", "version", (0, 5), (0, 12))
 
     def __init__(self, pooled: Pooled) -> None:
         self._settings = pooled.settings
+        self.adapters: AdapterWay | None = None
+        if pooled.settings.upload_adapters and pooled.content is not None:
+            options = {"num_ctx": self._length}
+            self.adapters = OllamaAdapters(pooled.content, pooled.settings.served_model, options)
 
     def features(self) -> frozenset[Feature]:
         return FEATURES
@@ -84,7 +92,8 @@ class OllamaDriver:
             options["seed"] = sampling.seed
         if generation.stop:
             options["stop"] = list(generation.stop)
-        body: dict[str, Any] = {"model": self._settings.served_model or info.served_model, "stream": True}
+        model = adapter_of(generation) or self._settings.served_model or info.served_model
+        body: dict[str, Any] = {"model": model, "stream": True}
         body |= {"options": options, "truncate": False, "shift": False}
         if sampling.grammar is not None:
             is_any = sampling.grammar.kind == "json_object"
@@ -107,7 +116,8 @@ class OllamaDriver:
         wanted = self._settings.served_model
         if not names or (wanted and wanted not in names and f"{wanted}:latest" not in names):
             raise BadReply("it does not list the model" if wanted else "it lists no model")
-        return ServerInfo(wanted or names[0], self._length)
+        adapters = frozenset[str]() if self.adapters is None else adapters_among(names)
+        return ServerInfo(wanted or names[0], self._length, adapters=adapters)
 
     @property
     def _length(self) -> int:
@@ -119,7 +129,8 @@ class LineReader:
     """Reads the lines of one reply."""
 
     def __init__(self, generation: Generation) -> None:
-        self._likely_prompt_tokens = generation.likely_prompt_tokens
+        self._generation = generation
+        self._adapter = adapter_of(generation)
 
     def read(self, data: bytes) -> Event:
         try:
@@ -127,6 +138,8 @@ class LineReader:
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             raise BadReply("a line is no part of a reply") from None
         check_event(line.error)
+        if self._adapter and line.model.removesuffix(LATEST) != self._adapter:
+            raise AnotherModel("it answers with another model than the adapter that was asked for")
         message = line.message or _Message(line.response)
         hidden = len(message.thinking.encode(errors="replace")) if message.thinking else 0
         if not line.done:
@@ -136,7 +149,7 @@ class LineReader:
             raise BadReply("a choice ended for a reason that is not known")
         usage = None
         if line.eval_count is not None:
-            usage = ReportedUsage(line.prompt_eval_count or self._likely_prompt_tokens, line.eval_count)
+            usage = ReportedUsage(self._generation.prompt_tokens_by(line.prompt_eval_count), line.eval_count)
         return Event([Part(0, message.content, hidden, finish_reason=reason)], usage, is_end=True)
 
 

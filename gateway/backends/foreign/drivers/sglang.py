@@ -22,6 +22,7 @@ from gateway.backends.foreign.drivers.vllm import OF_TEXT, adapter_of, cache_sal
 from gateway.backends.foreign.errors import NO_ERROR, text_of
 from gateway.backends.foreign.reply import BadReply, Event, Part, ReportedUsage, ServerRefused
 from gateway.backends.foreign.server import Server
+from gateway.backends.foreign.versions import Tried
 from gateway.backends.generation import Generation
 
 OF_IDS: frozenset[Feature] = frozenset(
@@ -71,6 +72,7 @@ class SglangDriver:
 
     framing: Framing = "events"
     max_choices = 1
+    tried: Tried | None = Tried("/get_server_info", "version", (0, 5, 4), (0, 5, 23))
 
     def __init__(self, pooled: Pooled) -> None:
         self.takes_ids = pooled.has_tokenizer

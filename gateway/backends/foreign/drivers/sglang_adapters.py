@@ -7,6 +7,7 @@ one that it has no more is loaded again when a request finds out.
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import msgspec
@@ -50,6 +51,7 @@ class SglangAdapters:
 
     can_load = True
     takes_names = True
+    missing: re.Pattern[str] | None = None
 
     def __init__(self, settings: ForeignSettings) -> None:
         self._folder = settings.adapter_folder.rstrip("/")

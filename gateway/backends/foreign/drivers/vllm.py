@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from adapters.ref import digest_of
 from gateway.backends.base import Feature
-from gateway.backends.foreign.driver import MAX_CHOICES, Framing, Pooled, Reader, Request, ServerInfo
+from gateway.backends.foreign.driver import MAX_CHOICES, AdapterWay, Framing, Pooled, Reader, Request, ServerInfo
 from gateway.backends.foreign.drivers.openai import OpenAIDriver
 from gateway.backends.foreign.drivers.openai_chunks import Usage as ChunkUsage
 from gateway.backends.foreign.drivers.openai_chunks import finish_of, reported_usage
@@ -24,6 +24,7 @@ from gateway.backends.foreign.drivers.vllm_adapters import VllmAdapters
 from gateway.backends.foreign.errors import NO_ERROR, check_event
 from gateway.backends.foreign.reply import AnotherModel, BadReply, Event, Part
 from gateway.backends.foreign.server import Server
+from gateway.backends.foreign.versions import Tried
 from gateway.backends.generation import Generation
 
 SAMPLING: frozenset[Feature] = frozenset({"seed", "top_k", "min_p", "repetition_penalty", "min_tokens", "ignore_eos"})
@@ -61,6 +62,7 @@ class VllmDriver:
 
     framing: Framing = "events"
     max_choices = MAX_CHOICES
+    tried: Tried | None = Tried("/version", "version", (0, 11), (0, 32))
     is_salted = True
     """True where each tenant of ours gets a cache of its own."""
 
@@ -68,7 +70,8 @@ class VllmDriver:
         self.takes_ids = pooled.has_tokenizer
         """True where token ids go in and come out."""
         self._vocab_size = pooled.model.capabilities.vocab_size
-        self.adapters = VllmAdapters(pooled.settings) if pooled.settings.adapter_folder else None
+        self._adapters = VllmAdapters(pooled.settings) if pooled.settings.adapter_folder else None
+        self.adapters: AdapterWay | None = self._adapters
         self._chat = OpenAIDriver(pooled)
 
     def features(self) -> frozenset[Feature]:
@@ -98,7 +101,7 @@ class VllmDriver:
     async def inspect(self, server: Server, within_s: float) -> ServerInfo:
         reply = await server.whole("GET", "/v1/models", within_s=within_s)
         info = self._chat.info_of(reply)
-        return info if self.adapters is None else replace(info, adapters=self.adapters.adapters_in(reply.body))
+        return info if self._adapters is None else replace(info, adapters=self._adapters.adapters_in(reply.body))
 
 
 class IdReader:

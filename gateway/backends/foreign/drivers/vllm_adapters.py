@@ -7,6 +7,7 @@ after an unload (vllm-project/vllm#54839) are the right ones.
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import msgspec
@@ -54,6 +55,7 @@ class VllmAdapters:
 
     can_load = True
     takes_names = True
+    missing: re.Pattern[str] | None = None
     prefix = "/v1"
     """The beginning of the paths by which adapters are loaded and unloaded."""
 

@@ -14,7 +14,7 @@ from engine.protocol import GenerateRequest, SamplingParams, Usage
 from gateway.backends.base import Model
 from gateway.backends.foreign.backend import ForeignBackend
 from gateway.backends.foreign.connection import UNREAD_FOR_S
-from gateway.backends.foreign.driver import Pooled, ReplicaName
+from gateway.backends.foreign.driver import Content, Pooled, ReplicaName
 from gateway.backends.foreign.drivers import driver_of
 from gateway.backends.foreign.model import OpaqueModel
 from gateway.backends.foreign.server import Server
@@ -48,10 +48,11 @@ async def backend_of(
     key: str = "",
     unread_s: float = UNREAD_FOR_S,
     waits: bool = True,
+    content: Content | None = None,
 ) -> AsyncIterator[ForeignBackend]:
     """Give a backend that is ready, unless `waits` is false."""
     found = model or OpaqueModel("f" * 64, settings)
-    pooled = Pooled(found, settings, has_tokenizer=model is not None)
+    pooled = Pooled(found, settings, has_tokenizer=model is not None, content=content)
 
     async def authorize() -> str:
         return key

@@ -1,6 +1,7 @@
 """The protocols of the servers for which there are drivers, as fakes speak them: written from the API of each server.
 
-vLLM 0.32, SGLang 0.5.23, llama.cpp of late 2026, TGI 3.3, Ollama 0.12, and Lorikeet itself.
+vLLM 0.32, SGLang 0.5.23, llama.cpp of late 2026, TGI 3.3, Ollama 0.12, Triton 26.01 with its vLLM
+backend (`src/utils/request.py` there), and Lorikeet itself.
 """
 
 from __future__ import annotations
@@ -87,6 +88,34 @@ def _chat_finish(reason: str, num_tokens: int) -> list[Any]:
     ]
 
 
+def _kserve_part(text: str, num_tokens: int, **fields: Any) -> Any:
+    said = {"finish_reason": "None", "num_input_tokens": PROMPT, "num_output_tokens": 1} | fields
+    return {"model_name": "theirs", "model_version": "1", "text_output": text} | said
+
+
+def _kserve_finish(reason: str, num_tokens: int) -> list[Any]:
+    """Return the last response: the parts before have counted their tokens, unless a test lets it lie."""
+    return [_kserve_part("", num_tokens, finish_reason=reason, num_output_tokens=num_tokens if num_tokens > 999 else 0)]
+
+
+def _kserve_asked(body: dict[str, Any]) -> dict[str, Any]:
+    parameters = json.loads(body["sampling_parameters"])
+    return {name: parameters.get(name) for name in ("max_tokens", "stop", "seed")}
+
+
+KSERVE_INPUTS = ("text_input", "stream", "sampling_parameters", "return_finish_reason", "return_num_output_tokens")
+
+
+def kserve_facts(*inputs: str) -> dict[str, Any]:
+    """Return what Triton says of its only model, which takes these inputs."""
+    metadata = {"name": "theirs", "versions": ["1"], "inputs": [{"name": each} for each in inputs]}
+    return {
+        "/v2/repository/index": [{"name": "theirs", "version": "1", "state": "READY"}, {"name": "other"}],
+        "/v2/models/theirs/ready": {},
+        "/v2/models/theirs": metadata,
+    }
+
+
 def _openai_asked(body: dict[str, Any]) -> dict[str, Any]:
     return {name: body.get(name) for name in ("max_tokens", "stop", "seed")}
 
@@ -138,6 +167,19 @@ DIALECTS: dict[Driver, Dialect] = {
                 "/health": {},
                 "/info": {"model_id": "theirs", "max_total_tokens": 4096, "max_concurrent_requests": 128},
             },
+        ),
+        Dialect(
+            driver="kserve",
+            path="/v2/models/theirs/generate_stream",
+            part=_kserve_part,
+            finish=_kserve_finish,
+            reasons=OPENAI_REASONS,
+            error={"error": "Error generating stream: CUDA error"},
+            asked=_kserve_asked,
+            refusal=lambda message: {"error": message},
+            facts=kserve_facts(*KSERVE_INPUTS),
+            has_mark=False,
+            can_have_no_usage=False,
         ),
         Dialect(
             driver="ollama",

@@ -20,6 +20,8 @@ class Received(msgspec.Struct, frozen=True):
     path: str
     headers: dict[str, str]
     body: dict[str, Any]
+    data: bytes = b""
+    """The body as it came."""
 
 
 Answer = Callable[[Received, asyncio.StreamWriter], Awaitable[None]]
@@ -39,6 +41,9 @@ def chunk(data: bytes) -> bytes:
 
 
 END = b"0\r\n\r\n"
+
+VERSIONS = ("/version", "/get_server_info", "/api/version", "/v2")
+"""The paths by which servers are asked for their versions."""
 
 
 def delta(text: str, *, index: int = 0, finish: str | None = None, **fields: Any) -> dict[str, Any]:
@@ -146,6 +151,8 @@ class FakeServer:
                 received = await _read(reader)
                 if received.path == "/v1/models" and self.answer_to_questions is not None:
                     await self.answer_to_questions(received, writer)
+                elif received.path in VERSIONS and received.path not in self.facts:
+                    writer.write(b"HTTP/1.1 404 No\r\ncontent-length: 0\r\n\r\n")
                 elif received.path == "/v1/models" or received.path in self.facts:
                     body = json.dumps(self.facts.get(received.path, {"data": self.models})).encode()
                     writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%s" % (len(body), body))
@@ -169,7 +176,8 @@ async def _read(reader: asyncio.StreamReader) -> Received:
     method, path, _ = first.split(" ")
     headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in lines)}
     body = await reader.readexactly(int(headers.get("content-length", 0)))
-    return Received(method, path, headers, json.loads(body) if body else {})
+    is_json = body.startswith(b"{") and not path.startswith("/api/blobs/")
+    return Received(method, path, headers, json.loads(body) if is_json else {}, body)
 
 
 @asynccontextmanager

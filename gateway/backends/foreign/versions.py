@@ -1,0 +1,52 @@
+"""The versions of servers with which drivers were tried. A server of another one is used all the same, and noted."""
+
+from __future__ import annotations
+
+import re
+
+import msgspec
+
+from gateway.backends.foreign.connection import ServerGone
+from gateway.backends.foreign.server import Server
+
+VERSION_WITHIN_S = 5.0
+MAX_VERSION_CHARS = 64
+
+_decode = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+_decode_text = msgspec.json.Decoder(str).decode
+
+
+class Tried(msgspec.Struct, frozen=True):
+    """The versions of one kind of server with which its driver was tried, and how a server tells its own."""
+
+    path: str
+    """The path of a reply that is a JSON object."""
+    field: str
+    """The field of the version."""
+    least: tuple[int, ...]
+    last: tuple[int, ...] = ()
+    """The newest one, as far as its numbers go: (0, 32) stands for all of 0.32. () where builds come daily."""
+
+    def note(self, version: str) -> str:
+        """Return a sentence about a version that is not one of these; "" for one of them, or where it has no number."""
+        found = tuple(int(each[:9]) for each in re.findall(r"\d+", version))
+        is_known = self.least <= found[: len(self.least)] and found[: len(self.last)] <= self.last
+        if not any(found) or is_known:
+            return ""
+        return f"its version {version} is none of those that the driver was tried with ({self})"
+
+    def __str__(self) -> str:
+        least, last = (".".join(map(str, each)) for each in (self.least, self.last))
+        return f"{least} to {last}" if last else f"{least} and later"
+
+
+async def version_of(server: Server, tried: Tried) -> str:
+    """Return the version that a server says that it has; "" where it says none."""
+    try:
+        reply = await server.whole("GET", tried.path, within_s=VERSION_WITHIN_S)
+        if reply.status != 200:
+            return ""
+        text = _decode_text(_decode(reply.body)[tried.field])
+    except (ServerGone, KeyError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return ""
+    return "".join(each for each in text[:MAX_VERSION_CHARS] if each.isprintable())
