@@ -56,6 +56,7 @@ from gateway.admin.pools.hosts import list_all_hosts
 from gateway.admin.pools.pool_keys import PoolKeyController
 from gateway.admin.pools.pools import PoolController
 from gateway.admin.pools.project_models import list_project_models
+from gateway.admin.pools.provider_keys import ProviderKeyController
 from gateway.admin.pools.replicas import ReplicaController
 from gateway.admin.routing.routes import RouteController
 from gateway.admin.services import AdminServices
@@ -88,6 +89,7 @@ _HANDLERS: tuple[ControllerRouterHandler, ...] = (
     RouteController,
     PoolController,
     PoolKeyController,
+    ProviderKeyController,
     ReplicaController,
     ProjectLimitController,
     OrganizationLimitController,

@@ -65,6 +65,7 @@ class Admitting:
             service_tier=first.tag.service_tier,
             min_tokens=first.generation.request.sampling.min_tokens,
             capacity=pool.max_in_flight,
+            is_free=bool(first.generation.key_owner),
         )
         instant_ns = admission.instant_ns if instant_ns is None else instant_ns
         admitted = [_within(each, admission.cap, instant_ns) for each in prepared]
@@ -92,6 +93,7 @@ class Admitting:
             tuple(_part(each) for each in prepared),
             service_tier=SHADOW_TIER,
             min_tokens=prepared[0].generation.request.sampling.min_tokens,
+            is_free=bool(prepared[0].generation.key_owner),
         )
         admitted = [_within(each, admission.cap, admission.instant_ns) for each in prepared]
         return Run(context, pool, self._shadow_budget, route.adapter, admitted, (), admission.close, None)

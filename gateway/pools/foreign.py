@@ -18,6 +18,7 @@ from gateway.backends.pool import ManagedBackend
 from gateway.backends.usage import UsageSink
 from gateway.db.pools.revisions import RevisionRow
 from gateway.domain.pools.foreign_settings import parse_foreign_settings
+from gateway.domain.pools.provider_key import ProviderKey
 from gateway.support.outbound import NotPublic
 
 AddressOf = Callable[[httpx.URL], Awaitable[str]]
@@ -33,13 +34,16 @@ class ForeignServers:
         key: Callable[[str], Awaitable[str]],
         address_of: Callable[[bool], AddressOf],
         tls: Callable[[], ssl.SSLContext],
+        own_key: Callable[[str, str], Awaitable[ProviderKey | None]],
     ) -> None:
-        """key: returns the key of a pool's servers, by the pool's id. address_of: judges addresses, private ones as its
+        """key: returns the key of a pool's servers, by the pool's id. own_key: returns the key that a project has
+        brought for them, by the ids of project and pool. address_of: judges addresses, private ones as its
         argument says. tls: gives the authorities that are trusted."""
         self._sink = sink
         self._key = key
         self._address_of = address_of
         self._tls = tls
+        self._own_key = own_key
 
     def connect(self, url: str, row: RevisionRow, model: Model, name: ReplicaName) -> ManagedBackend:
         """Return the backend of the server at a URL, not started. name: of the replica that it is."""
@@ -52,7 +56,10 @@ class ForeignServers:
         async def authorize() -> str:
             return await self._key(row.pool_id)
 
-        return ForeignBackend(server, driver_of(row.driver, pooled), pooled, self._sink, authorize, name)
+        async def own_key(project_id: str) -> ProviderKey | None:
+            return await self._own_key(project_id, row.pool_id)
+
+        return ForeignBackend(server, driver_of(row.driver, pooled), pooled, self._sink, authorize, name, own_key)
 
 
 def judged_by(address_of: AddressOf) -> Callable[[str], Awaitable[str]]:

@@ -169,10 +169,14 @@ async def read_grants(conn: Connection, organization_id: str, wanted: Sequence[P
     return grants
 
 
+BearerKey = Annotated[str, Meta(min_length=1, max_length=1024, pattern="^[!-~]+$")]
+"""A key as servers of other makers take it."""
+
+
 class SetBackendKey(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The key that the servers of a pool ask for."""
 
-    key: Annotated[str, Meta(min_length=1, max_length=1024, pattern="^[!-~]+$")]
+    key: BearerKey
     """The key as the servers take it, sent to them as a bearer token. It is kept encrypted and never shown again."""
 
 

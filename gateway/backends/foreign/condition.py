@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable
 import structlog
 
 from engine.protocol import EngineStats
-from gateway.backends.base import Capabilities, Health, Unanswered
+from gateway.backends.base import Capabilities, Health, ServerState, Unanswered
 from gateway.backends.foreign.connection import ServerGone
 from gateway.backends.foreign.driver import Driver, Pooled, ReplicaName, ServerInfo, capabilities_of
 from gateway.backends.foreign.errors import shown
@@ -27,6 +27,9 @@ from gateway.domain.routing.breaker import Admitted, Breaker
 
 INSPECT_WITHIN_S = 20.0
 """Longest time of a server's answer that it is well: SGLang generates a token for that, beside what it has to do."""
+
+KEY_REFUSED = frozenset({401, 403})
+"""Statuses by which a server refuses to say how it is for want of a good key."""
 
 MAX_LIES = 10
 """Usages that cannot be true, of the last LIES_AMONG, from which on a server gets no requests for DISTRUST_S."""
@@ -75,6 +78,8 @@ class ServerCondition:
         self.breaker = Breaker()
         self.engine_id = new_engine_id()
         """The id of the server's process, as far as this gateway can tell one from another; in no log line."""
+        self.note = ""
+        """What operators ought to know of a server that is ready all the same."""
         self._server = server
         self._driver = driver
         self._pooled = pooled
@@ -184,8 +189,14 @@ class ServerCondition:
 
     def health(self) -> Health:
         """Return the state as the pipeline reads it."""
-        reason = "" if self.is_ready else self.reason
-        return Health(self.is_ready, self.detail, None, self._server.url, self.engine_id, reason)
+        reason = self.note if self.is_ready else self.reason
+        return Health(self.is_ready, self.detail, None, self._server.url, self.engine_id, reason, self._trust())
+
+    def _trust(self) -> ServerState:
+        now_s = _now_s()
+        state = self.breaker.state(now_s)
+        open_for_s = self.breaker.open_for_s(now_s) if state == "open" else 0.0
+        return ServerState(state, open_for_s, self._truths.count(False), max(0.0, self._distrusted_until_s - now_s))
 
     def snapshot(self, model: str, num_running: int) -> EngineSnapshot:
         """Return the state as the dashboard shows it. model: the name of the pool."""
@@ -219,13 +230,20 @@ class ServerCondition:
             if self.info != before:
                 self.capabilities = capabilities_of(self._pooled, self._driver, self.info)
             self._listed()
-            if not self._has_answered:
-                self._since = int(time.time())
-            self._has_answered, self._reason = True, "ready"
+            self._answered()
         except ServerGone as gone:
             self._unready(f"the server does not answer: {gone}")
         except ServerRefused as refused:
-            self._unready(f"the server is not ready: {refused}", shown(refused.text, key=self._server.key))
+            text = shown(refused.text, key=self._server.key)
+            if refused.status not in KEY_REFUSED:
+                self._unready(f"the server is not ready: {refused}", text)
+            elif self._pooled.settings.own_keys == "none":
+                self._unready(self._why_refused(), text)
+            elif served_model := self._pooled.settings.served_model:
+                self.info = ServerInfo(served_model)  # the keys of projects may be good
+                self._answered(self._why_refused())
+            else:
+                self._unready(f"{self._why_refused()}, so that 'served_model' has to say which model it serves", text)
         except BadReply as bad:
             self._unready(f"the server is not what it should be: {bad}")
         except Exception as error:  # the database is away, a key is unreadable, or the address may not be connected to
@@ -233,13 +251,22 @@ class ServerCondition:
         if (self.is_ready, self.reason) != was or self.info != before:
             self._changed()
 
+    def _answered(self, note: str = "") -> None:
+        """Take requests for the server from now on. note: what operators ought to know all the same."""
+        if not self._has_answered:
+            self._since = int(time.time())
+        self._has_answered, self._reason, self.note = True, note or "ready", note
+
+    def _why_refused(self) -> str:
+        return "the server refuses the pool's key" if self._server.key else "the server asks for a key"
+
     def _unready(self, reason: str, text: str = "") -> None:
         """Take no requests for the server. text: for the log alone."""
         if self._has_answered or reason != self._reason:
             words = {"server_text": text} if text else {}
             log.warning("server_not_ready", **self._name.fields, why=reason, **words)
             self._since = int(time.time())
-        self._has_answered, self._reason = False, reason
+        self._has_answered, self._reason, self.note = False, reason, ""
 
 
 def _now_s() -> float:

@@ -5,7 +5,7 @@ Knows neither text nor how the server is asked how it is.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from typing import Literal
 
@@ -27,13 +27,27 @@ from gateway.backends.foreign.stream import ReplyStream
 from gateway.backends.generation import Generation
 from gateway.backends.usage import Acknowledged, UsageSink
 from gateway.backends.window import Window
-from gateway.domain.errors import GatewayError, ReadTooSlowly, ShuttingDown
+from gateway.domain.errors import GatewayError, ProviderKeyMissing, ProviderKeyRefused, ReadTooSlowly, ShuttingDown
+from gateway.domain.pools.provider_key import ProviderKey
 from gateway.domain.routing.breaker import Admitted
+
+OF_KEYS = frozenset({401, 402, 403})
+"""Statuses by which a server refuses the key of a request, or says that nobody pays for it."""
 
 WINDOW_WAIT_S = 2.0
 """Seconds for which a request waits until fewer than `max_in_flight` are open at the server."""
 
 log = structlog.get_logger(__name__)
+
+
+OwnKey = Callable[[str], Awaitable[ProviderKey | None]]
+"""Returns the key that a project, by its id, has brought for the servers of the pool. Raises GatewayError: where that
+cannot be found out."""
+
+
+async def nobodys(project_id: str) -> ProviderKey | None:
+    """Return no key: no project brings one."""
+    return None
 
 
 class ForeignRequests:
@@ -49,8 +63,9 @@ class ForeignRequests:
         adapters: ServerAdapters,
         name: ReplicaName,
         source: Acknowledged,
+        own_key: OwnKey,
     ) -> None:
-        """source: as of `Attempt`."""
+        """source: as of `Attempt`. own_key: finds the keys of projects."""
         self.window = Window()
         """The places for requests at the server."""
         self.window.set_limit(pooled.settings.max_in_flight)
@@ -62,6 +77,7 @@ class ForeignRequests:
         self._adapters = adapters
         self._name = name
         self._source = source
+        self._own_key = own_key
         self._streams: dict[str, ReplyStream] = {}
 
     def attempt(self, request_id: str) -> Attempt | None:
@@ -93,6 +109,7 @@ class ForeignRequests:
             await self._adapters.ensure(key)
         except GatewayError as error:
             raise Unanswered(error, "absent") from None
+        own = await self._key_of(generation)
         info, admitted = await self._take_place()
         attempt = Attempt(
             generation,
@@ -102,7 +119,7 @@ class ForeignRequests:
             self._name,
             is_exact=self._driver.takes_ids,
         )
-        stream = ReplyStream(self._server, self._driver, self._settings, generation, attempt)
+        stream = ReplyStream(self._server, self._driver, self._settings, generation, attempt, own)
         request_id = generation.request.request_id
         self._streams[request_id] = stream
         is_judged = is_handed_over = False  # by the breaker; to who catches Unanswered, and says what is recorded
@@ -150,6 +167,22 @@ class ForeignRequests:
             self._streams.pop(request_id, None)
             self.window.give()
 
+    async def _key_of(self, generation: Generation) -> ProviderKey | None:
+        """Return the project's own key, where the request is sent with that.
+
+        Raises Unanswered: where it is gone by now: the request is never sent with the pool's key instead, since nobody
+        would be charged.
+        """
+        if not generation.key_owner:
+            return None
+        try:
+            own = await self._own_key(generation.key_owner)
+            if own is None:
+                raise ProviderKeyMissing(self._name.pool)
+        except GatewayError as error:
+            raise Unanswered(error, "failed") from None
+        return own
+
     async def _streamed(self, stream: ReplyStream, info: ServerInfo, key: str) -> AsyncGenerator[list[Part]]:
         """Yield as `ReplyStream.parts`; an adapter that the server does not know is loaded again, once."""
         try:
@@ -185,7 +218,12 @@ class ForeignRequests:
     def _refused(self, stream: ReplyStream, admitted: Admitted, refused: ServerRefused) -> Unanswered:
         """Return what the reader catches where the server refused a request or failed at it."""
         attempt, error = stream.attempt, refusal(refused)
-        text = shown(refused.text, key=self._server.key, request=stream.sent)
+        sent_key = self._server.key if stream.key is None else stream.key.secret
+        text = shown(refused.text, key=sent_key, request=stream.sent)
+        if refused.status in OF_KEYS and not attempt.has_begun and self._settings.own_keys != "none":
+            self._condition.breaker.gave_up(admitted)  # another project's key may be good
+            self._log("provider_key_refused" if stream.key else "pool_key_refused", stream, str(refused), text)
+            return _unanswered(attempt, self._of_key(stream), "failed")
         if is_the_clients(refused) and not attempt.has_begun:
             self._log("request_refused", stream, str(refused), text)
             self._condition.succeeded(admitted, is_lie=False)
@@ -201,6 +239,12 @@ class ForeignRequests:
         self._log("server_failed", stream, str(refused), text)
         self._condition.failed(admitted)
         return _unanswered(attempt, failed())
+
+    def _of_key(self, stream: ReplyStream) -> GatewayError:
+        """Return the error of a request whose key the server refuses."""
+        if stream.key is not None:
+            return ProviderKeyRefused(self._name.pool, stream.key.hint)
+        return failed() if self._server.key else ProviderKeyMissing(self._name.pool)
 
     def _log(self, event: str, stream: ReplyStream, why: str, text: str = "") -> None:
         """Log what became of a request. text: the server's own words, as they may be shown."""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from gateway.db.pools.pools import Grant, PoolRow, lock_pool_by_id
 from gateway.db.pools.served import ServedPool, read_served
+from gateway.domain.pools.foreign_settings import OwnKeys, own_keys_of
 from gateway.domain.pools.states import Access
 
 if TYPE_CHECKING:
@@ -132,6 +133,8 @@ class UsableBase(msgspec.Struct, frozen=True):
     name: str
     settings: dict[str, str]
     """The engine settings of the revision that serves."""
+    own_keys: OwnKeys
+    """Whether projects bring keys of their own for the servers."""
     num_ready: int
     """Replicas of agents that take requests."""
     unmanaged: list[str]
@@ -139,7 +142,7 @@ class UsableBase(msgspec.Struct, frozen=True):
 
 
 _USABLE = """
-    SELECT p.id, p.name, v.settings::text AS settings,
+    SELECT p.id, p.name, v.driver, v.settings::text AS settings,
            (SELECT count(*) FROM replicas r
             WHERE r.pool_id = p.id AND r.state = 'ready' AND r.host_id IS NOT NULL) AS num_ready,
            ARRAY (SELECT r.id FROM replicas r
@@ -155,10 +158,13 @@ _SETTINGS = msgspec.json.Decoder(dict[str, str])
 
 async def list_usable(conn: Connection, organization_id: str, project_id: str) -> list[UsableBase]:
     """Return the bases that the project may use and that have served, the oldest pool first."""
-    return [
-        UsableBase(row["id"], row["name"], _SETTINGS.decode(row["settings"]), row["num_ready"], row["unmanaged"])
-        for row in await conn.fetch(_USABLE, organization_id, project_id)
-    ]
+    return [_usable(row) for row in await conn.fetch(_USABLE, organization_id, project_id)]
+
+
+def _usable(row: Any) -> UsableBase:
+    settings = _SETTINGS.decode(row["settings"])
+    own_keys = own_keys_of(row["driver"], settings)
+    return UsableBase(row["id"], row["name"], settings, own_keys, row["num_ready"], row["unmanaged"])
 
 
 _IS_USABLE = """

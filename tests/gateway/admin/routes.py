@@ -46,6 +46,7 @@ from gateway.admin.organization.projects import ArchiveProject, CreateProject, L
 from gateway.admin.organization.service_accounts import CreateServiceAccount
 from gateway.admin.organization.users import CreateUser, ModifyUser, ResetUser
 from gateway.admin.pools.pool_bodies import CreatePool, SetBackendKey, UpdatePool
+from gateway.admin.pools.provider_keys import SetProviderKey
 from gateway.admin.routing.wire import CreateRoute, ExplainRoute, RollBackRoute, UpdateRoute
 from gateway.http.shape import Shape
 
@@ -215,6 +216,7 @@ GOOD_BODIES: dict[type[msgspec.Struct], dict[str, Any]] = {
         "interval": "month",
         "notification_channel": {"type": "webhook"},
     },
+    SetProviderKey: {"model": "tiny", "key": "sk-0123456789abcdef"},
     SetBackendKey: {"key": "sk-0123456789abcdef"},
     UpdatePool: {
         "model": "demo",

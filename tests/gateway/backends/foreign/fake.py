@@ -101,6 +101,8 @@ class FakeServer:
         self.models: list[dict[str, Any]] = [{"id": "theirs", "max_model_len": 4096}]
         self.facts: dict[str, Any] = {}
         """The answers to other questions of a gateway, by their paths."""
+        self.keys: set[str] | None = None
+        """The keys that it takes, each other one being refused; None: it asks for none."""
         self.received: list[Received] = []
         """The requests that generate."""
         self.num_connections = 0
@@ -134,7 +136,13 @@ class FakeServer:
         try:
             while not writer.is_closing():
                 received = await _read(reader)
-                if received.path == "/v1/models" or received.path in self.facts:
+                if self.keys is not None and _key_of(received) not in self.keys:
+                    if received.method == "POST":
+                        self.received.append(received)
+                    await refusing(401, json.dumps({"error": {"message": f"no such key {_key_of(received)}"}}))(
+                        received, writer
+                    )
+                elif received.path == "/v1/models" or received.path in self.facts:
                     body = json.dumps(self.facts.get(received.path, {"data": self.models})).encode()
                     writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%s" % (len(body), body))
                 else:
@@ -149,6 +157,10 @@ class FakeServer:
         finally:
             self._tasks.discard(task)
             writer.close()
+
+
+def _key_of(received: Received) -> str:
+    return received.headers.get("authorization", "").removeprefix("Bearer ")
 
 
 async def _read(reader: asyncio.StreamReader) -> Received:
