@@ -240,6 +240,7 @@ async def running_services(settings: Settings, *, model_dir: Path, dsn: str) -> 
             provider_keys.use,
             default_max_tokens=settings.default_max_tokens,
             max_shadows=settings.max_shadows,
+            rates_of=prices.exactly if settings.reply_details else None,
         )
         _run(stack, pipeline.shadows)
         yield Services(

@@ -100,7 +100,8 @@ class ServerState(msgspec.Struct, frozen=True):
     """The trust of one gateway in a server of another maker."""
 
     breaker: BreakerState
-    """open: no request is sent for a while, since the server failed. half-open: the next one is a trial."""
+    """The circuit breaker. `open`: no request is sent for a while, since the server failed. `half-open`: the next
+    request is a trial."""
     open_for_s: float
     """Seconds until the next request is sent as a trial; 0 where the breaker is not open."""
     num_lies: int

@@ -21,7 +21,7 @@ from gateway.experiments.notes import Notes
 from gateway.limits.limiter import Limiter
 from gateway.metering.meter import Meter
 from gateway.observability.route_metrics import RouteMetrics
-from gateway.pipeline.admitting import Admitting
+from gateway.pipeline.admitting import Admitting, FindRates
 from gateway.pipeline.bounds import check_logprobs, check_numbers, check_total, num_logprob_values
 from gateway.pipeline.context import RequestContext
 from gateway.pipeline.placing import Placed, PlacedShadow, Placing
@@ -63,13 +63,15 @@ class Pipeline:
         *,
         default_max_tokens: int,
         max_shadows: int,
+        rates_of: FindRates | None = None,
     ) -> None:
         """shadow_outcomes: counts copies of requests by what became of them. key_use: tells which key a project's
-        requests to a pool are sent with. max_shadows: the most copies that run at once."""
+        requests to a pool are sent with. max_shadows: the most copies that run at once.
+        rates_of: as of `Admitting`."""
         self._key_use = key_use
         self._placing = Placing(resolver, pools, notes, journal_id=meter.journal_id)
         self._routed = RoutedRequests(planner, meter, route_metrics, self._copy)
-        self._admitting = Admitting(limiter, contents, self._placing.refused)
+        self._admitting = Admitting(limiter, contents, self._placing.refused, rates_of)
         self.shadows = Shadows(self.admit_shadow, self._has_room, shadow_outcomes, max_running=max_shadows)
         """Copies of requests, to be started and stopped with the pipeline."""
         tokenizing = Tokenizing()

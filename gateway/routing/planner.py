@@ -91,6 +91,13 @@ class Planner:
         facts = msgspec.structs.replace(facts, targets=targets)
         return Planned(walk(document, facts), facts, found)
 
+    async def find(self, project_id: str, organization_id: str, model: str) -> Found | None:
+        """Return what a model string of a project stands for, whatever the models of any key; None for nothing.
+
+        Raises Overloaded: when the database cannot be asked.
+        """
+        return await self._resolver.look_up(project_id, organization_id, model)
+
     async def unusable(self, project_id: str, organization_id: str, document: Document) -> tuple[str, str] | None:
         """Return the path and the model string of the first target that the project may not use, or that is a route.
 

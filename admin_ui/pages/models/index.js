@@ -8,6 +8,7 @@ import { useProjectId, useProjectNames } from "../../lib/projects.js";
 import { useShortcut } from "../../lib/rules/keys.js";
 import { setQuery, useQuery } from "../../lib/router.js";
 import { can } from "../../lib/session.js";
+import { RoutesForAll } from "../routes/shared.js";
 import { NewPool } from "./create.js";
 import { Hosts } from "./hosts.js";
 import { Bases } from "./own.js";
@@ -31,6 +32,7 @@ function OperatorsModels({ projectId }) {
   return html`<${Page} title="Models" lead=${pools.data && html`<${PoolsLead} pools=${pools.data} />`} actions=${add}>
     <${Pools} pools=${pools} action=${add} />
     ${projectId && html`<${Section} title=${`What ${names(projectId)} may use`}><${Bases} projectId=${projectId} /><//>`}
+    ${can("routes.read") && html`<${RoutesForAll} />`}
     <${Section} title="Hosts" hint="Machines on which an agent starts engines. What replicas take is estimated when a model is prepared."><${Hosts} /><//>
     ${making && mayWrite && html`<${making === "servers" ? ConnectServers : NewPool} onClose=${() => setQuery({ new: null })} />`}
   <//>`;

@@ -189,10 +189,10 @@ def check_access(access: Access, grants: Sequence[PoolGrantIn | Grant]) -> None:
 
 
 async def check_aliases(conn: Connection, name: str, access: Access, grants: Sequence[Grant]) -> None:
-    """Raise Conflict where a project that may use a pool of this name has an alias of the same name: requests of that
-    project would get the pool instead."""
+    """Raise Conflict where a project that may use a pool of this name has an alias of the same name, or its
+    organization a route: requests of that project would get the pool instead."""
     if await has_alias(conn, name, access, grants):
-        raise Conflict(f"A tenant that may use the pool has an alias named '{name}'.", param="name")
+        raise Conflict(f"A tenant that may use the pool has an alias or a route named '{name}'.", param="name")
 
 
 def _as_reason(sentence: str) -> str:

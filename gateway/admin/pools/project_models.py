@@ -50,8 +50,8 @@ class ProjectModel(msgspec.Struct, frozen=True, kw_only=True):
     adapter_price: ModelPrice | None
     """The price of adapters that have no price class of their own; null while there are no prices."""
     own_keys: OwnKeys
-    """Whether the project may bring a key of its own for the servers behind the model, with which it is charged for no
-    tokens (`allowed`), has to (`required`), or cannot (`none`)."""
+    """The use of keys of the project's own for the servers behind the model: `none` takes no such key, `required` needs
+    one, and `allowed` takes one. Requests with such a key are charged for no tokens."""
     object: Literal["organization.project.model"] = "organization.project.model"
 
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 class SetProviderKey(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A project's own key for the servers behind a model."""
 
-    model: Annotated[str, Meta(min_length=1, max_length=256)]
+    model: Annotated[str, Meta(min_length=1, max_length=256, pattern="^[^\\x00-\\x1f]+$")]
     """The name of a base model whose servers take keys of projects."""
     key: BearerKey
     """The key as the servers take it, sent to them as a bearer token. It is kept encrypted and never shown again."""

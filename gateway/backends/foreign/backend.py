@@ -17,7 +17,8 @@ from gateway.backends.foreign.adapters import ServerAdapters
 from gateway.backends.foreign.condition import ServerCondition
 from gateway.backends.foreign.driver import Driver, Pooled, ReplicaName
 from gateway.backends.foreign.failures import not_ready
-from gateway.backends.foreign.requests import ForeignRequests, OwnKey, nobodys
+from gateway.backends.foreign.own_keys import OwnKey, nobodys
+from gateway.backends.foreign.requests import ForeignRequests
 from gateway.backends.foreign.server import Server
 from gateway.backends.foreign.text import TextChoice
 from gateway.backends.generation import Generation, Item

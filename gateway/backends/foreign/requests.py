@@ -5,7 +5,7 @@ Knows neither text nor how the server is asked how it is.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Literal
 
@@ -20,6 +20,7 @@ from gateway.backends.foreign.connection import ReaderTooSlow, ServerChanged, Se
 from gateway.backends.foreign.driver import Driver, Pooled, ReplicaName, ServerInfo
 from gateway.backends.foreign.errors import shown
 from gateway.backends.foreign.failures import failed, is_full, is_the_clients, not_ready, refusal
+from gateway.backends.foreign.own_keys import KeyInUse, OwnKey, OwnKeys
 from gateway.backends.foreign.reply import AnotherModel, BadReply, Part, ReplyRefused, ServerRefused
 from gateway.backends.foreign.server import Server
 from gateway.backends.foreign.sse import EventTooLarge
@@ -38,16 +39,6 @@ WINDOW_WAIT_S = 2.0
 """Seconds for which a request waits until fewer than `max_in_flight` are open at the server."""
 
 log = structlog.get_logger(__name__)
-
-
-OwnKey = Callable[[str], Awaitable[ProviderKey | None]]
-"""Returns the key that a project, by its id, has brought for the servers of the pool. Raises GatewayError: where that
-cannot be found out."""
-
-
-async def nobodys(project_id: str) -> ProviderKey | None:
-    """Return no key: no project brings one."""
-    return None
 
 
 class ForeignRequests:
@@ -77,7 +68,7 @@ class ForeignRequests:
         self._adapters = adapters
         self._name = name
         self._source = source
-        self._own_key = own_key
+        self._own_keys = OwnKeys(own_key, name.pool)
         self._streams: dict[str, ReplyStream] = {}
 
     def attempt(self, request_id: str) -> Attempt | None:
@@ -109,8 +100,9 @@ class ForeignRequests:
             await self._adapters.ensure(key)
         except GatewayError as error:
             raise Unanswered(error, "absent") from None
-        own = await self._key_of(generation)
+        key_found = await self._key_of(generation)
         info, admitted = await self._take_place()
+        own = self._use_key(generation, key_found, admitted)
         attempt = Attempt(
             generation,
             self._sink,
@@ -119,7 +111,7 @@ class ForeignRequests:
             self._name,
             is_exact=self._driver.takes_ids,
         )
-        stream = ReplyStream(self._server, self._driver, self._settings, generation, attempt, own)
+        stream = ReplyStream(self._server, self._driver, self._settings, generation, attempt, key_found)
         request_id = generation.request.request_id
         self._streams[request_id] = stream
         is_judged = is_handed_over = False  # by the breaker; to who catches Unanswered, and says what is recorded
@@ -131,10 +123,12 @@ class ForeignRequests:
             usage = attempt.record("whole")
             is_judged = True
             self._condition.succeeded(admitted, is_lie=attempt.is_lie)
+            if own is not None:
+                self._own_keys.accepted(own)
             yield usage
         except ServerRefused as refused:
             is_judged = is_handed_over = True
-            raise self._refused(stream, admitted, refused) from None
+            raise self._refused(stream, admitted, refused, own) from None
         except ReplyRefused as refused_reply:
             is_handed_over = True
             self._log("reply_refused", stream, str(refused_reply))
@@ -164,6 +158,8 @@ class ForeignRequests:
                 self._condition.breaker.gave_up(admitted)
             if not (attempt.is_recorded or is_handed_over):  # the client left or did not read, or this gateway stops
                 attempt.record("left")
+            if own is not None:
+                self._own_keys.ended(own)
             self._streams.pop(request_id, None)
             self.window.give()
 
@@ -176,12 +172,23 @@ class ForeignRequests:
         if not generation.key_owner:
             return None
         try:
-            own = await self._own_key(generation.key_owner)
-            if own is None:
-                raise ProviderKeyMissing(self._name.pool)
+            return await self._own_keys.find(generation.key_owner)
         except GatewayError as error:
             raise Unanswered(error, "failed") from None
-        return own
+
+    def _use_key(self, generation: Generation, key: ProviderKey | None, admitted: Admitted) -> KeyInUse | None:
+        """Return the project's own key as it is used for a request that has its place; None for the pool's.
+
+        Raises Unanswered: where the server has refused the key too often of late, and gives the place back.
+        """
+        if key is None:
+            return None
+        try:
+            return self._own_keys.take(generation.key_owner, key)
+        except GatewayError as error:
+            self._condition.breaker.gave_up(admitted)
+            self.window.give()
+            raise Unanswered(error, "failed") from None
 
     async def _streamed(self, stream: ReplyStream, info: ServerInfo, key: str) -> AsyncGenerator[list[Part]]:
         """Yield as `ReplyStream.parts`; an adapter that the server does not know is loaded again, once."""
@@ -215,13 +222,17 @@ class ForeignRequests:
             self.window.give()
             raise
 
-    def _refused(self, stream: ReplyStream, admitted: Admitted, refused: ServerRefused) -> Unanswered:
+    def _refused(
+        self, stream: ReplyStream, admitted: Admitted, refused: ServerRefused, own: KeyInUse | None
+    ) -> Unanswered:
         """Return what the reader catches where the server refused a request or failed at it."""
         attempt, error = stream.attempt, refusal(refused)
         sent_key = self._server.key if stream.key is None else stream.key.secret
         text = shown(refused.text, key=sent_key, request=stream.sent)
         if refused.status in OF_KEYS and not attempt.has_begun and self._settings.own_keys != "none":
             self._condition.breaker.gave_up(admitted)  # another project's key may be good
+            if own is not None:
+                self._own_keys.refused(own)
             self._log("provider_key_refused" if stream.key else "pool_key_refused", stream, str(refused), text)
             return _unanswered(attempt, self._of_key(stream), "failed")
         if is_the_clients(refused) and not attempt.has_begun:

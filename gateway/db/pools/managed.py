@@ -93,12 +93,14 @@ _HAS_ALIAS = """
         SELECT FROM model_aliases a JOIN projects p ON p.id = a.project_id
         WHERE a.name = $1 AND p.archived_at IS NULL AND ($2 OR EXISTS
             (SELECT FROM unnest($3::text[], $4::text[]) AS g (organization_id, project_id)
-             WHERE g.organization_id = p.organization_id AND coalesce(g.project_id, p.id) = p.id)))
+             WHERE g.organization_id = p.organization_id AND coalesce(g.project_id, p.id) = p.id))
+        UNION ALL SELECT FROM routes r WHERE r.name = $1 AND ($2 OR r.organization_id = ANY ($3::text[])))
 """
 
 
 async def has_alias(conn: Connection, name: str, access: Access, grants: Sequence[Grant]) -> bool:
-    """Tell whether a project that may use a pool with this access has an alias of this name."""
+    """Tell whether a project that may use a pool with this access has an alias of this name, or its organization a
+    route."""
     organizations, projects = [each.organization_id for each in grants], [each.project_id for each in grants]
     return bool(await conn.fetchval(_HAS_ALIAS, name, access == "all", organizations, projects))
 
@@ -172,6 +174,17 @@ _IS_USABLE = """
         (SELECT FROM pool_grants g WHERE g.pool_id = p.id AND g.organization_id = $2
                                          AND coalesce(g.project_id, $3) = $3)))
 """
+
+
+_IS_USABLE_BY_ANY = """
+    SELECT EXISTS (SELECT FROM pools p WHERE p.name = $1 AND p.removed_at IS NULL AND (p.access = 'all' OR EXISTS
+        (SELECT FROM pool_grants g WHERE g.pool_id = p.id AND g.organization_id = $2)))
+"""
+
+
+async def is_usable_by_any(conn: Connection, name: str, organization_id: str) -> bool:
+    """Tell whether there is a pool of this name that some project of the organization may use."""
+    return bool(await conn.fetchval(_IS_USABLE_BY_ANY, name, organization_id))
 
 
 async def is_usable(conn: Connection, name: str, organization_id: str, project_id: str) -> bool:

@@ -204,6 +204,10 @@ MEANT = {
     ("projects", "experiment_units"): "experiments",
     ("projects", "feedback_metrics"): "experiments",
     ("projects", "holdouts"): "experiments",
+    ("routes",): "routes",
+    ("routes", "versions"): "routes",
+    ("projects", "shared_routes"): "routes",
+    ("projects", "plans"): "routes",
     ("pools",): "pools",
     ("pools", "key"): "pools",
     ("projects", "provider_keys"): "keys",
@@ -393,6 +397,8 @@ async def foreign(server: AdminServer) -> Foreign:
         ):
             made_there = await other.post(f"/projects/{project}/{path}", json=body)
             assert made_there.status_code == 200, made_there.text
+        shared = await other.post("/routes", json={"name": "pirate", "document": ROUTE})
+        assert shared.status_code == 200, shared.text
     ids = (user["id"], account["id"], account["api_key"]["id"], admin_key, limit, webhook, alert, delivered, import_id)
     return Foreign(project, *ids, pool, replica, experiment, provider_key.id)
 
@@ -648,6 +654,7 @@ async def test_the_status_says_what_runs(operator: httpx.AsyncClient) -> None:
         "endpoint": "",
         "engine_id": "",
         "reason": "",
+        "server": None,
     }
 
 

@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from tests.gateway.backends.foreign.fake import FakeServer
-from tests.gateway.live import Tenant
+from tests.gateway.live import BASE, Tenant
 from tests.gateway.pools.test_foreign_pools import PRICE, Site, server, site, tenant  # noqa: F401 - fixtures
 from tests.patience import PATIENCE_S
 
@@ -53,6 +53,7 @@ async def test_a_tenants_own_key_is_used_for_it_alone_uncharged_and_never_shown(
     assert (await site.operator.post(f"{project}/limits", json=limit)).status_code == 200
     whole = await asked(site, 200)
     assert sent(server) == FIRST
+    assert (whole.headers["x-lorikeet-pool"], whole.headers["x-lorikeet-cost-nanos"]) == ("theirs", "0")
     row = await site.ledger(whole.headers["x-request-id"])
     assert (row["own_key"], row["price_version"], row["cost_nanos"], row["list_cost_nanos"]) == (True, None, 0, 0)
     assert (row["prompt_tokens"], row["completion_tokens"]) == (9, 2), "still counted"
@@ -73,7 +74,7 @@ async def test_a_tenants_own_key_is_used_for_it_alone_uncharged_and_never_shown(
 
     shown = await site.operator.get(keys)
     audit = await site.operator.get("/audit_logs", params={"limit": 100})
-    assert audit.text.count("provider_key.set") == 2
+    assert [each["type"] for each in audit.json()["data"]].count("provider_key.set") == 2
     out = capfd.readouterr()
     for text in (missing.text, refused.text, set_first.text, shown.text, audit.text, details.text, out.out, out.err):
         assert FIRST not in text and SECOND not in text
@@ -85,6 +86,11 @@ async def test_a_tenants_own_key_is_used_for_it_alone_uncharged_and_never_shown(
         while (await site.ask()).json()["error"]["code"] != "provider_key_missing":  # noqa: ASYNC110
             await asyncio.sleep(0.02)
     assert (await site.operator.get(keys)).json()["data"] == []
+    spare = {"root": {"fallback": {"nodes": [{"target": "theirs"}, {"target": BASE}]}}}
+    made = await site.operator.post(f"{project}/routes", json={"name": "spare", "document": spare})
+    assert made.status_code == 200, made.text
+    answered = await site.ask(model="spare")
+    assert (answered.status_code, answered.headers["x-lorikeet-target"]) == (200, BASE), "a route goes on without a key"
 
 
 async def _found_in_database(dsn: str, *keys: str) -> list[str]:

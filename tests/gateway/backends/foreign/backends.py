@@ -17,7 +17,7 @@ from gateway.backends.foreign.connection import UNREAD_FOR_S
 from gateway.backends.foreign.driver import Pooled, ReplicaName
 from gateway.backends.foreign.drivers import driver_of
 from gateway.backends.foreign.model import OpaqueModel
-from gateway.backends.foreign.requests import OwnKey, nobodys
+from gateway.backends.foreign.own_keys import OwnKey, nobodys
 from gateway.backends.foreign.server import Server
 from gateway.backends.generation import Generation, Piece
 from gateway.domain.pools.drivers import Driver
