@@ -57,8 +57,11 @@ from gateway.admin.pools.pool_adapters import PoolAdapterController
 from gateway.admin.pools.pool_keys import PoolKeyController
 from gateway.admin.pools.pools import PoolController
 from gateway.admin.pools.project_models import list_project_models
+from gateway.admin.pools.provider_keys import ProviderKeyController
 from gateway.admin.pools.replicas import ReplicaController
+from gateway.admin.routing.explain import ExplainController
 from gateway.admin.routing.routes import RouteController
+from gateway.admin.routing.shared_routes import SharedRouteController, list_shared_routes
 from gateway.admin.services import AdminServices
 from gateway.admin.traffic.alerts import list_active_alerts
 from gateway.admin.traffic.engines import list_engines
@@ -87,9 +90,13 @@ _HANDLERS: tuple[ControllerRouterHandler, ...] = (
     ShareController,
     AliasController,
     RouteController,
+    SharedRouteController,
+    ExplainController,
+    list_shared_routes,
     PoolController,
     PoolAdapterController,
     PoolKeyController,
+    ProviderKeyController,
     ReplicaController,
     ProjectLimitController,
     OrganizationLimitController,

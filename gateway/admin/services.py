@@ -16,6 +16,7 @@ from gateway.admin.traffic.watchers import Watchers
 from gateway.backends.base import Health
 from gateway.backends.snapshot import EngineSnapshot
 from gateway.content.backend_keys import BackendKeys
+from gateway.content.provider_keys import ProviderKeys
 from gateway.content.request_log import RequestContents
 from gateway.db.pool import Database
 from gateway.domain.adapters.sources import AllowedSources
@@ -70,6 +71,8 @@ class AdminServices(msgspec.Struct, frozen=True, kw_only=True):
     secrets: Secrets
     backend_keys: BackendKeys
     """The keys that servers of other makers ask for."""
+    provider_keys: ProviderKeys
+    """The keys that projects bring for such servers."""
     unit_keys: ProjectKeys
     """The secrets under which units of experiments are digested."""
     planner: Planner

@@ -37,6 +37,7 @@ from gateway.content.conversations import Conversations
 from gateway.content.idempotency import Idempotency
 from gateway.content.keeper import Keeper
 from gateway.content.keys import content_keys
+from gateway.content.provider_keys import ProviderKeys
 from gateway.content.purge import Purger
 from gateway.content.request_log import MAX_WAITING_BYTES, RequestContents
 from gateway.content.room import ContentRoom
@@ -50,6 +51,7 @@ from gateway.db.limits.limits import LimitLoader
 from gateway.db.organization.organizations import installation_id
 from gateway.db.pool import FAILURES, UNAVAILABLE, UNUSABLE, Database, lock_table_warning
 from gateway.domain.limits.clock import DatabaseClock
+from gateway.domain.pools.provider_key import KeyUse
 from gateway.domain.routing.bases import Bases
 from gateway.evaluation.flags import Flags
 from gateway.evaluation.votes import Votes
@@ -157,6 +159,8 @@ async def running_services(settings: Settings, *, model_dir: Path, dsn: str) -> 
         )
         backend_keys = BackendKeys(database, cipher)
         authenticator.changes.subscribe(backend_keys.changed)
+        provider_keys = ProviderKeys(database, cipher)
+        authenticator.changes.subscribe(provider_keys.changed)
         context = engine_context()
         stack.push_async_callback(asyncio.to_thread, context.term)  # waits for goodbyes to leave
         pools = LivePools(
@@ -171,11 +175,16 @@ async def running_services(settings: Settings, *, model_dir: Path, dsn: str) -> 
                 backend_keys.key,
                 lambda allow_private: Guard.of(allow_private=allow_private).address_of,
                 trusted_authorities,
+                provider_keys.find,
                 lambda digest: lifecycle.store.reading(digest),
             ).connect,
         )
         authenticator.changes.subscribe(pools.changed)
-        planner = Planner(resolver, prices, lambda name: name in pools and pools[name].ready)
+
+        async def key_use(project_id: str, pool: str) -> KeyUse:
+            return "pool" if pool not in pools else await provider_keys.use(project_id, pools[pool].serving)
+
+        planner = Planner(resolver, prices, lambda name: name in pools and pools[name].ready, key_use=key_use)
         reconciler = Reconciler(database, pools, metrics.journal)
         lifecycle = _lifecycle(settings, database, bases, pools)
         content_writes = Writes(metrics.content_lost, max_bytes=MAX_WAITING_BYTES)
@@ -201,6 +210,7 @@ async def running_services(settings: Settings, *, model_dir: Path, dsn: str) -> 
             planner,
             backend_keys,
             disk,
+            provider_keys,
         )
         authenticator.changes.subscribe(admin.watchers.changed)
         stack.push_async_callback(admin.logins.stop)
@@ -237,8 +247,10 @@ async def running_services(settings: Settings, *, model_dir: Path, dsn: str) -> 
             planner,
             metrics.shadows,
             metrics.routes,
+            provider_keys.use,
             default_max_tokens=settings.default_max_tokens,
             max_shadows=settings.max_shadows,
+            rates_of=prices.exactly if settings.reply_details else None,
         )
         _run(stack, pipeline.shadows)
         yield Services(
@@ -355,6 +367,7 @@ def _admin_services(
     planner: Planner,
     backend_keys: BackendKeys,
     disk: DiskReserve,
+    provider_keys: ProviderKeys,
 ) -> AdminServices:
     passwords = Passwords()
     return AdminServices(
@@ -390,6 +403,7 @@ def _admin_services(
         planner=planner,
         backend_keys=backend_keys,
         disk=disk,
+        provider_keys=provider_keys,
     )
 
 

@@ -11,6 +11,7 @@ from engine.protocol import AdapterProbe, EngineStats, GenerateRequest, Usage
 from gateway.backends.generation import Generation, Item
 from gateway.backends.usage import Acknowledged
 from gateway.domain.errors import GatewayError
+from gateway.domain.routing.breaker import BreakerState
 from gateway.text.conversation import Message as Message
 from gateway.text.options import USUAL, Rendering
 from gateway.text.tokenizer import Tokenizer
@@ -95,6 +96,20 @@ def as_it_is(text: str) -> str:
     return text
 
 
+class ServerState(msgspec.Struct, frozen=True):
+    """The trust of one gateway in a server of another maker."""
+
+    breaker: BreakerState
+    """The circuit breaker. `open`: no request is sent for a while, since the server failed. `half-open`: the next
+    request is a trial."""
+    open_for_s: float
+    """Seconds until the next request is sent as a trial; 0 where the breaker is not open."""
+    num_lies: int
+    """Usages of the last ones that the server reported and that cannot be true."""
+    distrusted_for_s: float
+    """Seconds for which the server gets no requests, since too many of its usages cannot be true; 0 for none."""
+
+
 class Health(msgspec.Struct, frozen=True):
     """The state of a backend."""
 
@@ -108,6 +123,8 @@ class Health(msgspec.Struct, frozen=True):
     """The id of the process whose stats these are."""
     reason: str = ""
     """The detail in words for operators alone, where these know more."""
+    server: ServerState | None = None
+    """The trust in the server; None of an engine of our own."""
 
 
 def _nothing() -> None:

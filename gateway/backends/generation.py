@@ -33,6 +33,8 @@ class Generation(msgspec.Struct, frozen=True):
     """The prompt where that is a conversation, for backends that render it themselves."""
     num_prompt_tokens: int | None = None
     """An upper bound of the prompt's tokens, where nobody here knows their ids; None: the request has the ids."""
+    key_owner: str = ""
+    """The project whose own key the server is asked with; "" is the key of the pool."""
 
     @property
     def prompt_tokens(self) -> int:

@@ -24,6 +24,7 @@ from gateway.domain.balancing.prefixes import prefix_keys
 from gateway.domain.balancing.replica import Asked, ReplicaLoad
 from gateway.domain.balancing.service import PoolService
 from gateway.domain.errors import ENGINE_UNAVAILABLE, Overloaded
+from gateway.domain.pools.foreign_settings import OwnKeys
 from gateway.text.options import USUAL, Rendering
 from gateway.text.tokenizer import Tokenizer
 from gateway.text.tools.tool import Tool
@@ -86,10 +87,23 @@ class Replica(msgspec.Struct, eq=False):
 class PoolRevision:
     """The replicas of one revision of a pool, with what is known of its base model without any of them."""
 
-    def __init__(self, name: str, model: Model, replicas: Sequence[Replica] = (), *, base_digest: str = "") -> None:
+    def __init__(
+        self,
+        name: str,
+        model: Model,
+        replicas: Sequence[Replica] = (),
+        *,
+        base_digest: str = "",
+        pool_id: str = "",
+        own_keys: OwnKeys = "none",
+    ) -> None:
         """name: the public name of the pool. base_digest: what identifies the base model."""
         self.name = name
         self.model = model
+        self.pool_id = pool_id
+        """The id of the pool."""
+        self.own_keys: OwnKeys = own_keys
+        """Whether projects bring keys of their own for the servers."""
         self._base_digest = base_digest
         self._successor: PoolRevision | None = None
         self._replicas: dict[str, Replica] = {}

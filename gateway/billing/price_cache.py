@@ -14,6 +14,7 @@ import structlog
 from gateway.db.changes import Change
 from gateway.domain.billing.book import Book, Version, in_force, most_of
 from gateway.domain.billing.money import DEFAULT_CURRENCY
+from gateway.domain.billing.pricing import Rates
 from gateway.domain.limits.work import Price
 
 log = structlog.get_logger(__name__)
@@ -72,6 +73,20 @@ class PriceCache:
                 self._known.clear()
             known = self._known[key] = most_of(versions, project_id, model, service_tier)
         return known
+
+    def exactly(
+        self, organization_id: str, project_id: str, model: str, service_tier: str, instant_ns: int
+    ) -> Rates | None:
+        """Return the rates by which a request that was admitted at an instant will be billed; None where they depend on
+        the price class of its adapter, or where the organization has no prices."""
+        versions = in_force(self._books.get(organization_id, ()), instant_ns, instant_ns)
+        found = [version for version in versions if version.effective_ns <= instant_ns]
+        if not found:
+            return None
+        of_classes = {
+            found[-1].rates(project_id, model, each, service_tier) for each in found[-1].adapter_classes(model)
+        }
+        return of_classes.pop() if len(of_classes) == 1 else None
 
     def _in_force(self, organization_id: str, instant_ns: int) -> list[Version]:
         book = self._books.get(organization_id, ())

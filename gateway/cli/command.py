@@ -34,7 +34,7 @@ from gateway.cli.organization import (
     tenants,
     users,
 )
-from gateway.cli.pools import pools, replicas
+from gateway.cli.pools import pools, provider_keys, replicas
 from gateway.cli.routing import routes
 from gateway.cli.server import backup, doctor, processes
 from gateway.settings import BadSetting
@@ -83,6 +83,7 @@ def build_parser() -> argparse.ArgumentParser:
         chat,
         pools,
         replicas,
+        provider_keys,
         tenants,
         keys,
         limits,

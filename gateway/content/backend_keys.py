@@ -51,8 +51,7 @@ class BackendKeys:
     async def keep(self, conn: Connection, pool_id: str, key: str) -> None:
         """Keep a pool's key in place of the one before. The caller has locked the pool."""
         sealed = self._cipher.seal(key.encode(), _place(pool_id))
-        hint = key[-HINT_CHARS:] if len(key) >= 4 * HINT_CHARS else ""
-        await set_backend_key(conn, pool_id, sealed.key_id, sealed.data, hint=hint)
+        await set_backend_key(conn, pool_id, sealed.key_id, sealed.data, hint=hint_of(key))
 
     async def _read(self, pool_id: str) -> str:
         async with self._database.acquire() as conn:
@@ -64,6 +63,11 @@ class BackendKeys:
                 sealed = self._cipher.seal(key, _place(pool_id))
                 await reseal_backend_key(conn, pool_id, found[0], sealed.key_id, sealed.data)
         return key.decode()
+
+
+def hint_of(key: str) -> str:
+    """Return the last characters of a key, which people see; "" of one that is too short to tell any."""
+    return key[-HINT_CHARS:] if len(key) >= 4 * HINT_CHARS else ""
 
 
 def _place(pool_id: str) -> Place:

@@ -92,6 +92,33 @@ class Suspended(PermissionDenied):
     code = "suspended"
 
 
+class ProviderKeyMissing(PermissionDenied):
+    """The servers of a pool are asked with the project's own key, and the project has none for them."""
+
+    code = "provider_key_missing"
+
+    def __init__(self, pool: str) -> None:
+        super().__init__(
+            f"The model '{pool}' is asked with a provider's key of your own, and this project has none for it. Set one "
+            "in the settings of the project.",
+            param="model",
+        )
+
+
+class ProviderKeyRefused(PermissionDenied):
+    """The server of another maker refuses the project's own key."""
+
+    code = "provider_key_refused"
+
+    def __init__(self, pool: str, hint: str) -> None:
+        which = f" that ends in '{hint}'" if hint else ""
+        super().__init__(
+            f"The provider behind the model '{pool}' refuses this project's own key{which}. Set another one in the "
+            "settings of the project.",
+            param="model",
+        )
+
+
 class TooManyAttempts(GatewayError):
     """Too many guesses, before anybody is authenticated."""
 

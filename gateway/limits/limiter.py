@@ -18,13 +18,16 @@ from gateway.domain.limits.holdings import Row
 from gateway.domain.limits.refusal import Headers, refusal, standing
 from gateway.domain.limits.slices import Reservation
 from gateway.domain.limits.store import LeaseStore
-from gateway.domain.limits.work import MAX_PROMPTS_AT_ONCE, Part, Prices, Work
+from gateway.domain.limits.work import MAX_PROMPTS_AT_ONCE, Part, Price, Prices, Work
 from gateway.domain.tenancy.principal import Principal
 from gateway.limits.keeper import Keeper, Settling
 from gateway.limits.rules import Applicable, Rules
 
 CONCURRENCY_WAITS_S = (0.01, 0.03, 0.06, 0.1)
 """A place that was freed on another gateway a moment ago may not be back yet."""
+
+FREE = Price()
+"""The price of requests that nobody is charged for."""
 
 MAX_STALE = 4
 RETRY_AFTER_S = 1.0
@@ -84,8 +87,10 @@ class Limiter:
         service_tier: str,
         min_tokens: int,
         capacity: int,
+        is_free: bool = False,
     ) -> Admission:
-        """Reserve for all parts of a request. capacity: completions that the engine takes at once.
+        """Reserve for all parts of a request. capacity: completions that the engine takes at once. is_free: whether
+        nobody is charged for the request's tokens, which count for all limits but those of cost.
 
         Raises LimitReached, with the limit and its standing, and Overloaded.
         """
@@ -96,7 +101,7 @@ class Limiter:
                 retry_after_s=RETRY_AFTER_S,
             )
         try:
-            reservation = await self._reserve(principal, model, parts, service_tier, min_tokens)
+            reservation = await self._reserve(principal, model, parts, service_tier, min_tokens, is_free=is_free)
         except BaseException:
             self._crowd.leave(tenant, num_completions)
             raise
@@ -116,13 +121,23 @@ class Limiter:
         )
 
     async def admit_shadow(
-        self, principal: Principal, model: str, parts: tuple[Part, ...], *, service_tier: str, min_tokens: int
+        self,
+        principal: Principal,
+        model: str,
+        parts: tuple[Part, ...],
+        *,
+        service_tier: str,
+        min_tokens: int,
+        is_free: bool = False,
     ) -> Admission:
-        """Reserve the cost of a copy of a request; no other limit counts it. Its number is bounded elsewhere.
+        """Reserve the cost of a copy of a request; no other limit counts it. Its number is bounded elsewhere. is_free:
+        as of `admit`.
 
         Raises LimitReached and Overloaded.
         """
-        reservation = await self._reserve(principal, model, parts, service_tier, min_tokens, is_shadow=True)
+        reservation = await self._reserve(
+            principal, model, parts, service_tier, min_tokens, is_shadow=True, is_free=is_free
+        )
         if reservation is None:
             return Admission(max(part.max_tokens for part in parts), self.clock.now_ns(), (), lambda: None)
         return Admission(reservation.cap, reservation.instant_ns, (), partial(self._keeper.close, reservation))
@@ -136,6 +151,7 @@ class Limiter:
         min_tokens: int,
         *,
         is_shadow: bool = False,
+        is_free: bool = False,
     ) -> Reservation | None:
         """Reserve for a request; return None where nothing is limited. is_shadow: only limits of cost count it.
 
@@ -150,9 +166,11 @@ class Limiter:
             if not limits:
                 return None
             if work is None:
-                price = self._prices.most(
-                    principal.organization_id, principal.project_id, model, service_tier, self.clock.now_ns()
-                )
+                price = FREE
+                if not is_free:
+                    price = self._prices.most(
+                        principal.organization_id, principal.project_id, model, service_tier, self.clock.now_ns()
+                    )
                 work = Work(parts, price, max(1, min_tokens))
             answer = self._keeper.reserve(limits, work) or await self._keeper.ask(limits, work)
             if isinstance(answer, Reservation):

@@ -37,7 +37,7 @@ class _Bounded:
 
 
 class RouteMetrics:
-    """Counts of one gateway process. A route is named by its project's id and its name."""
+    """Counts of one gateway process. A route is named by its owner's id and its name."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._branches = _Bounded(

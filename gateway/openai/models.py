@@ -84,7 +84,7 @@ def _model(route: Route, pool: Pool) -> Model:
         owner = "shared" if adapter.is_shared else adapter.ref.tenant
         created = int(adapter.created_at.timestamp())
     if named is not None:
-        owner, created, parent = named.project_id, int(named.created_at.timestamp()), parent or route.base
+        owner, created, parent = named.owner_id, int(named.created_at.timestamp()), parent or route.base
     if named is not None and named.has_several_targets:
         parent = None
     return Model(

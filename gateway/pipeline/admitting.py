@@ -14,6 +14,7 @@ from gateway.backends.pool import PoolRevision
 from gateway.content.request_log import RequestContents
 from gateway.content.transcript import LoggedMessage, Transcript
 from gateway.domain.billing.book import SHADOW_TIER
+from gateway.domain.billing.pricing import Rates
 from gateway.domain.errors import GatewayError
 from gateway.domain.experiments.exposure import Exposure
 from gateway.domain.experiments.feedback.vote_ids import signed_id
@@ -24,17 +25,25 @@ from gateway.metering.tag import encode_tag
 from gateway.pipeline.context import RequestContext
 from gateway.pipeline.placing import Placed
 from gateway.pipeline.requests import Prompt
-from gateway.pipeline.run import Prepared, Run
+from gateway.pipeline.run import Prepared, ReplyDetails, Run
 from gateway.routing.route import Route
 
 Refused = Callable[[RequestContext, Exposure, str, GatewayError], None]
 """Notes that a request of an experiment was refused, with its service tier and the error."""
 
 
+FindRates = Callable[[str, str, str, str, int], Rates | None]
+"""Returns the rates of an organization's project for a model in a service tier at an instant in Unix nanoseconds."""
+
+
 class Admitting:
     """Admits the requests of one gateway process."""
 
-    def __init__(self, limiter: Limiter, contents: RequestContents, refused: Refused) -> None:
+    def __init__(
+        self, limiter: Limiter, contents: RequestContents, refused: Refused, rates_of: FindRates | None = None
+    ) -> None:
+        """rates_of: finds the rates of requests whose replies tell their cost; None: replies tell none."""
+        self._rates_of = rates_of
         self._limiter = limiter
         self._contents = contents
         self._refused = refused
@@ -65,6 +74,7 @@ class Admitting:
             service_tier=first.tag.service_tier,
             min_tokens=first.generation.request.sampling.min_tokens,
             capacity=pool.max_in_flight,
+            is_free=bool(first.generation.key_owner),
         )
         instant_ns = admission.instant_ns if instant_ns is None else instant_ns
         admitted = [_within(each, admission.cap, instant_ns) for each in prepared]
@@ -74,6 +84,11 @@ class Admitting:
             transcript = Transcript(context.request_id, context.endpoint, context.model or "", said)
             close = self._logged(principal.project_id, transcript, admission.close)
         run = Run(context, pool, self._budget, route.adapter, admitted, admission.headers, close, transcript)
+        if self._rates_of is not None:
+            is_free = bool(first.generation.key_owner)
+            tier, caller = first.tag.service_tier, (principal.organization_id, principal.project_id)
+            rates = Rates() if is_free else self._rates_of(*caller, route.model, tier, instant_ns)
+            run.details = ReplyDetails(pool.name, rates)
         run.give_back = admission.close
         run.instant_ns = instant_ns
         if placed.exposure is not None:
@@ -92,6 +107,7 @@ class Admitting:
             tuple(_part(each) for each in prepared),
             service_tier=SHADOW_TIER,
             min_tokens=prepared[0].generation.request.sampling.min_tokens,
+            is_free=bool(prepared[0].generation.key_owner),
         )
         admitted = [_within(each, admission.cap, admission.instant_ns) for each in prepared]
         return Run(context, pool, self._shadow_budget, route.adapter, admitted, (), admission.close, None)

@@ -6,21 +6,22 @@ Knows neither HTTP nor the names of an API's fields, nor which kind of backend a
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 
 import msgspec
 from prometheus_client import Counter
 
-from gateway.backends.pool import Pool
+from gateway.backends.pool import Pool, PoolRevision
 from gateway.content.request_log import RequestContents
 from gateway.domain.billing.book import SHADOW_TIER
-from gateway.domain.errors import GatewayError, ModelNotFound
+from gateway.domain.errors import GatewayError, ModelNotFound, ProviderKeyMissing
+from gateway.domain.pools.provider_key import KeyUse
 from gateway.experiments.notes import Notes
 from gateway.limits.limiter import Limiter
 from gateway.metering.meter import Meter
 from gateway.observability.route_metrics import RouteMetrics
-from gateway.pipeline.admitting import Admitting
+from gateway.pipeline.admitting import Admitting, FindRates
 from gateway.pipeline.bounds import check_logprobs, check_numbers, check_total, num_logprob_values
 from gateway.pipeline.context import RequestContext
 from gateway.pipeline.placing import Placed, PlacedShadow, Placing
@@ -39,6 +40,10 @@ from gateway.routing.resolve import Resolver
 from gateway.routing.route import Route
 from gateway.text.options import PLAIN
 
+FindKeyUse = Callable[[str, PoolRevision], Awaitable[KeyUse]]
+"""Tells which key a project's requests, by its id, are sent to a pool with. Raises GatewayError: where that cannot be
+found out."""
+
 
 class Pipeline:
     """Takes requests of principals to pools. One per gateway process."""
@@ -54,14 +59,19 @@ class Pipeline:
         planner: Planner,
         shadow_outcomes: Counter,
         route_metrics: RouteMetrics,
+        key_use: FindKeyUse,
         *,
         default_max_tokens: int,
         max_shadows: int,
+        rates_of: FindRates | None = None,
     ) -> None:
-        """shadow_outcomes: counts copies of requests by what became of them. max_shadows: the most that run at once."""
+        """shadow_outcomes: counts copies of requests by what became of them. key_use: tells which key a project's
+        requests to a pool are sent with. max_shadows: the most copies that run at once.
+        rates_of: as of `Admitting`."""
+        self._key_use = key_use
         self._placing = Placing(resolver, pools, notes, journal_id=meter.journal_id)
         self._routed = RoutedRequests(planner, meter, route_metrics, self._copy)
-        self._admitting = Admitting(limiter, contents, self._placing.refused)
+        self._admitting = Admitting(limiter, contents, self._placing.refused, rates_of)
         self.shadows = Shadows(self.admit_shadow, self._has_room, shadow_outcomes, max_running=max_shadows)
         """Copies of requests, to be started and stopped with the pipeline."""
         tokenizing = Tokenizing()
@@ -124,11 +134,14 @@ class Pipeline:
         self, context: RequestContext, placed: Placed, asked: Sequence[TextRequest], trial: Trial
     ) -> Run:
         prepared, num_values = [], 0
+        key_owner = await self._key_owner(context.principal.project_id, placed.pool)
         for index, each in enumerate(asked):
             own_id = row_id(context.request_id, trial.row + index)
             if trial.with_logprobs and "logprobs" in placed.pool.capabilities.features:
                 each = _with_logprobs(each)
-            good = await self._preparation.completion(context, placed.route, placed.pool, each, own_id, placed.exposure)
+            good = await self._preparation.completion(
+                context, placed.route, placed.pool, each, own_id, placed.exposure, key_owner
+            )
             num_values += num_logprob_values(good.generation.request)
             check_logprobs(num_values, each.names.logprobs)
             prepared.append(_numbered(good, trial.first_attempt) if trial.first_attempt else good)
@@ -144,13 +157,26 @@ class Pipeline:
         if route is None:
             raise ModelNotFound(context.model or "")
         pool = self._placing.pool(route, route.id)
+        # A project's key is used for its own requests alone, whoever pays for copies of others.
+        is_own = shadow.payer.project_id == shadow.context.principal.project_id
+        key_owner = await self._key_owner(shadow.payer.project_id if is_own else "", pool)
         prepared = [
             await self._preparation.completion(
-                context, route, pool, _unseen(each), row_id(shadow.id, index), shadow.exposure
+                context, route, pool, _unseen(each), row_id(shadow.id, index), shadow.exposure, key_owner
             )
             for index, each in enumerate(shadow.asked)
         ]
         return await self._admitting.admit_shadow(context, route, pool, prepared)
+
+    async def _key_owner(self, project_id: str, pool: PoolRevision) -> str:
+        """Return the project whose own key a pool's servers are asked with, "" for the pool's key.
+
+        Raises ProviderKeyMissing: when the project needs a key of its own, and has none.
+        """
+        use = "pool" if pool.own_keys == "none" else await self._key_use(project_id, pool)
+        if use == "missing":
+            raise ProviderKeyMissing(pool.name)
+        return project_id if use == "own" else ""
 
     def _has_room(self, route: Route) -> bool:
         """Tell whether a copy may begin at a route now."""

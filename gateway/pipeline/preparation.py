@@ -70,8 +70,10 @@ class Preparation:
         request: TextRequest,
         row_id: str,
         exposure: Exposure | None = None,
+        key_owner: str = "",
     ) -> Prepared:
         """Prepare one prompt's completions; row_id is the id of their row in the ledger. exposure: in an experiment.
+        key_owner: as of `Generation`.
 
         Raises InvalidRequest: when a field cannot be served, by the client's name of the field.
         Raises Overloaded: when no more usage can be kept.
@@ -101,6 +103,8 @@ class Preparation:
         context_length = capabilities.max_model_len + (0 if has_ids else prompt.num_tokens)
         max_tokens = completion_bound(context_length, sizes, prompt.num_tokens, request, self._default_max_tokens)
         tag = self._tag(context, route, request.service_tier, exposure, is_delivered=is_delivered)
+        if key_owner:
+            tag = msgspec.structs.replace(tag, own_key=True)
         predicted = await self._tokenizing.predicted_tokens(context.fair_account, model, request.prediction, max_tokens)
         generate = GenerateRequest(
             request_id=row_id,
@@ -115,7 +119,7 @@ class Preparation:
         is_cut = request.max_prompt_tokens is not None
         text = request.prompt if isinstance(request.prompt, str) and not is_cut else None
         bound = None if has_ids else prompt.num_tokens
-        generation = Generation(generate, request.stop, tools, request.style, text, conversation, bound)
+        generation = Generation(generate, request.stop, tools, request.style, text, conversation, bound, key_owner)
         return Prepared(generation, tag, request.names.grammar, request.names.prompt)
 
     async def embedding(

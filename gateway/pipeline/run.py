@@ -17,6 +17,7 @@ from engine.protocol import Usage
 from gateway.backends.generation import Generation, Item, Piece
 from gateway.backends.pool import PoolRevision
 from gateway.content.transcript import Transcript
+from gateway.domain.billing.pricing import Rates, cost
 from gateway.domain.errors import (
     CONTEXT_LENGTH_EXCEEDED,
     REFUSED_BY_SERVER,
@@ -55,6 +56,24 @@ class Prepared(msgspec.Struct, frozen=True):
     def max_tokens(self) -> int:
         """Return the most tokens of each of the prompt's completions."""
         return self.generation.request.sampling.max_tokens
+
+
+class ReplyDetails(msgspec.Struct, frozen=True):
+    """What a reply may tell of where it comes from and what it costs."""
+
+    pool: str
+    """The name of the pool that answers."""
+    rates: Rates | None
+    """The rates of its tokens, where they are known before the ledger has the request."""
+
+    def cost_nanos(self, usages: Sequence[Usage]) -> int | None:
+        """Return what the ledger will bill for usages, each of one prompt; None where that is not known yet."""
+        if self.rates is None:
+            return None
+        return sum(
+            cost(self.rates, each.prompt_tokens - each.cached_tokens, each.cached_tokens, each.completion_tokens).total
+            for each in usages
+        )
 
 
 class Run:
@@ -106,6 +125,8 @@ class Run:
         """To be called, where another run could have taken this one's place, once none does."""
         self.log_fields: dict[str, str] = {}
         """More fields of the request's log line."""
+        self.details: ReplyDetails | None = None
+        """What the reply may tell of the pool and the cost, where the operator allows that."""
         self.took: Took | None = None
         """Called with the speed of the first prompt's answer."""
         self._whole: list[Item | Restarted] = []

@@ -21,6 +21,7 @@ from gateway.backends.usage import UsageSink
 from gateway.db.pools.revisions import RevisionRow
 from gateway.domain.pools.addresses import key_file_of, socket_of
 from gateway.domain.pools.foreign_settings import parse_foreign_settings
+from gateway.domain.pools.provider_key import ProviderKey
 from gateway.support.outbound import NotPublic
 
 SOON_S = 0.5
@@ -39,15 +40,18 @@ class ForeignServers:
         key: Callable[[str], Awaitable[str]],
         address_of: Callable[[bool], AddressOf],
         tls: Callable[[], ssl.SSLContext],
+        own_key: Callable[[str, str], Awaitable[ProviderKey | None]],
         content: Content | None = None,
     ) -> None:
-        """key: returns the key of a pool's servers, by the pool's id. address_of: judges addresses, private ones as its
+        """key: returns the key of a pool's servers, by the pool's id. own_key: returns the key that a project has
+        brought for them, by the ids of project and pool. address_of: judges addresses, private ones as its
         argument says. tls: gives the authorities that are trusted. content: reads the adapter store."""
         self._sink = sink
         self._key = key
         self._address_of = address_of
         self._tls = tls
         self._content = content
+        self._own_key = own_key
 
     def connect(self, url: str, row: RevisionRow, model: Model, name: ReplicaName) -> ManagedBackend:
         """Return the backend of the server at a URL, not started. name: of the replica that it is."""
@@ -64,7 +68,10 @@ class ForeignServers:
                 return _key_of(socket)
             return await self._key(row.pool_id)
 
-        return ForeignBackend(server, driver_of(row.driver, pooled), pooled, self._sink, authorize, name)
+        async def own_key(project_id: str) -> ProviderKey | None:
+            return await self._own_key(project_id, row.pool_id)
+
+        return ForeignBackend(server, driver_of(row.driver, pooled), pooled, self._sink, authorize, name, own_key)
 
 
 def judged_by(address_of: AddressOf) -> Callable[[str], Awaitable[str]]:

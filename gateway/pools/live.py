@@ -28,7 +28,7 @@ from gateway.db.pools.replicas import ReplicaRow
 from gateway.db.pools.revisions import RevisionRow
 from gateway.db.pools.served import ServedPool, list_served
 from gateway.domain.pools.drivers import OWN_DRIVER
-from gateway.domain.pools.foreign_settings import has_adapters, opaque_digest
+from gateway.domain.pools.foreign_settings import has_adapters, opaque_digest, own_keys_of
 from gateway.domain.routing.bases import Base, Bases
 from gateway.pools.foreign import opaque_model_of
 from gateway.support.worker import forever
@@ -252,7 +252,13 @@ class LivePools(Mapping[str, Pool]):
             model = self._model_of(row)
             if model is not None:
                 known = self._revisions.get((served.row.id, number))
-                made[number] = known or PoolRevision(served.row.name, model, base_digest=_digest_of(row, model))
+                made[number] = known or PoolRevision(
+                    served.row.name,
+                    model,
+                    base_digest=_digest_of(row, model),
+                    pool_id=served.row.id,
+                    own_keys=own_keys_of(row.driver, row.settings),
+                )
         return made
 
     def _model_of(self, row: RevisionRow) -> Served | None:

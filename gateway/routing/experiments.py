@@ -180,7 +180,7 @@ class ExperimentLoader:
             if live.digest is None or not live.fits:
                 return None
             assert live.adapter_name is not None and live.version is not None and live.defaults is not None
-            ref = AdapterRef(name.project_id, live.adapter_name, live.version, live.digest)
+            ref = AdapterRef(name.owner_id, live.adapter_name, live.version, live.digest)
             defaults = _DEFAULTS.decode(live.defaults)
             adapter = RoutedAdapter(live.adapter_id, ref, ref.key, defaults, name.created_at, is_shared=False)
         return Route(model, _model(live), live.pool_name, adapter, _treatment(live, target), name)

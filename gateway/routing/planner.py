@@ -6,11 +6,12 @@ The run of a request and `explain` both ask here, so that they see the same plan
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 import msgspec
 
-from gateway.domain.limits.work import Prices
+from gateway.domain.limits.work import Price, Prices
+from gateway.domain.pools.provider_key import KeyUse
 from gateway.domain.routing.policy.document import Document, copy_targets_of, targets_of
 from gateway.domain.routing.policy.facts import Facts, TargetFacts
 from gateway.domain.routing.policy.plan import Plan
@@ -40,13 +41,26 @@ class Planned(msgspec.Struct, frozen=True):
     """The route or the experiment of each usable target, by its model string."""
 
 
+async def always_the_pools(project_id: str, pool: str) -> KeyUse:
+    """Return that requests are sent with the pool's own key: no project brings one."""
+    return "pool"
+
+
 class Planner:
     """Makes the plans of one gateway process."""
 
     def __init__(
-        self, resolver: Resolver, prices: Prices, is_ready: Callable[[str], bool], measured: Measured | None = None
+        self,
+        resolver: Resolver,
+        prices: Prices,
+        is_ready: Callable[[str], bool],
+        measured: Measured | None = None,
+        *,
+        key_use: Callable[[str, str], Awaitable[KeyUse]] = always_the_pools,
     ) -> None:
-        """is_ready: tells whether a replica of the pool of this name takes requests."""
+        """is_ready: tells whether a replica of the pool of this name takes requests. key_use: tells which key a
+        project's requests to the pool of this name are sent with."""
+        self._key_use = key_use
         self.measured = measured or Measured()
         """The speeds that runs of routes have measured here."""
         self._resolver = resolver
@@ -72,9 +86,17 @@ class Planner:
                 targets[target] = _GONE  # copies are no part of an experiment
                 continue
             found[target] = each
-            targets[target] = self._facts_of(project_id, organization_id, route, facts.tier)
+            use = await self._key_use(project_id, route.base)
+            targets[target] = self._facts_of(project_id, organization_id, route, facts.tier, use)
         facts = msgspec.structs.replace(facts, targets=targets)
         return Planned(walk(document, facts), facts, found)
+
+    async def find(self, project_id: str, organization_id: str, model: str) -> Found | None:
+        """Return what a model string of a project stands for, whatever the models of any key; None for nothing.
+
+        Raises Overloaded: when the database cannot be asked.
+        """
+        return await self._resolver.look_up(project_id, organization_id, model)
 
     async def unusable(self, project_id: str, organization_id: str, document: Document) -> tuple[str, str] | None:
         """Return the path and the model string of the first target that the project may not use, or that is a route.
@@ -102,12 +124,14 @@ class Planner:
             self._missing_until_s[key] = now_s + MISSING_S
         return found
 
-    def _facts_of(self, project_id: str, organization_id: str, route: Route, tier: str) -> TargetFacts:
-        price = self._prices.most(organization_id, project_id, route.model, tier, time.time_ns())
+    def _facts_of(self, project_id: str, organization_id: str, route: Route, tier: str, use: KeyUse) -> TargetFacts:
+        price = Price()
+        if use == "pool":
+            price = self._prices.most(organization_id, project_id, route.model, tier, time.time_ns())
         now_s = time.monotonic()
         speed = self.measured.find(project_id, route.model, now_s)
         return TargetFacts(
-            is_ready=self._is_ready(route.base),
+            is_ready=self._is_ready(route.base) and use != "missing",
             input_nanos=price.input // BASIS_POINTS,
             output_nanos=price.output // BASIS_POINTS,
             first_token_ms=None if speed is None else speed.first_token_ms,

@@ -15,9 +15,11 @@ from gateway.db.adapters.routes import (
     RouteRow,
     find_current,
     find_named,
+    find_shared,
     find_version,
     list_named,
     list_routes,
+    list_shared,
 )
 from gateway.db.changes import Change
 from gateway.db.pool import UNAVAILABLE, Database
@@ -102,6 +104,7 @@ class Resolver:
         try:
             async with self._database.acquire() as conn:
                 rows, names = await list_routes(conn, project_id), await list_named(conn, project_id)
+                names += await list_shared(conn, organization_id, project_id)
         except UNAVAILABLE:
             raise _unavailable() from None
         visible = self.bases.visible(project_id, organization_id)
@@ -124,7 +127,8 @@ class Resolver:
 
     def changed(self, change: Change | None) -> None:
         """Forget what a change may have made stale; None: everything."""
-        if change is None:
+        is_shared_route = change is not None and change.table == "routes" and change.project_id is None
+        if change is None or is_shared_route:  # a route of an organization answers in all its projects
             self._found.clear()
             self._borrowers.clear()
         elif change.table in ("adapters", "model_aliases", "adapter_shares", "experiments", "routes"):
@@ -168,6 +172,8 @@ class Resolver:
             if wanted.is_alias:
                 async with self._database.acquire() as conn:
                     named = await find_named(conn, project_id, wanted.name)
+                    if named is None:
+                        named = await find_shared(conn, organization_id, project_id, wanted.name)
                 found, is_sure = await self._of_name(project_id, organization_id, named)
             else:
                 row = await self._look_up(project_id, wanted)
@@ -189,7 +195,8 @@ class Resolver:
             loaded = self._experiments.load(project_id, organization_id, named.experiment_id, named.created_at)
             return await loaded, True
         if named.policy is not None:
-            of_several = OwnName(project_id, named.created_at, has_several_targets=True)
+            owner = organization_id if named.is_shared else project_id
+            of_several = OwnName(owner, named.created_at, has_several_targets=True)
             policy, document = named.policy, read_document(named.policy.document.encode())
             return RoutedPolicy(policy.route_id, named.name, policy.version, document, of_several), True
         own, treatment = OwnName(project_id, named.created_at), _treatment(named)

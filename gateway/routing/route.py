@@ -33,9 +33,10 @@ class RoutedAdapter(msgspec.Struct, frozen=True):
 
 
 class OwnName(msgspec.Struct, frozen=True):
-    """A project's own name of a model: an alias, or an experiment's or a policy's."""
+    """A name of a model that somebody made: an alias, or an experiment's or a policy's."""
 
-    project_id: str
+    owner_id: str
+    """The project, or the organization that made a policy for all its projects."""
     created_at: datetime.datetime
     has_several_targets: bool = False
     """True where other requests by this name may go elsewhere."""

@@ -119,6 +119,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             "runs). More wait for some seconds, and are dropped beyond that."
         ),
     ] = 4
+    reply_details: Annotated[
+        bool,
+        Meta(
+            description="Permission for headers of replies that name the pool that answers and, of whole replies, "
+            "the cost (`x-lorikeet-pool`, `x-lorikeet-cost-nanos`)."
+        ),
+    ] = False
     max_body_bytes: Annotated[Bytes, Meta(description="Largest body of a request, e.g. `4MiB`.")] = 4 << 20
     max_adapter_bytes: Annotated[Bytes, Meta(description="Largest upload of an adapter, e.g. `512MiB`.")] = 512 << 20
     max_content_bytes: Annotated[

@@ -203,3 +203,76 @@ async def test_a_tenants_people_see_their_bases_with_context_and_price(
         operator.post(f"/pools/{made['id']}/drain")
         await agent.stop(replica_id)
         assert operator.delete(f"/pools/{made['id']}").status_code == 200
+
+
+async def test_servers_elsewhere_are_connected_get_a_key_and_are_changed(
+    visit: Visit, browser_house: BrowserHouse
+) -> None:
+    watched = await visit()
+    page = watched.page
+    await watched.open("models")
+    await page.get_by_role("button", name="Connect servers").click()
+    form = dialog(page, "Connect servers")
+    await form.get_by_label("Name").fill("theirs")
+    await form.get_by_role("button", name="Create pool").click()
+    await expect(form.locator(".field-error")).to_contain_text("Give the address of one server at least.")
+    watched.expect("400 POST /v1/organization/pools$")
+    await form.get_by_label("Addresses", exact=True).fill("http://127.0.0.1:9")
+    await form.get_by_role("button", name="Create pool").click()
+    await expect(form.locator(".field-error")).to_contain_text("private")
+    await form.get_by_label("They may be at private addresses").check()
+    await form.get_by_label("Requests are sent with").select_option("allowed")
+    await form.get_by_label("More settings").fill("served_model=big-1")
+    await form.locator("input[type=password]").fill("sk-0123456789abcdef-AAAA")
+    await expect(form.get_by_role("note")).to_contain_text("asks the 1 server how it is")
+    assert await watched.violations() == []
+    await form.get_by_role("button", name="Create pool").click()
+    await told(page, "The pool theirs is made")
+    await expect(page.get_by_role("heading", level=1, name="theirs")).to_be_visible()
+    await expect(page.get_by_text("…AAAA")).to_be_visible()
+    await expect(page.get_by_text("A tenant's own key where it brings one")).to_be_visible()
+
+    await page.get_by_role("button", name="More actions").click()
+    await page.get_by_role("menuitem", name="Replace the servers' key").click()
+    form = dialog(page, "Key for the servers of theirs")
+    await form.get_by_label("Key").fill("sk-0123456789abcdef-BBBB")
+    await form.get_by_role("button", name="Save key").click()
+    await told(page, "theirs sends its servers the key")
+    await expect(page.get_by_text("…BBBB")).to_be_visible()
+    await page.get_by_role("button", name="More actions").click()
+    await page.get_by_role("menuitem", name="Remove the servers' key").click()
+    await confirm(page, "Remove the key of theirs?", "Remove key")
+    await told(page, "theirs has no key any more")
+
+    await page.get_by_role("button", name="More actions").click()
+    await page.get_by_role("menuitem", name="Change servers or settings").click()
+    form = dialog(page, "Change the servers of theirs")
+    await expect(form.get_by_label("They may be at private addresses")).to_be_checked()
+    await form.get_by_label("Addresses", exact=True).fill("http://127.0.0.1:9\nhttp://127.0.0.1:10")
+    await form.get_by_role("button", name="Change", exact=True).click()
+    await told(page, "theirs changes to revision 2")
+    assert await watched.violations() == []
+
+    await watched.open(f"tenants/{browser_house.projects['acme']}/settings")
+    await row(page, "theirs").get_by_role("button", name="Set key").click()
+    form = dialog(page, "Key for theirs")
+    await form.get_by_role("button", name="Save key").click()
+    await expect(form.locator(".field-error")).to_contain_text("Paste the key.")
+    await form.get_by_label("Key").fill("sk-0123456789abcdef-CCCC")
+    await form.get_by_role("button", name="Save key").click()
+    await told(page, "Requests to theirs are sent with this tenant's key")
+    await expect(row(page, "theirs")).to_contain_text("…CCCC")
+    assert await watched.violations() == []
+    await row(page, "theirs").get_by_role("button", name="Remove").click()
+    await confirm(page, "Remove the key for theirs?", "Remove key")
+    await told(page, "The key for theirs is removed")
+    await expect(row(page, "theirs")).to_contain_text("the operator's")
+
+    pool_id = pool_named(browser_house, "theirs")["id"]
+    await watched.open(f"models/{pool_id}")
+    await page.get_by_role("button", name="More actions").click()
+    await page.get_by_role("menuitem", name="Drain").click()
+    await confirm(page, "Drain theirs?", "Drain")
+    await expect(page.locator(".lead")).to_contain_text("Nobody answers")
+    with browser_house.operator() as operator:
+        assert operator.delete(f"/pools/{pool_id}").status_code == 200

@@ -82,3 +82,36 @@ async def test_a_viewer_reads_and_explains_and_changes_nothing(visit: Visit, bro
     await page.get_by_label("Metadata").fill("plan=paid")
     await page.get_by_role("button", name="Explain", exact=True).click()
     await expect(page.get_by_role("list", name="Decisions")).to_contain_text("conditional: case 0 holds")
+
+
+async def test_a_route_for_all_tenants_is_made_explained_and_found_by_a_tenant(
+    visit: Visit, browser_house: BrowserHouse
+) -> None:
+    watched = await visit()
+    page = watched.page
+    await watched.open("models")
+    await page.get_by_role("button", name="New route").click()
+    form = dialog(page, "New route for all tenants")
+    await form.get_by_label("Name").fill("everywhere")
+    watched.expect("400 POST /v1/organization/routes$")
+    await form.get_by_label("Policy").fill(json.dumps({"root": {"target": "nobody"}}))
+    await form.get_by_role("button", name="Create route").click()
+    await expect(form.locator(".field-error")).to_contain_text("no base model that all projects")
+    await form.get_by_label("Policy").fill(json.dumps(ONE))
+    assert await watched.violations() == []
+    await form.get_by_role("button", name="Create route").click()
+    await told(page, "The route everywhere answers")
+    await expect(page.get_by_role("heading", level=1, name="everywhere")).to_be_visible()
+    await page.get_by_role("button", name="Explain", exact=True).click()
+    await expect(page.locator(".field-error")).to_contain_text("Choose a tenant")
+    await page.get_by_label("Tenant", exact=True).select_option("acme")
+    await page.get_by_label("Body").fill(json.dumps({"messages": [{"role": "user", "content": "x"}]}))
+    await page.get_by_role("button", name="Explain", exact=True).click()
+    await expect(page.get_by_role("table", name="Steps")).to_contain_text(BASE)
+    assert await watched.violations() == []
+    await watched.open(f"tenants/{browser_house.projects['acme']}/routes")
+    await expect(page.get_by_role("table", name="Routes of the operator")).to_contain_text("everywhere")
+    await watched.open("routes/everywhere")
+    await page.get_by_role("button", name="Delete everywhere").click()
+    await confirm(page, "Delete the route everywhere?", "Delete the route")
+    await told(page, "The route everywhere is deleted")

@@ -8,6 +8,7 @@ VIEWS = {
     "models-of-one": "models?project={acme}",
     "pool": "models/{pool}",
     "new-pool": "models?new=1",
+    "connect-servers": "models?new=servers",
     "adapters": "adapters",
     "adapters-of-one": "adapters?project={acme}",
     "adapter": "adapters/{acme}/support-bot",

@@ -30,6 +30,7 @@ from gateway.backends.base import Health
 from gateway.backends.snapshot import EngineSnapshot
 from gateway.billing.price_cache import PriceCache
 from gateway.content.backend_keys import BackendKeys
+from gateway.content.provider_keys import ProviderKeys
 from gateway.content.request_log import RequestContents
 from gateway.content.writes import Writes
 from gateway.db.adapters.bases import register_base
@@ -285,6 +286,7 @@ async def serve_admin(
         unit_keys=keys,
         planner=Planner(resolver, PriceCache(PriceLoader(database), FAILURES), lambda name: True),
         backend_keys=BackendKeys(database, CIPHER),
+        provider_keys=ProviderKeys(database, CIPHER),
     )
     key = await _store_admin_key(database, "default", ("admin_read", "admin_write"))
     routes = _IDLE.pop() if _IDLE else Routes(services)

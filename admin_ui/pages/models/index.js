@@ -8,10 +8,12 @@ import { useProjectId, useProjectNames } from "../../lib/projects.js";
 import { useShortcut } from "../../lib/rules/keys.js";
 import { setQuery, useQuery } from "../../lib/router.js";
 import { can } from "../../lib/session.js";
+import { RoutesForAll } from "../routes/shared.js";
 import { NewPool } from "./create.js";
 import { Hosts } from "./hosts.js";
 import { Bases } from "./own.js";
 import { Pools, PoolsLead, usePools } from "./pools.js";
+import { ConnectServers } from "./servers.js";
 
 export default function Models() {
   const projectId = useProjectId();
@@ -25,12 +27,14 @@ function OperatorsModels({ projectId }) {
   const mayWrite = can("pools.write");
   const open = () => setQuery({ new: 1 }, { push: true });
   useShortcut("n", "New pool", () => mayWrite && open());
-  const add = mayWrite && html`<${Button} kind="primary" icon="plus" onClick=${open}>New pool<//>`;
+  const connect = () => setQuery({ new: "servers" }, { push: true });
+  const add = mayWrite && html`<${Button} onClick=${connect}>Connect servers<//><${Button} kind="primary" icon="plus" onClick=${open}>New pool<//>`;
   return html`<${Page} title="Models" lead=${pools.data && html`<${PoolsLead} pools=${pools.data} />`} actions=${add}>
     <${Pools} pools=${pools} action=${add} />
     ${projectId && html`<${Section} title=${`What ${names(projectId)} may use`}><${Bases} projectId=${projectId} /><//>`}
+    ${can("routes.read") && html`<${RoutesForAll} />`}
     <${Section} title="Hosts" hint="Machines on which an agent starts engines. What replicas take is estimated when a model is prepared."><${Hosts} /><//>
-    ${making && mayWrite && html`<${NewPool} onClose=${() => setQuery({ new: null })} />`}
+    ${making && mayWrite && html`<${making === "servers" ? ConnectServers : NewPool} onClose=${() => setQuery({ new: null })} />`}
   <//>`;
 }
 

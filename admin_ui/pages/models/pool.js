@@ -17,12 +17,13 @@ import { CancelChange, DrainPool, RemovePool } from "./acts.js";
 import { ScalePool, UpdatePool } from "./change.js";
 import { InMotion } from "./motion.js";
 import { Replicas } from "./replicas.js";
+import { ChangeServers, RemoveServerKey, SetServerKey, isForeign, kindOf, whoseKeys } from "./servers.js";
 import { isMoving, memoryOf, pathOf, replicas, settingsOf, whoMayUse } from "./words.js";
 
 const EVERY_MS = 10_000;
 const WHILE_MOVING_MS = 2_000;
 const CRUMBS = [["Models", "/admin/models"]];
-const DIALOGS = { scale: ScalePool, update: UpdatePool, access: SetAccess, drain: DrainPool, cancel: CancelChange, remove: RemovePool };
+const DIALOGS = { servers: ChangeServers, key: SetServerKey, keyless: RemoveServerKey, scale: ScalePool, update: UpdatePool, access: SetAccess, drain: DrainPool, cancel: CancelChange, remove: RemovePool };
 
 export default function Pool({ params: { pool: id } }) {
   const [every, setEvery] = useState(EVERY_MS);
@@ -49,7 +50,7 @@ function Lead({ pool: { state, why, num_ready: ready, revision, wanted_revision:
 function Actions({ pool, ask }) {
   const isStill = (pool.num_replicas === 0 || pool.state === "failed") && pool.replicas.length === 0;
   const items = [
-    { title: "Change model or settings", icon: "refresh", onClick: () => ask("update") },
+    ...(isForeign(pool) ? ofServers(pool, ask) : [{ title: "Change model or settings", icon: "refresh", onClick: () => ask("update") }]),
     { title: "Change who may use it", icon: "tenants", onClick: () => ask("access") },
     null,
     isStill
@@ -60,10 +61,11 @@ function Actions({ pool, ask }) {
     <${Menu} label="More actions" align="end" look="button secondary icon-only" button=${html`<${Icon} name="more" />`} items=${items} />`;
 }
 
-/** Whether a pool's servers are of another maker, which no agent starts. */
-function isForeign(pool) {
-  return Boolean(pool.engine) && pool.engine !== "lorikeet" && !pool.is_managed;
-}
+const ofServers = (pool, ask) => [
+  { title: "Change servers or settings", icon: "refresh", onClick: () => ask("servers") },
+  { title: pool.key_hint === null ? "Set the servers' key" : "Replace the servers' key", icon: "keys", onClick: () => ask("key") },
+  ...(pool.key_hint === null ? [] : [{ title: "Remove the servers' key", icon: "trash", danger: true, onClick: () => ask("keyless") }]),
+];
 
 function View({ pool, ask }) {
   const names = useProjectNames();
@@ -76,7 +78,7 @@ function View({ pool, ask }) {
       <${Section} title="What it serves" card>
         <${Facts} rows=${[
           ["Model", serving.model ? html`<code>${serving.model}</code>` : "known to its servers alone"],
-          ...(isForeign(pool) ? [["Servers", html`<code>${pool.engine}</code> at ${pool.urls.join(", ")}`]] : []),
+          ...(isForeign(pool) ? [["Servers", html`${kindOf(pool)} at ${pool.urls.join(", ")}`], ["Their key", pool.key_hint === null ? "none" : html`<code>…${pool.key_hint}</code>`], ["Requests are sent with", whoseKeys(serving)]] : []),
           [isForeign(pool) ? "Settings" : "Engine settings", settingsOf(serving) ? html`<code>${settingsOf(serving)}</code>` : isForeign(pool) ? "none of its own" : "as on the hosts"],
           ["Memory a replica", html`<${Num} value=${serving.replica_bytes} kind="bytes" />`],
           ["Adapters of its base", html`<${Num} value=${pool.num_adapters} />`],

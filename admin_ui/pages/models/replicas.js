@@ -25,15 +25,24 @@ export function Replicas({ pool }) {
     { key: "act", title: "", sort: false, csv: false, class: "shrink", hide: !mayWrite, render: (row) => html`<${Actions} replica=${row} isChanging=${pool.revision !== null && pool.revision !== pool.wanted_revision} onAct=${(kind) => setAct({ kind, replica: row })} />` },
   ];
   return html`<${Table} name="replicas" label="Replicas" columns=${columns} rows=${pool.replicas} filter=${false}
-      empty=${html`<${Empty} icon="system" title="No replica runs">${pool.num_replicas ? "An agent starts the wanted ones once the model is prepared and a host has room." : pool.engine && pool.engine !== "lorikeet" && !pool.is_managed ? "None is wanted: name the addresses of its servers again with lorikeet pool update." : "None is wanted: scale the pool up to have some."}<//>`} />
+      empty=${html`<${Empty} icon="system" title="No replica runs">${pool.num_replicas ? "An agent starts the wanted ones once the model is prepared and a host has room." : pool.engine && pool.engine !== "lorikeet" && !pool.is_managed ? "None is wanted: name the addresses of its servers again (change its servers)." : "None is wanted: scale the pool up to have some."}<//>`} />
     ${act?.kind === "drain" && html`<${DrainReplica} replica=${act.replica} pool=${pool} onClose=${() => setAct(null)} />`}
     ${act?.kind === "restart" && html`<${RestartReplica} replica=${act.replica} pool=${pool} onClose=${() => setAct(null)} />`}`;
 }
 
-function State({ replica: { state, why, replace, num_failures: failures, retry_at: retryAt } }) {
+function State({ replica: { state, why, replace, num_failures: failures, retry_at: retryAt, server } }) {
   const more = [why, failures > 0 && `failed ${failures} ${failures === 1 ? "time" : "times"} in a row`].filter(Boolean).join("; ");
-  return html`<span><${Badge} dot>${state}<//>${replace && html` <${Badge} tone="info">to be replaced<//>`}
+  return html`<span><${Badge} dot>${state}<//>${replace && html` <${Badge} tone="info">to be replaced<//>`} <${Trust} server=${server} />
     ${more && html`<br /><small class="faint">${more}${retryAt && html`; next start <${Time} at=${retryAt} relative />`}</small>`}</span>`;
+}
+
+/** What the gateway that was asked makes of a server of another maker: its circuit breaker, and whether its counts are believed. */
+function Trust({ server }) {
+  if (!server) return null;
+  const { breaker, open_for_seconds: open, num_unbelieved: lies, distrusted_for_seconds: distrusted } = server;
+  return html`${breaker !== "closed" && html`<${Badge} tone=${breaker === "open" ? "bad" : "warn"} title="It failed at its last requests">${breaker === "open" ? `breaker open, a trial in ${Math.ceil(open)} s` : "breaker half open"}<//>`}
+    ${distrusted > 0 && html` <${Badge} tone="bad" title="It reported counts of tokens that cannot be true">distrusted for ${Math.ceil(distrusted)} s<//>`}
+    ${distrusted === 0 && lies > 0 && html` <small class="faint">${lies} of its last 50 counts not believed</small>`}`;
 }
 
 /** While a change of revision is under way, that decides which replicas drain. */

@@ -1,13 +1,13 @@
 // A route is made or changed: its document is JSON, and what is wrong with it is said by the path of the node.
 
 import { Dialog } from "../../components/dialog.js";
+import { Notice } from "../../components/feedback.js";
 import { Form, TextArea, TextField, useForm } from "../../components/form.js";
 import { toast } from "../../components/toast.js";
 import { post } from "../../lib/api.js";
 import { invalidate } from "../../lib/data.js";
 import { html } from "../../lib/html.js";
-import { pathOf } from "../../lib/projects_api.js";
-import { navigate, to } from "../../lib/router.js";
+import { navigate } from "../../lib/router.js";
 import { modelName } from "../../lib/rules/checks.js";
 
 const FIRST = { root: { fallback: { nodes: [{ target: "large" }, { target: "small" }], first_token_ms: 3000 } } };
@@ -26,25 +26,26 @@ function wrongJson(text) {
 
 const Policy = ({ form }) => html`<${TextArea} ...${form.bind("document")} label="Policy" hint=${HINT} rows=${16} spellcheck="false" class="input code-area" />`;
 
-export function NewRoute({ projectId, onClose }) {
-  const base = pathOf(projectId, "/routes");
+export function NewRoute({ owner, onClose }) {
+  const { base } = owner;
   const form = useForm({ name: "", document: written(FIRST) }, async ({ name, document }) => {
     const made = await post(base, { name, document: JSON.parse(document) });
     invalidate(base);
     onClose();
-    navigate(to("tenants", projectId, "routes", made.name));
+    navigate(owner.href(made.name));
     toast(`The route ${made.name} answers`);
   }, ({ name, document }) => ({ name: modelName(name), document: wrongJson(document) }));
-  return html`<${Dialog} title="New route" onClose=${onClose} wide>
+  const isForAll = owner.projectId === null;
+  return html`<${Dialog} title=${isForAll ? "New route for all tenants" : "New route"} onClose=${onClose} wide>
     <${Form} form=${form} verb="Create route" what="create the route" onCancel=${onClose}>
       <${TextField} ...${form.bind("name")} label="Name" hint="What programs give as the model: lower-case letters, digits, dots, dashes and underlines." autocomplete="off" spellcheck="false" autofocus />
       <${Policy} form=${form} />
+      ${isForAll && html`<${Notice} title="What will happen">Each tenant of the organization can call the route by its name within a second, with its own adapters, limits and prices. A tenant that has a name of its own like it keeps that. Targets are base models that all tenants may use, and adapters by their names under these.<//>`}
     <//>
   <//>`;
 }
 
-export function EditRoute({ projectId, route, onClose }) {
-  const base = pathOf(projectId, "/routes");
+export function EditRoute({ owner: { base }, route, onClose }) {
   const form = useForm({ document: written(route.document) }, async ({ document }) => {
     const made = await post(`${base}/${encodeURIComponent(route.name)}`, { document: JSON.parse(document) });
     invalidate(base);

@@ -1,6 +1,5 @@
 // A tenant's routes: names of models behind which a policy stands.
 
-import { Badge } from "../../components/badge.js";
 import { Button } from "../../components/button.js";
 import { Empty } from "../../components/feedback.js";
 import { Table } from "../../components/table.js";
@@ -10,16 +9,10 @@ import { html, useState } from "../../lib/html.js";
 import { pathOf } from "../../lib/projects_api.js";
 import { to } from "../../lib/router.js";
 import { Tenant } from "../tenants/frame.js";
+import { COLUMNS } from "./columns.js";
 import { NewRoute } from "./edit.js";
-import { kindOf, targetsOf } from "./words.js";
-
-const COLUMNS = [
-  { key: "name", title: "Route" },
-  { key: "kind", title: "Begins with", value: ({ document }) => kindOf(document.root) },
-  { key: "targets", title: "Targets", value: ({ document }) => targetsOf(document).join(", ") },
-  { key: "version", title: "Version", align: "end", render: ({ version }) => html`<${Badge} tone="info">v${version}<//>` },
-  { key: "changed_at", title: "Changed", format: "time" },
-];
+import { ofTenant } from "./owners.js";
+import { SharedWith } from "./shared.js";
 
 export default function Routes({ params }) {
   const id = params.project;
@@ -29,7 +22,8 @@ export default function Routes({ params }) {
   return html`<${Tenant} params=${params} lead=${list.items && html`<b>${plural(list.items.length, "route")}</b>, each a model id of its own that leads to one of several models.`} actions=${(_, may) => button(may)}>
     ${(project, may) => html`<${Table} name="routes" label="Routes" columns=${COLUMNS} rows=${list.items} href=${({ name }) => to("tenants", id, "routes", name)} error=${list.error} reload=${list.reload} loading=${list.loading} hasMore=${list.hasMore} more=${list.more}
       empty=${html`<${Empty} icon="models" title="No route yet" action=${button(may)} command=${command(id)}>A route falls back to another model when one is down, shares requests out by weight, or picks a model by what a request is like.<//>`} />
-      ${isMaking && html`<${NewRoute} projectId=${id} onClose=${() => make(false)} />`}`}
+      ${isMaking && html`<${NewRoute} owner=${ofTenant(id)} onClose=${() => make(false)} />`}
+      <${SharedWith} projectId=${id} />`}
   <//>`;
 }
 

@@ -13,23 +13,27 @@ import { html, useState } from "../../lib/html.js";
 import { useProjectNames } from "../../lib/projects.js";
 import { mayIn, pathOf } from "../../lib/projects_api.js";
 import { navigate, to } from "../../lib/router.js";
+import { can } from "../../lib/session.js";
 import { EditRoute } from "./edit.js";
 import { Explain } from "./explain.js";
+import { OF_ALL, ofTenant } from "./owners.js";
 import { Tree } from "./tree.js";
 
+/** A route of a tenant or, without one in the path, of the operator for all tenants. */
 export default function Route({ params: { project: id, name } }) {
-  const base = pathOf(id, "/routes");
+  const owner = id === undefined ? OF_ALL : ofTenant(id);
+  const { base } = owner;
   const path = `${base}/${encodeURIComponent(name)}`;
   const route = useApi(path);
-  const project = useApi(pathOf(id));
+  const project = useApi(id === undefined ? null : pathOf(id));
   const names = useProjectNames();
   const [asking, ask] = useState(null);
   const [told, tell] = useState(null);
   const close = () => ask(null);
-  const may = mayIn(id, project.data);
-  const crumbs = [["Tenants", "/admin/tenants"], [names(id), to("tenants", id)], ["Routes", to("tenants", id, "routes")]];
+  const may = id === undefined ? can : mayIn(id, project.data);
+  const crumbs = id === undefined ? [["Models", "/admin/models"]] : [["Tenants", "/admin/tenants"], [names(id), to("tenants", id)], ["Routes", owner.list]];
   if (route.error?.isMissing) {
-    return html`<${Page} title=${name} crumbs=${crumbs}><${Empty} icon="models" title="There is no route of this name" action=${html`<${Button} href=${to("tenants", id, "routes")}>All routes<//>`}>It may have been deleted.<//><//>`;
+    return html`<${Page} title=${name} crumbs=${crumbs}><${Empty} icon="models" title="There is no route of this name" action=${html`<${Button} href=${owner.list}>All routes<//>`}>It may have been deleted.<//><//>`;
   }
   const actions = may("routes.write") && html`<${Button} kind="primary" onClick=${() => ask({ edit: true })}>Change<//>
     <${Button} icon="trash" label=${`Delete ${name}`} onClick=${() => ask({ remove: true })} />`;
@@ -39,7 +43,7 @@ export default function Route({ params: { project: id, name } }) {
         <${Section} title="Policy" card><${Tree} document=${data.document} taken=${told?.version === data.version ? pathsOf(told) : undefined} /><//>
         <${Explain} projectId=${id} route=${data} told=${told} tell=${tell} />
         <${Versions} path=${path} route=${data} may=${may} ask=${ask} />
-        ${asking?.edit && html`<${EditRoute} projectId=${id} route=${data} onClose=${close} />`}
+        ${asking?.edit && html`<${EditRoute} owner=${owner} route=${data} onClose=${close} />`}
         ${asking?.show && html`<${Dialog} title=${`Version ${asking.show.version} of ${name}`} onClose=${close} wide><${Tree} document=${asking.show.document} /><//>`}
         ${asking?.back && html`<${Confirm} title=${`Let version ${asking.back.version} answer again?`} verb="Roll back" onClose=${close} act=${async () => {
           await post(`${path}/rollback`, { version: asking.back.version });
@@ -48,7 +52,7 @@ export default function Route({ params: { project: id, name } }) {
         }}><p>It answers as it was. Targets that are gone since are passed over. Version ${data.version} stays in the list.</p><//>`}
         ${asking?.remove && html`<${Confirm} title=${`Delete the route ${name}?`} verb="Delete the route" onClose=${close} act=${async () => {
           await del(path);
-          navigate(to("tenants", id, "routes"));
+          navigate(owner.list);
           invalidate(base);
           toast(`The route ${name} is deleted`);
         }}><p>Programs that call <code>${name}</code> are refused with “model not found”. All its versions go.</p><//>`}`}

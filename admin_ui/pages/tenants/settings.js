@@ -13,6 +13,7 @@ import { html, useState } from "../../lib/html.js";
 import { readProjects } from "../../lib/projects.js";
 import { pathOf } from "../../lib/projects_api.js";
 import { Tenant } from "./frame.js";
+import { ProviderKeys } from "./provider_keys.js";
 
 const DEFAULT_STORE_DAYS = 30;
 const DEFAULT_LOG_DAYS = 7;
@@ -20,11 +21,12 @@ const DEFAULT_LOG_DAYS = 7;
 export default function Settings({ params }) {
   return html`<${Tenant} params=${params} lead=${(project) => kept(project)}>
     ${(project, may) => {
-      const runs = may("projects.write"), logs = may("content.write");
-      if (!runs && !logs) return html`<p class="hint">Nothing here can be changed by you.</p>`;
+      const runs = may("projects.write"), logs = may("content.write"), keys = may("keys.read");
+      if (!runs && !logs && !keys) return html`<p class="hint">Nothing here can be changed by you.</p>`;
       return html`<div class="settings">
         ${runs && html`<${Name} project=${project} /><${Kept} project=${project} /><${Tiers} project=${project} />`}
         ${logs && html`<${ContentLog} project=${project} />`}
+        ${keys && html`<${ProviderKeys} project=${project} mayWrite=${may("keys.write")} />`}
         ${runs && html`<${End} project=${project} />`}
       </div>`;
     }}

@@ -170,10 +170,14 @@ async def read_grants(conn: Connection, organization_id: str, wanted: Sequence[P
     return grants
 
 
+BearerKey = Annotated[str, Meta(min_length=1, max_length=1024, pattern="^[!-~]+$")]
+"""A key as servers of other makers take it."""
+
+
 class SetBackendKey(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The key that the servers of a pool ask for."""
 
-    key: Annotated[str, Meta(min_length=1, max_length=1024, pattern="^[!-~]+$")]
+    key: BearerKey
     """The key as the servers take it, sent to them as a bearer token. It is kept encrypted and never shown again."""
 
 
@@ -186,10 +190,10 @@ def check_access(access: Access, grants: Sequence[PoolGrantIn | Grant]) -> None:
 
 
 async def check_aliases(conn: Connection, name: str, access: Access, grants: Sequence[Grant]) -> None:
-    """Raise Conflict where a project that may use a pool of this name has an alias of the same name: requests of that
-    project would get the pool instead."""
+    """Raise Conflict where a project that may use a pool of this name has an alias of the same name, or its
+    organization a route: requests of that project would get the pool instead."""
     if await has_alias(conn, name, access, grants):
-        raise Conflict(f"A tenant that may use the pool has an alias named '{name}'.", param="name")
+        raise Conflict(f"A tenant that may use the pool has an alias or a route named '{name}'.", param="name")
 
 
 def _as_reason(sentence: str) -> str:

@@ -17,6 +17,7 @@ from gateway.domain.pools.condition import PoolState, ReplicaStanding, condition
 from gateway.domain.pools.drivers import Driver
 from gateway.domain.pools.plan import How
 from gateway.domain.pools.states import Access, ReplicaState, RevisionState
+from gateway.domain.routing.breaker import BreakerState
 
 
 class PoolGrant(msgspec.Struct, frozen=True):
@@ -89,6 +90,21 @@ class PoolRevision(msgspec.Struct, frozen=True, kw_only=True):
     """Unix seconds at which the state began."""
 
 
+class ReplicaServer(msgspec.Struct, frozen=True):
+    """The trust of the gateway that was asked in a server of another maker."""
+
+    breaker: BreakerState
+    """The circuit breaker: `open` where no request is sent for a while, since the server failed; `half-open` where the
+    next request is a trial."""
+    open_for_seconds: float
+    """Seconds until the next request is sent as a trial; 0 where the breaker is not open."""
+    num_unbelieved: int
+    """Number of the last 50 usages that the server reported and that cannot be true. At ten it gets no requests for a
+    minute."""
+    distrusted_for_seconds: float
+    """Seconds for which the server gets no requests for that reason; 0 where it is trusted."""
+
+
 class Replica(msgspec.Struct, frozen=True, kw_only=True):
     """An engine process of a pool's revision."""
 
@@ -120,6 +136,8 @@ class Replica(msgspec.Struct, frozen=True, kw_only=True):
     """Unix seconds of the next start after a failure."""
     replace: bool
     """True if another replica shall take the place of this one."""
+    server: ReplicaServer | None
+    """The trust in a server of another maker; null for an engine, and before the server was asked."""
     object: Literal["organization.replica"] = "organization.replica"
 
 
@@ -212,7 +230,15 @@ def replica_wire(row: ReplicaRow, pool: str, hosts: Mapping[str, str], healths: 
         num_failures=row.num_failures,
         retry_at=seconds_or_none(row.retry_at),
         replace=row.replace,
+        server=_server(healths.get(row.id)),
     )
+
+
+def _server(health: Health | None) -> ReplicaServer | None:
+    if health is None or health.server is None:
+        return None
+    trust = health.server
+    return ReplicaServer(trust.breaker, round(trust.open_for_s, 1), trust.num_lies, round(trust.distrusted_for_s, 1))
 
 
 def terms(pool: ServedPool) -> dict[str, Any]:

@@ -43,6 +43,7 @@ from gateway.db.pools import managed, pools, replicas, revisions
 from gateway.db.pools.backend_keys import find_backend_key, remove_backend_key
 from gateway.db.pools.hosts import list_hosts
 from gateway.db.pools.planning import read_world
+from gateway.db.pools.provider_keys import remove_provider_keys_of_pool
 from gateway.db.pools.served import ServedPool
 from gateway.domain.errors import Conflict, InvalidRequest, NotFound, PermissionDenied
 from gateway.domain.pools.drivers import OWN_DRIVER
@@ -211,6 +212,7 @@ class PoolController(Controller):
             await _check_not_in_experiment(conn, before)
             await pools.remove_pool(conn, pool_id)
             await remove_backend_key(conn, pool_id)
+            await remove_provider_keys_of_pool(conn, pool_id)
             await audit.record(conn, author(caller), "pool.removed", pool_id, before=terms(before))
         return DeletedPool(pool_id)
 

@@ -19,6 +19,7 @@ from gateway.db.billing.prices import list_versions
 from gateway.db.pools.managed import UsableBase, list_usable
 from gateway.domain.billing.book import DEFAULT_CLASS, NO_ADAPTER, Version, in_force
 from gateway.domain.billing.pricing import WHOLE_BASIS_POINTS
+from gateway.domain.pools.foreign_settings import OwnKeys
 
 SERVICE_TIER = "default"
 
@@ -48,6 +49,9 @@ class ProjectModel(msgspec.Struct, frozen=True, kw_only=True):
     """The price of the base model itself; null while there are no prices."""
     adapter_price: ModelPrice | None
     """The price of adapters that have no price class of their own; null while there are no prices."""
+    own_keys: OwnKeys
+    """The use of keys of the project's own for the servers behind the model: `none` takes no such key, `required` needs
+    one, and `allowed` takes one. Requests with such a key are charged for no tokens."""
     object: Literal["organization.project.model"] = "organization.project.model"
 
 
@@ -89,6 +93,7 @@ def _wire(
         num_ready=base.num_ready + len(answering),
         price=_price(current, project_id, base.name, NO_ADAPTER),
         adapter_price=_price(current, project_id, f"{base.name}:", DEFAULT_CLASS),
+        own_keys=base.own_keys,
     )
 
 

@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from adapters.ref import check_adapter_name
 from gateway.admin.routing.wire import UpdateRoute
 from gateway.admin.services import AdminServices
 from gateway.db.organization import projects
 from gateway.domain.routing.policy.checks import read_document, refusal, unusable
-from gateway.domain.routing.policy.document import Document, nodes_of, payers_of
+from gateway.domain.routing.policy.document import Document, copy_targets_of, nodes_of, payers_of, targets_of
 from gateway.domain.tenancy.actor import Actor
 from gateway.domain.tenancy.permissions import has_permission
 from gateway.support.patterns import pattern_fault
@@ -33,6 +34,34 @@ async def checked_document(services: AdminServices, wanted: UpdateRoute, caller:
     async with services.database.acquire() as conn:
         await check_payers(conn, caller, document)
     return msgspec.json.encode(document).decode()
+
+
+async def checked_shared_document(services: AdminServices, wanted: UpdateRoute, caller: Actor) -> str:
+    """Return the document of a route for all projects of the caller's organization as it is kept.
+
+    Raises InvalidRequest: with the path of the node at fault, also where a target is no base model that all projects of
+    the organization may use, nor an adapter's name under one: what else a name stands for differs by project.
+    """
+    document = read_document(msgspec.json.encode(wanted.document))
+    _check_patterns(document)
+    visible = services.bases.visible("", caller.organization_id)
+    for target, path in (*targets_of(document).items(), *copy_targets_of(document).items()):
+        base, colon, adapter = target.partition(":")
+        if base not in visible:
+            raise refusal(path, f"'{base}' is no base model that all projects of the organization may use")
+        if colon and not _is_adapter_name(adapter):
+            raise refusal(path, f"'{adapter}' is no name of an adapter; a route for all projects names no version")
+    async with services.database.acquire() as conn:
+        await check_payers(conn, caller, document)
+    return msgspec.json.encode(document).decode()
+
+
+def _is_adapter_name(name: str) -> bool:
+    try:
+        check_adapter_name(name, "adapter name")
+    except ValueError:
+        return False
+    return True
 
 
 def _check_patterns(document: Document) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
-import re
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -19,13 +17,7 @@ from gateway.admin.routing.documents import check_payers, checked_document
 from gateway.admin.routing.wire import (
     CreateRoute,
     DeletedRoute,
-    ExplainedCopy,
-    ExplainedEdge,
-    ExplainedStep,
-    ExplainedTarget,
-    ExplainRoute,
     RollBackRoute,
-    RouteExplanation,
     RouteVersion,
     RoutingPolicy,
     UpdateRoute,
@@ -34,20 +26,15 @@ from gateway.admin.routing.wire import (
 )
 from gateway.admin.services import Caller, Services
 from gateway.db.experiments.experiments import draft_of
-from gateway.db.ids import new_id
 from gateway.db.organization import audit
 from gateway.db.routing import routes
 from gateway.domain.errors import Conflict, InvalidRequest, NotFound
 from gateway.domain.routing.policy.checks import read_document
-from gateway.domain.routing.policy.facts import Facts
-from gateway.routing.planner import Planned
 
 if TYPE_CHECKING:
     from gateway.db.pool import Connection
 
 MAX_ROUTES = 200
-
-_TIME = re.compile(r"([01][0-9]|2[0-3]):([0-5][0-9])")
 
 
 class RouteController(Controller):
@@ -61,7 +48,7 @@ class RouteController(Controller):
         query = read_list_query(request.query_params)
         async with services.database.acquire() as conn:
             await existing_project(conn, caller.organization_id, project_id)
-            rows = await routes.list_project_routes(conn, project_id)
+            rows = await routes.list_owned_routes(conn, project_id)
         return page_of_all([shown(row) for row in rows], query)
 
     @post(status_code=200, opt=needs("routes.write", body=CreateRoute))
@@ -175,41 +162,6 @@ class RouteController(Controller):
             await audit.record(conn, author(caller), "route.deleted", before.id, project_id=project_id, before=before)
         return DeletedRoute(name)
 
-    @post("/{name:str}/explain", status_code=200, opt=needs("routes.read", body=ExplainRoute))
-    async def explain_route(
-        self,
-        project_id: FromPath[str],
-        name: FromPath[str],
-        request: Request[Any, Any, Any],
-        services: Services,
-        caller: Caller,
-    ) -> RouteExplanation:
-        """Explain what a route would do with a request, without running it."""
-        wanted = await read_body(request, ExplainRoute)
-        minute = _minute(wanted.time)
-        async with services.database.acquire() as conn:
-            await existing_project(conn, caller.organization_id, project_id)
-            route = await _existing(conn, project_id, name)
-            version = await _version(conn, project_id, route, wanted.version or route.version)
-        facts = Facts(
-            route_id=route.id,
-            request_id=wanted.request_id or new_id("req"),
-            user=wanted.user,
-            key_id=wanted.api_key_id,
-            metadata=wanted.metadata,
-            num_prompts=wanted.num_prompts,
-            prompt_tokens=wanted.prompt_tokens,
-            max_tokens=wanted.max_tokens,
-            n=wanted.n,
-            tools=wanted.tools,
-            tier=wanted.service_tier,
-            stream=wanted.stream,
-            minute=minute,
-        )
-        document = read_document(version.document.encode())
-        planned = await services.planner.plan(project_id, caller.organization_id, document, facts)
-        return _explained(name, version.version, planned)
-
 
 async def _existing(conn: Connection, project_id: str, name: str) -> RoutingPolicy:
     row = await routes.find_route(conn, project_id, name)
@@ -223,33 +175,3 @@ async def _version(conn: Connection, project_id: str, route: RoutingPolicy, vers
     if row is None:
         raise wrong_value("version", f"the route '{route.name}' has no version {version} that is kept")
     return row
-
-
-def _minute(time: str | None) -> int:
-    if time is None:
-        now = datetime.datetime.now(datetime.UTC)
-        return now.hour * 60 + now.minute
-    found = _TIME.fullmatch(time)
-    if found is None:
-        raise wrong_value("time", "a time of day is HH:MM, from 00:00 to 23:59")
-    return int(found[1]) * 60 + int(found[2])
-
-
-def _explained(name: str, version: int, planned: Planned) -> RouteExplanation:
-    plan, facts = planned.plan, planned.facts
-    steps = [
-        ExplainedStep(
-            each.target,
-            each.path,
-            {str(on): at for on, at in each.then.items()},
-            each.first_token_ms,
-            has_check=each.accept is not None,
-            hedge_ms=each.hedge_ms,
-            wait_ms=each.wait_ms,
-            copies=[ExplainedCopy(copy.target, copy.path, copy.payer) for copy in each.copies],
-        )
-        for each in plan.steps
-    ]
-    trace = [ExplainedEdge(each.path, each.reason) for each in plan.trace]
-    targets = [ExplainedTarget(target, **msgspec.structs.asdict(each)) for target, each in facts.targets.items()]
-    return RouteExplanation(name, version, facts.request_id, steps, trace, targets)

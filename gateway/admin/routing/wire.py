@@ -68,6 +68,16 @@ class ExplainRoute(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The version of the route to explain; null for the one that answers."""
 
 
+class ExplainModel(ExplainRoute, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A request to a model to explain."""
+
+    model: Annotated[str, Meta(min_length=1, max_length=256, pattern="^[^\\x00-\\x1f]+$")]
+    """The model string, as the request would have it."""
+    body: dict[str, Any] | None = None
+    """The body of the request, of chat completions or completions: it says what the request is like in place of the
+    other fields, but for the key, the request id, the time and the version."""
+
+
 class RoutingPolicy(msgspec.Struct, frozen=True):
     """A model id that a routing policy stands behind."""
 
@@ -82,6 +92,19 @@ class RoutingPolicy(msgspec.Struct, frozen=True):
     changed_at: int
     """Unix seconds at which another version last began to answer."""
     object: Literal["organization.project.route"] = "organization.project.route"
+
+
+class SharedRoute(msgspec.Struct, frozen=True):
+    """A route that the organization has made for all projects, as a project sees it."""
+
+    id: str
+    name: str
+    """The model id."""
+    version: int
+    """The version that answers requests."""
+    is_hidden: bool
+    """True where the project has a name of its own like it, which answers instead."""
+    object: Literal["organization.project.shared_route"] = "organization.project.shared_route"
 
 
 class RouteVersion(msgspec.Struct, frozen=True):
@@ -173,6 +196,31 @@ class RouteExplanation(msgspec.Struct, frozen=True):
     """The decisions of the policy, in the order in which the policy made them."""
     targets: list[ExplainedTarget]
     object: Literal["organization.project.route.explanation"] = "organization.project.route.explanation"
+
+
+ModelKind = Literal["model", "experiment", "route", "shared_route"]
+"""model: a base model, an adapter, or an alias of one. shared_route: a route of the organization."""
+
+
+class ModelExplanation(msgspec.Struct, frozen=True):
+    """The way of a request to a model: which models would be tried, and why."""
+
+    model: str
+    kind: ModelKind
+    version: int | None
+    """The version of the route; null for what is none."""
+    is_allowed: bool
+    """False where the API key may not use the model: the request would be told that there is no such model."""
+    request_id: str
+    """The id under which draws were made."""
+    prompt_tokens: int
+    """The estimated size of all prompts, as conditions see it."""
+    steps: list[ExplainedStep]
+    """The attempts; the first one is made first. Empty where no target can be used."""
+    trace: list[ExplainedEdge]
+    """The decisions, the first one first."""
+    targets: list[ExplainedTarget]
+    object: Literal["organization.project.explanation"] = "organization.project.explanation"
 
 
 def shown(row: PolicyRow) -> RoutingPolicy:

@@ -121,6 +121,8 @@ class Attempt(msgspec.Struct, frozen=True):
     price_lines: list[PriceLine]
     cost_nanos: int
     finished_at: float
+    own_key: bool
+    """True where the server of another maker was asked with the project's own key, for which nothing is charged."""
 
 
 class RequestDetails(RequestOut, frozen=True, kw_only=True):
@@ -323,4 +325,5 @@ def _attempt(row: requests.AttemptRow) -> Attempt:
         ],
         cost_nanos=row.cost_nanos,
         finished_at=row.finished_at.timestamp(),
+        own_key=bool(row.own_key),
     )

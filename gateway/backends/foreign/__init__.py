@@ -5,6 +5,7 @@
     server       the connections to one server; connection is one of them, sse and lines split what it sends
     condition    whether the server is well, by asking it and by the ends of its requests
     adapters     the adapters of one server: loaded, tried, unloaded
+    own_keys     the keys that projects bring, and those that the server refuses
     requests     the open requests; stream reads one reply, attempt counts and records it
     reply        the parts of a reply, as every driver reads them
     errors       the errors that a server sends, for the gateway and for the operator's log

@@ -18,6 +18,7 @@ from gateway.backends.foreign.adapters import ServerAdapters
 from gateway.backends.foreign.condition import ServerCondition
 from gateway.backends.foreign.driver import Driver, Pooled, ReplicaName
 from gateway.backends.foreign.failures import not_ready
+from gateway.backends.foreign.own_keys import OwnKey, nobodys
 from gateway.backends.foreign.requests import ForeignRequests
 from gateway.backends.foreign.server import Server
 from gateway.backends.foreign.text import TextChoice
@@ -40,8 +41,9 @@ class ForeignBackend:
         sink: UsageSink,
         authorize: Callable[[], Awaitable[str]],
         name: ReplicaName,
+        own_key: OwnKey = nobodys,
     ) -> None:
-        """authorize: returns the key that the server asks for, "" for none."""
+        """authorize: returns the key that the server asks for, "" for none. own_key: finds the keys of projects."""
         self._server = server
         self._driver = driver
         self._pooled = pooled
@@ -65,7 +67,9 @@ class ForeignBackend:
             changed=lambda: self._changed(),
             ask_soon=self._condition.ask_soon,
         )
-        self._requests = ForeignRequests(server, driver, pooled, sink, self._condition, self._adapters, name, self)
+        self._requests = ForeignRequests(
+            server, driver, pooled, sink, self._condition, self._adapters, name, self, own_key
+        )
 
     def watch(self, changed: Callable[[], None]) -> None:
         """Call `changed` whenever `health` has changed."""

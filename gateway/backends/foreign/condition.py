@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable
 import structlog
 
 from engine.protocol import EngineStats
-from gateway.backends.base import Capabilities, Health, Unanswered
+from gateway.backends.base import Capabilities, Health, ServerState, Unanswered
 from gateway.backends.foreign.connection import ServerGone
 from gateway.backends.foreign.driver import Driver, Pooled, ReplicaName, ServerInfo, capabilities_of
 from gateway.backends.foreign.errors import shown
@@ -28,6 +28,9 @@ from gateway.domain.routing.breaker import Admitted, Breaker
 
 INSPECT_WITHIN_S = 20.0
 """Longest time of a server's answer that it is well: SGLang generates a token for that, beside what it has to do."""
+
+KEY_REFUSED = frozenset({401, 403})
+"""Statuses by which a server refuses to say how it is for want of a good key."""
 
 MAX_LIES = 10
 """Usages that cannot be true, of the last LIES_AMONG, from which on a server gets no requests for DISTRUST_S."""
@@ -82,6 +85,8 @@ class ServerCondition:
         self.breaker = Breaker()
         self.engine_id = new_engine_id()
         """The id of the server's process, as far as this gateway can tell one from another; in no log line."""
+        self.note = ""
+        """What operators ought to know of a server that is ready all the same."""
         self._server = server
         self._driver = driver
         self._pooled = pooled
@@ -90,8 +95,8 @@ class ServerCondition:
         self._name = name
         self._listed = listed
         self._distrust_s = distrust_s
-        self.note = ""
-        """A sentence for operators about a server that is used all the same: its version is none that was tried."""
+        self._version_note = ""
+        """A sentence for operators about a server whose version is none that was tried."""
         self._has_answered = False
         self._is_draining = False
         self._reason = "the server was not asked yet"
@@ -209,7 +214,13 @@ class ServerCondition:
     def health(self) -> Health:
         """Return the state as the pipeline reads it."""
         reason = self.note if self.is_ready else self.reason
-        return Health(self.is_ready, self.detail, None, self._server.url, self.engine_id, reason)
+        return Health(self.is_ready, self.detail, None, self._server.url, self.engine_id, reason, self._trust())
+
+    def _trust(self) -> ServerState:
+        now_s = _now_s()
+        state = self.breaker.state(now_s)
+        open_for_s = self.breaker.open_for_s(now_s) if state == "open" else 0.0
+        return ServerState(state, open_for_s, self._truths.count(False), max(0.0, self._distrusted_until_s - now_s))
 
     def snapshot(self, model: str, num_running: int) -> EngineSnapshot:
         """Return the state as the dashboard shows it. model: the name of the pool."""
@@ -243,18 +254,27 @@ class ServerCondition:
             if self.info != before:
                 self.capabilities = capabilities_of(self._pooled, self._driver, self.info)
             self._listed()
-            if not self._has_answered:
-                self._since = int(time.time())
-            self._has_answered, self._reason = True, "ready"
+            self._answered()
         except ServerGone as gone:
             self._unready(f"the server does not answer: {gone}")
         except ServerRefused as refused:
-            self._unready(f"the server is not ready: {refused}", shown(refused.text, key=self._server.key))
+            text = shown(refused.text, key=self._server.key)
+            if refused.status not in KEY_REFUSED:
+                self._unready(f"the server is not ready: {refused}", text)
+            elif self._pooled.settings.own_keys == "none":
+                self._unready(self._why_refused(), text)
+            elif served_model := self._pooled.settings.served_model:
+                self.info = ServerInfo(served_model)  # the keys of projects may be good
+                self._answered(self._why_refused())
+            else:
+                self._unready(f"{self._why_refused()}, so that 'served_model' has to say which model it serves", text)
         except BadReply as bad:
             self._unready(f"the server is not what it should be: {bad}")
         except Exception as error:  # the database is away, a key is unreadable, or the address may not be connected to
             self._unready("the server cannot be asked", f"{type(error).__name__}: {error}")
         self._tell(has_news=self.info != before)
+        if self._has_answered and not had_answered:
+            await self._note_version()
 
     def _tell(self, *, has_news: bool = False) -> None:
         """Tell watchers where the condition is another one than they were told last. has_news: also where it is not."""
@@ -262,8 +282,6 @@ class ServerCondition:
         if now != self._told or has_news:
             self._told = now
             self._changed()
-        if self._has_answered and not had_answered:
-            await self._note_version()
 
     async def _note_version(self) -> None:
         """Note whether the server, which answers anew, is of a version with which its driver was tried."""
@@ -271,9 +289,19 @@ class ServerCondition:
         if tried is None:
             return
         note = tried.note(await version_of(self._server, tried))
-        if note and note != self.note:
+        if note and note != self._version_note:
             log.warning("server_version", **self._name.fields, why=note)
-        self.note = note
+        self._version_note = note
+        self.note = self.note or note
+
+    def _answered(self, note: str = "") -> None:
+        """Take requests for the server from now on. note: what operators ought to know all the same."""
+        if not self._has_answered:
+            self._since = int(time.time())
+        self._has_answered, self._reason, self.note = True, note or "ready", note or self._version_note
+
+    def _why_refused(self) -> str:
+        return "the server refuses the pool's key" if self._server.key else "the server asks for a key"
 
     def _unready(self, reason: str, text: str = "") -> None:
         """Take no requests for the server. text: for the log alone."""
@@ -281,7 +309,7 @@ class ServerCondition:
             words = {"server_text": text} if text else {}
             log.warning("server_not_ready", **self._name.fields, why=reason, **words)
             self._since = int(time.time())
-        self._has_answered, self._reason = False, reason
+        self._has_answered, self._reason, self.note = False, reason, ""
 
 
 def _now_s() -> float:

@@ -21,6 +21,7 @@ from gateway.backends.foreign.connection import ReaderTooSlow, ServerChanged, Se
 from gateway.backends.foreign.driver import Driver, Pooled, ReplicaName, ServerInfo
 from gateway.backends.foreign.errors import shown
 from gateway.backends.foreign.failures import failed, is_full, is_the_clients, not_ready, refusal
+from gateway.backends.foreign.own_keys import KeyInUse, OwnKey, OwnKeys
 from gateway.backends.foreign.reply import AnotherModel, BadReply, Part, ReplyRefused, ServerRefused
 from gateway.backends.foreign.server import Server
 from gateway.backends.foreign.sse import EventTooLarge
@@ -29,8 +30,12 @@ from gateway.backends.generation import Generation
 from gateway.backends.usage import Acknowledged, UsageSink
 from gateway.backends.window import Window
 from gateway.domain.balancing.answer_times import AnswerTimes
-from gateway.domain.errors import GatewayError, ReadTooSlowly, ShuttingDown
+from gateway.domain.errors import GatewayError, ProviderKeyMissing, ProviderKeyRefused, ReadTooSlowly, ShuttingDown
+from gateway.domain.pools.provider_key import ProviderKey
 from gateway.domain.routing.breaker import Admitted
+
+OF_KEYS = frozenset({401, 402, 403})
+"""Statuses by which a server refuses the key of a request, or says that nobody pays for it."""
 
 WINDOW_WAIT_S = 2.0
 """Seconds for which a request waits until fewer than `max_in_flight` are open at the server."""
@@ -51,8 +56,9 @@ class ForeignRequests:
         adapters: ServerAdapters,
         name: ReplicaName,
         source: Acknowledged,
+        own_key: OwnKey,
     ) -> None:
-        """source: as of `Attempt`."""
+        """source: as of `Attempt`. own_key: finds the keys of projects."""
         self.window = Window()
         """The places for requests at the server."""
         self.window.set_limit(pooled.settings.max_in_flight)
@@ -66,6 +72,7 @@ class ForeignRequests:
         self._adapters = adapters
         self._name = name
         self._source = source
+        self._own_keys = OwnKeys(own_key, name.pool)
         self._streams: dict[str, ReplyStream] = {}
 
     def attempt(self, request_id: str) -> Attempt | None:
@@ -97,7 +104,9 @@ class ForeignRequests:
             await self._adapters.ensure(key)
         except GatewayError as error:
             raise Unanswered(error, "absent") from None
+        key_found = await self._key_of(generation)
         info, admitted = await self._take_place()
+        own = self._use_key(generation, key_found, admitted)
         attempt = Attempt(
             generation,
             self._sink,
@@ -106,7 +115,7 @@ class ForeignRequests:
             self._name,
             is_exact=self._driver.takes_ids,
         )
-        stream = ReplyStream(self._server, self._driver, self._settings, generation, attempt)
+        stream = ReplyStream(self._server, self._driver, self._settings, generation, attempt, key_found)
         request_id = generation.request.request_id
         self._streams[request_id] = stream
         is_judged = is_handed_over = False  # by the breaker; to who catches Unanswered, and says what is recorded
@@ -119,10 +128,12 @@ class ForeignRequests:
             is_judged = True
             self.times.answered(asyncio.get_running_loop().time(), *attempt.times_ms())
             self._condition.succeeded(admitted, is_lie=attempt.is_lie)
+            if own is not None:
+                self._own_keys.accepted(own)
             yield usage
         except ServerRefused as refused:
             is_judged = is_handed_over = True
-            raise self._refused(stream, admitted, refused) from None
+            raise self._refused(stream, admitted, refused, own) from None
         except ReplyRefused as refused_reply:
             is_handed_over = True
             self._log("reply_refused", stream, str(refused_reply))
@@ -154,8 +165,37 @@ class ForeignRequests:
                 attempt.record("left")
                 if not (attempt.has_begun or attempt.is_cut_off):
                     self.times.waited(asyncio.get_running_loop().time(), attempt.waited_ms)
+            if own is not None:
+                self._own_keys.ended(own)
             self._streams.pop(request_id, None)
             self.window.give()
+
+    async def _key_of(self, generation: Generation) -> ProviderKey | None:
+        """Return the project's own key, where the request is sent with that.
+
+        Raises Unanswered: where it is gone by now: the request is never sent with the pool's key instead, since nobody
+        would be charged.
+        """
+        if not generation.key_owner:
+            return None
+        try:
+            return await self._own_keys.find(generation.key_owner)
+        except GatewayError as error:
+            raise Unanswered(error, "failed") from None
+
+    def _use_key(self, generation: Generation, key: ProviderKey | None, admitted: Admitted) -> KeyInUse | None:
+        """Return the project's own key as it is used for a request that has its place; None for the pool's.
+
+        Raises Unanswered: where the server has refused the key too often of late, and gives the place back.
+        """
+        if key is None:
+            return None
+        try:
+            return self._own_keys.take(generation.key_owner, key)
+        except GatewayError as error:
+            self._condition.breaker.gave_up(admitted)
+            self.window.give()
+            raise Unanswered(error, "failed") from None
 
     async def _streamed(self, stream: ReplyStream, info: ServerInfo, key: str) -> AsyncGenerator[list[Part]]:
         """Yield as `ReplyStream.parts`; an adapter that the server does not know is loaded again, once."""
@@ -189,10 +229,19 @@ class ForeignRequests:
             self.window.give()
             raise
 
-    def _refused(self, stream: ReplyStream, admitted: Admitted, refused: ServerRefused) -> Unanswered:
+    def _refused(
+        self, stream: ReplyStream, admitted: Admitted, refused: ServerRefused, own: KeyInUse | None
+    ) -> Unanswered:
         """Return what the reader catches where the server refused a request or failed at it."""
         attempt, error = stream.attempt, refusal(refused)
-        text = shown(refused.text, key=self._server.key, request=stream.sent)
+        sent_key = self._server.key if stream.key is None else stream.key.secret
+        text = shown(refused.text, key=sent_key, request=stream.sent)
+        if refused.status in OF_KEYS and not attempt.has_begun and self._settings.own_keys != "none":
+            self._condition.breaker.gave_up(admitted)  # another project's key may be good
+            if own is not None:
+                self._own_keys.refused(own)
+            self._log("provider_key_refused" if stream.key else "pool_key_refused", stream, str(refused), text)
+            return _unanswered(attempt, self._of_key(stream), "failed")
         if is_the_clients(refused) and not attempt.has_begun:
             self._log("request_refused", stream, str(refused), text)
             self._condition.succeeded(admitted, is_lie=False)
@@ -208,6 +257,12 @@ class ForeignRequests:
         self._log("server_failed", stream, str(refused), text)
         self._condition.failed(admitted)
         return _unanswered(attempt, failed())
+
+    def _of_key(self, stream: ReplyStream) -> GatewayError:
+        """Return the error of a request whose key the server refuses."""
+        if stream.key is not None:
+            return ProviderKeyRefused(self._name.pool, stream.key.hint)
+        return failed() if self._server.key else ProviderKeyMissing(self._name.pool)
 
     def _log(self, event: str, stream: ReplyStream, why: str, text: str = "") -> None:
         """Log what became of a request. text: the server's own words, as they may be shown."""

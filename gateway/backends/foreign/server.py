@@ -93,19 +93,20 @@ class Server:
         until_s: float,
         sent: Callable[[Connection], None] | None = None,
         proof: Proof | None = None,
+        key: str | None = None,
     ) -> Connection:
         """Send a request, and return the connection once the head of its response is there; `give` it back.
 
         until_s: when the head has to be there, by the loop's clock. sent: called with each connection over which the
         request is sent, before the head is there; there are two where the first had been closed while it was idle.
-        proof: of a connection that was not proved yet.
+        proof: of a connection that was not proved yet. key: in place of the key that the server usually gets.
 
         Raises ServerGone: where the server cannot be reached, or does not answer in time.
         Raises ServerChanged: where a proof fails.
         """
         headers = {"host": self._host, "accept-encoding": "identity", "user-agent": "lorikeet"}
-        if self.key:
-            headers["authorization"] = f"Bearer {self.key}"
+        if bearer := self.key if key is None else key:
+            headers["authorization"] = f"Bearer {bearer}"
         if body:
             headers["content-type"] = "application/json"
         if request_id:

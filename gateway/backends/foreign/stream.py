@@ -18,6 +18,7 @@ from gateway.backends.foreign.server import Server
 from gateway.backends.foreign.sse import EventReader
 from gateway.backends.generation import Generation
 from gateway.domain.pools.foreign_settings import ForeignSettings
+from gateway.domain.pools.provider_key import ProviderKey
 from gateway.domain.routing.foreign_usage import MAX_TOKEN_BYTES
 
 ERROR_WITHIN_S = 5.0
@@ -47,9 +48,18 @@ class ReplyStream:
     """The reply to one request, from `parts` to its end or to `cut`."""
 
     def __init__(
-        self, server: Server, driver: Driver, settings: ForeignSettings, generation: Generation, attempt: Attempt
+        self,
+        server: Server,
+        driver: Driver,
+        settings: ForeignSettings,
+        generation: Generation,
+        attempt: Attempt,
+        key: ProviderKey | None = None,
     ) -> None:
-        """attempt: counts what comes; the generation's own request is the one that is sent."""
+        """attempt: counts what comes; the generation's own request is the one that is sent. key: of the project that
+        asks, where the server is not asked with the pool's."""
+        self.key = key
+        """The project's own key; None: the server is asked with the pool's."""
         self.attempt = attempt
         self.adapter = generation.request.adapter
         """The content key of the adapter that is asked for, "" for the base."""
@@ -157,6 +167,7 @@ class ReplyStream:
             until_s=head_until_s,
             sent=sent,
             proof=asked.proof,
+            key=None if self.key is None else self.key.secret,
         )
         if connection.status != 200:
             error_until_s = asyncio.get_running_loop().time() + ERROR_WITHIN_S

@@ -71,7 +71,9 @@ def _pipeline() -> Pipeline:
     notes = Notes(cast("Any", None), Counter("lost", "", registry=CollectorRegistry()))
     pools, meter = cast("Any", {"base": _Pool()}), cast("Any", _Meter())
     none = cast("Any", None)
-    return Pipeline(resolver, pools, meter, none, none, notes, none, none, none, default_max_tokens=16, max_shadows=0)
+    return Pipeline(
+        resolver, pools, meter, none, none, notes, none, none, none, none, default_max_tokens=16, max_shadows=0
+    )
 
 
 async def _request(pipeline: Pipeline, model: str, unit: str, *, has_wishes: bool) -> None:

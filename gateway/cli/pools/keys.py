@@ -21,12 +21,13 @@ def set_key(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
         if arguments.remove:
             gone = client.delete(f"/pools/{pool['id']}/key")
             return print_result(arguments, gone, f"pool {pool['name']} has no key any more")
-        kept = client.post(f"/pools/{pool['id']}/key", json={"key": _read(arguments.file)})
+        kept = client.post(f"/pools/{pool['id']}/key", json={"key": read_key(arguments.file)})
         hint = f" ending in {kept['hint']}" if kept["hint"] else ""
         return print_result(arguments, kept, f"pool {pool['name']} sends its servers the key{hint}")
 
 
-def _read(file: str) -> str:
+def read_key(file: str) -> str:
+    """Return the key in a file, or on standard input where that is "-". Raises WrongUsage."""
     try:
         key = (sys.stdin.read() if file == "-" else Path(file).read_text()).strip()
     except (OSError, UnicodeDecodeError) as error:

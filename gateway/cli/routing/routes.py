@@ -1,19 +1,19 @@
-"""`lorikeet route`: a tenant's routing policies."""
+"""`lorikeet route`: routing policies of a tenant, or of the operator for all tenants."""
 
 from __future__ import annotations
 
 import argparse
 import json
-import sys
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gateway.cli.errors import CommandFailed
 from gateway.cli.output import add_json_flag, print_json, print_result, print_table, utc
 from gateway.cli.parts import name_part
+from gateway.cli.routing.explain import add_request, explain, read_object
 
 if TYPE_CHECKING:
+    from gateway.cli.client import AdminClient
     from gateway.cli.output import Verbs
 
 MAX_FILE_BYTES = 1 << 20
@@ -23,8 +23,8 @@ def register(verbs: Verbs) -> None:
     route = verbs.add_parser(
         "route",
         help="create, change and explain routes",
-        description="Manage routes: model names of a tenant behind which a routing policy stands, such as weights, "
-        "fallbacks and conditions.",
+        description="Manage routes: model names of a tenant, or of all tenants, behind which a routing policy stands, "
+        "such as weights, fallbacks and conditions.",
     )
     actions = route.add_subparsers(metavar="ACTION", required=True)
     create = actions.add_parser("create", help="create a route", description="Create a route from a JSON document.")
@@ -47,18 +47,22 @@ def register(verbs: Verbs) -> None:
     rollback.set_defaults(run=_roll_back)
     delete = actions.add_parser("delete", help="delete a route", description="Delete a route with its versions.")
     delete.set_defaults(run=_delete)
-    explain = actions.add_parser(
+    explained = actions.add_parser(
         "explain",
-        help="show what a route would do with a request",
-        description="Show what a route would do with a request now, and why, without running anything.",
+        help="show what a request would meet",
+        description="Show what a request to a model would meet now, and why, with prices, without running anything: "
+        "what a route would do, also one for all tenants, or which model answers.",
     )
-    explain.set_defaults(run=_explain)
-    for parser in (show, rollback, delete, explain):
+    explained.set_defaults(run=explain)
+    for parser in (show, rollback, delete):
         _add_name(parser)
     rollback.add_argument("version", metavar="VERSION", type=int, help="number of the version")
-    _add_request(explain)
-    for parser in (create, update, listing, show, rollback, delete, explain):
-        parser.add_argument("--tenant", required=True, metavar="NAME", help="name of the tenant that owns the route")
+    for parser in (create, update, listing, show, rollback, delete):
+        owner = parser.add_mutually_exclusive_group(required=True)
+        owner.add_argument("--tenant", metavar="NAME", help="name of the tenant that owns the route")
+        owner.add_argument("--all-tenants", action="store_true", help="the operator's route, for all tenants")
+    add_request(explained)
+    for parser in (create, update, listing, show, rollback, delete, explained):
         add_json_flag(parser)
 
 
@@ -66,21 +70,14 @@ def _add_name(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", metavar="NAME", help="name of the route, which clients use as the model id")
 
 
-def _add_request(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments that say what a request is like."""
-    parser.add_argument("--request-id", metavar="ID", help="id of a request, whose draws are made again")
-    parser.add_argument("--user", metavar="USER", help="end user that the request names")
-    parser.add_argument("--api-key-id", metavar="ID", help="id of the API key")
-    parser.add_argument("--metadata", metavar="KEY=VALUE", action="append", default=[], help="metadata; repeatable")
-    parser.add_argument("--prompts", metavar="N", type=int, default=1, help="number of prompts")
-    parser.add_argument("--prompt-tokens", metavar="N", type=int, default=0, help="tokens of the prompt")
-    parser.add_argument("--max-tokens", metavar="N", type=int, default=256, help="most tokens of each completion")
-    parser.add_argument("--n", metavar="N", type=int, default=1, help="number of completions")
-    parser.add_argument("--tools", action="store_true", help="the request brings tools")
-    parser.add_argument("--service-tier", metavar="TIER", default="default", help="service tier of the request")
-    parser.add_argument("--stream", action="store_true", help="the reply is streamed")
-    parser.add_argument("--time", metavar="HH:MM", help="time of day in UTC instead of now")
-    parser.add_argument("--version", metavar="N", type=int, help="version of the route instead of the one that answers")
+def _path(client: AdminClient, arguments: argparse.Namespace, name: str = "") -> str:
+    """Return the path of a route, or of all routes of the owner that the arguments name."""
+    base = "" if arguments.all_tenants else client.tenant_path(arguments.tenant)
+    return f"{base}/routes/{name}" if name else f"{base}/routes"
+
+
+def _owner(arguments: argparse.Namespace) -> str:
+    return "for all tenants" if arguments.all_tenants else f"of {arguments.tenant}"
 
 
 def _create(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
@@ -88,9 +85,8 @@ def _create(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
 
     name, document = name_part(arguments.name, "route"), _document(arguments.file)
     with AdminClient.of(environ) as client:
-        path = f"{client.tenant_path(arguments.tenant)}/routes"
-        made = client.post(path, json={"name": name, "document": document})
-    return print_result(arguments, made, f"route {name} of {arguments.tenant} answers with version {made['version']}")
+        made = client.post(_path(client, arguments), json={"name": name, "document": document})
+    return print_result(arguments, made, f"route {name} {_owner(arguments)} answers with version {made['version']}")
 
 
 def _update(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
@@ -98,15 +94,15 @@ def _update(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
 
     name, document = name_part(arguments.name, "route"), _document(arguments.file)
     with AdminClient.of(environ) as client:
-        made = client.post(f"{client.tenant_path(arguments.tenant)}/routes/{name}", json={"document": document})
-    return print_result(arguments, made, f"route {name} of {arguments.tenant} answers with version {made['version']}")
+        made = client.post(_path(client, arguments, name), json={"document": document})
+    return print_result(arguments, made, f"route {name} {_owner(arguments)} answers with version {made['version']}")
 
 
 def _list(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
     from gateway.cli.client import AdminClient
 
     with AdminClient.of(environ) as client:
-        routes = client.get_all(f"{client.tenant_path(arguments.tenant)}/routes")
+        routes = client.get_all(_path(client, arguments))
     if arguments.json:
         print_json(routes)
         return 0
@@ -120,7 +116,7 @@ def _show(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
 
     name = name_part(arguments.name, "route")
     with AdminClient.of(environ) as client:
-        path = f"{client.tenant_path(arguments.tenant)}/routes/{name}"
+        path = _path(client, arguments, name)
         route, versions = client.get(path), client.get_all(f"{path}/versions")
     if arguments.json:
         print_json(route | {"versions": versions})
@@ -138,9 +134,8 @@ def _roll_back(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int
 
     name = name_part(arguments.name, "route")
     with AdminClient.of(environ) as client:
-        path = f"{client.tenant_path(arguments.tenant)}/routes/{name}/rollback"
-        route = client.post(path, json={"version": arguments.version})
-    return print_result(arguments, route, f"route {name} of {arguments.tenant} answers with version {route['version']}")
+        route = client.post(f"{_path(client, arguments, name)}/rollback", json={"version": arguments.version})
+    return print_result(arguments, route, f"route {name} {_owner(arguments)} answers with version {route['version']}")
 
 
 def _delete(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
@@ -148,84 +143,15 @@ def _delete(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
 
     name = name_part(arguments.name, "route")
     with AdminClient.of(environ) as client:
-        client.delete(f"{client.tenant_path(arguments.tenant)}/routes/{name}")
+        client.delete(_path(client, arguments, name))
     shown = {"name": name, "deleted": True}
-    return print_result(arguments, shown, f"route {name} of {arguments.tenant} is deleted")
-
-
-def _explain(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
-    from gateway.cli.client import AdminClient
-
-    name, request = name_part(arguments.name, "route"), _request(arguments)
-    with AdminClient.of(environ) as client:
-        told = client.post(f"{client.tenant_path(arguments.tenant)}/routes/{name}/explain", json=request)
-    if arguments.json:
-        print_json(told)
-        return 0
-    print(f"route {name}@{told['version']}, request {told['request_id']}")
-    for edge in told["trace"]:
-        print(f"  {edge['path']}: {edge['reason']}")
-    rows = [
-        (
-            number,
-            step["target"],
-            step["first_token_ms"],
-            _also(step),
-            ", ".join(f"{kind} -> {at}" for kind, at in step["then"].items()),
-        )
-        for number, step in enumerate(told["steps"])
-    ]
-    print_table(("STEP", "TARGET", "FIRST TOKEN MS", "ALSO", "THEN"), rows)
-    return 0
-
-
-def _also(step: Mapping[str, Any]) -> str:
-    """Return what a step does beside trying its target, in words."""
-    told = []
-    if step["wait_ms"]:
-        told.append(f"after {step['wait_ms']} ms")
-    if step["hedge_ms"] is not None:
-        told.append(f"another replica after {step['hedge_ms']:.0f} ms")
-    if step["has_check"]:
-        told.append("answer is checked")
-    return ", ".join([*told, *(f"copy to {copy['target']}" for copy in step["copies"])])
-
-
-def _request(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Return the body that asks for an explanation. Raises CommandFailed."""
-    pairs = [text.partition("=") for text in arguments.metadata]
-    if any(not (key and equals) for key, equals, _ in pairs):
-        raise CommandFailed("--metadata takes KEY=VALUE, such as plan=free")
-    given = {
-        "request_id": arguments.request_id,
-        "user": arguments.user,
-        "api_key_id": arguments.api_key_id,
-        "time": arguments.time,
-        "version": arguments.version,
-    }
-    return {key: value for key, value in given.items() if value is not None} | {
-        "metadata": {key: value for key, _, value in pairs},
-        "num_prompts": arguments.prompts,
-        "prompt_tokens": arguments.prompt_tokens,
-        "max_tokens": arguments.max_tokens,
-        "n": arguments.n,
-        "tools": arguments.tools,
-        "service_tier": arguments.service_tier,
-        "stream": arguments.stream,
-    }
+    return print_result(arguments, shown, f"route {name} {_owner(arguments)} is deleted")
 
 
 def _document(file: str) -> dict[str, Any]:
     """Return the document in a file. Raises CommandFailed."""
-    try:
-        with sys.stdin.buffer if file == "-" else Path(file).open("rb") as opened:
-            text = opened.read(MAX_FILE_BYTES)
-        document = json.loads(text)
-    except OSError as error:
-        raise CommandFailed(f"{file}: {error.strerror}") from None
-    except (ValueError, RecursionError) as error:
-        raise CommandFailed(f"{file} is not JSON: {error}") from None
-    if not isinstance(document, dict):
+    document = read_object(file, MAX_FILE_BYTES)
+    if document is None:
         raise CommandFailed(f'{file} holds no policy: it is {{"root": ...}}')
     return document
 

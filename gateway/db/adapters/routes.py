@@ -82,6 +82,8 @@ class NamedTarget(msgspec.Struct, frozen=True):
     """The name of the pool; of a version, the one that is to serve it if it can, or None for any."""
     experiment_id: str | None = None
     policy: NamedPolicy | None = None
+    is_shared: bool = False
+    """True where the organization owns the name, and not the project."""
 
 
 class NamedPolicy(msgspec.Struct, frozen=True):
@@ -113,6 +115,32 @@ async def find_named(conn: Connection, project_id: str, name: str) -> NamedTarge
     """Return what a project's own name stands for; None where there is no such name, or nothing that can be served."""
     row = await conn.fetchrow(_NAMES, project_id, name)
     return None if row is None else _named(row)
+
+
+# A name of a project's own hides the organization's, also one that stands for nothing that can be served.
+_SHARED = """
+    SELECT r.id AS route_id, r.name, r.created_at, r.version, d.document
+    FROM routes r JOIN route_versions d ON d.route_id = r.id AND d.version = r.version
+    WHERE r.organization_id = $1 AND ($3::text IS NULL OR r.name = $3)
+      AND NOT EXISTS (SELECT FROM model_aliases m WHERE m.project_id = $2 AND m.name = r.name)
+    ORDER BY r.created_at, r.name
+"""
+
+
+async def find_shared(conn: Connection, organization_id: str, project_id: str, name: str) -> NamedTarget | None:
+    """Return the organization's route of a name that the project has no name of its own like."""
+    row = await conn.fetchrow(_SHARED, organization_id, project_id, name)
+    return None if row is None else _shared(row)
+
+
+async def list_shared(conn: Connection, organization_id: str, project_id: str) -> list[NamedTarget]:
+    """Return the organization's routes that the project has no name of its own like, the oldest first."""
+    return [_shared(row) for row in await conn.fetch(_SHARED, organization_id, project_id, None)]
+
+
+def _shared(row: Any) -> NamedTarget:
+    policy = NamedPolicy(row["route_id"], row["version"], row["document"])
+    return NamedTarget(row["name"], row["created_at"], None, policy=policy, is_shared=True)
 
 
 async def list_named(conn: Connection, project_id: str) -> list[NamedTarget]:

@@ -73,7 +73,8 @@ _UNREADABLE = """
              (SELECT FROM users WHERE totp_content_key = k.id
               UNION ALL SELECT FROM webhooks WHERE content_key = k.id
               UNION ALL SELECT FROM deliveries WHERE content_key = k.id
-              UNION ALL SELECT FROM backend_keys WHERE content_key = k.id LIMIT $2) some_secrets) secrets
+              UNION ALL SELECT FROM backend_keys WHERE content_key = k.id
+              UNION ALL SELECT FROM provider_keys WHERE content_key = k.id LIMIT $2) some_secrets) secrets
     WHERE NOT k.id = ANY ($1::text[])
       AND replies.count + chats.count + responses.count + items.count + contents.count + unit_keys.count
           + comments.count + secrets.count > 0

@@ -43,7 +43,7 @@ CREATE OR REPLACE FUNCTION num_requests(kind text, revision integer, request_id 
                 WHEN revision = 0 THEN 1 ELSE 0 END
 $$;
 
--- Returns a row with its billing month, price and cost, computed from its counts.
+-- Returns a row with its billing month, price and cost, computed from its counts. With a project's own key it has no price.
 CREATE OR REPLACE FUNCTION priced(usage ledger) RETURNS ledger LANGUAGE plpgsql STABLE AS $$
 DECLARE
     month  date := month_of(usage.created_at);
@@ -52,6 +52,12 @@ DECLARE
 BEGIN
     SELECT * INTO price FROM price_of(usage.organization_id, usage.project_id, usage.model, usage.adapter_class,
                                       usage.service_tier, usage.created_at);
+    IF usage.own_key THEN
+        price.version := NULL;
+        price.input_nanos := 0;
+        price.cached_input_nanos := 0;
+        price.output_nanos := 0;
+    END IF;
     SELECT * INTO cost FROM cost_of(usage.prompt_tokens - usage.cached_tokens, usage.cached_tokens,
                                     usage.completion_tokens, price.input_nanos, price.cached_input_nanos,
                                     price.output_nanos, price.basis_points);

@@ -26,6 +26,9 @@ CREATE OR REPLACE TRIGGER pool_grants_changed
 CREATE OR REPLACE TRIGGER backend_keys_changed
     AFTER INSERT OR DELETE OR UPDATE ON backend_keys FOR EACH ROW EXECUTE FUNCTION announce_pool();
 
+CREATE OR REPLACE TRIGGER provider_keys_changed
+    AFTER INSERT OR DELETE OR UPDATE ON provider_keys FOR EACH ROW EXECUTE FUNCTION announce_change();
+
 CREATE OR REPLACE TRIGGER replicas_changed
     AFTER INSERT OR DELETE ON replicas FOR EACH ROW EXECUTE FUNCTION announce_pool();
 

@@ -148,6 +148,8 @@ class AttemptRow(msgspec.Struct, frozen=True):
     output_cost_nanos: int
     cost_nanos: int
     finished_at: datetime.datetime
+    own_key: bool | None
+    """True where the server was asked with the project's own key; such an attempt has no prices."""
 
 
 _ATTEMPTS = """

@@ -24,7 +24,7 @@ SUPERSEDED = "superseded"
 
 class UsageEvent(msgspec.Struct, frozen=True):
     """One attempt as a gateway tells of it. Times in ms; ttft_ms is None when no token came or its gateway died.
-    created_at: the instant of its meter tag, the same in every copy of it. experiment_*: as in the meter tag."""
+    created_at: the instant of its meter tag, the same in every copy of it. experiment_*, own_key: as in the tag."""
 
     request_id: str
     attempt: int
@@ -56,6 +56,7 @@ class UsageEvent(msgspec.Struct, frozen=True):
     experiment_arm: int | None = None
     experiment_epoch: int | None = None
     experiment_delivered: bool | None = None
+    own_key: bool | None = None
 
 
 # One JSON text: a quarter of the time that an array for each column takes to encode, and less on the server, too.

@@ -242,6 +242,7 @@ _REMOVE_SHARES = """
     DELETE FROM adapter_shares s USING adapters a
     WHERE a.id = s.adapter_id AND (s.project_id = $1 OR a.project_id = $1)
 """
+_REMOVE_PROVIDER_KEYS = "DELETE FROM provider_keys WHERE project_id = $1"
 _REMOVE_GRANTS = "DELETE FROM pool_grants WHERE project_id = $1"
 # Requests, units, sums, looks and arms go with their experiment, by the foreign keys.
 _REMOVE_FEEDBACK = "DELETE FROM feedback WHERE project_id = $1"
@@ -280,6 +281,7 @@ async def purge_project(conn: Connection, project_id: str) -> None:
         _REMOVE_HOLDOUTS,
         _REMOVE_UNIT_KEY,
         _REMOVE_SHARES,
+        _REMOVE_PROVIDER_KEYS,
         _REMOVE_GRANTS,
         _REMOVE_LIMITS,
         _PURGED,

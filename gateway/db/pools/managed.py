@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from gateway.db.pools.pools import Grant, PoolRow, lock_pool_by_id
 from gateway.db.pools.served import ServedPool, read_served
+from gateway.domain.pools.foreign_settings import OwnKeys, own_keys_of
 from gateway.domain.pools.states import Access
 
 if TYPE_CHECKING:
@@ -92,12 +93,14 @@ _HAS_ALIAS = """
         SELECT FROM model_aliases a JOIN projects p ON p.id = a.project_id
         WHERE a.name = $1 AND p.archived_at IS NULL AND ($2 OR EXISTS
             (SELECT FROM unnest($3::text[], $4::text[]) AS g (organization_id, project_id)
-             WHERE g.organization_id = p.organization_id AND coalesce(g.project_id, p.id) = p.id)))
+             WHERE g.organization_id = p.organization_id AND coalesce(g.project_id, p.id) = p.id))
+        UNION ALL SELECT FROM routes r WHERE r.name = $1 AND ($2 OR r.organization_id = ANY ($3::text[])))
 """
 
 
 async def has_alias(conn: Connection, name: str, access: Access, grants: Sequence[Grant]) -> bool:
-    """Tell whether a project that may use a pool with this access has an alias of this name."""
+    """Tell whether a project that may use a pool with this access has an alias of this name, or its organization a
+    route."""
     organizations, projects = [each.organization_id for each in grants], [each.project_id for each in grants]
     return bool(await conn.fetchval(_HAS_ALIAS, name, access == "all", organizations, projects))
 
@@ -132,6 +135,8 @@ class UsableBase(msgspec.Struct, frozen=True):
     name: str
     settings: dict[str, str]
     """The engine settings of the revision that serves."""
+    own_keys: OwnKeys
+    """Whether projects bring keys of their own for the servers."""
     num_ready: int
     """Replicas of agents that take requests."""
     unmanaged: list[str]
@@ -139,7 +144,7 @@ class UsableBase(msgspec.Struct, frozen=True):
 
 
 _USABLE = """
-    SELECT p.id, p.name, v.settings::text AS settings,
+    SELECT p.id, p.name, v.driver, v.settings::text AS settings,
            (SELECT count(*) FROM replicas r
             WHERE r.pool_id = p.id AND r.state = 'ready' AND r.host_id IS NOT NULL) AS num_ready,
            ARRAY (SELECT r.id FROM replicas r
@@ -155,10 +160,13 @@ _SETTINGS = msgspec.json.Decoder(dict[str, str])
 
 async def list_usable(conn: Connection, organization_id: str, project_id: str) -> list[UsableBase]:
     """Return the bases that the project may use and that have served, the oldest pool first."""
-    return [
-        UsableBase(row["id"], row["name"], _SETTINGS.decode(row["settings"]), row["num_ready"], row["unmanaged"])
-        for row in await conn.fetch(_USABLE, organization_id, project_id)
-    ]
+    return [_usable(row) for row in await conn.fetch(_USABLE, organization_id, project_id)]
+
+
+def _usable(row: Any) -> UsableBase:
+    settings = _SETTINGS.decode(row["settings"])
+    own_keys = own_keys_of(row["driver"], settings)
+    return UsableBase(row["id"], row["name"], settings, own_keys, row["num_ready"], row["unmanaged"])
 
 
 _IS_USABLE = """
@@ -166,6 +174,17 @@ _IS_USABLE = """
         (SELECT FROM pool_grants g WHERE g.pool_id = p.id AND g.organization_id = $2
                                          AND coalesce(g.project_id, $3) = $3)))
 """
+
+
+_IS_USABLE_BY_ANY = """
+    SELECT EXISTS (SELECT FROM pools p WHERE p.name = $1 AND p.removed_at IS NULL AND (p.access = 'all' OR EXISTS
+        (SELECT FROM pool_grants g WHERE g.pool_id = p.id AND g.organization_id = $2)))
+"""
+
+
+async def is_usable_by_any(conn: Connection, name: str, organization_id: str) -> bool:
+    """Tell whether there is a pool of this name that some project of the organization may use."""
+    return bool(await conn.fetchval(_IS_USABLE_BY_ANY, name, organization_id))
 
 
 async def is_usable(conn: Connection, name: str, organization_id: str, project_id: str) -> bool:

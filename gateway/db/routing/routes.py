@@ -1,7 +1,8 @@
-"""Routes: a project's routing policies, each with the versions of its document.
+"""Routes: routing policies of projects and of organizations, each with the versions of its document.
 
-A route's name is a row of `model_aliases`, so that it is no alias's and no experiment's name as well. Resolvers read
-routes with all other names (`gateway.db.adapters.routes`). Documents are JSON text here.
+The name of a project's route is a row of `model_aliases`, so that it is no alias's and no experiment's name as well; an
+organization's route has its name itself. Resolvers read routes with all other names (`gateway.db.adapters.routes`).
+Documents are JSON text here. owner_id: the id of the project or of the organization that owns a route.
 """
 
 from __future__ import annotations
@@ -42,40 +43,40 @@ class PolicyRow(msgspec.Struct, frozen=True):
 
 
 _FIND = """
-    SELECT r.id, m.name, r.version, d.document, r.created_at, r.changed_at
-    FROM routes r JOIN model_aliases m ON m.project_id = r.project_id AND m.route_id = r.id
+    SELECT r.id, coalesce(r.name, m.name) AS name, r.version, d.document, r.created_at, r.changed_at
+    FROM routes r LEFT JOIN model_aliases m ON m.project_id = r.project_id AND m.route_id = r.id
         JOIN route_versions d ON d.route_id = r.id AND d.version = r.version
-    WHERE r.project_id = $1 AND ($2::text IS NULL OR m.name = $2)
+    WHERE (r.project_id = $1 OR r.organization_id = $1) AND ($2::text IS NULL OR coalesce(r.name, m.name) = $2)
     ORDER BY r.created_at, r.id
 """
 
 
-async def find_route(conn: Connection, project_id: str, name: str) -> PolicyRow | None:
-    """Return a project's route by its name."""
-    row = await conn.fetchrow(_FIND, project_id, name)
+async def find_route(conn: Connection, owner_id: str, name: str) -> PolicyRow | None:
+    """Return an owner's route by its name."""
+    row = await conn.fetchrow(_FIND, owner_id, name)
     return PolicyRow(**row) if row else None
 
 
-async def list_project_routes(conn: Connection, project_id: str) -> list[PolicyRow]:
-    """Return all routes of a project, the oldest first."""
-    return [PolicyRow(**row) for row in await conn.fetch(_FIND, project_id, None)]
+async def list_owned_routes(conn: Connection, owner_id: str) -> list[PolicyRow]:
+    """Return all routes of an owner, the oldest first."""
+    return [PolicyRow(**row) for row in await conn.fetch(_FIND, owner_id, None)]
 
 
 _VERSIONS = """
     SELECT d.version, d.document, d.created_at FROM route_versions d JOIN routes r ON r.id = d.route_id
-    WHERE r.project_id = $1 AND r.id = $2 AND ($3::integer IS NULL OR d.version = $3)
+    WHERE (r.project_id = $1 OR r.organization_id = $1) AND r.id = $2 AND ($3::integer IS NULL OR d.version = $3)
     ORDER BY d.version DESC
 """
 
 
-async def list_versions(conn: Connection, project_id: str, route_id: str) -> list[RouteVersionRow]:
+async def list_versions(conn: Connection, owner_id: str, route_id: str) -> list[RouteVersionRow]:
     """Return the versions of a route that are kept, the newest first."""
-    return [RouteVersionRow(**row) for row in await conn.fetch(_VERSIONS, project_id, route_id, None)]
+    return [RouteVersionRow(**row) for row in await conn.fetch(_VERSIONS, owner_id, route_id, None)]
 
 
-async def find_route_version(conn: Connection, project_id: str, route_id: str, version: int) -> RouteVersionRow | None:
+async def find_route_version(conn: Connection, owner_id: str, route_id: str, version: int) -> RouteVersionRow | None:
     """Return one version of a route; None where there is no such version, or none any more."""
-    row = await conn.fetchrow(_VERSIONS, project_id, route_id, version)
+    row = await conn.fetchrow(_VERSIONS, owner_id, route_id, version)
     return RouteVersionRow(**row) if row else None
 
 
@@ -88,12 +89,28 @@ _TAKE_NAME = """
 
 
 async def create_route(conn: Connection, project_id: str, name: str, document: str) -> bool:
-    """Make a route with its first version, in the caller's transaction; return False, and the transaction is of no more
-    use, if an alias, an experiment or a route of the project has the name."""
+    """Make a project's route with its first version, in the caller's transaction; return False, and the transaction is
+    of no more use, if an alias, an experiment or a route of the project has the name."""
     route_id = new_id("route")
     await conn.execute(_CREATE, route_id, project_id)
     await conn.execute(_ADD_VERSION, route_id, 1, document)
     return await conn.fetchval(_TAKE_NAME, new_id("alias"), project_id, name, route_id) is not None
+
+
+_CREATE_SHARED = """
+    INSERT INTO routes (id, organization_id, name, version) VALUES ($1, $2, $3, 1)
+    ON CONFLICT (organization_id, name) DO NOTHING RETURNING id
+"""
+
+
+async def create_shared_route(conn: Connection, organization_id: str, name: str, document: str) -> bool:
+    """Make an organization's route with its first version, in the caller's transaction; return False if it has one of
+    this name."""
+    route_id = await conn.fetchval(_CREATE_SHARED, new_id("route"), organization_id, name)
+    if route_id is None:
+        return False
+    await conn.execute(_ADD_VERSION, route_id, 1, document)
+    return True
 
 
 _NEXT_VERSION = "SELECT max(version) + 1 FROM route_versions WHERE route_id = $1"
@@ -103,27 +120,29 @@ _DROP_VERSIONS = """
 """
 
 
-async def update_route(conn: Connection, project_id: str, route_id: str, document: str) -> None:
-    """Let a new version of a route answer from now on. The caller's transaction has locked the project."""
+async def update_route(conn: Connection, owner_id: str, route_id: str, document: str) -> None:
+    """Let a new version of a route answer from now on. The caller's transaction has locked the owner."""
     version = await conn.fetchval(_NEXT_VERSION, route_id)
     await conn.execute(_ADD_VERSION, route_id, version, document)
-    await set_version(conn, project_id, route_id, version)
+    await set_version(conn, owner_id, route_id, version)
     await conn.execute(_DROP_VERSIONS, route_id, version - MAX_VERSIONS)
 
 
-_SET_VERSION = "UPDATE routes SET version = $3, changed_at = now() WHERE project_id = $1 AND id = $2"
+_SET_VERSION = """
+    UPDATE routes SET version = $3, changed_at = now() WHERE (project_id = $1 OR organization_id = $1) AND id = $2
+"""
 
 
-async def set_version(conn: Connection, project_id: str, route_id: str, version: int) -> None:
+async def set_version(conn: Connection, owner_id: str, route_id: str, version: int) -> None:
     """Let a version of a route that is kept answer from now on."""
-    await conn.execute(_SET_VERSION, project_id, route_id, version)
+    await conn.execute(_SET_VERSION, owner_id, route_id, version)
 
 
 _DROP_NAME = "DELETE FROM model_aliases WHERE project_id = $1 AND route_id = $2"
-_REMOVE = "DELETE FROM routes WHERE project_id = $1 AND id = $2"
+_REMOVE = "DELETE FROM routes WHERE (project_id = $1 OR organization_id = $1) AND id = $2"
 
 
-async def remove_route(conn: Connection, project_id: str, route_id: str) -> None:
+async def remove_route(conn: Connection, owner_id: str, route_id: str) -> None:
     """Remove a route with its versions; its name is free again."""
-    await conn.execute(_DROP_NAME, project_id, route_id)
-    await conn.execute(_REMOVE, project_id, route_id)
+    await conn.execute(_DROP_NAME, owner_id, route_id)
+    await conn.execute(_REMOVE, owner_id, route_id)

@@ -61,6 +61,8 @@ CREATE TABLE ledger (
     experiment_epoch     smallint,
     -- Whether the request got the arm's whole treatment: it may have set itself what the arm sets.
     experiment_delivered boolean,
+    -- Whether the server was asked with the project's own key. Such a row has no prices; NULL is false.
+    own_key              boolean,
     PRIMARY KEY (request_id, attempt, revision, created_at),
     CHECK ((kind = 'adjustment') = (reason IS NOT NULL))
 ) PARTITION BY RANGE (created_at);

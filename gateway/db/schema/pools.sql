@@ -69,6 +69,25 @@ CREATE TABLE backend_keys (
 
 CREATE INDEX backend_keys_by_content_key ON backend_keys (content_key);
 
+-- Keys that projects bring for the servers of a pool of another maker, encrypted by the gateways: used for the requests of
+-- their project alone.
+CREATE TABLE provider_keys (
+    id           text PRIMARY KEY,
+    project_id   text NOT NULL REFERENCES projects (id),
+    pool_id      text NOT NULL REFERENCES pools (id),
+    content_key  text NOT NULL,
+    sealed       bytea NOT NULL,
+    -- The last characters of the key.
+    hint         text NOT NULL,
+    created_at   timestamptz NOT NULL DEFAULT now(),
+    -- When the present key took the place of the one before.
+    changed_at   timestamptz NOT NULL DEFAULT now(),
+    UNIQUE (project_id, pool_id)
+);
+
+CREATE INDEX provider_keys_by_pool ON provider_keys (pool_id);
+CREATE INDEX provider_keys_by_content_key ON provider_keys (content_key);
+
 -- Organizations and projects that may use a pool whose access is 'listed'.
 CREATE TABLE pool_grants (
     pool_id          text NOT NULL REFERENCES pools (id) ON DELETE CASCADE,

@@ -22,6 +22,11 @@ MAX_LEN = 10_000_000
 """The most tokens of a context, and the most choices at once, that a server is believed to have."""
 
 
+OwnKeys = Literal["none", "allowed", "required"]
+"""Whether projects bring keys of their own for the servers of a pool. allowed: a project without one is served with the
+pool's key, and charged. required: such a project is refused."""
+
+
 class ForeignSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What a driver is told about the servers of a pool."""
 
@@ -84,6 +89,13 @@ class ForeignSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     max_adapter_rank: Annotated[
         int, Meta(ge=1, le=512, description="Largest rank of adapters at a vLLM that an agent starts.")
     ] = 64
+    own_keys: Annotated[
+        OwnKeys,
+        Meta(
+            description="Whether projects may bring keys of their own for the servers, with which they are charged for "
+            "no tokens, or have to."
+        ),
+    ] = "none"
     allow_private: Annotated[
         bool, Meta(description="Whether servers may be at private addresses, such as 127.0.0.1 or 10.0.0.1.")
     ] = False
@@ -193,6 +205,11 @@ def has_adapters(driver: Driver, settings: Mapping[str, str]) -> bool:
         return True
     parsed = parse_foreign_settings(settings)
     return bool(parsed.adapter_folder) or parsed.preloaded_adapters or parsed.upload_adapters
+
+
+def own_keys_of(driver: Driver, settings: Mapping[str, str]) -> OwnKeys:
+    """Tell whether projects bring keys of their own under a revision with these settings, whose values are good."""
+    return "none" if driver == OWN_DRIVER else parse_foreign_settings(settings).own_keys
 
 
 def check_server_url(url: str) -> str:

@@ -28,7 +28,7 @@ FIRST_OPEN_S = 1.0
 MAX_OPEN_S = 8.0
 """Seconds for which it stays open: at first, and at most where trials go on failing."""
 
-State = Literal["closed", "open", "half-open"]
+BreakerState = Literal["closed", "open", "half-open"]
 
 
 class Admitted(msgspec.Struct, frozen=True, eq=False):
@@ -45,7 +45,7 @@ class Breaker:
         self._opened_s: float | None = None
         self._trial: Admitted | None = None
 
-    def state(self, now_s: float) -> State:
+    def state(self, now_s: float) -> BreakerState:
         """Return whether requests may go to the server: all of them, none, or one as a trial."""
         if self._opened_s is None:
             return "closed"

@@ -37,7 +37,7 @@ from gateway.openai.chat.wire import (
     ChatCompletionRequest,
 )
 from gateway.openai.shared import examples
-from gateway.openai.shared.context import attach, context_of
+from gateway.openai.shared.context import attach, context_of, tell_cost
 from gateway.openai.shared.grammar import check_beside_tools, requested_grammar
 from gateway.openai.shared.idempotent import idempotent
 from gateway.openai.shared.logged import messages_said
@@ -115,6 +115,7 @@ def chat_completions(
             encoder = Obfuscated(events, events.empty) if include_obfuscation(wire) else events
             return await open_stream(request, run.items(), encoder)
         (collected,) = await unless_gone(call, run.collect())
+        tell_cost(call, run, [collected.usage])
         return json_response(await reply.whole(collected))
 
     return create_chat_completion

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any
 
+from engine.protocol import Usage
 from gateway.content.transcript import LoggedMessage
 from gateway.domain.experiments.exposure import HEADER, Exposure
 from gateway.domain.tenancy.principal import Principal
@@ -16,6 +17,12 @@ from gateway.pipeline.run import Run
 
 ADAPTER_HEADER = "x-lorikeet-adapter"
 """`<name>@<version>` of the adapter that a reply comes from; absent where that is the base model."""
+
+
+POOL_HEADER = "x-lorikeet-pool"
+"""The name of the pool that a reply comes from, where the operator allows that."""
+COST_HEADER = "x-lorikeet-cost-nanos"
+"""What a whole reply costs, in nanos of the currency, where the operator allows that."""
 
 
 def context_of(
@@ -67,3 +74,12 @@ def attach(call: Call, run: Run) -> None:
         call.fields = {**call.fields, **run.log_fields}
     if run.adapter_label is not None:
         call.headers = (*call.headers, (ADAPTER_HEADER, run.adapter_label))
+    if run.details is not None:
+        call.headers = (*call.headers, (POOL_HEADER, run.details.pool))
+
+
+def tell_cost(call: Call, run: Run, usages: Sequence[Usage]) -> None:
+    """Have a whole reply tell its cost, where the operator allows that and it is known before the ledger has it."""
+    nanos = None if run.details is None else run.details.cost_nanos(usages)
+    if nanos is not None:
+        call.headers = (*call.headers, (COST_HEADER, str(nanos)))

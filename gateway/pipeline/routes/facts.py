@@ -5,16 +5,14 @@ from __future__ import annotations
 import datetime
 from collections.abc import Sequence
 
-import msgspec
-
 from gateway.domain.routing.policy.document import metadata_keys
 from gateway.domain.routing.policy.facts import Facts
 from gateway.pipeline.context import RequestContext
 from gateway.pipeline.requests import Conversation, Prompt, TextRequest
 from gateway.routing.policies import RoutedPolicy
+from gateway.text.estimate import estimated_tokens
 
 USUAL_MAX_TOKENS = 256
-BYTES_PER_TOKEN = 4
 
 
 def facts_of(context: RequestContext, policy: RoutedPolicy, asked: Sequence[TextRequest]) -> Facts:
@@ -27,7 +25,7 @@ def facts_of(context: RequestContext, policy: RoutedPolicy, asked: Sequence[Text
         key_id=principal.api_key_id,
         metadata={key: context.unit(f"metadata.{key}") for key in metadata_keys(policy.document)},
         num_prompts=len(asked),
-        prompt_tokens=sum(estimated_tokens(each.prompt) for each in asked),
+        prompt_tokens=sum(_estimated(each.prompt) for each in asked),
         max_tokens=max((each.max_tokens or each.usual_max_tokens or USUAL_MAX_TOKENS for each in asked), default=0),
         n=sum(each.n for each in asked),
         tools=any(isinstance(each.prompt, Conversation) and each.prompt.tools is not None for each in asked),
@@ -37,9 +35,6 @@ def facts_of(context: RequestContext, policy: RoutedPolicy, asked: Sequence[Text
     )
 
 
-def estimated_tokens(prompt: Prompt) -> int:
-    """Return about how many tokens a prompt has, before any model has read it: one per four bytes of its text."""
-    if isinstance(prompt, list):
-        return len(prompt)
-    size = len(prompt.encode()) if isinstance(prompt, str) else len(msgspec.json.encode(prompt.messages))
-    return -(-size // BYTES_PER_TOKEN)
+def _estimated(prompt: Prompt) -> int:
+    """Return about how many tokens a prompt has, before any model has read it."""
+    return estimated_tokens(prompt.messages if isinstance(prompt, Conversation) else prompt)

@@ -82,7 +82,8 @@ class RoutedRequests:
         Raises ModelNotFound: when no target can be used.
         Raises the error of the last step that was tried.
         """
-        budgets = self._budgets.sent(policy.id, time.monotonic())
+        budget = f"{context.principal.project_id} {policy.id}"  # of a route for many projects, each has its own
+        budgets = self._budgets.sent(budget, time.monotonic())
         planned = await self._plan(context, policy, asked)
         steps = Steps(planned, partial(self._may_wait, context, policy, budgets))
         while steps.step is not None:
@@ -224,6 +225,8 @@ class RoutedRequests:
         """Let the reply, its log line and the metrics say by which route and from which target it comes."""
         assert steps.step is not None
         steps.note("served")
+        if steps.row and run.details is not None:  # answers that were not accepted are billed as well
+            run.details = replace(run.details, rates=None)
         target, num_tried = steps.step.target, str(steps.num_tried)
         run.headers = (
             *run.headers,
@@ -260,7 +263,7 @@ class RoutedRequests:
 
 def _label(policy: RoutedPolicy) -> str:
     """Return the name of a route in metrics."""
-    return f"{policy.named.project_id}/{policy.name}"
+    return f"{policy.named.owner_id}/{policy.name}"
 
 
 def _unnoted(outcome: ShadowOutcome) -> None:

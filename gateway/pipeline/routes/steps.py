@@ -12,6 +12,8 @@ from gateway.domain.errors import (
     LimitReached,
     ModelNotFound,
     Overloaded,
+    ProviderKeyMissing,
+    ProviderKeyRefused,
 )
 from gateway.domain.routing.policy.document import Outcome
 from gateway.domain.routing.policy.plan import Step
@@ -116,7 +118,7 @@ def kind_of(error: GatewayError) -> Outcome | None:
             return "rejected"
         case TooSlow():
             return "timeout"
-        case ModelNotFound():
+        case ModelNotFound() | ProviderKeyMissing() | ProviderKeyRefused():
             return "unavailable"
         case LimitReached():
             return "rate_limited"

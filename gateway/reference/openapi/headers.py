@@ -100,6 +100,18 @@ ROUTE = {
         "The number of models that a route has tried, the last of which answers.", "1", pattern=r"^\d+$"
     ),
 }
+DETAILS = {
+    "x-lorikeet-pool": _header(
+        "The pool that answers, where the operator has replies tell it.", "smollm2-135m-instruct"
+    ),
+    "x-lorikeet-cost-nanos": _header(
+        "The cost of a whole reply in billionths of the currency, where the operator has replies tell it. Absent where "
+        "the ledger alone knows it: of streams, where prices differ by adapters' classes, and where a route rejected "
+        "an answer before.",
+        "1350",
+        pattern=r"^\d+$",
+    ),
+}
 REPLAY = {
     "idempotent-replayed": _header(
         "The value `true` says that an Idempotency-Key brought an earlier reply again.", "true"
@@ -107,7 +119,7 @@ REPLAY = {
     "x-lorikeet-original-request-id": _header("The `x-request-id` of the reply that this reply repeats.", "req_0Q3kV9"),
 }
 
-ALL = EVERY | RETRY | LIMITS | ADAPTER | EXPERIMENT | ROUTE | REPLAY
+ALL = EVERY | RETRY | LIMITS | ADAPTER | EXPERIMENT | ROUTE | DETAILS | REPLAY
 
 
 def references(*groups: dict[str, Any]) -> dict[str, dict[str, str]]:

@@ -114,7 +114,7 @@ def _good(each: Operation, schema_of: SchemaOf) -> dict[str, Any]:
     described = _reply("The request is done." if each.shape.event is None else STREAMS, content)
     if each.shape.is_billed:
         described["headers"] |= headers.references(
-            headers.LIMITS, headers.ADAPTER, headers.EXPERIMENT, headers.ROUTE, headers.REPLAY
+            headers.LIMITS, headers.ADAPTER, headers.EXPERIMENT, headers.ROUTE, headers.DETAILS, headers.REPLAY
         )
     return described
 

@@ -46,7 +46,8 @@ from gateway.admin.organization.projects import ArchiveProject, CreateProject, L
 from gateway.admin.organization.service_accounts import CreateServiceAccount
 from gateway.admin.organization.users import CreateUser, ModifyUser, ResetUser
 from gateway.admin.pools.pool_bodies import CreatePool, SetBackendKey, UpdatePool
-from gateway.admin.routing.wire import CreateRoute, ExplainRoute, RollBackRoute, UpdateRoute
+from gateway.admin.pools.provider_keys import SetProviderKey
+from gateway.admin.routing.wire import CreateRoute, ExplainModel, ExplainRoute, RollBackRoute, UpdateRoute
 from gateway.http.shape import Shape
 
 EXPERIMENT: dict[str, Any] = {
@@ -73,6 +74,23 @@ GOOD_BODIES: dict[type[msgspec.Struct], dict[str, Any]] = {
     CreateRoute: {"name": "router", "document": ROUTE},
     RollBackRoute: {"version": 1},
     ExplainRoute: {
+        "request_id": "req_x",
+        "user": "ann",
+        "api_key_id": "key_x",
+        "metadata": {"plan": "free"},
+        "num_prompts": 1,
+        "prompt_tokens": 9,
+        "max_tokens": 9,
+        "n": 1,
+        "tools": False,
+        "service_tier": "default",
+        "stream": False,
+        "time": "09:00",
+        "version": 1,
+    },
+    ExplainModel: {
+        "model": "tiny",
+        "body": {"messages": [{"role": "user", "content": "x"}]},
         "request_id": "req_x",
         "user": "ann",
         "api_key_id": "key_x",
@@ -215,6 +233,7 @@ GOOD_BODIES: dict[type[msgspec.Struct], dict[str, Any]] = {
         "interval": "month",
         "notification_channel": {"type": "webhook"},
     },
+    SetProviderKey: {"model": "tiny", "key": "sk-0123456789abcdef"},
     SetBackendKey: {"key": "sk-0123456789abcdef"},
     UpdatePool: {
         "model": "demo",

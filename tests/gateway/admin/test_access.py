@@ -15,6 +15,7 @@ from litestar import Router, get
 from gateway.admin.access import Nothing, UndeclaredRoute, check_routes, needs
 from gateway.admin.limits.spend_alerts import SetSpendAlert
 from gateway.db.pools.pools import create_pool
+from gateway.db.pools.provider_keys import list_provider_keys
 from gateway.db.pools.replicas import add_running_replica
 from gateway.db.pools.revisions import add_revision
 from gateway.domain.tenancy.keys import new_key
@@ -203,9 +204,14 @@ MEANT = {
     ("projects", "experiment_units"): "experiments",
     ("projects", "feedback_metrics"): "experiments",
     ("projects", "holdouts"): "experiments",
+    ("routes",): "routes",
+    ("routes", "versions"): "routes",
+    ("projects", "shared_routes"): "routes",
+    ("projects", "plans"): "routes",
     ("pools",): "pools",
     ("pools", "key"): "pools",
     ("pools", "adapters"): "pools",
+    ("projects", "provider_keys"): "keys",
     ("replicas",): "pools",
     ("hosts",): "pools",
     ("projects", "models"): "projects",
@@ -344,6 +350,7 @@ class Foreign(msgspec.Struct, frozen=True):
     pool_id: str
     replica_id: str
     experiment_id: str
+    provider_key_id: str
     rate_limit_id: str = "rl-tiny:pirate"
     name: str = "pirate"
 
@@ -378,6 +385,8 @@ async def foreign(server: AdminServer) -> Foreign:
         pool = made.id
         await add_revision(conn, pool, "demo", {})
         replica = (await add_running_replica(conn, pool, 1, "ipc:///run/theirs.sock")).id
+        await server.services.provider_keys.keep(conn, project, pool, "sk-0123456789abcdef")
+        (provider_key,) = await list_provider_keys(conn, project)
     async with server.client(key) as other:
         experiment = (await other.post(f"/projects/{project}/experiments", json=EXPERIMENT)).json()["id"]
         metric = {"name": "pirate", "type": "boolean", "goal": "increase"}
@@ -389,8 +398,10 @@ async def foreign(server: AdminServer) -> Foreign:
         ):
             made_there = await other.post(f"/projects/{project}/{path}", json=body)
             assert made_there.status_code == 200, made_there.text
+        shared = await other.post("/routes", json={"name": "pirate", "document": ROUTE})
+        assert shared.status_code == 200, shared.text
     ids = (user["id"], account["id"], account["api_key"]["id"], admin_key, limit, webhook, alert, delivered, import_id)
-    return Foreign(project, *ids, pool, replica, experiment)
+    return Foreign(project, *ids, pool, replica, experiment, provider_key.id)
 
 
 async def test_other_tenants_ids_answer_as_nonexistent_ones_to_the_byte(cast: Cast, foreign: Foreign) -> None:
@@ -644,6 +655,7 @@ async def test_the_status_says_what_runs(operator: httpx.AsyncClient) -> None:
         "endpoint": "",
         "engine_id": "",
         "reason": "",
+        "server": None,
     }
 
 

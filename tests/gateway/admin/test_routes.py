@@ -11,6 +11,7 @@ from gateway.db.routing import routes
 from tests.gateway.admin_server import AdminServer
 
 BASE = {"target": "tiny"}
+PUBLIC = "http://93.184.216.34:1"
 ONE: dict[str, Any] = {"root": BASE}
 TWO: dict[str, Any] = {"root": {"fallback": {"nodes": [BASE, BASE]}}}
 
@@ -151,3 +152,104 @@ async def test_explain_tells_the_plan_and_the_reasons(operator: httpx.AsyncClien
         "reason": "does not hold: metadata.plan has another value",
     }
     assert [(each["target"], each["is_usable"]) for each in free["targets"]] == [("tiny", True)]
+
+
+async def test_a_route_for_all_projects_names_base_models_that_all_may_use(operator: httpx.AsyncClient) -> None:
+    made_by = (await operator.get("")).json()["id"]
+    made = await operator.post("/routes", json={"name": "everywhere", "document": ONE})
+    assert (made.status_code, made.json()["version"]) == (200, 1), made.text
+    taken = await operator.post("/routes", json={"name": "everywhere", "document": ONE})
+    assert (taken.status_code, taken.json()["error"]["param"]) == (409, "name")
+    for name in ("tiny", "a:b"):
+        refused = await operator.post("/routes", json={"name": name, "document": ONE})
+        assert (refused.status_code, refused.json()["error"]["param"]) == (400, "name")
+    project_id = (await operator.post("/projects", json={"name": "one"})).json()["id"]
+    of_one = {"access": "listed", "grants": [{"organization_id": made_by, "project_id": project_id}]}
+    few = await operator.post("/pools", json={"name": "few", "engine": "openai", "urls": [PUBLIC]} | of_one)
+    assert few.status_code == 200, few.text
+    refused = await operator.post("/routes", json={"name": "few", "document": ONE})
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "name"), "it would hide the route there"
+    for wrong in ("nobody", "few", "everywhere", "tiny:pirate@1", "tiny:UP"):
+        document = {"root": {"fallback": {"nodes": [BASE, {"target": wrong}]}}}
+        refused = await operator.post("/routes/everywhere", json={"document": document})
+        assert refused.status_code == 400, wrong
+        assert refused.json()["error"]["param"] == "document.root.fallback.nodes[1]"
+    of_adapter = {"root": {"fallback": {"nodes": [{"target": "tiny:support"}, BASE]}}}
+    assert (await operator.post("/routes/everywhere", json={"document": of_adapter})).json()["version"] == 2
+    assert (await operator.post("/routes/everywhere/rollback", json={"version": 1})).json()["document"] == ONE
+    assert (await operator.post("/routes/everywhere/rollback", json={"version": 9})).status_code == 400
+    versions = (await operator.get("/routes/everywhere/versions")).json()["data"]
+    assert [each["version"] for each in versions] == [2, 1]
+    pool = {"name": "everywhere", "engine": "openai", "urls": [PUBLIC]}
+    refused = await operator.post("/pools", json=pool)
+    assert (refused.status_code, refused.json()["error"]["param"]) == (409, "name"), "a base model would hide the route"
+    assert [each["name"] for each in (await operator.get("/routes")).json()["data"]] == ["everywhere"]
+    assert (await operator.delete("/routes/everywhere")).json()["deleted"] is True
+    assert (await operator.get("/routes/everywhere")).status_code == 404
+    actions = [each["type"] for each in (await operator.get("/audit_logs")).json()["data"]]
+    assert [each for each in actions if each.startswith("route.")][::-1] == [
+        "route.created",
+        "route.updated",
+        "route.rolled_back",
+        "route.deleted",
+    ]
+
+
+async def test_a_projects_own_name_hides_a_route_for_all(operator: httpx.AsyncClient, acme: str) -> None:
+    assert (await operator.post("/routes", json={"name": "router", "document": ONE})).status_code == 200
+    told = (await operator.post(f"{acme}/routes/router/explain", json={})).json()
+    assert (told["name"], [each["target"] for each in told["steps"]]) == ("router", ["tiny"])
+    (shared,) = (await operator.get(f"{acme}/shared_routes")).json()["data"]
+    assert (shared["name"], shared["is_hidden"]) == ("router", False)
+    assert (await operator.get(f"{acme}/routes")).json()["data"] == [], "it is none of the project's"
+    assert (await operator.get(f"{acme}/routes/router")).status_code == 404
+    for change in ({"document": TWO},):
+        assert (await operator.post(f"{acme}/routes/router", json=change)).status_code == 404
+    assert (await operator.post(f"{acme}/routes", json={"name": "router", "document": TWO})).status_code == 200
+    told = (await operator.post(f"{acme}/routes/router/explain", json={})).json()
+    assert len(told["steps"]) == 2
+    (shared,) = (await operator.get(f"{acme}/shared_routes")).json()["data"]
+    assert shared["is_hidden"] is True
+
+
+async def test_a_request_to_any_model_is_explained_by_its_body_and_key(
+    operator: httpx.AsyncClient, acme: str, route: str
+) -> None:
+    cases = [{"when": {"metadata": {"plan": "paid"}, "tools": True, "stream": True}, "node": BASE}]
+    long = {
+        "when": {"prompt_tokens": {"min": 20}},
+        "node": {"cascade": {"nodes": [BASE, BASE], "accept": {"regex": "a"}}},
+    }
+    document = {"root": {"conditional": {"cases": [*cases, long], "otherwise": {"hedge": {"node": BASE}}}}}
+    assert (await operator.post(route, json={"document": document})).status_code == 200
+    explain = f"{acme}/plans/explain"
+
+    async def path_of(**body: Any) -> str:
+        told = await operator.post(explain, json={"model": "router", "body": {"model": "router"} | body})
+        assert told.status_code == 200, told.text
+        return str(told.json()["steps"][0]["path"])
+
+    message = {"role": "user", "content": "x"}
+    assert await path_of(messages=[message]) == "root.conditional.otherwise.hedge.node"
+    assert "cases[1]" in await path_of(messages=[message | {"content": "x" * 200}])
+    paid = {"metadata": {"plan": "paid"}, "tools": [{"type": "function"}], "stream": True}
+    assert await path_of(messages=[message], **paid) == "root.conditional.cases[0].node"
+    assert "cases[1]" in await path_of(prompt=[[1] * 10, [2] * 10])
+    for wrong, param in (
+        ({"messages": []}, "body.messages"),
+        ({"prompt": 1}, "body.prompt"),
+        ({"prompt": "x", "n": -1}, "body.n"),
+        ({"prompt": "x", "metadata": {"a": 1}}, "body.metadata"),
+    ):
+        refused = await operator.post(explain, json={"model": "router", "body": wrong})
+        assert (refused.status_code, refused.json()["error"]["param"]) == (400, param)
+
+    base = (await operator.post(explain, json={"model": "tiny", "body": {"prompt": "abcdefgh"}})).json()
+    assert (base["kind"], base["version"], base["prompt_tokens"], base["is_allowed"]) == ("model", None, 2, True)
+    assert [(each["target"], each["path"]) for each in base["steps"]] == [("tiny", "root")]
+    missing = await operator.post(explain, json={"model": "nobody"})
+    assert (missing.status_code, missing.json()["error"]["code"]) == (404, "model_not_found")
+    held = (await operator.post(f"{acme}/api_keys", json={"name": "held", "models": ["tiny:support"]})).json()
+    told = (await operator.post(explain, json={"model": "tiny", "api_key_id": held["id"]})).json()
+    assert told["is_allowed"] is False
+    assert (await operator.post(explain, json={"model": "tiny", "api_key_id": "key_nobody"})).status_code == 404

@@ -129,11 +129,14 @@ async def connected(site: Site, replica: ReplicaRow, base: Path) -> AsyncIterato
     async def no_key(pool_id: str) -> str:
         raise AssertionError("the pool has no key: the server of each start has its own")
 
+    async def no_own_key(project_id: str, pool_id: str) -> None:
+        """Have no project bring a key."""
+
     def no_address(allows_private: bool) -> object:
         return no_key
 
     sink = ListSink()
-    servers = ForeignServers(sink, no_key, no_address, ssl.create_default_context)  # type: ignore[arg-type]
+    servers = ForeignServers(sink, no_key, no_address, ssl.create_default_context, no_own_key)  # type: ignore[arg-type]
     async with site.host.database.acquire() as database:
         (revision, *_) = await revisions.list_revisions(database, replica.pool_id)
     assert replica.address is not None

@@ -297,3 +297,20 @@ async def test_adapters_of_servers_that_take_them_at_their_start_are_shown_befor
     assert (code, "changes to revision 2" in out) == (0, True)
     code, out, _ = await lorikeet("host", "list")
     assert "llamacpp" in out
+
+
+async def test_a_tenants_own_key_is_set_listed_and_removed(lorikeet: Cli, tmp_path: Path) -> None:
+    await lorikeet.json("tenant", "create", "acme")
+    opened = ("--set", "own_keys=allowed")
+    await lorikeet.json("pool", "create", "theirs", "--engine", "openai", "--url", "http://93.184.216.34:1", *opened)
+    file = tmp_path / "key.txt"
+    file.write_text("sk-0123456789abcdef-AAAA\n")
+    kept = ("provider-key", "set", "theirs", "--from", str(file), "--tenant", "acme")
+    assert await lorikeet(*kept) == (0, "requests of acme to theirs are sent with its own key ending in AAAA\n", "")
+    (listed,) = await lorikeet.json("provider-key", "list", "--tenant", "acme")
+    assert (listed["model"], listed["hint"]) == ("theirs", "AAAA")
+    code, out, _ = await lorikeet("provider-key", "list", "--tenant", "acme")
+    assert (code, out.split()[:2]) == (0, ["MODEL", "ENDS"])
+    gone = ("provider-key", "remove", "theirs", "--tenant", "acme")
+    assert await lorikeet(*gone) == (0, "the key of acme for theirs is forgotten\n", "")
+    assert await lorikeet(*gone) == (1, "", "lorikeet: acme has no key of its own for theirs\n")

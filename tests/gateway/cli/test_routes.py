@@ -46,3 +46,29 @@ async def test_a_wrong_policy_is_said_in_one_line(lorikeet: Cli, tmp_path: Path)
         code, out, err = await lorikeet("route", "create", "router", str(file), *OF_ACME)
         assert (code, out) == (1, "")
         assert complaint in err and err.count("\n") == 1
+
+
+async def test_a_route_for_all_tenants_and_a_request_are_explained(lorikeet: Cli, tmp_path: Path) -> None:
+    await lorikeet.json("tenant", "create", "acme")
+    file, body = tmp_path / "policy.json", tmp_path / "body.json"
+    file.write_text(json.dumps({"root": {"fallback": {"nodes": [{"target": "tiny"}, {"target": "tiny:support"}]}}}))
+    told = await lorikeet("route", "create", "everywhere", str(file), "--all-tenants")
+    assert told == (0, "route everywhere for all tenants answers with version 1\n", "")
+    (listed,) = await lorikeet.json("route", "list", "--all-tenants")
+    assert listed["name"] == "everywhere"
+    assert (await lorikeet.json("route", "show", "everywhere", "--all-tenants"))["version"] == 1
+    key = (await lorikeet.json("key", "create", "--tenant", "acme", "--name", "x"))["id"]
+    body.write_text(json.dumps({"model": "everywhere", "messages": [{"role": "user", "content": "x" * 400}]}))
+    code, out, err = await lorikeet("route", "explain", "everywhere", "--key", key, "--body", str(body))
+    assert (code, err) == (0, "")
+    assert "route for all tenants everywhere@1" in out and "about 1" in out
+    assert "no such model" in out, "acme has no adapter of this name"
+    told = await lorikeet.json("route", "explain", "everywhere", "--key", key, "--body", str(body))
+    assert (told["kind"], told["is_allowed"], [each["target"] for each in told["steps"]]) == (
+        "shared_route",
+        True,
+        ["tiny"],
+    )
+    body.write_text("[]")
+    assert "holds no body" in (await lorikeet("route", "explain", "tiny", "--key", key, "--body", str(body)))[2]
+    assert (await lorikeet("route", "delete", "everywhere", "--all-tenants"))[0] == 0

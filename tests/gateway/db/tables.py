@@ -262,6 +262,12 @@ TABLES: dict[str, Coverage] = {
         bound=Reason("one row per pool"),
         removal=Removal(backend_keys._REMOVE),
     ),
+    "provider_keys": Coverage(
+        access=Route(("projects", "provider_keys")),
+        foreign=ForeignId("provider_key_id"),
+        bound=Reason("one row per project and pool"),
+        removal=Removal(projects._REMOVE_PROVIDER_KEYS),
+    ),
     "hosts": Coverage(
         access=Route(("hosts",)),
         foreign=Reason("hosts belong to the installation, not to an organization"),

@@ -94,7 +94,7 @@ async def tenant(dsn: str) -> Tenant:
 @pytest.fixture
 async def site(dsn: str, tenant: Tenant, tmp_path: Path) -> AsyncIterator[Site]:
     operator_key = await make_operator_key(dsn)
-    context = running_gateways(dsn, make_model_folder(tmp_path / "model"), data_dir=tmp_path)
+    context = running_gateways(dsn, make_model_folder(tmp_path / "model"), data_dir=tmp_path, reply_details=True)
     installed = await asyncio.to_thread(context.__enter__)
     url = installed.gateway.url
     try:
@@ -125,6 +125,8 @@ async def test_a_server_answers_behind_a_tenants_key_and_is_billed_by_its_counts
     assert "theirs" not in whole.headers.get("x-request-id", "")
     row = await site.ledger(whole.headers["x-request-id"])
     assert (row["prompt_tokens"], row["completion_tokens"], row["model"]) == (9, 2, "theirs")
+    told = (whole.headers["x-lorikeet-pool"], whole.headers["x-lorikeet-cost-nanos"])
+    assert told == ("theirs", str(row["cost_nanos"])) == ("theirs", "26000")
     assert server.received[-1].headers["x-request-id"] == whole.headers["x-request-id"]
     text = (await site.ask(stream=True, stream_options={"include_usage": True})).text
     chunks = [json.loads(line[6:]) for line in text.splitlines() if line.startswith("data: {")]

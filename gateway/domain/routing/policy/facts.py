@@ -13,7 +13,7 @@ class TargetFacts(msgspec.Struct, frozen=True):
     is_usable: bool = True
     """True where there is such a model, and the project may use it."""
     is_ready: bool = True
-    """True where a replica of the model's pool takes requests."""
+    """True where a replica of the model's pool takes requests, and the project has the key that the pool may need."""
     input_nanos: int = 0
     """The price of a million tokens of prompts, in nanos of the currency."""
     output_nanos: int = 0

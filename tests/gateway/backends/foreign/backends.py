@@ -17,6 +17,7 @@ from gateway.backends.foreign.connection import UNREAD_FOR_S
 from gateway.backends.foreign.driver import Content, Pooled, ReplicaName
 from gateway.backends.foreign.drivers import driver_of
 from gateway.backends.foreign.model import OpaqueModel
+from gateway.backends.foreign.own_keys import OwnKey, nobodys
 from gateway.backends.foreign.server import Server
 from gateway.backends.generation import Generation, Piece
 from gateway.domain.pools.drivers import Driver
@@ -49,6 +50,7 @@ async def backend_of(
     unread_s: float = UNREAD_FOR_S,
     waits: bool = True,
     content: Content | None = None,
+    own_key: OwnKey = nobodys,
 ) -> AsyncIterator[ForeignBackend]:
     """Give a backend that is ready, unless `waits` is false."""
     found = model or OpaqueModel("f" * 64, settings)
@@ -58,7 +60,7 @@ async def backend_of(
         return key
 
     server = Server(url, anywhere, ssl.create_default_context, connect_s=settings.connect_seconds, unread_s=unread_s)
-    backend = ForeignBackend(server, driver_of(driver, pooled), pooled, sink, authorize, NAME)
+    backend = ForeignBackend(server, driver_of(driver, pooled), pooled, sink, authorize, NAME, own_key)
     backend.start()
     try:
         if waits:

@@ -110,6 +110,8 @@ class FakeServer:
         """The answers to other questions of a gateway, by their paths."""
         self.answer_to_questions: Answer | None = None
         """The answer to all other questions of a gateway, in place of the lists above."""
+        self.keys: set[str] | None = None
+        """The keys that it takes, each other one being refused; None: it asks for none."""
         self.received: list[Received] = []
         """The requests that generate."""
         self.num_connections = 0
@@ -149,7 +151,13 @@ class FakeServer:
         try:
             while not writer.is_closing():
                 received = await _read(reader)
-                if received.path == "/v1/models" and self.answer_to_questions is not None:
+                if self.keys is not None and _key_of(received) not in self.keys:
+                    if received.method == "POST":
+                        self.received.append(received)
+                    await refusing(401, json.dumps({"error": {"message": f"no such key {_key_of(received)}"}}))(
+                        received, writer
+                    )
+                elif received.path == "/v1/models" and self.answer_to_questions is not None:
                     await self.answer_to_questions(received, writer)
                 elif received.path in VERSIONS and received.path not in self.facts:
                     writer.write(b"HTTP/1.1 404 No\r\ncontent-length: 0\r\n\r\n")
@@ -168,6 +176,10 @@ class FakeServer:
         finally:
             self._tasks.discard(task)
             writer.close()
+
+
+def _key_of(received: Received) -> str:
+    return received.headers.get("authorization", "").removeprefix("Bearer ")
 
 
 async def _read(reader: asyncio.StreamReader) -> Received:

@@ -74,6 +74,23 @@ class Routes:
         wait_until(lambda: name in self.listed(), "the route is listed")
         return name
 
+    def make_shared(self, name: str, root: dict[str, Any]) -> str:
+        """Make a route of the tenant's organization, for all its projects."""
+        asyncio.run(self._make_shared(name, json.dumps({"root": root})))
+        wait_until(lambda: name in self.listed(), "the route is listed")
+        return name
+
+    async def _make_shared(self, name: str, document: str) -> None:
+        conn = await asyncpg.connect(self._dsn)
+        try:
+            async with conn.transaction():
+                owner = await conn.fetchval(
+                    "SELECT organization_id FROM projects WHERE id = $1", self._tenant.project_id
+                )
+                assert await routes.create_shared_route(conn, owner, name, document)
+        finally:
+            await conn.close()
+
     def listed(self) -> list[str]:
         return [model["id"] for model in self._client.get("/v1/models").json()["data"]]
 

@@ -1,0 +1,33 @@
+"""The prices that a gateway remembers say what the ledger will bill, where that is one thing alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from gateway.billing.price_cache import PriceCache
+from gateway.domain.billing.book import Book, Entry, Version
+from gateway.domain.billing.pricing import Rates
+
+
+def version(number: int, effective_ns: int, *entries: tuple[str, str, int]) -> Version:
+    made = tuple(Entry(model, of_class, "*", nanos, nanos, nanos) for model, of_class, nanos in entries)
+    return Version(number, "usd", effective_ns, made, {"proj_less": 5_000})
+
+
+async def test_rates_are_those_of_the_instant_and_none_where_adapters_differ() -> None:
+    book = (version(1, 0, ("*", "*", 5)), version(2, 100, ("*", "*", 7), ("*", "big", 9), ("base", "none", 3)))
+
+    async def load() -> Mapping[str, Book]:
+        return {"org": book}
+
+    prices = PriceCache(load, ())
+    assert prices.exactly("org", "proj", "base", "default", 50) is None, "no book was read"
+    await prices.start()
+    try:
+        assert prices.exactly("org", "proj", "base:support", "default", 50) == Rates(5, 5, 5)
+        assert prices.exactly("org", "proj", "base", "default", 100) == Rates(3, 3, 3)
+        assert prices.exactly("org", "proj_less", "base", "default", 100) == Rates(3, 3, 3, 5_000)
+        assert prices.exactly("org", "proj", "base:support", "default", 100) is None, "its class decides"
+        assert prices.exactly("other", "proj", "base", "default", 100) is None
+    finally:
+        await prices.stop()

@@ -1,0 +1,141 @@
+"""LiteLLM's documented routing, row by row as the page has it: each node does what its row says."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from gateway.domain.routing.policy.checks import read_document
+from gateway.domain.routing.policy.document import Document
+from gateway.domain.routing.policy.facts import Facts, TargetFacts
+from gateway.domain.routing.policy.plan import Step
+from gateway.domain.routing.policy.walk import walk
+
+PAGE = Path("gateway/routing/LITELLM.md")
+
+
+class Row(msgspec.Struct, frozen=True):
+    """One behaviour."""
+
+    name: str
+    there: str
+    here: str
+    held_by: str
+
+    @property
+    def document(self) -> Document:
+        """The node of the row as a whole policy."""
+        return read_document(json.dumps({"root": json.loads(self.here.strip("`"))}).encode())
+
+
+def rows() -> list[Row]:
+    lines = [
+        line for line in PAGE.read_text().splitlines() if line.startswith("| ") and not line.startswith("| LiteLLM")
+    ]
+    return [Row(*(cell.strip() for cell in line.strip("| ").split(" | "))) for line in lines]
+
+
+OF_PAGE = {row.name: row for row in rows() if row.held_by == "this page"}
+
+
+def asked(**given: object) -> Facts:
+    targets = {"a": TargetFacts(), "b": TargetFacts()} | dict(given.pop("targets", {}))  # type: ignore[call-overload]
+    return Facts(**({"route_id": "route_x", "request_id": "req_x", "targets": targets} | given))  # type: ignore[arg-type]
+
+
+def first(document: Document, **given: object) -> Step:
+    return walk(document, asked(**given)).steps[0]
+
+
+def follows(error: str) -> Callable[[Document], bool]:
+    """Tell whether "b" follows "a" after an error, and after a client's own mistake nothing does."""
+
+    def holds(document: Document) -> bool:
+        one, two = walk(document, asked()).steps
+        return (one.target, two.target) == ("a", "b") and one.then.get(error) == 1 and "refused" not in one.then
+
+    return holds
+
+
+def picks_b(**given: object) -> Callable[[Document], bool]:
+    """Tell whether a request like this goes to "b", and any other one to "a"."""
+    return lambda document: (first(document, **given).target, first(document).target) == ("b", "a")
+
+
+def weighs(document: Document) -> bool:
+    num_a = sum(first(document, request_id=f"req_{number}").target == "a" for number in range(1_000))
+    return 850 < num_a < 950
+
+
+def sticks(field: str) -> Callable[[Document], bool]:
+    return lambda document: document.root.weighted is not None and document.root.weighted.sticky == field
+
+
+def times(**seconds: float) -> dict[str, TargetFacts]:
+    return {name: TargetFacts(first_token_ms=each, token_ms=1.0) for name, each in seconds.items()}
+
+
+PRICES = {"a": TargetFacts(input_nanos=9, output_nanos=9), "b": TargetFacts(input_nanos=1, output_nanos=1)}
+CHEAPER_A = {"a": PRICES["b"], "b": PRICES["a"]}
+
+HOLDS: dict[str, Callable[[Document], bool]] = {
+    "`simple-shuffle` with `weight`, `rpm` or `tpm`": weighs,
+    "`usage-based-routing`, `-v2`": follows("overloaded"),
+    "`latency-based-routing`": lambda document: (
+        first(document, targets=times(a=90, b=9)).target == "b"
+        and first(document, targets=times(a=9, b=90)).target == "a"
+    ),
+    "`cost-based-routing`": lambda document: (
+        first(document, targets=PRICES).target == "b" and first(document, targets=CHEAPER_A).target == "a"
+    ),
+    "`provider-budget-routing`": follows("rate_limited"),
+    "`auto_router`": follows("rejected"),
+    "`fallbacks`, `order`": follows("unavailable"),
+    "`context_window_fallbacks`": follows("context_length"),
+    "`content_policy_fallbacks`": follows("failed"),
+    "`fallbacks` in a request": picks_b(metadata={"spare": "b"}),
+    "`num_retries`, `retry_after`, `retry_policy`": lambda document: (
+        [each.wait_ms > 0 for each in walk(document, asked()).steps] == [False, True, True]
+    ),
+    "`timeout`, `stream_timeout`": lambda document: (
+        follows("timeout")(document) and first(document).first_token_ms == 3000
+    ),
+    "`enable_pre_call_checks`": picks_b(prompt_tokens=5_000),
+    "tags, with a default": picks_b(metadata={"tag": "paid"}),
+    "`priority`": picks_b(tier="priority"),
+    "`session_affinity`": sticks("metadata.session"),
+    "`deployment_affinity`": sticks("key"),
+    "`model_group_alias`": lambda document: first(document).target == "a",
+    "`silent_model`": lambda document: (
+        0 < sum(bool(first(document, request_id=f"req_{number}").copies) for number in range(200)) < 60
+    ),
+    "`abatch_completion_fastest_response`": lambda document: first(document).hedge_ms == 200,
+}
+
+
+def test_every_row_with_a_node_is_tried_here_and_no_other() -> None:
+    assert OF_PAGE.keys() == HOLDS.keys()
+    assert len(rows()) > 30
+
+
+@pytest.mark.parametrize("name", OF_PAGE)
+def test_a_node_does_what_its_row_says(name: str) -> None:
+    assert HOLDS[name](OF_PAGE[name].document), OF_PAGE[name].there
+
+
+def test_rows_without_a_node_name_a_test_or_say_why_there_is_none() -> None:
+    defined = set()
+    for path in Path("tests").rglob("test_*.py"):
+        defined |= set(re.findall(r"^(?:async )?def (test_\w+)", path.read_text(), re.MULTILINE))
+    for row in rows():
+        if row.name in OF_PAGE:
+            continue
+        if row.held_by == "–":
+            assert row.here.startswith("not built: "), row
+        else:
+            assert row.held_by.strip("`") in defined, row
