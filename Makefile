@@ -8,7 +8,7 @@ PYTHON ?= python3
 PIP_ARGS ?=
 VENV := .venv
 BIN := $(VENV)/bin
-NATIVE := kernels/cpu/hatch_build.py kernels/cpu/build.py $(wildcard kernels/cpu/native/*)
+NATIVE := kernels/cpu/hatch_build.py kernels/cpu/build.py $(wildcard kernels/cpu/native/*.* kernels/cpu/native/*/*.*)
 DEMO_MODEL := build/models/smollm2-135m-instruct
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
