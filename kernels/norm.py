@@ -20,8 +20,8 @@ class RmsNorm:
     """weight [H]."""
 
     def __init__(self, weight: Tensor, eps: float) -> None:
-        self._weight = weight
-        self._eps = eps
+        self.weight = weight
+        self.eps = eps
         width = weight.shape[0]
         # x / sqrt(mean(x^2) + eps) * w = x / hypot(|x|, sqrt(H eps)) * (w sqrt(H)): fewer operations.
         self._scaled = weight.float() * width**0.5
@@ -30,7 +30,7 @@ class RmsNorm:
     def __call__(self, x: Tensor) -> Tensor:
         """x [..., H] -> [..., H] in x's dtype."""
         if x.device.type != "cpu":
-            return torch.nn.functional.rms_norm(x, self._weight.shape, self._weight, self._eps)
+            return torch.nn.functional.rms_norm(x, self.weight.shape, self.weight, self.eps)
         # Measured 2 times (1 row) to 8 times (512 rows) faster than the composite operation above.
         wide = x.float() if x.dtype != torch.float32 else x.clone()
         norm: Tensor = torch.linalg.vector_norm(wide, dim=-1, keepdim=True)

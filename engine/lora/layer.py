@@ -112,7 +112,7 @@ class AdapterLayout:
         }
 
 
-class LoadedAdapter(msgspec.Struct, frozen=True, eq=False):
+class LoadedAdapter(msgspec.Struct, frozen=True, eq=False, weakref=True):
     """An adapter in memory. key: of its content (`adapters.ref`). scalings: {(layer, group): one per adapted
     projection}; groups: views of weights. arrivals: while it is copied to a device, when each layer's weights are
     there; none where they are.

@@ -26,12 +26,14 @@ GLIBC = "2.17"
 FLAGS = ("-std=c++17", "-O3", "-fPIC", "-fvisibility=hidden", "-ffp-contract=off", "-fno-math-errno", "-fno-exceptions",
          "-fno-rtti", "-Wall", "-Wextra")  # fmt: skip
 AVX2 = ("-mavx2", "-mfma")
+AVX512 = (*AVX2, "-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl")
 PROCESSOR_FLAGS = {
     "avx2": AVX2,
     "avx_vnni": (*AVX2, "-mavxvnni"),
-    "avx512_vnni": (*AVX2, "-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mavx512vnni"),
+    "avx512": AVX512,
+    "avx512_vnni": (*AVX512, "-mavx512vnni"),
 }
-"""Flags of the files that hold code for some processors alone."""
+"""Flags of the files, by their names, that hold code for some processors alone."""
 
 
 class BuildError(Exception):
@@ -41,8 +43,8 @@ class BuildError(Exception):
 def digest() -> str:
     """Return the SHA-256 of all sources, which the library tells of itself."""
     found = hashlib.sha256(Path(__file__).read_bytes())
-    for path in sorted(SOURCES.iterdir()):
-        found.update(path.name.encode() + b"\0" + path.read_bytes())
+    for path in sorted(path for path in SOURCES.rglob("*") if path.is_file()):
+        found.update(path.relative_to(SOURCES).as_posix().encode() + b"\0" + path.read_bytes())
     return found.hexdigest()
 
 
@@ -72,13 +74,13 @@ def build(target: Path = LIBRARY, extra: Sequence[str] = ()) -> str:
         defines = f'-DLORIKEET_DIGEST="{digest()}"'
 
         def compile_one(source: Path) -> str:
-            made = f"{folder}/{source.stem}.o"
+            made = f"{folder}/{source.parent.name}.{source.stem}.o"
             flags = PROCESSOR_FLAGS.get(source.stem, ()) if platform.machine() == "x86_64" else ()
             _run([*command, *FLAGS, *flags, *extra, defines, "-c", str(source), "-o", made])
             return made
 
         with ThreadPoolExecutor(os.cpu_count()) as pool:
-            objects = list(pool.map(compile_one, sorted(SOURCES.glob("*.cpp"))))
+            objects = list(pool.map(compile_one, sorted(SOURCES.rglob("*.cpp"))))
         without_library = ("-nostdlib++",) if is_portable else ()  # zig would compile its own, which nothing here needs
         made = f"{folder}/library.so"
         _run([*command, "-shared", *without_library, "-s", *extra, *objects, "-lm", "-lpthread", "-o", made])

@@ -11,7 +11,7 @@ from kernels.cpu.build import LIBRARY
 
 log = logging.getLogger(__name__)
 
-_POINTER, _INT64, _INT32 = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32
+_POINTER, _INT64, _INT32, _FLOAT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32, ctypes.c_float
 _SIGNATURES: dict[str, tuple[object, list[object]]] = {
     "lorikeet_digest": (ctypes.c_char_p, []),
     "lorikeet_num_paths": (_INT32, []),
@@ -20,6 +20,19 @@ _SIGNATURES: dict[str, tuple[object, list[object]]] = {
     "lorikeet_int8_dequantize": (None, [_POINTER, _POINTER]),
     "lorikeet_int8_free": (None, [_POINTER]),
     "lorikeet_int8_multiply": (_INT32, [_POINTER] * 4 + [_INT64] * 3 + [_INT32] * 4),
+    "lorikeet_decoder_new": (_POINTER, [_POINTER, _POINTER, _INT32]),
+    "lorikeet_decoder_free": (None, [_POINTER]),
+    "lorikeet_decoder_forward": (_INT32, [_POINTER, _POINTER, _INT32]),
+    "lorikeet_cache_block_size": (_INT64, [_INT64, _INT64]),
+    "lorikeet_norm": (None, [_INT32, _POINTER, _POINTER, _FLOAT, _INT64, _POINTER]),
+    "lorikeet_rotate": (None, [_INT32, _POINTER, _POINTER, _POINTER, _INT64]),
+    "lorikeet_attend": (None, [_INT32, _POINTER, _POINTER]),
+    "lorikeet_shrink": (
+        None,
+        [_INT32, _POINTER, _INT32, _POINTER, _INT64, _INT64, _INT64, _INT64, _FLOAT, _POINTER, _INT64],
+    ),
+    "lorikeet_expand": (None, [_INT32, _POINTER, _INT32, _INT64, _INT64, _INT64, _POINTER, _POINTER]),
+    "lorikeet_gate": (None, [_INT32, _POINTER, _INT64, _INT32, _FLOAT, _POINTER]),
 }
 
 

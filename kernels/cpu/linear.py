@@ -32,6 +32,7 @@ class Int8Linear:
     """The same calls as `kernels.linear.Linear`. weight [out, in], not kept; bias [out] or None.
 
     path: the one of `library.paths` to use, None for the fastest. As many threads compute as PyTorch has.
+    matrix: the address of the quantized matrix; bias: in float32.
     """
 
     def __init__(
@@ -41,11 +42,11 @@ class Int8Linear:
         self._num_outputs, self._num_inputs = weight.shape
         source = weight.detach().float().contiguous()
         self._functions = library.functions
-        self._matrix = self._functions.lorikeet_int8_quantize(source.data_ptr(), *weight.shape, torch.get_num_threads())
-        if self._matrix is None:
+        self.matrix = self._functions.lorikeet_int8_quantize(source.data_ptr(), *weight.shape, torch.get_num_threads())
+        if self.matrix is None:
             raise ValueError(f"a matrix of {list(weight.shape)} has numbers that are not finite, or is too large")
-        weakref.finalize(self, self._functions.lorikeet_int8_free, self._matrix)
-        self._bias = None if bias is None else bias.detach().float().contiguous()
+        weakref.finalize(self, self._functions.lorikeet_int8_free, self.matrix)
+        self.bias = None if bias is None else bias.detach().float().contiguous()
         self._path = -1 if path is None else library.paths.index(path)
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -57,10 +58,14 @@ class Int8Linear:
         """x [N, in], y [N, out] of the same dtype -> [N, out]. y may be overwritten."""
         return self._multiply(x, y, add=True)
 
+    def write(self, x: Tensor, out: Tensor) -> Tensor:
+        """x [N, in] -> out [N, out], both float32."""
+        return self._multiply(x, out, add=False)
+
     def dequantized(self) -> Tensor:
         """[out, in] float32: the numbers that the matrix stands for."""
         out = torch.empty(self._num_outputs, self._num_inputs)
-        self._functions.lorikeet_int8_dequantize(self._matrix, out.data_ptr())
+        self._functions.lorikeet_int8_dequantize(self.matrix, out.data_ptr())
         return out
 
     def _multiply(self, x: Tensor, y: Tensor, *, add: bool) -> Tensor:
@@ -71,10 +76,10 @@ class Int8Linear:
         assert y.shape[1] == self._num_outputs
         assert x.dtype == y.dtype
         failed = self._functions.lorikeet_int8_multiply(
-            self._matrix,
+            self.matrix,
             x.data_ptr(),
             y.data_ptr(),
-            None if self._bias is None else self._bias.data_ptr(),
+            None if self.bias is None else self.bias.data_ptr(),
             x.shape[0],
             x.stride(0),
             y.stride(0),

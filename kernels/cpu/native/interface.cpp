@@ -3,6 +3,7 @@
 
 #include "linear.h"
 #include "matrix.h"
+#include "step/decoder.h"
 
 #define EXPORT extern "C" __attribute__((visibility("default")))
 
@@ -40,4 +41,54 @@ EXPORT int32_t lorikeet_int8_multiply(const Int8Matrix* matrix, const void* x, v
   const Product product = {matrix,   x,        y,        bias,         num_rows,
                            x_stride, y_stride, Dtype(dtype), add != 0};
   return multiply(product, chosen, num_threads < 1 ? 1 : num_threads) ? 0 : 1;
+}
+
+// path: as above. Returns null if there is no memory, or the kernels do not compute this model.
+EXPORT Decoder* lorikeet_decoder_new(const Model* model, const Layer* layers, int32_t path) {
+  const Path* paths;
+  const int count = processor_paths(&paths);
+  return new_decoder(*model, layers, paths[path < 0 || path >= count ? count - 1 : path]);
+}
+
+EXPORT void lorikeet_decoder_free(Decoder* decoder) { free_decoder(decoder); }
+
+// Returns 0, or 1 if there is no memory.
+EXPORT int32_t lorikeet_decoder_forward(Decoder* decoder, const Step* step, int32_t num_threads) {
+  return forward(*decoder, *step, num_threads < 1 ? 1 : num_threads) ? 0 : 1;
+}
+
+// The numbers that one block of a layer's cache takes.
+EXPORT int64_t lorikeet_cache_block_size(int64_t num_heads, int64_t head_dim) {
+  return block_size({num_heads, head_dim, kFloat32});
+}
+
+// The kernels of rows, each in the calling thread: for tests, which compare all paths with their references.
+static const RowKernels& rows_of_path(int32_t path) {
+  const Path* paths;
+  const int count = processor_paths(&paths);
+  return *paths[path < 0 || path >= count ? count - 1 : path].rows;
+}
+
+EXPORT void lorikeet_norm(int32_t path, const float* x, const float* weight, float eps, int64_t width, float* out) {
+  rows_of_path(path).norm(x, weight, eps, width, out);
+}
+
+EXPORT void lorikeet_rotate(int32_t path, float* x, const float* cos, const float* sin, int64_t head_dim) {
+  rows_of_path(path).rotate(x, cos, sin, head_dim);
+}
+
+EXPORT void lorikeet_attend(int32_t path, const AttentionTile* tile, float* out) { rows_of_path(path).attend(*tile, out); }
+
+EXPORT void lorikeet_shrink(int32_t path, const void* a, int32_t dtype, const float* x, int64_t x_stride, int64_t num_rows,
+                            int64_t width, int64_t num_ranks, float scaling, float* out, int64_t out_stride) {
+  rows_of_path(path).shrink(a, Dtype(dtype), x, x_stride, num_rows, width, num_ranks, scaling, out, out_stride);
+}
+
+EXPORT void lorikeet_expand(int32_t path, const void* b, int32_t dtype, int64_t b_stride, int64_t count, int64_t num_ranks,
+                            const float* h, float* out) {
+  rows_of_path(path).expand(b, Dtype(dtype), b_stride, count, num_ranks, h, out);
+}
+
+EXPORT void lorikeet_gate(int32_t path, const float* gate_up, int64_t width, int32_t activation, float factor, float* out) {
+  rows_of_path(path).gate(gate_up, width, Activation(activation), factor, out);
 }

@@ -50,20 +50,6 @@ bool reserve(int64_t num_groups, int64_t inputs) {
   return true;
 }
 
-float widen(uint16_t half) {
-  const uint32_t bits = uint32_t(half) << 16;
-  float x;
-  memcpy(&x, &bits, 4);
-  return x;
-}
-
-// To the nearest, ties to even; NaN stays NaN.
-uint16_t narrow(float x) {
-  uint32_t bits;
-  memcpy(&bits, &x, 4);
-  return (bits & 0x7fffffff) > 0x7f800000 ? 0x7fc0 : uint16_t((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
-}
-
 void quantize_rows(const Product& product, const Path& path, int64_t first, int64_t count) {
   const int64_t inputs = product.matrix->num_inputs, groups = product.matrix->num_groups;
   for (int64_t r = 0; r < count; r++) {
@@ -71,7 +57,7 @@ void quantize_rows(const Product& product, const Path& path, int64_t first, int6
     const float* x = static_cast<const float*>(product.x) + start;
     if (product.dtype == kBfloat16) {
       const uint16_t* halves = static_cast<const uint16_t*>(product.x) + start;
-      for (int64_t i = 0; i < inputs; i++) scratch.row[i] = widen(halves[i]);
+      for (int64_t i = 0; i < inputs; i++) scratch.row[i] = from_bfloat16(halves[i]);
       x = scratch.row;
     }
     const int64_t group = r * groups;
@@ -111,9 +97,9 @@ void store(const void* argument, int64_t unit, const float* buffer) {
     for (int64_t o = 0; o < count; o++) {
       float value = from[o];
       if (task.bias) value += task.bias[first + o];
-      if (task.add) value += task.dtype == kFloat32 ? floats[o] : widen(halves[o]);
+      if (task.add) value += task.dtype == kFloat32 ? floats[o] : from_bfloat16(halves[o]);
       if (task.dtype == kFloat32) floats[o] = value;
-      else halves[o] = narrow(value);
+      else halves[o] = to_bfloat16(value);
     }
   }
 }

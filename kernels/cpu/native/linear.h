@@ -1,11 +1,10 @@
 // The product of some rows with a matrix of 8-bit integers.
 #pragma once
 
+#include "dtype.h"
 #include "processor.h"
 
 namespace lorikeet {
-
-enum Dtype : int32_t { kFloat32 = 0, kBfloat16 = 1 };
 
 // x [num_rows][num_inputs] and y [num_rows][num_outputs] of one dtype, rows x_stride and y_stride numbers apart.
 // bias: num_outputs numbers in float32, or null. add: the product is added to y, instead of replacing it.

@@ -7,6 +7,7 @@
 
 #include <atomic>
 
+#include "dtype.h"
 #include "pool.h"
 
 namespace lorikeet {
@@ -25,13 +26,6 @@ void* zeros(size_t num_bytes) {
   if (alignment == kAlignment) madvise(memory, rounded, MADV_HUGEPAGE);
   memset(memory, 0, rounded);
   return memory;
-}
-
-float from_bfloat16(uint16_t half) {
-  const uint32_t bits = uint32_t(half) << 16;
-  float x;
-  memcpy(&x, &bits, 4);
-  return x;
 }
 
 // Where the weight of an output and input lies.

@@ -14,7 +14,7 @@
 
 namespace lorikeet {
 
-constexpr int64_t kBufferFloats = 16384;  // of one thread: the largest unit
+constexpr int64_t kBufferFloats = 65536;  // of one thread: the largest unit
 constexpr int64_t kMaxUnits = 1 << 15;    // of one job
 constexpr int kMaxThreads = 64;
 constexpr int64_t kTaskBytes = 192;

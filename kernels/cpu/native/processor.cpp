@@ -42,12 +42,16 @@ struct Paths {
   int count = 0;
 
   Paths() {
-    list[count++] = {"plain", tile_plain, quantize_row_plain};
+    list[count++] = {"plain", tile_plain, quantize_row_plain, &row_kernels_plain};
 #if defined(__x86_64__)
     const Features features = detect();
-    if (features.avx2) list[count++] = {"avx2", tile_avx2, quantize_row_avx2};
-    if (features.avx_vnni) list[count++] = {"avx_vnni", tile_avx_vnni, quantize_row_avx2};
-    if (features.avx512_vnni) list[count++] = {"avx512_vnni", tile_avx512_vnni, quantize_row_avx2};
+    if (features.avx2) list[count++] = {"avx2", tile_avx2, quantize_row_avx2, &row_kernels_avx2};
+    if (features.avx_vnni) {
+      list[count++] = {"avx_vnni", tile_avx_vnni, quantize_row_avx2, &row_kernels_avx2};
+    }
+    if (features.avx512_vnni) {
+      list[count++] = {"avx512_vnni", tile_avx512_vnni, quantize_row_avx2, &row_kernels_avx512};
+    }
 #endif
   }
 };

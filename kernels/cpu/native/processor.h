@@ -2,6 +2,7 @@
 #pragma once
 
 #include "int8.h"
+#include "rows/kernels.h"
 
 namespace lorikeet {
 
@@ -9,6 +10,7 @@ struct Path {
   const char* name;
   Tile tile;
   void (*quantize_row)(const float* x, int64_t num_inputs, int16_t* values, float* scales);
+  const RowKernels* rows;
 };
 
 constexpr int kMaxPaths = 4;

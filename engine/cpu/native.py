@@ -1,0 +1,203 @@
+"""A plan to hidden states by the native kernels, a step in one call (`engine.model_runner.DevicePath`).
+
+Adapters are multiplied where they lie: nothing of them is copied, and rows need no order.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from collections.abc import Sequence as Many
+from weakref import WeakKeyDictionary
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from engine.config import ModelConfig
+from engine.cpu.threads import AdaptedThreads
+from engine.lora.layer import GROUPS, LoadedAdapter
+from engine.models.rope import cos_and_sin
+from engine.models.weights import LayerWeights, ModelWeights, Norm, Product
+from engine.sequence import Chunk, Plan, Sequence
+from engine.transfers import Event, PastEvent
+from kernels.cpu.decoder import (
+    CACHE_BLOCK,
+    CHUNK_FIELDS,
+    FACTORS,
+    NUM_PROJECTIONS,
+    DecoderShape,
+    LayerTensors,
+    NativeDecoder,
+)
+from kernels.cpu.library import NativeLibrary
+from kernels.cpu.linear import Int8Linear
+from kernels.norm import RmsNorm
+from kernels.workspace import Workspace
+
+_PROJECTIONS = [name for group in GROUPS for name in group]
+
+
+class NativePath:
+    """Owns the cache. adapter_in: the adapter that a slot of the pool holds; threads: None keeps their number."""
+
+    def __init__(
+        self,
+        decoder: NativeDecoder,
+        config: ModelConfig,
+        lm_head: Product,
+        adapter_in: Callable[[int], LoadedAdapter],
+        threads: AdaptedThreads | None = None,
+    ) -> None:
+        self._decoder = decoder
+        self._config = config
+        self._lm_head = _quantized(lm_head)
+        self._adapter_in = adapter_in
+        self._threads = threads
+        self._factors: WeakKeyDictionary[LoadedAdapter, NDArray[np.void]] = WeakKeyDictionary()
+        self._in_use: list[tuple[LoadedAdapter, NDArray[np.void]]] = []
+        cpu = torch.device("cpu")
+        self._hidden, self._logits = Workspace(torch.float32, cpu), Workspace(torch.float32, cpu)
+
+    @property
+    def feeds(self) -> bool:
+        """A step is done when it is launched."""
+        return False
+
+    @property
+    def halfway(self) -> Event:
+        return PastEvent()
+
+    def replays(self, plan: Plan, num_outputs: int) -> bool:
+        return False
+
+    def feed(self, token_ids: Tensor, sequences: Many[Sequence]) -> None:
+        raise NotImplementedError("tokens go over the host")
+
+    def order(self, plan: Plan) -> Many[int]:
+        return range(len(plan.decodes))
+
+    def forward(self, plan: Plan, output_rows: Many[int]) -> Tensor:
+        if self._threads is not None:
+            self._threads.adapt()
+        tokens: list[int] = []
+        fields: list[tuple[int, ...]] = []
+        tables: list[list[int]] = []
+        num_blocks = 0
+        in_use: list[tuple[LoadedAdapter, NDArray[np.void]]] = []
+        for chunk in plan.chunks:
+            table = _blocks_of(chunk)
+            address = 0
+            if chunk.sequence.adapter_slot is not None:
+                in_use.append(self._adapter(chunk.sequence.adapter_slot))
+                address = in_use[-1][1].ctypes.data
+            fields.append((len(tokens), chunk.num_tokens, chunk.first, num_blocks, len(table), address))
+            tokens += chunk.token_ids
+            tables.append(table)
+            num_blocks += len(table)
+        hidden = self._hidden.take(len(output_rows), self._config.hidden_size)
+        self._decoder.forward(
+            np.array(tokens, dtype=np.int64),
+            np.array(fields, dtype=np.int64).reshape(-1, CHUNK_FIELDS),
+            np.fromiter(itertools.chain.from_iterable(tables), dtype=np.int32, count=num_blocks),
+            np.array(output_rows, dtype=np.int64),
+            hidden,
+        )
+        self._in_use = in_use  # those of the step before are let go of when this one is over
+        return hidden
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        logits = self._lm_head.write(hidden, self._logits.take(len(hidden), self._config.vocab_size))
+        return logits if self._config.logits_divisor == 1.0 else logits.div_(self._config.logits_divisor)
+
+    def _adapter(self, slot: int) -> tuple[LoadedAdapter, NDArray[np.void]]:
+        """Return the adapter of a slot, and where its matrices are."""
+        adapter = self._adapter_in(slot)
+        factors = self._factors.get(adapter)
+        if factors is None:
+            factors = self._factors[adapter] = factors_of(adapter, self._config.num_layers)
+        return adapter, factors
+
+
+def factors_of(adapter: LoadedAdapter, num_layers: int) -> NDArray[np.void]:
+    """Return the addresses of an adapter's matrices, [num_layers * NUM_PROJECTIONS] of FACTORS."""
+    factors = np.zeros(num_layers * NUM_PROJECTIONS, dtype=FACTORS)
+    for (layer, group), weights in adapter.groups.items():
+        first = 0
+        for p, b, scaling in zip(weights.projections, weights.bs, adapter.scalings[layer, group], strict=True):
+            rank = b.shape[0]
+            place = layer * NUM_PROJECTIONS + _PROJECTIONS.index(group[p])
+            factors[place] = (weights.a[first:].data_ptr(), b.data_ptr(), rank, scaling)
+            first += rank
+    return factors
+
+
+def make_decoder(
+    library: NativeLibrary,
+    config: ModelConfig,
+    weights: ModelWeights,
+    num_blocks: int,
+    max_position: int,
+    path: str | None = None,
+) -> NativeDecoder:
+    """Return a model's layers with a cache of so many blocks. weights: with quantized products; path: as there.
+
+    Raises ValueError: when the native kernels do not compute this model.
+    """
+    shape = DecoderShape(
+        num_heads=config.num_heads,
+        num_kv_heads=config.num_kv_heads,
+        head_dim=config.head_dim,
+        intermediate_size=config.intermediate_size,
+        max_position=max_position,
+        num_blocks=num_blocks,
+        cache_dtype=weights.embed.dtype,
+        adapter_dtype=weights.embed.dtype,
+        activation=config.activation,
+        eps=config.rms_norm_eps,
+        # As transformers has it for Gemma: a factor of the embedding is a number of the model's own format.
+        embedding_multiplier=float(torch.tensor(config.embedding_multiplier, dtype=weights.embed.dtype)),
+        query_multiplier=config.query_multiplier,
+        residual_multiplier=config.residual_multiplier,
+    )
+    ropes = {config.rope_of(index) for index in range(config.num_layers)}
+    angles = {rope: cos_and_sin(rope, config.head_dim, max_position) for rope in ropes}
+    layers = []
+    for index, layer in enumerate(weights.layers):
+        rotated = None if index in config.unrotated_layers else angles[config.rope_of(index)]
+        layers.append(_tensors(layer, rotated, config.window(index)))
+    return NativeDecoder(library, shape, weights.embed, layers, _weight(weights.norm), path)
+
+
+def _tensors(layer: LayerWeights, angles: tuple[Tensor, Tensor] | None, window: int | None) -> LayerTensors:
+    return LayerTensors(
+        products=(
+            _quantized(layer.qkv),
+            _quantized(layer.o),
+            _quantized(layer.gate_up),
+            _quantized(layer.down),
+        ),
+        input_norm=_weight(layer.input_norm),
+        q_norm=None if layer.q_norm is None else _weight(layer.q_norm),
+        k_norm=None if layer.k_norm is None else _weight(layer.k_norm),
+        attention_norm=None if layer.attention_norm is None else _weight(layer.attention_norm),
+        post_norm=_weight(layer.post_norm),
+        feed_forward_norm=None if layer.feed_forward_norm is None else _weight(layer.feed_forward_norm),
+        angles=angles,
+        window=window,
+    )
+
+
+def _weight(norm: Norm) -> Tensor:
+    assert isinstance(norm, RmsNorm)
+    return norm.weight.float().contiguous()
+
+
+def _quantized(product: Product) -> Int8Linear:
+    assert isinstance(product, Int8Linear)
+    return product
+
+
+def _blocks_of(chunk: Chunk) -> list[int]:
+    return chunk.sequence.block_table[: -(-(chunk.first + chunk.num_tokens) // CACHE_BLOCK)]

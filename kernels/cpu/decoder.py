@@ -1,0 +1,210 @@
+"""A decoder's step on a CPU in one call: all layers, their attention over the paged cache, and the adapters of all rows.
+
+Semantics: those of the modules of `kernels` in their order, with products as `kernels.cpu.linear` has them. All numbers
+are in float32 but for the embedding, the cache and the matrices of adapters.
+
+The structs of this module are those of `native/step/model.h`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import weakref
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from kernels.cpu.library import NativeLibrary
+from kernels.cpu.linear import Int8Linear
+
+CACHE_BLOCK = 16
+"""Positions of a block of the cache."""
+
+NUM_PROJECTIONS = 7
+"""q, k, v, o, gate, up and down of a layer, in this order."""
+
+FACTORS = np.dtype([("a", np.uint64), ("b", np.uint64), ("rank", np.int64), ("scaling", np.float64)])
+"""What an adapter adds to one projection: addresses of A [rank, in] and of B, transposed, [rank, out]; 0 ranks: nothing."""
+
+CHUNK_FIELDS = 6
+"""64-bit integers of a chunk: its first row, rows, position, first block, blocks, and the address of its factors or 0."""
+
+_DTYPES = {torch.float32: 0, torch.bfloat16: 1}
+_POINTER, _INT64, _DOUBLE = ctypes.c_void_p, ctypes.c_int64, ctypes.c_double
+
+
+class LayerTensors(NamedTuple):
+    """One layer. Norms are float32, and None where the model has none; q_norm and k_norm are by head."""
+
+    products: tuple[Int8Linear, Int8Linear, Int8Linear, Int8Linear]
+    """Of q, k and v; of o; of gate and up; of down."""
+    input_norm: Tensor
+    q_norm: Tensor | None
+    k_norm: Tensor | None
+    attention_norm: Tensor | None
+    """Of attention's output, before it is added."""
+    post_norm: Tensor
+    feed_forward_norm: Tensor | None
+    angles: tuple[Tensor, Tensor] | None
+    """cos and sin of every position, [max_position, head_dim / 2] float32; None where the layer does not rotate."""
+    window: int | None
+    """Positions that each one sees, itself included; None: all before it."""
+
+
+class DecoderShape(NamedTuple):
+    """The sizes and factors of a model, as `engine.config.ModelConfig` has them."""
+
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    intermediate_size: int
+    max_position: int
+    num_blocks: int
+    """Of the cache."""
+    cache_dtype: torch.dtype
+    adapter_dtype: torch.dtype
+    activation: str
+    """`silu` or `gelu_tanh`."""
+    eps: float
+    embedding_multiplier: float = 1.0
+    query_multiplier: float = 1.0
+    residual_multiplier: float = 1.0
+
+
+class NativeDecoder:
+    """All layers of a model with their cache. The tensors are kept."""
+
+    def __init__(
+        self,
+        library: NativeLibrary,
+        shape: DecoderShape,
+        embed: Tensor,
+        layers: Sequence[LayerTensors],
+        norm: Tensor,
+        path: str | None = None,
+    ) -> None:
+        """embed [V, H]; norm [H] float32, the last one; path: as in `Int8Linear`.
+
+        Raises ValueError: when the kernels do not compute a model of this shape.
+        """
+        dtypes = (embed.dtype, shape.cache_dtype, shape.adapter_dtype)
+        if any(dtype not in _DTYPES for dtype in dtypes):
+            raise ValueError(f"the native kernels compute in float32 and bfloat16, not in {dtypes}")
+        self._functions = library.functions
+        self._hidden_size = embed.shape[1]
+        block_size = self._functions.lorikeet_cache_block_size(shape.num_kv_heads, shape.head_dim)
+        # NumPy takes memory from the system that has no pages before it is written.
+        numbers = np.float32 if shape.cache_dtype == torch.float32 else np.uint16
+        caches = [np.zeros(shape.num_blocks * block_size, dtype=numbers) for _ in layers]
+        structs = (_Layer * len(layers))(
+            *(_layer(layer, cache.ctypes.data) for layer, cache in zip(layers, caches, strict=True))
+        )
+        model = _Model(
+            len(layers),
+            self._hidden_size,
+            shape.intermediate_size,
+            shape.num_heads,
+            shape.num_kv_heads,
+            shape.head_dim,
+            shape.max_position,
+            embed.data_ptr(),
+            norm.data_ptr(),
+            *(_DTYPES[dtype] for dtype in dtypes),
+            ("silu", "gelu_tanh").index(shape.activation),
+            shape.eps,
+            shape.embedding_multiplier,
+            shape.query_multiplier,
+            shape.residual_multiplier,
+        )
+        index = -1 if path is None else library.paths.index(path)
+        self._decoder = self._functions.lorikeet_decoder_new(ctypes.byref(model), structs, index)
+        if self._decoder is None:
+            raise ValueError(f"the native kernels do not compute a model of {shape}")
+        kept = (embed, list(layers), norm, caches)
+        weakref.finalize(self, _free, self._functions, self._decoder, kept)
+
+    def forward(
+        self,
+        token_ids: NDArray[np.int64],
+        chunks: NDArray[np.int64],
+        blocks: NDArray[np.int32],
+        output_rows: NDArray[np.int64],
+        hidden: Tensor,
+    ) -> None:
+        """Compute a step of N rows, and write the hidden states of some of them to hidden [W, H] float32.
+
+        token_ids [N]; chunks [C, CHUNK_FIELDS], of consecutive positions of one sequence each, in the order of their
+        rows; blocks: those of all chunks, one after the other; output_rows [W]. Factors that the chunks name, and what
+        these name, must stay until the next call of `forward` has returned.
+        """
+        step = _Step(
+            token_ids.ctypes.data,
+            chunks.ctypes.data,
+            blocks.ctypes.data,
+            output_rows.ctypes.data,
+            hidden.data_ptr(),
+            len(token_ids),
+            len(chunks),
+            len(blocks),
+            len(output_rows),
+        )
+        if self._functions.lorikeet_decoder_forward(self._decoder, ctypes.byref(step), torch.get_num_threads()):
+            raise MemoryError(f"no memory for a step of {len(token_ids)} rows")
+
+
+def _free(functions: ctypes.CDLL, decoder: int, kept: object) -> None:
+    """Free a decoder. kept: what its threads may read until then."""
+    functions.lorikeet_decoder_free(decoder)
+
+
+class _Layer(ctypes.Structure):
+    _fields_ = [
+        ("products", _POINTER * 4),
+        ("biases", _POINTER * 4),
+        *((name, _POINTER) for name in ("input_norm", "q_norm", "k_norm", "attention_norm", "post_norm")),
+        *((name, _POINTER) for name in ("feed_forward_norm", "cos", "sin", "cache")),
+        ("window", _INT64),
+    ]
+
+
+class _Model(ctypes.Structure):
+    _fields_ = [
+        *((name, _INT64) for name in ("num_layers", "hidden", "intermediate", "num_heads", "num_kv_heads")),
+        ("head_dim", _INT64),
+        ("max_position", _INT64),
+        ("embed", _POINTER),
+        ("norm", _POINTER),
+        *((name, _INT64) for name in ("embed_dtype", "cache_dtype", "adapter_dtype", "activation")),
+        *((name, _DOUBLE) for name in ("eps", "embedding_multiplier", "query_multiplier", "residual_multiplier")),
+    ]
+
+
+class _Step(ctypes.Structure):
+    _fields_ = [
+        *((name, _POINTER) for name in ("tokens", "chunks", "blocks", "output_rows", "hidden")),
+        *((name, _INT64) for name in ("num_rows", "num_chunks", "num_block_ids", "num_outputs")),
+    ]
+
+
+def _layer(layer: LayerTensors, cache: int) -> _Layer:
+    cos, sin = layer.angles or (None, None)
+    norms = (layer.input_norm, layer.q_norm, layer.k_norm, layer.attention_norm, layer.post_norm)
+    return _Layer(
+        (_POINTER * 4)(*(product.matrix for product in layer.products)),
+        (_POINTER * 4)(*(_address(product.bias) for product in layer.products)),
+        *(_address(tensor) for tensor in (*norms, layer.feed_forward_norm, cos, sin)),
+        cache,
+        layer.window or 0,
+    )
+
+
+def _address(tensor: Tensor | None) -> int | None:
+    if tensor is None:
+        return None
+    assert tensor.dtype == torch.float32
+    assert tensor.is_contiguous()
+    return tensor.data_ptr()

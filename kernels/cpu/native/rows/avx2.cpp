@@ -1,0 +1,14 @@
+// The row kernels by AVX2 and FMA.
+#if defined(__x86_64__)
+#include "activation.h"
+#include "attention.h"
+#include "lora.h"
+#include "norm.h"
+#include "rotate.h"
+
+namespace lorikeet {
+
+const RowKernels row_kernels_avx2 = {norm, rotate, attend, shrink, expand, gate};
+
+}  // namespace lorikeet
+#endif

@@ -1,0 +1,196 @@
+#include "decoder.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "../pool.h"
+
+namespace lorikeet {
+namespace {
+
+int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
+
+// Inputs and outputs of the largest products.
+int64_t most_inputs(const Decoder& d) { return larger(larger(d.model.hidden, q_size(d)), d.model.intermediate); }
+int64_t most_outputs(const Decoder& d) { return larger(q_size(d) + 2 * kv_size(d), 2 * d.model.intermediate); }
+int64_t most_groups(const Decoder& d) { return (most_inputs(d) + kGroup - 1) / kGroup; }
+int64_t most_blocks(const Decoder& d) { return d.model.max_position / kCacheBlock + 1; }
+
+// A tile's rows: fewer where a row's heads take much of a thread's buffer.
+int64_t tile_rows(const Decoder& d) {
+  const int64_t fit = kBufferFloats / attention_floats(d.cache, d.model.num_heads / d.cache.num_heads);
+  return fit < kTileRows ? fit : kTileRows;
+}
+
+bool computes(const Decoder& d) {
+  const Model& m = d.model;
+  const int64_t row = q_size(d) + 2 * kv_size(d);
+  return m.head_dim % 2 == 0 && m.num_heads % m.num_kv_heads == 0 && tile_rows(d) > 0 && row <= kBufferFloats &&
+         most_inputs(d) * 2 + most_groups(d) * 2 + 64 <= kBufferFloats;
+}
+
+template <typename T>
+bool allocate(T** memory, int64_t count) {
+  free(*memory);
+  const size_t bytes = (count * sizeof(T) + 63) / 64 * 64;
+  *memory = static_cast<T*>(aligned_alloc(64, bytes));
+  if (*memory) memset(static_cast<void*>(*memory), 0, bytes);
+  return *memory != nullptr;
+}
+
+bool has_same_rows(const Decoder& d, const Step& step) {
+  if (d.num_rows != step.num_rows || d.num_chunks != step.num_chunks) return false;
+  for (int64_t c = 0; c < step.num_chunks; c++) {
+    const Chunk &before = d.chunks[c], &after = step.chunks[c];
+    if (before.num_rows != after.num_rows || before.adapter != after.adapter) return false;
+  }
+  return true;
+}
+
+int64_t rank_of(const Factors* adapter, int64_t layer, int64_t group) {
+  int64_t rank = 0;
+  for (int64_t p = kFirstProjection[group]; p < kFirstProjection[group + 1]; p++) {
+    rank += adapter[layer * kProjections + p].rank;
+  }
+  return rank;
+}
+
+// Note which products the step's adapters change, and return the most ranks that a row has in one of them.
+int64_t note_adapters(Decoder& d, const Step& step) {
+  int64_t most = 0;
+  const Factors* last = nullptr;
+  memset(d.adapts, 0, d.model.num_layers * kGroups);
+  for (int64_t c = 0; c < step.num_chunks; c++) {
+    const Factors* adapter = step.chunks[c].adapter;
+    if (!adapter || adapter == last) continue;
+    for (int64_t i = 0; i < d.model.num_layers * kGroups; i++) {
+      const int64_t rank = rank_of(adapter, i / kGroups, i % kGroups);
+      most = larger(most, rank);
+      if (rank) d.adapts[i] = true;
+    }
+    last = adapter;
+  }
+  return most;
+}
+
+bool reserve_rows(Decoder& d, int64_t rows) {
+  if (rows <= d.room_rows) return true;
+  d.room_rows = 0;
+  if (!allocate(&d.chunks, rows) || !allocate(&d.chunk_of_row, rows) || !allocate(&d.tiles, rows) ||
+      !allocate(&d.adapted, rows) || !allocate(&d.x, rows * d.model.hidden) || !allocate(&d.inputs, rows * most_inputs(d)) ||
+      !allocate(&d.values, rows * most_groups(d) * kGroup) || !allocate(&d.scales, rows * most_groups(d)) ||
+      !allocate(&d.out, rows * most_outputs(d)) || !allocate(&d.q, rows * q_size(d)) ||
+      !allocate(&d.shrunk, rows * d.room_ranks)) {
+    return false;
+  }
+  d.room_rows = rows;
+  return true;
+}
+
+// Take the rows of a step that are others than those of the last one.
+bool take_rows(Decoder& d, const Step& step) {
+  wait_for_helpers();
+  const int64_t ranks = note_adapters(d, step);
+  if (ranks > d.room_ranks) d.room_ranks = ranks, d.room_rows = 0;
+  if (!reserve_rows(d, step.num_rows)) return false;
+  const int64_t most = tile_rows(d);
+  d.num_rows = step.num_rows, d.num_chunks = step.num_chunks, d.num_tiles = d.num_adapted = 0;
+  for (int64_t c = 0; c < step.num_chunks; c++) {
+    const Chunk& chunk = d.chunks[c] = step.chunks[c];
+    for (int64_t row = 0; row < chunk.num_rows; row++) d.chunk_of_row[chunk.first_row + row] = c;
+    for (int64_t row = 0; row < chunk.num_rows; row += most) {
+      const int64_t rest = chunk.num_rows - row;
+      const Piece piece = {c, chunk.first_row + row, rest < most ? rest : most};
+      d.tiles[d.num_tiles++] = piece;
+      if (chunk.adapter) d.adapted[d.num_adapted++] = piece;
+    }
+  }
+  return true;
+}
+
+// Copy the blocks of all chunks. What lies behind them stays as it was: numbers of blocks, in room for one more sequence.
+bool take_blocks(Decoder& d, const Step& step) {
+  if (step.num_block_ids + most_blocks(d) > d.room_blocks) {
+    wait_for_helpers();
+    d.room_blocks = 0;
+    const int64_t room = 2 * step.num_block_ids + most_blocks(d);
+    if (!allocate(&d.blocks, room)) return false;
+    d.room_blocks = room;
+  }
+  for (int64_t i = 0; i < step.num_block_ids; i++) __atomic_store_n(d.blocks + i, step.blocks[i], __ATOMIC_RELAXED);
+  for (int64_t c = 0; c < step.num_chunks; c++) {
+    __atomic_store_n(&d.chunks[c].position, step.chunks[c].position, __ATOMIC_RELAXED);
+    __atomic_store_n(&d.chunks[c].first_block, step.chunks[c].first_block, __ATOMIC_RELAXED);
+    __atomic_store_n(&d.chunks[c].num_blocks, step.chunks[c].num_blocks, __ATOMIC_RELAXED);
+  }
+  return true;
+}
+
+void embed(const Decoder& d, const int64_t* tokens) {
+  const int64_t hidden = d.model.hidden;
+  const float factor = float(d.model.embedding_multiplier);
+  for (int64_t row = 0; row < d.num_rows; row++) {
+    float* x = d.x + row * hidden;
+    const int64_t start = tokens[row] * hidden;
+    if (d.model.embed_dtype == kFloat32) {
+      for (int64_t i = 0; i < hidden; i++) x[i] = static_cast<const float*>(d.model.embed)[start + i] * factor;
+    } else {
+      for (int64_t i = 0; i < hidden; i++) {
+        x[i] = from_bfloat16(static_cast<const uint16_t*>(d.model.embed)[start + i]) * factor;
+      }
+    }
+  }
+}
+
+}  // namespace
+
+int64_t q_size(const Decoder& d) { return d.model.num_heads * d.model.head_dim; }
+int64_t kv_size(const Decoder& d) { return d.model.num_kv_heads * d.model.head_dim; }
+
+Decoder* new_decoder(const Model& model, const Layer* layers, const Path& path) {
+  auto* d = static_cast<Decoder*>(calloc(1, sizeof(Decoder)));
+  if (!d) return nullptr;
+  d->model = model, d->path = path;
+  d->cache = {model.num_kv_heads, model.head_dim, Dtype(model.cache_dtype)};
+  if (computes(*d) && allocate(&d->layers, model.num_layers) && allocate(&d->adapts, model.num_layers * kGroups)) {
+    memcpy(d->layers, layers, model.num_layers * sizeof(Layer));
+    return d;
+  }
+  free_decoder(d);
+  return nullptr;
+}
+
+void free_decoder(Decoder* d) {
+  wait_for_helpers();
+  void* all[] = {d->layers, d->chunks, d->chunk_of_row, d->blocks, d->tiles, d->adapted, d->adapts, d->x,
+                 d->inputs, d->values, d->scales,       d->shrunk, d->out,   d->q};
+  for (void* memory : all) free(memory);
+  free(d);
+}
+
+bool forward(Decoder& d, const Step& step, int num_threads) {
+  if (!has_same_rows(d, step) && !take_rows(d, step)) return false;
+  if (!take_blocks(d, step)) return false;
+  d.num_threads = num_threads;
+  embed(d, step.tokens);
+  for (int64_t l = 0; l < d.model.num_layers; l++) {
+    const Layer& layer = d.layers[l];
+    prepare_inputs(d, l, kQkv, layer.input_norm);
+    multiply_rows(d, l, kQkv, false);
+    rotate_rows(d, l);
+    attend_rows(d, l);
+    prepare_inputs(d, l, kOut, nullptr);
+    multiply_rows(d, l, kOut, !layer.attention_norm);
+    if (layer.attention_norm) add_normed_rows(d, layer.attention_norm);
+    prepare_inputs(d, l, kGateUp, layer.post_norm);
+    multiply_rows(d, l, kGateUp, false);
+    prepare_inputs(d, l, kDown, nullptr);
+    multiply_rows(d, l, kDown, !layer.feed_forward_norm);
+    if (layer.feed_forward_norm) add_normed_rows(d, layer.feed_forward_norm);
+  }
+  norm_outputs(d, step);
+  return true;
+}
+
+}  // namespace lorikeet

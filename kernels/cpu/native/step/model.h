@@ -1,0 +1,58 @@
+// A decoder's weights and one step's rows, as `kernels.cpu.decoder` passes them: plain structs of 8-byte fields.
+#pragma once
+
+#include "../int8.h"
+#include "../rows/kernels.h"
+
+namespace lorikeet {
+
+enum Group : int64_t { kQkv = 0, kOut = 1, kGateUp = 2, kDown = 3 };
+
+constexpr int64_t kGroups = 4;
+constexpr int64_t kProjections = 7;  // q, k, v, o, gate, up, down
+constexpr int64_t kFirstProjection[kGroups + 1] = {0, 3, 4, 6, 7};  // of each group
+
+// What an adapter adds to one projection of one layer: scaling * (x a^T) b. a [rank][in], b [rank][out]. rank 0: nothing.
+struct Factors {
+  const void* a;
+  const void* b;
+  int64_t rank;
+  double scaling;
+};
+
+// Norms, biases and angles are in float32; those that a model lacks are null. bias: of each group's product.
+struct Layer {
+  const Int8Matrix* products[kGroups];
+  const float* biases[kGroups];
+  const float *input_norm, *q_norm, *k_norm, *attention_norm, *post_norm, *feed_forward_norm;
+  const float *cos, *sin;  // [max_position][head_dim / 2], null where a layer does not rotate
+  void* cache;             // [num_blocks], see CacheShape
+  int64_t window;          // 0: every position sees all before it
+};
+
+struct Model {
+  int64_t num_layers, hidden, intermediate, num_heads, num_kv_heads, head_dim, max_position;
+  const void* embed;  // [vocabulary][hidden]
+  const float* norm;
+  int64_t embed_dtype, cache_dtype, adapter_dtype, activation;
+  double eps, embedding_multiplier, query_multiplier, residual_multiplier;
+};
+
+// Rows [first_row, first_row + num_rows) of a step: consecutive positions of one sequence, whose blocks are num_blocks
+// numbers from first_block. adapter: [num_layers][kProjections], or null.
+struct Chunk {
+  int64_t first_row, num_rows, position, first_block, num_blocks;
+  const Factors* adapter;
+};
+
+// Chunks lie in the order of their rows. hidden [num_outputs][hidden]: where the rows of output_rows are written.
+struct Step {
+  const int64_t* tokens;
+  const Chunk* chunks;
+  const int32_t* blocks;
+  const int64_t* output_rows;
+  float* hidden;
+  int64_t num_rows, num_chunks, num_block_ids, num_outputs;
+};
+
+}  // namespace lorikeet

@@ -1,0 +1,169 @@
+// The jobs of a group's product: shrinks of adapters, then the frozen matrix with what adapters add.
+#include <string.h>
+
+#include "../job.h"
+#include "decoder.h"
+
+namespace lorikeet {
+namespace {
+
+constexpr int64_t kPanel = 64;       // rows of a unit
+constexpr int64_t kMostBlocks = 16;  // of outputs
+constexpr int64_t kUnitsPerThread = 8;
+static_assert(kPanel * kMostBlocks * kBlock <= kBufferFloats, "a unit fits a thread's buffer");
+
+int64_t ceiling(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+struct ShrinkTask {
+  const Decoder* d;
+  int64_t layer, width;
+  Group group;
+};
+
+int64_t projections(Group group) { return kFirstProjection[group + 1] - kFirstProjection[group]; }
+
+// Where the ranks of a group's projection begin in a row of `shrunk`.
+int64_t first_rank(const Factors* factors, Group group, int64_t projection) {
+  int64_t first = 0;
+  for (int64_t p = kFirstProjection[group]; p < projection; p++) first += factors[p].rank;
+  return first;
+}
+
+// A part of a projection's ranks, for a piece.
+struct Ranks {
+  const Piece* piece;
+  const Factors* factors;
+  int64_t first, count, place;  // of the projection's ranks; place: in `shrunk`
+};
+
+Ranks ranks_of(const ShrinkTask& task, int64_t unit) {
+  const Decoder& d = *task.d;
+  const int64_t split = unit % kShrinkSplits, rest = unit / kShrinkSplits;
+  const int64_t projection = kFirstProjection[task.group] + rest % projections(task.group);
+  const Piece* piece = d.adapted + rest / projections(task.group);
+  const Factors* all = d.chunks[piece->chunk].adapter + task.layer * kProjections;
+  const int64_t rank = all[projection].rank, part = ceiling(ceiling(rank, kShrinkSplits), 4) * 4;
+  const int64_t first = split * part < rank ? split * part : rank;
+  const int64_t count = rank - first < part ? rank - first : part;
+  return {piece, all + projection, first, count, first_rank(all, task.group, projection) + first};
+}
+
+void compute_shrink(const ShrinkTask& task, int64_t unit, float* buffer) {
+  const Decoder& d = *task.d;
+  const Ranks ranks = ranks_of(task, unit);
+  const Dtype dtype = Dtype(d.model.adapter_dtype);
+  const char* a = static_cast<const char*>(ranks.factors->a) + ranks.first * task.width * bytes_of(dtype);
+  d.path.rows->shrink(a, dtype, d.inputs + ranks.piece->first_row * task.width, task.width, ranks.piece->num_rows,
+                      task.width, ranks.count, float(ranks.factors->scaling), buffer, ranks.count);
+}
+
+void store_shrink(const ShrinkTask& task, int64_t unit, const float* buffer) {
+  const Decoder& d = *task.d;
+  const Ranks ranks = ranks_of(task, unit);
+  for (int64_t row = 0; row < ranks.piece->num_rows; row++) {
+    float* to = d.shrunk + (ranks.piece->first_row + row) * d.room_ranks + ranks.place;
+    memcpy(to, buffer + row * ranks.count, ranks.count * sizeof(float));
+  }
+}
+
+struct ProductTask {
+  const Decoder* d;
+  const Int8Matrix* matrix;
+  const float* bias;
+  float* y;
+  int64_t blocks_per_unit, num_blocks, num_panels, layer;
+  Group group;
+  bool adds, adapts;
+};
+
+struct Area {
+  int64_t first_row, num_rows, first_block, num_blocks;
+};
+
+Area area_of(const ProductTask& task, int64_t unit) {
+  const int64_t row = unit % task.num_panels * kPanel, block = unit / task.num_panels * task.blocks_per_unit;
+  const int64_t rows = task.d->num_rows - row, blocks = task.num_blocks - block;
+  return {row, rows < kPanel ? rows : kPanel, block, blocks < task.blocks_per_unit ? blocks : task.blocks_per_unit};
+}
+
+int64_t outputs_of(const Decoder& d, int64_t projection) {
+  switch (projection) {
+    case 0: return q_size(d);
+    case 1: case 2: return kv_size(d);
+    case 4: case 5: return d.model.intermediate;
+    default: return d.model.hidden;
+  }
+}
+
+// Add to outputs [first, last) of one row what its adapter adds.
+void expand_row(const ProductTask& task, int64_t row, int64_t first, int64_t last, float* out) {
+  const Decoder& d = *task.d;
+  const Factors* factors = d.chunks[d.chunk_of_row[row]].adapter;
+  if (!factors) return;
+  factors += task.layer * kProjections;
+  const float* h = d.shrunk + row * d.room_ranks;
+  const Dtype dtype = Dtype(d.model.adapter_dtype);
+  int64_t start = 0;
+  for (int64_t p = kFirstProjection[task.group]; p < kFirstProjection[task.group + 1]; p++) {
+    const int64_t size = outputs_of(d, p), from = first > start ? first : start;
+    const int64_t to = last < start + size ? last : start + size;
+    if (factors[p].rank && from < to) {
+      const char* b = static_cast<const char*>(factors[p].b) + (from - start) * bytes_of(dtype);
+      d.path.rows->expand(b, dtype, size, to - from, factors[p].rank, h, out + from - first);
+    }
+    h += factors[p].rank, start += size;
+  }
+}
+
+void compute_product(const ProductTask& task, int64_t unit, float* buffer) {
+  const Decoder& d = *task.d;
+  const Area area = area_of(task, unit);
+  const int64_t stride = area.num_blocks * kBlock, first = area.first_block * kBlock;
+  const int64_t rest = task.matrix->num_outputs - first, count = rest < stride ? rest : stride;
+  for (int64_t b = 0; b < area.num_blocks; b++) {
+    d.path.tile(*task.matrix, area.first_block + b, {d.values, d.scales}, area.first_row, area.num_rows,
+                buffer + b * kBlock, stride);
+  }
+  for (int64_t r = 0; r < area.num_rows; r++) {
+    float* out = buffer + r * stride;
+    if (task.bias) {
+      for (int64_t o = 0; o < count; o++) out[o] += task.bias[first + o];
+    }
+    if (task.adapts) expand_row(task, area.first_row + r, first, first + count, out);
+  }
+}
+
+void store_product(const ProductTask& task, int64_t unit, const float* buffer) {
+  const Area area = area_of(task, unit);
+  const int64_t outputs = task.matrix->num_outputs, stride = area.num_blocks * kBlock, first = area.first_block * kBlock;
+  const int64_t rest = outputs - first, count = rest < stride ? rest : stride;
+  for (int64_t r = 0; r < area.num_rows; r++) {
+    const float* from = buffer + r * stride;
+    float* to = task.y + (area.first_row + r) * outputs + first;
+    if (task.adds) {
+      for (int64_t o = 0; o < count; o++) to[o] += from[o];
+    } else {
+      memcpy(to, from, count * sizeof(float));
+    }
+  }
+}
+
+}  // namespace
+
+void multiply_rows(const Decoder& d, int64_t layer, Group group, bool add_to_x) {
+  const Int8Matrix& matrix = *d.layers[layer].products[group];
+  const bool adapts = d.adapts[layer * kGroups + group];
+  if (adapts) {
+    const ShrinkTask task = {&d, layer, matrix.num_inputs, group};
+    const int64_t units = d.num_adapted * projections(group) * kShrinkSplits;
+    run_job<ShrinkTask, compute_shrink, store_shrink>(task, units, d.num_threads);
+  }
+  const int64_t blocks = ceiling(matrix.num_outputs, kBlock), panels = ceiling(d.num_rows, kPanel);
+  int64_t blocks_per_unit = blocks / (d.num_threads * kUnitsPerThread);
+  blocks_per_unit = blocks_per_unit < 1 ? 1 : blocks_per_unit > kMostBlocks ? kMostBlocks : blocks_per_unit;
+  const ProductTask task = {&d,     &matrix, d.layers[layer].biases[group], add_to_x ? d.x : d.out, blocks_per_unit,
+                            blocks, panels,  layer,                         group,                  add_to_x, adapts};
+  run_job<ProductTask, compute_product, store_product>(task, ceiling(blocks, blocks_per_unit) * panels, d.num_threads);
+}
+
+}  // namespace lorikeet

@@ -1,0 +1,206 @@
+"""A step by the native kernels: near the same step by PyTorch's operations, for every family, with adapters. The bits of
+a sequence depend on nothing but that sequence."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from engine.config import ModelConfig, load_model_config
+from engine.cpu.attention import PagedCache
+from engine.cpu.native import NativePath, make_decoder
+from engine.cpu.path import CpuPath
+from engine.cpu.quantization import make_linear
+from engine.cpu.tables import AdapterTables
+from engine.device import DevicePath
+from engine.lora.layer import AdapterLayout, LoadedAdapter
+from engine.models.checkpoint import load_weights
+from engine.models.decoder import Decoder
+from engine.models.weights import ModelWeights
+from engine.sequence import Chunk, Plan
+from engine.sequence import Sequence as Text
+from kernels.cpu.library import installed
+from tests.engine.harness import greedy
+from tests.engine.models.tiny import FAMILIES, save_tiny
+
+library = installed()
+pytestmark = pytest.mark.skipif(library is None, reason="the native kernels are not built: run make")
+NUM_BLOCKS = 40
+MAX_LENGTH = 160
+CPU = torch.device("cpu")
+
+
+def random_adapter(config: ModelConfig, ranks: dict[tuple[int, str], int], dtype: torch.dtype) -> LoadedAdapter:
+    layout = AdapterLayout(ranks, config.adapter_targets())
+    weights = (torch.randn(layout.num_elements) * 0.2).to(dtype)
+    groups = layout.groups_of(weights)
+    scalings = {key: tuple(0.5 + p for p in group.projections) for key, group in groups.items()}
+    return LoadedAdapter(str(id(weights)), scalings, weights.nbytes, layout, weights, groups)
+
+
+class Model:
+    """A tiny model with quantized products, and three adapters, which differ in what they adapt."""
+
+    def __init__(self, family: str, folder: Path, dtype: torch.dtype = torch.float32) -> None:
+        save_tiny(family, folder)
+        self.config = load_model_config(folder)
+        self.dtype = dtype
+        self.weights: ModelWeights = load_weights(folder, self.config, dtype, CPU, make_linear=make_linear("int8"))
+        layers, names = range(self.config.num_layers), list(self.config.adapter_targets())
+        self.adapters = [
+            random_adapter(self.config, {(layer, name): 4 for layer in layers for name in names}, dtype),
+            random_adapter(self.config, {(1, "v_proj"): 3, (0, "down_proj"): 5, (1, "q_proj"): 9}, dtype),
+            random_adapter(self.config, {(0, name): 1 + i for i, name in enumerate(names)}, dtype),
+        ]
+
+    def native(self, path: str | None = None) -> NativePath:
+        assert library is not None
+        decoder = make_decoder(library, self.config, self.weights, NUM_BLOCKS, MAX_LENGTH, path)
+        return NativePath(decoder, self.config, self.weights.lm_head, self.adapters.__getitem__)
+
+    def torch(self) -> CpuPath:
+        cache = PagedCache(self.config, NUM_BLOCKS * 16, MAX_LENGTH, self.dtype)
+        tables = AdapterTables(8, self.dtype, 1 << 24)
+        return CpuPath(Decoder(self.config, self.weights), cache, 16, self.adapters.__getitem__, tables)
+
+
+def texts(*wanted: tuple[int, int | None]) -> list[Text]:
+    """Sequences of these lengths and adapters, whose blocks lie among each other."""
+    torch.manual_seed(7)
+    made = []
+    for number, (length, slot) in enumerate(wanted):
+        tokens = torch.randint(0, 199, (length,)).tolist()
+        text = Text(greedy(str(number), tokens, 8), tokens, 0, 0.0, adapter_slot=slot)
+        text.block_table = list(range(1 + number, NUM_BLOCKS, len(wanted)))[: length // 16 + 2]
+        made.append(text)
+    return made
+
+
+@torch.inference_mode()
+def step(path: DevicePath, decodes: Sequence[Chunk], prefills: Sequence[Chunk] = ()) -> Tensor:
+    """Return the logits of every row."""
+    plan = Plan(list(decodes), list(prefills))
+    order = path.order(plan)
+    plan = Plan([plan.decodes[place] for place in order], plan.prefills)
+    rows = path.forward(plan, range(plan.num_tokens))
+    logits = path.logits(rows).clone()
+    parts = torch.split(logits, [chunk.num_tokens for chunk in plan.chunks])
+    by_chunk = {id(chunk): part for chunk, part in zip(plan.chunks, parts, strict=True)}
+    return torch.cat([by_chunk[id(chunk)] for chunk in (*decodes, *prefills)])
+
+
+def prompts(sequences: Sequence[Text]) -> list[Chunk]:
+    """All tokens but the last of each."""
+    return [Chunk.of(text, 0, len(text.token_ids) - 1) for text in sequences]
+
+
+def lasts(sequences: Sequence[Text]) -> list[Chunk]:
+    return [Chunk.of(text, len(text.token_ids) - 1, 1) for text in sequences]
+
+
+@contextmanager
+def threads(number: int) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(number)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def relative_error(ours: Tensor, theirs: Tensor) -> float:
+    return float((ours - theirs).norm() / theirs.norm())
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_family_is_computed_as_by_pytorch(family: str, tmp_path: Path) -> None:
+    model = Model(family, tmp_path)
+    ours, theirs = model.native(), model.torch()
+    sequences = texts((5, None), (34, 0), (71, None), (17, 1), (2, 2), (50, 0))
+    for decodes, prefills in [([], prompts(sequences)), (lasts(sequences), []), (lasts(sequences[2:4]), [])]:
+        assert relative_error(step(ours, decodes, prefills), step(theirs, decodes, prefills)) < 1e-3
+
+
+@pytest.mark.parametrize("family", ["llama", "gemma3", "mistral-window"])
+def test_bfloat16_is_near_float32(family: str, tmp_path: Path) -> None:
+    sequences = texts((34, 0), (71, None), (17, 1))
+    found = []
+    for dtype in (torch.float32, torch.bfloat16):
+        torch.manual_seed(1)
+        path = Model(family, tmp_path, dtype).native()
+        step(path, [], prompts(sequences))
+        found.append(step(path, lasts(sequences)))
+    assert 0 < relative_error(found[1], found[0]) < 0.05
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_a_sequence_has_the_same_bits_whatever_is_beside_it(dtype: torch.dtype, tmp_path: Path) -> None:
+    """Alone and among others, at once and in pieces, by one thread and by several, on every path."""
+    assert library is not None
+    model = Model("qwen3", tmp_path, dtype)
+    sequences = texts((70, 0), (34, None), (21, 2), (100, 1), (40, 0))
+    with threads(1):
+        together = model.native()
+        expected = step(together, [], prompts(sequences)), step(together, lasts(sequences))
+    starts = [sum(chunk.num_tokens for chunk in prompts(sequences[:i])) for i in range(len(sequences) + 1)]
+    for name in library.paths:
+        for number in (1, 3):
+            with threads(number):
+                path = model.native(name)
+                assert torch.equal(step(path, [], prompts(sequences)), expected[0])
+                assert torch.equal(step(path, lasts(sequences)), expected[1])
+    pieces = [[1, 5, 16, 47], [33], [7, 13], [64, 35], [39]]
+    alone = model.native()
+    with threads(2):
+        for number, text in enumerate(sequences):
+            first, rows = 0, []
+            for count in pieces[number]:
+                chunk = Chunk.of(text, first, count)
+                rows.append(step(alone, [chunk], []) if count == 1 else step(alone, [], [chunk]))
+                first += count
+            assert torch.equal(torch.cat(rows), expected[0][starts[number] : starts[number + 1]])
+            assert torch.equal(step(alone, lasts([text])), expected[1][number : number + 1])
+
+
+def test_an_adapter_may_go_while_others_stay(tmp_path: Path) -> None:
+    model = Model("llama", tmp_path)
+    path, sequences = model.native(), texts((20, 0), (33, 1), (18, 2))
+    step(path, [], prompts(sequences))
+    expected = step(path, lasts(sequences))
+    assert torch.equal(step(path, lasts(sequences[1:])), expected[1:])
+    model.adapters[0] = random_adapter(model.config, {(0, "o_proj"): 3}, torch.float32)
+    assert torch.equal(step(path, lasts(sequences[1:])), expected[1:])
+    changed = step(path, lasts(sequences))
+    assert torch.equal(changed[1:], expected[1:])
+    assert not torch.equal(changed[0], expected[0])
+
+
+def test_a_row_that_is_no_number_stays_among_itself(tmp_path: Path) -> None:
+    model = Model("llama", tmp_path)
+    path, sequences = model.native(), texts((20, None), (33, 1), (18, None))
+    step(path, [], prompts(sequences))
+    expected = step(path, lasts(sequences))
+    model.adapters[1].weights.fill_(1e30)
+    path = model.native()
+    step(path, [], prompts(sequences))
+    found = step(path, lasts(sequences))
+    assert found[1].isnan().all()
+    assert torch.equal(found[[0, 2]], expected[[0, 2]])
+    # The next owner of its blocks sees nothing of it.
+    owner = texts((20, None), (33, None), (18, None))
+    clean = model.native()
+    step(clean, [], prompts(owner))
+    step(path, [], prompts(owner))
+    assert torch.equal(step(path, lasts(owner)), step(clean, lasts(owner)))
+
+
+def test_a_model_that_the_kernels_do_not_compute_is_refused(tmp_path: Path) -> None:
+    assert library is not None
+    model = Model("llama", tmp_path, torch.float16)
+    with pytest.raises(ValueError, match="float16"):
+        make_decoder(library, model.config, model.weights, NUM_BLOCKS, MAX_LENGTH)
