@@ -2,7 +2,7 @@
 
 On a CPU the modules of this package itself compute, with PyTorch's operations. On a GPU those of `kernels.gpu` do, in
 Triton; they are the only ones that import it, so this package loads where Triton does not exist. `kernels.cpu` has
-kernels for CPUs in C++, for engines that are asked for quantized products.
+kernels for CPUs in C++, for engines that are asked for quantized products, whose whole step is `kernels.cpu.decoder`.
 
 | operation | CPU | GPU |
 |---|---|---|

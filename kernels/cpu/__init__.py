@@ -3,6 +3,7 @@
     build      compiles `native/` to a shared object: when the wheel is built, never on the user's machine
     library    loads it by ctypes, and says whether it is there
     linear     products with frozen matrices of 8-bit integers
+    decoder    a decoder's whole step in one call
 
 - One result. A row's bits depend on that row alone: not on the other rows, the number of threads or the processor. All
   paths (`native/processor.cpp`) add in one order, and tests compare them bit by bit.

@@ -1,4 +1,4 @@
-"""A decoder's step on a CPU in one call: all layers, their attention over the paged cache, and the adapters of all rows.
+"""A decoder's step on a CPU in one call: all layers, attention over the paged cache, and the adapters of all rows.
 
 Semantics: those of the modules of `kernels` in their order, with products as `kernels.cpu.linear` has them. All numbers
 are in float32 but for the embedding, the cache and the matrices of adapters.
@@ -28,10 +28,12 @@ NUM_PROJECTIONS = 7
 """q, k, v, o, gate, up and down of a layer, in this order."""
 
 FACTORS = np.dtype([("a", np.uint64), ("b", np.uint64), ("rank", np.int64), ("scaling", np.float64)])
-"""What an adapter adds to one projection: addresses of A [rank, in] and of B, transposed, [rank, out]; 0 ranks: nothing."""
+"""The part of an adapter for one projection: addresses of A [rank, in] and of B, transposed, [rank, out]. Rank 0 adds
+nothing."""
 
 CHUNK_FIELDS = 6
-"""64-bit integers of a chunk: its first row, rows, position, first block, blocks, and the address of its factors or 0."""
+"""64-bit integers of a chunk: first row, number of rows, position, first block, number of blocks, and the address of
+the adapter's factors or 0."""
 
 _DTYPES = {torch.float32: 0, torch.bfloat16: 1}
 _POINTER, _INT64, _DOUBLE = ctypes.c_void_p, ctypes.c_int64, ctypes.c_double

@@ -1,5 +1,6 @@
-"""A step by the native kernels: near the same step by PyTorch's operations, for every family, with adapters. The bits of
-a sequence depend on nothing but that sequence."""
+"""A step by the native kernels: near the same step by PyTorch's operations, for every family, with adapters.
+
+The bits of a sequence depend on nothing but that sequence."""
 
 from __future__ import annotations
 

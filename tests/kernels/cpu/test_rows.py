@@ -1,4 +1,4 @@
-"""The native kernels of rows: near their references on every path, the same bits on all of them, nothing else written."""
+"""The native kernels of rows: near their references on every path, the same bits on all, nothing else written."""
 
 from __future__ import annotations
 
