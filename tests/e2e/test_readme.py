@@ -17,7 +17,16 @@ from tests.e2e.installation import BASE, Installation
 from tests.patience import PATIENCE_S
 
 PROGRAMS = [text for name in PRESENT for text in blocks(name, "python")]
-MARKS = ("stream=True", "from langchain_openai", "response_format=", "tools=[", "embeddings.create", "from peft")
+MARKS = (
+    "stream=True",
+    "from langchain_openai",
+    "response_format=",
+    "tools=[",
+    "embeddings.create",
+    "from peft",
+    "responses.stream",
+    "conversations.create",
+)
 """Words that only one program has each, and that its test finds it by."""
 
 
@@ -63,6 +72,19 @@ def test_openais_client_streams_an_adapter(installation: Installation, folder: P
 @pytest.mark.skipif(importlib.util.find_spec("langchain_openai") is None, reason="langchain-openai is not installed")
 def test_langchain_asks_an_adapter(installation: Installation, folder: Path) -> None:
     assert run(installation, folder, program("from langchain_openai")).startswith("Arr")
+
+
+def test_a_response_is_made_whole_and_streamed(installation: Installation, folder: Path) -> None:
+    assert run(installation, folder, program("responses.stream")).startswith("Arr")
+
+
+def test_responses_go_on_in_a_conversation(installation: Installation, folder: Path) -> None:
+    assert installation.cli("tenant", "modify", "acme", "--store-days", "1").returncode == 0
+    try:
+        answers = run(installation, folder, program("conversations.create"))
+    finally:
+        assert installation.cli("tenant", "modify", "acme", "--store-days", "0").returncode == 0
+    assert answers.startswith("Arr") and len(answers.splitlines()) > 1
 
 
 def test_an_answer_is_held_to_a_schema(installation: Installation, folder: Path) -> None:

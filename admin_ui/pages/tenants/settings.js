@@ -22,8 +22,9 @@ export default function Settings({ params }) {
   return html`<${Tenant} params=${params} lead=${(project) => kept(project)}>
     ${(project, may) => {
       const runs = may("projects.write"), logs = may("content.write"), keys = may("keys.read");
-      if (!runs && !logs && !keys) return html`<p class="hint">Nothing here can be changed by you.</p>`;
+      const changes = runs || logs || may("keys.write");
       return html`<div class="settings">
+        ${!changes && html`<p class="hint">Nothing here can be changed by you.</p>`}
         ${runs && html`<${Name} project=${project} /><${Kept} project=${project} /><${Tiers} project=${project} />`}
         ${logs && html`<${ContentLog} project=${project} />`}
         ${keys && html`<${ProviderKeys} project=${project} mayWrite=${may("keys.write")} />`}

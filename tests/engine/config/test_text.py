@@ -33,6 +33,9 @@ EVERY_FLAG = {
     "--adapter-cache-bytes": ("4GiB", 4 << 30),
     "--gpu-memory-fraction": ("0.5", 0.5),
     "--num-draft-tokens": ("4", 4),
+    "--batch-lengthening": ("0.3", 0.3),
+    "--batch-step-ms": ("20", 20),
+    "--batch-share": ("0.1", 0.1),
 }
 """A text for each flag, and the value that it means. The names are promised: none is ever renamed."""
 

@@ -47,7 +47,7 @@ class Run(msgspec.Struct):
 
 
 async def test_harm_is_found_within_600_units_and_nothing_else_is(database: Database, full: bool) -> None:
-    num_each, num_units, every = (100, 2_000, 40) if full else (20, 600, 50)
+    num_each, num_units, every = (100, 2_000, 40) if full else (12, 600, 50)
     seed = int(os.environ.get("FIRST_SEED", "1"))
     definition = msgspec.structs.replace(DEFINITION, metrics=msgspec.structs.replace(DEFINITION.metrics, secondary=()))
     async with database.acquire() as conn:

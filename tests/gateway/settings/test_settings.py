@@ -207,6 +207,9 @@ EVERY_ENGINE_VARIABLE = {
     "LORIKEET_ADAPTER_CACHE_BYTES": "4GiB",
     "LORIKEET_GPU_MEMORY_FRACTION": "0.5",
     "LORIKEET_NUM_DRAFT_TOKENS": "4",
+    "LORIKEET_BATCH_LENGTHENING": "0.3",
+    "LORIKEET_BATCH_STEP_MS": "20",
+    "LORIKEET_BATCH_SHARE": "0.1",
 }
 """A value for each variable of the engine that is not its default. The names are promised: none is ever renamed."""
 
