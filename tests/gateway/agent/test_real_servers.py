@@ -79,7 +79,9 @@ def check_counts(sink: ListSink, places: Sequence[int], num_tokens: int) -> None
 
 
 @pytest.mark.skipif(importlib.util.find_spec("xllamacpp") is None, reason="llama.cpp's wheel is missing")
-async def test_llama_cpp_is_started_with_the_adapters_of_tenants(host: Host) -> None:
+async def test_llama_cpp_is_started_with_the_adapters_of_tenants(host: Host, full: bool) -> None:
+    if not full:
+        pytest.skip("makes a server anew twice: `make long-foreign`")
     digests, base = stored_adapters(host), demo_model_dir()
     (host.data_dir / "models").mkdir()
     (host.data_dir / "models" / base.name).symlink_to(base)  # which takes a minute to make

@@ -19,7 +19,7 @@ from gateway.domain.limits.limit import NS_PER_S, Limit
 from gateway.domain.limits.work import Part, Work
 from tests.gateway.limits.simulation import Event, Simulation, World
 
-CI_SEEDS, FULL_SEEDS = 600, 100_000
+CI_SEEDS, FULL_SEEDS = 400, 100_000
 SLICE = 250
 MUTANT_SEEDS = 60
 
