@@ -2,7 +2,7 @@
 #
 # PIP_ARGS goes to every `pip install`. On a machine without a GPU, PyTorch's CPU build saves gigabytes:
 #     make serve PIP_ARGS="--extra-index-url https://download.pytorch.org/whl/cpu"
-# Every package has the version and one of the SHA-256 of locks/. PyTorch is the exception where PIP_ARGS names a place of
+# Every package has the version and one of the SHA-256 of deploy/locks/. PyTorch is the exception where PIP_ARGS names a place of
 # its own: its version is locked, and that place answers for its files.
 # PYTHON is the interpreter that .venv is made from (3.11 or newer).
 
@@ -11,7 +11,7 @@ PIP_ARGS ?=
 VENV := .venv
 BIN := $(VENV)/bin
 NATIVE := kernels/cpu/hatch_build.py kernels/cpu/build.py $(wildcard kernels/cpu/native/*.* kernels/cpu/native/*/*.*)
-LOCKS := locks/torch.txt locks/runtime.txt locks/dev.txt locks/cuda.txt locks/build.txt
+LOCKS := deploy/locks/torch.txt deploy/locks/runtime.txt deploy/locks/dev.txt deploy/locks/cuda.txt deploy/locks/build.txt
 TOOLS := build/tools
 DEMO_MODEL := build/models/smollm2-135m-instruct
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
@@ -231,36 +231,36 @@ $(VENV)/.installed-dev: pyproject.toml $(LOCKS) $(NATIVE) | $(BIN)/python
 # where that PyTorch asks for them, and Lorikeet itself. What builds it is locked as well, and thrown away.
 PIP_INSTALL = $(BIN)/python -m pip install $(PIP_ARGS) --no-deps --only-binary :all:
 LOCKED = $(PIP_INSTALL) --require-hashes
-TORCH = $(shell sed -n 's/^\(torch==[^ ]*\).*/\1/p' locks/torch.txt)
+TORCH = $(shell sed -n 's/^\(torch==[^ ]*\).*/\1/p' deploy/locks/torch.txt)
 ASKS_FOR_CUDA = import importlib.metadata as m, re; print(any(re.match("(cuda|nvidia)-", r) for r in m.requires("torch")))
 define install
-	$(if $(strip $(PIP_ARGS)),$(PIP_INSTALL) $(TORCH),$(LOCKED) --quiet --no-index -r locks/torch.txt 2>/dev/null || $(LOCKED) -r locks/torch.txt)
-	$(LOCKED) -r locks/$(1).txt
-	@if test "$$($(BIN)/python -c '$(ASKS_FOR_CUDA)')" = True; then set -x; $(LOCKED) -r locks/cuda.txt; fi
+	$(if $(strip $(PIP_ARGS)),$(PIP_INSTALL) $(TORCH),$(LOCKED) --quiet --no-index -r deploy/locks/torch.txt 2>/dev/null || $(LOCKED) -r deploy/locks/torch.txt)
+	$(LOCKED) -r deploy/locks/$(1).txt
+	@if test "$$($(BIN)/python -c '$(ASKS_FOR_CUDA)')" = True; then set -x; $(LOCKED) -r deploy/locks/cuda.txt; fi
 	@rm -rf build/backend
-	$(LOCKED) --quiet --target build/backend -r locks/build.txt
+	$(LOCKED) --quiet --target build/backend -r deploy/locks/build.txt
 	PYTHONPATH=$(CURDIR)/build/backend $(BIN)/python -m pip install --no-deps --no-build-isolation --editable .
 	@rm -rf build/backend
 endef
 
 # The lock files anew, with the newest versions that pyproject.toml allows; ARGS=--keep keeps those that it allows.
 lock: $(TOOLS)/.installed
-	$(TOOLS)/bin/python -m locks $(ARGS)
+	$(TOOLS)/bin/python -m deploy.locks $(ARGS)
 
 # Whether any locked package has a known vulnerability: fails, too, where the package index does not say. Changes nothing.
 audit: $(TOOLS)/.installed
-	@for lock in torch dev cuda build tools; do echo "locks/$$lock.txt"; \
-	  $(TOOLS)/bin/pip-audit --strict --disable-pip --require-hashes --progress-spinner off $(ARGS) -r locks/$$lock.txt || failed=1; \
+	@for lock in torch dev cuda build tools; do echo "deploy/locks/$$lock.txt"; \
+	  $(TOOLS)/bin/pip-audit --strict --disable-pip --require-hashes --progress-spinner off $(ARGS) -r deploy/locks/$$lock.txt || failed=1; \
 	done; test -z "$$failed"
 
 # What the server consists of, as a bill of materials in CycloneDX's format: build/sbom.json.
 sbom: $(TOOLS)/.installed
 	@mkdir -p build
-	$(TOOLS)/bin/python -m locks.sbom build/sbom.json
+	$(TOOLS)/bin/python -m deploy.locks.sbom build/sbom.json
 
-$(TOOLS)/.installed: locks/tools.txt | $(BIN)/python
+$(TOOLS)/.installed: deploy/locks/tools.txt | $(BIN)/python
 	@$(PYTHON) -m venv $(TOOLS)
-	$(TOOLS)/bin/python -m pip install --no-deps --require-hashes --only-binary :all: --requirement locks/tools.txt
+	$(TOOLS)/bin/python -m pip install --no-deps --require-hashes --only-binary :all: --requirement deploy/locks/tools.txt
 	@touch $@
 
 $(BIN)/python:

@@ -99,7 +99,7 @@ class Sequence(msgspec.Struct, eq=False):
 
     @property
     def is_batch(self) -> bool:
-        """Whether its request is of the batch band."""
+        """Tell whether its request is of the batch band."""
         return self.request.batch is not None
 
     @property

@@ -14,6 +14,8 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from deploy.locks.__main__ import OF_CUDA, packages, pins
+from deploy.locks.sbom import demo_model, vendored
 from engine.prepare.sources import (
     DEMO_DISTRIBUTION,
     DEMO_REQUIREMENT,
@@ -22,8 +24,6 @@ from engine.prepare.sources import (
     PreparationFailed,
     check_demo_file,
 )
-from locks.__main__ import OF_CUDA, packages, pins
-from locks.sbom import demo_model, vendored
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -34,7 +34,7 @@ def locked(*names: str) -> dict[str, list[Requirement]]:
     """Return the pins of some locks by package: one that differs by platform has several."""
     found: dict[str, list[Requirement]] = {}
     for name in names:
-        for pin in pins(ROOT / f"locks/{name}.txt"):
+        for pin in pins(ROOT / f"deploy/locks/{name}.txt"):
             requirement = Requirement(pin)
             found.setdefault(canonicalize_name(requirement.name), []).append(requirement)
     return found
@@ -48,7 +48,7 @@ def version_of(requirement: Requirement) -> str:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_package_has_one_version_and_the_hashes_of_its_files(name: str) -> None:
-    entries = list(packages((ROOT / f"locks/{name}.txt").read_text()))
+    entries = list(packages((ROOT / f"deploy/locks/{name}.txt").read_text()))
     assert entries
     for entry in entries:
         first, *others = entry.split("\n")
@@ -82,7 +82,7 @@ def test_the_server_has_the_same_versions_with_and_without_the_development_tools
 
 
 def test_what_only_the_cuda_build_of_pytorch_asks_for_is_apart() -> None:
-    entries = {name: list(packages((ROOT / f"locks/{name}.txt").read_text())) for name in NAMES}
+    entries = {name: list(packages((ROOT / f"deploy/locks/{name}.txt").read_text())) for name in NAMES}
     assert all(OF_CUDA.match(entry) for entry in entries["cuda"])
     for name in ("torch", "runtime", "dev"):
         assert not any(re.match(r"cuda-|nvidia-", entry) for entry in entries[name])

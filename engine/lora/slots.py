@@ -45,7 +45,7 @@ class Slot(msgspec.Struct, eq=False):
 
     @property
     def is_of_batch(self) -> bool:
-        """Whether it is in use, by batch work alone."""
+        """Tell whether batch work alone uses the slot."""
         return 0 < self.references == self.batch_references
 
 
@@ -142,7 +142,7 @@ class Slots:
             num_bytes -= slot.num_bytes
 
     def want_back(self, num_slots: int, num_bytes: int) -> None:
-        """As `close`, of those that batch work alone uses, which has to leave them now."""
+        """Close slots as `close` does, of those that batch work alone uses: it has to leave them now."""
         coming = [slot for slot in self if slot.is_wanted]
         num_slots -= len(coming)
         num_bytes -= sum(slot.num_bytes for slot in coming)
@@ -168,8 +168,11 @@ class Slots:
         assert len(self.pinned) <= len(self) // 2
 
     def _evictable(self, now_s: float, for_batch: bool) -> list[Slot]:
-        """Those nobody uses or waits for, the least recently used first: for batch work only what interactive requests
-        have not used of late, for these what is batch work's alone before the others, also before its first use."""
+        """Return the slots that nobody uses or waits for, the least recently used first.
+
+        for_batch: only those that interactive requests have not used of late. Interactive requests take the slots of
+        batch work alone before others, also before their first use.
+        """
         recent_s = now_s - RECENT_S
         idle = [
             slot

@@ -13,7 +13,8 @@ MAX_LOADS_PER_TENANT = 8  # so that who asks for many adapters does not keep oth
 
 
 class Admission:
-    """Of one band. token_bytes: of one token's keys and values, the unit in which adapter loads are charged."""
+    """Admits the waiting requests of one band. token_bytes: the bytes of one token's keys and values, the unit in which
+    adapter loads are charged."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""What the batch band gets of each step: what interactive requests leave of it, and a small share in any case.
+"""Gives the batch band its part of each step: what interactive requests leave, and a small share in any case.
 
 Interactive requests are planned as if there were no batch work. What is left of the step's rows and tokens goes to
 batch work, as far as the step's time allows (`engine.scheduling.step_time`). A sequence of the band that gets no part
@@ -132,7 +132,7 @@ class BatchWork:
             self._give_up(sequence)
 
     def _lacks(self, num_blocks: int) -> bool:
-        """Whether batch work is in the way of so many blocks."""
+        """Tell whether batch work is in the way of so many blocks."""
         blocks = self._blocks
         return num_blocks > blocks.num_free or (num_blocks > blocks.num_idle and not self._max_recent())
 

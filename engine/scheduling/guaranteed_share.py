@@ -1,4 +1,4 @@
-"""What batch work is owed: its guaranteed share of all service, whatever interactive requests ask for. Numbers only.
+"""Counts the service that batch work is owed: a share of all, whatever interactive requests ask for. Numbers only.
 
 While there is batch work, each step adds its share of the service done and takes off what batch work got. What is owed
 is never below zero: service that batch work got while nobody else wanted it is not held against it later.
@@ -26,7 +26,7 @@ class GuaranteedShare:
 
     @property
     def payable(self) -> float:
-        """What the next step should give to batch work, in service units, whatever else it has to do."""
+        """The service units that the next step should give to batch work, whatever else it has to do."""
         return min(self.owed, self._payment)
 
     def count(self, interactive: float, batch: float, *, has_work: bool) -> None:

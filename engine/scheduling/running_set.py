@@ -17,8 +17,10 @@ class AdapterSlots(Protocol):
         """Ready for one more user. Changes nothing."""
 
     def request(self, key: str, *, for_batch: bool = False) -> bool:
-        """As is_resident; if it isn't, it is loading or in line for a slot after this call. for_batch: behind those of
-        interactive requests, and in the place of none that these have used of late."""
+        """Tell whether an adapter is resident. One that isn't is loading, or in line for a slot, after this call.
+
+        for_batch: in line behind those of interactive requests, and in the place of none that these have used of late.
+        """
 
     def acquire(self, key: str, *, for_batch: bool = False) -> int | None:
         """A slot holding this adapter, now in use once more; None while it is not there yet."""
@@ -27,7 +29,7 @@ class AdapterSlots(Protocol):
         """One use of a slot, acquired so, has ended."""
 
     def wants_back(self, slot: int) -> bool:
-        """Whether those of batch work that use this slot have to leave it."""
+        """Tell whether batch work that uses this slot has to leave it."""
 
 
 class RunningSet:

@@ -88,7 +88,7 @@ class Scheduler:
 
     @property
     def is_empty(self) -> bool:
-        """Whether every request has ended."""
+        """Tell whether every request has ended."""
         return not self._interactive.num_alive and not self._batch_band.num_alive
 
     @property
@@ -113,7 +113,7 @@ class Scheduler:
 
     @property
     def num_batch_wanted(self) -> int:
-        """As `protocol.EngineStats`: twice the most that a step computes, what ends in two seconds, and a few."""
+        """The credit of heartbeats: twice the most rows of a step, what ends in two seconds, and a few."""
         num_ending = 2 * self._batch_band.finish_rate.per_s(self._clock())
         wanted = 2 * self._batch.num_rows + int(num_ending) + WANTED_AHEAD
         return min(wanted, self._limits.max_num_seqs + self._limits.max_batch_waiting)
@@ -280,12 +280,12 @@ class Scheduler:
             self._batch.age()
 
     def _num_free_places(self) -> int:
-        """Of a step, those that interactive requests leave. Who has its last token pending leaves its place."""
+        """Return the rows of a step that interactive requests leave. One whose last token is pending leaves its row."""
         num_taken = sum(not sequence.needs_no_step for sequence in self._interactive.running)
         return self._limits.max_num_seqs - num_taken
 
     def _awaits_tokens(self) -> bool:
-        """Whether a next token depends on those that are pending, or somebody would give way to one that may not be.
+        """Tell whether a next token depends on pending ones, or a sequence would give way to one that may not be.
 
         Batch work whose next token so depends sits out beside interactive requests, for which nobody has to wait."""
         interactive = [sequence for sequence in self._interactive.running if not sequence.needs_no_step]
@@ -331,7 +331,7 @@ class Scheduler:
         return True
 
     def _grow(self, sequence: Sequence, num_tokens: int) -> bool:
-        """As `BlockManager.grow`, if need be at the cost of batch work."""
+        """Grow a sequence as `BlockManager.grow` does, if need be at the cost of batch work."""
         if self._batch_band.running:
             self._batch.reclaim(self._blocks.num_missing(sequence, num_tokens))
         return self._blocks.grow(sequence, num_tokens)

@@ -95,7 +95,7 @@ class StepTime:
 
     @property
     def is_known(self) -> bool:
-        """Whether any step was seen."""
+        """Tell whether any step was seen."""
         return self.max_rows > 0
 
     def observe(self, load: StepLoad, seconds: float) -> None:
@@ -155,7 +155,7 @@ class StepRoom:
             self._limit_s = (1 + limits.lengthening) * costs.seconds(load) if step_time.is_known else 0.0
 
     def takes_row(self, num_context_tokens: int) -> bool:
-        """Whether one more sequence may decode."""
+        """Tell whether one more sequence may decode."""
         if self._is_first:
             return True
         costs = self._costs

@@ -27,7 +27,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 FOLDER = Path(__file__).parent
-ROOT = FOLDER.parent
+ROOT = FOLDER.parent.parent
 OF_CUDA = re.compile(r"cuda-|nvidia-|triton==")
 """How the entries of packages begin that PyTorch's CUDA build asks for, and its CPU build does not."""
 

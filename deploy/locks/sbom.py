@@ -1,7 +1,7 @@
 """Writes a bill of materials of the server, in CycloneDX's format: Lorikeet, its locked packages, the scripts of others
 that the dashboard brings, and the demo model's package.
 
-    python -m locks.sbom PATH
+    python -m deploy.locks.sbom PATH
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-from locks.__main__ import FOLDER, ROOT
+from deploy.locks.__main__ import FOLDER, ROOT
 
 VENDORED = ROOT / "admin_ui/vendor/VENDORED.md"
 _ROW = re.compile(r"\| (\S+) \| (\S+) \| (\S+) \| (\S+) \| (\S+) \| ([0-9a-f]{64}) \|")
