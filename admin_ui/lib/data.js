@@ -26,12 +26,12 @@ export function forgetAll() {
 }
 
 /**
- * One object: {data, error, loading, reload}. path null: nothing is asked. While the same path loads with another query,
+ * One object: {data, error, loading, reload}. path null or empty: nothing is asked. While the same path loads with another query,
  * the data of the one before stays; it goes when that fails, unless only the time moved on. every: asks again after so
  * many ms. read(path, query, {signal}): in place of one GET.
  */
 export function useApi(path, query = {}, { every = 0, read = get } = {}) {
-  const isAsked = path !== null && path !== undefined;
+  const isAsked = Boolean(path);
   const url = isAsked ? urlOf(path, query) + (read === get ? "" : `#${read.name}`) : null;
   const about = isAsked ? urlOf(path, { ...query, start_time: null, end_time: null }) : null;
   const [state, setState] = useState(() => ({ path, about, data: url ? kept.get(url) : undefined, error: null, loading: !!url }));

@@ -438,6 +438,8 @@ async def test_a_member_decides_about_their_own_and_a_viewer_only_looks(
     await watched.open("experiments")
     await page.get_by_role("link", name=NAME).click()
     await expect(page.get_by_role("button", name="Pause")).to_be_visible()
+    await expect(page.get_by_role("region", name="What decides")).to_be_visible()
+    await page.wait_for_load_state("networkidle")  # a request that a member may not make would have been refused
     await watched.open(f"experiments/{browser_house.projects['acme']}/exp_none")
     await expect(page.get_by_role("heading", name="There is no experiment with this id")).to_be_visible()
     watched = await visit(VIEWER)
