@@ -43,7 +43,7 @@ _CALIBRATING = asyncio.Semaphore(1)
 _PROJECTS_CALIBRATING: set[str] = set()
 """The projects of which a calibration runs or waits in this gateway: one each, so that none keeps others waiting for
 long."""
-_UNITS = {"unit": "units", "api_key": "API keys as units", "request": "requests as units"}
+_UNITS = {"unit": "units", "api_key": "API keys", "request": "requests"}
 
 
 class PreviewController(Controller):
@@ -63,12 +63,15 @@ class PreviewController(Controller):
             row = None
             if wanted.experiment_id is not None:
                 row = await existing_experiment(conn, project_id, wanted.experiment_id)
-        assignment = size = None
+        assignment = size = why_no_size = None
         if row is not None and wanted.unit is not None:
             assignment = await _assignment(services, row, wanted.unit)
         if wanted.metric is not None and wanted.relative_effect is not None:
-            size = await _size(services, caller, project_id, wanted, row)
-        return wire.ExperimentPreview(assignment, size)
+            try:
+                size = await _size(services, caller, project_id, wanted, row)
+            except _NothingKnown as unknown:
+                why_no_size = str(unknown)
+        return wire.ExperimentPreview(assignment, size, why_no_size)
 
     @post("/calibrate", status_code=200, opt=needs("experiments.write", body=wire.CalibrateExperiment))
     async def calibrate_experiment(
@@ -91,6 +94,10 @@ class PreviewController(Controller):
                 num_runs=wanted.runs,
             )
         return _calibration(wanted, learnt, found)
+
+
+class _NothingKnown(Exception):
+    """The past does not tell the size that an effect needs."""
 
 
 @asynccontextmanager
@@ -142,15 +149,16 @@ async def _split(conn: Connection, row: ExperimentRow, digest: bytes) -> Split:
 async def _size(
     services: AdminServices, caller: Actor, project_id: str, wanted: wire.PreviewExperiment, row: ExperimentRow | None
 ) -> wire.SizeNeeded:
+    """Return the units and days that an effect needs. Raises _NothingKnown: when the past does not tell."""
     assert wanted.metric is not None and wanted.relative_effect is not None
     learnt = await learn(services, caller, project_id, wanted.metric, wanted.past_units, wanted.past_days)
     total = await asyncio.to_thread(sums_of, [each.unit for each in learnt.units])
     if total.n < 2 * MIN_UNITS or (learnt.kind == "ratio" and not total.d):
         what = "feedback" if learnt.is_feedback else "traffic"
-        raise InvalidRequest(f"There is too little {what} of the past to learn from.", param="metric")
+        raise _NothingKnown(f"There is too little {what} of the past to learn from.")
     whole = ratio_of(total) if learnt.kind == "ratio" else mean_of(total)
     if not whole.mean:
-        raise InvalidRequest("The metric's mean is 0, of which no effect is a part.", param="metric")
+        raise _NothingKnown("The metric's mean is 0, of which no effect is a part.")
     defined = row.definition if row is not None else None
     num_arms = wanted.num_arms or (len(defined.arms) if defined else 2)
     alpha = wanted.alpha or (defined.analysis.alpha if defined else DEFAULT_ALPHA)
@@ -177,7 +185,7 @@ async def _size(
         min_days=min_days,
         past_units=learnt.past,
         past_days=num_days,
-        text=_size_text(wanted, learnt, per_arm, num_arms, per_day, days, window_s, min_days),
+        text=_size_text(wanted, learnt, per_arm, num_arms, (per_day, coverage, num_days), days, window_s, min_days),
     )
 
 
@@ -198,21 +206,25 @@ def _size_text(
     learnt: LearntFrom,
     per_arm: int,
     num_arms: int,
-    per_day: float,
+    pace: tuple[float, int, int],
     days: int | None,
     window_s: int,
     min_days: int,
 ) -> str:
+    """Return a size in words. pace: units a day that take part, the coverage, and the days that were learnt from."""
     assert wanted.relative_effect is not None
+    per_day, coverage, num_days = pace
     lasts = "never ends" if days is None else f"takes {days:,} {'day' if days == 1 else 'days'}"
     voting = " with feedback" if learnt.is_feedback else ""
     later = f", and the outcome window of the last one, which is {duration(window_s)}" if window_s else ""
+    part = "" if coverage == NUM_BUCKETS else f", the {100 * coverage / NUM_BUCKETS:.4g}% of all that take part"
     least = f" Nothing is to be decided before {days_declared(min_days)} are over." if min_days else ""
     return (
-        f"At your {per_day:,.0f} units{voting} a day, an experiment that finds an effect of "
+        f"At your {per_day:,.0f} units{voting} a day{part}, an experiment that finds an effect of "
         f"{percent_text(wanted.relative_effect)} on {wanted.metric} with a probability of {wanted.power:.0%} {lasts}: "
         f"it needs {per_arm:,} units{voting} in each of {num_arms} arms, with intervals that hold at every look{later}."
-        f"{least} Learnt from {len(learnt.units):,} {_UNITS[learnt.past]}{voting} of the past."
+        f"{least} Learnt from {len(learnt.units):,} {_UNITS[learnt.past]}{voting} of the last "
+        f"{'day' if num_days == 1 else f'{num_days} days'}{'' if learnt.past == 'unit' else ', each counted as one unit'}."
     )
 
 
@@ -226,8 +238,8 @@ def _calibration(
         f"{each.days} days find {percent_text(each.relative)} or more" for each in horizons if each.relative is not None
     )
     text = (
-        f"{found.num_runs:,} times {found.num_units:,} {_UNITS[learnt.past]} of your past"
-        f"{', which gave feedback,' if learnt.is_feedback else ''} were split at "
+        f"{found.num_runs:,} times {found.num_units:,} {_UNITS[learnt.past]}{' as units' if learnt.past != 'unit' else ''} "
+        f"of your past{', which gave feedback,' if learnt.is_feedback else ''} were split at "
         f"random, so that no arm did anything. Looked at each day, {percent_text(rate)} of these splits were ever "
         f"called an effect; at most {percent_text(wanted.alpha)} are to be expected. An ordinary test, looked at as "
         f"often, would have called {percent_text(fixed)} one."

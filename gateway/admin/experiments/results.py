@@ -240,6 +240,8 @@ def _results(
             days=look.days,
             min_days=defined.analysis.min_days,
             window_seconds=defined.analysis.outcome_window_seconds,
+            is_stopped=row.stopped_at is not None and row.stopped_at <= look.looked_at,
+            chosen=_chosen(row, look),
         ),
         may_decide=found.may_decide,
         is_srm=found.is_srm,
@@ -252,6 +254,13 @@ def _results(
         shadow=shadow,
         judged=judged_shown(defined, found, scale),
     )
+
+
+def _chosen(row: ExperimentRow, look: LookRow) -> str | None:
+    """Return the name of the arm that had been decided for by the time of a look."""
+    if row.decided_arm is None or row.decided_at is None or row.decided_at > look.looked_at:
+        return None
+    return row.definition.arms[row.decided_arm].name
 
 
 def _health(row: ExperimentRow, found: Health, names: Mapping[str, str]) -> wire.ExperimentHealth:

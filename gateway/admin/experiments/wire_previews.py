@@ -121,7 +121,9 @@ class ExperimentPreview(msgspec.Struct, frozen=True):
     assignment: Assignment | None
     """The arm of the unit; null where none was named."""
     size: SizeNeeded | None
-    """The units and days needed; null where no metric was named."""
+    """The units and days needed; null where no metric was named, or the past does not tell them."""
+    why_no_size: str | None = None
+    """The reason why the past does not tell the size that was asked for, in words; null otherwise."""
     object: Literal["organization.project.experiment.preview"] = "organization.project.experiment.preview"
 
 

@@ -14,14 +14,19 @@ from gateway.admin.experiments.wire_results import (
     Verdict,
 )
 from gateway.domain.experiments.ages import Trend
+from gateway.domain.experiments.metrics import METRICS
 from gateway.domain.percent import percent_text
 
 DAY_SECONDS = 86_400
 
 
-def amount(value: float) -> str:
-    """Return a number to four digits."""
-    return f"{value:,.4g}" if abs(value) < 1e4 else f"{value:,.0f}"
+def difference(metric: str, value: float) -> str:
+    """Return a difference of a metric's values to four digits, with its sign and unit; metrics of feedback have none."""
+    name = metric.split(".")[0]
+    if name in METRICS and name.endswith("_rate"):
+        return f"{100 * value:+,.4g} percentage points"
+    number = f"{value:+,.4g}" if abs(value) < 1e4 else f"{value:+,.0f}"
+    return f"{number} {name.rsplit('_', 1)[1]}" if name in METRICS else number
 
 
 def change(part: float) -> str:
@@ -34,38 +39,39 @@ def comparison_text(
 ) -> str:
     """Say what is known of a metric in one arm beside the control."""
     if interval.low is None or interval.high is None:
-        return f"{metric} in {arm}: nothing is known yet beside {control}."
+        return f"{metric} in {arm}, compared with {control}: nothing is known yet."
     if relative is not None and relative.low is not None and relative.high is not None:
         between = f"{change(relative.low)} and {change(relative.high)}"
     else:
-        between = f"{amount(interval.low)} and {amount(interval.high)}"
+        between = f"{difference(metric, interval.low)} and {difference(metric, interval.high)}"
     proven = {
         "better": f"{arm} is better: that is proven",
         "worse": f"{arm} is worse: that is proven",
         "different": f"{arm} is different: that is proven",
         "unclear": "no difference is proven yet",
     }[verdict]
-    return f"{metric} in {arm} is between {between} beside {control}; {proven}."
+    return f"{metric} in {arm}, compared with {control}: between {between}; {proven}."
 
 
 def judged_text(metric: str, arm: str, control: str, interval: Bounds) -> str:
     """Say what is known of people's votes in one arm beside the control, with the help of a judge."""
     if interval.low is None or interval.high is None:
-        return f"{metric} in {arm}, with the help of a judge: nothing is known yet beside {control}."
+        return f"{metric} in {arm}, with the help of a judge, compared with {control}: nothing is known yet."
     return (
-        f"{metric} in {arm}, by people and with the help of a judge, is between {amount(interval.low)} and "
-        f"{amount(interval.high)} above that of {control}. That holds if people vote about units drawn at random."
+        f"{metric} in {arm}, by people and with the help of a judge, compared with {control}: between "
+        f"{difference(metric, interval.low)} and {difference(metric, interval.high)}. That holds if people vote about "
+        "units drawn at random."
     )
 
 
-def quantile_text(metric: str, arm: str, control: str, difference: Bounds, verdict: Verdict) -> str:
-    """Say what is known of a quantile in one arm beside the control."""
-    if difference.low is None or difference.high is None:
-        return f"{metric} in {arm}: nothing is known yet beside {control}."
+def quantile_text(metric: str, arm: str, control: str, found: Bounds, verdict: Verdict) -> str:
+    """Say what is known of a quantile in one arm beside the control. found: the differences that are not excluded."""
+    if found.low is None or found.high is None:
+        return f"{metric} in {arm}, compared with {control}: nothing is known yet."
     proven = {"better": "that is better", "worse": "that is worse"}.get(verdict, "no difference is proven yet")
     return (
-        f"{metric} in {arm} is between {amount(difference.low)} and {amount(difference.high)} ms above that of "
-        f"{control}; {proven}."
+        f"{metric} in {arm}, compared with {control}: between {difference(metric, found.low)} and "
+        f"{difference(metric, found.high)}; {proven}."
     )
 
 
@@ -107,15 +113,17 @@ def conclusion(
     days: int,
     min_days: int,
     window_seconds: int,
+    is_stopped: bool = False,
+    chosen: str | None = None,
 ) -> str:
-    """Say what may be concluded from a look, and what not yet."""
+    """Say what may be concluded from a look, and what not yet. chosen: the arm that was decided for before the look."""
     if is_srm:
         return (
             "Units are not split as declared, so nothing here is to be believed. Find out why before anything else: "
             "one arm may lose requests before they are counted."
         )
     if not units:
-        return "No unit has taken part yet."
+        return "No unit has taken part yet." if chosen is None else f"No unit took part. {chosen} was chosen."
     said = []
     shown: list[ComparisonResult | QuantileResult] = [*comparisons, *quantiles]
     primary = [each for each in shown if each.role == "primary"]
@@ -127,10 +135,18 @@ def conclusion(
             f"{duration(window_seconds)} is over."
         )
     said += [each.text for each in primary if not _is_unknown(each)]
-    if days < min_days:
-        said.append(f"Do not decide yet: {days} of {days_declared(min_days)} are over.")
+    if chosen is not None:
+        said.append(f"{chosen} was chosen.")
+    elif days < min_days:
+        said.append(
+            f"It was stopped after {days} of {days_declared(min_days)}: what shows may be of some weekdays alone."
+            if is_stopped
+            else f"Do not decide yet: {days} of {days_declared(min_days)} are over."
+        )
     elif any(each.verdict in ("better", "worse") for each in primary):
         said.append("It may be decided. Read the interval, and not the point: at a stop the point is too large.")
+    elif is_stopped:
+        said.append("No more units come, and the question stays open.")
     else:
         said.append("More units make the intervals narrower; stopping now leaves the question open.")
     return " ".join(said)

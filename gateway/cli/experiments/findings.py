@@ -256,6 +256,8 @@ def _preview(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
         said.append(f"the unit gets {found['assignment']['arm']} ({found['assignment']['reason']})")
     if found["size"]:
         said.append(found["size"]["text"])
+    elif found["why_no_size"]:
+        said.append(found["why_no_size"])
     return print_result(arguments, found, "\n".join(said))
 
 

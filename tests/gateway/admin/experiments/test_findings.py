@@ -252,7 +252,8 @@ async def past_traffic(lab: Lab, *, days: int = 10, per_day: int = 40) -> None:
 
 async def test_a_preview_says_how_long_an_experiment_takes(lab: Lab) -> None:
     body = {"metric": "completion_tokens", "relative_effect": 0.05}
-    assert await lab.refusal(f"{lab.path}/preview", body) == (400, "metric")
+    nothing = (await lab.client.post(f"{lab.path}/preview", json=body)).json()
+    assert (nothing["size"], nothing["why_no_size"]) == (None, "There is too little traffic of the past to learn from.")
     await past_traffic(lab)
     size = (await lab.client.post(f"{lab.path}/preview", json=body)).json()["size"]
     assert (size["past_units"], size["units"]) == ("request", 2 * size["units_per_arm"])
@@ -263,6 +264,8 @@ async def test_a_preview_says_how_long_an_experiment_takes(lab: Lab) -> None:
     assert abs(half["units_per_arm"] / size["units_per_arm"] - 4) < 0.05
     narrow = (await lab.client.post(f"{lab.path}/preview", json=body | {"coverage": 1000})).json()["size"]
     assert abs(narrow["units_per_day"] / size["units_per_day"] - 0.1) < 1e-9
+    assert "units a day, the 10% of all that take part, an experiment" in narrow["text"]
+    assert "the 100%" not in size["text"] and "requests of the last 10 days, each counted as one unit." in size["text"]
     times = (await lab.client.post(f"{lab.path}/preview", json=body | {"metric": "ttft_ms"})).json()["size"]
     assert abs(times["mean"] - 22) < 0.1, "in milliseconds"
     made = await lab.make(coverage=1000)
@@ -365,8 +368,9 @@ async def test_a_preview_of_a_feedback_metric_learns_from_earlier_votes(lab: Lab
     assert await lab.refusal(f"{lab.path}/preview", body) == (400, "metric"), "there is no such metric yet"
     for own in (stars, stars | {"name": "likes", "kind": "mean"}):
         assert (await lab.client.post(f"{lab.project}/feedback_metrics", json=own)).status_code == 200
-    reply = await lab.client.post(f"{lab.path}/preview", json=body)
-    assert reply.json()["error"]["message"] == "There is too little feedback of the past to learn from."
+    unknown = (await lab.client.post(f"{lab.path}/preview", json=body)).json()
+    assert unknown["size"] is None, "a right question, to which the past has no answer"
+    assert unknown["why_no_size"] == "There is too little feedback of the past to learn from."
     _, rows = await started(lab)
     async with lab.database.acquire() as conn:
         at = NOW - datetime.timedelta(days=3)

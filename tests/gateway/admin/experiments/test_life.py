@@ -30,6 +30,8 @@ async def test_an_experiment_is_made_started_paused_stopped_decided_and_archived
     assert (stopped["state"], stopped["possible"]) == ("stopped", ["decide"])
     decided = await lab.do(made, "decide", arm="warm")
     assert (decided["state"], decided["decided_arm"]) == ("decided", "warm")
+    found = (await lab.client.get(f"{lab.path}/{made['id']}/results")).json()
+    assert found["conclusion"] == "No unit took part. warm was chosen."
     alias = (await lab.aliases())["support-bot"]
     assert (alias["target_kind"], alias["adapter"], alias["version"]) == ("version", "support", 2)
     assert (alias["has_treatment"], alias["experiment"]) == (True, None)
@@ -47,7 +49,7 @@ async def test_what_is_not_for_a_state_is_a_conflict_that_says_what_is(lab: Lab)
     await lab.do(made, "start")
     reply = await lab.client.post(f"{path}/start", json={})
     assert (reply.status_code, reply.json()["error"]["param"]) == (409, "state")
-    assert "Possible now: pause, stop." in reply.json()["error"]["message"]
+    assert "Possible now: pause, stop, change." in reply.json()["error"]["message"]
     assert await lab.refusal(path, method="DELETE") == (409, "state")
 
 
