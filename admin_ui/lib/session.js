@@ -9,6 +9,8 @@ export const session$ = new Store({ state: "loading", who: null });
 
 export async function readSession() {
   try {
+    const { has_cookie: mayBeIn } = await api.get("/admin/v1/login");
+    if (!mayBeIn) return void signedOut();
     signedIn(await api.get("/admin/v1/session"));
   } catch (error) {
     if (error.status === 401 || error.status === 403) signedOut();

@@ -45,7 +45,7 @@ from gateway.admin.organization.admin_keys import AdminKeyController
 from gateway.admin.organization.audit_logs import AuditLogController
 from gateway.admin.organization.key_states import KeyStateController
 from gateway.admin.organization.keys import KeyController, find_key
-from gateway.admin.organization.logins import LoginController, UserLoginController, log_in
+from gateway.admin.organization.logins import LoginController, UserLoginController, has_login, log_in
 from gateway.admin.organization.members import MemberController
 from gateway.admin.organization.organization import OrganizationController
 from gateway.admin.organization.projects import ProjectController
@@ -166,7 +166,7 @@ def admin_routers(services: AdminServices) -> list[Router]:
     return [
         check_routes(Router(PATH, route_handlers=_HANDLERS, **guarded)),
         check_routes(Router(LOGIN_PATH, route_handlers=[LoginController], **guarded)),
-        Router(LOGIN_PATH, route_handlers=[log_in], dependencies=dependencies, **common),
+        Router(LOGIN_PATH, route_handlers=[has_login, log_in], dependencies=dependencies, **common),
     ]
 
 

@@ -36,9 +36,6 @@ BEGIN = """async path => {
 }"""
 FAILED_LOAD = re.compile(r"Failed to load resource: the server responded with a status of (\d+)")
 
-WHO_AM_I = re.compile(r"401 GET /admin/v1/session")
-"""How the sign-in page learns that nobody is signed in."""
-
 
 class Watched:
     """A page, and what went wrong in it. expected: patterns of "STATUS METHOD PATH", or of the console's
@@ -49,7 +46,7 @@ class Watched:
         self.url = url
         self.takes_pictures = takes_pictures
         self.loads = loads
-        self.expected = [WHO_AM_I]
+        self.expected: list[re.Pattern[str]] = []
         self._wrong: list[str] = []
         self._handlers: dict[str, Callable[[Any], None]] = {
             "console": self._on_console,

@@ -18,7 +18,7 @@ PUBLIC = {
     *("GET /health", "GET /health/live", "GET /health/ready"),
     *("GET /openapi.json", "GET /docs", "GET /docs/style.css"),
     *("GET /", "GET /admin", "GET /admin/{path}"),
-    "POST /admin/v1/login",
+    *("GET /admin/v1/login", "POST /admin/v1/login"),
 }
 NUM_TEXTS, NUM_TEXTS_FULL = 100, 5000
 

@@ -224,7 +224,7 @@ def _size_text(
         f"{percent_text(wanted.relative_effect)} on {wanted.metric} with a probability of {wanted.power:.0%} {lasts}: "
         f"it needs {per_arm:,} units{voting} in each of {num_arms} arms, with intervals that hold at every look{later}."
         f"{least} Learnt from {len(learnt.units):,} {_UNITS[learnt.past]}{voting} of the last "
-        f"{'day' if num_days == 1 else f'{num_days} days'}{'' if learnt.past == 'unit' else ', each counted as one unit'}."
+        f"{'day' if num_days == 1 else f'{num_days} days'}{', each counted as one unit' * (learnt.past != 'unit')}."
     )
 
 
@@ -238,7 +238,7 @@ def _calibration(
         f"{each.days} days find {percent_text(each.relative)} or more" for each in horizons if each.relative is not None
     )
     text = (
-        f"{found.num_runs:,} times {found.num_units:,} {_UNITS[learnt.past]}{' as units' if learnt.past != 'unit' else ''} "
+        f"{found.num_runs:,} times {found.num_units:,} {_UNITS[learnt.past]}{' as units' * (learnt.past != 'unit')} "
         f"of your past{', which gave feedback,' if learnt.is_feedback else ''} were split at "
         f"random, so that no arm did anything. Looked at each day, {percent_text(rate)} of these splits were ever "
         f"called an effect; at most {percent_text(wanted.alpha)} are to be expected. An ordinary test, looked at as "

@@ -21,7 +21,7 @@ DAY_SECONDS = 86_400
 
 
 def difference(metric: str, value: float) -> str:
-    """Return a difference of a metric's values to four digits, with its sign and unit; metrics of feedback have none."""
+    """Return a difference of a metric's values to four digits, with its sign and its unit, which feedback has not."""
     name = metric.split(".")[0]
     if name in METRICS and name.endswith("_rate"):
         return f"{100 * value:+,.4g} percentage points"

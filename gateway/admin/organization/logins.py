@@ -86,6 +86,14 @@ class CurrentLogin(msgspec.Struct, frozen=True):
     object: Literal["admin.login"] = "admin.login"
 
 
+class KnownLogin(msgspec.Struct, frozen=True):
+    """Whether a request comes with the cookie of a login."""
+
+    has_cookie: bool
+    """True if the request has the cookie. The login may have ended: `session` tells that."""
+    object: Literal["admin.login.known"] = "admin.login.known"
+
+
 class MemberProject(msgspec.Struct, frozen=True):
     """A project in which the user has a role, and what the role allows."""
 
@@ -181,6 +189,12 @@ async def log_in(request: Request[Any, Any, Any], services: Services) -> Respons
         _cookie(call, device_cookie_name(call), new.device_token, int(DEVICE_LIFETIME.total_seconds())),
     ]
     return Response(body, cookies=cookies)
+
+
+@get("/login", opt=shape())
+async def has_login(request: Request[Any, Any, Any]) -> KnownLogin:
+    """Tell whether the browser has a login's cookie, which scripts cannot read: without one nobody is logged in."""
+    return KnownLogin(login_token(request) is not None)
 
 
 class LoginController(Controller):

@@ -89,6 +89,14 @@ async def test_a_session_says_what_its_person_may_do_and_where(server: AdminServ
     assert member["projects"] == [{"id": project, "name": "acme", "role": "viewer", "permissions": permissions}]
 
 
+async def test_a_browser_without_a_cookie_learns_so_without_a_refusal(server: AdminServer, ann: str) -> None:
+    token = (await log_in(server)).cookies["lorikeet_login"]
+    for cookies, has_cookie in (({}, False), ({"lorikeet_login": token}, True), ({"lorikeet_login": "ended"}, True)):
+        async with httpx.AsyncClient(cookies=cookies, timeout=PATIENCE_S) as client:
+            reply = await client.get(f"{server.url}/admin/v1/login")
+        assert (reply.status_code, reply.json()["has_cookie"]) == (200, has_cookie)
+
+
 async def test_the_token_is_stored_hashed(server: AdminServer, ann: str, database: Database) -> None:
     token = (await log_in(server)).cookies["lorikeet_login"]
     async with database.acquire() as conn:
