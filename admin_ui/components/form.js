@@ -12,11 +12,15 @@ const lastPartOf = (param, values) => param.split(/[.[]/).find((part) => part in
 /** Whether a field shows a value, or a part of it: "arms.0.name" is of "arms". */
 const isOf = (field, name) => field === name || !!field?.startsWith(`${name}.`);
 
-/** Puts the focus on the first field with an error, once it is drawn. */
-const toFirstWrong = (form) => setTimeout(() => form?.querySelector?.("[aria-invalid=true]")?.focus());
+/** Opens what hides a field with an error, and puts the focus on the first one, once they are drawn. */
+const toFirstWrong = (form) => setTimeout(() => {
+  const wrong = [...(form?.querySelectorAll?.("[aria-invalid=true]") ?? [])];
+  for (const field of wrong) field.closest("details")?.setAttribute("open", "");
+  wrong[0]?.focus();
+});
 
 /**
- * State of a form: {values, set, errors, error, busy, submit, bind}. send(values): async, does it; what it throws as
+ * State of a form: {values, set, fill, errors, error, busy, submit, bind}; fill(values) replaces all of them. send(values): async, does it; what it throws as
  * ApiError with a param is shown at that field, others above the buttons. check(values): what is wrong before anything is
  * sent, {field: "a sentence"} of all that are; undefined is right. bind(name): props of a field. fieldFor(param, values):
  * the field of an ApiError's param, such as "arms.0.name" of the value "arms"; undefined where none is.
@@ -31,6 +35,10 @@ export function useForm(initial, send, check = () => ({}), fieldFor = lastPartOf
   const set = (name, value) => {
     setValues((was) => ({ ...was, [name]: value }));
     setProblem((was) => (isOf(fieldOf(was), name) ? null : was));
+  };
+  const fill = (values) => {
+    setValues(values);
+    setProblem(null);
   };
   const submit = async (event) => {
     event?.preventDefault();
@@ -55,7 +63,7 @@ export function useForm(initial, send, check = () => ({}), fieldFor = lastPartOf
   const isField = field !== undefined;
   const errors = { ...(isField && { [field]: problem.message }), ...(tried && complaints(values)) };
   const bind = (name) => ({ name, value: values[name], onValue: (value) => set(name, value), error: errors[name] });
-  return { values, set, errors, error: isField ? null : problem, busy, submit, bind, reset: () => setValues(initial) };
+  return { values, set, errors, error: isField ? null : problem, busy, submit, bind, fill, reset: () => fill(initial) };
 }
 
 /** A form with its button. form: of useForm. what: completes "Could not …". */

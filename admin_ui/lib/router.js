@@ -29,10 +29,22 @@ export function useQuery(name, fallback = "") {
   return [value, (next) => setQuery({ [name]: next === fallback ? null : next })];
 }
 
-/** Go to a path of the dashboard (with or without query). replace: without an entry in the history. */
+/** What is asked before the reader goes to another path: ask(go) returns true where it will call go later, if at all. */
+let guard = null;
+
+/** Returns what takes the guard away again. */
+export function setGuard(ask) {
+  guard = ask;
+  return () => {
+    if (guard === ask) guard = null;
+  };
+}
+
+/** Go to a path of the dashboard (with or without query). replace: without an entry in the history, and without a question. */
 export function navigate(href, { replace = false } = {}) {
   const url = withSticky(new URL(href, window.location.href));
   const before = window.location.pathname;
+  if (!replace && before !== url.pathname && guard?.(() => navigate(href))) return;
   window.history[replace ? "replaceState" : "pushState"]({}, "", url);
   location$.set(read());
   if (before !== url.pathname) {

@@ -27,12 +27,22 @@ _REASON = "INSERT INTO experiment_reasons VALUES ($1, (now() AT TIME ZONE 'UTC')
 
 
 def make_experiment(
-    client: httpx.Client, project_id: str, *, name: str, arms: tuple[str, str], analysis: dict[str, Any] | None = None
+    client: httpx.Client,
+    project_id: str,
+    *,
+    name: str,
+    arms: tuple[str, str],
+    analysis: dict[str, Any] | None = None,
+    layer: str = "default",
 ) -> str:
-    """Start an experiment over HTTP that is judged by cost and stops itself at errors; return its id."""
+    """Start an experiment over HTTP that is judged by cost and stops itself at errors; return its id. layer: is made,
+    unless it is the default one."""
+    if layer != "default":
+        client.post(f"/projects/{project_id}/experiment_layers", json={"name": layer}).raise_for_status()
     definition = {
         "name": name,
         "model": name,
+        "layer": layer,
         "unit": {"from": "user"},
         "arms": [
             {"name": each, "weight": 1, "target": {"model": model}}

@@ -6,7 +6,8 @@ import re
 from typing import Any
 
 import httpx
-from playwright.async_api import Page, expect
+import pytest
+from playwright.async_api import Dialog, Page, expect
 
 from gateway.db.pool import Database
 from tests.browser.acts import confirm, dialog, row, told
@@ -54,6 +55,9 @@ async def ask(house: BrowserHouse, project: str, model: str, units: int) -> set[
     return arms
 
 
+SETTINGS = " with temperature 0.2, the system prompt “Be warm.”, whatever a request gives"
+
+
 async def act(page: Page, name: str) -> None:
     """Choose one of the experiment's further actions."""
     await page.get_by_role("button", name="More actions").click()
@@ -80,8 +84,15 @@ async def test_an_experiment_lives_from_its_form_to_its_decision(visit: Visit, b
     plan = page.get_by_role("note").filter(has_text="What will happen")
     await expect(plan).to_contain_text("requests for “verse” get one of the arms (control, 50 %: tiny:poet; treatment")
     await expect(plan.locator(".plan-size")).to_contain_text("days")
+    await expect(plan.locator(".plan-size")).to_contain_text("each counted as one unit")
+    control = page.get_by_role("group", name="Control")
+    await control.get_by_text("Its own settings").click()
+    await control.get_by_label("Temperature").fill("0.2")
+    await control.get_by_label("System prompt").fill("Be warm.")
+    await control.get_by_label("They count for").select_option("replace")
+    await expect(plan).to_contain_text(f"control, 50 %: tiny:poet{SETTINGS}; treatment")
     await expect(plan.locator(".plan-size")).to_contain_text("before 7 whole days since the start are over")
-    await expect(plan).to_contain_text("A unit's outcomes count for 7 days and are in the results afterwards")
+    await expect(plan).to_contain_text("The first results come 7 days after the first unit's first request")
     await expect(plan.locator(".plan-shadow")).to_have_count(0)
     await page.get_by_role("button", name="Save as a draft").click()
     await told(page, "The draft verse is saved")
@@ -106,9 +117,10 @@ async def test_an_experiment_lives_from_its_form_to_its_decision(visit: Visit, b
     asked = dialog(page, "Start verse?")
     await expect(asked).to_contain_text("From now on requests for verse are answered by one of these")
     await expect(asked.get_by_role("listitem")).to_have_text(
-        ["control, 50 %: tiny:poet", "treatment, 50 %: tiny:sql-writer"]
+        [f"control, 50 %: tiny:poet{SETTINGS}", "treatment, 50 %: tiny:sql-writer"]
     )
     await expect(asked).to_contain_text(copies)
+    await expect(asked).to_contain_text("The first results come 7 days after the first unit's first request")
     assert await watched.violations() == []
     await watched.screenshot("light/experiment-start")
     await confirm(page, "Start verse?", "Start")
@@ -141,6 +153,12 @@ async def test_an_experiment_lives_from_its_form_to_its_decision(visit: Visit, b
     await expect(form.locator(".field-error")).to_contain_text("At most two digits after the point")
     await form.get_by_label("treatment, part of the new units").fill("1")
     await expect(form).to_contain_text("gets 75 % of the new units")
+    await form.get_by_label("control, part of the new units").fill("0")
+    await form.get_by_role("button", name="Change").click()
+    zero = form.locator(".field", has_text="At least two arms need a part above 0")
+    await expect(zero).to_contain_text("control, part of the new units")
+    await form.get_by_label("control, part of the new units").fill("3")
+    await expect(zero).to_have_count(0)
     await expect(form).to_contain_text("The parts add up to 4, not 100: each arm gets its share of that sum")
     await expect(form.get_by_role("note")).to_contain_text("Units that have seen an arm keep it")
     await form.get_by_role("button", name="Change").click()
@@ -160,10 +178,15 @@ async def test_an_experiment_lives_from_its_form_to_its_decision(visit: Visit, b
     asked = dialog(page, "Which arm of verse stays?")
     await expect(asked.get_by_label("Arm")).to_have_value("")
     await expect(asked.get_by_role("button", name="Choose an arm first")).to_be_disabled()
+    await asked.get_by_label("Arm").select_option("control")
+    await expect(asked).to_contain_text(f"get tiny:poet@1{SETTINGS} within two seconds")
     await asked.get_by_label("Arm").select_option("treatment")
     await confirm(page, "Which arm of verse stays?", "Serve treatment to all")
     await expect(lead).to_contain_text("treatment was chosen")
     assert experiment_named(browser_house, "globex", "verse")["decided_arm"] == "treatment"
+    await page.get_by_role("link", name="Results").click()
+    await expect(page.get_by_role("note").filter(has_text="treatment was chosen")).not_to_contain_text("decide")
+    await page.get_by_role("link", name="How to call it").click()
     answers = page.get_by_role("note").filter(has_text="“verse” answers with")
     await expect(answers).to_contain_text("“verse” answers with tiny:sql-writer@1")
     await expect(answers).to_contain_text("replies name no arm")
@@ -182,10 +205,6 @@ async def test_an_experiment_lives_from_its_form_to_its_decision(visit: Visit, b
     await expect(lead).to_contain_text("archived")
 
 
-PREVIEW_REFUSED = "400 POST .*/experiments/preview"
-"""A form that is shown for long asks for what the project's past may not tell."""
-
-
 async def test_each_wrong_field_is_named_at_the_field(visit: Visit, browser_house: BrowserHouse) -> None:
     """What is empty or wrong before anything is sent; what the API refuses at its field as well."""
     hooli = browser_house.projects["hooli"]
@@ -196,10 +215,34 @@ async def test_each_wrong_field_is_named_at_the_field(visit: Visit, browser_hous
     page = watched.page
     sent: list[str] = []
     page.on("request", lambda request: sent.append(request.url) if request.method == "POST" else None)
-    watched.expect(PREVIEW_REFUSED)
     await watched.open(f"experiments/{hooli}/new")
     save = page.get_by_role("button", name="Save as a draft")
     error = page.locator(".field", has=page.locator(".field-error"))
+    plan = page.get_by_role("note").filter(has_text="What will happen")
+    await expect(plan).to_contain_text("How long it takes is not known: There is too little feedback of the past")
+    await page.get_by_label("Name", exact=True).first.fill("f" * 70)
+    await page.get_by_label("Name", exact=True).nth(1).fill("c" * 65)
+    await page.get_by_label("Part of the units that takes part").fill("12.345")
+    await page.get_by_label("Part of the units", exact=True).nth(0).fill("100")
+    await page.get_by_label("Part of the units", exact=True).nth(1).fill("0")
+    await save.click()
+    await expect(error).to_contain_text(
+        [
+            re.compile("Name.*It has 70 characters, and 64 at most", re.DOTALL),
+            re.compile("takes part.*At most two digits", re.DOTALL),
+            re.compile("Name.*It has 65 characters, and 64 at most", re.DOTALL),
+        ]
+    )
+    treatment = page.get_by_role("group", name="Treatment")
+    await expect(treatment.locator(".field", has_text="At least two arms need a part above 0")).to_contain_text(
+        "Part of"
+    )
+    await expect(page.get_by_role("group", name="Control")).not_to_contain_text("At least two arms")
+    await page.get_by_label("Part of the units that takes part").fill("12.35")
+    await expect(plan).to_contain_text("87.65 % of the units take no part and get the control")
+    await page.get_by_label("Name", exact=True).nth(1).fill("control")
+    for place in (0, 1):
+        await page.get_by_label("Part of the units", exact=True).nth(place).fill("50")
     await page.get_by_label("Name", exact=True).first.fill("fields")
     await page.get_by_label("Change worth finding, %").fill("")
     await page.get_by_label("A unit's outcomes count for").fill("")
@@ -238,7 +281,7 @@ async def test_each_wrong_field_is_named_at_the_field(visit: Visit, browser_hous
 
     await page.get_by_label("Model string").fill(BASE)
     await page.get_by_label("Serves").nth(1).select_option(BASE)
-    watched.expect("40[09] POST .*/experiments(/preview)?$")
+    watched.expect("40[09] POST .*/experiments(/preview)?$")  # the metric that the form asks about is gone below
     await save.click()
     await expect(error).to_contain_text([re.compile("Model string.*A base model has the name 'tiny'", re.DOTALL)])
     await expect(page.get_by_label("Model string")).to_be_focused()
@@ -251,12 +294,13 @@ async def test_each_wrong_field_is_named_at_the_field(visit: Visit, browser_hous
     await page.get_by_label("Metric that decides").select_option("cost_nanos")
     await save.click()
     await told(page, "The draft fields is saved")
+    assert experiment_named(browser_house, "hooli", "fields")["coverage"] == 1_235
+    await expect(page.get_by_text("12.35 % of the units", exact=False)).to_be_visible()
 
 
 async def test_parts_are_shares_of_their_sum_and_tiny_ones_are_shown(visit: Visit, browser_house: BrowserHouse) -> None:
     watched = await visit()
     page = watched.page
-    watched.expect(PREVIEW_REFUSED)
     await watched.open(f"experiments/{browser_house.projects['initech']}/new")
     part = page.get_by_label("Part of the units", exact=True)
     control, treatment = page.get_by_role("group", name="Control"), page.get_by_role("group", name="Treatment")
@@ -448,6 +492,194 @@ async def test_a_member_decides_about_their_own_and_a_viewer_only_looks(
     await expect(page.get_by_role("region", name="What decides")).to_be_visible()
     for name in ("Pause", "More actions", "New experiment"):
         await expect(page.get_by_role("button", name=name)).to_have_count(0)
-    watched.expect(PREVIEW_REFUSED)
     await watched.open(f"experiments/{browser_house.projects['acme']}/new")
     await expect(page.get_by_role("heading", name="Your role does not show this")).to_be_visible()
+
+
+async def make_draft(house: BrowserHouse, project: str, name: str) -> str:
+    """Make a draft over HTTP whose arms have the weights 1 and 2; return its path below the project."""
+    path = f"/projects/{house.projects[project]}/experiments"
+    arms = [
+        {"name": each, "weight": weight, "target": {"model": BASE}} for each, weight in (("control", 1), ("other", 2))
+    ]
+    metrics = {"primary": [{"metric": "cost_nanos", "goal": "decrease"}]}
+    definition = {"name": name, "model": name, "unit": {"from": "user"}, "arms": arms, "metrics": metrics}
+    with house.operator() as operator:
+        made = operator.post(path, json=definition)
+        assert made.status_code == 200, made.text
+    return f"{path}/{made.json()['id']}"
+
+
+def change_draft(house: BrowserHouse, path: str, **changes: Any) -> None:
+    with house.operator() as operator:
+        operator.post(path, json=changes).raise_for_status()
+
+
+@pytest.mark.parametrize("hears", [True, False])
+async def test_two_people_change_one_draft_and_neither_change_is_lost(
+    visit: Visit, browser_house: BrowserHouse, hears: bool
+) -> None:
+    """hears: whether the form learns of the other change before it is sent, or from the refusal."""
+    name = f"shared-{hears}".lower()
+    path = await make_draft(browser_house, "umbrella", name)
+    watched = await visit()
+    page = watched.page
+    await watched.open(f"experiments/{path.split('/')[2]}/{path.rsplit('/', 1)[1]}/edit")
+    conflict = page.get_by_role("alert").filter(has_text="Somebody else changed this draft")
+    save = page.get_by_role("button", name="Save the draft")
+    if not hears:
+        await page.get_by_role("button", name="Live").click()
+        await expect(page.get_by_role("button", name="Paused")).to_be_visible()
+    await page.get_by_label("Part of the units that takes part").fill("40")
+    await page.get_by_label("Days before anything is decided").fill("3")
+    other = {"analysis": {"min_days": 14, "outcome_window_seconds": 86_400, "tightest_at": 700, "alpha": 0.05}}
+    change_draft(browser_house, path, **other)
+    if not hears:
+        watched.expect("409 POST .*/experiments/")
+        await save.click()
+    await expect(conflict).to_contain_text("Version 2 was saved while you filled in version 1")
+    await expect(page.get_by_label("Days before anything is decided")).to_have_value("3")
+    await save.click()
+    load = conflict.get_by_role("button", name="Load it and keep what I typed")
+    await expect(load).to_be_focused()
+    assert experiment_named(browser_house, "umbrella", name)["version"] == 2, "nothing was saved over the other change"
+    assert await watched.violations() == []
+    await load.click()
+    await expect(conflict).to_have_count(0)
+    loaded = page.get_by_role("note").filter(has_text="Version 2 is loaded, with what you typed")
+    await expect(loaded).to_contain_text("Both changed the days before a decision")
+    await expect(page.get_by_label("Part of the units that takes part")).to_have_value("40")
+    await expect(page.get_by_label("A unit's outcomes count for")).to_have_value("1")
+    await save.click()
+    await told(page, f"{name} is changed")
+    saved = experiment_named(browser_house, "umbrella", name)
+    assert (saved["version"], saved["coverage"], saved["analysis"]["min_days"]) == (3, 4_000, 3)
+    assert (saved["analysis"]["outcome_window_seconds"], saved["analysis"]["tightest_at"]) == (86_400, 700)
+    assert [arm["share"] for arm in saved["arms"]] == [1 / 3, 2 / 3], "weights without whole percents stay as they were"
+
+
+async def test_what_was_typed_outlives_a_reload_and_leaving_asks_first(
+    visit: Visit, browser_house: BrowserHouse
+) -> None:
+    path = await make_draft(browser_house, "initech", "unsent")
+    project, id = path.split("/")[2], path.rsplit("/", 1)[1]
+    watched = await visit()
+    page = watched.page
+    await watched.open(f"experiments/{project}/{id}")
+    await page.get_by_role("link", name="Change it").click()
+    coverage = page.get_by_label("Part of the units that takes part")
+    await coverage.fill("60")
+    await page.get_by_role("link", name="Tenants", exact=True).first.click()
+    await expect(dialog(page, "Leave without saving?")).to_contain_text("there again when you come back")
+    await page.keyboard.press("Escape")
+    await page.evaluate("history.back()")
+    await expect(dialog(page, "Leave without saving?")).to_be_visible()
+    await dialog(page, "Leave without saving?").get_by_role("button", name="Cancel").click()
+    await expect(coverage).to_have_value("60")
+    asked: list[str] = []
+
+    async def answer(question: Dialog) -> None:
+        asked.append(question.type)
+        await question.accept()
+
+    page.on("dialog", answer)
+    await page.reload()
+    await watched.settled()
+    assert asked == ["beforeunload"], "closing the tab asks as well"
+    await expect(coverage).to_have_value("60")
+    await expect(page.get_by_role("note").filter(has_text="What you typed here is back")).to_be_visible()
+    await page.get_by_role("link", name="Tenants", exact=True).first.click()
+    await confirm(page, "Leave without saving?", "Leave")
+    await expect(page.get_by_role("heading", level=1, name="Tenants")).to_be_visible()
+    await watched.turn_to(f"experiments/{project}/{id}/edit")
+    await expect(coverage).to_have_value("60")
+    await page.get_by_role("button", name="Start over").click()
+    await expect(coverage).to_have_value("100")
+    await page.get_by_role("button", name="Cancel").click()
+    await expect(page.get_by_role("heading", level=1, name="unsent")).to_be_visible()
+    assert await page.evaluate("sessionStorage.getItem('lorikeet.experiment-forms')") is None
+
+
+async def test_just_after_the_start_the_metric_that_decides_is_there_and_waits(
+    visit: Visit, browser_house: BrowserHouse
+) -> None:
+    umbrella = browser_house.projects["umbrella"]
+    arms, analysis = (BASE, f"{BASE}:clinic-notes"), {"outcome_window_seconds": 300, "min_days": 0}
+    with browser_house.operator() as client:
+        id = make_experiment(client, umbrella, name="begun", arms=arms, analysis=analysis, layer="begun")
+    watched = await visit()
+    page = watched.page
+    await watched.open(f"experiments/{umbrella}/{id}")
+    nothing = page.locator(".notice", has_text="No unit has taken part yet")
+    await expect(nothing).to_have_class(re.compile(r"\binfo\b"))
+    await page.get_by_role("link", name="Health").click()
+    await expect(nothing).to_have_class(re.compile(r"\binfo\b"))
+    await expect(page.get_by_text("It works as declared", exact=True)).to_have_count(0)
+    async with await Database.connect(browser_house.dsn) as database, database.transaction() as conn:
+        await write_errors(conn, id, control=1, treatment=1, of=30)
+    await page.get_by_role("link", name="Results").click()
+    await ask(browser_house, "umbrella", "begun", 1)
+    decides = page.get_by_role("region", name="What decides").first
+    await expect(decides.get_by_role("row", name="Cost")).to_contain_text("The first unit's window of 5 minutes ends")
+    await expect(page.get_by_label("Metric over time")).to_have_value("cost_nanos")
+    await expect(page.get_by_text("No interval yet. The first unit's window of 5 minutes ends")).to_be_visible()
+
+
+async def test_the_picture_ends_with_what_the_table_says(visit: Visit, browser_house: BrowserHouse) -> None:
+    """Also while the days behind it were read earlier than the table."""
+    umbrella = browser_house.projects["umbrella"]
+    arms, analysis = (BASE, f"{BASE}:clinic-notes"), {"outcome_window_seconds": 300, "tightest_at": 100}
+    with browser_house.operator() as client:
+        id = make_experiment(client, umbrella, name="agrees", arms=arms, analysis=analysis, layer="agrees")
+    watched = await visit()
+    page = watched.page
+    await watched.open(f"experiments/{umbrella}/{id}")
+    await expect(page.get_by_role("note").filter(has_text="No unit has taken part yet")).to_be_visible()
+    async with await Database.connect(browser_house.dsn) as database, database.transaction() as conn:
+        await write_first_minutes(conn, id, minutes=20, window_s=300, of=60)
+    watched.expect("net::ERR_FAILED")
+    await page.route("**/timeline*", lambda route: route.abort())
+    await ask(browser_house, "umbrella", "agrees", 1)
+    await expect(page.get_by_role("region", name="What decides").first).to_contain_text(
+        "treatment is better, which is proven"
+    )
+    await expect(
+        page.get_by_role("img", name=re.compile("Cost: difference from control: last treatment −"))
+    ).to_be_visible()
+    await page.unroute("**/timeline*")
+
+
+async def test_an_axis_of_seconds_to_hours_has_no_label_twice(visit: Visit, browser_house: BrowserHouse) -> None:
+    watched = await visit()
+    await watched.open("account")
+    labels = await watched.page.evaluate("""async () => {
+        const { timeLabels, INSTANTS } = await import("/admin/components/charts/chart_options.js");
+        const start = 1_790_000_040;
+        const places = [0, 1, 2, 3];
+        return INSTANTS.filter((step) => step <= 3600).map(
+            (step) => timeLabels(null, places.map((place) => start + place * step), 0, 0, step));
+    }""")
+    for each in labels:
+        assert len(set(each)) == 4, each
+
+
+async def test_a_change_of_what_somebody_changed_meanwhile_is_refused(
+    visit: Visit, browser_house: BrowserHouse
+) -> None:
+    initech = browser_house.projects["initech"]
+    with browser_house.operator() as client:
+        id = make_experiment(client, initech, name="weighed", arms=(BASE, f"{BASE}:tps-reports"), layer="weighed")
+    path = f"/projects/{initech}/experiments/{id}"
+    watched = await visit()
+    page = watched.page
+    await watched.open(f"experiments/{initech}/{id}/setup")
+    await page.get_by_role("button", name="Change weights").click()
+    form = dialog(page, "Change weights")
+    arms = experiment_named(browser_house, "initech", "weighed")["arms"]
+    moved = [{"name": arm["name"], "weight": place + 1, "target": arm["target"]} for place, arm in enumerate(arms)]
+    change_draft(browser_house, path, arms=moved)
+    await expect(page.get_by_text("Version 2, as the API")).to_be_visible()
+    watched.expect("409 POST .*/experiments/")
+    await form.get_by_role("button", name="Change").click()
+    await expect(form.get_by_role("alert")).to_contain_text("Somebody else changed the experiment while this was open")
+    assert experiment_named(browser_house, "initech", "weighed")["version"] == 2

@@ -3,6 +3,7 @@
 import uPlot from "../../vendor/uPlot.esm.js";
 
 const clock = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit", hourCycle: "h23" });
+const toTheSecond = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit", second: "2-digit", hourCycle: "h23" });
 const date = new Intl.DateTimeFormat(undefined, { day: "numeric", month: "short" });
 
 /** Of the widest label of the time axis, whose last one stands on the right edge. */
@@ -13,6 +14,9 @@ const WHOLE = Array.from({ length: 16 }, (_, zeros) => [1, 2, 2.5, 5].map((step)
 
 /** Steps between the labels of places that are no instants, such as days since something. */
 const PLACES = [1, 2, 5, 7, 14, 28, 56, 91, 182, 364];
+
+/** Seconds between the labels of a time axis; more than a day by whole days. */
+export const INSTANTS = [...[1, 2, 5, 10, 15, 30], ...[1, 2, 5, 10, 15, 30].map((minutes) => 60 * minutes), ...[1, 2, 3, 4, 6, 8, 12].map((hours) => 3600 * hours), ...PLACES.map((days) => 86_400 * days)];
 
 /** What the time axis shows: the span, with room for half a bar; around a single time one step. */
 function axisOf([from, till], room, step) {
@@ -26,14 +30,14 @@ export function stacked(columns) {
   return columns.map((values) => values.map((value, place) => (below[place] += value ?? 0)));
 }
 
-function timeLabels(plot, splits, _axis, _space, step) {
+export function timeLabels(plot, splits, _axis, _space, step) {
   let day = null;
   return splits.map((at) => {
     const when = new Date(at * 1000);
     if (step >= 86400) return date.format(when);
     const isNewDay = day !== null && when.getDate() !== day;
     day = when.getDate();
-    return isNewDay ? date.format(when) : clock.format(when);
+    return isNewDay ? date.format(when) : (step < 60 ? toTheSecond : clock).format(when);
   });
 }
 
@@ -72,7 +76,7 @@ export function options({ width, height, kind, shown, isWhole, zoom, when, step,
       y: { range: isBand ? bounds : (_, min, max) => [0, max > 0 ? max * 1.1 : 1] },
     },
     axes: [
-      { ...axis, grid: { show: false }, values: when ? (_, splits) => splits.map(when) : timeLabels, ...(when && { incrs: PLACES.map((each) => each * step) }), space: 64, size: 28 },
+      { ...axis, grid: { show: false }, values: when ? (_, splits) => splits.map(when) : timeLabels, incrs: when ? PLACES.map((each) => each * step) : INSTANTS, space: 64, size: 28 },
       { ...axis, grid: { stroke: ink.line, width: 1 }, values: (_, splits) => splits.map(shown), ...(isWhole && { incrs: WHOLE }), space: 36, size: widest },
     ],
     series: [{}, ...(isBand ? drawn.flatMap((each) => [edge, edge, each]) : drawn)],

@@ -1,6 +1,7 @@
 // What is wrong with what was typed, as a sentence for its field; undefined where it is right.
 
-const MODEL_NAME = /^[a-z0-9][a-z0-9._-]{0,63}$/;
+const MODEL_NAME = /^[a-z0-9][a-z0-9._-]*$/;
+const MAX_NAME_CHARS = 64;
 const NUMBER = /^[-+]?(\d+\.?\d*|\.\d+)$/;
 const EMAIL = /^[^\s@<>"`\\]+@[^\s@<>"`\\]+$/;
 
@@ -8,8 +9,11 @@ export const given = (text, sentence) => (String(text).trim() ? undefined : sent
 
 export const named = (text) => given(text, "Give it a name.");
 
+/** A text of at most so many characters: what is typed beyond them is not cut off in silence. */
+export const notLonger = (text, most) => ([...text.trim()].length > most ? `It has ${[...text.trim()].length} characters, and ${most} at most.` : undefined);
+
 /** What an adapter or an alias may be called. */
-export const modelName = (text) => named(text) ?? (MODEL_NAME.test(text) ? undefined
+export const modelName = (text) => named(text) ?? notLonger(text, MAX_NAME_CHARS) ?? (MODEL_NAME.test(text) ? undefined
   : "The name begins with a letter or digit and goes on with lower-case letters, digits, dots, dashes and underlines, at most 64, such as support-bot.");
 
 export const address = (text) => given(text, "Give an e-mail address.") ?? (EMAIL.test(text.trim()) ? undefined : "That is no e-mail address, such as ann@example.com.");

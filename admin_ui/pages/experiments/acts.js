@@ -11,7 +11,7 @@ import { html, useState } from "../../lib/html.js";
 import { pathOf } from "../../lib/projects_api.js";
 import { navigate } from "../../lib/router.js";
 import { experimentPath } from "./paths.js";
-import { coverageShown, daysDeclared, metricTitle, servedBy, shadowInWords, sharesOf, sourceInWords, windowInWords } from "./words.js";
+import { coverageShown, daysDeclared, firstResults, metricTitle, servedBy, settingsInWords, shadowInWords, sharesOf, sourceInWords, windowInWords } from "./words.js";
 
 const act = (projectId, id, verb, body) => async () => {
   await post(experimentPath(projectId, id, `/${verb}`), body);
@@ -30,10 +30,10 @@ export function Start({ projectId, experiment, onClose }) {
   const shares = sharesOf(arms);
   return html`<${Confirm} title=${`Start ${name}?`} verb="Start" danger=${false} onClose=${onClose} act=${done}>
     <p>From now on requests for <code>${model}</code> are answered by one of these, and each unit always by the same:</p>
-    <ul class="plain">${arms.map((arm, place) => html`<li key=${arm.name}><b>${arm.name}</b>, ${percent(shares[place])}: <code>${arm.target.model}</code></li>`)}</ul>
+    <ul class="plain">${arms.map((arm, place) => html`<li key=${arm.name}><b>${arm.name}</b>, ${percent(shares[place])}: <${Target} target=${arm.target} /></li>`)}</ul>
     <p>A unit is ${sourceInWords(unit.from)}. Requests without one get ${arms[0].name}${coverage < 10_000 ? `, and so do those of the ${coverageShown(10_000 - coverage)} of the units that take no part` : ""}.</p>
-    ${shadow && html`<p>${shadowInWords({ name: shadow.name, model: shadow.target.model, share: shadow.share / 10_000 })}</p>`}
-    <p>The arms stay on the versions of this moment, and those stay loaded. Name, unit, arms and the metrics that decide cannot change any more. First results come ${windowInWords(analysis)} after the first units.</p>
+    ${shadow && html`<p>${shadowInWords(shadow)}</p>`}
+    <p>The arms stay on the versions of this moment, and those stay loaded. Name, unit, arms and the metrics that decide cannot change any more. ${firstResults(analysis)}</p>
   <//>`;
 }
 
@@ -59,11 +59,12 @@ export function Decide({ projectId, experiment: { id, name, model, arms, analysi
     <${TooEarly} look=${look} analysis=${analysis} />
     ${look && html`<p>${look.conclusion}</p>`}
     <${Select} label="Arm" value=${arm} onValue=${choose} options=${[["", "Choose"], ...arms.map((each, place) => [each.name, `${each.name}${place === 0 ? ", the control" : ""}: ${servedBy(each)}`])]} />
-    ${chosen && html`<p>All requests for <code>${model}</code> get <code>${servedBy(chosen)}</code>${hasSettings(chosen) ? " with the arm's settings" : ""} within two seconds. Programs change nothing: the name becomes an alias, which you can move later.</p>`}
+    ${chosen && html`<p>All requests for <code>${model}</code> get <${Target} target=${{ ...chosen.target, model: servedBy(chosen) }} /> within two seconds. Programs change nothing: the name becomes an alias, which you can move later.</p>`}
   <//>`;
 }
 
-const hasSettings = ({ target: { defaults } }) => Object.values(defaults ?? {}).some((value) => value !== null);
+/** A model string, and what the arm sets beside it. */
+const Target = ({ target }) => html`<code>${target.model}</code>${settingsInWords(target) && ` with ${settingsInWords(target)}`}`;
 
 function TooEarly({ look, analysis }) {
   if (!look || look.may_decide) return null;

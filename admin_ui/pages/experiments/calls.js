@@ -8,9 +8,9 @@ import { ApiError, post } from "../../lib/api.js";
 import { useAll } from "../../lib/data.js";
 import { html, useState } from "../../lib/html.js";
 import { pathOf } from "../../lib/projects_api.js";
-import { given } from "../../lib/rules/checks.js";
+import { given, notLonger } from "../../lib/rules/checks.js";
 import { to } from "../../lib/router.js";
-import { isBuiltIn, isOpen, labelsOf, reasonInWords, servedBy, sourceInWords } from "./words.js";
+import { MAX_UNIT_CHARS, isBuiltIn, isOpen, labelsOf, reasonInWords, servedBy, sourceInWords } from "./words.js";
 
 const UNIT = "ann-4711";
 
@@ -83,10 +83,10 @@ function WhichArm({ projectId, experiment }) {
     const { assignment } = await post(pathOf(projectId, "/experiments/preview"), { experiment_id: experiment.id, unit: unit.trim() });
     if (!assignment) throw new ApiError({ status: 400, param: "unit", message: "The gateway does not say." });
     setFound({ unit: unit.trim(), ...assignment });
-  }, ({ unit }) => ({ unit: given(unit, "Give the unit as requests name it.") }));
+  }, ({ unit }) => ({ unit: given(unit, "Give the unit as requests name it.") ?? notLonger(unit, MAX_UNIT_CHARS) }));
   return html`<${Section} title="Which arm does somebody get?" hint="Nothing is stored, and it counts as no exposure." card>
     <${Form} form=${form} verb="Tell" what="tell the arm">
-      <${TextField} ...${form.bind("unit")} label="Unit" hint="As requests name it." autocomplete="off" spellcheck="false" maxlength="512" />
+      <${TextField} ...${form.bind("unit")} label="Unit" hint="As requests name it." autocomplete="off" spellcheck="false" />
     <//>
     ${found && html`<${Notice} title=${`“${found.unit}” gets ${found.arm}`}>${found.reason === "split" ? "It is analysed." : `It is not analysed: its requests ${reasonInWords(found.reason)}.`}<//>`}
   <//>`;

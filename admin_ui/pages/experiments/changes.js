@@ -4,24 +4,28 @@ import { Dialog } from "../../components/dialog.js";
 import { Notice } from "../../components/feedback.js";
 import { Form, Select, TextField, useForm } from "../../components/form.js";
 import { toast } from "../../components/toast.js";
-import { post } from "../../lib/api.js";
+import { ApiError, post } from "../../lib/api.js";
 import { invalidate, useAll } from "../../lib/data.js";
 import { percent } from "../../lib/format/format.js";
 import { html } from "../../lib/html.js";
 import { pathOf } from "../../lib/projects_api.js";
 import { number } from "../../lib/rules/checks.js";
 import { experimentPath } from "./paths.js";
-import { wrongPart } from "./form/values.js";
+import { TOO_FEW, tooFew, weightOf, wrongPart } from "./form/values.js";
 import { BUILT_IN_METRICS, coverageShown, goalOf, isError, metricTitle, partsInWords, sharesOf } from "./words.js";
 
 const PARTS_OF_A_PERCENT = 100;
 
-/** A part that was typed, as the API takes it. */
-const weightOf = (part) => Math.round(Number(part) * PARTS_OF_A_PERCENT);
-
+/** experiment: as the dialog showed it first, not as it is by now: a change of what somebody else changed meanwhile is refused. */
 async function change(projectId, { id, version }, body) {
-  await post(experimentPath(projectId, id), { version, ...body });
-  invalidate(pathOf(projectId, "/experiments"));
+  try {
+    await post(experimentPath(projectId, id), { version, ...body });
+  } catch (error) {
+    if (error.param !== "version") throw error;
+    throw new ApiError({ ...error, param: null, message: "Somebody else changed the experiment while this was open. Close it, look at what is there now, and change that." });
+  } finally {
+    invalidate(pathOf(projectId, "/experiments"));
+  }
 }
 
 /** All arms as a change has to name them. */
@@ -30,10 +34,10 @@ const armsOf = ({ arms }) => arms.map(({ name, weight, ended, target }) => ({ na
 export function SetCoverage({ projectId, experiment, onClose }) {
   const { name, coverage } = experiment;
   const form = useForm({ coverage: "100" }, async (values) => {
-    await change(projectId, experiment, { coverage: Math.round(Number(values.coverage) * PARTS_OF_A_PERCENT) });
+    await change(projectId, experiment, { coverage: weightOf(values.coverage) });
     onClose();
-    toast(`${name} covers ${percent(Number(values.coverage) / 100)} of the units`);
-  }, ({ coverage: wanted }) => ({ coverage: wanted.trim() ? number(wanted, { min: coverage / PARTS_OF_A_PERCENT, max: 100 }) : "Give a part of the units." }));
+    toast(`${name} covers ${coverageShown(weightOf(values.coverage))} of the units`);
+  }, ({ coverage: wanted }) => ({ coverage: wrongPart(wanted, { min: coverage / PARTS_OF_A_PERCENT }) }));
   return html`<${Dialog} title="Cover more units" onClose=${onClose}>
     <${Form} form=${form} verb="Cover them" what="cover more units" onCancel=${onClose}>
       <${TextField} ...${form.bind("coverage")} label="Part of the units that takes part, %" hint=${`${coverageShown(coverage)} now. It never shrinks: a unit that has an arm keeps it.`} inputmode="decimal" autocomplete="off" autofocus />
@@ -53,7 +57,8 @@ export function SetWeights({ projectId, experiment, onClose }) {
     toast(`The weights of ${name} change`);
   }, (values) => {
     const wrong = Object.fromEntries(open.map((arm) => [arm.name, wrongPart(values[arm.name])]));
-    if (open.filter((arm) => Number(values[arm.name]) > 0).length < 2) wrong[open[0].name] ??= "At least two arms need a part above 0.";
+    const without = tooFew(open.map(({ name }) => values[name]));
+    if (without !== undefined) wrong[open[without].name] ??= TOO_FEW;
     return wrong;
   }, (param) => arms[param.match(/^arms\[(\d+)\]/)?.[1] ?? 0].name);
   const isRead = open.every((arm) => !wrongPart(form.values[arm.name]));
@@ -71,10 +76,10 @@ export function SetWeights({ projectId, experiment, onClose }) {
 export function SetShadowShare({ projectId, experiment, onClose }) {
   const { shadow: { name, target, share } } = experiment;
   const form = useForm({ share: String(share / PARTS_OF_A_PERCENT) }, async (values) => {
-    await change(projectId, experiment, { shadow: { name, target, share: Math.round(Number(values.share) * PARTS_OF_A_PERCENT) } });
+    await change(projectId, experiment, { shadow: { name, target, share: weightOf(values.share) } });
     onClose();
-    toast(`${name} gets copies of ${percent(Number(values.share) / 100)} of the requests`);
-  }, ({ share: wanted }) => ({ share: wanted.trim() ? number(wanted, { min: 0, max: 100 }) : "Give a part of the requests." }));
+    toast(`${name} gets copies of ${coverageShown(weightOf(values.share))} of the requests`);
+  }, ({ share: wanted }) => ({ share: wrongPart(wanted) }));
   return html`<${Dialog} title="Change the shadow's share" onClose=${onClose}>
     <${Form} form=${form} verb="Change" what="change the share" onCancel=${onClose}>
       <${TextField} ...${form.bind("share")} label="Part of the requests that are copied, %" inputmode="decimal" autocomplete="off" autofocus />

@@ -25,26 +25,30 @@ import { SetUp } from "./set_up.js";
 import { hasResults, isOpen, spanInWords, stateInWords } from "./words.js";
 
 const EVERY_MS = 10_000;
-const ACTS = { start: Start, pause: Pause, stop: Stop, decide: Decide, archive: Archive, remove: DeleteDraft, coverage: SetCoverage, weights: SetWeights, shadow: SetShadowShare, end: EndArm, guardrail: AddGuardrail };
+const ACTS = { start: Start, pause: Pause, stop: Stop, decide: Decide, archive: Archive, remove: DeleteDraft };
+/** These change what they show, and so go by the experiment as it was when they were opened. */
+const CHANGES = { coverage: SetCoverage, weights: SetWeights, shadow: SetShadowShare, end: EndArm, guardrail: AddGuardrail };
 
 export default function Experiment({ params: { project, experiment: id } }) {
   const experiment = useApi(experimentPath(project, id), {}, { every: EVERY_MS });
   const isStarted = !!experiment.data && hasResults(experiment.data);
   const results = useApi(isStarted ? experimentPath(project, id, "/results") : null, {}, { every: EVERY_MS });
   useWhileTraffic(useCallback(results.reload, [results.reload]));
-  const [asking, ask] = useState(null);
+  const [asking, setAsking] = useState({});
   const crumbs = [["Experiments", `/admin/experiments?project=${encodeURIComponent(project)}`]];
   const { data } = experiment;
   if (experiment.error?.isMissing) {
     return html`<${Page} title="Experiment" crumbs=${crumbs}><${Empty} icon="experiments" title="There is no experiment with this id" action=${html`<${Button} href=${crumbs[0][1]}>All experiments<//>`}>It may have been deleted while it was a draft, or it is another tenant's.<//><//>`;
   }
-  const Asked = ACTS[asking];
+  const ask = (what) => setAsking({ what, since: data });
+  const Asked = ACTS[asking.what] ?? CHANGES[asking.what];
+  const asked = asking.what in CHANGES ? asking.since : data;
   return html`<${Page} title=${data?.name ?? "Experiment"} crumbs=${crumbs} lead=${data && html`<${Lead} experiment=${data} look=${results.data} />`}
     tabs=${html`<${Views} projectId=${project} id=${id} />`} actions=${data && can("experiments.write", project) && html`<${Actions} projectId=${project} experiment=${data} ask=${ask} />`}>
     <${Loaded} from=${experiment} what="load the experiment">
       ${(shown) => html`<${Why} experiment=${shown} /><${View} projectId=${project} experiment=${shown} results=${results} ask=${ask} />`}
     <//>
-    ${Asked && data && html`<${Asked} projectId=${project} experiment=${data} look=${results.data} onClose=${() => ask(null)} />`}
+    ${Asked && data && html`<${Asked} projectId=${project} experiment=${asked} look=${results.data} onClose=${() => setAsking({})} />`}
   <//>`;
 }
 

@@ -14,12 +14,13 @@ import { plural } from "../../lib/format/format.js";
 import { html, useState } from "../../lib/html.js";
 import { pathOf } from "../../lib/projects_api.js";
 import { useProjectId } from "../../lib/projects.js";
-import { modelName, number } from "../../lib/rules/checks.js";
+import { modelName, notLonger, number } from "../../lib/rules/checks.js";
 import { can } from "../../lib/session.js";
 import { feedbackLine } from "./calls.js";
 import { ChooseTenant, ExperimentTabs } from "./tabs.js";
 import { isBuiltIn, labelsOf } from "./words.js";
 
+const MAX_DESCRIPTION_CHARS = 500;
 const TYPES = [["boolean", "yes or no, such as a thumb"], ["number", "a number, such as stars"], ["label", "one of some words"]];
 const GOALS = [["increase", "more is better"], ["decrease", "less is better"]];
 const KINDS = [["mean", "a unit: what its votes sum up to"], ["ratio", "a vote: the mean of all votes"]];
@@ -66,7 +67,8 @@ function NewMetric({ projectId, onClose }) {
     invalidate(pathOf(projectId, "/feedback_metrics"));
     onClose();
     toast(`${name.trim()} can be voted on`);
-  }, ({ name, type, least, most, labels }) => ({
+  }, ({ name, type, least, most, labels, description }) => ({
+    description: notLonger(description, MAX_DESCRIPTION_CHARS),
     name: modelName(name) ?? (isBuiltIn(name) ? "A built-in metric has this name." : name.includes(".") ? "Without a dot." : undefined),
     ...(type === "number" && { least: number(least, {}), most: number(most, {}) ?? (least.trim() && most.trim() && Number(most) <= Number(least) ? "It is more than the least." : undefined) }),
     ...(type === "label" && { labels: wrongLabels(labels) }),
@@ -74,13 +76,13 @@ function NewMetric({ projectId, onClose }) {
   const { type } = form.values;
   return html`<${Dialog} title="New metric of feedback" onClose=${onClose}>
     <${Form} form=${form} verb="Create metric" what="create the metric" onCancel=${onClose}>
-      <${TextField} ...${form.bind("name")} label="Name" hint="What votes call it, such as thumbs_up." autocomplete="off" spellcheck="false" maxlength="64" autofocus />
+      <${TextField} ...${form.bind("name")} label="Name" hint="What votes call it, such as thumbs_up." autocomplete="off" spellcheck="false" autofocus />
       <${Select} ...${form.bind("type")} label="A vote is" options=${TYPES} />
       ${type === "number" && html`<div class="grid-2"><${TextField} ...${form.bind("least")} label="Least" optional inputmode="decimal" autocomplete="off" /><${TextField} ...${form.bind("most")} label="Most" optional inputmode="decimal" autocomplete="off" /></div>`}
       ${type === "label" && html`<${TextArea} ...${form.bind("labels")} label="Labels" rows=${3} hint="One LABEL=NUMBER in a line, such as solved=1." spellcheck="false" />`}
       <${Select} ...${form.bind("goal")} label="Better" options=${GOALS} />
       <${Select} ...${form.bind("kind")} label="Its value is of" options=${KINDS} hint="Of a unit is the honest one where some vote far more than others." />
-      <${TextField} ...${form.bind("description")} label="Description" optional maxlength="500" autocomplete="off" />
+      <${TextField} ...${form.bind("description")} label="Description" optional autocomplete="off" />
       <${Notice}>It cannot be changed later, so that a number means the same from the first vote to the last.<//>
     <//>
   <//>`;

@@ -29,13 +29,13 @@ export function Health({ projectId, experiment }) {
   useWhileTraffic(useCallback(() => (health.reload(), exposures.reload()), [health.reload, exposures.reload]));
   return html`<${Loaded} from=${health} what="load the experiment's health">
     ${(found) => html`
-      <${Problems} found=${found} />
+      <${Problems} found=${found} experiment=${experiment} />
       <${Stats}>
-        <${Stat} title="Units analysed" value=${count(found.analysed_units)} hint=${found.is_srm ? "not split as declared" : "split as declared"} tone=${found.is_srm ? "bad" : undefined} />
+        <${Stat} title="Units analysed" value=${count(found.analysed_units)} hint=${found.is_srm ? "not split as declared" : found.analysed_units ? "split as declared" : "none so far"} tone=${found.is_srm ? "bad" : undefined} />
         <${Stat} title="Got the whole treatment" value=${percent(complied(found))} hint="of the arms beside the control" />
         <${Stat} title="Gave feedback" value=${percent(found.answer_rate)} hint="of the units" />
         <${Stat} title="Not analysed" value=${count(total(found.not_analysed))} hint="requests" />
-        <${Stat} title="Sums are behind by" value=${found.lag_seconds < LAG_S ? "nothing" : seconds(found.lag_seconds)} hint=${found.num_waiting ? `${plural(found.num_waiting, "event")} ${found.num_waiting === 1 ? "waits" : "wait"}` : "all is counted"} tone=${found.lag_seconds < LAG_S ? undefined : "warn"} />
+        <${Stat} title="Counted until" value=${found.lag_seconds < LAG_S ? "now" : `${seconds(found.lag_seconds)} ago`} hint=${found.num_waiting ? `${plural(found.num_waiting, "event")} ${found.num_waiting === 1 ? "waits" : "wait"}` : "all is counted"} tone=${found.lag_seconds < LAG_S ? undefined : "warn"} />
       <//>
       <${Split} found=${found} />
       <${ByDay} days=${exposures.data?.data} experiment=${experiment} />
@@ -52,7 +52,8 @@ function complied({ arms }) {
   return units ? treated.reduce((sum, each) => sum + each.units * each.compliance, 0) / units : null;
 }
 
-function Problems({ found: { status, problems } }) {
+function Problems({ found: { status, problems, analysed_units: units }, experiment: { model } }) {
+  if (problems.length === 0 && units === 0) return html`<${Notice} title="No unit has taken part yet">Whether it works as declared shows once requests for “${model}” say whose they are.<//>`;
   if (problems.length === 0) return html`<${Notice} tone="good" title="It works as declared">Units are split as they should be, and what they do is counted.<//>`;
   return html`<${Notice} tone=${TONES[status]} title=${status === "broken" ? "The results are not to be believed" : "Something deserves a look"}>
     <span class="plan">${problems.map((text) => html`<span key=${text}>${text}</span>`)}</span>

@@ -18,7 +18,7 @@ import { useShortcut } from "../../lib/rules/keys.js";
 import { can } from "../../lib/session.js";
 import { experimentPath } from "./paths.js";
 import { ChooseTenant, ExperimentTabs } from "./tabs.js";
-import { hasResults, isOpen, isProven, stateInWords } from "./words.js";
+import { hasResults, isOpen, isProven, percentsSpaced, stateInWords } from "./words.js";
 
 const EVERY_MS = 10_000;
 const MAX_LOOKS = 20;
@@ -66,17 +66,17 @@ const units = ({ look }) => look?.arms.reduce((sum, arm) => sum + arm.units, 0);
 function verdict({ state, look, why, decided_arm: decided }) {
   if (decided) return `${decided} was chosen`;
   if (state === "paused" && why) return `Paused itself: ${why.text}`;
-  return look?.conclusion ?? stateInWords(state);
+  return look ? percentsSpaced(look.conclusion) : stateInWords(state);
 }
 
 function List({ projectId, list, create }) {
   const columns = [
     { key: "name", title: "Experiment", render: ({ name, model }) => html`<span>${name}${model !== name && html`<br /><small class="faint">asked for as ${model}</small>`}</span>` },
     { key: "state", title: "State", render: ({ state }) => html`<${Badge} dot title=${stateInWords(state)}>${state}<//>` },
-    { key: "arms", title: "Arms", sort: false, value: ({ arms }) => arms.map(({ name }) => name).join(", "), render: ({ arms }) => arms.map(({ name, ended }) => html`<${Badge} key=${name} tone=${ended ? "" : "info"} title=${ended ? "ended" : undefined}>${name}<//> `) },
+    { key: "arms", title: "Arms", sort: false, value: ({ arms }) => arms.map(({ name }) => name).join(", "), render: ({ arms }) => html`<span>${arms.map(({ name, ended }) => html`<${Badge} key=${name} tone=${ended ? "" : "info"} title=${ended ? "ended" : undefined}>${name}<//> `)}</span>` },
     { key: "units", title: "Units", format: "count", value: units, render: (row) => html`<${Num} value=${units(row)} />` },
     { key: "days", title: "Days", format: "count", value: ({ days, state }) => (state === "draft" ? null : days), },
-    { key: "verdict", title: "What may be said", value: verdict, sort: false, class: "name-cell" },
+    { key: "verdict", title: "What may be said", value: verdict, sort: false, class: "name-cell text-cell" },
   ];
   return html`<${Table} label="Experiments" columns=${columns} rows=${list.data} error=${list.error} reload=${list.reload} what="load the experiments"
     href=${({ id }) => to("experiments", projectId, id)} empty=${html`<${None} projectId=${projectId} create=${create} />`} />`;

@@ -3,13 +3,13 @@
 import { Section } from "../../components/page.js";
 import { Table } from "../../components/table.js";
 import { html } from "../../lib/html.js";
-import { metricTitle, shownDifference } from "./words.js";
+import { metricTitle, shownDifference, spanShown } from "./words.js";
 
-const HINT = "People voted about some units, a judge about many. The judge's bias is taken out where both voted, if people vote about units drawn at random. Differences are in the metric's own unit. They decide nothing.";
+const HINT = "People voted about some units, a judge about many. The judge's bias is taken out where both voted, if people vote about units drawn at random. Differences are in the metric's own unit, those of percentages in points. They decide nothing.";
 
 export function Judged({ look, experiment, own, currency }) {
   if (look.judged.length === 0) return null;
-  const span = (metric, { low, high }) => (low === null || high === null ? "not bounded yet" : `${shownDifference(metric, low, currency, own)} to ${shownDifference(metric, high, currency, own)}`);
+  const span = (metric, { low, high }) => (low === null || high === null ? "not bounded yet" : spanShown(shownDifference(metric, low, currency, own), shownDifference(metric, high, currency, own)));
   const difference = (metric, value, interval) => html`<span class="difference"><b class="num">${shownDifference(metric, value, currency, own)}</b>${interval && html`<small class="num faint">${span(metric, interval)}</small>`}</span>`;
   const columns = [
     { key: "metric", title: "Metric", value: ({ metric }) => metricTitle(metric) },

@@ -11,23 +11,22 @@ import { useApi } from "../../lib/data.js";
 import { coloursOf } from "../../lib/colours.js";
 import { change, plural } from "../../lib/format/format.js";
 import { html } from "../../lib/html.js";
-import { now } from "../../lib/format/time.js";
 import { useQuery } from "../../lib/router.js";
 import { useMonthlyCost } from "../../lib/projects_api.js";
-import { absoluteOf, relativeOf, rowsOf } from "./look.js";
+import { absoluteOf, metricsOf, relativeOf, rowsOf } from "./look.js";
 import { experimentPath } from "./paths.js";
 import { ByAge } from "./ages.js";
 import { Judged } from "./judged.js";
 import { Segments } from "./segments.js";
 import { IsControl } from "./tabs.js";
-import { Difference, WORD } from "./verdicts.js";
-import { metricOf, metricTitle, servedBy, shownDifference, shownValue, windowInWords } from "./words.js";
+import { Difference, WORD, concludedOf } from "./verdicts.js";
+import { isProven, metricOf, metricTitle, percentsSpaced, servedBy, shownDifference, shownValue, windowInWords } from "./words.js";
 
 const DAY_S = 86_400;
 const EVERY_MS = 60_000;
 const ROLES = [
-  ["primary", "What decides", "Declared before the start. Intervals hold whenever you look, and however often."],
-  ["guardrail", "Guardrails", "What must not become worse. Each is judged on its own, at 1 % false alarms."],
+  ["primary", "What decides", "Declared before the start. Differences are from the control, each above the interval of those that are not excluded. Intervals hold whenever you look, and however often."],
+  ["guardrail", "Guardrails", "What must not become worse. Each is judged on its own, and not at the experiment's level: a guardrail that nothing harms raises a false alarm in at most 1 % of experiments, however often it is looked at."],
   ["secondary", "Only watched", "Of those that are marked as different, few are false; they decide nothing."],
 ];
 
@@ -37,7 +36,7 @@ export function Results({ projectId, experiment, results, own }) {
   const shared = { projectId, experiment, own, currency };
   return html`<${Loaded} from=${results} what="load the results">
     ${(look) => html`
-      <${Verdict} look=${look} />
+      <${Verdict} look=${look} experiment=${experiment} />
       ${look.comparisons.length + look.quantiles.length === 0
         ? html`<${NotYet} experiment=${experiment} />`
         : html`<${OverTime} ...${shared} look=${look} days=${timeline.data?.data} /><${ByAge} ...${shared} look=${look} />`}
@@ -49,9 +48,12 @@ export function Results({ projectId, experiment, results, own }) {
   <//>`;
 }
 
-function Verdict({ look: { is_srm: isSrm, may_decide: may, conclusion } }) {
+function Verdict({ look, experiment: { decided_arm: decided } }) {
+  const { is_srm: isSrm, may_decide: may, conclusion } = look;
   if (isSrm) return html`<${Notice} tone="bad" title="Units are not split as declared">Nothing here is to be believed until that is mended: something keeps units of one arm from being counted. Health shows where.<//>`;
-  return html`<${Notice} tone=${may ? "good" : "info"} title=${may ? "What may be concluded" : "What may be concluded so far"}>${conclusion} Intervals hold although you look now, and again later.<//>`;
+  const isKnown = may && [...look.comparisons, ...look.quantiles].some(isProven);
+  const isOver = decided !== null || isKnown;
+  return html`<${Notice} tone=${isKnown ? "good" : "info"} title=${isOver ? "What may be concluded" : "What may be concluded so far"}>${percentsSpaced(conclusion)}${decided === null && isKnown ? " Intervals hold although you look now, and again later." : ""}<//>`;
 }
 
 function ArmUnits({ look, experiment }) {
@@ -94,11 +96,12 @@ function NotYet({ experiment: { analysis } }) {
 }
 
 /** The effect of each arm as looks at the end of each day had it, as a part of the control's value where it is told from 0. */
-function OverTime({ look, days, experiment, own, currency }) {
-  const metrics = [...new Set([...look.comparisons, ...look.quantiles].map(({ metric }) => metric))];
+function OverTime({ look, days: before, experiment, own, currency }) {
+  const metrics = metricsOf(experiment.metrics);
   const [asked, ask] = useQuery("metric", "");
   const metric = metrics.includes(asked) ? asked : metrics[0];
-  if (days === undefined) return null;
+  if (before === undefined) return null;
+  const days = withLook(before, look);
   const arms = experiment.arms.slice(1).map(({ name }) => name);
   const colours = coloursOf(arms);
   const found = days.map(({ comparisons, quantiles }) => [...comparisons, ...quantiles].filter((each) => each.metric === metric));
@@ -109,18 +112,32 @@ function OverTime({ look, days, experiment, own, currency }) {
     key: arm, label: arm, color: colours[place],
     values: at(arm, "value"), lows: at(arm, "low"), highs: at(arm, "high"),
   }));
-  const times = days.map(({ day }) => Math.min(now(), Date.parse(`${day}T00:00:00Z`) / 1000 + DAY_S));
+  const times = days.map(({ day }) => Math.min(look.looked_at, Date.parse(`${day}T00:00:00Z`) / 1000 + DAY_S));
   const shown = isRelative ? change : (value) => shownDifference(metric, value, currency, own);
+  const waits = concludedOf({ verdict: "waits" }, waitingOf(experiment));
   const options = metrics.map((name) => [name, metricTitle(name)]);
   return html`<div class="over-time">
     ${metrics.length > 1 && html`<${Select} label="Metric over time" value=${metric} options=${options} onValue=${(name) => ask(name)} />`}
     <${Chart} title=${`${metricTitle(metric)}: difference from ${experiment.arms[0].name}`} hint="The line is what was measured by the end of each day in UTC, today by now, the band all differences that are not excluded: one that leaves 0 outside is proven."
-      times=${times} span=${[experiment.started_at, times.at(-1)]} series=${series} kind="band" shown=${shown} zoom=${false} height=${240} note="No interval yet: too few units have ended their windows" />
+      times=${times} span=${[experiment.started_at, times.at(-1)]} series=${series} kind="band" shown=${shown} zoom=${false} height=${240} note=${`No interval yet. ${waits}`} />
   </div>`;
 }
 
+/**
+ * Days with the look that the tables below show in the place of the last one, which is the same sums read at another moment: the
+ * picture and the tables never say different things.
+ */
+function withLook(days, look) {
+  const day = days.at(-1)?.day ?? new Date(1000 * look.looked_at).toISOString().slice(0, 10);
+  return [...days.slice(0, -1), { day, comparisons: look.comparisons, quantiles: look.quantiles }];
+}
+
+/** What rows wait for: a unit's window, of which the first cannot end before that of a unit that came at the start. */
+const waitingOf = ({ started_at: startedAt, analysis }) => ({ firstAt: startedAt + analysis.outcome_window_seconds, windowText: windowInWords(analysis) });
+
 function OfRole({ look, experiment, own, currency, role, title, hint }) {
-  const rows = rowsOf(look, role);
+  const rows = rowsOf(look, role, experiment);
+  const waiting = waitingOf(experiment);
   if (rows.length === 0) return null;
   const value = (metric, estimate) => (estimate === undefined ? html`<span class="faint">–</span>` : html`<span class="num">${shownValue(metric, estimate, currency, own)}</span>`);
   const columns = [
@@ -130,7 +147,7 @@ function OfRole({ look, experiment, own, currency, role, title, hint }) {
     { key: "treatment", title: experiment.arms.length < 3 ? experiment.arms[1].name : "With the arm", align: "end", sort: false, render: ({ metric, treatment }) => value(metric, treatment) },
     { key: "difference", title: "Difference", align: "end", sort: false, csv: false, render: (row) => html`<${Difference} row=${row} own=${own} currency=${currency} />` },
     { key: "verdict", title: "", sort: false, class: "shrink", render: ({ verdict }) => html`<${Badge} dot tone=${WORD[verdict][1]}>${WORD[verdict][0]}<//>` },
-    { key: "text", title: "What may be concluded", sort: false, class: "name-cell", render: ({ text, action }) => html`<span>${text}${action && html` <small class="faint">Harm ${action === "pause" ? "pauses the experiment" : "raises an alert"}.</small>`}</span>` },
+    { key: "text", title: "What may be concluded", sort: false, class: "name-cell text-cell", value: (row) => concludedOf(row, waiting) },
   ];
   return html`<${Section} title=${title} hint=${hint}>
     <${Table} name=${role} label=${title} columns=${columns} rows=${rows} rowKey=${({ metric, arm }) => `${metric} ${arm}`} filter=${false} />

@@ -12,7 +12,7 @@ import { html } from "../../lib/html.js";
 import { to } from "../../lib/router.js";
 import { can } from "../../lib/session.js";
 import { IsControl } from "./tabs.js";
-import { coverageShown, daysDeclared, isOpen, metricTitle, servedBy, sourceInWords, windowInWords } from "./words.js";
+import { coverageShown, daysDeclared, isOpen, metricTitle, servedBy, settingsInWords, sourceInWords, windowInWords } from "./words.js";
 
 export function SetUp({ projectId, experiment, ask }) {
   const { id, state, model, unit, coverage, layer, holdout, analysis } = experiment;
@@ -26,8 +26,8 @@ export function SetUp({ projectId, experiment, ask }) {
         <${Facts} rows=${[
           ["Asked for as", html`<${Code} text=${model} what="model string" />`],
           ["A unit is", sourceInWords(unit.from)],
-          ["Coverage", `${coverageShown(coverage)} of the units${layer === "default" ? "" : ` of the layer ${layer}`}`],
-          ["Layer", layer],
+          ["Coverage", `${coverageShown(coverage)} of the units${coverage < 10_000 ? "; all others get the control and are not counted" : ""}`],
+          ["Layer", `${layer}: other experiments on it have no unit in common with this one`],
           ["Holdout", holdout ?? "none"],
         ]} />
       <//>
@@ -63,11 +63,11 @@ export function definitionOf({ name, model, unit, coverage, layer, holdout, arms
 }
 
 function Arms({ experiment }) {
-  const settings = ({ target: { defaults } }) => Object.entries(defaults ?? {}).filter(([, value]) => value !== null).map(([name, value]) => (name === "system_prompt" ? "a system prompt" : `${name.replaceAll("_", " ")} ${value}`)).join(", ");
+  const settings = ({ target }) => settingsInWords(target);
   const columns = [
     { key: "name", title: "Arm", render: ({ name, place, ended, isShadow }) => html`<span>${name} <${IsControl} name=${name} place=${place} /> ${ended && html`<${Badge}>ended<//>`} ${isShadow && html`<${Badge}>shadow<//>`}</span>` },
     { key: "model", title: "Serves", value: servedBy, render: ({ serves, target }) => html`<span><code>${servedBy({ serves, target })}</code>${serves && serves.model !== target.model && html`<br /><small class="faint">was ${target.model} at the start</small>`}</span>` },
-    { key: "settings", title: "Its own settings", value: settings, render: (arm) => (settings(arm) ? html`<span title=${arm.target.defaults.system_prompt}>${settings(arm)}${arm.target.mode === "replace" ? ", whatever a request gives" : ""}</span>` : html`<span class="faint">none</span>`) },
+    { key: "settings", title: "Its own settings", value: settings, render: (arm) => (settings(arm) ? html`<span title=${arm.target.defaults.system_prompt}>${settings(arm)}</span>` : html`<span class="faint">none</span>`) },
     { key: "share", title: "Of new units", value: ({ share }) => share, render: ({ share, isShadow }) => html`<span class="num">${percent(share)}${isShadow && html`<br /><small class="faint">of requests, copied</small>`}</span>` },
   ];
   const { arms, shadow } = experiment;

@@ -14,12 +14,11 @@ import { plural } from "../../lib/format/format.js";
 import { html, useState } from "../../lib/html.js";
 import { pathOf } from "../../lib/projects_api.js";
 import { useProjectId } from "../../lib/projects.js";
-import { given, modelName, number } from "../../lib/rules/checks.js";
+import { given, modelName, notLonger } from "../../lib/rules/checks.js";
 import { can } from "../../lib/session.js";
+import { weightOf, wrongPart } from "./form/values.js";
 import { ChooseTenant, ExperimentTabs } from "./tabs.js";
-import { coverageShown } from "./words.js";
-
-const PARTS_OF_A_PERCENT = 100;
+import { MAX_UNIT_CHARS, coverageShown } from "./words.js";
 
 export default function Units() {
   const projectId = useProjectId();
@@ -81,21 +80,21 @@ function NewLayer({ projectId, onClose }) {
   }, ({ name }) => ({ name: modelName(name) }));
   return html`<${Dialog} title="New layer" onClose=${onClose}>
     <${Form} form=${form} verb="Create layer" what="create the layer" onCancel=${onClose}>
-      <${TextField} ...${form.bind("name")} label="Name" hint="Of what its experiments are about, such as prompts." autocomplete="off" spellcheck="false" maxlength="64" autofocus />
+      <${TextField} ...${form.bind("name")} label="Name" hint="Of what its experiments are about, such as prompts." autocomplete="off" spellcheck="false" autofocus />
     <//>
   <//>`;
 }
 
 function NewHoldout({ projectId, onClose }) {
   const form = useForm({ name: "", size: "5" }, async ({ name, size }) => {
-    await post(pathOf(projectId, "/holdouts"), { name: name.trim(), size: Math.round(Number(size) * PARTS_OF_A_PERCENT) });
+    await post(pathOf(projectId, "/holdouts"), { name: name.trim(), size: weightOf(size) });
     invalidate(pathOf(projectId, "/holdouts"));
     onClose();
     toast(`The holdout ${name.trim()} is made`);
-  }, ({ name, size }) => ({ name: modelName(name), size: size.trim() ? number(size, { min: 0.01, max: 100 }) : "Give a part of the units." }));
+  }, ({ name, size }) => ({ name: modelName(name), size: wrongPart(size, { min: 0.01 }) }));
   return html`<${Dialog} title="New holdout" onClose=${onClose}>
     <${Form} form=${form} verb="Create holdout" what="create the holdout" onCancel=${onClose}>
-      <${TextField} ...${form.bind("name")} label="Name" autocomplete="off" spellcheck="false" maxlength="64" autofocus />
+      <${TextField} ...${form.bind("name")} label="Name" autocomplete="off" spellcheck="false" autofocus />
       <${TextField} ...${form.bind("size")} label="Part of all units, %" hint="It never changes." inputmode="decimal" autocomplete="off" />
     <//>
   <//>`;
@@ -112,7 +111,7 @@ function Remove({ projectId, what, path, name, onClose }) {
 /** The name is typed into a form and sent once; it is in no address and is not kept. */
 function Forget({ projectId }) {
   const [asked, ask] = useState(null);
-  const form = useForm({ unit: "" }, async ({ unit }) => ask(unit.trim()), ({ unit }) => ({ unit: given(unit, "Give the unit as requests name it.") }));
+  const form = useForm({ unit: "" }, async ({ unit }) => ask(unit.trim()), ({ unit }) => ({ unit: given(unit, "Give the unit as requests name it.") ?? notLonger(unit, MAX_UNIT_CHARS) }));
   const forget = async () => {
     const { experiments } = await post(pathOf(projectId, "/experiment_units/forget"), { unit: asked });
     invalidate(pathOf(projectId, "/experiments"));
@@ -121,7 +120,7 @@ function Forget({ projectId }) {
   };
   return html`<${Section} title="Forget a unit" hint="For somebody who asks that nothing be kept about them: what experiments know of one unit goes, and the sums are corrected." card>
     <${Form} form=${form} verb="Forget it …" what="forget the unit">
-      <${TextField} ...${form.bind("unit")} label="Unit" hint="As requests name it, such as ann@example.com." autocomplete="off" spellcheck="false" maxlength="512" />
+      <${TextField} ...${form.bind("unit")} label="Unit" hint="As requests name it, such as ann@example.com." autocomplete="off" spellcheck="false" />
     <//>
     ${asked !== null && html`<${Confirm} title="Forget this unit?" verb="Forget the unit" name=${asked} onClose=${() => ask(null)} act=${forget}>
       <p>All that experiments know of it is removed and their results no longer count it. Its next request makes it a new unit.</p>

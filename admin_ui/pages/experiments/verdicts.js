@@ -1,12 +1,13 @@
 // What one comparison says: its verdict in a word, and its difference with the interval.
 
 import { change } from "../../lib/format/format.js";
+import { now, short } from "../../lib/format/time.js";
 import { html } from "../../lib/html.js";
 import { absoluteOf, relativeOf } from "./look.js";
-import { shownDifference } from "./words.js";
+import { shownDifference, spanShown } from "./words.js";
 
 /** By verdict: [word, tone]. */
-export const WORD = { better: ["better", "good"], worse: ["worse", "bad"], different: ["differs", "info"], unclear: ["open", ""], harmed: ["harmed", "bad"], safe: ["safe", "good"] };
+export const WORD = { better: ["better", "good"], worse: ["worse", "bad"], different: ["differs", "info"], unclear: ["open", ""], waits: ["waits", ""], harmed: ["harmed", "bad"], safe: ["safe", "good"] };
 
 /** The interval first: a difference without it says nothing. */
 export function Difference({ row, own, currency }) {
@@ -14,5 +15,16 @@ export function Difference({ row, own, currency }) {
   const { value, low, high } = relative ?? absoluteOf(row) ?? {};
   if (value === undefined || value === null) return html`<span class="faint">–</span>`;
   const shown = relative ? change : (each) => shownDifference(row.metric, each, currency, own);
-  return html`<span class="difference"><b class="num">${shown(value)}</b><small class="num faint">${low === null || high === null ? "not bounded yet" : `${shown(low)} to ${shown(high)}`}</small></span>`;
+  return html`<span class="difference"><b class="num">${shown(value)}</b><small class="num faint">${low === null || high === null ? "not bounded yet" : spanShown(shown(low), shown(high))}</small></span>`;
+}
+
+const PROVEN = { better: "is better, which is proven", worse: "is worse, which is proven", different: "differs, which is proven" };
+
+/** What a row says, where its difference stands beside it. firstAt: Unix seconds before which nothing can be known. */
+export function concludedOf({ arm, verdict, action }, { firstAt, windowText }) {
+  if (verdict === "waits") return firstAt > now() ? `The first unit's window of ${windowText} ends ${short(firstAt)} at the earliest.` : `Too few units have ended their window of ${windowText}.`;
+  if (verdict === "harmed") return `Harm in ${arm} is proven: it ${action === "pause" ? "pauses the experiment" : "raises an alert"}.`;
+  if (verdict === "safe") return `No harm in ${arm} beyond what is tolerated, which is proven.`;
+  if (action) return `Neither harm in ${arm} nor its safety is proven yet. Proven harm ${action === "pause" ? "pauses the experiment" : "raises an alert"}.`;
+  return verdict in PROVEN ? `${arm} ${PROVEN[verdict]}.` : "No difference is proven yet.";
 }

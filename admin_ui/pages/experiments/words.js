@@ -71,11 +71,18 @@ export function shownValue(metric, value, currency, own = {}) {
   return format.count(value);
 }
 
-/** A difference of two values, with its sign. */
+/** A difference of two values, with its sign and unit: one of percentages is in points, since a percentage would be a part of them. */
 export function shownDifference(metric, value, currency, own = {}) {
   const sign = value > 0 ? "+" : value < 0 ? "−" : "";
-  return sign + shownValue(metric, value === null ? null : Math.abs(value), currency, own);
+  const shown = shownValue(metric, value === null ? null : Math.abs(value), currency, own);
+  const unit = shown.endsWith(" %") ? " points" : unitOf(metric) === "tokens" ? " tokens" : "";
+  return sign + shown.replace(/ %$/, "") + unit;
 }
+
+/** "+2.94 to +16.4 points": a unit that both have is said once. */
+export const spanShown = (low, high) => `${high.endsWith(" points") ? low.replace(/ points$/, "") : low} to ${high}`;
+
+const unitOf = (metric) => BUILT_IN[metric.split(".")[0]]?.[1];
 
 /** [label, value] of a metric whose votes are labels, the highest value first. */
 export const labelsOf = ({ labels }) => Object.entries(labels ?? {}).sort(([, a], [, b]) => b - a);
@@ -100,7 +107,7 @@ export const servedBy = ({ serves, target }) => serves?.model ?? target.model;
 export const hasResults = ({ state }) => state !== "draft";
 
 const SOURCES = {
-  safety_identifier: ["safety_identifier", "the field “safety_identifier” of a request: the end user, hashed by you"],
+  safety_identifier: ["safety_identifier", "the field “safety_identifier” of a request: the end user, by a name of your own"],
   user: ["user", "the field “user” of a request, which older clients send for the end user"],
   prompt_cache_key: ["prompt_cache_key", "the field “prompt_cache_key” of a request: mostly a conversation"],
   "x-lorikeet-unit": ["header x-lorikeet-unit", "the header “x-lorikeet-unit” of a request, whatever you want to keep together"],
@@ -117,6 +124,9 @@ export function sourceInWords(source) {
 /** How long outcomes of a unit count. */
 export const windowInWords = ({ outcome_window_seconds: seconds }) => format.duration(seconds);
 
+/** When there is anything to read: the window goes by units, and not by the start. */
+export const firstResults = (analysis) => `The first results come ${windowInWords(analysis)} after the first unit's first request; errors and refusals count at once.`;
+
 /** The declared days: "7 whole days since the start". */
 export const daysDeclared = (days) => `${format.count(days)} whole ${days === 1 ? "day" : "days"} since the start`;
 
@@ -126,11 +136,34 @@ export function spanInWords({ days, analysis: { min_days: least } }) {
   return days ? `in ${format.plural(days, "day")}` : "on the first day";
 }
 
-/** What becomes of requests beside their replies. shadow: {name, model, share} with its share from 0 to 1. */
-export const shadowInWords = ({ name, model, share }) => `Copies of ${format.percent(share)} of the requests go to “${name}” (${model}) once their replies are over. No end user sees anything of it, and it is not compared with the arms; each copy is billed to this tenant, in the service tier “shadow”.`;
+/** What becomes of requests beside their replies. shadow: {name, target, share} with its share in 10,000 parts. */
+export const shadowInWords = ({ name, target, share }) => `Copies of ${coverageShown(share)} of the requests go to “${name}” (${targetInWords(target)}) once their replies are over. No end user sees anything of it, and it is not compared with the arms; each copy is billed to this tenant, in the service tier “shadow”.`;
 
-/** "50 %", of 10,000 parts. */
-export const coverageShown = (parts) => format.percent(parts / 10_000);
+/** A sentence of the API with percentages and signs as the dashboard writes them: "−5.4 %" for "-5.4%". */
+export const percentsSpaced = (sentence) => sentence.replace(/(\d)%/g, "$1 %").replace(/(^|[\s(])-(?=\d)/g, "$1−");
+
+/** "12.35 %" of 1,235 of 10,000 parts: all of their digits. */
+export const coverageShown = (parts) => `${format.exactly(parts / 100)} %`;
+
+/** The most characters of a unit's name. */
+export const MAX_UNIT_CHARS = 512;
+
+const SHOWN_CHARS = 160;
+
+const settingShown = (name, value) => {
+  if (name !== "system_prompt") return `${name.replaceAll("_", " ")} ${typeof value === "object" ? JSON.stringify(value) : value}`;
+  return `the system prompt “${value.length > SHOWN_CHARS ? `${value.slice(0, SHOWN_CHARS).trimEnd()}…` : value}”`;
+};
+
+/** What an arm sets beside its model, such as "temperature 0.2, whatever a request gives"; "" where it sets nothing. */
+export function settingsInWords({ defaults, mode }) {
+  const set = Object.entries(defaults ?? {}).filter(([, value]) => value !== null && value !== undefined);
+  if (set.length === 0) return "";
+  return `${set.map(([name, value]) => settingShown(name, value)).join(", ")}, ${mode === "replace" ? "whatever a request gives" : "where a request leaves it open"}`;
+}
+
+/** A model string with what an arm sets beside it. target: {model, defaults, mode}. */
+export const targetInWords = (target) => [target.model, settingsInWords(target)].filter(Boolean).join(" with ");
 
 /** The part of units that each arm gets, by its place. */
 export function sharesOf(arms) {

@@ -39,7 +39,7 @@ function Arm({ place, arm, share, errors, models, projectId, onChange, onRemove 
   return html`<fieldset class="arm">
     <legend class="label">${place === 0 ? "Control" : `Treatment${place > 1 ? ` ${place}` : ""}`}</legend>
     ${onRemove && html`<${Button} kind="quiet" small icon="trash" label=${`Remove ${arm.name || "this arm"}`} onClick=${onRemove} />`}
-    <${TextField} ...${field("name")} label="Name" autocomplete="off" spellcheck="false" maxlength="64" />
+    <${TextField} ...${field("name")} label="Name" autocomplete="off" spellcheck="false" />
     <${ArmModel} ...${field("model")} label="Serves" projectId=${projectId} models=${models} />
     <${TextField} ...${field("share")} label="Part of the units" hint=${share === undefined ? undefined : `gets ${percent(share)} of the units`} inputmode="decimal" autocomplete="off" />
     <details open=${arm.temperature !== "" || arm.system_prompt !== "" || OWN.some((name) => errors[`arms.${place}.${name}`])}>

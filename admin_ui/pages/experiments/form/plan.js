@@ -6,8 +6,8 @@ import { post } from "../../../lib/api.js";
 import { duration, percent } from "../../../lib/format/format.js";
 import { html, useEffect, useState } from "../../../lib/html.js";
 import { pathOf } from "../../../lib/projects_api.js";
-import { daysDeclared, hasPast, isQuantile, metricTitle, shadowInWords, sharesOf, sourceInWords } from "../words.js";
-import { partsOf, windowSeconds, wrongPart, wrongValues } from "./values.js";
+import { coverageShown, daysDeclared, firstResults, hasPast, isQuantile, metricTitle, percentsSpaced, shadowInWords, sharesOf, sourceInWords, targetInWords } from "../words.js";
+import { armOf, partsOf, shadowOf, weightOf, windowSeconds, wrongPart, wrongValues } from "./values.js";
 
 const WAIT_MS = 400;
 
@@ -23,7 +23,7 @@ export function useSize(projectId, body, version = 0) {
     const leave = new AbortController();
     const timer = setTimeout(() => {
       post(pathOf(projectId, "/experiments/preview"), JSON.parse(asked), { signal: leave.signal }).then(
-        ({ size }) => setFound({ size, problem: null }),
+        ({ size, why_no_size: problem }) => setFound({ size: size && { ...size, text: percentsSpaced(size.text) }, problem }),
         (error) => error.name !== "AbortError" && setFound({ size: null, problem: error.message }),
       );
     }, WAIT_MS);
@@ -48,31 +48,31 @@ export function questionOf(values) {
   if (!metric || wrong.effect || wrong.alpha || wrong.coverage || wrong.window || wrong.min_days) return null;
   return {
     metric: sizedBy(metric), relative_effect: Number(values.effect) / 100, alpha: Number(values.alpha) / 100,
-    outcome_window_seconds: windowSeconds(values), min_days: Number(values.min_days), coverage: Math.round(Number(values.coverage) * 100), num_arms: values.arms.length, num_primary: values.primary.filter(Boolean).length,
+    outcome_window_seconds: windowSeconds(values), min_days: Number(values.min_days), coverage: weightOf(values.coverage), num_arms: values.arms.length, num_primary: values.primary.filter(Boolean).length,
   };
 }
 
 /** models: of useArmModels. */
 export function Plan({ projectId, values, models }) {
+  const wrong = wrongValues(values);
   const question = questionOf(values);
   const { size, problem } = useSize(projectId, question);
   const model = values.model.trim() || values.name.trim() || "the model string";
   const isAlias = models.aliases.includes(model);
   const shares = values.arms.some(({ share }) => wrongPart(share)) ? [] : sharesOf(partsOf(values.arms));
-  const arms = values.arms.map(({ name, model }, place) => `${name || "an arm"}${place in shares ? `, ${percent(shares[place])}` : ""}: ${model || "not chosen yet"}`);
-  const part = Number(values.coverage);
+  const arms = values.arms.map(({ name, model }, place) => `${name || "an arm"}${place in shares ? `, ${percent(shares[place])}` : ""}: ${model ? targetInWords(armOf(wrong[`arms.${place}.temperature`] ? { ...values.arms[place], temperature: "" } : values.arms[place]).target) : "not chosen yet"}`);
+  const part = weightOf(values.coverage);
   const { shadow } = values;
-  const wrong = wrongValues(values);
   return html`<${Notice} title="What will happen">
     <span class="plan">
       <span>This saves a draft: nothing changes for callers until you start it.</span>
       <span>From the start on, requests for “${model}” get one of the arms (${arms.join("; ")}). Every unit keeps its arm; it is ${sourceInWords(values.unit === "metadata." ? `metadata.${values.key || "…"}` : values.unit)}. Requests without one get the control.</span>
       ${isAlias && html`<span>“${model}” is an alias now: it stands for the experiment from the start on, and for the arm that you choose at the end.</span>`}
-      ${part > 0 && part < 100 && html`<span>${percent(1 - part / 100)} of the units take no part and get the control.</span>`}
-      ${shadow.model && !wrong["shadow.share"] && html`<span class="plan-shadow">${shadowInWords({ name: shadow.name.trim() || "the shadow arm", model: shadow.model, share: Number(shadow.share) / 100 })}</span>`}
+      ${!wrong.coverage && part < 10_000 && html`<span>${coverageShown(10_000 - part)} of the units take no part and get the control.</span>`}
+      ${shadow.model && !wrong["shadow.share"] && html`<span class="plan-shadow">${shadowInWords({ ...shadowOf(shadow), name: shadow.name.trim() || "the shadow arm" })}</span>`}
       ${size && html`<span class="plan-size">${sizeNote(values.primary[0])}${size.text}</span>`}
       ${!size && html`<span>${unsized(question, problem)}</span>`}
-      ${!wrong.window && html`<span>A unit's outcomes count for ${duration(windowSeconds(values))} and are in the results afterwards: the first come ${duration(windowSeconds(values))} after the start.</span>`}
+      ${!wrong.window && html`<span>A unit's outcomes count for ${duration(windowSeconds(values))} from its first request. ${firstResults({ outcome_window_seconds: windowSeconds(values) })}</span>`}
       ${!wrong.min_days && Number(values.min_days) > 0 && html`<span>Nothing is to be decided before ${daysDeclared(Number(values.min_days))} are over.</span>`}
     </span>
   <//>`;

@@ -12,7 +12,7 @@ export function Shadow({ form, models, projectId }) {
   return html`<${Section} title="Shadow arm" hint="Gets copies of requests, after their replies. Nobody gets its answers and it is not compared: try here what nobody should meet yet. Each copy is billed to this tenant, in the service tier shadow.">
     <div class="field-grid">
       <${ArmModel} ...${field("model")} label="Copies go to" projectId=${projectId} models=${withNone} />
-      ${shadow.model && html`<${TextField} ...${field("name")} label="Name of the shadow arm" autocomplete="off" spellcheck="false" maxlength="64" />
+      ${shadow.model && html`<${TextField} ...${field("name")} label="Name of the shadow arm" autocomplete="off" spellcheck="false" />
         <${TextField} ...${field("share")} label="Part of the requests, %" hint="A few run at once, while there is room to spare. The others are dropped and counted." inputmode="decimal" autocomplete="off" />`}
     </div>
   <//>`;

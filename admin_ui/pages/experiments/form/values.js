@@ -2,7 +2,7 @@
 
 import { goalOf, isError } from "../words.js";
 import { checkSampling } from "../../../lib/rules/sampling.js";
-import { given, modelName, number, whole } from "../../../lib/rules/checks.js";
+import { given, modelName, notLonger, number, whole } from "../../../lib/rules/checks.js";
 
 const MINUTE_S = 60;
 const DAY_S = 86_400;
@@ -10,6 +10,8 @@ const MAX_WINDOW_DAYS = 90;
 const PARTS = 10_000;
 const METADATA = "metadata.";
 const MAX_ARMS = 8;
+const MAX_KEY_CHARS = 64;
+const MAX_PROMPT_CHARS = 32_768;
 
 /** What lengths of time are given in: [seconds, title], the longest first. */
 export const WINDOW_UNITS = [[String(DAY_S), "days"], ["3600", "hours"], [String(MINUTE_S), "minutes"]];
@@ -35,13 +37,13 @@ export const newArm = (name, model = "", share = "0") => ({ name, model, share, 
 
 /** The values of a definition that there is. */
 export function valuesOf({ name, model, unit, coverage, layer, holdout, arms, metrics, analysis, shadow }) {
-  const total = arms.reduce((sum, { weight }) => sum + weight, 0) || 1;
+  const parts = partsOfWeights(arms.map(({ weight }) => weight));
   const isMetadata = unit.from.startsWith(METADATA);
   return {
     name, model, layer: layer ?? "default", holdout: holdout ?? "", coverage: text(coverage / (PARTS / 100)),
     unit: isMetadata ? METADATA : unit.from, key: isMetadata ? unit.from.slice(METADATA.length) : "",
-    arms: arms.map(({ name, weight, target: { model, defaults = {}, mode = "fill" } }) => ({
-      name, model, mode, defaults, share: text((100 * weight) / total), temperature: text(defaults.temperature), system_prompt: defaults.system_prompt ?? "",
+    arms: arms.map(({ name, target: { model, defaults = {}, mode = "fill" } }, place) => ({
+      name, model, mode, defaults, share: text(parts[place]), temperature: text(defaults.temperature), system_prompt: defaults.system_prompt ?? "",
     })),
     primary: metrics.primary.map(({ metric }) => metric),
     guardrails: (metrics.guardrails ?? []).map(({ metric, action, margin }) => ({ metric, action, margin: text(margin * 100) })),
@@ -60,7 +62,19 @@ function windowOf(seconds) {
 /** How long outcomes count, in seconds; NaN where the form does not say. */
 export const windowSeconds = ({ window, window_unit: unit }) => (window.trim() ? Math.round(Number(window) * Number(unit)) : NaN);
 
-const text = (value) => (value === undefined || value === null ? "" : String(Math.round(value * 100) / 100));
+/** A number as it is typed, to its last digit: 0.07 * 100 is 7.000000000000001 to a computer. */
+const text = (value) => (value === undefined || value === null ? "" : String(Number(value.toPrecision(12))));
+
+/**
+ * Weights as parts that are no other split once they are weights again: percents where they come to hundredths of one, else
+ * numbers with the same ratio.
+ */
+function partsOfWeights(weights) {
+  const total = weights.reduce((sum, weight) => sum + weight, 0) || 1;
+  const isWhole = (scale) => weights.every((weight) => weight * scale <= 100 && Number.isInteger(Number((weight * scale * 100).toPrecision(12))));
+  const scale = [100 / total, 1, 0.1, 0.01].find(isWhole) ?? 100 / total;
+  return weights.map((weight) => (isWhole(scale) ? weight * scale : Math.round(weight * scale * 100) / 100));
+}
 
 /** own: the project's own metrics by name, which say which way is better. */
 export function definitionOf(values, own) {
@@ -69,7 +83,7 @@ export function definitionOf(values, own) {
   return {
     name: values.name.trim(), model: values.model.trim() || values.name.trim(),
     unit: { from: values.unit === METADATA ? METADATA + values.key.trim() : values.unit },
-    coverage: Math.round(Number(values.coverage) * (PARTS / 100)), layer: values.layer.trim() || "default", holdout: values.holdout || null,
+    coverage: weightOf(values.coverage), layer: values.layer.trim() || "default", holdout: values.holdout || null,
     arms: values.arms.map(armOf), shadow: shadowOf(values.shadow),
     metrics: {
       primary: values.primary.filter(Boolean).map((metric) => ({ metric, goal: goal(metric) })),
@@ -82,26 +96,37 @@ export function definitionOf(values, own) {
   };
 }
 
-/** Arms with their parts as weights: the API takes whole numbers. */
-export const partsOf = (arms) => arms.map((arm) => ({ ...arm, weight: Math.round(Number(arm.share) * (PARTS / 100)) }));
+/** A part that was typed as a percentage, in 10,000ths, which the API takes. */
+export const weightOf = (part) => Math.round(Number(part) * (PARTS / 100));
 
-function shadowOf({ name, model, share, defaults, mode }) {
+/** Arms with their parts as weights. */
+export const partsOf = (arms) => arms.map((arm) => ({ ...arm, weight: weightOf(arm.share) }));
+
+export function shadowOf({ name, model, share, defaults, mode }) {
   const given = Object.fromEntries(Object.entries(defaults).filter(([, value]) => value !== null));
-  return model ? { name: name.trim(), share: Math.round(Number(share) * (PARTS / 100)), target: { model, ...(Object.keys(given).length && { defaults: given, mode }) } } : null;
+  return model ? { name: name.trim(), share: weightOf(share), target: { model, ...(Object.keys(given).length && { defaults: given, mode }) } } : null;
 }
 
-function armOf({ name, model, share, temperature, system_prompt: prompt, mode, defaults }) {
+export function armOf({ name, model, share, temperature, system_prompt: prompt, mode, defaults }) {
   const { temperature: _, system_prompt: __, ...others } = defaults;
   const set = { ...others, ...(temperature.trim() && { temperature: Number(temperature) }), ...(prompt.trim() && { system_prompt: prompt }) };
-  return { name: name.trim(), weight: Math.round(Number(share) * (PARTS / 100)), target: { model, ...(Object.keys(set).length && { defaults: set, mode }) } };
+  return { name: name.trim(), weight: weightOf(share), target: { model, ...(Object.keys(set).length && { defaults: set, mode }) } };
 }
+
+const TITLES = {
+  unit: "who keeps an arm", key: "the key of the metadata", model: "the model string", coverage: "the part that takes part", primary: "the metrics that decide", secondary: "the watched metrics",
+  shadow: "the shadow arm", effect: "the change worth finding", alpha: "false alarms", tightest_at: "the units that you expect", window: "how long outcomes count", window_unit: "how long outcomes count", min_days: "the days before a decision",
+};
+
+/** A value of the form, as a sentence names it. */
+export const fieldInWords = (name) => TITLES[name] ?? `the ${name}`;
 
 /** What is wrong, {field: sentence}; of arms "arms.0.name". */
 export function wrongValues(values) {
   return {
     name: modelName(values.name), model: values.model.trim() ? modelName(values.model) : undefined,
-    key: values.unit === METADATA && !values.key.trim() ? "Say which key of the metadata names the unit." : undefined,
-    coverage: values.coverage.trim() ? number(values.coverage, { min: 0.01, max: 100 }) : "Give a part of 0.01 to 100 %.",
+    key: values.unit === METADATA ? given(values.key, "Say which key of the metadata names the unit.") ?? notLonger(values.key, MAX_KEY_CHARS) : undefined,
+    coverage: wrongPart(values.coverage, { min: 0.01 }),
     ...wrongArms(values.arms), ...wrongShadow(values),
     "primary.0": values.primary.some(Boolean) ? undefined : "Choose the metric that decides.",
     ...Object.fromEntries(values.guardrails.map(({ margin }, place) => [`guardrails.${place}.margin`, number(margin, { min: 0, max: 1000 })])),
@@ -119,23 +144,33 @@ function wrongWindow(values) {
   return windowSeconds(values) > MAX_WINDOW_DAYS * DAY_S ? `It is at most ${MAX_WINDOW_DAYS} days.` : undefined;
 }
 
-/** A part of the units, in hundredths of a percent at the finest. */
-export function wrongPart(text) {
-  const wrong = given(text, "Give a part of 0 to 100 %.") ?? number(text, { min: 0, max: 100 });
+/** A part of the units, in hundredths of a percent at the finest: the API counts in 10,000ths, and nothing is rounded. */
+export function wrongPart(text, { min = 0 } = {}) {
+  const wrong = given(text, `Give a part of ${min} to 100 %.`) ?? number(text, { min, max: 100 });
   return wrong ?? (/\.\d{3,}/.test(text) ? "At most two digits after the point, such as 0.25." : undefined);
 }
 
 function wrongArms(arms) {
   const wrong = {};
-  arms.forEach(({ name, model, share, temperature }, place) => {
+  arms.forEach(({ name, model, share, temperature, system_prompt: prompt }, place) => {
     const isTwice = arms.findIndex((arm) => arm.name.trim() === name.trim()) < place;
     wrong[`arms.${place}.name`] = modelName(name) ?? (isTwice ? "Two arms have the same name." : undefined);
     wrong[`arms.${place}.model`] = model ? undefined : "Choose what the arm serves.";
     wrong[`arms.${place}.share`] = wrongPart(share);
     wrong[`arms.${place}.temperature`] = checkSampling({ temperature }).temperature;
+    wrong[`arms.${place}.system_prompt`] = notLonger(prompt, MAX_PROMPT_CHARS);
   });
-  if (arms.filter(({ share }) => Number(share) > 0).length < 2) wrong["arms.0.share"] ??= "At least two arms need a part above 0.";
+  const without = tooFew(arms.map(({ share }) => share));
+  if (without !== undefined) wrong[`arms.${without}.share`] ??= TOO_FEW;
   return wrong;
+}
+
+export const TOO_FEW = "At least two arms need a part above 0.";
+
+/** The place of the first part that should be above 0, where less than two are; undefined where nothing is wrong. */
+export function tooFew(parts) {
+  const isAbove = (part) => Number(part) > 0;
+  return parts.filter(isAbove).length < 2 ? parts.findIndex((part) => !isAbove(part)) : undefined;
 }
 
 function wrongShadow({ shadow: { name, model, share }, arms }) {
