@@ -50,7 +50,7 @@ function Layers({ projectId, mayWrite, ask }) {
     { key: "free", title: "Free", align: "end", render: ({ free }) => html`<span class="num">${coverageShown(free)}</span>` },
     removal("layer", "/experiment_layers", mayWrite, ask),
   ];
-  return html`<${Section} title="Layers" hint="Experiments of one layer have no unit in common; those of two layers share theirs at random. Most tenants need one." actions=${add}>
+  return html`<${Section} title="Layers" hint="Experiments of one layer have no unit in common; those of two layers share theirs at random. Most tenants need one. Free is the part that another experiment may still take: a stopped one keeps its part until it is decided." actions=${add}>
     <${Table} name="layers" label="Layers" columns=${columns} rows=${list.data} error=${list.error} reload=${list.reload} what="load the layers" filter=${false}
       empty=${html`<${Empty} icon="adapters" title="No layer yet">The layer “default” comes with the first experiment.<//>`} />
   <//>`;

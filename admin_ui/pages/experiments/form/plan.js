@@ -73,7 +73,7 @@ export function Plan({ projectId, values, models }) {
       ${size && html`<span class="plan-size">${sizeNote(values.primary[0])}${size.text}</span>`}
       ${!size && html`<span>${unsized(question, problem)}</span>`}
       ${!wrong.window && html`<span>A unit's outcomes count for ${duration(windowSeconds(values))} from its first request. ${firstResults({ outcome_window_seconds: windowSeconds(values) })}</span>`}
-      ${!wrong.min_days && Number(values.min_days) > 0 && html`<span>Nothing is to be decided before ${daysDeclared(Number(values.min_days))} are over.</span>`}
+      ${!size && !wrong.min_days && Number(values.min_days) > 0 && html`<span>Nothing is to be decided before ${daysDeclared(Number(values.min_days))} are over.</span>`}
     </span>
   <//>`;
 }
