@@ -198,7 +198,7 @@ async def _begin(
         if key is not None and key not in loaded:
             raise unfit(place, target.model, "it was moved just now; start the experiment again")
     await _take_name(conn, services, caller, row)
-    slots = free_slots(await layers.lock_slots(conn, project_id, defined.layer), defined.coverage)
+    slots = free_slots(defined.layer, await layers.lock_slots(conn, project_id, defined.layer), defined.coverage)
     weights = [arm.weight for arm in defined.arms]
     split = first_split(row.seed, row.layer_seed, slots, weights, holdout_of(row))
     num_arms = len(defined.arms)

@@ -125,8 +125,9 @@ async def _assignment(services: AdminServices, row: ExperimentRow, unit: str) ->
 
 async def _draft_split(conn: Connection, row: ExperimentRow) -> Split:
     """Return the split that a draft would have. Raises Conflict: when its layer has no room."""
-    layer = await find_layer(conn, row.project_id, row.definition.layer)
-    slots = free_slots(layer.owned if layer is not None else (), row.definition.coverage)
+    name = row.definition.layer
+    layer = await find_layer(conn, row.project_id, name)
+    slots = free_slots(name, layer.owners if layer is not None else (), row.definition.coverage)
     weights = [arm.weight for arm in row.definition.arms]
     return first_split(row.seed, row.layer_seed, slots, weights, holdout_of(row))
 
