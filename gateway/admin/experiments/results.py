@@ -240,6 +240,8 @@ def _results(
             days=look.days,
             min_days=defined.analysis.min_days,
             window_seconds=defined.analysis.outcome_window_seconds,
+            is_stopped=row.stopped_at is not None and look.looked_at >= row.stopped_at,
+            decided=_decided_by(row, look.looked_at),
         ),
         may_decide=found.may_decide,
         is_srm=found.is_srm,
@@ -252,6 +254,13 @@ def _results(
         shadow=shadow,
         judged=judged_shown(defined, found, scale),
     )
+
+
+def _decided_by(row: ExperimentRow, looked_at: datetime.datetime) -> str | None:
+    """Return the name of the arm that was chosen by the time of a look; None where none was."""
+    if row.decided_arm is None or row.decided_at is None or looked_at < row.decided_at:
+        return None
+    return row.definition.arms[row.decided_arm].name
 
 
 def _health(row: ExperimentRow, found: Health, names: Mapping[str, str]) -> wire.ExperimentHealth:

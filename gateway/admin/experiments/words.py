@@ -14,6 +14,7 @@ from gateway.admin.experiments.wire_results import (
     Verdict,
 )
 from gateway.domain.experiments.ages import Trend
+from gateway.domain.experiments.metrics import METRICS
 from gateway.domain.percent import percent_text
 
 DAY_SECONDS = 86_400
@@ -29,29 +30,43 @@ def change(part: float) -> str:
     return percent_text(part, is_signed=True)
 
 
+def unit_of(metric: str) -> str:
+    """Return the unit of a metric's values with a space before it; empty for rates and for feedback."""
+    name = metric.split(".")[0]
+    endings = {"_ms": " ms", "_tokens": " tokens", "_nanos": " nanos"}
+    return next((unit for ending, unit in endings.items() if name.endswith(ending) and name in METRICS), "")
+
+
 def comparison_text(
-    metric: str, arm: str, control: str, effect: float, interval: Bounds, relative: Bounds | None, verdict: Verdict
+    metric: str,
+    arm: str,
+    control: str,
+    interval: Bounds,
+    relative: Bounds | None,
+    verdict: Verdict,
+    mean: float,
 ) -> str:
-    """Say what is known of a metric in one arm beside the control."""
+    """Say how far a metric of one arm is from that of the control. mean: of the control, in the metric's unit."""
     if interval.low is None or interval.high is None:
-        return f"{metric} in {arm}: nothing is known yet beside {control}."
+        return f"{metric} in {arm}: nothing is known yet, compared with {control}."
+    unit = unit_of(metric)
     if relative is not None and relative.low is not None and relative.high is not None:
-        between = f"{change(relative.low)} and {change(relative.high)}"
+        by = f"{change(relative.low)} to {change(relative.high)}"
     else:
-        between = f"{amount(interval.low)} and {amount(interval.high)}"
+        by = f"{_signed(interval.low)} to {_signed(interval.high)}{unit}"
     proven = {
         "better": f"{arm} is better: that is proven",
         "worse": f"{arm} is worse: that is proven",
         "different": f"{arm} is different: that is proven",
         "unclear": "no difference is proven yet",
     }[verdict]
-    return f"{metric} in {arm} is between {between} beside {control}; {proven}."
+    return f"{metric} in {arm} differs by {by} from the {amount(mean)}{unit} of {control}; {proven}."
 
 
 def judged_text(metric: str, arm: str, control: str, interval: Bounds) -> str:
     """Say what is known of people's votes in one arm beside the control, with the help of a judge."""
     if interval.low is None or interval.high is None:
-        return f"{metric} in {arm}, with the help of a judge: nothing is known yet beside {control}."
+        return f"{metric} in {arm}, with the help of a judge: nothing is known yet, compared with {control}."
     return (
         f"{metric} in {arm}, by people and with the help of a judge, is between {amount(interval.low)} and "
         f"{amount(interval.high)} above that of {control}. That holds if people vote about units drawn at random."
@@ -61,10 +76,10 @@ def judged_text(metric: str, arm: str, control: str, interval: Bounds) -> str:
 def quantile_text(metric: str, arm: str, control: str, difference: Bounds, verdict: Verdict) -> str:
     """Say what is known of a quantile in one arm beside the control."""
     if difference.low is None or difference.high is None:
-        return f"{metric} in {arm}: nothing is known yet beside {control}."
+        return f"{metric} in {arm}: nothing is known yet, compared with {control}."
     proven = {"better": "that is better", "worse": "that is worse"}.get(verdict, "no difference is proven yet")
     return (
-        f"{metric} in {arm} is between {amount(difference.low)} and {amount(difference.high)} ms above that of "
+        f"{metric} in {arm} differs by {_signed(difference.low)} to {_signed(difference.high)} ms from that of "
         f"{control}; {proven}."
     )
 
@@ -107,8 +122,13 @@ def conclusion(
     days: int,
     min_days: int,
     window_seconds: int,
+    is_stopped: bool = False,
+    decided: str | None = None,
 ) -> str:
-    """Say what may be concluded from a look, and what not yet."""
+    """Say what may be concluded from a look, and what not yet.
+
+    is_stopped: whether no more units come. decided: the name of the arm that was chosen by the time of the look.
+    """
     if is_srm:
         return (
             "Units are not split as declared, so nothing here is to be believed. Find out why before anything else: "
@@ -127,10 +147,14 @@ def conclusion(
             f"{duration(window_seconds)} is over."
         )
     said += [each.text for each in primary if not _is_unknown(each)]
-    if days < min_days:
+    if decided is not None:
+        said.append(f"It is decided: everybody gets {decided}.")
+    elif days < min_days:
         said.append(f"Do not decide yet: {days} of {days_declared(min_days)} are over.")
     elif any(each.verdict in ("better", "worse") for each in primary):
         said.append("It may be decided. Read the interval, and not the point: at a stop the point is too large.")
+    elif is_stopped:
+        said.append("No more units come: once the last outcome window is over, this is what there is to decide by.")
     else:
         said.append("More units make the intervals narrower; stopping now leaves the question open.")
     return " ".join(said)
@@ -139,6 +163,10 @@ def conclusion(
 def finite(value: float) -> float | None:
     """Return a number, or None where nothing bounds it."""
     return value if math.isfinite(value) else None
+
+
+def _signed(value: float) -> str:
+    return f"+{amount(value)}" if value > 0 else amount(value)
 
 
 def _is_unknown(each: ComparisonResult | QuantileResult) -> bool:

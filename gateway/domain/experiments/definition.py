@@ -211,7 +211,9 @@ def _check_arms(experiment: Experiment) -> None:
     if arms[0].ended:
         _refuse("arms[0].ended", "The control cannot end: stop the experiment instead.")
     if sum(arm.weight > 0 for arm in arms) < 2:
-        _refuse("arms", "At least two arms need a weight above 0.")
+        empty = next((at for at, arm in enumerate(arms) if not arm.weight and not arm.ended), None)
+        param = "arms" if empty is None else f"arms[{empty}].weight"
+        _refuse(param, "At least two arms need a weight above 0.")
     for at, num_buckets in enumerate(bucket_counts([arm.weight for arm in arms])):
         if arms[at].weight and not num_buckets:
             _refuse(

@@ -47,7 +47,7 @@ async def test_what_is_not_for_a_state_is_a_conflict_that_says_what_is(lab: Lab)
     await lab.do(made, "start")
     reply = await lab.client.post(f"{path}/start", json={})
     assert (reply.status_code, reply.json()["error"]["param"]) == (409, "state")
-    assert "Possible now: pause, stop." in reply.json()["error"]["message"]
+    assert "Possible now: pause, stop, change." in reply.json()["error"]["message"]
     assert await lab.refusal(path, method="DELETE") == (409, "state")
 
 
