@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from gateway.cli.errors import CommandFailed, WrongUsage
 from gateway.cli.experiments import export, findings, furniture
-from gateway.cli.experiments.parts import add_name, add_tenant, find_experiment, percent, share
+from gateway.cli.experiments.parts import add_name, add_tenant, find_experiment, part, share
 from gateway.cli.output import add_json_flag, print_json, print_result, print_table, utc
 from gateway.domain.percent import percent_text
 
@@ -119,7 +119,7 @@ def _register_create(actions: Verbs) -> None:
         help="metric that must not become worse, with pause or alert, such as error_rate:pause. Repeat for more",
     )
     create.add_argument(
-        "--coverage", type=percent, default=100.0, metavar="PERCENT", help="part of the units (default: 100)"
+        "--coverage", type=part, default=PARTS, metavar="PERCENT", help="part of the units (default: 100)"
     )
     create.add_argument(
         "--shadow",
@@ -127,7 +127,7 @@ def _register_create(actions: Verbs) -> None:
         help="arm that gets copies of requests and whose replies nobody gets; each copy is billed",
     )
     create.add_argument(
-        "--shadow-share", type=share, default=100.0, metavar="PERCENT", help="part of the requests (default: 100)"
+        "--shadow-share", type=share, default=PARTS, metavar="PERCENT", help="part of the requests (default: 100)"
     )
     create.add_argument("--layer", metavar="NAME", help="layer, whose experiments have no unit in common")
     create.add_argument("--holdout", metavar="NAME", help="holdout, whose units take part in nothing")
@@ -147,7 +147,7 @@ def _register_change(actions: Verbs) -> None:
     )
     add_name(change)
     change.add_argument("--file", metavar="FILE", help="JSON file with the fields to change; - reads standard input")
-    change.add_argument("--coverage", type=percent, metavar="PERCENT", help="part of the units that take part")
+    change.add_argument("--coverage", type=part, metavar="PERCENT", help="part of the units that take part")
     change.add_argument(
         "--weight", action="append", default=[], metavar="NAME=NUMBER", help="new weight of an arm. Repeat for more"
     )
@@ -193,12 +193,11 @@ def _body_of(arguments: argparse.Namespace) -> dict[str, Any]:
             "primary": [_metric("--primary", each, "goal") for each in arguments.primary],
             "guardrails": [_metric("--guardrail", each, "action") for each in arguments.guardrail],
         },
-        "coverage": round(arguments.coverage * PARTS / 100),
+        "coverage": arguments.coverage,
     }
     if arguments.shadow is not None:
         name, model = _pair("--shadow", arguments.shadow)
-        parts = round(arguments.shadow_share * PARTS / 100)
-        body["shadow"] = {"name": name, "target": {"model": model}, "share": parts}
+        body["shadow"] = {"name": name, "target": {"model": model}, "share": arguments.shadow_share}
     body |= {name: value for name in ("layer", "holdout") if (value := getattr(arguments, name)) is not None}
     analysis: dict[str, Any] = {}
     if arguments.window_days is not None:
@@ -213,7 +212,7 @@ def _change(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
 
     body = _read_file(arguments.file) if arguments.file else {}
     if arguments.coverage is not None:
-        body["coverage"] = round(arguments.coverage * PARTS / 100)
+        body["coverage"] = arguments.coverage
     with AdminClient.of(environ) as client:
         path, found = find_experiment(client, arguments)
         if arguments.weight or arguments.end_arm:
@@ -223,7 +222,7 @@ def _change(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
             if found["shadow"] is None:
                 raise WrongUsage("--shadow-share: the experiment has no shadow arm")
             shadow = {name: found["shadow"][name] for name in ("name", "target")}
-            shadow["share"] = round(arguments.shadow_share * PARTS / 100)
+            shadow["share"] = arguments.shadow_share
             body |= {"shadow": shadow, "version": found["version"]}
         if not body:
             raise WrongUsage("give --coverage, --weight, --end-arm, --shadow-share or --file")
