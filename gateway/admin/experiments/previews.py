@@ -17,6 +17,7 @@ from gateway.admin.experiments import wire_previews as wire
 from gateway.admin.experiments.experiments import existing_experiment
 from gateway.admin.experiments.past import LearntFrom, check_metric, learn
 from gateway.admin.experiments.shown import scales
+from gateway.admin.experiments.warnings import find_warnings
 from gateway.admin.experiments.words import DAY_SECONDS, days_declared, duration
 from gateway.admin.organization.projects import existing_project
 from gateway.admin.services import AdminServices, Caller, Services
@@ -60,15 +61,16 @@ class PreviewController(Controller):
             await existing_project(conn, caller.organization_id, project_id)
             if wanted.metric is not None:
                 check_metric(wanted.metric, await list_metrics(conn, project_id), wanted.past_units)
-            row = None
+            row, warnings = None, []
             if wanted.experiment_id is not None:
                 row = await existing_experiment(conn, project_id, wanted.experiment_id)
+                warnings = await find_warnings(conn, caller.organization_id, row)
         assignment = size = None
         if row is not None and wanted.unit is not None:
             assignment = await _assignment(services, row, wanted.unit)
         if wanted.metric is not None and wanted.relative_effect is not None:
             size = await _size(services, caller, project_id, wanted, row)
-        return wire.ExperimentPreview(assignment, size)
+        return wire.ExperimentPreview(assignment, size, warnings)
 
     @post("/calibrate", status_code=200, opt=needs("experiments.write", body=wire.CalibrateExperiment))
     async def calibrate_experiment(

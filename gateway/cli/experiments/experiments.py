@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from gateway.cli.errors import CommandFailed, WrongUsage
 from gateway.cli.experiments import export, findings, furniture
-from gateway.cli.experiments.parts import add_name, add_tenant, find_experiment, part, share
+from gateway.cli.experiments.parts import add_name, add_tenant, find_experiment, part, share, warnings_of
 from gateway.cli.output import add_json_flag, print_json, print_result, print_table, utc
 from gateway.domain.percent import percent_text
 
@@ -168,9 +168,8 @@ def _create(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
         body["name"] = arguments.name
     with AdminClient.of(environ) as client:
         made = client.post(f"{client.tenant_path(arguments.tenant)}/experiments", json=body)
-    return print_result(
-        arguments, made, f"experiment {made['name']} is a draft: `lorikeet experiment start {made['name']}` starts it"
-    )
+    text = f"experiment {made['name']} is a draft: `lorikeet experiment start {made['name']}` starts it"
+    return print_result(arguments, made, text + warnings_of(made))
 
 
 def _body_of(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -230,7 +229,7 @@ def _change(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
     text = f"experiment {after['name']} is at version {after['version']}"
     if after["next_weights"]:
         text += "; the new weights hold in some seconds, for units that were not exposed yet"
-    return print_result(arguments, after, text)
+    return print_result(arguments, after, text + warnings_of(after))
 
 
 def _arms(found: dict[str, Any], weights: dict[str, str], ended: list[str]) -> list[dict[str, Any]]:
@@ -275,7 +274,8 @@ def _show(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
     from gateway.cli.client import AdminClient
 
     with AdminClient.of(environ) as client:
-        _, found = find_experiment(client, arguments)
+        path, _ = find_experiment(client, arguments)
+        found = client.get(path)
     if arguments.json:
         print_json(found)
         return 0
@@ -297,7 +297,7 @@ def _show(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
         model = shadow["serves"]["model"] if shadow["serves"] else shadow["target"]["model"]
         rows.append((shadow["name"], f"{percent_text(shadow['share'] / PARTS)} of requests", model, "shadow"))
     print_table(("ARM", "SHARE", "MODEL", ""), rows)
-    print(f"possible now: {', '.join(found['possible']) or 'nothing'}")
+    print(f"possible now: {', '.join(found['possible']) or 'nothing'}{warnings_of(found)}")
     return 0
 
 
@@ -321,7 +321,7 @@ def _move(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
     if after["state"] in UNTIL:
         control = after["arms"][0]["serves"]["model"]
         text += f": {after['model']} is {control}, the control, for everybody until {UNTIL[after['state']]}"
-    return print_result(arguments, after, text)
+    return print_result(arguments, after, text + warnings_of(after))
 
 
 def _decide(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:

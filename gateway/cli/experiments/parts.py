@@ -46,6 +46,11 @@ def share(text: str) -> int:
     return 0 if text.removesuffix("%") in ("0", "0.0") else part(text)
 
 
+def warnings_of(found: dict[str, Any]) -> str:
+    """Return the warnings about an experiment or a preview, a line each, to stand behind the text of a command."""
+    return "".join(f"\nwarning: {each['text']}" for each in found.get("warnings") or ())
+
+
 def find_experiment(client: AdminClient, arguments: argparse.Namespace) -> tuple[str, dict[str, Any]]:
     """Return the path of the experiment that is named, and what it is. Raises CommandFailed."""
     base = f"{client.tenant_path(arguments.tenant)}/experiments"

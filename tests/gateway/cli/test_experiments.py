@@ -114,7 +114,7 @@ def test_a_part_of_units_is_refused_more_decimals_than_are_kept() -> None:
         with pytest.raises(SystemExit):
             build_parser().parse_args(["experiment", "change", "tone", *OF_ACME, flag, "12.345"])
     for wrong in ("12.345", "0.001", "101", "-1", "nan", "half"):
-        with pytest.raises(ArgumentTypeError, match="at most two decimals|expected a percentage"):
+        with pytest.raises(ArgumentTypeError, match=r"at most two decimals|expected a percentage"):
             part(wrong)
 
 
