@@ -14,8 +14,9 @@ from gateway.db.experiments.looks import keep_look
 from gateway.db.experiments.scopes import Scope, find_scopes, pause, tell_webhooks
 from gateway.db.organization import audit
 from gateway.domain.experiments.definition import Experiment, Metrics
+from gateway.domain.experiments.effects import Mean
 from gateway.domain.experiments.guardrails import Found, has_to_pause
-from gateway.domain.experiments.results import Comparison, Results, results_of
+from gateway.domain.experiments.results import Results, results_of
 from gateway.experiments.results import load_tally, look_at
 
 if TYPE_CHECKING:
@@ -101,10 +102,9 @@ def _why(definition: Experiment, found: Found, results: Results) -> Why:
         (each for each in results.comparisons if (each.metric, each.arm) == (found.metric, found.arm)), None
     )
     if compared is not None:
-        text += f": {_shown(compared, is_control=False)} beside {_shown(compared, is_control=True)}"
+        text += f": a mean of {_shown(compared.treatment)}, against {_shown(compared.control)}"
     return Why(found.metric, arm, int(time.time()), f"{text}.")
 
 
-def _shown(compared: Comparison, *, is_control: bool) -> str:
-    mean = compared.control if is_control else compared.treatment
-    return f"{mean.mean:.4g} of {mean.n} units"
+def _shown(mean: Mean) -> str:
+    return f"{mean.mean:.4g} over {mean.n:,} units"

@@ -28,6 +28,8 @@ TENANT = "acme"
 NAME = "tone"
 """The name of the experiment, and the model string by which requests name it."""
 METRIC = "thumbs_up"
+LAYER = "demo"
+"""The layer of the experiment: a layer of its own leaves all units of `default` to experiments that people try."""
 
 
 def demo_experiment(base: str) -> Experiment:
@@ -38,6 +40,7 @@ def demo_experiment(base: str) -> Experiment:
         UnitSource("safety_identifier"),
         tuple(Arm(adapter, 1, Target(f"{base}:{adapter}")) for adapter in ("pirate", "json")),
         Metrics((Primary(METRIC, "increase"),), (Guardrail("error_rate", "pause"),), ("completion_tokens",)),
+        layer=LAYER,
         analysis=Analysis(tightest_at=300, outcome_window_seconds=60, min_days=0),
     )
 
@@ -48,7 +51,7 @@ async def make_demo_experiment(conn: Connection, author: Author, project_id: str
     about = "whether the user liked the reply"
     await create_metric(conn, project_id, METRIC, type="boolean", goal="increase", kind="mean", description=about)
     metric = {"id": METRIC, "name": METRIC, "type": "boolean", "goal": "increase", "kind": "mean"}
-    await create_layer(conn, project_id, definition.layer, secrets.token_bytes(SEED_BYTES))
+    await create_layer(conn, project_id, LAYER, secrets.token_bytes(SEED_BYTES))
     made = await create_experiment(conn, project_id, definition, secrets.token_bytes(SEED_BYTES))
     assert made is not None, "the tenant is new"
     await record(conn, author, "metric.created", METRIC, project_id=project_id, after=metric)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 from typing import TYPE_CHECKING, Any, get_args
 
+import msgspec
 from litestar import Controller, Request, delete, get, post
 from litestar.params import FromPath
 from msgspec import UNSET
@@ -14,6 +15,7 @@ from gateway.admin.common import author
 from gateway.admin.experiments import wire
 from gateway.admin.experiments.bodies import audited, check_text, definition_of, experiment_wire, with_changes
 from gateway.admin.experiments.reshaping import reshape
+from gateway.admin.experiments.warnings import find_warnings
 from gateway.admin.names import is_base
 from gateway.admin.organization.projects import active_project, existing_project
 from gateway.admin.paging import Page, page, read_list_query, unknown_cursor, wrong_value
@@ -79,9 +81,10 @@ class ExperimentController(Controller):
             made = await experiments.create_experiment(conn, project_id, wanted, seed)
             if made is None:
                 raise _name_taken(wanted.name)
-            shown = await shown_experiment(conn, await existing_experiment(conn, project_id, made))
+            row = await existing_experiment(conn, project_id, made)
+            shown = await shown_experiment(conn, row)
             await record(conn, caller, "experiment.created", project_id, made, after=shown)
-        return shown
+            return await with_warnings(conn, caller.organization_id, row, shown)
 
     @get("/{experiment_id:str}", opt=needs("experiments.read"))
     async def get_experiment(
@@ -90,7 +93,8 @@ class ExperimentController(Controller):
         """Return an experiment."""
         async with services.database.acquire() as conn:
             await existing_project(conn, caller.organization_id, project_id)
-            return await shown_experiment(conn, await existing_experiment(conn, project_id, experiment_id))
+            row = await existing_experiment(conn, project_id, experiment_id)
+            return await with_warnings(conn, caller.organization_id, row, await shown_experiment(conn, row))
 
     @post("/{experiment_id:str}", status_code=200, opt=needs("experiments.write", body=wire.ModifyExperiment))
     async def modify_experiment(
@@ -118,13 +122,14 @@ class ExperimentController(Controller):
             wanted = with_changes(row.definition, body)
             before = await shown_experiment(conn, row)
             if wanted == row.definition:
-                return before
+                return await with_warnings(conn, caller.organization_id, row, before)
             if wanted.model != row.model and row.state == "draft":
                 await check_model_free(conn, services, caller.organization_id, project_id, wanted.model)
             await _change(conn, row, wanted)
-            shown = await shown_experiment(conn, await existing_experiment(conn, project_id, experiment_id))
+            row = await existing_experiment(conn, project_id, experiment_id)
+            shown = await shown_experiment(conn, row)
             await record(conn, caller, "experiment.changed", project_id, experiment_id, before=before, after=shown)
-        return shown
+            return await with_warnings(conn, caller.organization_id, row, shown)
 
     @delete("/{experiment_id:str}", status_code=200, opt=needs("experiments.write"))
     async def delete_experiment(
@@ -158,6 +163,13 @@ async def existing_experiment(
 async def shown_experiment(conn: Connection, row: ExperimentRow) -> wire.Experiment:
     """Return an experiment as replies show it."""
     return experiment_wire(row, (await arms.list_arms(conn, [row.id])).get(row.id, []))
+
+
+async def with_warnings(
+    conn: Connection, organization_id: str, row: ExperimentRow, shown: wire.Experiment
+) -> wire.Experiment:
+    """Return an experiment as replies show it alone: with what may be wrong about it."""
+    return msgspec.structs.replace(shown, warnings=await find_warnings(conn, organization_id, row))
 
 
 async def check_known(conn: Connection, project_id: str, experiment: Experiment) -> None:

@@ -128,7 +128,9 @@ class HoldoutController(Controller):
 
 
 def _layer(row: LayerRow) -> wire.ExperimentLayer:
-    return wire.ExperimentLayer(row.name, row.name, num_free(row.owned), row.experiments, seconds(row.created_at))
+    return wire.ExperimentLayer(
+        row.name, row.name, num_free(row.owners), [each.name for each in row.owners], seconds(row.created_at)
+    )
 
 
 def _holdout(row: HoldoutRow) -> wire.ExperimentHoldout:

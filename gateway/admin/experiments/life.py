@@ -16,6 +16,7 @@ from gateway.admin.experiments.experiments import (
     existing_experiment,
     record,
     shown_experiment,
+    with_warnings,
 )
 from gateway.admin.experiments.targets import resolve_arms, unfit
 from gateway.admin.names import MAX_NAMES
@@ -152,9 +153,10 @@ async def _changed(
     conn: Connection, caller: Actor, event: str, before: wire.Experiment, project_id: str
 ) -> wire.Experiment:
     """Record a change of state, and return the experiment as it is now."""
-    shown = await shown_experiment(conn, await existing_experiment(conn, project_id, before.id))
+    row = await existing_experiment(conn, project_id, before.id)
+    shown = await shown_experiment(conn, row)
     await record(conn, caller, event, project_id, before.id, before=before, after=shown)
-    return shown
+    return await with_warnings(conn, caller.organization_id, row, shown)
 
 
 async def _load_arms(
@@ -176,9 +178,9 @@ async def _load_arms(
     keys = [_key_of(project_id, arm) for arm in found]
     wanted = frozenset(key for key in keys if key is not None)
     missing = await services.load_adapters(wanted) if wanted else frozenset()
-    for key, (place, target) in zip(keys, row.definition.targets, strict=True):
+    for key, (place, name, target) in zip(keys, row.definition.targets, strict=True):
         if key in missing:
-            raise unfit(place, target.model, "no engine has it loaded; try again in a moment")
+            raise unfit(place, name, target.model, "no engine has it loaded; try again in a moment")
     return wanted
 
 
@@ -193,12 +195,12 @@ async def _begin(
     project_id, defined = row.project_id, row.definition
     await check_known(conn, project_id, defined)
     found = await resolve_arms(conn, caller.organization_id, project_id, defined)
-    for arm, (place, target) in zip(found, defined.targets, strict=True):
+    for arm, (place, name, target) in zip(found, defined.targets, strict=True):
         key = _key_of(project_id, arm)
         if key is not None and key not in loaded:
-            raise unfit(place, target.model, "it was moved just now; start the experiment again")
+            raise unfit(place, name, target.model, "it was moved just now; start the experiment again")
     await _take_name(conn, services, caller, row)
-    slots = free_slots(await layers.lock_slots(conn, project_id, defined.layer), defined.coverage)
+    slots = free_slots(defined.layer, await layers.lock_slots(conn, project_id, defined.layer), defined.coverage)
     weights = [arm.weight for arm in defined.arms]
     split = first_split(row.seed, row.layer_seed, slots, weights, holdout_of(row))
     num_arms = len(defined.arms)

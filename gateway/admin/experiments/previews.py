@@ -17,6 +17,7 @@ from gateway.admin.experiments import wire_previews as wire
 from gateway.admin.experiments.experiments import existing_experiment
 from gateway.admin.experiments.past import LearntFrom, check_metric, learn
 from gateway.admin.experiments.shown import scales
+from gateway.admin.experiments.warnings import find_warnings
 from gateway.admin.experiments.words import DAY_SECONDS, days_declared, duration
 from gateway.admin.organization.projects import existing_project
 from gateway.admin.services import AdminServices, Caller, Services
@@ -60,9 +61,10 @@ class PreviewController(Controller):
             await existing_project(conn, caller.organization_id, project_id)
             if wanted.metric is not None:
                 check_metric(wanted.metric, await list_metrics(conn, project_id), wanted.past_units)
-            row = None
+            row, warnings = None, []
             if wanted.experiment_id is not None:
                 row = await existing_experiment(conn, project_id, wanted.experiment_id)
+                warnings = await find_warnings(conn, caller.organization_id, row)
         assignment = size = why_no_size = None
         if row is not None and wanted.unit is not None:
             assignment = await _assignment(services, row, wanted.unit)
@@ -71,7 +73,7 @@ class PreviewController(Controller):
                 size = await _size(services, caller, project_id, wanted, row)
             except _NothingKnown as unknown:
                 why_no_size = str(unknown)
-        return wire.ExperimentPreview(assignment, size, why_no_size)
+        return wire.ExperimentPreview(assignment, size, warnings, why_no_size)
 
     @post("/calibrate", status_code=200, opt=needs("experiments.write", body=wire.CalibrateExperiment))
     async def calibrate_experiment(
@@ -132,8 +134,9 @@ async def _assignment(services: AdminServices, row: ExperimentRow, unit: str) ->
 
 async def _draft_split(conn: Connection, row: ExperimentRow) -> Split:
     """Return the split that a draft would have. Raises Conflict: when its layer has no room."""
-    layer = await find_layer(conn, row.project_id, row.definition.layer)
-    slots = free_slots(layer.owned if layer is not None else (), row.definition.coverage)
+    name = row.definition.layer
+    layer = await find_layer(conn, row.project_id, name)
+    slots = free_slots(name, layer.owners if layer is not None else (), row.definition.coverage)
     weights = [arm.weight for arm in row.definition.arms]
     return first_split(row.seed, row.layer_seed, slots, weights, holdout_of(row))
 

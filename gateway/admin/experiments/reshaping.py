@@ -34,7 +34,8 @@ async def reshape(conn: Connection, row: ExperimentRow, wanted: Experiment) -> N
     for arm in ended:
         split = arm_ended(split, arm)
     if more:
-        split = covering(split, free_slots(await lock_slots(conn, row.project_id, before.layer), more))
+        owners = await lock_slots(conn, row.project_id, before.layer)
+        split = covering(split, free_slots(before.layer, owners, more, asker=row.name))
     if ended or more:
         await set_split(conn, row.id, split)
     if are_new:

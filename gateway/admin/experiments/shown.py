@@ -164,7 +164,7 @@ def _comparison(defined: Experiment, each: Comparison, scale: float, *, is_disco
         alpha=each.alpha,
         verdict=verdict,
         answered=None if each.answered is None else list(each.answered),
-        text=comparison_text(each.metric, arm, control, each.effect.effect * scale, interval, relative, verdict),
+        text=comparison_text(each.metric, arm, control, interval, relative, verdict),
     )
 
 

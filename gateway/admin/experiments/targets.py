@@ -32,26 +32,44 @@ async def resolve_arms(
     Versions stay ready until the transaction ends; the caller keeps the pools (`keep_pools`).
     Raises Conflict: naming the first arm that cannot be served.
     """
-    pools = await arms.usable_pools(conn, organization_id, project_id)
-    found = []
-    for place, target in experiment.targets:
-        try:
-            found.append(await _resolve(conn, project_id, target, pools))
-        except Unfit as error:
-            raise unfit(place, target.model, str(error)) from None
+    found: list[PinnedArm] = []
+    each_arm = await resolve_each(conn, organization_id, project_id, experiment, lock=True)
+    for each, (place, name, target) in zip(each_arm, experiment.targets, strict=True):
+        if isinstance(each, Unfit):
+            raise unfit(place, name, target.model, str(each))
+        found.append(each)
     return found
 
 
-def unfit(place: str, model: str, reason: str) -> Conflict:
-    """Return the refusal of a target by its place in the definition."""
+async def resolve_each(
+    conn: Connection, organization_id: str, project_id: str, experiment: Experiment, *, lock: bool = False
+) -> list[PinnedArm | Unfit]:
+    """Return what each arm of an experiment serves now, or the reason why it cannot be served, the shadow arm last.
+
+    lock: whether versions stay ready until the transaction ends.
+    """
+    pools = await arms.usable_pools(conn, organization_id, project_id)
+    found: list[PinnedArm | Unfit] = []
+    for _, _, target in experiment.targets:
+        try:
+            found.append(await _resolve(conn, project_id, target, pools, lock=lock))
+        except Unfit as error:
+            found.append(error)
+    return found
+
+
+def unfit(place: str, name: str, model: str, reason: str) -> Conflict:
+    """Return the refusal of an arm's target. place: of the target in the definition. name: of the arm."""
     return Conflict(
-        f"The arm's model `{shortened(model)}` cannot be served: {reason}.",
+        f"The arm '{name}' cannot be served by `{shortened(model)}`: {reason}.",
         param=f"{place}.model",
         code="arm_not_ready",
     )
 
 
-async def _resolve(conn: Connection, project_id: str, target: Target, pools: Sequence[UsablePool]) -> PinnedArm:
+async def _resolve(
+    conn: Connection, project_id: str, target: Target, pools: Sequence[UsablePool], *, lock: bool
+) -> PinnedArm:
     """Return what a target stands for. Raises Unfit."""
     by_name = {pool.name: pool for pool in pools}
     if target.model in by_name:
@@ -61,7 +79,7 @@ async def _resolve(conn: Connection, project_id: str, target: Target, pools: Seq
         raise Unfit("the project has no such model")
     if not wanted.is_alias:
         assert wanted.base is not None
-        own = await _own(conn, project_id, wanted.name, wanted.version)
+        own = await _own(conn, project_id, wanted.name, wanted.version, lock=lock)
         if by_name[wanted.base].base_digest != own.base_digest:
             raise Unfit("the adapter was made for another base model")
         return _pinned(by_name[wanted.base], own, _treatment(None, target))
@@ -77,7 +95,7 @@ async def _resolve(conn: Connection, project_id: str, target: Target, pools: Seq
         if pool is None:
             raise Unfit("its base model is not there any more")
         return _pinned(pool, None, _treatment(alias.treatment, target))
-    own = await _own(conn, project_id, alias.adapter, alias.version)
+    own = await _own(conn, project_id, alias.adapter, alias.version, lock=lock)
     serving = [each for each in pools if each.base_digest == own.base_digest]
     pool = next((each for each in serving if each.id == alias.pool_id), next(iter(serving), None))
     if pool is None:
@@ -85,10 +103,10 @@ async def _resolve(conn: Connection, project_id: str, target: Target, pools: Seq
     return _pinned(pool, own, _treatment(alias.treatment, target))
 
 
-async def _own(conn: Connection, project_id: str, name: str, version: int | None) -> arms.OwnVersion:
+async def _own(conn: Connection, project_id: str, name: str, version: int | None, *, lock: bool) -> arms.OwnVersion:
     """Return a version of the project's own adapter. Raises Unfit."""
     found = await arms.find_own(conn, project_id, name, version)
-    if found is not None:
+    if found is not None and (not lock or await arms.keep_own(conn, found)):
         return found
     if await arms.is_shared(conn, project_id, name):
         raise Unfit(f"the adapter '{name}' belongs to another project, which may change it while the experiment runs")

@@ -420,6 +420,15 @@ class StopReason(msgspec.Struct, frozen=True):
     """The finding in words."""
 
 
+class ExperimentWarning(msgspec.Struct, frozen=True):
+    """A thing about an experiment that may be wrong. It is refused by nobody, or not before the start."""
+
+    param: str | None
+    """The field of the definition that it is about."""
+    text: str
+    """The warning in words."""
+
+
 class Experiment(msgspec.Struct, frozen=True, kw_only=True):
     """An experiment of a project."""
 
@@ -466,6 +475,10 @@ class Experiment(msgspec.Struct, frozen=True, kw_only=True):
     """Unix seconds."""
     changed_at: int
     """Unix seconds."""
+    warnings: list[ExperimentWarning] | None = None
+    """What would refuse the start of a draft as things are now (an arm that nothing serves, a model string or units
+    that another experiment holds), and what would make results say nothing (arms that serve the same). Null in lists.
+    """
     object: Literal["organization.project.experiment"] = "organization.project.experiment"
 
 

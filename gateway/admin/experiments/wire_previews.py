@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from gateway.admin.experiments.wire import Coverage, MetricName, Unit
+from gateway.admin.experiments.wire import Coverage, ExperimentWarning, MetricName, Unit
 from gateway.domain.experiments.assignment import Reason
 from gateway.domain.experiments.definition import (
     MAX_ALPHA,
@@ -122,6 +122,8 @@ class ExperimentPreview(msgspec.Struct, frozen=True):
     """The arm of the unit; null where none was named."""
     size: SizeNeeded | None
     """The units and days needed; null where no metric was named, or the past does not tell them."""
+    warnings: list[ExperimentWarning]
+    """What may be wrong about the experiment that was named; empty where none was."""
     why_no_size: str | None = None
     """The reason why the past does not tell the size that was asked for, in words; null otherwise."""
     object: Literal["organization.project.experiment.preview"] = "organization.project.experiment.preview"

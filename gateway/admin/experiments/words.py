@@ -35,7 +35,7 @@ def change(part: float) -> str:
 
 
 def comparison_text(
-    metric: str, arm: str, control: str, effect: float, interval: Bounds, relative: Bounds | None, verdict: Verdict
+    metric: str, arm: str, control: str, interval: Bounds, relative: Bounds | None, verdict: Verdict
 ) -> str:
     """Say what is known of a metric in one arm beside the control."""
     if interval.low is None or interval.high is None:
@@ -136,7 +136,7 @@ def conclusion(
         )
     said += [each.text for each in primary if not _is_unknown(each)]
     if chosen is not None:
-        said.append(f"{chosen} was chosen.")
+        said.append(f"It is decided: everybody gets {chosen}.")
     elif days < min_days:
         said.append(
             f"It was stopped after {days} of {days_declared(min_days)}: what shows may be of some weekdays alone."

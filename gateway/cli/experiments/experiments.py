@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from gateway.cli.errors import CommandFailed, WrongUsage
 from gateway.cli.experiments import export, findings, furniture
-from gateway.cli.experiments.parts import add_name, add_tenant, find_experiment, percent, share
+from gateway.cli.experiments.parts import add_name, add_tenant, find_experiment, part, share, warnings_of
 from gateway.cli.output import add_json_flag, print_json, print_result, print_table, utc
 from gateway.domain.percent import percent_text
 
@@ -119,7 +119,7 @@ def _register_create(actions: Verbs) -> None:
         help="metric that must not become worse, with pause or alert, such as error_rate:pause. Repeat for more",
     )
     create.add_argument(
-        "--coverage", type=percent, default=100.0, metavar="PERCENT", help="part of the units (default: 100)"
+        "--coverage", type=part, default=PARTS, metavar="PERCENT", help="part of the units (default: 100)"
     )
     create.add_argument(
         "--shadow",
@@ -127,7 +127,7 @@ def _register_create(actions: Verbs) -> None:
         help="arm that gets copies of requests and whose replies nobody gets; each copy is billed",
     )
     create.add_argument(
-        "--shadow-share", type=share, default=100.0, metavar="PERCENT", help="part of the requests (default: 100)"
+        "--shadow-share", type=share, default=PARTS, metavar="PERCENT", help="part of the requests (default: 100)"
     )
     create.add_argument("--layer", metavar="NAME", help="layer, whose experiments have no unit in common")
     create.add_argument("--holdout", metavar="NAME", help="holdout, whose units take part in nothing")
@@ -147,7 +147,7 @@ def _register_change(actions: Verbs) -> None:
     )
     add_name(change)
     change.add_argument("--file", metavar="FILE", help="JSON file with the fields to change; - reads standard input")
-    change.add_argument("--coverage", type=percent, metavar="PERCENT", help="part of the units that take part")
+    change.add_argument("--coverage", type=part, metavar="PERCENT", help="part of the units that take part")
     change.add_argument(
         "--weight", action="append", default=[], metavar="NAME=NUMBER", help="new weight of an arm. Repeat for more"
     )
@@ -168,9 +168,8 @@ def _create(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
         body["name"] = arguments.name
     with AdminClient.of(environ) as client:
         made = client.post(f"{client.tenant_path(arguments.tenant)}/experiments", json=body)
-    return print_result(
-        arguments, made, f"experiment {made['name']} is a draft: `lorikeet experiment start {made['name']}` starts it"
-    )
+    text = f"experiment {made['name']} is a draft: `lorikeet experiment start {made['name']}` starts it"
+    return print_result(arguments, made, text + warnings_of(made))
 
 
 def _body_of(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -193,12 +192,11 @@ def _body_of(arguments: argparse.Namespace) -> dict[str, Any]:
             "primary": [_metric("--primary", each, "goal") for each in arguments.primary],
             "guardrails": [_metric("--guardrail", each, "action") for each in arguments.guardrail],
         },
-        "coverage": round(arguments.coverage * PARTS / 100),
+        "coverage": arguments.coverage,
     }
     if arguments.shadow is not None:
         name, model = _pair("--shadow", arguments.shadow)
-        parts = round(arguments.shadow_share * PARTS / 100)
-        body["shadow"] = {"name": name, "target": {"model": model}, "share": parts}
+        body["shadow"] = {"name": name, "target": {"model": model}, "share": arguments.shadow_share}
     body |= {name: value for name in ("layer", "holdout") if (value := getattr(arguments, name)) is not None}
     analysis: dict[str, Any] = {}
     if arguments.window_days is not None:
@@ -213,7 +211,7 @@ def _change(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
 
     body = _read_file(arguments.file) if arguments.file else {}
     if arguments.coverage is not None:
-        body["coverage"] = round(arguments.coverage * PARTS / 100)
+        body["coverage"] = arguments.coverage
     with AdminClient.of(environ) as client:
         path, found = find_experiment(client, arguments)
         if arguments.weight or arguments.end_arm:
@@ -223,7 +221,7 @@ def _change(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
             if found["shadow"] is None:
                 raise WrongUsage("--shadow-share: the experiment has no shadow arm")
             shadow = {name: found["shadow"][name] for name in ("name", "target")}
-            shadow["share"] = round(arguments.shadow_share * PARTS / 100)
+            shadow["share"] = arguments.shadow_share
             body |= {"shadow": shadow, "version": found["version"]}
         if not body:
             raise WrongUsage("give --coverage, --weight, --end-arm, --shadow-share or --file")
@@ -231,7 +229,7 @@ def _change(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
     text = f"experiment {after['name']} is at version {after['version']}"
     if after["next_weights"]:
         text += "; the new weights hold in some seconds, for units that were not exposed yet"
-    return print_result(arguments, after, text)
+    return print_result(arguments, after, text + warnings_of(after))
 
 
 def _arms(found: dict[str, Any], weights: dict[str, str], ended: list[str]) -> list[dict[str, Any]]:
@@ -276,7 +274,8 @@ def _show(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
     from gateway.cli.client import AdminClient
 
     with AdminClient.of(environ) as client:
-        _, found = find_experiment(client, arguments)
+        path, _ = find_experiment(client, arguments)
+        found = client.get(path)
     if arguments.json:
         print_json(found)
         return 0
@@ -298,7 +297,7 @@ def _show(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
         model = shadow["serves"]["model"] if shadow["serves"] else shadow["target"]["model"]
         rows.append((shadow["name"], f"{percent_text(shadow['share'] / PARTS)} of requests", model, "shadow"))
     print_table(("ARM", "SHARE", "MODEL", ""), rows)
-    print(f"possible now: {', '.join(found['possible']) or 'nothing'}")
+    print(f"possible now: {', '.join(found['possible']) or 'nothing'}{warnings_of(found)}")
     return 0
 
 
@@ -322,7 +321,7 @@ def _move(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
     if after["state"] in UNTIL:
         control = after["arms"][0]["serves"]["model"]
         text += f": {after['model']} is {control}, the control, for everybody until {UNTIL[after['state']]}"
-    return print_result(arguments, after, text)
+    return print_result(arguments, after, text + warnings_of(after))
 
 
 def _decide(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from gateway.cli.errors import CommandFailed, ServerUnreachable
-from gateway.cli.experiments.parts import add_name, add_tenant, find_experiment, percent
+from gateway.cli.experiments.parts import add_name, add_tenant, find_experiment, percent, warnings_of
 from gateway.cli.output import add_json_flag, print_json, print_result, print_table
 from gateway.domain.percent import percent_text
 
@@ -258,7 +258,7 @@ def _preview(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
         said.append(found["size"]["text"])
     elif found["why_no_size"]:
         said.append(found["why_no_size"])
-    return print_result(arguments, found, "\n".join(said))
+    return print_result(arguments, found, "\n".join(said) + warnings_of(found))
 
 
 def _calibrate(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:

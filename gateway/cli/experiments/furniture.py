@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from gateway.cli.errors import WrongUsage
-from gateway.cli.experiments.parts import add_tenant, percent
+from gateway.cli.experiments.parts import add_tenant, part
 from gateway.cli.output import add_json_flag, print_json, print_result, print_table
 from gateway.cli.parts import name_part
 
@@ -36,7 +36,7 @@ def register(actions: Verbs) -> None:
         if what == "metric":
             _add_metric(create)
         if what == "holdout":
-            create.add_argument("size", type=percent, metavar="PERCENT", help="part of all units that is held out")
+            create.add_argument("size", type=part, metavar="PERCENT", help="part of all units that is held out")
         listing = verbs.add_parser("list", help=f"list {short}", description=f"List a tenant's {short}.")
         delete = verbs.add_parser(
             "delete", help=f"delete a {what}", description=f"Delete a {what} that nothing refers to."
@@ -79,7 +79,7 @@ def _create(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
         body |= {name: getattr(arguments, name) for name in ("type", "goal", "kind", "least", "most", "description")}
         body["labels"] = dict(_label(each) for each in arguments.label) or None
     if arguments.what == "holdout":
-        body["size"] = round(arguments.size * 100)
+        body["size"] = arguments.size
     with AdminClient.of(environ) as client:
         made = client.post(f"{client.tenant_path(arguments.tenant)}/{PATHS[arguments.what]}", json=body)
     return print_result(arguments, made, f"{arguments.what} {made['name']} is there")

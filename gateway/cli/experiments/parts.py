@@ -20,7 +20,7 @@ def add_name(parser: argparse.ArgumentParser) -> None:
 
 
 def percent(text: str) -> float:
-    """Return a percentage. Raises ArgumentTypeError: for what is none above 0."""
+    """Return a percentage above 0, of any number of decimals. Raises ArgumentTypeError: for all else."""
     try:
         value = float(text.removesuffix("%"))
     except ValueError:
@@ -30,9 +30,25 @@ def percent(text: str) -> float:
     return value
 
 
-def share(text: str) -> float:
-    """Return a percentage that may be 0. Raises ArgumentTypeError."""
-    return 0.0 if text.removesuffix("%") in ("0", "0.0") else percent(text)
+def part(text: str) -> int:
+    """Return a percentage above 0 as the 10,000ths that are kept of it.
+
+    Raises ArgumentTypeError: for what is no percentage, and for one of more than two decimals.
+    """
+    parts = percent(text) * 100
+    if abs(parts - round(parts)) > 1e-6:
+        raise argparse.ArgumentTypeError(f"a percentage has at most two decimals here, not '{text}'")
+    return round(parts)
+
+
+def share(text: str) -> int:
+    """Return a percentage as 10,000ths, as `part` does; it may be 0. Raises ArgumentTypeError."""
+    return 0 if text.removesuffix("%") in ("0", "0.0") else part(text)
+
+
+def warnings_of(found: dict[str, Any]) -> str:
+    """Return the warnings about an experiment or a preview, a line each, to stand behind the text of a command."""
+    return "".join(f"\nwarning: {each['text']}" for each in found.get("warnings") or ())
 
 
 def find_experiment(client: AdminClient, arguments: argparse.Namespace) -> tuple[str, dict[str, Any]]:

@@ -85,12 +85,10 @@ class OwnVersion(msgspec.Struct, frozen=True):
     base_digest: str | None
 
 
-# The version's row is locked, so that the version stays ready as long as the caller's transaction lasts.
 _OWN = """
     SELECT a.id AS adapter_id, a.name AS adapter, v.version, v.digest, a.base_digest
     FROM adapters a JOIN adapter_versions v ON v.adapter_id = a.id AND v.version = coalesce($3, a.current_version)
     WHERE a.project_id = $1 AND a.name = $2 AND a.removed_at IS NULL AND v.state = 'ready'
-    FOR SHARE OF v
 """
 
 
@@ -98,6 +96,16 @@ async def find_own(conn: Connection, project_id: str, adapter: str, version: int
     """Return a version of an adapter that the project owns and that is ready. version: None is the current one."""
     row = await conn.fetchrow(_OWN, project_id, adapter, version)
     return OwnVersion(**row) if row else None
+
+
+_KEEP = """
+    SELECT true FROM adapter_versions WHERE adapter_id = $1 AND version = $2 AND state = 'ready' FOR SHARE
+"""
+
+
+async def keep_own(conn: Connection, own: OwnVersion) -> bool:
+    """Keep a version ready until the caller's transaction ends; return False where it is not ready any more."""
+    return bool(await conn.fetchval(_KEEP, own.adapter_id, own.version))
 
 
 _IS_SHARED = "SELECT EXISTS (SELECT FROM adapter_shares WHERE project_id = $1 AND name = $2)"

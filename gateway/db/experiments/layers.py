@@ -7,23 +7,26 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from gateway.domain.experiments.allocation import Owner
+
 if TYPE_CHECKING:
+    import asyncpg
+
     from gateway.db.pool import Connection
 
 
 class LayerRow(msgspec.Struct, frozen=True):
     name: str
     created_at: datetime.datetime
-    experiments: list[str]
-    """Names of the experiments that own slots."""
-    owned: list[bytes]
-    """The slots of each of these (`assignment.Split.slots`)."""
+    owners: list[Owner]
+    """The experiments that own slots, by name."""
 
 
 _LIST = """
     SELECT l.name, l.created_at,
-           coalesce(array_agg(e.name ORDER BY e.name) FILTER (WHERE e.id IS NOT NULL), '{}') AS experiments,
-           coalesce(array_agg(e.slots ORDER BY e.name) FILTER (WHERE e.id IS NOT NULL), '{}') AS owned
+           coalesce(array_agg(e.name ORDER BY e.name) FILTER (WHERE e.id IS NOT NULL), '{}') AS names,
+           coalesce(array_agg(e.state ORDER BY e.name) FILTER (WHERE e.id IS NOT NULL), '{}') AS states,
+           coalesce(array_agg(e.slots ORDER BY e.name) FILTER (WHERE e.id IS NOT NULL), '{}') AS slots
     FROM experiment_layers l LEFT JOIN experiments e ON (e.project_id, e.layer) = (l.project_id, l.name)
         AND e.state IN ('running', 'paused', 'stopped')
     WHERE l.project_id = $1 AND ($2::text IS NULL OR l.name = $2)
@@ -33,13 +36,13 @@ _LIST = """
 
 async def list_layers(conn: Connection, project_id: str) -> list[LayerRow]:
     """Return the layers of a project, oldest first."""
-    return [LayerRow(**row) for row in await conn.fetch(_LIST, project_id, None)]
+    return [_layer(row) for row in await conn.fetch(_LIST, project_id, None)]
 
 
 async def find_layer(conn: Connection, project_id: str, name: str) -> LayerRow | None:
     """Return the project's layer of this name."""
     row = await conn.fetchrow(_LIST, project_id, name)
-    return LayerRow(**row) if row else None
+    return _layer(row) if row else None
 
 
 _CREATE = """
@@ -53,16 +56,16 @@ async def create_layer(conn: Connection, project_id: str, name: str, seed: bytes
 
 
 _LOCK = "SELECT FROM experiment_layers WHERE project_id = $1 AND name = $2 FOR UPDATE"
-_OWNED = """
-    SELECT slots FROM experiments
+_OWNERS = """
+    SELECT name, state, slots FROM experiments
     WHERE project_id = $1 AND layer = $2 AND state IN ('running', 'paused', 'stopped')
 """
 
 
-async def lock_slots(conn: Connection, project_id: str, name: str) -> list[bytes]:
-    """Return the slots that each experiment of a layer owns; nobody else takes any until the transaction ends."""
+async def lock_slots(conn: Connection, project_id: str, name: str) -> list[Owner]:
+    """Return the experiments that own slots of a layer; nobody else takes any until the transaction ends."""
     await conn.execute(_LOCK, project_id, name)
-    return [row["slots"] for row in await conn.fetch(_OWNED, project_id, name)]
+    return [Owner(**row) for row in await conn.fetch(_OWNERS, project_id, name)]
 
 
 _USED = "SELECT EXISTS (SELECT FROM experiments WHERE project_id = $1 AND layer = $2)"
@@ -77,3 +80,8 @@ async def is_layer_used(conn: Connection, project_id: str, name: str) -> bool:
 async def delete_layer(conn: Connection, project_id: str, name: str) -> None:
     """Remove a layer that no experiment names."""
     await conn.execute(_DELETE, project_id, name)
+
+
+def _layer(row: asyncpg.Record) -> LayerRow:
+    owners = [Owner(*each) for each in zip(row["names"], row["states"], row["slots"], strict=True)]
+    return LayerRow(row["name"], row["created_at"], owners)

@@ -9,7 +9,7 @@
 - `definition`, `metrics`, `states`: what an experiment is, may measure, and may become
 - `guardrails`, `results`, `ages`, `segments`: what stops it, and what one look shows, also by days and by segment
 
-    slots = free_slots(others, experiment.coverage)
+    slots = free_slots(experiment.layer, others, experiment.coverage)
     split = first_split(seed, layer_seed, slots, [arm.weight for arm in experiment.arms])
     assigned = assign(split, "ann@example.com", unit_digest(project_key, "ann@example.com"))
     tally = Tally({1: shares(split, 1, 2)}, units=units_rows, sums=sums_rows, days=8)

@@ -13,6 +13,19 @@ import msgspec
 
 from gateway.domain.errors import Conflict, InvalidRequest
 from gateway.domain.experiments.assignment import ENDED_BUCKET, MAX_EPOCHS, NUM_BUCKETS, Exposed, Holdout, Split
+from gateway.domain.experiments.states import State
+
+MAX_NAMED = 3
+"""The most experiments that a refusal names."""
+
+
+class Owner(msgspec.Struct, frozen=True):
+    """An experiment that owns slots of a layer."""
+
+    name: str
+    state: State
+    slots: bytes
+    """The slots that the experiment owns, as `Split.slots` has them."""
 
 
 def bucket_counts(weights: Sequence[int]) -> list[int]:
@@ -61,25 +74,27 @@ def moved(before: bytes, after: bytes) -> int:
     return sum(a != b for a, b in zip(before, after, strict=True))
 
 
-def free_slots(owned: Iterable[bytes], count: int) -> list[int]:
+def free_slots(layer: str, owners: Sequence[Owner], count: int, *, asker: str = "") -> list[int]:
     """Return the lowest slots of a layer that no experiment owns.
 
-    owned: `Split.slots` of each experiment of the layer that has not been archived.
-    Raises Conflict: when fewer than `count` are free.
+    layer: the name of the layer. owners: all experiments that own slots of the layer. asker: the name of the
+    experiment that wants more slots than it owns.
+    Raises Conflict: when fewer than `count` are free, naming the other experiments that own most.
     """
-    free = [slot for slot, epochs in enumerate(_union(owned)) if not epochs]
+    free = [slot for slot, epochs in enumerate(_union(owners)) if not epochs]
     if len(free) < count:
         raise Conflict(
-            f"The layer has {len(free)} of {NUM_BUCKETS} slots free, and {count} are needed. Stop another experiment "
-            "of the layer, ask for less coverage, or use another layer.",
+            f"The layer '{layer}' has {len(free) / 100:g} % of its units free, and {count / 100:g} % are needed. "
+            f"{_holders([each for each in owners if each.name != asker])}You can also ask for less coverage, or use "
+            "another layer.",
             param="coverage",
         )
     return free[:count]
 
 
-def num_free(owned: Iterable[bytes]) -> int:
-    """Return how many slots of a layer no experiment owns. owned: as of `free_slots`."""
-    return _union(owned).count(0)
+def num_free(owners: Iterable[Owner]) -> int:
+    """Return how many slots of a layer no experiment owns. owners: as of `free_slots`."""
+    return _union(owners).count(0)
 
 
 def first_split(
@@ -145,12 +160,25 @@ def exposed_units(epochs: Mapping[bytes, int]) -> Exposed:
     return Exposed(array("Q", [key for key, _ in pairs]), bytes(epoch for _, epoch in pairs))
 
 
-def _union(owned: Iterable[bytes]) -> bytes:
+def _union(owners: Iterable[Owner]) -> bytes:
     """Return 10,000 bytes, 0 for each slot that nobody owns."""
     taken = 0
-    for slots in owned:
-        taken |= int.from_bytes(slots, "big")
+    for owner in owners:
+        taken |= int.from_bytes(owner.slots, "big")
     return taken.to_bytes(NUM_BUCKETS, "big")
+
+
+def _holders(owners: Sequence[Owner]) -> str:
+    """Say which experiments hold a layer's units, those with most first, and what frees the units of the first one."""
+    sized = sorted(((NUM_BUCKETS - each.slots.count(0), each) for each in owners), key=lambda it: (-it[0], it[1].name))
+    named = [f"'{each.name}' ({each.state}) holds {size / 100:g} %" for size, each in sized[:MAX_NAMED]]
+    if not named:
+        return ""
+    more = len(sized) - len(named)
+    first = sized[0][1]
+    freed = f"decide '{first.name}'" if first.state == "stopped" else f"stop '{first.name}' and decide it"
+    others = f", and {more} other{'s' * (more != 1)} hold some" if more else ""
+    return f"{', '.join(named)}{others}, until it is decided: {freed}. "
 
 
 def _check_ended(split: Split, weights: Sequence[int]) -> None:

@@ -129,10 +129,10 @@ class Experiment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     shadow: Shadow | None = None
 
     @property
-    def targets(self) -> list[tuple[str, Target]]:
-        """The place of each target in the definition and the target: of the arms, then of the shadow arm."""
-        of_arms = [(f"arms[{at}].target", arm.target) for at, arm in enumerate(self.arms)]
-        return of_arms if self.shadow is None else [*of_arms, ("shadow.target", self.shadow.target)]
+    def targets(self) -> list[tuple[str, str, Target]]:
+        """The place of each target in the definition, its arm's name, and the target: the shadow arm's last."""
+        of_arms = [(f"arms[{at}].target", arm.name, arm.target) for at, arm in enumerate(self.arms)]
+        return of_arms if self.shadow is None else [*of_arms, ("shadow.target", self.shadow.name, self.shadow.target)]
 
 
 _KNOWN_METRICS = (
@@ -211,7 +211,9 @@ def _check_arms(experiment: Experiment) -> None:
     if arms[0].ended:
         _refuse("arms[0].ended", "The control cannot end: stop the experiment instead.")
     if sum(arm.weight > 0 for arm in arms) < 2:
-        _refuse("arms", "At least two arms need a weight above 0.")
+        empty = next((at for at, arm in enumerate(arms) if not arm.weight and not arm.ended), None)
+        param = "arms" if empty is None else f"arms[{empty}].weight"
+        _refuse(param, "At least two arms need a weight above 0.")
     for at, num_buckets in enumerate(bucket_counts([arm.weight for arm in arms])):
         if arms[at].weight and not num_buckets:
             _refuse(
@@ -224,7 +226,7 @@ def _check_arms(experiment: Experiment) -> None:
         if shadow.name in {arm.name for arm in arms}:
             _refuse("shadow.name", "An arm has the same name.")
         _within("shadow.share", shadow.share, 0, NUM_BUCKETS)
-    for place, target in experiment.targets:
+    for place, _, target in experiment.targets:
         if not 1 <= len(target.model) <= MAX_MODEL_CHARS:
             _refuse(f"{place}.model", f"A model string has 1 to {MAX_MODEL_CHARS} characters.")
         if target.model == experiment.model:

@@ -33,8 +33,7 @@ def after(state: State, verb: Verb) -> State:
         return state
     following = NEXT.get((state, verb))
     if following is None:
-        allowed = possible(state)
-        hint = f" Possible now: {', '.join(allowed)}." if allowed else ""
+        hint = f" Possible now: {', '.join(allowed)}." if (allowed := possible(state)) else ""
         raise Conflict(f"`{verb}` is not possible: the experiment is {state}.{hint}", param="state")
     return following
 

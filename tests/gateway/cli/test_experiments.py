@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import tracemalloc
+from argparse import ArgumentTypeError
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from gateway.cli.command import build_parser
+from gateway.cli.experiments.parts import part, share
 from gateway.db.pool import Database
 from gateway.pools.first_pool import ensure_first_pool
 from tests.gateway.admin_server import AdminServer
@@ -103,6 +106,16 @@ async def test_an_experiment_comes_from_a_file(lorikeet: Cli, acme: Any, tmp_pat
     second = await lorikeet.json("experiment", "create", "second", "--file", str(path), *OF_ACME)
     assert (second["name"], second["model"], second["arms"]) == ("second", "bot-2", made["arms"])
     assert (await lorikeet("experiment", "delete", "second", *OF_ACME))[1] == "the draft second is deleted\n"
+
+
+def test_a_part_of_units_is_refused_more_decimals_than_are_kept() -> None:
+    assert [part("12.34"), part("100"), part("0.01%"), share("0"), share("0.5")] == [1234, 10_000, 1, 0, 50]
+    for flag in ("--coverage", "--shadow-share"):
+        with pytest.raises(SystemExit):
+            build_parser().parse_args(["experiment", "change", "tone", *OF_ACME, flag, "12.345"])
+    for wrong in ("12.345", "0.001", "101", "-1", "nan", "half"):
+        with pytest.raises(ArgumentTypeError, match=r"at most two decimals|expected a percentage"):
+            part(wrong)
 
 
 GUIDE = Path(__file__).parents[3] / "gateway" / "experiments" / "README.md"
@@ -227,6 +240,7 @@ async def test_what_is_wrong_is_said_in_one_line(lorikeet: Cli, acme: Any) -> No
         (("results", "tone", "--by-age", "--as-of", "5"), 1, "leave out --as-of"),
         (("change", "tone"), 2, "give --coverage, --weight, --end-arm, --shadow-share or --file"),
         (("change", "tone", "--shadow-share", "5"), 2, "--shadow-share: the experiment has no shadow arm"),
+        (("create", "x" * 65, *CREATE[3:]), 1, "Invalid value for 'name': expected a string of length <= 64"),
         (("change", "tone", "--end-arm", "hot"), 2, "there is no arm named 'hot'"),
         (("preview",), 1, "Name a `unit`"),
         (

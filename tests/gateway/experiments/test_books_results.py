@@ -126,7 +126,7 @@ async def test_harm_pauses_an_experiment_within_600_units(database: Database) ->
             state, why = await conn.fetchrow("SELECT state, why FROM experiments WHERE id = $1", made.id)
         assert (state, num <= 600) == ("paused", True)
         found = msgspec.json.decode(why)
-        assert (found["metric"], found["arm"]) == ("error_rate", "warm") and "beside" in found["text"]
+        assert (found["metric"], found["arm"]) == ("error_rate", "warm") and ", against 0.0" in found["text"]
         row = await conn.fetchrow("SELECT actor_kind, actor_id, event, object_id FROM audit_log ORDER BY sequence DESC")
         assert row is not None and tuple(row) == ("system", "guardrail", "experiment.paused", made.id)
         body = msgspec.json.decode(await conn.fetchval("SELECT body FROM webhook_deliveries"))

@@ -68,7 +68,10 @@ async def test_a_layer_that_is_full_refuses_what_it_cannot_hold(lab: Lab) -> Non
     first = await lab.make(name="first", model="first-bot", coverage=6000)
     second = await lab.make(name="second", model="second-bot", coverage=5000)
     await lab.do(first, "start")
-    assert await lab.refusal(f"{lab.path}/{second['id']}/start", {}) == (409, "coverage")
+    reply = await lab.client.post(f"{lab.path}/{second['id']}/start", json={})
+    assert (reply.status_code, reply.json()["error"]["param"]) == (409, "coverage")
+    said = "has 40 % of its units free, and 50 % are needed. 'first' (running) holds 60 %, until it is decided"
+    assert said in reply.json()["error"]["message"]
     (layer,) = (await lab.client.get(f"{lab.project}/experiment_layers")).json()["data"]
     assert (layer["name"], layer["free"], layer["experiments"]) == ("default", 4000, ["first"])
     await lab.do(second, "", coverage=4000)
@@ -78,6 +81,8 @@ async def test_a_layer_that_is_full_refuses_what_it_cannot_hold(lab: Lab) -> Non
     assert one.slots is not None and other.slots is not None
     assert not any(a and b for a, b in zip(one.slots, other.slots, strict=True))
     await lab.do(first, "stop")
+    (layer,) = (await lab.client.get(f"{lab.project}/experiment_layers")).json()["data"]
+    assert layer["free"] == 0, "units of a stopped experiment still have outcomes, which nothing else may change"
     await lab.do(first, "decide", arm="control")
     (layer,) = (await lab.client.get(f"{lab.project}/experiment_layers")).json()["data"]
     assert layer["free"] == 6000, "a decided experiment gives its units back"

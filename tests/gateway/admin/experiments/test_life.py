@@ -158,8 +158,10 @@ async def test_an_arm_that_cannot_be_served_is_named_at_the_start(lab: Lab, mode
     made = await lab.make(arms=arms)
     reply = await lab.client.post(f"{lab.path}/{made['id']}/start", json={})
     assert (reply.status_code, reply.json()["error"]["param"]) == (409, "arms[1].target.model"), reply.text
+    assert f"The arm 'warm' cannot be served by `{model}`: " in reply.json()["error"]["message"]
     assert why in reply.json()["error"]["message"]
-    assert (await lab.client.get(f"{lab.path}/{made['id']}")).json()["state"] == "draft"
+    assert made["warnings"] == [{"param": "arms[1].target.model", "text": reply.json()["error"]["message"]}]
+    assert (await lab.client.get(f"{lab.path}/{made['id']}")).json() == made, "a draft is no more than warned about"
     assert "support-bot" not in await lab.aliases()
 
 

@@ -16,6 +16,7 @@ import pytest
 from gateway.domain import experiments
 from gateway.domain.errors import Conflict, InvalidRequest
 from gateway.domain.experiments.allocation import (
+    Owner,
     arm_ended,
     bucket_counts,
     covering,
@@ -163,12 +164,27 @@ def test_an_ended_arm_leaves_all_others_where_they_are() -> None:
 
 
 def test_slots_of_a_layer_have_one_owner() -> None:
-    first = first_split(SEED, LAYER, free_slots([], 6_000), (1, 1))
-    second = free_slots([first.slots], 4_000)
+    first = first_split(SEED, LAYER, free_slots("default", [], 6_000), (1, 1))
+    owners = [Owner("first", "stopped", first.slots)]
+    second = free_slots("default", owners, 4_000)
     assert not any(first.slots[slot] for slot in second)
     with pytest.raises(Conflict) as refused:
-        free_slots([first.slots], 4_001)
+        free_slots("default", owners, 4_001)
     assert refused.value.param == "coverage"
+    assert "'first' (stopped) holds 60 %, until it is decided: decide 'first'." in refused.value.message
+
+
+def test_a_full_layers_refusal_names_those_with_most_units_and_not_the_asker() -> None:
+    sizes = {"a": 1_000, "b": 5_000, "c": 500, "d": 2_000, "e": 1_500}
+    owners: list[Owner] = []
+    for name, size in sizes.items():
+        split = first_split(SEED, LAYER, free_slots("default", owners, size), (1, 1))
+        owners.append(Owner(name, "running", split.slots))
+    with pytest.raises(Conflict) as refused:
+        free_slots("default", owners, 100, asker="d")
+    said = "'b' (running) holds 50 %, 'e' (running) holds 15 %, 'a' (running) holds 10 %, and 1 other hold"
+    assert said in refused.value.message and "'d'" not in refused.value.message
+    assert "stop 'b' and decide it" in refused.value.message
 
 
 def test_epochs_have_a_bound() -> None:
