@@ -222,6 +222,8 @@ $(VENV)/.installed: pyproject.toml $(LOCKS) $(NATIVE) | $(BIN)/python
 	$(call install,runtime)
 	@touch $@
 
+# Developers import a part of these modules, each of which is compiled then: to compile all of them takes half a minute.
+$(VENV)/.installed-dev: INSTALL_FLAGS := --no-compile
 $(VENV)/.installed-dev: pyproject.toml $(LOCKS) $(NATIVE) | $(BIN)/python
 	@echo "installing Lorikeet and its development tools into $(VENV)"
 	$(call install,dev)
@@ -229,7 +231,7 @@ $(VENV)/.installed-dev: pyproject.toml $(LOCKS) $(NATIVE) | $(BIN)/python
 
 # PyTorch first, from this machine if pip is told of a folder with its wheel; then the packages of a lock, those of CUDA
 # where that PyTorch asks for them, and Lorikeet itself. What builds it is locked as well, and thrown away.
-PIP_INSTALL = $(BIN)/python -m pip install $(PIP_ARGS) --no-deps --only-binary :all:
+PIP_INSTALL = $(BIN)/python -m pip install $(PIP_ARGS) $(INSTALL_FLAGS) --no-deps --only-binary :all:
 LOCKED = $(PIP_INSTALL) --require-hashes
 TORCH = $(shell sed -n 's/^\(torch==[^ ]*\).*/\1/p' deploy/locks/torch.txt)
 ASKS_FOR_CUDA = import importlib.metadata as m, re; print(any(re.match("(cuda|nvidia)-", r) for r in m.requires("torch")))
@@ -239,7 +241,7 @@ define install
 	@if test "$$($(BIN)/python -c '$(ASKS_FOR_CUDA)')" = True; then set -x; $(LOCKED) -r deploy/locks/cuda.txt; fi
 	@rm -rf build/backend
 	$(LOCKED) --quiet --target build/backend -r deploy/locks/build.txt
-	PYTHONPATH=$(CURDIR)/build/backend $(BIN)/python -m pip install --no-deps --no-build-isolation --editable .
+	PYTHONPATH=$(CURDIR)/build/backend $(BIN)/python -m pip install $(INSTALL_FLAGS) --no-deps --no-build-isolation --editable .
 	@rm -rf build/backend
 endef
 

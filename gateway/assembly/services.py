@@ -118,11 +118,14 @@ class Services(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @asynccontextmanager
-async def running_services(settings: Settings, *, model_dir: Path, dsn: str) -> AsyncIterator[Services]:
+async def running_services(
+    settings: Settings, *, model_dir: Path, dsn: str, passwords: Passwords | None = None
+) -> AsyncIterator[Services]:
     """Services that are started on entry and, on leaving, stopped: requests first, then the ledger, then the database.
 
     model_dir: the folder of the settings' base model, which becomes the first pool of an installation that never had
-    one, with the engine at the settings' endpoint as its replica.
+    one, with the engine at the settings' endpoint as its replica. passwords: hashes those of people; None: with the
+    usual parameters.
 
     Waits for the database; engines may come later, and go and come again. Raises one of `UNUSABLE`, JournalUnusable,
     StoreFailure and BadContentKey.
@@ -211,6 +214,7 @@ async def running_services(settings: Settings, *, model_dir: Path, dsn: str) -> 
             backend_keys,
             disk,
             provider_keys,
+            passwords or Passwords(),
         )
         authenticator.changes.subscribe(admin.watchers.changed)
         stack.push_async_callback(admin.logins.stop)
@@ -368,8 +372,8 @@ def _admin_services(
     backend_keys: BackendKeys,
     disk: DiskReserve,
     provider_keys: ProviderKeys,
+    passwords: Passwords,
 ) -> AdminServices:
-    passwords = Passwords()
     return AdminServices(
         database=database,
         logins=Logins(

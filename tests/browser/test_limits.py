@@ -10,6 +10,7 @@ from tests.browser.acts import choose, confirm, dialog, row, told
 from tests.browser.conftest import Visit
 from tests.browser.house import BILLING, MEMBER, VIEWER, BrowserHouse
 from tests.gateway.live import BASE
+from tests.patience import PATIENCE_S
 
 
 def gauge(page: Page, title: str) -> Locator:
@@ -76,7 +77,7 @@ async def test_a_refusal_is_explained(visit: Visit, browser_house: BrowserHouse)
         limit_id = operator.post(f"/projects/{hooli}/limits", json=limit).json()["id"]
     body = {"model": BASE, "messages": [{"role": "user", "content": "Hello"}]}
     headers = {"authorization": f"Bearer {browser_house.keys['hooli']}"}
-    async with httpx.AsyncClient(base_url=browser_house.url, headers=headers) as client:
+    async with httpx.AsyncClient(base_url=browser_house.url, headers=headers, timeout=PATIENCE_S) as client:
         refused = await client.post("/v1/chat/completions", json=body)
     assert refused.status_code == 429, refused.text
     with browser_house.operator() as operator:

@@ -8,6 +8,7 @@ from playwright.async_api import expect
 from tests.browser.acts import choose, confirm, dialog, row, secret_of, told
 from tests.browser.conftest import Visit, sign_in
 from tests.browser.house import ADMIN, OWNER, PASSWORD, VIEWER, BrowserHouse
+from tests.patience import PATIENCE_S
 
 EMAIL = "nora@lorikeet.test"
 
@@ -80,7 +81,9 @@ async def test_removing_a_person_names_the_keys_that_end(visit: Visit, browser_h
 
     cookie = await sign_in(browser_house.url, email)
     acme, globex = (f"/v1/organization/projects/{browser_house.projects[name]}/api_keys" for name in ("acme", "globex"))
-    async with httpx.AsyncClient(base_url=browser_house.url, cookies={cookie["name"]: cookie["value"]}) as oscar:
+    async with httpx.AsyncClient(
+        base_url=browser_house.url, cookies={cookie["name"]: cookie["value"]}, timeout=PATIENCE_S
+    ) as oscar:
         oscar.headers["x-csrf-token"] = (await oscar.get("/admin/v1/session")).json()["csrf_token"]
         ended = (await oscar.post(acme, json={"name": "oscar's first"})).raise_for_status().json()
         (await oscar.delete(f"{acme}/{ended['id']}")).raise_for_status()

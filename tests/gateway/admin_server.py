@@ -13,7 +13,6 @@ import httpx
 import msgspec
 import numpy as np
 import uvicorn
-from argon2 import PasswordHasher
 from prometheus_client import CollectorRegistry
 from safetensors.numpy import save_file
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -57,8 +56,8 @@ from gateway.support.secrets import Secrets
 from gateway.tenancy.authenticate import Authenticator
 from gateway.tenancy.failures import FailureCap
 from gateway.tenancy.logins import Logins
-from gateway.tenancy.passwords import Passwords
 from tests.gateway.bases import BASE_DIGEST, bases
+from tests.installation.passwords import quick_passwords
 from tests.installation.tenants import store_operator_key
 from tests.patience import PATIENCE_S
 
@@ -237,8 +236,7 @@ async def serve_admin(
 ) -> AsyncIterator[AdminServer]:
     """Serve on a free port of the loopback until the context is left. pace: of each caller, None: as usual. disk: None:
     nothing has to stay free."""
-    # A hash that takes long would take long in every test.
-    passwords = Passwords(PasswordHasher(time_cost=1, memory_cost=64, parallelism=1))
+    passwords = quick_passwords()
     failures = FailureCap(max_failed_keys)
     kept = store or AdapterStore(folder / "adapters")
     engines = engines or GoodEngines()

@@ -20,6 +20,7 @@ from gateway.assembly.services import Services, running_services
 from gateway.settings import Settings
 from tests.installation.databases import of_gateways
 from tests.installation.engines import FakeEngine
+from tests.installation.passwords import quick_passwords
 from tests.installation.waiting import wait_ready
 from tests.patience import PATIENCE_S
 
@@ -95,7 +96,9 @@ class LiveGateway:
             self._error = error
 
     async def _serve(self) -> None:
-        async with running_services(self._settings, model_dir=self._model_dir, dsn=self._dsn) as services:
+        async with running_services(
+            self._settings, model_dir=self._model_dir, dsn=self._dsn, passwords=quick_passwords()
+        ) as services:
             self._services = services
             self.loop = asyncio.get_running_loop()
             self._server = make_server(services)

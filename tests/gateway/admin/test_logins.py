@@ -43,7 +43,7 @@ def code_of(reply: httpx.Response) -> tuple[int, str | None]:
 async def test_another_sites_page_logs_nobody_in(server: AdminServer, ann: str, headers: dict[str, str]) -> None:
     body = f'{{"email": "{EMAIL}", "password": "{PASSWORD}"}}'
     sent = {"content-type": "application/json"} | headers
-    async with httpx.AsyncClient() as client:
+    async with httpx.AsyncClient(timeout=PATIENCE_S) as client:
         reply = await client.post(f"{server.url}/admin/v1/login", content=body, headers=sent)
     assert (reply.status_code, reply.json()["error"]["code"]) == (403, "csrf")
     assert "set-cookie" not in reply.headers

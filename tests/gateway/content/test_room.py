@@ -27,6 +27,7 @@ from gateway.support.disk import DiskReserve
 from tests.gateway.limits.fleet import Key, make_key
 from tests.gateway.model_folder import make_model_folder
 from tests.installation.live_gateway import BASE, running_gateways
+from tests.patience import PATIENCE_S
 
 EVERYTHING = 1 << 62
 """More bytes than any disk has."""
@@ -165,7 +166,7 @@ async def test_a_request_that_wants_to_be_stored_is_refused_before_it_runs(dsn: 
         async with (
             await Database.connect(dsn) as database,
             database.acquire() as conn,
-            httpx.AsyncClient(base_url=installed.gateway.url, headers=key.headers) as client,
+            httpx.AsyncClient(base_url=installed.gateway.url, headers=key.headers, timeout=PATIENCE_S) as client,
         ):
             await conn.execute("UPDATE projects SET store_days = 1 WHERE id = $1", key.project_id)
             await conn.execute(

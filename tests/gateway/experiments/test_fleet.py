@@ -214,7 +214,9 @@ async def test_one_unit_of_many_is_forgotten_within_a_second(
         assert await conn.fetchval(_OF_UNIT, digest) == 5
         await send(conn, rows, [Sent(digest, at=LONG_AGO)] * 2)  # which wait, behind those of others
         await send(conn, rows, [Sent(unit(n), at=LONG_AGO) for n in range(3_000)])
-        async with httpx.AsyncClient(base_url=fleet.gateways[0].url, headers=fleet.operator) as client:
+        async with httpx.AsyncClient(
+            base_url=fleet.gateways[0].url, headers=fleet.operator, timeout=PATIENCE_S
+        ) as client:
             began_s = asyncio.get_running_loop().time()
             reply = await client.post(path, json={"unit": name}, timeout=PATIENCE_S)
             took_s = asyncio.get_running_loop().time() - began_s
