@@ -38,6 +38,10 @@ from gateway.http.protocol.slow_heads import timely_heads
 from gateway.http.protocol.unread import reading_protocol
 from gateway.http.protocol.unwanted import dropping_protocol
 from gateway.http.server import ENDING_S, Server
+from gateway.messages.count import count_message_tokens
+from gateway.messages.errors import dialect_of
+from gateway.messages.handler import messages
+from gateway.messages.models import anthropic_model, anthropic_models
 from gateway.observability.metrics import configure_logging
 from gateway.openai.chat.handler import chat_completions
 from gateway.openai.completions.handler import completions
@@ -82,7 +86,9 @@ def build_app(services: Services) -> Application:
             *conversations(services.conversations, earlier, bodies),
             embeddings(services.pipeline, bodies, services.idempotency),
             *stored_chats(services.chats),
-            *models(services.resolver, pools),
+            messages(services.pipeline, bodies, services.idempotency, services.signatures),
+            count_message_tokens(services.pipeline, bodies, pace, services.signatures),
+            *models(services.resolver, pools, anthropic_models, anthropic_model),
             *tokens(services.pipeline, pace, operations=("tokenize", "detokenize")),
             *feedback(services.votes, bodies, may_post=provide_caller(services.authenticator, "feedback")),
         ],
@@ -92,6 +98,7 @@ def build_app(services: Services) -> Application:
         metrics=services.metrics,
         trusted_proxies=settings.trusted_networks,
         refusals=services.refusals,
+        dialect_of=dialect_of,
         route_handlers=[
             openai,
             Router(

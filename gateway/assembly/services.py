@@ -62,6 +62,7 @@ from gateway.experiments.turns import StandIn
 from gateway.exports.deliverer import Deliverer, places_below
 from gateway.limits.limiter import Limiter
 from gateway.limits.rules import Rules
+from gateway.messages.thinking import Signatures
 from gateway.metering.reconcile import Reconciler
 from gateway.metering.service import Metering
 from gateway.observability.metrics import SHARED_METRICS_DIR, Metrics
@@ -115,6 +116,7 @@ class Services(msgspec.Struct, frozen=True, kw_only=True):
     refusals: Refusals
     votes: Votes
     flags: Flags
+    signatures: Signatures
 
 
 @asynccontextmanager
@@ -270,6 +272,7 @@ async def running_services(settings: Settings, *, model_dir: Path, dsn: str) -> 
             refusals=refusals,
             votes=Votes(database, project_keys, cipher),
             flags=Flags(database, resolver),
+            signatures=Signatures(cipher),
         )
 
 

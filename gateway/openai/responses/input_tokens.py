@@ -45,13 +45,13 @@ def input_tokens(pipeline: Pipeline, bodies: Bodies, pace: Pace, earlier: Earlie
         tools = response_tools(wire.tools, wire.tool_choice, wire.parallel_tool_calls)
         before = await earlier.items(caller, wire.previous_response_id, wire.conversation)
         items = [*before, *own_items(wire.input, await earlier.referenced(caller, wire.input))]
-        found = await pipeline.tokens.tokenize(
+        num_tokens = await pipeline.tokens.count(
             context_of(call_of(request.scope), caller, wire.model, ENDPOINT),
             Conversation(
                 template_messages(wire.instructions, items, len(before)), tools=tools.use, rendering=rendering_of(wire)
             ),
             "input",
         )
-        return json_response(InputTokens(len(found.token_ids)))
+        return json_response(InputTokens(num_tokens))
 
     return count_input_tokens
