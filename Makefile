@@ -109,7 +109,7 @@ long-streams: $(VENV)/.installed-dev
 
 # 100,000 made-up streams of responses, each by the laws and by the types of OpenAI's client: about half an hour.
 long-responses: $(VENV)/.installed-dev
-	$(BIN)/pytest --full -s tests/gateway/openai/responses/test_progress.py
+	$(BIN)/pytest --full -s tests/gateway/openai/responses/test_progress.py tests/gateway/messages
 
 # 10,000 requests to both bases of two gateways, 300 deaths and pauses of replicas under load, 30 of gateways; real engines
 # of tiny models that are scaled, changed and moved to another base: an hour.
@@ -179,6 +179,7 @@ long-tools: $(VENV)/.installed-dev $(DEMO_MODEL)
 # once all are of the same sources. Needs the network the first time. A quarter of an hour and 1 GB.
 #     make conformance ARGS="--only openai-python"
 #     make conformance ARGS="--only openfeature --full"
+#     make conformance ARGS="--only anthropic-python"
 conformance: $(VENV)/.installed-dev $(DEMO_MODEL)
 	$(BIN)/python -m tests.conformance $(ARGS)
 

@@ -53,21 +53,21 @@ class InputBlock(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ]
     text: str | None = None
     id: BlockId | None = None
-    """Of a call: the id that its result names."""
+    """The id of a call, which its result names."""
     name: Annotated[str, Meta(min_length=1, max_length=256)] | None = None
     input: dict[str, Any] | None = None
     """The arguments of a call."""
     tool_use_id: BlockId | None = None
-    """Of a result: the call that it belongs to."""
+    """The id of the call that a result belongs to."""
     content: str | Annotated[list[ResultBlock], Meta(max_length=MAX_BLOCKS)] | None = None
-    """What a tool has answered."""
+    """The answer of a tool, in its result."""
     is_error: bool | None = None
     """True if the tool failed; the model reads `Error: ` before the result."""
     thinking: str | None = None
     signature: str | None = None
     """Shows that the thinking is as this server wrote it."""
     data: str | None = None
-    """Of `redacted_thinking`, which has no effect here."""
+    """The content of `redacted_thinking`, which has no effect here."""
     cache_control: CacheControl | None = None
     citations: Any = None
     """Without effect: what a reply has shown."""
@@ -78,6 +78,7 @@ class InputBlock(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     context: Any = None
     file_id: Any = None
     server_name: Any = None
+    toolset_name: None = None
 
 
 class SystemBlock(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -95,7 +96,7 @@ class TextBlock(msgspec.Struct, frozen=True, tag_field="type", tag="text"):
 
 
 class ThinkingBlock(msgspec.Struct, frozen=True, tag_field="type", tag="thinking"):
-    """What the model wrote before its answer, where its chat template has a place for that."""
+    """The text that the model wrote before its answer, where its chat template has a place for that."""
 
     thinking: str
     signature: str

@@ -45,10 +45,9 @@ class MessageErrorDetail(msgspec.Struct, frozen=True):
     """The reason in words, which name the field at fault."""
 
 
-class MessageError(msgspec.Struct, frozen=True):
+class MessageError(msgspec.Struct, frozen=True, tag_field="type", tag="error"):
     error: MessageErrorDetail
     request_id: str | None
-    type: Literal["error"] = "error"
 
 
 def message_error(error: GatewayError, status: int, request_id: str) -> tuple[int, MessageError]:

@@ -46,7 +46,7 @@ class BlockStop(msgspec.Struct, frozen=True, tag_field="type", tag="content_bloc
 
 
 class Stop(msgspec.Struct, frozen=True):
-    """How a message ended."""
+    """The end of a message."""
 
     stop_reason: StopReason
     stop_sequence: str | None
@@ -57,7 +57,7 @@ class Stop(msgspec.Struct, frozen=True):
 class MessageDelta(msgspec.Struct, frozen=True, tag_field="type", tag="message_delta"):
     delta: Stop
     usage: MessageUsage
-    """Of the whole message."""
+    """The tokens of the whole message."""
 
 
 class MessageStop(msgspec.Struct, frozen=True, tag_field="type", tag="message_stop"):

@@ -26,6 +26,8 @@ class MessageModel(msgspec.Struct, frozen=True, kw_only=True):
     display_name: str
     created_at: str
     max_input_tokens: int
+    max_tokens: int
+    lifecycle: Literal["active"] = "active"
     type: Literal["model"] = "model"
 
 
@@ -84,4 +86,5 @@ def _shown(model: Model) -> MessageModel:
         display_name=model.id,
         created_at=created.strftime("%Y-%m-%dT%H:%M:%SZ"),
         max_input_tokens=model.max_model_len,
+        max_tokens=model.max_model_len,
     )

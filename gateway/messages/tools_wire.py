@@ -18,8 +18,8 @@ ToolName = Annotated[
 
 
 class ToolParam(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A tool that the client runs. Tools that Anthropic's servers run, and those that its models were trained on, are
-    refused by their type."""
+    """A tool that the client runs. Tools that Anthropic's servers run, or that its models were trained on, are refused by
+    their type."""
 
     name: ToolName
     type: Annotated[str, Meta(max_length=64)] | None = None
@@ -42,7 +42,7 @@ class ToolParam(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ToolChoice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Whether tools are called: as the model likes, at least one, the one that is named, or none."""
+    """The wish that tools are called: as the model likes, at least one, the one that is named, or none."""
 
     type: Literal["auto", "any", "tool", "none"]
     name: ToolName | None = None

@@ -26,11 +26,11 @@ class MessageParam(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Thinking(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Whether the model may think before it answers, where its chat template has a place for that."""
+    """The wish that the model thinks or not before it answers, where its chat template has a place for that."""
 
     type: Literal["enabled", "adaptive", "disabled"]
     budget_tokens: Annotated[int, Meta(ge=MIN_THINKING_TOKENS, le=2**31 - 1)] | None = None
-    """Below `max_tokens`. The bound on the whole message counts; thinking alone has none here."""
+    """A number below `max_tokens`, which alone bounds the message: thinking has no bound of its own here."""
     display: Literal["summarized"] | None = None
     """Without effect: thinking is shown as it is."""
 
@@ -99,6 +99,7 @@ class CreateMessage(PromptFields, frozen=True, forbid_unknown_fields=True, kw_on
     service_tier: Literal["auto", "standard_only"] | None = None
     """Without effect: all messages are of the tier `standard`."""
     container: Any = None
+    diagnostics: Any = None
     inference_geo: Any = None
     speed: Literal["standard"] | None = None
 
@@ -109,12 +110,11 @@ class CountTokens(PromptFields, frozen=True, forbid_unknown_fields=True, kw_only
 
 class InputTokenCount(msgspec.Struct, frozen=True):
     input_tokens: int
-    """The number that a message for this prompt is billed: its `input_tokens`, and those that it reads from or writes
-    to the cache."""
+    """The number of tokens that a message for this prompt is billed, tokens that are found in the cache included."""
 
 
 COUNT_NO_EFFECT: dict[str, tuple[Any, ...]] = {"mcp_servers": ([],)}
-NO_EFFECT: dict[str, tuple[Any, ...]] = COUNT_NO_EFFECT | {"container": (), "inference_geo": ()}
+NO_EFFECT: dict[str, tuple[Any, ...]] = COUNT_NO_EFFECT | {"container": (), "diagnostics": (), "inference_geo": ()}
 """The values of fields this API does not serve that change nothing; any other value is refused by name."""
 
 
@@ -149,7 +149,7 @@ class MessageObject(msgspec.Struct, frozen=True, kw_only=True):
     model: str
     content: list[OutputBlock]
     stop_reason: StopReason | None = None
-    """Why the message ended; null while a stream is under way."""
+    """The reason why the message ended; null while a stream is under way."""
     stop_sequence: str | None = None
     """The stop sequence that ended the message."""
     stop_details: None = None

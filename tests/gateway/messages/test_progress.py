@@ -1,5 +1,4 @@
-"""Made-up runs of thinking, texts, calls, limits and failures: each stream keeps the laws, and says what the whole message
-says."""
+"""Made-up runs of thinking, text, calls, limits and failures: streams keep the laws and say what the whole says."""
 
 from __future__ import annotations
 
