@@ -49,6 +49,7 @@ from gateway.openai.conversations.handler import conversations
 from gateway.openai.embeddings.handler import embeddings
 from gateway.openai.health import health
 from gateway.openai.models import models
+from gateway.openai.responses.background.follow import Followers
 from gateway.openai.responses.handler import responses
 from gateway.openai.responses.input_tokens import input_tokens
 from gateway.openai.responses.state import Earlier
@@ -75,14 +76,23 @@ def build_app(services: Services) -> Application:
     bodies = Bodies()
     pace = Pace(TOKENIZING_PER_S, TOKENIZING_BURST, what="tokenization")
     earlier = Earlier(services.responses, services.conversations, bodies)
+    followers = Followers(services.background)
     openai = Router(
         "/v1",
         route_handlers=[
             chat_completions(services.pipeline, bodies, services.idempotency, services.chats),
             completions(services.pipeline, bodies, services.idempotency),
-            responses(services.pipeline, bodies, services.idempotency, services.responses, earlier),
+            responses(
+                services.pipeline,
+                bodies,
+                services.idempotency,
+                services.responses,
+                earlier,
+                services.background,
+                followers,
+            ),
             input_tokens(services.pipeline, bodies, pace, earlier),
-            *stored_responses(services.responses),
+            *stored_responses(services.responses, services.background, followers),
             *conversations(services.conversations, earlier, bodies),
             embeddings(services.pipeline, bodies, services.idempotency),
             *stored_chats(services.chats),

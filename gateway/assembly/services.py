@@ -33,6 +33,7 @@ from gateway.backends.engine.link import engine_context
 from gateway.billing.bookkeeper import Bookkeeper
 from gateway.billing.price_cache import PriceCache
 from gateway.content.backend_keys import BackendKeys
+from gateway.content.background_responses import BackgroundResponses
 from gateway.content.conversations import Conversations
 from gateway.content.idempotency import Idempotency
 from gateway.content.keeper import Keeper
@@ -60,6 +61,7 @@ from gateway.experiments.keys import ProjectKeys
 from gateway.experiments.notes import Notes
 from gateway.experiments.turns import StandIn
 from gateway.exports.deliverer import Deliverer, places_below
+from gateway.http.bodies import Bodies
 from gateway.limits.limiter import Limiter
 from gateway.limits.rules import Rules
 from gateway.messages.thinking import Signatures
@@ -67,6 +69,9 @@ from gateway.metering.reconcile import Reconciler
 from gateway.metering.service import Metering
 from gateway.observability.metrics import SHARED_METRICS_DIR, Metrics
 from gateway.observability.refusals import Refusals
+from gateway.openai.responses.background.runner import BackgroundRunner
+from gateway.openai.responses.background.running import RunTools
+from gateway.openai.responses.state import Earlier
 from gateway.pipeline.pipeline import Pipeline
 from gateway.pools.first_pool import ensure_first_pool
 from gateway.pools.foreign import ForeignServers
@@ -111,6 +116,7 @@ class Services(msgspec.Struct, frozen=True, kw_only=True):
     idempotency: Idempotency
     chats: StoredChats
     responses: StoredResponses
+    background: BackgroundResponses
     conversations: Conversations
     contents: RequestContents
     refusals: Refusals
@@ -254,7 +260,17 @@ async def running_services(settings: Settings, *, model_dir: Path, dsn: str) -> 
             max_shadows=settings.max_shadows,
             rates_of=prices.exactly if settings.reply_details else None,
         )
-        _run(stack, pipeline.shadows)
+        responses = StoredResponses(database, cipher, writes, room)
+        background = BackgroundResponses(database, cipher, responses, room)
+        conversations = Conversations(database, cipher, writes, room)
+        earlier = Earlier(responses, conversations, Bodies())
+        runner = BackgroundRunner(
+            RunTools(pipeline, background, earlier, authenticator.principal),
+            metrics.background_responses,
+            drain_s=settings.drain_seconds,
+        )
+        authenticator.changes.subscribe(runner.changed)
+        _run(stack, pipeline.shadows, runner)
         yield Services(
             settings=settings,
             database=database,
@@ -266,8 +282,9 @@ async def running_services(settings: Settings, *, model_dir: Path, dsn: str) -> 
             admin=admin,
             idempotency=idempotency,
             chats=StoredChats(database, cipher, writes, room),
-            responses=StoredResponses(database, cipher, writes, room),
-            conversations=Conversations(database, cipher, writes, room),
+            responses=responses,
+            background=background,
+            conversations=conversations,
             contents=contents,
             refusals=refusals,
             votes=Votes(database, project_keys, cipher),

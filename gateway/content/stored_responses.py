@@ -8,11 +8,13 @@ API made it: nothing here knows its fields.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from gateway.content.room import NO_ROOM, ContentRoom
 from gateway.content.writes import Writes
+from gateway.db.content import background_responses as background
 from gateway.db.content import stored_responses as db
 from gateway.db.content.stored_responses import ItemsRow, NewResponse
 from gateway.db.organization import audit
@@ -20,6 +22,9 @@ from gateway.db.pool import Database
 from gateway.domain.tenancy.principal import Principal
 from gateway.support.cipher import Cipher, Place, Sealed
 from gateway.support.threads import maybe_in_thread
+
+if TYPE_CHECKING:
+    from gateway.db.pool import Connection
 
 MAX_RESPONSE_BYTES = 16 << 20
 """The most bytes of a response with its items; larger ones are not stored."""
@@ -105,7 +110,7 @@ class StoredResponses:
         if num_bytes > MAX_RESPONSE_BYTES:
             self._writes.lose("response", "it is too large to be stored")
             return False
-        row = await maybe_in_thread(num_bytes, lambda: self._sealed(project_id, response))
+        row = await maybe_in_thread(num_bytes, lambda: self.sealed(project_id, response))
 
         async def work() -> bool:
             async with self._database.acquire() as conn:
@@ -156,10 +161,12 @@ class StoredResponses:
         return Followed(await self._opened(caller.project_id, chain.rows))
 
     async def delete(self, caller: Principal, response_id: str, *, address: str, request_id: str) -> bool:
-        """Delete a response, which the audit log records; False where there is none. address, request_id: of the
-        request."""
+        """Delete a response, also one that runs in the background, which the audit log records; False where there is
+        none. address, request_id: of the request."""
         async with self._database.transaction() as conn:
-            model = await db.delete_response(conn, caller.project_id, response_id, caller.models)
+            found = (conn, caller.project_id, response_id, caller.models)
+            stored, in_background = await db.delete_response(*found), await background.delete_background(*found)
+            model = stored or in_background
             if model is None:
                 return False
             author = audit.Author(
@@ -176,7 +183,13 @@ class StoredResponses:
             )
         return True
 
-    def _sealed(self, project_id: str, response: Response) -> NewResponse:
+    async def insert(self, conn: Connection, row: NewResponse) -> bool:
+        """Store a response in a transaction of the caller's, whatever room there is for it."""
+        return await db.insert_response(conn, row)
+
+    def sealed(self, project_id: str, response: Response) -> NewResponse:
+        """Return a response as it is stored."""
+
         def seal(content: bytes, part: str) -> bytes:
             return self._cipher.seal(content, _place(project_id, response.id, part)).data
 

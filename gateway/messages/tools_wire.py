@@ -18,7 +18,7 @@ ToolName = Annotated[
 
 
 class ToolParam(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A tool that the client runs. Tools that Anthropic's servers run, or that its models were trained on, are refused by
+    """A tool that the client runs. Tools that Anthropic's servers run, or its models were trained on, are refused by
     their type."""
 
     name: ToolName

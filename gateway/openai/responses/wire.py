@@ -106,6 +106,7 @@ class CreateResponse(SamplingFields, frozen=True, forbid_unknown_fields=True, kw
     client_metadata: Annotated[dict[str, str], Meta(max_length=64)] | None = None
     """Without effect: Codex sends it."""
     background: bool | None = None
+    """True to be answered at once, while the response is made; it is stored."""
     conversation: ConversationParam | None = None
     """The conversation that the response goes on from and adds to."""
     context_management: Any = None
@@ -144,7 +145,6 @@ COUNT_NO_EFFECT: dict[str, tuple[Any, ...]] = {"truncation": ("disabled",)}
 RESPONSES_NO_EFFECT: dict[str, tuple[Any, ...]] = {
     "truncation": ("disabled",),
     "prompt_cache_retention": ("in_memory",),
-    "background": (False,),
     "context_management": ([],),
     "prompt": (),
     "prompt_cache_options": (),
@@ -197,7 +197,7 @@ class ReasoningShown(msgspec.Struct, frozen=True):
     summary: Summary | None
 
 
-ResponseStatus = Literal["in_progress", "completed", "incomplete", "failed"]
+ResponseStatus = Literal["queued", "in_progress", "completed", "incomplete", "failed", "cancelled"]
 
 
 class ResponseObject(msgspec.Struct, frozen=True, kw_only=True):

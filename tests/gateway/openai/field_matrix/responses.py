@@ -94,7 +94,15 @@ def _input() -> list[Field]:
             note="not served",
         ),
         no_effect(PATH, "truncation", "disabled", ("auto", "left"), (1,)),
-        no_effect(PATH, "background", False, (True,), (1, "false")),
+        Field(
+            endpoint=PATH,
+            name="background",
+            valid=(accepted(False),),
+            invalid=(refused(True), refused(True, store=False)),
+            null=ABSENT,
+            wrong_type=(refused(1), refused("false")),
+            note="where the project allows responses to be stored, which these are",
+        ),
     ]
 
 
