@@ -109,7 +109,7 @@ long-streams: $(VENV)/.installed-dev
 
 # 100,000 made-up streams of responses, each by the laws and by the types of OpenAI's client: about half an hour.
 long-responses: $(VENV)/.installed-dev
-	$(BIN)/pytest --full -s tests/gateway/openai/responses/test_progress.py tests/gateway/messages
+	$(BIN)/pytest --full -s tests/gateway/openai/responses tests/gateway/messages
 
 # 1,000 gateways killed while they run background responses that clients follow at another one: four hours.
 long-background: $(VENV)/.installed-dev

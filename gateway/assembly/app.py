@@ -50,6 +50,7 @@ from gateway.openai.embeddings.handler import embeddings
 from gateway.openai.health import health
 from gateway.openai.models import models
 from gateway.openai.responses.background.follow import Followers
+from gateway.openai.responses.compact import compact
 from gateway.openai.responses.handler import responses
 from gateway.openai.responses.input_tokens import input_tokens
 from gateway.openai.responses.state import Earlier
@@ -75,7 +76,7 @@ def build_app(services: Services) -> Application:
     caller = provide_caller(services.authenticator)
     bodies = Bodies()
     pace = Pace(TOKENIZING_PER_S, TOKENIZING_BURST, what="tokenization")
-    earlier = Earlier(services.responses, services.conversations, bodies)
+    earlier = Earlier(services.responses, services.conversations, bodies, services.sealed_items)
     followers = Followers(services.background)
     openai = Router(
         "/v1",
@@ -91,6 +92,7 @@ def build_app(services: Services) -> Application:
                 services.background,
                 followers,
             ),
+            compact(services.pipeline, bodies, services.idempotency, earlier),
             input_tokens(services.pipeline, bodies, pace, earlier),
             *stored_responses(services.responses, services.background, followers),
             *conversations(services.conversations, earlier, bodies),

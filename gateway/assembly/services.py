@@ -71,6 +71,7 @@ from gateway.observability.metrics import SHARED_METRICS_DIR, Metrics
 from gateway.observability.refusals import Refusals
 from gateway.openai.responses.background.runner import BackgroundRunner
 from gateway.openai.responses.background.running import RunTools
+from gateway.openai.responses.sealed_items import SealedItems
 from gateway.openai.responses.state import Earlier
 from gateway.pipeline.pipeline import Pipeline
 from gateway.pools.first_pool import ensure_first_pool
@@ -123,6 +124,7 @@ class Services(msgspec.Struct, frozen=True, kw_only=True):
     votes: Votes
     flags: Flags
     signatures: Signatures
+    sealed_items: SealedItems
 
 
 @asynccontextmanager
@@ -263,7 +265,8 @@ async def running_services(settings: Settings, *, model_dir: Path, dsn: str) -> 
         responses = StoredResponses(database, cipher, writes, room)
         background = BackgroundResponses(database, cipher, responses, room)
         conversations = Conversations(database, cipher, writes, room)
-        earlier = Earlier(responses, conversations, Bodies())
+        sealed_items = SealedItems(cipher)
+        earlier = Earlier(responses, conversations, Bodies(), sealed_items)
         runner = BackgroundRunner(
             RunTools(pipeline, background, earlier, authenticator.principal),
             metrics.background_responses,
@@ -290,6 +293,7 @@ async def running_services(settings: Settings, *, model_dir: Path, dsn: str) -> 
             votes=Votes(database, project_keys, cipher),
             flags=Flags(database, resolver),
             signatures=Signatures(cipher),
+            sealed_items=sealed_items,
         )
 
 

@@ -81,6 +81,14 @@ class Pipeline:
         self.tokens = TokenRequests(self._placing, tokenizing)
         """Requests for tokens and for the text of tokens."""
 
+    async def base(self, context: RequestContext) -> str:
+        """Return the name of the base model that a request's model stands on.
+
+        Raises ModelNotFound: when the caller may use no such model.
+        """
+        route, _ = await self._placing.route(context)
+        return route.base
+
     async def sampling(self, context: RequestContext, request: TextRequest) -> SamplingParams:
         """Return the sampling that a request will have, with what its arm and its adapter add to the client's own.
 

@@ -28,6 +28,7 @@ MARKS = (
     "conversations.create",
     "from anthropic",
     "background=True",
+    "responses.compact",
 )
 """Words that only one program has each, and that its test finds it by."""
 
@@ -101,6 +102,10 @@ def test_a_response_is_made_in_the_background(installation: Installation, folder
     finally:
         assert installation.cli("tenant", "modify", "acme", "--store-days", "0").returncode == 0
     assert answer.startswith(("completed Arr", "incomplete Arr"))
+
+
+def test_a_conversation_goes_on_from_its_summary(installation: Installation, folder: Path) -> None:
+    assert run(installation, folder, program("responses.compact")).strip()
 
 
 def test_an_answer_is_held_to_a_schema(installation: Installation, folder: Path) -> None:

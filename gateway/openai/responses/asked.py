@@ -14,10 +14,11 @@ from gateway.openai.responses.conversation import items_said, own_items, templat
 from gateway.openai.responses.items import Item
 from gateway.openai.responses.options import initial_response, shows_logprobs, text_request
 from gateway.openai.responses.reply import Reply, ReplyIds
-from gateway.openai.responses.state import Earlier, id_of
+from gateway.openai.responses.state import Earlier, id_of, summaries
 from gateway.openai.responses.tools import ResponseTools, response_tools
 from gateway.openai.responses.wire import CreateResponse, ResponseObject
 from gateway.openai.shared.tiers import service_tier
+from gateway.pipeline.pipeline import Pipeline
 from gateway.pipeline.requests import TextRequest
 from gateway.pipeline.run import Run
 
@@ -28,6 +29,8 @@ class Asked(msgspec.Struct, frozen=True):
     wire: CreateResponse
     tools: ResponseTools
     tier: ServiceTier
+    before: list[Item]
+    """The items that the request goes on from."""
     items: list[Item]
     """The items that the request itself sent."""
     request: TextRequest
@@ -68,8 +71,10 @@ class Asked(msgspec.Struct, frozen=True):
         )
 
 
-async def asked_of(wire: CreateResponse, caller: Principal, earlier: Earlier) -> Asked:
-    """Return a request as it is understood, with what it goes on from.
+async def asked_of(
+    wire: CreateResponse, caller: Principal, earlier: Earlier, pipeline: Pipeline, *, then: str | None = None
+) -> Asked:
+    """Return a request as it is understood, with what it goes on from. then: what the model is asked after it.
 
     Raises InvalidRequest: for what cannot be served.
     Raises LimitReached: when the project reads more of what is stored than its pace allows.
@@ -78,5 +83,9 @@ async def asked_of(wire: CreateResponse, caller: Principal, earlier: Earlier) ->
     tools = response_tools(wire.tools, wire.tool_choice, wire.parallel_tool_calls)
     before = await earlier.items(caller, wire.previous_response_id, wire.conversation)
     items = own_items(wire.input, await earlier.referenced(caller, wire.input))
-    messages = template_messages(wire.instructions, [*before, *items], len(before))
-    return Asked(wire, tools, tier, items, text_request(wire, messages, tools, tier))
+    conversation = [*before, *items]
+    opened = await summaries(pipeline, caller, wire.model, conversation, earlier.sealed)
+    messages = template_messages(wire.instructions, conversation, len(before), opened)
+    if then is not None:
+        messages.append({"role": "user", "content": then})
+    return Asked(wire, tools, tier, before, items, text_request(wire, messages, tools, tier))

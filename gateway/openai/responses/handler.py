@@ -61,7 +61,7 @@ def responses(
             raise not_allowed("responses to be stored, as those in the background are", "background")
         if wire.store or wire.background:
             await stored.check_room(caller.project_id)
-        asked = await asked_of(wire, caller, earlier)
+        asked = await asked_of(wire, caller, earlier, pipeline)
         wishes = Wishes(request.scope["headers"], caller, wire)
         context = context_of(call, caller, wire.model, ENDPOINT, stream=wire.stream, said=asked.said, wishes=wishes)
         note_user(call, wire.user, wire.safety_identifier)

@@ -156,12 +156,7 @@ def stored_responses(
                 return _json(_FIELDS.decode(found.response) | {"status": found.status})
             await asyncio.sleep(LOOK_S)
 
-    @post("/responses/compact", status_code=200, include_in_schema=False)
-    async def compact_response(caller: Caller) -> ASGIResponse:
-        """Refuse what is not served yet: the path would be a response's id otherwise, with a wrong method."""
-        raise NotFound("Invalid URL (POST /v1/responses/compact).", code="unknown_url")
-
-    return [get_response, list_input_items, delete_response, cancel_response, compact_response]
+    return [get_response, list_input_items, delete_response, cancel_response]
 
 
 def without_include(params: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:

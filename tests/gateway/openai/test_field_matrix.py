@@ -18,7 +18,7 @@ from gateway.messages.wire import CountTokens, CreateMessage
 from gateway.openai.chat.wire import ChatCompletionRequest
 from gateway.openai.completions.wire import CompletionRequest
 from gateway.openai.embeddings.wire import EmbeddingsRequest
-from gateway.openai.responses.wire import CountInputTokens, CreateResponse, TextOptions
+from gateway.openai.responses.wire import CompactResponse, CountInputTokens, CreateResponse, TextOptions
 from gateway.openai.shared.grammar import JsonSchemaFormat, ResponseFormat, StructuredOutputs
 from gateway.openai.tokens.wire import DetokenizeRequest, TokenizeRequest
 from gateway.text.tokenizer import Tokenizer
@@ -50,6 +50,7 @@ WIRE: dict[tuple[str, str], type[msgspec.Struct]] = {
     ("/v1/completions", "structured_outputs."): StructuredOutputs,
     ("/v1/responses", ""): CreateResponse,
     ("/v1/responses", "text."): TextOptions,
+    ("/v1/responses/compact", ""): CompactResponse,
     ("/v1/responses/input_tokens", ""): CountInputTokens,
     ("/v1/messages", ""): CreateMessage,
     ("/v1/messages/count_tokens", ""): CountTokens,

@@ -160,7 +160,7 @@ class Running:
         """
         tools, request = self._tools, self._request
         caller = await tools.principal_of(self.claim.api_key_id)
-        asked = self._asked = await asked_of(self._wire, caller, tools.earlier)
+        asked = self._asked = await asked_of(self._wire, caller, tools.earlier, tools.pipeline)
         # Each attempt is billed by itself, so that it has an id of its own.
         request_id = request.request_id if self.claim.turn.fence == 1 else new_id("req")
         run = await tools.pipeline.complete(self._context(caller, asked, request_id), [asked.request])

@@ -20,6 +20,7 @@ BASES: dict[str, dict[str, Any]] = {
     "/v1/chat/completions": {"model": "tiny", "messages": [USER], "max_tokens": 2},
     "/v1/completions": {"model": "tiny", "prompt": "hello there", "max_tokens": 2},
     "/v1/responses": {"model": "tiny", "input": "hello there, how are you?", "max_output_tokens": 2},
+    "/v1/responses/compact": {"model": "tiny", "input": "hello there"},
     "/v1/responses/input_tokens": {"model": "tiny", "input": "hello there"},
     "/v1/messages": {"model": "tiny", "messages": [USER], "max_tokens": 2},
     "/v1/messages/count_tokens": {"model": "tiny", "messages": [USER]},

@@ -1,4 +1,4 @@
-"""The same seeded request as a chat, and as a response whole, streamed and in the background: equal usage, equal bills."""
+"""The same seeded request as a chat, and as a response whole, streamed and in the background: equal usage and bills."""
 
 from __future__ import annotations
 
