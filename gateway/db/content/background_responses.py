@@ -191,12 +191,29 @@ _END = """
 """
 
 
+# OpenAI's event, with the time as Standard Webhooks have it.
+_TELL = """
+    INSERT INTO webhook_deliveries (id, webhook_id, body)
+    SELECT 'msg_' || told.id, w.id, json_build_object(
+        'id', 'evt_' || told.id, 'object', 'event', 'type', $3::text,
+        'created_at', extract(epoch FROM clock_timestamp())::bigint,
+        'timestamp', to_char(clock_timestamp() AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"'),
+        'data', json_build_object('id', $2::text, 'project_id', p.id))::text
+    FROM projects p JOIN webhooks w ON w.organization_id = p.organization_id
+         CROSS JOIN LATERAL (SELECT replace(gen_random_uuid()::text, '-', '') AS id WHERE w.id IS NOT NULL) told
+    WHERE p.id = $1 AND $3 = ANY (w.events)
+"""
+
+
 async def end_background(
     conn: Connection, turn: Turn, status: Status, *, content_key: str, sealed_response: bytes
 ) -> bool:
-    """Note how a response ended, which is final; False as of `append_events`."""
+    """Note how a response ended, which is final, and queue what webhooks are told; False as of `append_events`."""
     values = (*msgspec.structs.astuple(turn), status, content_key, sealed_response)
-    return bool(await conn.fetchval(_END, *values))
+    if not await conn.fetchval(_END, *values):
+        return False
+    await conn.execute(_TELL, turn.project_id, turn.id, f"response.{status}")
+    return True
 
 
 _GET = """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from typing import Any
 
@@ -241,3 +242,25 @@ async def test_only_what_runs_in_the_background_is_cancelled_or_streamed(http: h
     assert (reply.status_code, reply.json()["error"]["code"]) == (400, "not_in_background")
     reply = await http.get(f"/v1/responses/{id}?stream=true")
     assert (reply.status_code, reply.json()["error"]["param"]) == (400, "stream")
+
+
+async def test_webhooks_are_told_of_the_ends_that_they_ask_for(
+    house: House, http: httpx.AsyncClient, operator: httpx.AsyncClient, storing: Key
+) -> None:
+    asked, other = [
+        (await operator.post("/webhooks", json={"url": "https://example.com/hook", "events": events})).json()
+        for events in (["response.incomplete", "response.cancelled"], ["response.completed"])
+    ]
+    conn = await asyncpg.connect(house.dsn)
+    try:
+        id = await queue(http)
+        assert (await ended(http, id))["status"] == "incomplete"
+        rows = await conn.fetch("SELECT webhook_id, body FROM webhook_deliveries WHERE body LIKE $1", f"%{id}%")
+        ((webhook_id, text),) = rows
+        event = json.loads(text)
+        assert (webhook_id, event["type"], event["object"]) == (asked["id"], "response.incomplete", "event")
+        assert event["data"] == {"id": id, "project_id": storing.project_id} and event["id"].startswith("evt_")
+    finally:
+        for made in (asked, other):
+            await operator.delete(f"/webhooks/{made['id']}")
+        await conn.close()
