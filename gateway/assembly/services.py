@@ -201,6 +201,9 @@ async def running_services(settings: Settings, *, model_dir: Path, dsn: str) -> 
         disk = DiskReserve(settings.data_dir, settings.disk_reserve_bytes)
         room = ContentRoom(database, settings.max_content_bytes, disk)
         contents = RequestContents(database, cipher, content_writes, room)
+        writes = Writes(metrics.content_lost)
+        responses = StoredResponses(database, cipher, writes, room)
+        conversations = Conversations(database, cipher, writes, room)
         residency = Residency(database, lambda: pools.by_base)
         authenticator.changes.subscribe(residency.changed)
         admin = _admin_services(
@@ -221,11 +224,12 @@ async def running_services(settings: Settings, *, model_dir: Path, dsn: str) -> 
             backend_keys,
             disk,
             provider_keys,
+            responses,
+            conversations,
         )
         authenticator.changes.subscribe(admin.watchers.changed)
         stack.push_async_callback(admin.logins.stop)
         await _start(stack, authenticator, limiter, metering, pools, Purger(database))
-        writes = Writes(metrics.content_lost)
         idempotency = Idempotency(database, cipher, writes, room=room)
         refusals = Refusals(database, metrics.refusals_lost)
         notes = Notes(database, metrics.experiment_notes_lost)
@@ -262,9 +266,7 @@ async def running_services(settings: Settings, *, model_dir: Path, dsn: str) -> 
             max_shadows=settings.max_shadows,
             rates_of=prices.exactly if settings.reply_details else None,
         )
-        responses = StoredResponses(database, cipher, writes, room)
         background = BackgroundResponses(database, cipher, responses, room)
-        conversations = Conversations(database, cipher, writes, room)
         sealed_items = SealedItems(cipher)
         earlier = Earlier(responses, conversations, Bodies(), sealed_items)
         runner = BackgroundRunner(
@@ -392,6 +394,8 @@ def _admin_services(
     backend_keys: BackendKeys,
     disk: DiskReserve,
     provider_keys: ProviderKeys,
+    responses: StoredResponses,
+    conversations: Conversations,
 ) -> AdminServices:
     passwords = Passwords()
     return AdminServices(
@@ -421,6 +425,8 @@ def _admin_services(
         journal=lambda: metering.journal_state,
         reconcile=reconciler.reconcile,
         contents=contents,
+        responses=responses,
+        conversations=conversations,
         load_adapters=residency.load,
         secrets=secrets,
         unit_keys=unit_keys,

@@ -7,6 +7,7 @@ API made it: nothing here knows its fields.
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -69,6 +70,18 @@ class Response(msgspec.Struct, frozen=True, kw_only=True):
 class StoredResponse(msgspec.Struct, frozen=True):
     """A stored response as it is shown. output: a JSON list of items; response: JSON, without the output."""
 
+    output: bytes
+    response: bytes
+
+
+class WholeResponse(msgspec.Struct, frozen=True):
+    """All of a stored response. input, output: JSON lists of items; response: JSON, without the output."""
+
+    id: str
+    created_at: datetime.datetime
+    model: str
+    parent_id: str | None
+    input: bytes
     output: bytes
     response: bytes
 
@@ -182,6 +195,20 @@ class StoredResponses:
                 conn, author, "stored_response.deleted", response_id, project_id=project_id, before=before
             )
         return True
+
+    async def of_request(self, conn: Connection, project_id: str, request_id: str) -> WholeResponse | None:
+        """Return the stored response of a request, for those who may read the content of its project."""
+        beginning = f"resp_{request_id.removeprefix('req_')}"
+        row = await db.response_of_request(conn, project_id, beginning)
+        if row is None:
+            return None
+
+        def opened() -> WholeResponse:
+            parts = ((row.sealed_input, "input"), (row.sealed_output, "output"), (row.sealed_response, "response"))
+            found = [self._open(project_id, row.content_key, row.id, *part) for part in parts]
+            return WholeResponse(row.id, row.created_at, row.model, row.parent_id, *found)
+
+        return await maybe_in_thread(len(row.sealed_input) + len(row.sealed_output), opened)
 
     async def insert(self, conn: Connection, row: NewResponse) -> bool:
         """Store a response in a transaction of the caller's, whatever room there is for it."""
