@@ -218,4 +218,5 @@ async def _serve(
 
 def _stop(services: Services, server: Server, number: signal.Signals) -> None:
     services.admin.watchers.close()
+    services.runner.retire()
     server.handle_exit(number, None)

@@ -118,6 +118,7 @@ class Services(msgspec.Struct, frozen=True, kw_only=True):
     chats: StoredChats
     responses: StoredResponses
     background: BackgroundResponses
+    runner: BackgroundRunner
     conversations: Conversations
     contents: RequestContents
     refusals: Refusals
@@ -289,6 +290,7 @@ async def running_services(settings: Settings, *, model_dir: Path, dsn: str) -> 
             chats=StoredChats(database, cipher, writes, room),
             responses=responses,
             background=background,
+            runner=runner,
             conversations=conversations,
             contents=contents,
             refusals=refusals,

@@ -8,7 +8,7 @@ raises, and ContentUnreadable.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import msgspec
 
@@ -159,6 +159,11 @@ class BackgroundResponses:
         async with self._database.acquire() as conn:
             row = await db.get_background(conn, caller.project_id, response_id, caller.models)
         return None if row is None else (row.status, row.num_events)
+
+    async def progress(self, wanted: Collection[tuple[str, str]]) -> dict[tuple[str, str], tuple[Status, int]]:
+        """Return the status of responses and how many events each has, by project and id, as far as they are there."""
+        async with self._database.acquire() as conn:
+            return await db.get_progress(conn, wanted)
 
     async def events(self, project_id: str, response_id: str, number: int) -> list[tuple[int, Events]]:
         """Return the events from this number on, as far as they are read at once, each run with its first number."""

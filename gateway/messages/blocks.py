@@ -103,6 +103,12 @@ class ThinkingBlock(msgspec.Struct, frozen=True, tag_field="type", tag="thinking
     """To be sent back with the block, which is refused if its text was changed."""
 
 
+class DirectCaller(msgspec.Struct, frozen=True):
+    """The caller of a tool: the model itself, always."""
+
+    type: Literal["direct"] = "direct"
+
+
 class ToolUseBlock(msgspec.Struct, frozen=True, tag_field="type", tag="tool_use"):
     """A call of a tool."""
 
@@ -110,7 +116,7 @@ class ToolUseBlock(msgspec.Struct, frozen=True, tag_field="type", tag="tool_use"
     name: str
     input: dict[str, Any]
     """Fits the tool's schema, unless the message stopped for `max_tokens`: then it is what there is of it."""
-    caller: None = None
+    caller: DirectCaller = DirectCaller()
 
 
 OutputBlock = TextBlock | ThinkingBlock | ToolUseBlock

@@ -161,5 +161,14 @@ ANTHROPIC = Suite(
     packages=("anthropic==2.13.0", PYTEST),
     scripts=("anthropic_python",),
 )
-APART = (OPENFEATURE, ANTHROPIC)
+COMPLY_MESSAGES = Suite(
+    name="llm-comply-messages",
+    title="llm-comply (messages)",
+    what="all of its format `anthropic`: messages against Anthropic's schemas, and what must be in them",
+    runtime="python",
+    packages=("llm-comply==0.5.0", PYTEST),
+    scripts=("use_llm_comply_messages.py",),
+    model=f"{BASE}:json",
+)
+APART = (OPENFEATURE, ANTHROPIC, COMPLY_MESSAGES)
 """Suites of what is beside OpenAI's API: run alone, by name, and not on the page."""

@@ -232,6 +232,22 @@ async def get_background(
     return BackgroundRow(**row) if row else None
 
 
+_PROGRESS = """
+    SELECT b.project_id, b.id, b.status, b.num_events
+    FROM unnest($1::text[], $2::text[]) AS wanted (project_id, id)
+         JOIN background_responses b ON b.project_id = wanted.project_id AND b.id = wanted.id
+"""
+
+
+async def get_progress(
+    conn: Connection, wanted: Collection[tuple[str, str]]
+) -> dict[tuple[str, str], tuple[Status, int]]:
+    """Return the status of responses and how many events each has, by project and id, as far as they are there."""
+    projects, ids = [project for project, _ in wanted], [id for _, id in wanted]
+    rows = await conn.fetch(_PROGRESS, projects, ids)
+    return {(row["project_id"], row["id"]): (row["status"], row["num_events"]) for row in rows}
+
+
 _EVENTS = """
     SELECT first_number, num_events, content_key, sealed FROM background_events
     WHERE project_id = $1 AND response_id = $2 AND first_number + num_events > $3

@@ -12,7 +12,7 @@ from gateway.messages.partial_json import object_of
 BLOCKS: dict[str, dict[str, Any]] = {
     "text": {"text": "", "citations": None},
     "thinking": {"thinking": "", "signature": ""},
-    "tool_use": {"input": {}, "caller": None},
+    "tool_use": {"input": {}, "caller": {"type": "direct"}},
 }
 DELTAS = {"text_delta": "text", "thinking_delta": "thinking", "input_json_delta": "partial_json"}
 USAGE = {

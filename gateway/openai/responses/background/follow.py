@@ -9,6 +9,8 @@ import asyncio
 from collections.abc import AsyncGenerator
 
 from gateway.content.background_responses import FINAL, BackgroundResponses
+from gateway.db.content.background_responses import Status
+from gateway.db.pool import FAILURES
 from gateway.domain.errors import InvalidRequest, LimitReached, NotFound
 from gateway.domain.tenancy.principal import Principal
 from gateway.http.sse import DONE
@@ -25,13 +27,21 @@ MAX_FOLLOWERS, MAX_FOLLOWERS_OF_ONE = 1024, 128
 
 ALIVE = b": alive\n\n"
 
+Key = tuple[str, str]
+"""A project and the id of a response."""
+
+Progress = tuple[Status, int]
+"""The status of a response, and how many events there are."""
+
 
 class Followers:
-    """The streams of one gateway process."""
+    """The streams of one gateway process. One look at the database is for all of them."""
 
     def __init__(self, background: BackgroundResponses) -> None:
         self._background = background
         self._open = Quota(MAX_FOLLOWERS, MAX_FOLLOWERS_OF_ONE)
+        self._waiting: dict[Key, set[asyncio.Future[Progress | None]]] = {}
+        self._looking: asyncio.Task[None] | None = None
 
     async def follow(self, caller: Principal, response_id: str, number: int) -> AsyncGenerator[bytes]:
         """Yield the events that follow the one of this number, -1 for all, and the end of the stream.
@@ -49,30 +59,58 @@ class Followers:
             self._open.give_back(caller.project_id, 1)
 
     async def _followed(self, caller: Principal, response_id: str, wanted: int) -> AsyncGenerator[bytes]:
-        silent_s = 0.0
+        key = (caller.project_id, response_id)
+        progress: Progress | None = await self._background.status(caller, response_id)
         while True:
-            found = await self._background.status(caller, response_id)
-            if found is None:
+            if progress is None:
                 raise NotFound(f"Response with id '{response_id}' not found.", param="response_id")
-            status, num_events = found
-            if wanted < num_events:
+            status, num_events = progress
+            while wanted < num_events:
                 segments = await self._background.events(caller.project_id, response_id, wanted)
-                if not segments and status in FINAL:
+                if not segments:
                     raise _forgotten()
                 for first_number, events in segments:
-                    new = events.encoded[max(0, wanted - first_number) :]
-                    if new:
-                        wanted, silent_s = first_number + len(events.encoded), 0.0
-                        yield b"".join(new)
-                continue
+                    yield b"".join(events.encoded[max(0, wanted - first_number) :])
+                    wanted = first_number + len(events.encoded)
             if status in FINAL:
                 yield DONE
                 return
-            if silent_s >= ALIVE_S:
-                silent_s = 0.0
+            while (found := await self._changed(key, progress)) is progress:
                 yield ALIVE
+            progress = found
+
+    async def _changed(self, key: Key, progress: Progress) -> Progress | None:
+        """Return how far a response is once that has changed, None where it is gone; the same after ALIVE_S."""
+        try:
+            async with asyncio.timeout(ALIVE_S):
+                while (found := await self._next_look(key)) == progress:
+                    continue
+                return found
+        except TimeoutError:
+            return progress
+
+    async def _next_look(self, key: Key) -> Progress | None:
+        told: asyncio.Future[Progress | None] = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(key, set()).add(told)
+        if self._looking is None or self._looking.done():
+            self._looking = asyncio.create_task(self._look())
+        return await told
+
+    async def _look(self) -> None:
+        """Look at all that somebody waits for, until nobody does."""
+        while self._waiting:
             await asyncio.sleep(LOOK_S)
-            silent_s += LOOK_S
+            waiting, self._waiting = self._waiting, {}
+            try:
+                found = await self._background.progress(list(waiting))
+            except FAILURES:  # the database answers later
+                for key, futures in waiting.items():
+                    self._waiting.setdefault(key, set()).update(each for each in futures if not each.done())
+                continue
+            for key, futures in waiting.items():
+                for told in futures:
+                    if not told.done():
+                        told.set_result(found.get(key))
 
 
 def _forgotten() -> InvalidRequest:

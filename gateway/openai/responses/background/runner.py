@@ -41,6 +41,7 @@ class BackgroundRunner:
         self._max_of_one = max_of_one
         self._owner = new_id("run")
         self._running: dict[asyncio.Task[None], Running] = {}
+        self._stop_at_s: float | None = None
         self._look, self._hold_now = asyncio.Event(), asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -50,12 +51,18 @@ class BackgroundRunner:
             asyncio.create_task(forever(self._hold, HOLD_S, name="background leases", wake=self._hold_now)),
         ]
 
-    async def stop(self) -> None:
-        """Take no more, let what runs end for a while, and leave the rest to other gateways."""
-        if self._tasks:
+    def retire(self) -> None:
+        """Take no more responses: this gateway is about to stop."""
+        if self._stop_at_s is None:
+            self._stop_at_s = time.monotonic() + self._drain_s
             self._tasks[0].cancel()
+
+    async def stop(self) -> None:
+        """Let what runs end until `drain_s` after `retire`, and leave the rest to other gateways."""
+        self.retire()
         if self._running:
-            await asyncio.wait(self._running, timeout=self._drain_s)
+            assert self._stop_at_s is not None
+            await asyncio.wait(self._running, timeout=max(0.0, self._stop_at_s - time.monotonic()))
         for running in list(self._running.values()):
             running.stop()
         if self._running:
