@@ -17,7 +17,7 @@ from gateway.pipeline.collected import Collector
 from gateway.text.tools.parser import CallDelta
 from tests.gateway.messages.laws import check, read
 
-NUM_STREAMS, FULL_STREAMS = 1_000, 100_000
+NUM_STREAMS, FULL_STREAMS = 400, 100_000
 WORDS = ["a", " ", "\n", "é", "😀", "<", "<think", "</think>", "</thi", '"', "\\", "\u2028", "word "]
 ERRORS: list[GatewayError] = [BackendFailed("The engine died."), ShuttingDown()]
 
