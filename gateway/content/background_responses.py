@@ -17,6 +17,7 @@ from gateway.content.stored_responses import Response, StoredResponses
 from gateway.db.content import background_responses as db
 from gateway.db.content.background_responses import ClaimedRow, NewBackground, Segment, Status, Turn
 from gateway.db.pool import Database
+from gateway.domain.errors import ContentUnreadable
 from gateway.domain.tenancy.principal import Principal
 from gateway.support.cipher import Cipher, Place, Sealed
 
@@ -102,18 +103,24 @@ class BackgroundResponses:
         """Take the next response that nobody runs."""
         async with self._database.acquire() as conn:
             row = await db.claim_background(conn, owner, lease_s=lease_s, max_of_one=max_of_one)
-        return None if row is None else self._claim(owner, row)
+            if row is None:
+                return None
+            try:
+                return self._claim(owner, row)
+            except ContentUnreadable:  # by any gateway with these keys
+                await db.give_up_background(conn, Turn(row.project_id, row.id, owner, row.fence))
+                raise
 
     async def put_back(self, turn: Turn, *, again_s: float) -> None:
         """Let a response that has said nothing yet be taken again after some seconds."""
         async with self._database.acquire() as conn:
             await db.put_back(conn, turn, again_s=again_s)
 
-    async def hold(self, owner: str, *, lease_s: float) -> dict[tuple[str, int], bool]:
-        """Prolong the leases of a gateway. Return whether each response that it still holds is to be cancelled, by id
-        and fencing number."""
+    async def hold(self, owner: str, ids: Collection[str], *, lease_s: float) -> dict[tuple[str, int], bool]:
+        """Prolong the leases of the responses that a gateway runs. Return whether each that it still holds is to be
+        cancelled, by id and fencing number."""
         async with self._database.acquire() as conn:
-            rows = await db.hold_background(conn, owner, lease_s=lease_s)
+            rows = await db.hold_background(conn, owner, ids, lease_s=lease_s)
         return {(row.id, row.fence): row.is_cancelled for row in rows}
 
     async def append(self, turn: Turn, first_number: int, events: Events) -> bool:
@@ -144,6 +151,12 @@ class BackgroundResponses:
             if row is not None:
                 await self._stored.insert(conn, row)
         return True
+
+    async def give_up(self, turn: Turn, response: bytes) -> None:
+        """End a response as failed, without further events."""
+        sealed = self._seal(turn.project_id, turn.id, "response", response)
+        async with self._database.transaction() as conn:
+            await db.end_background(conn, turn, "failed", content_key=self._cipher.key_id, sealed_response=sealed)
 
     async def get(self, caller: Principal, response_id: str) -> Shown | None:
         """Return a response that the caller's key may see."""

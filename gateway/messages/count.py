@@ -23,6 +23,7 @@ from gateway.openai.shared.replies import json_response
 from gateway.openai.tokens.handler import BYTES_PER_REQUEST
 from gateway.pipeline.pipeline import Pipeline
 from gateway.support.pace import Pace
+from gateway.support.threads import maybe_in_thread
 
 ENDPOINT = "/v1/messages/count_tokens"
 
@@ -43,7 +44,8 @@ def count_message_tokens(pipeline: Pipeline, bodies: Bodies, pace: Pace, signatu
         body = await bodies.read(request, caller)
         pace.take(caller.project_id, 1 + len(body) / BYTES_PER_REQUEST)
         wire = await decoded(_DECODER, body)
-        prompt = conversation_of(wire, partial(signatures.check, caller.project_id))
+        check_signature = partial(signatures.check, caller.project_id)
+        prompt = await maybe_in_thread(len(body), lambda: conversation_of(wire, check_signature))
         context = context_of(call_of(request.scope), caller, wire.model, ENDPOINT)
         return json_response(InputTokenCount(await pipeline.tokens.count(context, prompt, "messages")))
 

@@ -31,6 +31,7 @@ from gateway.openai.shared.replies import json_response
 from gateway.openai.shared.units import Wishes
 from gateway.pipeline.pipeline import Pipeline
 from gateway.pipeline.run import Run
+from gateway.support.threads import maybe_in_thread
 
 ENDPOINT = "/v1/messages"
 
@@ -52,9 +53,11 @@ def messages(pipeline: Pipeline, bodies: Bodies, idempotency: Idempotency, signa
     async def create_message(request: Request[Any, Any, Any], caller: Caller) -> ASGIResponse:
         """Answer a conversation in Anthropic's shapes, whole or as a stream of events."""
         call = call_of(request.scope)
-        wire = await decoded(_DECODER, await bodies.read(request, caller))
+        body = await bodies.read(request, caller)
+        wire = await decoded(_DECODER, body)
         check_options(wire)
-        prompt = conversation_of(wire, partial(signatures.check, caller.project_id))
+        check_signature = partial(signatures.check, caller.project_id)
+        prompt = await maybe_in_thread(len(body), lambda: conversation_of(wire, check_signature))
         wishes = Wishes(request.scope["headers"], caller, wire)
         logged = said(wire.system, wire.messages)
         context = context_of(call, caller, wire.model, ENDPOINT, stream=wire.stream, said=logged, wishes=wishes)

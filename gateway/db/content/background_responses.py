@@ -156,14 +156,26 @@ async def put_back(conn: Connection, turn: Turn, *, again_s: float) -> None:
 
 _HOLD = """
     UPDATE background_responses SET lease_until = now() + $2 * interval '1 second'
-    WHERE owner = $1 AND ended_at IS NULL
+    WHERE owner = $1 AND id = ANY ($3) AND ended_at IS NULL
     RETURNING project_id, id, fence, cancel_at IS NOT NULL AS is_cancelled
 """
 
 
-async def hold_background(conn: Connection, owner: str, *, lease_s: float) -> list[HeldRow]:
-    """Prolong the leases of a gateway, and return what it still holds."""
-    return [HeldRow(**row) for row in await conn.fetch(_HOLD, owner, lease_s)]
+async def hold_background(conn: Connection, owner: str, ids: Collection[str], *, lease_s: float) -> list[HeldRow]:
+    """Prolong the leases of the responses that a gateway runs, and return those that it still holds."""
+    return [HeldRow(**row) for row in await conn.fetch(_HOLD, owner, lease_s, list(ids))]
+
+
+_GIVE_UP = """
+    UPDATE background_responses
+    SET status = 'failed', ended_at = now(), owner = NULL, lease_until = NULL, sealed_request = ''
+    WHERE project_id = $1 AND id = $2 AND owner = $3 AND fence = $4 AND ended_at IS NULL
+"""
+
+
+async def give_up_background(conn: Connection, turn: Turn) -> None:
+    """End a response of which nothing can be read as failed."""
+    await conn.execute(_GIVE_UP, *msgspec.structs.astuple(turn))
 
 
 _APPEND = """

@@ -264,3 +264,35 @@ async def test_webhooks_are_told_of_the_ends_that_they_ask_for(
         for made in (asked, other):
             await operator.delete(f"/webhooks/{made['id']}")
         await conn.close()
+
+
+async def test_a_response_that_cannot_be_read_any_more_ends_as_failed(house: House, http: httpx.AsyncClient) -> None:
+    conn = await asyncpg.connect(house.dsn)
+    long = [await queue(http, max_output_tokens=480) for _ in range(MAX_RUNNING_OF_ONE)]
+    for id in long:
+        await spoken(http, id, conn)
+    waiting = await queue(http)
+    await conn.execute("UPDATE background_responses SET sealed_request = sealed_response WHERE id = $1", waiting)
+    for id in long:
+        await http.post(f"/v1/responses/{id}/cancel")
+    assert (await ended(http, waiting))["status"] == "failed"
+    assert (await ended(http, await queue(http)))["status"] == "incomplete", "and others go on"
+    await conn.close()
+
+
+async def test_a_lease_that_nobody_holds_any_more_ends(house: House, http: httpx.AsyncClient) -> None:
+    """The gateway lives, but the run that it had is gone."""
+    conn = await asyncpg.connect(house.dsn)
+    id = await queue(http, max_output_tokens=480)
+    await spoken(http, id, conn)
+    lease = (
+        "SELECT fence, lease_until < now() + interval '10 seconds' AS is_short FROM background_responses WHERE id = $1"
+    )
+    before = await conn.fetchrow(lease, id)
+    await conn.execute(
+        "UPDATE background_responses SET fence = fence + 1, lease_until = now() + interval '1 second' WHERE id = $1", id
+    )
+    assert (await ended(http, id))["status"] == "failed"
+    after = await conn.fetchrow(lease, id)
+    assert before is not None and after is not None and after["fence"] == before["fence"] + 2
+    await conn.close()

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import time
+from contextlib import suppress
+from typing import Any
 
+import msgspec
 import structlog
 from prometheus_client import Counter
 
@@ -13,6 +16,7 @@ from gateway.db.changes import Change
 from gateway.db.content.background_responses import TABLE
 from gateway.db.ids import new_id
 from gateway.db.pool import FAILURES
+from gateway.domain.errors import GatewayError
 from gateway.openai.responses.background.running import Running, RunTools
 from gateway.support.worker import forever
 
@@ -84,10 +88,15 @@ class BackgroundRunner:
             claim = await self._tools.background.claim(self._owner, lease_s=LEASE_S, max_of_one=self._max_of_one)
             if claim is None:
                 return
-            self._begin(claim)
+            try:
+                running = Running(claim, self._tools)
+            except (msgspec.DecodeError, GatewayError):  # another version of the server has understood it
+                log.exception("background_response_unreadable", response_id=claim.turn.id)
+                await self._give_up(claim)
+                continue
+            self._begin(running)
 
-    def _begin(self, claim: Claim) -> None:
-        running = Running(claim, self._tools)
+    def _begin(self, running: Running) -> None:
         task = asyncio.create_task(self._run(running))
         self._running[task] = running
         task.add_done_callback(self._over)
@@ -103,12 +112,21 @@ class BackgroundRunner:
         except FAILURES as error:  # its lease ends, and it is taken again
             log.warning("background_response_left", response_id=turn.id, error=repr(error))
         except Exception:
-            log.exception("background_response_left", response_id=turn.id)
+            log.exception("background_response_failed", response_id=turn.id)
+            outcome = "failed"
+            await self._give_up(running.claim)
         self._outcomes.labels(outcome).inc()
         ms = round((time.monotonic() - began_s) * 1e3, 1)
         log.info(
             "background_response", response_id=turn.id, tenant=turn.project_id, turn=turn.fence, outcome=outcome, ms=ms
         )
+
+    async def _give_up(self, claim: Claim) -> None:
+        """End a response as failed that would fail the same way again, with the events that there are."""
+        response = msgspec.json.decode(claim.response, type=dict[str, Any])
+        response |= {"status": "failed", "error": {"code": "server_error", "message": "The server had an error."}}
+        with suppress(*FAILURES):  # it is taken again
+            await self._tools.background.give_up(claim.turn, msgspec.json.encode(response))
 
     async def _hold(self) -> None:
         """Give a sign of life for all that runs here, and learn what is to be cancelled or is another's.
@@ -118,7 +136,8 @@ class BackgroundRunner:
         if not self._running:
             return
         mine = list(self._running.values())
-        held = await self._tools.background.hold(self._owner, lease_s=LEASE_S)
+        ids = [running.claim.turn.id for running in mine]
+        held = await self._tools.background.hold(self._owner, ids, lease_s=LEASE_S)
         for running in mine:
             is_cancelled = held.get((running.claim.turn.id, running.claim.turn.fence))
             if is_cancelled is None:
