@@ -23,6 +23,7 @@ from gateway.openai.responses.items import CompactionItem, MessageItem
 from gateway.openai.responses.reply import usage_of
 from gateway.openai.responses.state import Earlier
 from gateway.openai.responses.wire import CompactedResponse, CompactResponse, CreateResponse
+from gateway.openai.shared import examples
 from gateway.openai.shared.context import attach, context_of, tell_cost
 from gateway.openai.shared.idempotent import idempotent
 from gateway.openai.shared.replies import json_response
@@ -44,7 +45,7 @@ def compact(pipeline: Pipeline, bodies: Bodies, idempotency: Idempotency, earlie
     @post(
         "/responses/compact",
         status_code=200,
-        opt=shape(body=CompactResponse, reply=CompactedResponse, is_billed=True),
+        opt=shape(body=CompactResponse, reply=CompactedResponse, is_billed=True, example=examples.COMPACT),
     )
     @idempotent(idempotency)
     async def compact_response(request: Request[Any, Any, Any], caller: Caller) -> ASGIResponse:
