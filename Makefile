@@ -18,7 +18,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .PHONY: serve test check bench bench-gateway bench-balance bench-votes bench-adapters bench-kernels bench-cpu-kernels bench-gpu long-kernels long-numerics long-scheduler \
 	long-grammar long-schemathesis long-tenancy long-limits long-conservation long-pools long-foreign long-adapter-kills long-usage long-exports long-hostile long-idempotency \
-	long-malformed long-signatures long-tools long-experiments long-responses \
+	long-malformed long-signatures long-tools long-experiments long-responses long-background \
 	long-streams bench-streams conformance screenshots lock audit sbom install clean
 
 # DEMO=two serves a second, small base model with random weights beside the demo's.
@@ -109,7 +109,11 @@ long-streams: $(VENV)/.installed-dev
 
 # 100,000 made-up streams of responses, each by the laws and by the types of OpenAI's client: about half an hour.
 long-responses: $(VENV)/.installed-dev
-	$(BIN)/pytest --full -s tests/gateway/openai/responses/test_progress.py
+	$(BIN)/pytest --full -s tests/gateway/openai/responses tests/gateway/messages
+
+# 1,000 gateways killed while they run background responses that clients follow at another one: four hours.
+long-background: $(VENV)/.installed-dev
+	$(BIN)/pytest --full -s tests/faults/test_background_kills.py
 
 # 10,000 requests to both bases of two gateways, 300 deaths and pauses of replicas under load, 30 of gateways; real engines
 # of tiny models that are scaled, changed and moved to another base: an hour.
@@ -179,6 +183,7 @@ long-tools: $(VENV)/.installed-dev $(DEMO_MODEL)
 # once all are of the same sources. Needs the network the first time. A quarter of an hour and 1 GB.
 #     make conformance ARGS="--only openai-python"
 #     make conformance ARGS="--only openfeature --full"
+#     make conformance ARGS="--only anthropic-python llm-comply-messages"
 conformance: $(VENV)/.installed-dev $(DEMO_MODEL)
 	$(BIN)/python -m tests.conformance $(ARGS)
 

@@ -17,6 +17,7 @@ LIBRARIES = {
         "gateway/dashboard",
         "gateway/evaluation",
         "gateway/http",
+        "gateway/messages",
         "gateway/openai",
         "gateway/reference",
     },

@@ -28,6 +28,7 @@ from gateway.admin.billing.reconciliation import ReconciliationController
 from gateway.admin.billing.stripe_customers import StripeCustomerController
 from gateway.admin.billing.usage import UsageController
 from gateway.admin.content.request_contents import get_request_content
+from gateway.admin.content.stored_contents import get_conversation_content, get_request_response
 from gateway.admin.experiments.experiments import ExperimentController
 from gateway.admin.experiments.exports import ExperimentExportController
 from gateway.admin.experiments.layers import HoldoutController, LayerController
@@ -149,6 +150,8 @@ _HANDLERS: tuple[ControllerRouterHandler, ...] = (
     search,
     watch_live,
     get_request_content,
+    get_request_response,
+    get_conversation_content,
 )
 
 

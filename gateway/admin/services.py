@@ -16,8 +16,10 @@ from gateway.admin.traffic.watchers import Watchers
 from gateway.backends.base import Health
 from gateway.backends.snapshot import EngineSnapshot
 from gateway.content.backend_keys import BackendKeys
+from gateway.content.conversations import Conversations
 from gateway.content.provider_keys import ProviderKeys
 from gateway.content.request_log import RequestContents
+from gateway.content.stored_responses import StoredResponses
 from gateway.db.pool import Database
 from gateway.domain.adapters.sources import AllowedSources
 from gateway.domain.routing.bases import Bases
@@ -66,6 +68,8 @@ class AdminServices(msgspec.Struct, frozen=True, kw_only=True):
     journal: Callable[[], JournalState]
     reconcile: Callable[[], Awaitable[Reconciliation]]
     contents: RequestContents
+    responses: StoredResponses
+    conversations: Conversations
     load_adapters: Callable[[Collection[Wanted]], Awaitable[frozenset[Wanted]]]
     """Loads adapters on their engines, and returns those that are not loaded."""
     secrets: Secrets

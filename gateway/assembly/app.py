@@ -38,6 +38,10 @@ from gateway.http.protocol.slow_heads import timely_heads
 from gateway.http.protocol.unread import reading_protocol
 from gateway.http.protocol.unwanted import dropping_protocol
 from gateway.http.server import ENDING_S, Server
+from gateway.messages.count import count_message_tokens
+from gateway.messages.errors import dialect_of
+from gateway.messages.handler import messages
+from gateway.messages.models import anthropic_model, anthropic_models
 from gateway.observability.metrics import configure_logging
 from gateway.openai.chat.handler import chat_completions
 from gateway.openai.completions.handler import completions
@@ -45,6 +49,8 @@ from gateway.openai.conversations.handler import conversations
 from gateway.openai.embeddings.handler import embeddings
 from gateway.openai.health import health
 from gateway.openai.models import models
+from gateway.openai.responses.background.follow import Followers
+from gateway.openai.responses.compact import compact
 from gateway.openai.responses.handler import responses
 from gateway.openai.responses.input_tokens import input_tokens
 from gateway.openai.responses.state import Earlier
@@ -70,19 +76,31 @@ def build_app(services: Services) -> Application:
     caller = provide_caller(services.authenticator)
     bodies = Bodies()
     pace = Pace(TOKENIZING_PER_S, TOKENIZING_BURST, what="tokenization")
-    earlier = Earlier(services.responses, services.conversations, bodies)
+    earlier = Earlier(services.responses, services.conversations, bodies, services.sealed_items)
+    followers = Followers(services.background)
     openai = Router(
         "/v1",
         route_handlers=[
             chat_completions(services.pipeline, bodies, services.idempotency, services.chats),
             completions(services.pipeline, bodies, services.idempotency),
-            responses(services.pipeline, bodies, services.idempotency, services.responses, earlier),
+            responses(
+                services.pipeline,
+                bodies,
+                services.idempotency,
+                services.responses,
+                earlier,
+                services.background,
+                followers,
+            ),
+            compact(services.pipeline, bodies, services.idempotency, earlier),
             input_tokens(services.pipeline, bodies, pace, earlier),
-            *stored_responses(services.responses),
+            *stored_responses(services.responses, services.background, followers),
             *conversations(services.conversations, earlier, bodies),
             embeddings(services.pipeline, bodies, services.idempotency),
             *stored_chats(services.chats),
-            *models(services.resolver, pools),
+            messages(services.pipeline, bodies, services.idempotency, services.signatures),
+            count_message_tokens(services.pipeline, bodies, pace, services.signatures),
+            *models(services.resolver, pools, anthropic_models, anthropic_model),
             *tokens(services.pipeline, pace, operations=("tokenize", "detokenize")),
             *feedback(services.votes, bodies, may_post=provide_caller(services.authenticator, "feedback")),
         ],
@@ -92,6 +110,7 @@ def build_app(services: Services) -> Application:
         metrics=services.metrics,
         trusted_proxies=settings.trusted_networks,
         refusals=services.refusals,
+        dialect_of=dialect_of,
         route_handlers=[
             openai,
             Router(
@@ -199,4 +218,5 @@ async def _serve(
 
 def _stop(services: Services, server: Server, number: signal.Signals) -> None:
     services.admin.watchers.close()
+    services.runner.retire()
     server.handle_exit(number, None)

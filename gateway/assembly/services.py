@@ -33,6 +33,7 @@ from gateway.backends.engine.link import engine_context
 from gateway.billing.bookkeeper import Bookkeeper
 from gateway.billing.price_cache import PriceCache
 from gateway.content.backend_keys import BackendKeys
+from gateway.content.background_responses import BackgroundResponses
 from gateway.content.conversations import Conversations
 from gateway.content.idempotency import Idempotency
 from gateway.content.keeper import Keeper
@@ -60,12 +61,18 @@ from gateway.experiments.keys import ProjectKeys
 from gateway.experiments.notes import Notes
 from gateway.experiments.turns import StandIn
 from gateway.exports.deliverer import Deliverer, places_below
+from gateway.http.bodies import Bodies
 from gateway.limits.limiter import Limiter
 from gateway.limits.rules import Rules
+from gateway.messages.thinking import Signatures
 from gateway.metering.reconcile import Reconciler
 from gateway.metering.service import Metering
 from gateway.observability.metrics import SHARED_METRICS_DIR, Metrics
 from gateway.observability.refusals import Refusals
+from gateway.openai.responses.background.runner import BackgroundRunner
+from gateway.openai.responses.background.running import RunTools
+from gateway.openai.responses.sealed_items import SealedItems
+from gateway.openai.responses.state import Earlier
 from gateway.pipeline.pipeline import Pipeline
 from gateway.pools.first_pool import ensure_first_pool
 from gateway.pools.foreign import ForeignServers
@@ -110,11 +117,15 @@ class Services(msgspec.Struct, frozen=True, kw_only=True):
     idempotency: Idempotency
     chats: StoredChats
     responses: StoredResponses
+    background: BackgroundResponses
+    runner: BackgroundRunner
     conversations: Conversations
     contents: RequestContents
     refusals: Refusals
     votes: Votes
     flags: Flags
+    signatures: Signatures
+    sealed_items: SealedItems
 
 
 @asynccontextmanager
@@ -194,6 +205,9 @@ async def running_services(
         disk = DiskReserve(settings.data_dir, settings.disk_reserve_bytes)
         room = ContentRoom(database, settings.max_content_bytes, disk)
         contents = RequestContents(database, cipher, content_writes, room)
+        writes = Writes(metrics.content_lost)
+        responses = StoredResponses(database, cipher, writes, room)
+        conversations = Conversations(database, cipher, writes, room)
         residency = Residency(database, lambda: pools.by_base)
         authenticator.changes.subscribe(residency.changed)
         admin = _admin_services(
@@ -215,11 +229,12 @@ async def running_services(
             disk,
             provider_keys,
             passwords or Passwords(),
+            responses,
+            conversations,
         )
         authenticator.changes.subscribe(admin.watchers.changed)
         stack.push_async_callback(admin.logins.stop)
         await _start(stack, authenticator, limiter, metering, pools, Purger(database))
-        writes = Writes(metrics.content_lost)
         idempotency = Idempotency(database, cipher, writes, room=room)
         refusals = Refusals(database, metrics.refusals_lost)
         notes = Notes(database, metrics.experiment_notes_lost)
@@ -256,7 +271,16 @@ async def running_services(
             max_shadows=settings.max_shadows,
             rates_of=prices.exactly if settings.reply_details else None,
         )
-        _run(stack, pipeline.shadows)
+        background = BackgroundResponses(database, cipher, responses, room)
+        sealed_items = SealedItems(cipher)
+        earlier = Earlier(responses, conversations, Bodies(), sealed_items)
+        runner = BackgroundRunner(
+            RunTools(pipeline, background, earlier, authenticator.principal),
+            metrics.background_responses,
+            drain_s=settings.drain_seconds,
+        )
+        authenticator.changes.subscribe(runner.changed)
+        _run(stack, pipeline.shadows, runner)
         yield Services(
             settings=settings,
             database=database,
@@ -268,12 +292,16 @@ async def running_services(
             admin=admin,
             idempotency=idempotency,
             chats=StoredChats(database, cipher, writes, room),
-            responses=StoredResponses(database, cipher, writes, room),
-            conversations=Conversations(database, cipher, writes, room),
+            responses=responses,
+            background=background,
+            runner=runner,
+            conversations=conversations,
             contents=contents,
             refusals=refusals,
             votes=Votes(database, project_keys, cipher),
             flags=Flags(database, resolver),
+            signatures=Signatures(cipher),
+            sealed_items=sealed_items,
         )
 
 
@@ -373,6 +401,8 @@ def _admin_services(
     disk: DiskReserve,
     provider_keys: ProviderKeys,
     passwords: Passwords,
+    responses: StoredResponses,
+    conversations: Conversations,
 ) -> AdminServices:
     return AdminServices(
         database=database,
@@ -401,6 +431,8 @@ def _admin_services(
         journal=lambda: metering.journal_state,
         reconcile=reconciler.reconcile,
         contents=contents,
+        responses=responses,
+        conversations=conversations,
         load_adapters=residency.load,
         secrets=secrets,
         unit_keys=unit_keys,

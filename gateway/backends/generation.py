@@ -87,6 +87,9 @@ class Piece(msgspec.Struct, frozen=True):
     """Completion tokens of the choice so far, as they are billed."""
     prompt_tokens: int | None = None
     """Tokens of the prompt as they are billed by now, where only the server that has the tokenizer counts them."""
+    stop_string: str = ""
+    """In the last piece of a choice, the stop string that ended it; "" where none did, or where a server of another
+    maker looked for it and does not say which."""
 
 
 class PromptTokens(msgspec.Struct, frozen=True):

@@ -163,6 +163,15 @@ class Conversations:
             rows = await db.all_items(conn, caller.project_id, conversation_id)
         return await self._opened_items(caller.project_id, conversation_id, rows)
 
+    async def all_of(self, conn: Connection, project_id: str, conversation_id: str) -> list[Said] | None:
+        """Return all items, the oldest first, for those who may read the content of the project; None where there is no
+        such conversation."""
+        if await db.get_conversation(conn, project_id, conversation_id, None) is None:
+            return None
+        return await self._opened_items(
+            project_id, conversation_id, await db.all_items(conn, project_id, conversation_id)
+        )
+
     async def page(
         self,
         caller: Principal,

@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING
 import structlog
 
 from gateway.content.resealing import reseal
-from gateway.db.content import conversations, idempotency, request_contents, stored_chats, stored_responses
+from gateway.db.content import (
+    background_responses,
+    conversations,
+    idempotency,
+    request_contents,
+    stored_chats,
+    stored_responses,
+)
 from gateway.db.content.content_keys import UnreadableRow, note_content_keys, unreadable_content
 from gateway.db.experiments import exposures
 from gateway.db.experiments.feedback import votes
@@ -35,6 +42,8 @@ DROPS = (
     idempotency.drop_purged_slots,
     stored_chats.drop_old_chats,
     stored_responses.drop_old_responses,
+    background_responses.drop_old_responses,
+    background_responses.drop_old_events,
     conversations.drop_old_conversations,
     request_contents.drop_expired_contents,
     request_contents.drop_forbidden_contents,
@@ -96,6 +105,7 @@ async def drop_content(database: Database, project_id: str) -> None:
     await _drop_all(database, lambda conn: idempotency.drop_slots_of(conn, project_id))
     await _drop_all(database, lambda conn: stored_chats.drop_chats_of(conn, project_id))
     await _drop_all(database, lambda conn: stored_responses.drop_responses_of(conn, project_id))
+    await _drop_all(database, lambda conn: background_responses.drop_responses_of(conn, project_id))
     await _drop_all(database, lambda conn: conversations.drop_conversations_of(conn, project_id))
     await _drop_all(database, lambda conn: request_contents.drop_contents_of(conn, project_id))
     await _drop_all(database, lambda conn: votes.drop_votes_of(conn, project_id))

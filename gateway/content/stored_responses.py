@@ -7,12 +7,15 @@ API made it: nothing here knows its fields.
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from gateway.content.room import NO_ROOM, ContentRoom
 from gateway.content.writes import Writes
+from gateway.db.content import background_responses as background
 from gateway.db.content import stored_responses as db
 from gateway.db.content.stored_responses import ItemsRow, NewResponse
 from gateway.db.organization import audit
@@ -20,6 +23,9 @@ from gateway.db.pool import Database
 from gateway.domain.tenancy.principal import Principal
 from gateway.support.cipher import Cipher, Place, Sealed
 from gateway.support.threads import maybe_in_thread
+
+if TYPE_CHECKING:
+    from gateway.db.pool import Connection
 
 MAX_RESPONSE_BYTES = 16 << 20
 """The most bytes of a response with its items; larger ones are not stored."""
@@ -68,6 +74,18 @@ class StoredResponse(msgspec.Struct, frozen=True):
     response: bytes
 
 
+class WholeResponse(msgspec.Struct, frozen=True):
+    """All of a stored response. input, output: JSON lists of items; response: JSON, without the output."""
+
+    id: str
+    created_at: datetime.datetime
+    model: str
+    parent_id: str | None
+    input: bytes
+    output: bytes
+    response: bytes
+
+
 class StoredResponses:
     """One per gateway process. Methods but `store` raise what the database raises, and ContentUnreadable. They show and
     change what the caller's key may see: the responses of its project that were asked of models that the key may
@@ -105,7 +123,7 @@ class StoredResponses:
         if num_bytes > MAX_RESPONSE_BYTES:
             self._writes.lose("response", "it is too large to be stored")
             return False
-        row = await maybe_in_thread(num_bytes, lambda: self._sealed(project_id, response))
+        row = await maybe_in_thread(num_bytes, lambda: self.sealed(project_id, response))
 
         async def work() -> bool:
             async with self._database.acquire() as conn:
@@ -156,10 +174,12 @@ class StoredResponses:
         return Followed(await self._opened(caller.project_id, chain.rows))
 
     async def delete(self, caller: Principal, response_id: str, *, address: str, request_id: str) -> bool:
-        """Delete a response, which the audit log records; False where there is none. address, request_id: of the
-        request."""
+        """Delete a response, also one that runs in the background, which the audit log records; False where there is
+        none. address, request_id: of the request."""
         async with self._database.transaction() as conn:
-            model = await db.delete_response(conn, caller.project_id, response_id, caller.models)
+            found = (conn, caller.project_id, response_id, caller.models)
+            stored, in_background = await db.delete_response(*found), await background.delete_background(*found)
+            model = stored or in_background
             if model is None:
                 return False
             author = audit.Author(
@@ -176,7 +196,27 @@ class StoredResponses:
             )
         return True
 
-    def _sealed(self, project_id: str, response: Response) -> NewResponse:
+    async def of_request(self, conn: Connection, project_id: str, request_id: str) -> WholeResponse | None:
+        """Return the stored response of a request, for those who may read the content of its project."""
+        beginning = f"resp_{request_id.removeprefix('req_')}"
+        row = await db.response_of_request(conn, project_id, beginning)
+        if row is None:
+            return None
+
+        def opened() -> WholeResponse:
+            parts = ((row.sealed_input, "input"), (row.sealed_output, "output"), (row.sealed_response, "response"))
+            found = [self._open(project_id, row.content_key, row.id, *part) for part in parts]
+            return WholeResponse(row.id, row.created_at, row.model, row.parent_id, *found)
+
+        return await maybe_in_thread(len(row.sealed_input) + len(row.sealed_output), opened)
+
+    async def insert(self, conn: Connection, row: NewResponse) -> bool:
+        """Store a response in a transaction of the caller's, whatever room there is for it."""
+        return await db.insert_response(conn, row)
+
+    def sealed(self, project_id: str, response: Response) -> NewResponse:
+        """Return a response as it is stored."""
+
         def seal(content: bytes, part: str) -> bytes:
             return self._cipher.seal(content, _place(project_id, response.id, part)).data
 

@@ -1,4 +1,4 @@
-"""The caller of a request: its bearer key, checked once and handed to its handler."""
+"""The caller of a request: its key, checked once and handed to its handler."""
 
 from __future__ import annotations
 
@@ -7,10 +7,9 @@ from typing import Any
 from litestar import Request
 from litestar.di import NamedDependency, Provide
 from litestar.params import SkipValidation
-from litestar.types import Scope as ASGIScope
 
 from gateway.domain.tenancy.principal import Principal, Scope
-from gateway.http.envelope import call_of
+from gateway.http.envelope import authorization_of, call_of
 from gateway.tenancy.authenticate import Authenticator, require
 
 Caller = NamedDependency[SkipValidation[Principal]]
@@ -25,15 +24,10 @@ def provide_caller(authenticator: Authenticator, scope: Scope = "inference") -> 
 
     async def caller(request: Request[Any, Any, Any]) -> Principal:
         call = call_of(request.scope)
-        principal = await authenticator.authenticate(_authorization(request.scope), call.address)
+        principal = await authenticator.authenticate(authorization_of(request.scope), call.address)
         call.organization, call.tenant = principal.organization_id, principal.project_id
         call.api_key_id = principal.api_key_id
         require(principal, scope)
         return principal
 
     return Provide(caller)
-
-
-def _authorization(scope: ASGIScope) -> str | None:
-    """Return the first header `authorization`: the only one that is read of most requests."""
-    return next((value.decode("latin-1") for name, value in scope["headers"] if name == b"authorization"), None)

@@ -29,7 +29,7 @@ from gateway.db.ids import new_id
 from gateway.domain.errors import GatewayError, ShuttingDown
 from gateway.domain.tenancy.addresses import Network, client_address, contains
 from gateway.domain.tenancy.keys import parse_key
-from gateway.http.error_body import body_of, headers_of
+from gateway.http.error_body import OPENAI, Dialect, headers_of
 from gateway.observability.metrics import Metrics
 from gateway.observability.refusals import Refusals, Refused
 
@@ -82,6 +82,8 @@ class Call(msgspec.Struct):
     outlives_client: bool = False
     """True where the work goes on after the client has left."""
     on_end: Callable[[], None] | None = None
+    dialect: Dialect = OPENAI
+    """The API whose replies the client expects."""
     on_gone: Callable[[], None] | None = None
     """Ends the work that is under way for the client."""
 
@@ -126,12 +128,15 @@ class Application(Litestar):
         metrics: Metrics,
         trusted_proxies: Sequence[Network] = (),
         refusals: Refusals | None = None,
+        dialect_of: Callable[[HTTPScope], Dialect] = lambda _: OPENAI,
         **options: Any,
     ) -> None:
-        """refusals: remembers which requests for tenants' work were refused."""
+        """refusals: remembers which requests for tenants' work were refused. dialect_of: tells whose replies the client
+        of a request expects."""
         self.metrics = metrics
         self.trusted_proxies = trusted_proxies
         self._refusals = refusals
+        self._dialect_of = dialect_of
         self._running: dict[asyncio.Task[Any], Call] = {}
         super().__init__(**options)
 
@@ -152,7 +157,7 @@ class Application(Litestar):
 
     async def _answer(self, scope: HTTPScope, receive: Receive, send: Send) -> None:
         call = Call(new_id("req"), time.perf_counter_ns(), *_origin(scope, self.trusted_proxies))
-        call.trace = _trace(scope)
+        call.trace, call.dialect = _trace(scope), self._dialect_of(scope)
         scope.setdefault("state", {})["call"] = call
 
         async def watched_receive() -> ReceiveMessage:
@@ -190,10 +195,10 @@ class Application(Litestar):
 async def _refuse(send: Send, call: Call, error: GatewayError) -> None:
     """Outside of the framework, which ran the request."""
     call.error = error.code
-    body = msgspec.json.encode(body_of(error))
+    status, body = call.dialect.render_error(error, error.status, call.request_id)
     headers = {"content-type": "application/json", "content-length": str(len(body)), **headers_of(error)}
     encoded = [(name.encode(), value.encode()) for name, value in headers.items()]
-    await send({"type": "http.response.start", "status": error.status, "headers": encoded})
+    await send({"type": "http.response.start", "status": status, "headers": encoded})
     await send({"type": "http.response.body", "body": body, "more_body": False})
 
 
@@ -205,10 +210,21 @@ def is_work(route: str) -> bool:
 def _refused(call: Call, error: GatewayError, route: str, scope: Scope) -> Refused:
     key = None
     if not call.tenant:  # whose key was refused itself
-        given = [value for name, value in scope["headers"] if name == b"authorization"]
-        parsed = parse_key(given[0].decode("latin-1").partition(" ")[2].strip()) if given else None
+        given = authorization_of(scope)
+        parsed = parse_key(given.partition(" ")[2].strip()) if given is not None else None
         key = parsed.sha256 if parsed is not None else None
     return Refused(call.request_id, call.organization, call.tenant, call.api_key_id, key, route, call.model, error)
+
+
+def authorization_of(scope: Scope) -> str | None:
+    """Return the first header `authorization`; without one, what it would be for the key in `x-api-key`."""
+    found = None
+    for name, value in scope["headers"]:
+        if name == b"authorization":
+            return value.decode("latin-1")
+        if name == b"x-api-key" and found is None:
+            found = f"Bearer {value.decode('latin-1')}"
+    return found
 
 
 def _origin(scope: HTTPScope, trusted: Sequence[Network]) -> tuple[str, bool]:
@@ -233,6 +249,8 @@ def _with_headers(given: Iterable[tuple[bytes, bytes]], call: Call) -> list[tupl
         (b"openai-version", b"2020-10-01"),
         *((name.encode(), value.encode()) for name, value in call.headers),
     ]
+    if call.dialect.id_header:
+        headers.append((call.dialect.id_header.encode(), call.request_id.encode()))
     if call.organization:
         headers.append((b"openai-organization", call.organization.encode()))
     return headers

@@ -1,8 +1,9 @@
-"""Every error of the gateway in OpenAI's shape, rendered here and nowhere else."""
+"""Every error of the gateway in OpenAI's shape, rendered here and nowhere else, and how another API may show errors."""
 
 from __future__ import annotations
 
 import math
+from typing import Protocol
 
 import msgspec
 
@@ -32,6 +33,27 @@ def body_of(error: GatewayError) -> ErrorBody:
     limit = error.limit if isinstance(error, LimitReached) else None
     shown = limit if isinstance(limit, Explanation) else msgspec.UNSET
     return ErrorBody(ErrorDetail(error.message, error.type, error.param, error.code, shown))
+
+
+class RenderError(Protocol):
+    def __call__(self, error: GatewayError, status: int, request_id: str) -> tuple[int, bytes]:
+        """Return the status and the JSON body of a reply. status: of the error in OpenAI's API."""
+
+
+def as_openai(error: GatewayError, status: int, request_id: str) -> tuple[int, bytes]:
+    """Return an error as OpenAI's API shows it."""
+    return status, msgspec.json.encode(body_of(error))
+
+
+class Dialect(msgspec.Struct, frozen=True):
+    """What the replies of one API have in common: how errors look, and which headers there are."""
+
+    render_error: RenderError
+    id_header: str = ""
+    """A header of every reply that has the request's id, beside `x-request-id`; "" for none."""
+
+
+OPENAI = Dialect(as_openai)
 
 
 def headers_of(error: GatewayError) -> dict[str, str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import msgspec
 import structlog
 from litestar import Request, Response
 from litestar.exceptions import HTTPException
@@ -21,7 +20,7 @@ from gateway.domain.errors import (
     shortened,
 )
 from gateway.http.envelope import call_of
-from gateway.http.error_body import body_of, headers_of, unexpected
+from gateway.http.error_body import headers_of, unexpected
 
 log = structlog.get_logger(__name__)
 
@@ -81,6 +80,5 @@ def _render(
 ) -> Response[bytes]:
     call = call_of(request.scope)
     call.error, call.refusal = error.code, error
-    return Response(
-        msgspec.json.encode(body_of(error)), status_code=status, media_type="application/json", headers=headers
-    )
+    status, body = call.dialect.render_error(error, status, call.request_id)
+    return Response(body, status_code=status, media_type="application/json", headers=headers)

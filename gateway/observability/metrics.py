@@ -90,6 +90,13 @@ class Metrics:
             ["outcome"],
             registry=registry,
         )
+        self.background_responses = Counter(
+            "lorikeet_background_responses",
+            "Turns of gateways at background responses, by what became of each: completed, incomplete, failed, "
+            "cancelled, put_back to be tried again, or left or lost to another gateway.",
+            ["outcome"],
+            registry=registry,
+        )
         self.usage_written = Counter(
             "lorikeet_usage_events_written", "Usage events written to the ledger.", registry=registry
         )

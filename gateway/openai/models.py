@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
-from litestar import get
+from litestar import Request, get
 from litestar.handlers import HTTPRouteHandler
 from litestar.params import FromPath
 from litestar.response.base import ASGIResponse
@@ -50,20 +50,28 @@ class ModelList(msgspec.Struct, frozen=True):
     object: Literal["list"] = "list"
 
 
-def models(resolver: Resolver, pools: Mapping[str, Pool]) -> list[HTTPRouteHandler]:
+ShowModels = Callable[[Request[Any, Any, Any], Sequence[Model]], ASGIResponse | None]
+ShowModel = Callable[[Request[Any, Any, Any], Model], ASGIResponse | None]
+"""Show models to clients of another API; None for the clients of this one."""
+
+
+def models(
+    resolver: Resolver, pools: Mapping[str, Pool], show_models: ShowModels, show_model: ShowModel
+) -> list[HTTPRouteHandler]:
+    """The routes. show_models, show_model: what clients of another API get, at the same paths."""
     pace = Pace(READS_PER_S, READS_BURST, what="models")
 
     @get("/models", opt=shape(reply=ModelList, example=MODELS))
-    async def list_models(caller: Caller) -> ASGIResponse:
+    async def list_models(request: Request[Any, Any, Any], caller: Caller) -> ASGIResponse:
         """List the models that the key may call: base models, adapters and aliases."""
         pace.take(caller.project_id)
         routes = await resolver.list_routes(caller)
         shown = [_model(route, pool) for route in routes if (pool := pools.get(route.base)) is not None]
-        return json_response(ModelList(shown))
+        return show_models(request, shown) or json_response(ModelList(shown))
 
     # A path, since the name of a base model may hold a slash.
     @get("/models/{model_id:path}", opt=shape(reply=Model))
-    async def get_model(model_id: FromPath[Path], caller: Caller) -> ASGIResponse:
+    async def get_model(model_id: FromPath[Path], request: Request[Any, Any, Any], caller: Caller) -> ASGIResponse:
         """Return one model that the key may call."""
         model = str(model_id).lstrip("/")
         pace.take(caller.project_id)
@@ -71,7 +79,8 @@ def models(resolver: Resolver, pools: Mapping[str, Pool]) -> list[HTTPRouteHandl
         pool = pools.get(route.base)
         if pool is None:
             raise ModelNotFound(model)  # removed just now
-        return json_response(_model(route, pool))
+        found = _model(route, pool)
+        return show_model(request, found) or json_response(found)
 
     return [list_models, get_model]
 

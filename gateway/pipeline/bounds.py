@@ -20,7 +20,7 @@ def completion_bound(context: int, sizes: Sizes, num_prompt_tokens: int, request
     """Return the most tokens to generate, such that prompt and completion fit the context and the tenant's bounds."""
     check_prompt(sizes, num_prompt_tokens, request.names.prompt)
     left, min_tokens = context - num_prompt_tokens, request.sampling.min_tokens
-    needed = 1 if request.max_tokens is None else request.max_tokens
+    needed = 1 if request.max_tokens is None or request.clips_max_tokens else request.max_tokens
     if left < min(needed, 1):
         raise too_long(context, num_prompt_tokens, request.names.prompt)
     if left < needed:
@@ -37,6 +37,8 @@ def completion_bound(context: int, sizes: Sizes, num_prompt_tokens: int, request
     max_tokens = request.max_tokens
     if max_tokens is None:
         max_tokens = min(max(request.usual_max_tokens or default, min_tokens), allowed)
+    elif request.clips_max_tokens:
+        max_tokens = min(max_tokens, allowed)
     if min_tokens > max_tokens:
         raise InvalidRequest(
             f"'min_tokens' must be at most {max_tokens}, the most tokens this request may generate.",

@@ -19,6 +19,8 @@ class Answer(msgspec.Struct):
     """The deltas of the choice's calls, in order."""
     token_ids: list[int] = []
     """The choice's token ids, where they were asked for."""
+    stop_string: str = ""
+    """The stop string that ended the choice; "" where none did, or where that is not known."""
 
 
 class Collected(msgspec.Struct, frozen=True):
@@ -51,4 +53,5 @@ class Collector:
             answer.calls += piece.calls
             answer.token_ids += piece.token_ids
             answer.finish_reason = piece.finish_reason or ""
+            answer.stop_string = piece.stop_string
         return None

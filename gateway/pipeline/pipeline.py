@@ -12,6 +12,7 @@ from functools import partial
 import msgspec
 from prometheus_client import Counter
 
+from engine.protocol import SamplingParams
 from gateway.backends.pool import Pool, PoolRevision
 from gateway.content.request_log import RequestContents
 from gateway.domain.billing.book import SHADOW_TIER
@@ -24,6 +25,7 @@ from gateway.observability.route_metrics import RouteMetrics
 from gateway.pipeline.admitting import Admitting, FindRates
 from gateway.pipeline.bounds import check_logprobs, check_numbers, check_total, num_logprob_values
 from gateway.pipeline.context import RequestContext
+from gateway.pipeline.defaults import with_defaults, with_treatment
 from gateway.pipeline.placing import Placed, PlacedShadow, Placing
 from gateway.pipeline.preparation import Preparation
 from gateway.pipeline.requests import EmbeddingBounds, EmbeddingRequest, TextRequest
@@ -78,6 +80,26 @@ class Pipeline:
         self._preparation = Preparation(meter, limiter, tokenizing, default_max_tokens=default_max_tokens)
         self.tokens = TokenRequests(self._placing, tokenizing)
         """Requests for tokens and for the text of tokens."""
+
+    async def base(self, context: RequestContext) -> str:
+        """Return the name of the base model that a request's model stands on.
+
+        Raises ModelNotFound: when the caller may use no such model.
+        """
+        route, _ = await self._placing.route(context)
+        return route.base
+
+    async def sampling(self, context: RequestContext, request: TextRequest) -> SamplingParams:
+        """Return the sampling that a request will have, with what its arm and its adapter add to the client's own.
+
+        Raises ModelNotFound: when the caller may use no such model.
+        """
+        route, _ = await self._placing.route(context)
+        if route.treatment is not None:
+            request, _ = with_treatment(request, route.treatment)
+        if route.adapter is not None:
+            request = with_defaults(request, route.adapter.defaults)
+        return request.sampling
 
     async def complete(self, context: RequestContext, asked: Sequence[TextRequest]) -> Run:
         """Admit completions of one prompt or several, which run when the Run is read.

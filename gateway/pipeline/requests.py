@@ -42,6 +42,8 @@ class TextRequest(msgspec.Struct, frozen=True, kw_only=True):
     max_tokens: int | None = None
     """The most tokens to generate. None: as many as usual_max_tokens, or as the gateway's default, where there is room.
     0: nothing is generated, the prompt alone is looked at."""
+    clips_max_tokens: bool = False
+    """True if a max_tokens larger than the room that is left becomes that room, instead of being refused."""
     usual_max_tokens: int | None = None
     n: int = 1
     """The number of completions."""

@@ -135,6 +135,12 @@ class Run:
         self._begun: AsyncGenerator[Item | Restarted] | None = None
 
     @property
+    def may_fill_context(self) -> bool:
+        """Tell whether the first prompt and its completion may have as many tokens as the model's context."""
+        first = self._prepared[0]
+        return first.generation.prompt_tokens + first.max_tokens >= self._pool.capabilities.max_model_len
+
+    @property
     def token_bytes(self) -> Callable[[int], bytes]:
         """Return what gives the bytes of a token id's text, which need not be whole characters."""
         if "token_ids" not in self._pool.capabilities.features:

@@ -15,6 +15,7 @@ from gateway.pipeline.defaults import treated_prompt, with_system_prompt
 from gateway.pipeline.placing import Placing
 from gateway.pipeline.requests import Prompt
 from gateway.pipeline.tokenizing import Tokenizing
+from gateway.routing.route import Route
 
 T = TypeVar("T")
 
@@ -55,10 +56,7 @@ class TokenRequests:
         Raises InvalidRequest: when the prompt cannot be tokenized.
         """
         route, pool = await self._placing.route(context)
-        if route.treatment is not None:
-            prompt = treated_prompt(prompt, route.treatment)
-        if route.adapter is not None and not route.adapter.is_shared:
-            prompt = with_system_prompt(prompt, route.adapter.defaults)
+        prompt = _completed(route, prompt, with_shared=False)
         tokenizer = pool.tokenizer
         if prompt == "":
             token_ids = tokenizer.encode_text("", add_special_tokens=add_special_tokens)
@@ -73,6 +71,23 @@ class TokenRequests:
             strings = await _worked_out(lambda ids: [vocabulary(token_id) or "" for token_id in ids], token_ids)
         return Tokenized(token_ids, pool.capabilities.max_model_len, strings)
 
+    async def count(self, context: RequestContext, prompt: Prompt, field: str) -> int:
+        """Return the number of tokens that a completion of the same model would be billed for a prompt, with the system
+        prompt of an adapter that another project shares. `field` is the client's name of the prompt.
+
+        Raises as `tokenize`.
+        """
+        route, pool = await self._placing.route(context)
+        assert pool.tokenizer  # else an upper bound is all that is known here
+        found = await self._tokenizing.tokenized(
+            context.principal.project_id,
+            pool,
+            _completed(route, prompt, with_shared=True),
+            field,
+            add_special_tokens=True,
+        )
+        return found.num_tokens
+
     async def detokenize(self, context: RequestContext, token_ids: list[int], field: str) -> str:
         """Return the text of token ids, special tokens included; `field` is the client's name of the ids.
 
@@ -82,6 +97,16 @@ class TokenRequests:
         _, pool = await self._placing.route(context)
         check_ids(field, token_ids, pool.capabilities.vocab_size)
         return await _worked_out(partial(pool.tokenizer.decode, with_special=True), token_ids)
+
+
+def _completed(route: Route, prompt: Prompt, *, with_shared: bool) -> Prompt:
+    """Return a prompt with what its arm and its adapter add. with_shared: an adapter of another project adds to it as
+    well."""
+    if route.treatment is not None:
+        prompt = treated_prompt(prompt, route.treatment)
+    if route.adapter is not None and (with_shared or not route.adapter.is_shared):
+        prompt = with_system_prompt(prompt, route.adapter.defaults)
+    return prompt
 
 
 async def _worked_out(work: Callable[[list[int]], T], token_ids: list[int]) -> T:

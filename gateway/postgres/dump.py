@@ -24,9 +24,10 @@ if TYPE_CHECKING:
 
 APPLICATION_NAME = "lorikeet-backup"
 
-LEFT_OUT = ("public.kept_replies", "public.request_contents")
+LEFT_OUT = ("public.kept_replies", "public.request_contents", "public.background_responses", "public.background_events")
 """Encrypted replies of a day: that their keys were used is in a backup, so that after a restore none of them runs
-again. And what requests said and got, which is promised to be gone after its days."""
+again. What requests said and got, which is promised to be gone after its days. And responses that run in the
+background, which are not to run again after a restore: those that ended are stored responses, too."""
 
 
 class DumpFailed(RuntimeError):

@@ -83,6 +83,18 @@ class Cipher:
         except (InvalidTag, ValueError):  # ValueError: cut off
             raise _unreadable(sealed, place, "it is not what the key has encrypted for this place") from None
 
+    def open_from_client(self, sealed: Sealed, place: Place) -> bytes | None:
+        """Return decrypted content that a client was given to keep; None where no key has encrypted it for this
+        place, which is the client's fault and not logged."""
+        key = self._keys.get(sealed.key_id)
+        if key is None:
+            return None
+        nonce, data = sealed.data[:NONCE_BYTES], sealed.data[NONCE_BYTES:]
+        try:
+            return AESGCM(_derived(key, b"content", place.project_id)).decrypt(nonce, data, place.associated_data)
+        except (InvalidTag, ValueError):
+            return None
+
     def tags(self, metadata: Mapping[str, str], project_id: str, key_id: str | None = None) -> list[bytes]:
         """A keyed digest of each pair, by which equal pairs of a project are found without being read. key_id: of the
         key to make them with, if not of the one that encrypts."""

@@ -12,7 +12,7 @@ import datetime
 import logging
 
 from gateway.db.changes import Change, ChangeFeed
-from gateway.db.organization.keys import FoundKey, find_usable_key, touch_keys
+from gateway.db.organization.keys import FoundKey, find_usable_key, find_usable_key_by_id, touch_keys
 from gateway.db.pool import FAILURES, Database
 from gateway.domain.errors import InvalidApiKey, Overloaded, PermissionDenied, Suspended, TooManyAttempts
 from gateway.domain.tenancy.addresses import contains
@@ -80,6 +80,19 @@ class Authenticator:
             entry.last_noted = now
             self._used_at[principal.api_key_id] = now
         return principal
+
+    async def principal(self, key_id: str) -> Principal:
+        """Return the principal of a key with which a request was accepted before.
+
+        Raises InvalidApiKey: when the key is not good any more. Raises Suspended. Raises what the database raises.
+        """
+        async with self._database.acquire() as conn:
+            row = await find_usable_key_by_id(conn, key_id)
+        if row is None:
+            raise InvalidApiKey("The API key of this request is not valid any more.")
+        if row.suspended is not None:
+            raise Suspended(f"This {row.suspended} is suspended. An administrator can resume it.")
+        return _principal(row)
 
     async def _first_seen(self, parsed: ParsedKey | None, address: str) -> CachedKey:
         """Look up a key that is not known yet.

@@ -53,6 +53,11 @@ class Detokenizer:
         return self._stop.found
 
     @property
+    def stop_string(self) -> str:
+        """The stop string that was found, "" for none."""
+        return self._stop.matched
+
+    @property
     def is_within_character(self) -> bool:
         """Tell whether the last token ended in the midst of a character."""
         return bool(self._rest)

@@ -23,12 +23,14 @@ class Argument(msgspec.Struct, frozen=True):
 class Rendering(msgspec.Struct, frozen=True):
     """How a conversation becomes a prompt. add_generation_prompt: it ends where the assistant is to speak;
     continue_final_message: in the midst of the last message, for the model to go on with. add_special_tokens: those
-    that the tokenizer puts around a text, beside what the template writes."""
+    that the tokenizer puts around a text, beside what the template writes. fits_system: system messages after the first
+    message become turns of the user where the chat template takes none there."""
 
     add_generation_prompt: bool = True
     continue_final_message: bool = False
     arguments: tuple[Argument, ...] = ()
     add_special_tokens: bool = False
+    fits_system: bool = False
 
 
 USUAL = Rendering()

@@ -13,6 +13,8 @@ class StopStrings:
         self._held = ""
         self.found = False
         """Nothing follows any more."""
+        self.matched = ""
+        """The stop string that was found, "" for none."""
 
     @property
     def is_holding(self) -> bool:
@@ -27,7 +29,7 @@ class StopStrings:
             return held
         found = _first_complete(held, self._stop)
         if found is not None:
-            self.found = True
+            self.found, self.matched = True, held[found]
             return held[: found.stop if self._include else found.start]
         cut = len(held) - _num_undecided_chars(held, self._stop)
         self._held = held[cut:]

@@ -18,6 +18,7 @@ from transformers import PreTrainedTokenizerFast
 from gateway.domain.errors import InvalidRequest
 from gateway.text.options import USUAL, Rendering
 from gateway.text.pieces import Pieces
+from gateway.text.system_messages import LATE_SYSTEM, has_late_system, without_late_system
 from gateway.text.template_arguments import chosen, known_arguments
 from gateway.text.token_text import TokenText
 from gateway.text.tools.formats import TemplateTools, template_tools
@@ -46,6 +47,7 @@ class Tokenizer:
         self.longest_token_bytes = self._token_text.longest_bytes()
         """Bytes of text in the longest token: a text has no fewer tokens than its bytes divided by that."""
         self._template_arguments = known_arguments(fast)
+        self._takes_late_system: bool | None = None
         self.tools = self._template_tools()
         """The way in which the chat template treats tools."""
 
@@ -75,6 +77,8 @@ class Tokenizer:
                 code="unsupported_parameter",
             )
         arguments = chosen(rendering.arguments, self._template_arguments)
+        if rendering.fits_system and has_late_system(messages) and not self.takes_late_system:
+            messages = without_late_system(messages)
         described = None
         try:
             if self.tools.is_native:
@@ -96,6 +100,17 @@ class Tokenizer:
             raise InvalidRequest(
                 f"The chat template refuses these messages: {error}", param="messages", code="invalid_value"
             ) from None
+
+    @property
+    def takes_late_system(self) -> bool:
+        """Tell whether the chat template shows a system message that follows other messages. Found out once."""
+        if self._takes_late_system is None:
+            try:
+                shown = str(self._fast.apply_chat_template(LATE_SYSTEM, tokenize=False, add_generation_prompt=True))
+            except (jinja2.TemplateError, TypeError, ValueError, KeyError):
+                shown = ""
+            self._takes_late_system = LATE_SYSTEM[-2]["content"] in shown
+        return self._takes_late_system
 
     def encode_text(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """Return the token ids of a text, with the special tokens that the tokenizer adds around a prompt (BOS)."""

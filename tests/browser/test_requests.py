@@ -50,6 +50,32 @@ async def test_requests_come_in_by_themselves_and_stand_still_under_the_pointer(
     await expect(page.page.get_by_text("Nothing is logged of this request")).to_be_visible()
 
 
+async def test_the_stored_response_of_a_request_is_read_with_its_conversation(
+    visit: Visit, browser_house: BrowserHouse
+) -> None:
+    page = await visit(OWNER)
+    hooli = browser_house.projects["hooli"]
+    with browser_house.operator() as operator:
+        operator.post(f"/projects/{hooli}", json={"store_days": 1}).raise_for_status()
+    async with httpx.AsyncClient(base_url=browser_house.url, timeout=PATIENCE_S) as client:
+        client.headers["authorization"] = f"Bearer {browser_house.keys['hooli']}"
+        made = await client.post("/v1/conversations", json={})
+        while made.status_code == 400:  # until the gateway knows of the change
+            made = await client.post("/v1/conversations", json={})
+        conversation = made.json()["id"]
+        for said in ("first words", "second words"):
+            body = {"model": BASE, "input": said, "max_output_tokens": 4, "conversation": conversation}
+            reply = await client.post("/v1/responses", json=body)
+            assert reply.status_code == 200, reply.text
+    await page.open(f"requests?project={hooli}&range=1h")
+    await page.page.locator(f'a[href="/admin/requests/{reply.headers["x-request-id"]}"]').click()
+    await page.page.get_by_role("button", name="Show the stored response").click()
+    await expect(page.page.locator(".turn")).to_have_text([re.compile("user.*second words"), re.compile("assistant.*")])
+    await page.page.get_by_role("button", name="Show the whole conversation").click()
+    await expect(page.page.get_by_text("first words").first).to_be_visible()
+    await expect(page.page.locator(".turn")).to_have_count(6)
+
+
 async def _ask(house: BrowserHouse, project: str) -> str:
     """The id of a request that has been answered."""
     async with httpx.AsyncClient(timeout=PATIENCE_S) as client:

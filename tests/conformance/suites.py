@@ -152,5 +152,23 @@ OPENFEATURE = Suite(
     packages=("openfeature-sdk==0.10.0", "openfeature-provider-ofrep==0.3.0", PYTEST),
     scripts=("use_openfeature.py",),
 )
-APART = (OPENFEATURE,)
+ANTHROPIC = Suite(
+    name="anthropic-python",
+    title="anthropic (Python)",
+    what="Anthropic's client with `_strict_response_validation`: messages whole and streamed, tools, counts of tokens, "
+    "models, its classes of errors",
+    runtime="python",
+    packages=("anthropic==2.13.0", PYTEST),
+    scripts=("anthropic_python",),
+)
+COMPLY_MESSAGES = Suite(
+    name="llm-comply-messages",
+    title="llm-comply (messages)",
+    what="all of its format `anthropic`: messages against Anthropic's schemas, and what must be in them",
+    runtime="python",
+    packages=("llm-comply==0.5.0", PYTEST),
+    scripts=("use_llm_comply_messages.py",),
+    model=f"{BASE}:json",
+)
+APART = (OPENFEATURE, ANTHROPIC, COMPLY_MESSAGES)
 """Suites of what is beside OpenAI's API: run alone, by name, and not on the page."""

@@ -26,6 +26,9 @@ MARKS = (
     "from peft",
     "responses.stream",
     "conversations.create",
+    "from anthropic",
+    "background=True",
+    "responses.compact",
 )
 """Words that only one program has each, and that its test finds it by."""
 
@@ -85,6 +88,24 @@ def test_responses_go_on_in_a_conversation(installation: Installation, folder: P
     finally:
         assert installation.cli("tenant", "modify", "acme", "--store-days", "0").returncode == 0
     assert answers.startswith("Arr") and len(answers.splitlines()) > 1
+
+
+@pytest.mark.skipif(importlib.util.find_spec("anthropic") is None, reason="anthropic is not installed")
+def test_anthropics_client_asks_an_adapter(installation: Installation, folder: Path) -> None:
+    assert run(installation, folder, program("from anthropic")).startswith("Arr")
+
+
+def test_a_response_is_made_in_the_background(installation: Installation, folder: Path) -> None:
+    assert installation.cli("tenant", "modify", "acme", "--store-days", "1").returncode == 0
+    try:
+        answer = run(installation, folder, program("background=True"))
+    finally:
+        assert installation.cli("tenant", "modify", "acme", "--store-days", "0").returncode == 0
+    assert answer.startswith(("completed Arr", "incomplete Arr"))
+
+
+def test_a_conversation_goes_on_from_its_summary(installation: Installation, folder: Path) -> None:
+    assert run(installation, folder, program("responses.compact")).strip()
 
 
 def test_an_answer_is_held_to_a_schema(installation: Installation, folder: Path) -> None:

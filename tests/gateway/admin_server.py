@@ -29,8 +29,10 @@ from gateway.backends.base import Health
 from gateway.backends.snapshot import EngineSnapshot
 from gateway.billing.price_cache import PriceCache
 from gateway.content.backend_keys import BackendKeys
+from gateway.content.conversations import Conversations
 from gateway.content.provider_keys import ProviderKeys
 from gateway.content.request_log import RequestContents
+from gateway.content.stored_responses import StoredResponses
 from gateway.content.writes import Writes
 from gateway.db.adapters.bases import register_base
 from gateway.db.billing.prices import PriceLoader
@@ -278,6 +280,8 @@ async def serve_admin(
         journal=lambda: journal,
         reconcile=Reconciler(database, {}, metrics.journal).reconcile,
         contents=RequestContents(database, CIPHER, Writes(metrics.content_lost)),
+        responses=StoredResponses(database, CIPHER, Writes(metrics.content_lost)),
+        conversations=Conversations(database, CIPHER, Writes(metrics.content_lost)),
         load_adapters=engines.load,
         secrets=SECRETS,
         pace=pace or Pace(1e6, 1e6, what="the admin API"),

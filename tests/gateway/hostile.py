@@ -55,10 +55,11 @@ class Reply(msgspec.Struct, frozen=True):
 
     @property
     def error(self) -> dict[str, object]:
-        """OpenAI's error object; fails where the body has none."""
-        error = msgspec.json.decode(self.body)["error"]
-        assert set(error) == {"message", "type", "param", "code"}
-        return dict(error)
+        """The error object in OpenAI's shape, or in that of messages, without a code; fails where the body has none."""
+        body = msgspec.json.decode(self.body)
+        error = body["error"]
+        assert set(error) == {"message", "type"} | (set() if body.get("type") == "error" else {"param", "code"})
+        return {"code": None, **error}
 
 
 class RawClient:

@@ -16,6 +16,7 @@ import { Content } from "./content.js";
 import { KeyName } from "./filters.js";
 import { requestsHref } from "./query.js";
 import { TITLES, explained } from "./reasons.js";
+import { Stored } from "./stored.js";
 import { Timeline } from "./timeline.js";
 
 export default function RequestView({ params: { id } }) {
@@ -31,6 +32,7 @@ export default function RequestView({ params: { id } }) {
         <${Section} title="What it cost" hint="Tokens at the price per million that was in force when it began, less the tenant's discount."><${Prices} request=${found} /><//>
         <${Section} title="Attempts" hint="One, unless an engine failed and the request was run again, or it had several prompts."><${Attempts} request=${found} /><//>
         <${Content} key=${found.id} request=${found} />
+        <${Stored} key=${`stored ${found.id}`} request=${found} />
       `}
     <//>
   <//>`;

@@ -4,7 +4,7 @@ import { Badge } from "../../components/badge.js";
 import { Button } from "../../components/button.js";
 import { Confirm, Dialog } from "../../components/dialog.js";
 import { Empty, Notice } from "../../components/feedback.js";
-import { Form, TextField, useForm } from "../../components/form.js";
+import { Form, Select, TextField, useForm } from "../../components/form.js";
 import { Time } from "../../components/numbers.js";
 import { Page } from "../../components/page.js";
 import { Secret } from "../../components/secret.js";
@@ -17,6 +17,10 @@ import { plural } from "../../lib/format/format.js";
 import { html, useState } from "../../lib/html.js";
 import { can } from "../../lib/session.js";
 import { SystemTabs } from "./tabs.js";
+
+const ALERTS = ["limit.threshold_reached", "experiment.paused"];
+const RESPONSES = ["completed", "incomplete", "failed", "cancelled"].map((status) => `response.${status}`);
+const EVENTS = { alerts: ALERTS, responses: RESPONSES, all: [...ALERTS, ...RESPONSES] };
 
 /** What the last message's fate says; a delivery may have followed a failure. */
 export function stateOf({ last_delivered_at: delivered, last_failed_at: failed }) {
@@ -32,6 +36,7 @@ export default function Webhooks() {
   const add = mayWrite && html`<${Button} kind="primary" icon="plus" onClick=${() => setAct({ add: true })}>New webhook<//>`;
   const columns = [
     { key: "url", title: "Address", render: ({ url }) => html`<code>${url}</code>` },
+    { key: "events", title: "Called for", sort: false, value: ({ events }) => events.join(" "), render: ({ events }) => html`<small>${events.join(", ")}</small>` },
     { key: "state", title: "State", value: stateOf, render: (row) => html`<${Badge} dot tone=${{ ok: "good", failed: "bad" }[stateOf(row)]}>${stateOf(row)}<//>` },
     { key: "last_delivered_at", title: "Last delivered", render: ({ last_delivered_at: at }) => html`<${Time} at=${at} relative />` },
     { key: "last_failed_at", title: "Last failed", render: ({ last_failed_at: at, last_error: error }) => html`<span><${Time} at=${at} relative />${error && html`<br /><small class="faint">${error}</small>`}</span>` },
@@ -70,14 +75,15 @@ function command() {
 }
 
 function NewWebhook({ onMade, onClose }) {
-  const form = useForm({ url: "" }, async ({ url }) => {
-    const made = await post("/webhooks", { url: url.trim() });
+  const form = useForm({ url: "", events: "alerts" }, async ({ url, events }) => {
+    const made = await post("/webhooks", { url: url.trim(), events: EVENTS[events] });
     invalidate("/webhooks");
     onMade(made);
   }, ({ url }) => ({ url: webAddress(url) }));
   return html`<${Dialog} title="New webhook" onClose=${onClose}>
     <${Form} form=${form} verb="Create webhook" what="create the webhook" onCancel=${onClose}>
-      <${TextField} ...${form.bind("url")} label="Address" type="url" placeholder="https://example.com/lorikeet" hint="It is called with POST for every limit and alert of the organization and its tenants." autofocus />
+      <${TextField} ...${form.bind("url")} label="Address" type="url" placeholder="https://example.com/lorikeet" hint="It is called with POST for what happens in the organization and its tenants." autofocus />
+      <${Select} ...${form.bind("events")} label="Called for" options=${[["alerts", "limits, alerts and paused experiments"], ["responses", "background responses that have ended"], ["all", "all of these"]]} />
     <//>
   <//>`;
 }

@@ -136,7 +136,7 @@ def conclusion(
         )
     said += [each.text for each in primary if not _is_unknown(each)]
     if chosen is not None:
-        said.append(f"It is decided: everybody gets {chosen}.")
+        said.append(f"{chosen} was chosen.")
     elif days < min_days:
         said.append(
             f"It was stopped after {days} of {days_declared(min_days)}: what shows may be of some weekdays alone."

@@ -1,4 +1,4 @@
-"""Webhooks over HTTP: where an organization hears that a limit is about to be reached."""
+"""Webhooks over HTTP: where an organization hears of limits, experiments and background responses."""
 
 from __future__ import annotations
 
@@ -26,17 +26,34 @@ SECRET_BYTES = 32
 MAX_WEBHOOKS = 20
 
 
+WebhookEvent = Literal[
+    "limit.threshold_reached",
+    "experiment.paused",
+    "response.completed",
+    "response.incomplete",
+    "response.failed",
+    "response.cancelled",
+]
+"""An event that a webhook may be called for; those of responses are of background responses."""
+
+Events = Annotated[list[WebhookEvent], Meta(min_length=1, max_length=16)]
+
+
 class CreateWebhook(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     url: Annotated[str, Meta(min_length=1, max_length=2048)]
+    events: Events | None = None
+    """The events that the webhook is called for; left out, what is told of limits and experiments."""
 
 
 class Webhook(msgspec.Struct, frozen=True):
-    """A URL that is called when a limit is near or reached."""
+    """A URL that is called for events of an organization and its projects."""
 
     id: str
     url: str
     created_at: int
     """Unix seconds."""
+    events: list[str]
+    """The events that the webhook is called for."""
     last_delivered_at: int | None = None
     """Unix seconds; null where no message was delivered yet."""
     last_failed_at: int | None = None
@@ -97,6 +114,7 @@ class WebhookController(Controller):
                 wanted.url,
                 content_key=sealed.key_id,
                 secret=sealed.data,
+                events=list(dict.fromkeys(wanted.events or webhooks.DEFAULT_EVENTS)),
             )
             await audit.record(conn, author(caller), "webhook.created", row.id, after=Webhook(**_fields(row)))
         return CreatedWebhook(**_fields(row), secret=shown_secret(secret))
@@ -140,6 +158,7 @@ def _fields(row: webhooks.WebhookRow) -> dict[str, Any]:
         "id": row.id,
         "url": row.url,
         "created_at": seconds(row.created_at),
+        "events": row.events,
         "last_delivered_at": seconds_or_none(row.last_delivered_at),
         "last_failed_at": seconds_or_none(row.last_failed_at),
         "last_error": row.last_error,

@@ -27,7 +27,14 @@ class TextChoice:
         text = self._stop.push(part.text) if part.text else ""
         if self._stop.found:
             self.is_stopped = self._has_ended = True
-            return Piece(self._index, text, finish_reason="stop", num_tokens=num_tokens, prompt_tokens=prompt_tokens)
+            return Piece(
+                self._index,
+                text,
+                finish_reason="stop",
+                num_tokens=num_tokens,
+                prompt_tokens=prompt_tokens,
+                stop_string=self._stop.matched,
+            )
         if part.finish_reason is not None:
             self._has_ended = True
             text += self._stop.finish()

@@ -112,10 +112,21 @@ class CallingChoice:
         self.finish_reason = reason
         is_all_content = reason is not None and self.num_kept_tokens is None and not self._has_calls
         tokens = self._pending if is_all_content else self._release(new.text)
-        return Piece(self._index, new.text, tokens, reason, tuple(new.calls), new.token_ids, self._num_tokens)
+        return Piece(
+            self._index,
+            new.text,
+            tokens,
+            reason,
+            tuple(new.calls),
+            new.token_ids,
+            self._num_tokens,
+            stop_string=self._said.stop_string,
+        )
 
     def _take(self, parsed: Parsed, new: _New) -> None:
-        new.text += parsed.content
+        """Add what was parsed. White space alone that follows a call is between calls, and no content."""
+        if not self._has_calls or parsed.content.strip():
+            new.text += parsed.content
         new.calls += parsed.calls
         self._has_calls = self._has_calls or bool(parsed.calls)
 

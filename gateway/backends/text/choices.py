@@ -78,7 +78,13 @@ class Choice:
 
     def _piece(self, text: str, tokens: list[Token]) -> Piece:
         return Piece(
-            self._index, text, tokens, self.finish_reason, token_ids=self._take_ids(), num_tokens=self._num_tokens
+            self._index,
+            text,
+            tokens,
+            self.finish_reason,
+            token_ids=self._take_ids(),
+            num_tokens=self._num_tokens,
+            stop_string=self._detokenizer.stop_string,
         )
 
     def _decode(self, delta: Delta) -> str:

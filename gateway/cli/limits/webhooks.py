@@ -1,4 +1,4 @@
-"""`lorikeet webhook`: where the organization hears that a limit is about to be reached."""
+"""`lorikeet webhook`: where the organization hears of limits, experiments and background responses."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def register(verbs: Verbs) -> None:
     webhook = verbs.add_parser(
         "webhook",
         help="add, list and remove webhooks",
-        description="Manage webhooks: URLs that are called when a limit is nearly or fully used.",
+        description="Manage webhooks: URLs that are called for limits, experiments and background responses.",
     )
     actions = webhook.add_subparsers(metavar="ACTION", required=True)
     add = actions.add_parser(
@@ -28,6 +28,14 @@ def register(verbs: Verbs) -> None:
         "never shown again.",
     )
     add.add_argument("url", metavar="URL", help="http or https URL that receives the messages")
+    add.add_argument(
+        "--event",
+        action="append",
+        dest="events",
+        metavar="EVENT",
+        help="event that the webhook is called for, such as response.completed; may be given several times. "
+        "Default: limit.threshold_reached and experiment.paused",
+    )
     add.set_defaults(run=_add)
     listing = actions.add_parser(
         "list", help="list webhooks", description="List webhooks with the state of the latest deliveries."
@@ -46,7 +54,7 @@ def _add(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
     from gateway.cli.client import AdminClient
 
     with AdminClient.of(environ) as client:
-        webhook = client.post("/webhooks", json={"url": arguments.url})
+        webhook = client.post("/webhooks", json={"url": arguments.url, "events": arguments.events})
     if arguments.json:
         print_json(webhook)
     else:
@@ -64,9 +72,17 @@ def _list(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
         print_json(webhooks)
         return 0
     rows = [
-        (w["id"], w["url"], utc(w["last_delivered_at"]), utc(w["last_failed_at"]), w["last_error"]) for w in webhooks
+        (
+            w["id"],
+            w["url"],
+            ",".join(w["events"]),
+            utc(w["last_delivered_at"]),
+            utc(w["last_failed_at"]),
+            w["last_error"],
+        )
+        for w in webhooks
     ]
-    print_table(("ID", "URL", "LAST DELIVERED", "LAST FAILED", "LAST ERROR"), rows)
+    print_table(("ID", "URL", "EVENTS", "LAST DELIVERED", "LAST FAILED", "LAST ERROR"), rows)
     return 0
 
 

@@ -59,7 +59,9 @@ _UNREADABLE = """
          CROSS JOIN LATERAL (SELECT count(*) FROM
              (SELECT FROM stored_chats WHERE content_key = k.id LIMIT $2) some_chats) chats
          CROSS JOIN LATERAL (SELECT count(*) FROM
-             (SELECT FROM stored_responses WHERE content_key = k.id LIMIT $2) some_responses) responses
+             (SELECT FROM stored_responses WHERE content_key = k.id
+              UNION ALL SELECT FROM background_responses WHERE content_key = k.id
+              UNION ALL SELECT FROM background_events WHERE content_key = k.id LIMIT $2) some_responses) responses
          CROSS JOIN LATERAL (SELECT count(*) FROM
              (SELECT FROM conversations WHERE content_key = k.id
               UNION ALL SELECT FROM conversation_items WHERE content_key = k.id LIMIT $2) some_items) items

@@ -17,6 +17,9 @@ _STORED = """
          + (SELECT coalesce(sum(octet_length(sealed_input)::bigint + octet_length(sealed_output)
                                 + octet_length(sealed_response)), 0)
             FROM stored_responses WHERE project_id = $1)
+         + (SELECT coalesce(sum(octet_length(sealed_request)::bigint + octet_length(sealed_response)), 0)
+            FROM background_responses WHERE project_id = $1)
+         + (SELECT coalesce(sum(octet_length(sealed)), 0) FROM background_events WHERE project_id = $1)
          + (SELECT coalesce(sum(num_bytes), 0) FROM conversations WHERE project_id = $1)
 """
 

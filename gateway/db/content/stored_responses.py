@@ -6,6 +6,7 @@ not. Nor is it to a key that is held to other models, as in `stored_chats`.
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
@@ -34,6 +35,19 @@ class ResponseRow(msgspec.Struct, frozen=True):
 
     id: str
     content_key: str
+    sealed_output: bytes
+    sealed_response: bytes
+
+
+class WholeRow(msgspec.Struct, frozen=True, kw_only=True):
+    """All of a stored response."""
+
+    id: str
+    created_at: datetime.datetime
+    model: str
+    parent_id: str | None
+    content_key: str
+    sealed_input: bytes
     sealed_output: bytes
     sealed_response: bytes
 
@@ -89,6 +103,22 @@ async def get_response(
 ) -> ResponseRow | None:
     row = await conn.fetchrow(_GET, project_id, response_id, _listed(allowed))
     return ResponseRow(**row) if row else None
+
+
+# In an experiment the id of a response has more after that of its request.
+_GET_OF_REQUEST = """
+    SELECT s.id, s.created_at, s.model, s.parent_id, s.content_key, s.sealed_input, s.sealed_output, s.sealed_response
+    FROM stored_responses s JOIN projects p ON p.id = s.project_id
+    WHERE s.project_id = $1 AND s.id >= $2 AND s.id < $2 || '~' AND p.purged_at IS NULL
+      AND s.created_at > now() - p.store_days * interval '1 day'
+    ORDER BY s.id LIMIT 1
+"""
+
+
+async def response_of_request(conn: Connection, project_id: str, response_id: str) -> WholeRow | None:
+    """Return all of the stored response of a request. response_id: or the beginning of it."""
+    row = await conn.fetchrow(_GET_OF_REQUEST, project_id, response_id)
+    return WholeRow(**row) if row else None
 
 
 _GET_ITEMS = """

@@ -88,12 +88,12 @@ _TELL = """
     SELECT 'msg_' || replace(gen_random_uuid()::text, '-', ''), w.id, json_build_object(
         'type', $2::text, 'timestamp', to_char(clock_timestamp() AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"'),
         'data', $3::json)::text
-    FROM webhooks w WHERE w.organization_id = $1
+    FROM webhooks w WHERE w.organization_id = $1 AND $2 = ANY (w.events)
 """
 
 
 async def tell_webhooks(conn: Connection, organization_id: str, event: str, data: object) -> None:
-    """Queue a message for all webhooks of an organization."""
+    """Queue a message for the webhooks of an organization that are called for this event."""
     await conn.execute(_TELL, organization_id, event, msgspec.json.encode(data).decode())
 
 

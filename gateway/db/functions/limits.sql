@@ -49,7 +49,8 @@ BEGIN
                 'model', the_limit.model, 'unit', the_limit.unit, 'window', the_limit.period,
                 'window_start', extract(epoch FROM the_window)::bigint,
                 'max', the_limit.max, 'hard', the_limit.hard, 'percent', crossed, 'used', total))::text
-        FROM webhooks w WHERE w.organization_id = the_limit.organization_id;
+        FROM webhooks w
+        WHERE w.organization_id = the_limit.organization_id AND 'limit.threshold_reached' = ANY (w.events);
     END LOOP;
 END
 $$;

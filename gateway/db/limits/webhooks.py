@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -22,6 +22,10 @@ KEEP = datetime.timedelta(days=7)
 """Messages that were delivered, or given up."""
 
 
+DEFAULT_EVENTS = ("limit.threshold_reached", "experiment.paused")
+"""The events that a webhook is called for unless others are asked for."""
+
+
 class WebhookRow(msgspec.Struct, frozen=True):
     """last_error: of the attempt at last_failed_at, which a delivery may have followed."""
 
@@ -32,6 +36,8 @@ class WebhookRow(msgspec.Struct, frozen=True):
     last_delivered_at: datetime.datetime | None
     last_failed_at: datetime.datetime | None
     last_error: str | None
+    events: list[str]
+    """The events that the webhook is called for."""
 
 
 class Delivery(msgspec.Struct, frozen=True):
@@ -50,8 +56,8 @@ class Delivery(msgspec.Struct, frozen=True):
 
 
 _CREATE = """
-    INSERT INTO webhooks (id, organization_id, url, content_key, secret) VALUES ($1, $2, $3, $4, $5)
-    RETURNING id, organization_id, url, created_at, last_delivered_at, last_failed_at, last_error
+    INSERT INTO webhooks (id, organization_id, url, content_key, secret, events) VALUES ($1, $2, $3, $4, $5, $6)
+    RETURNING id, organization_id, url, created_at, last_delivered_at, last_failed_at, last_error, events
 """
 
 
@@ -60,16 +66,24 @@ def new_webhook_id() -> str:
 
 
 async def create_webhook(
-    conn: Connection, webhook_id: str, organization_id: str, url: str, *, content_key: str | None, secret: bytes
+    conn: Connection,
+    webhook_id: str,
+    organization_id: str,
+    url: str,
+    *,
+    content_key: str | None,
+    secret: bytes,
+    events: Sequence[str] = DEFAULT_EVENTS,
 ) -> WebhookRow:
-    """Make a webhook. secret: encrypted with the content key of this id; in clear where that is None."""
-    row = await conn.fetchrow(_CREATE, webhook_id, organization_id, url, content_key, secret)
+    """Make a webhook. secret: encrypted with the content key of this id; in clear where that is None. events: the ones
+    that it is called for."""
+    row = await conn.fetchrow(_CREATE, webhook_id, organization_id, url, content_key, secret, list(events))
     assert row is not None
     return WebhookRow(**row)
 
 
 _LIST = """
-    SELECT id, organization_id, url, created_at, last_delivered_at, last_failed_at, last_error FROM webhooks
+    SELECT id, organization_id, url, created_at, last_delivered_at, last_failed_at, last_error, events FROM webhooks
     WHERE organization_id = $1
       AND ($2::text IS NULL OR (created_at, id) > (SELECT created_at, id FROM webhooks
                                                    WHERE organization_id = $1 AND id = $2))
@@ -86,7 +100,7 @@ async def list_webhooks(
 
 _REMOVE = """
     DELETE FROM webhooks WHERE organization_id = $1 AND id = $2
-    RETURNING id, organization_id, url, created_at, last_delivered_at, last_failed_at, last_error
+    RETURNING id, organization_id, url, created_at, last_delivered_at, last_failed_at, last_error, events
 """
 
 

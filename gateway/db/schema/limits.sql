@@ -60,7 +60,9 @@ CREATE TABLE webhooks (
     last_delivered_at  timestamptz,
     last_failed_at     timestamptz,
     last_error         text,
-    content_key        text
+    content_key        text,
+    -- The events that the webhook is called for.
+    events             text[] NOT NULL DEFAULT '{limit.threshold_reached,experiment.paused}'
 );
 
 CREATE INDEX webhooks_by_organization ON webhooks (organization_id, created_at, id);

@@ -7,10 +7,13 @@
     progress                  a response as it comes into being: pieces in, events and the response out
     reply                     what a run yields as one object, or as the bytes of a stream
     state                     stored responses: what a request goes on from, and what is stored of its reply
+    asked                     a request as it was understood, and the reply that is made of its run
     handler, input_tokens     POST /v1/responses, and the tokens of what it would be asked
+    compact, sealed_items     POST /v1/responses/compact, and what the server seals for a client to keep
+    background                responses that are queued, and made by whichever gateway has room
     stored                    what reads and deletes stored responses
 
 One `Progress` makes the events of a stream, the whole reply and the stored response, so that these cannot differ. Ids
 are made of the request's: `resp_<id>` and, numbered from the first input item to the last output item,
-`msg_<id>_<n>`, `fc_<id>_<n>`, `ctc_<id>_<n>`.
+`msg_<id>_<n>`, `fc_<id>_<n>`, `ctc_<id>_<n>`, `cmp_<id>_<n>`.
 """

@@ -3,7 +3,7 @@ messages. Each refusal has a path."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
 import msgspec
@@ -15,6 +15,7 @@ from gateway.http.fields import invalid, missing
 from gateway.http.json_work import are_too_much
 from gateway.openai.responses.custom_input import arguments_of
 from gateway.openai.responses.items import (
+    CompactionItem,
     CustomToolCallItem,
     CustomToolCallOutputItem,
     FunctionCallItem,
@@ -39,8 +40,15 @@ PREFIXES = {
     "custom_tool_call": "ctc",
     "custom_tool_call_output": "cto",
     "reasoning": "rs",
+    "compaction": "cmp",
 }
 """The beginnings of ids, by the type of item."""
+
+SUMMARY = "Summary of the conversation so far:\n\n"
+"""The beginning of the message that the model reads in place of a compaction item."""
+
+SummaryOf = Callable[[CompactionItem, str], str]
+"""Opens a compaction item. Called with the path of its content; raises InvalidRequest."""
 
 _FIELDS = {
     "role": ("message",),
@@ -52,7 +60,7 @@ _FIELDS = {
     "input": ("custom_tool_call",),
     "output": ("function_call_output", "custom_tool_call_output"),
     "summary": ("reasoning",),
-    "encrypted_content": ("reasoning",),
+    "encrypted_content": ("reasoning", "compaction"),
     "namespace": (),
     "caller": (),
 }
@@ -103,8 +111,11 @@ def unstored_item(wanted: str | None, path: str) -> InvalidRequest:
     )
 
 
-def template_messages(instructions: str | None, items: Sequence[Item], num_earlier: int = 0) -> list[Message]:
+def template_messages(
+    instructions: str | None, items: Sequence[Item], num_earlier: int = 0, summary_of: SummaryOf | None = None
+) -> list[Message]:
     """Return the messages of a conversation. num_earlier: of the items, those that this request did not send.
+    summary_of: opens compaction items, where there are any.
 
     Raises InvalidRequest: for calls without an output, and outputs without a call.
     """
@@ -132,6 +143,10 @@ def template_messages(instructions: str | None, items: Sequence[Item], num_earli
         if isinstance(item, MessageItem):
             _add_message(messages, item, merges=instructions is not None)
             continue
+        if isinstance(item, CompactionItem):
+            assert summary_of is not None
+            messages.append({"role": "user", "content": SUMMARY + summary_of(item, f"{path}.encrypted_content")})
+            continue
         if item.call_id in unanswered:
             raise invalid(
                 f"The call_id '{shortened(item.call_id)}' is used by another call; every call needs one of its own.",
@@ -155,6 +170,8 @@ def items_said(instructions: str | None, items: Sequence[Item]) -> list[LoggedMe
                 said.append(LoggedMessage("assistant", "", [LoggedCall(item.name, item.arguments)]))
             case CustomToolCallItem():
                 said.append(LoggedMessage("assistant", "", [LoggedCall(item.name, item.input)]))
+            case CompactionItem():
+                continue
             case ReasoningItem():
                 said.append(LoggedMessage("assistant", "\n".join(part.text for part in item.content)))
             case _:
@@ -216,6 +233,8 @@ def _item(given: InputItem, path: str, id: str) -> Item:
             return CustomToolCallItem(id, status, *_called(given, path), _needed(given.input, f"{path}.input"))
         case "reasoning":
             return _reasoning(given, path, id)
+        case "compaction":
+            return CompactionItem(id, _needed(given.encrypted_content, f"{path}.encrypted_content"))
     call_id = _needed(given.call_id, f"{path}.call_id")
     if given.output is None:
         raise missing(f"{path}.output")

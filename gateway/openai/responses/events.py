@@ -25,6 +25,10 @@ class Created(_OfResponse, frozen=True, kw_only=True, tag="response.created"):
     pass
 
 
+class Queued(_OfResponse, frozen=True, kw_only=True, tag="response.queued"):
+    """The response waits to be run in the background."""
+
+
 class InProgress(_OfResponse, frozen=True, kw_only=True, tag="response.in_progress"):
     pass
 
@@ -38,7 +42,7 @@ class Incomplete(_OfResponse, frozen=True, kw_only=True, tag="response.incomplet
 
 
 class Failed(_OfResponse, frozen=True, kw_only=True, tag="response.failed"):
-    """The last event of a response that failed."""
+    """The last event of a response that failed, or that was cancelled, as its status says."""
 
 
 class _OfItem(Event, frozen=True, kw_only=True, tag_field="type"):
@@ -112,6 +116,7 @@ Delta = TextDelta | ArgumentsDelta | InputDelta
 
 ResponseEvent = (
     Created
+    | Queued
     | InProgress
     | ItemAdded
     | PartAdded

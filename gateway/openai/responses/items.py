@@ -58,6 +58,7 @@ class InputItem(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         "custom_tool_call",
         "custom_tool_call_output",
         "reasoning",
+        "compaction",
         "item_reference",
     ] = "message"
     id: Annotated[str, Meta(max_length=256)] | None = None
@@ -77,6 +78,7 @@ class InputItem(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     output: str | Annotated[list[InputPart], Meta(max_length=MAX_ITEMS)] | None = None
     summary: Annotated[list[InputPart], Meta(max_length=MAX_ITEMS)] | None = None
     encrypted_content: str | None = None
+    """The summary of a `compaction`, as the server sealed it."""
     namespace: Any = None
     caller: Any = None
 
@@ -158,8 +160,16 @@ class ReasoningItem(msgspec.Struct, frozen=True, tag_field="type", tag="reasonin
     content: list[ReasoningText] = []
 
 
+class CompactionItem(msgspec.Struct, frozen=True, tag_field="type", tag="compaction"):
+    """The summary of a conversation, sealed."""
+
+    id: str
+    encrypted_content: str
+    """To be sent back as it is, to the same base model."""
+
+
 OutputItem = MessageItem | FunctionCallItem | CustomToolCallItem
 """The items that a model makes."""
 
-Item = OutputItem | FunctionCallOutputItem | CustomToolCallOutputItem | ReasoningItem
+Item = OutputItem | FunctionCallOutputItem | CustomToolCallOutputItem | ReasoningItem | CompactionItem
 """An item as it is stored and listed."""

@@ -47,6 +47,12 @@ def check_options(wire: CreateResponse) -> None:
             param="stream_options",
             code="invalid_parameter_combination",
         )
+    if wire.background and wire.store is False:
+        raise InvalidRequest(
+            "'background' needs the response to be stored: 'store' must not be false.",
+            param="background",
+            code="invalid_parameter_combination",
+        )
     check_reasoning(wire.reasoning)
 
 
@@ -113,7 +119,8 @@ def initial_response(
     return ResponseObject(
         id=id,
         created_at=created_at,
-        status="in_progress",
+        status="queued" if wire.background else "in_progress",
+        background=bool(wire.background),
         model=wire.model,
         output=[],
         instructions=wire.instructions,

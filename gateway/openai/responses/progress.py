@@ -12,7 +12,6 @@ laws.py` checks on every stream hold for whatever comes in:
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import count
 from typing import Literal, Protocol
 
 import msgspec
@@ -35,6 +34,7 @@ from gateway.openai.responses.events import (
     ItemDone,
     PartAdded,
     PartDone,
+    Queued,
     ResponseEvent,
     TextDelta,
     TextDone,
@@ -88,18 +88,24 @@ class Progress:
         self._ids = ids
         self._custom = custom
         self._must_call = must_call
-        self._numbers = count().__next__
+        self._numbers = _Numbers()
         self._output: list[OutputItem] = []
         self._open: _OpenItem | None = None
         self._num_calls = 0
         self._is_cut = False
 
+    def go_on_at(self, number: int) -> None:
+        """Give the next event this number."""
+        self._numbers.following = number
+
     def begin(self) -> list[ResponseEvent]:
-        """Return the first events."""
-        return [
-            Created(sequence_number=self._numbers(), response=self.response),
-            InProgress(sequence_number=self._numbers(), response=self.response),
-        ]
+        """Return the first events. A response that waits to be run in the background says so before it is in
+        progress."""
+        events: list[ResponseEvent] = [Created(sequence_number=self._numbers(), response=self.response)]
+        if self.response.status == "queued":
+            events.append(Queued(sequence_number=self._numbers(), response=self.response))
+            self._change(status="in_progress")
+        return [*events, InProgress(sequence_number=self._numbers(), response=self.response)]
 
     def say(self, text: str, logprobs: Logprobs = ()) -> list[ResponseEvent]:
         """Take more text, or log-probabilities of tokens without any."""
@@ -162,11 +168,17 @@ class Progress:
         self._change(
             output=list(self._output),
             usage=usage,
-            store=False,
+            store=self.response.background,
             conversation=None,
             status="failed",
             error=ReplyError(_code_of(error), error.message),
         )
+        return [*events, Failed(sequence_number=self._numbers(), response=self.response)]
+
+    def cancel(self, usage: ResponseUsage) -> list[ResponseEvent]:
+        """Return the last events of a response that was cancelled: what was said of it so far stays."""
+        events = self._close("incomplete")
+        self._change(output=list(self._output), usage=usage, conversation=None, status="cancelled")
         return [*events, Failed(sequence_number=self._numbers(), response=self.response)]
 
     @property
@@ -189,6 +201,17 @@ class Progress:
 
     def _change(self, **fields: object) -> None:
         self.response = msgspec.structs.replace(self.response, **fields)
+
+
+class _Numbers:
+    """Numbers of events, one after the other."""
+
+    def __init__(self) -> None:
+        self.following = 0
+
+    def __call__(self) -> int:
+        number, self.following = self.following, self.following + 1
+        return number
 
 
 class _Message:

@@ -128,27 +128,55 @@ class ResponseEvents:
 
     async def encode(self, item: Item) -> bytes:
         """Return the events of what came together, in one write."""
+        return b"".join(self.each(item))
+
+    def each(self, item: Item) -> list[bytes]:
+        """Return the events of what came together, each by itself."""
         if isinstance(item, list):
             events = [] if self._has_begun else self._progress.begin()
             self._has_begun = True
             for piece in item:
                 events += self._events(piece)
-            return b"".join(map(self._encoded, events))
+            return [*map(self._encoded, events)]
         if isinstance(item, Usage):
             reply = self._reply
-            events = self._progress.finish(
-                usage_of(item), reply.completed_at, is_stored=reply.is_stored, is_added=reply.is_added
-            )
-            return b"".join(map(self._encoded, events))
-        return b""
+            return [
+                *map(
+                    self._encoded,
+                    self._progress.finish(
+                        usage_of(item), reply.completed_at, is_stored=reply.is_stored, is_added=reply.is_added
+                    ),
+                )
+            ]
+        return []
 
     def end(self) -> bytes:
         return DONE
 
     def failed(self, error: GatewayError) -> bytes:
         """Return the events that end a stream after a failure."""
-        usage = self._reply.usage_so_far(self._num_tokens, self._prompt_tokens)
-        return b"".join(map(self._encoded, self._progress.fail(error, usage))) + DONE
+        return b"".join(self.failing(error)) + DONE
+
+    def failing(self, error: GatewayError) -> list[bytes]:
+        """Return the events of a failure, each by itself."""
+        return [*map(self._encoded, self._progress.fail(error, self._usage_so_far))]
+
+    def cancelling(self) -> list[bytes]:
+        """Return the events of a cancellation, each by itself."""
+        return [*map(self._encoded, self._progress.cancel(self._usage_so_far))]
+
+    def go_on_at(self, number: int) -> None:
+        """Give the next event this number."""
+        self._progress.go_on_at(number)
+
+    @property
+    def response(self) -> ResponseObject:
+        """The response by now."""
+        return self._progress.response
+
+    @property
+    def _usage_so_far(self) -> ResponseUsage:
+        return self._reply.usage_so_far(self._num_tokens, self._prompt_tokens)
 
     def _events(self, piece: Piece) -> list[ResponseEvent]:
         self._num_tokens = piece.num_tokens

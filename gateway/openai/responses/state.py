@@ -12,9 +12,12 @@ from gateway.content.stored_responses import MAX_REFERRED, Response, StoredRespo
 from gateway.domain.errors import CONTEXT_LENGTH_EXCEEDED, InvalidRequest, shortened
 from gateway.domain.tenancy.principal import Principal
 from gateway.http.bodies import Bodies
-from gateway.openai.responses.conversation import numbered
-from gateway.openai.responses.items import InputItem, Item
+from gateway.openai.responses.conversation import SummaryOf, numbered
+from gateway.openai.responses.items import CompactionItem, InputItem, Item
+from gateway.openai.responses.sealed_items import SealedItems
 from gateway.openai.responses.wire import ConversationParam, ConversationRef, CreateResponse, ResponseObject
+from gateway.pipeline.context import RequestContext
+from gateway.pipeline.pipeline import Pipeline
 from gateway.support.pace import Pace
 from gateway.support.threads import maybe_in_thread
 
@@ -61,6 +64,19 @@ def not_allowed(what: str, param: str | None = None) -> InvalidRequest:
     return InvalidRequest(f"This project does not allow {what}.", param=param, code="store_not_allowed")
 
 
+async def summaries(
+    pipeline: Pipeline, caller: Principal, model: str, items: Sequence[Item], sealed: SealedItems
+) -> SummaryOf | None:
+    """Return what opens the compaction items of a request to a model; None where there are none.
+
+    Raises ModelNotFound: when the caller may use no such model.
+    """
+    if not any(isinstance(item, CompactionItem) for item in items):
+        return None
+    base = await pipeline.base(RequestContext(principal=caller, request_id="", model=model, endpoint=""))
+    return lambda item, path: sealed.open(item.encrypted_content, caller.project_id, base, "compaction", path)
+
+
 def items_of(turn: Turn) -> list[Item]:
     """Return the items of a turn, those of its input first."""
     return _ITEMS.decode(turn.input) + _ITEMS.decode(turn.output)
@@ -69,7 +85,10 @@ def items_of(turn: Turn) -> list[Item]:
 class Earlier:
     """What requests go on from. One per gateway process."""
 
-    def __init__(self, stored: StoredResponses, conversations: Conversations, bodies: Bodies) -> None:
+    def __init__(
+        self, stored: StoredResponses, conversations: Conversations, bodies: Bodies, sealed: SealedItems
+    ) -> None:
+        self.sealed = sealed
         self._stored = stored
         self._conversations = conversations
         self._bodies = bodies

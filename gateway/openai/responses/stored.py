@@ -6,6 +6,8 @@ the same 404 as none.
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections.abc import Iterable
 from typing import Any, get_args
 
@@ -15,11 +17,14 @@ from litestar.handlers import HTTPRouteHandler
 from litestar.params import FromPath
 from litestar.response.base import ASGIResponse
 
+from gateway.content.background_responses import FINAL, BackgroundResponses
 from gateway.content.stored_responses import StoredResponses
 from gateway.domain.errors import InvalidRequest, NotFound
 from gateway.http.caller import Caller
 from gateway.http.envelope import call_of
 from gateway.http.shape import shape
+from gateway.http.sse import Encoded, open_stream
+from gateway.openai.responses.background.follow import LOOK_S, Followers
 from gateway.openai.responses.items import Item
 from gateway.openai.responses.state import known_form
 from gateway.openai.responses.wire import Include, ItemList, ResponseDeleted, ResponseObject
@@ -33,11 +38,21 @@ PER_S, BURST = 50.0, 200.0
 DELETIONS_PER_S, DELETIONS_BURST = 5.0, 100.0
 """Each deletion is a row of the audit log, which an organization's projects write one after another."""
 
+CANCEL_S = 5.0
+"""The most seconds for which a cancellation waits for its response to end."""
+
+MAX_NUMBER_CHARS = 9
+
 BYTES_PER_REQUEST = 1 << 20
 """The number of bytes read for which a request counts as one more."""
 
 INCLUDE = {"type": "array", "items": {"type": "string", "enum": list(get_args(Include))}}
-QUERY: dict[str, dict[str, Any]] = {"include": INCLUDE, "stream": {"type": "boolean", "const": False}}
+QUERY: dict[str, dict[str, Any]] = {
+    "include": INCLUDE,
+    "stream": {"type": "boolean"},
+    "starting_after": {"type": "integer", "minimum": 0, "maximum": 2**31 - 1},
+    "include_obfuscation": {"type": "boolean"},
+}
 ITEMS_QUERY: dict[str, dict[str, Any]] = {
     "after": {"type": "string"},
     "limit": {"type": "integer", "minimum": 1, "maximum": 100, "default": 20},
@@ -49,19 +64,36 @@ _FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _ITEMS = msgspec.json.Decoder(list[Item])
 
 
-def stored_responses(stored: StoredResponses) -> list[HTTPRouteHandler]:
+def stored_responses(
+    stored: StoredResponses, background: BackgroundResponses, followers: Followers
+) -> list[HTTPRouteHandler]:
     """The routes. Each project has a pace of its own, by requests and by what they read."""
     pace = Pace(PER_S, BURST, what="stored responses")
     deletions = Pace(DELETIONS_PER_S, DELETIONS_BURST, what="deletions of stored responses")
 
     @get("/responses/{response_id:str}", opt=shape(reply=ResponseObject, query=QUERY))
     async def get_response(response_id: FromPath[str], request: Request[Any, Any, Any], caller: Caller) -> ASGIResponse:
-        """Return a stored response."""
+        """Return a stored response, or one that runs in the background. With `stream`, return the events of the
+        latter: all of them, or the ones after the number `starting_after`, then the ones that come."""
         pace.take(caller.project_id)
-        _check_query(without_include(request.query_params.multi_items()))
-        found = await stored.get(caller, known_form(response_id))
+        id, after = known_form(response_id), _starting_after(without_include(request.query_params.multi_items()))
+        if after is not None:
+            if await background.status(caller, id) is None:
+                if await stored.get(caller, id) is None:
+                    raise _no_such(response_id)
+                raise InvalidRequest(
+                    "'stream' must be false: this response did not run in the background.",
+                    param="stream",
+                    code="unsupported_value",
+                )
+            return await open_stream(request, followers.follow(caller, id, after), Encoded())
+        found = await stored.get(caller, id)
         if found is None:
-            raise _no_such(response_id)
+            shown_now = await background.get(caller, id)
+            if shown_now is None:
+                raise _no_such(response_id)
+            response = _FIELDS.decode(shown_now.response)
+            return _json(response | {"status": shown_now.status})
         num_bytes = len(found.output) + len(found.response)
         pace.charge(caller.project_id, num_bytes / BYTES_PER_REQUEST)
 
@@ -101,12 +133,30 @@ def stored_responses(stored: StoredResponses) -> list[HTTPRouteHandler]:
             raise _no_such(response_id)
         return json_response(ResponseDeleted(id))
 
-    @post("/responses/compact", status_code=200, include_in_schema=False)
-    async def compact_response(caller: Caller) -> ASGIResponse:
-        """Refuse what is not served yet: the path would be a response's id otherwise, with a wrong method."""
-        raise NotFound("Invalid URL (POST /v1/responses/compact).", code="unknown_url")
+    @post("/responses/{response_id:str}/cancel", status_code=200, opt=shape(reply=ResponseObject))
+    async def cancel_response(response_id: FromPath[str], caller: Caller) -> ASGIResponse:
+        """Cancel a response that runs in the background: nothing more is asked of the model. A response that has ended
+        stays as it is."""
+        pace.take(caller.project_id)
+        id = known_form(response_id)
+        if await background.cancel(caller, id) is None:
+            if await stored.get(caller, id) is None:
+                raise _no_such(response_id)
+            raise InvalidRequest(
+                "Only a response that was created with 'background' can be cancelled.",
+                param="response_id",
+                code="not_in_background",
+            )
+        wait_until_s = time.monotonic() + CANCEL_S
+        while True:
+            found = await background.get(caller, id)
+            if found is None:
+                raise _no_such(response_id)
+            if found.status in FINAL or time.monotonic() > wait_until_s:
+                return _json(_FIELDS.decode(found.response) | {"status": found.status})
+            await asyncio.sleep(LOOK_S)
 
-    return [get_response, list_input_items, delete_response, compact_response]
+    return [get_response, list_input_items, delete_response, cancel_response]
 
 
 def without_include(params: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
@@ -123,19 +173,31 @@ def without_include(params: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
     return [each for each in given if each[0] not in ("include", "include[]")]
 
 
-def _check_query(params: list[tuple[str, str]]) -> None:
-    """Check that a query asks for no stream.
+def _starting_after(params: list[tuple[str, str]]) -> int | None:
+    """Return the number of the event after which a stream is to begin, -1 for all; None where no stream is asked for.
 
     Raises InvalidRequest: also for parameters that are not known.
     """
-    for name, value in params:
-        if name != "stream":
-            name = name[:MAX_SHOWN]
-            raise InvalidRequest(f"Unrecognized query parameter: {name}", param=name, code="unknown_parameter")
-        if value != "false":
-            raise InvalidRequest(
-                "'stream' must be false: stored responses are not streamed.", param=name, code="unsupported_value"
-            )
+    given = dict(params)
+    for name in given:
+        if name not in QUERY:
+            shown = name[:MAX_SHOWN]
+            raise InvalidRequest(f"Unrecognized query parameter: {shown}", param=shown, code="unknown_parameter")
+    for name in ("stream", "include_obfuscation"):
+        if given.get(name, "false") not in ("true", "false"):
+            raise InvalidRequest(f"'{name}' must be true or false.", param=name, code="invalid_type")
+    after, is_stream = given.get("starting_after"), given.get("stream") == "true"
+    if after is not None and not is_stream:
+        raise InvalidRequest(
+            "'starting_after' needs 'stream' to be true.", param="starting_after", code="invalid_parameter_combination"
+        )
+    if after is not None and not (after.isascii() and after.isdigit() and len(after) <= MAX_NUMBER_CHARS):
+        raise InvalidRequest(
+            "'starting_after' must be the number of an event.", param="starting_after", code="invalid_value"
+        )
+    if not is_stream:
+        return None
+    return -1 if after is None else int(after)
 
 
 def _json(body: dict[str, Any]) -> ASGIResponse:

@@ -10,7 +10,7 @@ from msgspec import UNSET, Meta, UnsetType
 from gateway.domain.tenancy.principal import ServiceTier
 from gateway.http.fields import Name, NumTokens
 from gateway.openai.chat.rendering import ReasoningEffort, TemplateArguments, Verbosity
-from gateway.openai.responses.items import MAX_ITEMS, InputItem, Item, OutputItem
+from gateway.openai.responses.items import MAX_ITEMS, CompactionItem, InputItem, Item, MessageItem, OutputItem
 from gateway.openai.responses.tools_wire import (
     MAX_TOOLS,
     ResponseTool,
@@ -106,6 +106,7 @@ class CreateResponse(SamplingFields, frozen=True, forbid_unknown_fields=True, kw
     client_metadata: Annotated[dict[str, str], Meta(max_length=64)] | None = None
     """Without effect: Codex sends it."""
     background: bool | None = None
+    """True to be answered at once, while the response is made; it is stored."""
     conversation: ConversationParam | None = None
     """The conversation that the response goes on from and adds to."""
     context_management: Any = None
@@ -114,6 +115,21 @@ class CreateResponse(SamplingFields, frozen=True, forbid_unknown_fields=True, kw
     moderation: Any = None
     # Beyond OpenAI, with vLLM's names.
     chat_template_kwargs: TemplateArguments | None = None
+
+
+class CompactResponse(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The body of POST /v1/responses/compact."""
+
+    model: Annotated[str, Meta(min_length=1, max_length=512)]
+    input: str | Annotated[list[InputItem], Meta(min_length=1, max_length=MAX_ITEMS)] | None = None
+    """The conversation: a text of the user's, or items."""
+    instructions: Annotated[str, Meta(max_length=MAX_INSTRUCTIONS)] | None = None
+    """A system message before the conversation."""
+    previous_response_id: Annotated[str, Meta(min_length=1, max_length=256)] | None = None
+    """The stored response that the conversation goes on from."""
+    service_tier: Literal["auto", "default", "flex", "scale", "priority", "fast"] | None = None
+    prompt_cache_key: Annotated[str, Meta(max_length=512)] | None = None
+    """Without effect: prompts are found in the cache by their tokens."""
 
 
 class CountInputTokens(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -144,7 +160,6 @@ COUNT_NO_EFFECT: dict[str, tuple[Any, ...]] = {"truncation": ("disabled",)}
 RESPONSES_NO_EFFECT: dict[str, tuple[Any, ...]] = {
     "truncation": ("disabled",),
     "prompt_cache_retention": ("in_memory",),
-    "background": (False,),
     "context_management": ([],),
     "prompt": (),
     "prompt_cache_options": (),
@@ -197,7 +212,7 @@ class ReasoningShown(msgspec.Struct, frozen=True):
     summary: Summary | None
 
 
-ResponseStatus = Literal["in_progress", "completed", "incomplete", "failed"]
+ResponseStatus = Literal["queued", "in_progress", "completed", "incomplete", "failed", "cancelled"]
 
 
 class ResponseObject(msgspec.Struct, frozen=True, kw_only=True):
@@ -238,6 +253,17 @@ class ResponseObject(msgspec.Struct, frozen=True, kw_only=True):
     safety_identifier: str | None
     prompt_cache_key: str | None
     user: str | UnsetType = UNSET
+
+
+class CompactedResponse(msgspec.Struct, frozen=True):
+    """A shorter form of a conversation."""
+
+    id: str
+    created_at: int
+    output: list[MessageItem | CompactionItem]
+    """The user's messages, and the summary of all."""
+    usage: ResponseUsage
+    object: Literal["response.compaction"] = "response.compaction"
 
 
 class ItemList(msgspec.Struct, frozen=True, kw_only=True):

@@ -63,6 +63,39 @@ COMPLETION = Example(
     client_method="completions.create",
 )
 
+COMPACT = Example(
+    body={
+        "model": f"{MODEL}:pirate",
+        "input": [
+            {"role": "user", "content": "What is the capital of France?"},
+            {"role": "assistant", "content": "Arr, it be Paris."},
+        ],
+    },
+    reply={
+        "id": "resp_q5vkp3zq2m6xw7dd4yhtc3ea",
+        "created_at": 1_780_000_000,
+        "output": [
+            {
+                "type": "message",
+                "id": "msg_q5vkp3zq2m6xw7dd4yhtc3ea_0",
+                "status": "completed",
+                "role": "user",
+                "content": [{"type": "input_text", "text": "What is the capital of France?"}],
+            },
+            {"type": "compaction", "id": "cmp_q5vkp3zq2m6xw7dd4yhtc3ea_1", "encrypted_content": "AZKpMTIzNDU2Nzg"},
+        ],
+        "usage": {
+            "input_tokens": 91,
+            "output_tokens": 24,
+            "total_tokens": 115,
+            "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
+            "output_tokens_details": {"reasoning_tokens": 0},
+        },
+        "object": "response.compaction",
+    },
+    client_method="responses.compact",
+)
+
 RESPONSE = Example(
     body={
         "model": f"{MODEL}:pirate",

@@ -23,7 +23,7 @@ from gateway.db.content.idempotency import Slot
 from gateway.domain.errors import GatewayError, InvalidRequest, Overloaded, ShuttingDown
 from gateway.http.caller import Caller
 from gateway.http.envelope import Call, call_of
-from gateway.http.error_body import body_of, unexpected
+from gateway.http.error_body import unexpected
 from gateway.openai.shared.recorded import Recorded
 
 HEADER = b"idempotency-key"
@@ -112,4 +112,5 @@ async def _failed(execution: Execution, call: Call, error: Exception) -> None:
     shown = error if isinstance(error, GatewayError) else unexpected(call.request_id)
     call.headers = (*call.headers, _MAY_NOT_RETRY)
     headers = (("content-type", "application/json"), _MAY_NOT_RETRY)
-    await execution.finish(Reply(shown.status, headers, msgspec.json.encode(body_of(shown))))
+    status, body = call.dialect.render_error(shown, shown.status, call.request_id)
+    await execution.finish(Reply(status, headers, body))

@@ -58,6 +58,7 @@ FAILURES = {
     503: Failure(
         "Unavailable", "The server cannot take the request now. Try again after `retry-after`.", headers.RETRY
     ),
+    529: Failure("Overloaded", "The server cannot take the request now. Try again after `retry-after`.", headers.RETRY),
 }
 
 
@@ -97,6 +98,8 @@ def failure_statuses(each: Operation) -> list[int]:
         found |= {409, 502}
     if each.access is not None and each.method != "GET":
         found.add(409)
+    if 529 in each.shape.statuses:  # the API's own, for what others say with these
+        found -= {502, 503}
     return sorted(found)
 
 

@@ -29,6 +29,11 @@ class Said:
         """A stop string was found: nothing follows any more, no call either."""
         return self._stop.found
 
+    @property
+    def stop_string(self) -> str:
+        """The stop string that was found, "" for none."""
+        return self._stop.matched
+
     def push(self, text: str) -> str:
         """Return the part of the content so far that is safe to show."""
         return self._show(self._stop.push(text, is_exempt=self.is_exempt))

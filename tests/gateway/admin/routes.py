@@ -180,7 +180,7 @@ GOOD_BODIES: dict[type[msgspec.Struct], dict[str, Any]] = {
     CreateProject: {"name": "x"},
     CreateServiceAccount: {"name": "x"},
     CreateUser: {"email": "x@example.com", "name": "X", "role": "viewer", "password": "a long new password"},
-    CreateWebhook: {"url": "https://example.com/hook"},
+    CreateWebhook: {"url": "https://example.com/hook", "events": ["response.completed"]},
     GrantCredit: {"amount_nanos": 1, "reason": "x", "expires_at": None},
     LogContent: {"log_content_days": 0},
     ModifyKey: {

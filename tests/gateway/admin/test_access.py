@@ -178,6 +178,8 @@ MEANT = {
     ("projects", "refusals"): "limits",
     ("projects", "requests"): "billing",
     ("projects", "requests", "content"): "content",
+    ("projects", "requests", "response"): "content",
+    ("projects", "stored_conversations"): "content",
     ("projects", "content_logging"): "content",
     ("reconciliation",): "organization",
     ("reconciliation", "lost_journals"): "billing",
@@ -413,7 +415,15 @@ async def test_other_tenants_ids_answer_as_nonexistent_ones_to_the_byte(cast: Ca
             if theirs is None:
                 # Journals are the whole installation's, versions are numbers under an adapter's name; requests have
                 # tests of their own.
-                assert param in ("login_id", "request_id", "period", "journal_id", "version", "version_id")
+                assert param in (
+                    "login_id",
+                    "request_id",
+                    "conversation_id",
+                    "period",
+                    "journal_id",
+                    "version",
+                    "version_id",
+                )
                 continue
             nobody = theirs[:-4] + ("aaaa" if theirs[-4:] != "aaaa" else "bbbb")
             for who in ("owner of organization", "owner of acme", "admin_read", "admin_write", "key adapters"):

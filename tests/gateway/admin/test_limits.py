@@ -180,5 +180,9 @@ async def test_a_webhooks_secret_is_shown_once(operator: httpx.AsyncClient) -> N
     for url in wrong:
         reply = await operator.post("/webhooks", json={"url": url})
         assert (reply.status_code, reply.json()["error"]["param"]) == (400, "url")
+    assert made["events"] == ["limit.threshold_reached", "experiment.paused"]
+    for events in ([], ["response.created"], "response.completed"):
+        reply = await operator.post("/webhooks", json={"url": "https://example.com/hook", "events": events})
+        assert (reply.status_code, reply.json()["error"]["param"].partition("[")[0]) == (400, "events")
     assert (await operator.delete(f"/webhooks/{made['id']}")).status_code == 200
     assert (await operator.get("/webhooks")).json()["data"] == []

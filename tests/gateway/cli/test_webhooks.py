@@ -8,6 +8,9 @@ URL = "https://example.com/hook"
 
 
 async def test_a_webhook_is_added_listed_and_removed(lorikeet: Cli) -> None:
+    told = await lorikeet.json("webhook", "add", URL, "--event", "response.failed", "--event", "response.completed")
+    assert told["events"] == ["response.failed", "response.completed"]
+    await lorikeet.json("webhook", "remove", told["id"])
     made = await lorikeet.json("webhook", "add", URL)
     assert (made["url"], made["secret"][:6]) == (URL, "whsec_")
     code, out, err = await lorikeet("webhook", "add", URL)

@@ -27,10 +27,18 @@ from gateway.admin.organization import projects as admin_projects
 from gateway.admin.pools import pool_bodies
 from gateway.admin.pools import pools as admin_pools
 from gateway.admin.routing import routes as admin_routes
+from gateway.content import background_responses as kept_background
 from gateway.content import conversations as kept_conversations
 from gateway.db.adapters import adapter_imports
 from gateway.db.billing import deliveries
-from gateway.db.content import conversations, idempotency, request_contents, stored_chats, stored_responses
+from gateway.db.content import (
+    background_responses,
+    conversations,
+    idempotency,
+    request_contents,
+    stored_chats,
+    stored_responses,
+)
 from gateway.db.experiments import looks, notes
 from gateway.db.experiments.feedback import votes
 from gateway.db.ledger import journals, refusals, rollups
@@ -41,7 +49,13 @@ from gateway.db.routing import routes
 from gateway.domain.experiments import definition, segment_values
 from tests.gateway.adapters import test_watcher
 from tests.gateway.admin import test_shares
-from tests.gateway.content import test_conversations, test_idempotency, test_stored_chats, test_stored_responses
+from tests.gateway.content import (
+    test_background_responses,
+    test_conversations,
+    test_idempotency,
+    test_stored_chats,
+    test_stored_responses,
+)
 from tests.gateway.content import test_request_log as test_contents
 from tests.gateway.evaluation import test_whose
 
@@ -439,6 +453,20 @@ TABLES: dict[str, Coverage] = {
         foreign=test_stored_responses.test_another_projects_is_answered_as_nothing_to_the_byte,
         bound=Bound(admin_projects.MAX_STORE_DAYS, "days for which a response may be stored"),
         removal=Removal(stored_responses._DROP_OLD),
+    ),
+    "background_responses": Coverage(
+        access=Reason("a key of the project with the scope for inference, by the request's own guard"),
+        foreign=test_background_responses.test_another_projects_is_answered_as_nothing_to_the_byte,
+        bound=Bound(kept_background.MAX_OPEN, "responses of a project that have not ended; others are stored ones"),
+        removal=Removal(background_responses._DROP_OLD),
+        in_backup=False,
+    ),
+    "background_events": Coverage(
+        access=Reason("a key of the project with the scope for inference, by the request's own guard"),
+        foreign=test_background_responses.test_another_projects_is_answered_as_nothing_to_the_byte,
+        bound=Bound(background_responses.EVENTS_KEPT_MINUTES, "minutes for which events of an ended response stay"),
+        removal=Removal(background_responses._DROP_EVENTS),
+        in_backup=False,
     ),
     "conversations": Coverage(
         access=Reason("a key of the project with the scope for inference, by the request's own guard"),

@@ -69,7 +69,14 @@ OF_EXPERIMENTS = {
     "feedback_metrics",
 }
 OF_ROUTES = {"routes", "route_versions"}
-LATER = OF_POOLS | OF_EXPERIMENTS | OF_ROUTES | {"stored_responses", "conversations", "conversation_items"}
+OF_RESPONSES = {
+    "stored_responses",
+    "background_responses",
+    "background_events",
+    "conversations",
+    "conversation_items",
+}
+LATER = OF_POOLS | OF_EXPERIMENTS | OF_ROUTES | OF_RESPONSES
 """Tables that came with a later migration, empty after it."""
 
 

@@ -1,4 +1,4 @@
-"""The fields of OpenAI's request schemas, by the OpenAPI document 2.3.0."""
+"""The fields of OpenAI's request schemas, by its document 2.3.0, and of Anthropic's messages, by its client 2.13."""
 
 from __future__ import annotations
 
@@ -111,4 +111,29 @@ INPUT_TOKENS = [
     "tool_choice",
     "tools",
     "truncation",
+]
+
+MESSAGES = [
+    "cache_control",
+    "container",
+    "context_management",
+    "diagnostics",
+    "inference_geo",
+    "max_tokens",
+    "mcp_servers",
+    "messages",
+    "metadata",
+    "model",
+    "output_config",
+    "service_tier",
+    "speed",
+    "stop_sequences",
+    "stream",
+    "system",
+    "temperature",
+    "thinking",
+    "tool_choice",
+    "tools",
+    "top_k",
+    "top_p",
 ]

@@ -188,3 +188,7 @@ async def test_the_owners_system_prompt_is_not_shown_to_borrowers(
     assert reply.status_code == 200
     applied = city.engine.request(reply.headers["x-request-id"]).prompt_token_ids
     assert len(applied) > await num_tokens(client, "tiny:pirate", own), "it answers under the prompt all the same"
+    counted = await client.post("/v1/responses/input_tokens", json={"model": "tiny:pirate", "input": own})
+    assert counted.json()["input_tokens"] == len(applied), "which is billed, and counted as such"
+    counted = await client.post("/v1/messages/count_tokens", json={"model": "tiny:pirate", "messages": own})
+    assert counted.json()["input_tokens"] == len(applied)

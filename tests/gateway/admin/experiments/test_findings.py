@@ -86,7 +86,7 @@ async def test_results_have_intervals_verdicts_and_a_conclusion(lab: Lab) -> Non
     assert (found["may_decide"], found["is_srm"]) == (True, False)
     await lab.do(made, "stop")
     await lab.do(made, "decide", arm="warm")
-    assert (await get(lab, made, "results"))["conclusion"].endswith("It is decided: everybody gets warm.")
+    assert (await get(lab, made, "results"))["conclusion"].endswith("warm was chosen.")
 
     only = await get(lab, made, "results", metric="cost_nanos")
     assert {each["metric"] for each in only["comparisons"]} == {"cost_nanos"}

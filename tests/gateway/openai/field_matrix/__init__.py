@@ -8,10 +8,21 @@ from __future__ import annotations
 from tests.gateway.openai.field_matrix.cases import Case, Field, Observed
 from tests.gateway.openai.field_matrix.chat import CHAT
 from tests.gateway.openai.field_matrix.embeddings import EMBEDDINGS
-from tests.gateway.openai.field_matrix.responses import INPUT_TOKENS, RESPONSES
+from tests.gateway.openai.field_matrix.messages import COUNT_TOKENS, MESSAGES
+from tests.gateway.openai.field_matrix.responses import COMPACT, INPUT_TOKENS, RESPONSES
 from tests.gateway.openai.field_matrix.text import TEXT
 from tests.gateway.openai.field_matrix.tokens import TOKENS
 
-FIELDS: list[Field] = [*CHAT, *TEXT, *RESPONSES, *INPUT_TOKENS, *EMBEDDINGS, *TOKENS]
+FIELDS: list[Field] = [
+    *CHAT,
+    *TEXT,
+    *RESPONSES,
+    *INPUT_TOKENS,
+    *COMPACT,
+    *MESSAGES,
+    *COUNT_TOKENS,
+    *EMBEDDINGS,
+    *TOKENS,
+]
 
 __all__ = ["FIELDS", "Case", "Field", "Observed"]

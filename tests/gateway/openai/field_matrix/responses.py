@@ -54,12 +54,12 @@ def _input() -> list[Field]:
             valid=(accepted("message", input=[USER]),),
             invalid=(
                 refused("web_search_call", input=[USER]),
-                refused("compaction", input=[USER]),
+                refused("compaction", "input[0].role", input=[USER]),
                 refused("item_reference", "input[0].id", input=[{"id": "msg_x"}]),
             ),
             null=(refused(None, input=[USER]),),
             wrong_type=(refused(1, input=[USER]),),
-            note="message, function_call, custom_tool_call, their outputs, reasoning, item_reference",
+            note="message, function_call, custom_tool_call, their outputs, reasoning, compaction, item_reference",
         ),
         Field(
             endpoint=PATH,
@@ -94,7 +94,15 @@ def _input() -> list[Field]:
             note="not served",
         ),
         no_effect(PATH, "truncation", "disabled", ("auto", "left"), (1,)),
-        no_effect(PATH, "background", False, (True,), (1, "false")),
+        Field(
+            endpoint=PATH,
+            name="background",
+            valid=(accepted(False),),
+            invalid=(refused(True), refused(True, store=False)),
+            null=ABSENT,
+            wrong_type=(refused(1), refused("false")),
+            note="where the project allows responses to be stored, which these are",
+        ),
     ]
 
 
@@ -414,4 +422,51 @@ INPUT_TOKENS = [
         invalid=(({"tokenize": False}, "chat_template_kwargs.tokenize"),),
         wrong=([], "x"),
     ),
+]
+
+COMPACT_PATH = "/v1/responses/compact"
+
+COMPACT = [
+    model(COMPACT_PATH),
+    Field(
+        endpoint=COMPACT_PATH,
+        name="input",
+        valid=(
+            honoured("once more", lambda seen: "once more" in seen.prompt and "Summarize" in seen.prompt),
+            honoured([USER], lambda seen: seen.reply["output"][0]["content"][0]["text"] == "hello"),
+        ),
+        invalid=(
+            refused([]),
+            refused([{}], "input[0].role"),
+            refused([{"type": "compaction"}], "input[0].encrypted_content"),
+            refused([{"type": "compaction", "encrypted_content": "AQ=="}], "input[0].encrypted_content"),
+        ),
+        null=NEEDED,
+        wrong_type=(refused(1), refused(["hi"], "input[0]")),
+        note="or `previous_response_id`",
+    ),
+    Field(
+        endpoint=COMPACT_PATH,
+        name="instructions",
+        valid=(honoured("Be brief.", lambda seen: "system\nBe brief." in seen.prompt),),
+        null=ABSENT,
+        wrong_type=(refused(1),),
+    ),
+    Field(
+        endpoint=COMPACT_PATH,
+        name="previous_response_id",
+        invalid=(refused("resp_x"), refused("")),
+        null=ABSENT,
+        wrong_type=(refused(1),),
+    ),
+    Field(
+        endpoint=COMPACT_PATH,
+        name="service_tier",
+        valid=(honoured("flex", lambda seen: seen.asked.weight == 0.5),),
+        edge=(accepted("auto"),),
+        invalid=(refused("scale"), refused("slow")),
+        null=ABSENT,
+        wrong_type=(refused(1),),
+    ),
+    free_text(COMPACT_PATH, "prompt_cache_key", most=512, note="prompts are found in the cache by their tokens"),
 ]

@@ -41,17 +41,22 @@ def check(events: Events, *, strictly: bool = True) -> dict[str, Any]:
     which takes most of the time."""
     assert [event["sequence_number"] for event in events] == list(range(len(events)))
     first, second, *between, last = events
-    assert (first["type"], second["type"]) == ("response.created", "response.in_progress")
+    if first["response"]["background"]:
+        assert (first["type"], first["response"]["status"]) == ("response.created", "queued")
+        assert (second["type"], second["response"]["status"]) == ("response.queued", "queued")
+        second, *between = between
+    else:
+        assert (first["type"], first["response"]["status"]) == ("response.created", "in_progress")
+    assert (second["type"], second["response"]["status"]) == ("response.in_progress", "in_progress")
     for event in (first, second):
-        shown = event["response"]
-        assert (shown["status"], shown["output"], shown["usage"]) == ("in_progress", [], None)
+        assert (event["response"]["output"], event["response"]["usage"]) == ([], None)
     if between and between[-1]["type"] == "error":
         error = between.pop()
         assert last["type"] == "response.failed"
         assert error["error"]["message"] == error["message"] and error["error"]["code"] == error["code"]
     assert not TERMINAL & {event["type"] for event in between}
     response = last["response"]
-    assert last["type"] == f"response.{response['status']}"
+    assert last["type"] == f"response.{'failed' if response['status'] == 'cancelled' else response['status']}"
     output = _items(between)
     assert output == response["output"]
     _check_end(response)
@@ -112,7 +117,7 @@ def _check_end(response: dict[str, Any]) -> None:
     is_whole = status == "completed"
     assert [item["status"] for item in output[:-1]] == ["completed"] * len(output[:-1])
     if output:
-        assert output[-1]["status"] == ("completed" if is_whole else "incomplete") or status == "failed"
+        assert output[-1]["status"] == ("completed" if is_whole else "incomplete") or status in ("failed", "cancelled")
     details = {"reason": "max_output_tokens"} if status == "incomplete" else None
     assert response["incomplete_details"] == details
     assert (response["completed_at"] is not None) == is_whole

@@ -1,4 +1,4 @@
-"""The same seeded request as a chat, and as a response whole and streamed: equal usage, equal rows in the ledger."""
+"""The same seeded request as a chat, and as a response whole, streamed and in the background: equal usage and bills."""
 
 from __future__ import annotations
 
@@ -21,8 +21,9 @@ ROWS = """
 """What a bill is made of."""
 
 
-async def test_chat_whole_and_streamed_are_billed_alike(house: House) -> None:
+async def test_chat_whole_streamed_and_in_the_background_are_billed_alike(house: House) -> None:
     key = await make_key(house.dsn, "billed-alike")
+    await store(house.dsn, key.project_id)
     seeded: dict[str, Any] = {"model": "tiny", "seed": 7, "temperature": 0.7, "service_tier": "flex", "stop": ["zz"]}
     chat = {"messages": [{"role": "user", "content": "what does this cost?"}], "max_completion_tokens": 20} | seeded
     response = {"input": "what does this cost?", "max_output_tokens": 20} | seeded
@@ -31,6 +32,8 @@ async def test_chat_whole_and_streamed_are_billed_alike(house: House) -> None:
         completed = (await http.post("/v1/chat/completions", json=chat)).json()
         whole = (await http.post("/v1/responses", json=response)).json()
         streamed = check(read((await http.post("/v1/responses", json=response | {"stream": True})).text))
+        in_background = {"stream": True, "background": True, "store": True}
+        behind = check(read((await http.post("/v1/responses", json=response | in_background)).text))
     usage = completed["usage"]
     told = {
         "input_tokens": usage["prompt_tokens"],
@@ -42,13 +45,20 @@ async def test_chat_whole_and_streamed_are_billed_alike(house: House) -> None:
         },
         "output_tokens_details": {"reasoning_tokens": 0},
     }
-    assert whole["usage"] == streamed["usage"] == told and usage["completion_tokens"] == 20
+    assert whole["usage"] == streamed["usage"] == behind["usage"] == told and usage["completion_tokens"] == 20
     said = completed["choices"][0]["message"]["content"]
-    assert [each["output"][0]["content"][0]["text"] for each in (whole, streamed)] == [said, said]
-    rows = await rows_of(house.dsn, key.project_id, 4)
+    assert [each["output"][0]["content"][0]["text"] for each in (whole, streamed, behind)] == [said] * 3
+    rows = await rows_of(house.dsn, key.project_id, 5)
     cached = {row["cached_tokens"] for row in rows}
-    assert len([row for row in rows if row["cached_tokens"] == max(cached)]) == 3
+    assert len([row for row in rows if row["cached_tokens"] == max(cached)]) == 4
     assert len({tuple(row.items()) for row in rows if row["cached_tokens"] == max(cached)}) == 1
+
+
+async def store(dsn: str, project_id: str) -> None:
+    """Let a project store responses."""
+    conn = await asyncpg.connect(dsn)
+    await conn.execute("UPDATE projects SET store_days = 1 WHERE id = $1", project_id)
+    await conn.close()
 
 
 async def rows_of(dsn: str, project_id: str, count: int) -> list[Any]:

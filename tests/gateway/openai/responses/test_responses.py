@@ -222,12 +222,6 @@ def test_another_tenants_model_is_no_model(house: House, http: httpx.Client) -> 
     assert (refused.status_code, refused.json()["error"]["code"]) == (404, "model_not_found")
 
 
-@pytest.mark.parametrize("path", ["/v1/responses/compact", "/v1/responses/resp_x/cancel"])
-def test_what_is_not_served_yet_is_no_route(http: httpx.Client, path: str) -> None:
-    refused = http.post(path, json={"model": "tiny"})
-    assert (refused.status_code, refused.json()["error"]["code"]) == (404, "unknown_url")
-
-
 def test_a_key_runs_a_response_once(http: httpx.Client) -> None:
     body = {"model": "tiny", "input": "hi", "max_output_tokens": 16, "stream": True}
     first, again = (http.post("/v1/responses", json=body, headers={"Idempotency-Key": "resp-1"}) for _ in range(2))

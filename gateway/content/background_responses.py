@@ -1,0 +1,221 @@
+"""Responses that run in the background: queued before their reply, run by one gateway at a time, their events kept so
+that any gateway shows them under the numbers that a client has seen.
+
+Content is JSON and events as the API made them: nothing here knows their fields. Methods raise what the database
+raises, and ContentUnreadable.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Collection, Sequence
+
+import msgspec
+
+from gateway.content.room import ContentRoom
+from gateway.content.stored_responses import Response, StoredResponses
+from gateway.db.content import background_responses as db
+from gateway.db.content.background_responses import ClaimedRow, NewBackground, Segment, Status, Turn
+from gateway.db.pool import Database
+from gateway.domain.errors import ContentUnreadable
+from gateway.domain.tenancy.principal import Principal
+from gateway.support.cipher import Cipher, Place, Sealed
+
+MAX_OPEN = 200
+"""The most responses of one project that are queued or run."""
+
+SEGMENTS_AT_ONCE = 64
+FINAL = frozenset(("completed", "incomplete", "failed", "cancelled"))
+
+_ZLIB_LEVEL = 1
+
+
+class Events(msgspec.Struct, frozen=True):
+    """Events that follow one another, as a stream has them, and what they were made of."""
+
+    encoded: list[bytes]
+    source: bytes = b""
+    """What the model said in these events, as its runner keeps it."""
+
+
+class Claim(msgspec.Struct, frozen=True, kw_only=True):
+    """A response that this gateway is to run."""
+
+    turn: Turn
+    api_key_id: str
+    request: bytes
+    response: bytes
+    """The response as it was queued, JSON."""
+    num_events: int
+    is_cancelled: bool
+    age_s: float
+
+
+class Shown(msgspec.Struct, frozen=True):
+    """A response by now. response: JSON."""
+
+    status: Status
+    response: bytes
+
+
+class BackgroundResponses:
+    """One per gateway process."""
+
+    def __init__(
+        self, database: Database, cipher: Cipher, stored: StoredResponses, room: ContentRoom | None = None
+    ) -> None:
+        """stored: gets what has ended. room: bounds what is stored; None: nothing does."""
+        self._database = database
+        self._cipher = cipher
+        self._stored = stored
+        self._room = room
+
+    async def queue(
+        self,
+        caller: Principal,
+        response_id: str,
+        model: str,
+        *,
+        request: bytes,
+        response: bytes,
+        events: Sequence[bytes],
+    ) -> bool:
+        """Queue a response with its first events; False where the project has too many that have not ended, or does not
+        allow it any more."""
+        project_id = caller.project_id
+        new = NewBackground(
+            project_id=project_id,
+            id=response_id,
+            model=model,
+            api_key_id=caller.api_key_id,
+            num_events=len(events),
+            content_key=self._cipher.key_id,
+            sealed_request=self._seal(project_id, response_id, "request", request),
+            sealed_response=self._seal(project_id, response_id, "response", response),
+        )
+        first = self._segment(project_id, response_id, 0, Events(list(events)))
+        async with self._database.transaction() as conn:
+            if self._room is not None and not await self._room.take(conn, project_id, len(request) + len(response)):
+                return False
+            return await db.insert_background(conn, new, first, max_open=MAX_OPEN)
+
+    async def claim(self, owner: str, *, lease_s: float, max_of_one: int) -> Claim | None:
+        """Take the next response that nobody runs."""
+        async with self._database.acquire() as conn:
+            row = await db.claim_background(conn, owner, lease_s=lease_s, max_of_one=max_of_one)
+            if row is None:
+                return None
+            try:
+                return self._claim(owner, row)
+            except ContentUnreadable:  # by any gateway with these keys
+                await db.give_up_background(conn, Turn(row.project_id, row.id, owner, row.fence))
+                raise
+
+    async def put_back(self, turn: Turn, *, again_s: float) -> None:
+        """Let a response that has said nothing yet be taken again after some seconds."""
+        async with self._database.acquire() as conn:
+            await db.put_back(conn, turn, again_s=again_s)
+
+    async def hold(self, owner: str, ids: Collection[str], *, lease_s: float) -> dict[tuple[str, int], bool]:
+        """Prolong the leases of the responses that a gateway runs. Return whether each that it still holds is to be
+        cancelled, by id and fencing number."""
+        async with self._database.acquire() as conn:
+            rows = await db.hold_background(conn, owner, ids, lease_s=lease_s)
+        return {(row.id, row.fence): row.is_cancelled for row in rows}
+
+    async def append(self, turn: Turn, first_number: int, events: Events) -> bool:
+        """Add the next events; False where the response is not this gateway's any more."""
+        segment = self._segment(turn.project_id, turn.id, first_number, events)
+        async with self._database.acquire() as conn:
+            return await db.append_events(conn, turn, segment)
+
+    async def end(
+        self,
+        turn: Turn,
+        first_number: int,
+        events: Events,
+        status: Status,
+        response: bytes,
+        kept: Response | None,
+    ) -> bool:
+        """Add the last events, note how the response ended, and store it as any response, all or nothing; False as of
+        `append`. kept: None where nothing is to be gone on with."""
+        segment = self._segment(turn.project_id, turn.id, first_number, events)
+        sealed = self._seal(turn.project_id, turn.id, "response", response)
+        row = None if kept is None else self._stored.sealed(turn.project_id, kept)
+        async with self._database.transaction() as conn:
+            if not await db.append_events(conn, turn, segment):
+                return False
+            if not await db.end_background(conn, turn, status, content_key=self._cipher.key_id, sealed_response=sealed):
+                return False
+            if row is not None:
+                await self._stored.insert(conn, row)
+        return True
+
+    async def give_up(self, turn: Turn, response: bytes) -> None:
+        """End a response as failed, without further events."""
+        sealed = self._seal(turn.project_id, turn.id, "response", response)
+        async with self._database.transaction() as conn:
+            await db.end_background(conn, turn, "failed", content_key=self._cipher.key_id, sealed_response=sealed)
+
+    async def get(self, caller: Principal, response_id: str) -> Shown | None:
+        """Return a response that the caller's key may see."""
+        async with self._database.acquire() as conn:
+            row = await db.get_background(conn, caller.project_id, response_id, caller.models)
+        if row is None:
+            return None
+        sealed = Sealed(row.content_key, row.sealed_response)
+        return Shown(row.status, self._cipher.open(sealed, _place(caller.project_id, response_id, "response")))
+
+    async def status(self, caller: Principal, response_id: str) -> tuple[Status, int] | None:
+        """Return the status of a response that the caller's key may see, and how many events there are by then."""
+        async with self._database.acquire() as conn:
+            row = await db.get_background(conn, caller.project_id, response_id, caller.models)
+        return None if row is None else (row.status, row.num_events)
+
+    async def progress(self, wanted: Collection[tuple[str, str]]) -> dict[tuple[str, str], tuple[Status, int]]:
+        """Return the status of responses and how many events each has, by project and id, as far as they are there."""
+        async with self._database.acquire() as conn:
+            return await db.get_progress(conn, wanted)
+
+    async def events(self, project_id: str, response_id: str, number: int) -> list[tuple[int, Events]]:
+        """Return the events from this number on, as far as they are read at once, each run with its first number."""
+        async with self._database.acquire() as conn:
+            rows = await db.get_events(conn, project_id, response_id, number=number, limit=SEGMENTS_AT_ONCE)
+        return [(row.first_number, self._opened(project_id, response_id, row)) for row in rows]
+
+    async def cancel(self, caller: Principal, response_id: str) -> Status | None:
+        """Ask for a response to be cancelled, and return its status; None where there is none such."""
+        async with self._database.transaction() as conn:
+            return await db.ask_to_cancel(conn, caller.project_id, response_id, caller.models)
+
+    def _claim(self, owner: str, row: ClaimedRow) -> Claim:
+        def opened(sealed: bytes, part: str) -> bytes:
+            return self._cipher.open(Sealed(row.content_key, sealed), _place(row.project_id, row.id, part))
+
+        return Claim(
+            turn=Turn(row.project_id, row.id, owner, row.fence),
+            api_key_id=row.api_key_id,
+            request=opened(row.sealed_request, "request"),
+            response=opened(row.sealed_response, "response"),
+            num_events=row.num_events,
+            is_cancelled=row.is_cancelled,
+            age_s=row.age_s,
+        )
+
+    def _segment(self, project_id: str, response_id: str, first_number: int, events: Events) -> Segment:
+        data = zlib.compress(msgspec.msgpack.encode(events), _ZLIB_LEVEL)
+        sealed = self._cipher.seal(data, _place(project_id, f"{response_id}.{first_number}", "events"))
+        return Segment(first_number, len(events.encoded), sealed.key_id, sealed.data)
+
+    def _opened(self, project_id: str, response_id: str, row: Segment) -> Events:
+        place = _place(project_id, f"{response_id}.{row.first_number}", "events")
+        data = self._cipher.open(Sealed(row.content_key, row.sealed), place)
+        return msgspec.msgpack.decode(zlib.decompress(data), type=Events)
+
+    def _seal(self, project_id: str, response_id: str, part: str, content: bytes) -> bytes:
+        return self._cipher.seal(content, _place(project_id, response_id, part)).data
+
+
+def _place(project_id: str, id: str, part: str) -> Place:
+    return Place(project_id, f"background_responses.{part}", id)

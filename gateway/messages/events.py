@@ -1,0 +1,69 @@
+"""The events of a streamed message, as Anthropic's clients expect them."""
+
+from __future__ import annotations
+
+import msgspec
+
+from gateway.messages.blocks import OutputBlock
+from gateway.messages.errors import MessageError
+from gateway.messages.wire import MessageObject, MessageUsage, StopReason
+
+
+class MessageStart(msgspec.Struct, frozen=True, tag_field="type", tag="message_start"):
+    message: MessageObject
+    """The message without content."""
+
+
+class BlockStart(msgspec.Struct, frozen=True, tag_field="type", tag="content_block_start"):
+    index: int
+    content_block: OutputBlock
+    """The block without its text or its arguments."""
+
+
+class TextDelta(msgspec.Struct, frozen=True, tag_field="type", tag="text_delta"):
+    text: str
+
+
+class InputJsonDelta(msgspec.Struct, frozen=True, tag_field="type", tag="input_json_delta"):
+    partial_json: str
+
+
+class ThinkingDelta(msgspec.Struct, frozen=True, tag_field="type", tag="thinking_delta"):
+    thinking: str
+
+
+class SignatureDelta(msgspec.Struct, frozen=True, tag_field="type", tag="signature_delta"):
+    signature: str
+
+
+class BlockDelta(msgspec.Struct, frozen=True, tag_field="type", tag="content_block_delta"):
+    index: int
+    delta: TextDelta | InputJsonDelta | ThinkingDelta | SignatureDelta
+
+
+class BlockStop(msgspec.Struct, frozen=True, tag_field="type", tag="content_block_stop"):
+    index: int
+
+
+class Stop(msgspec.Struct, frozen=True):
+    """The end of a message."""
+
+    stop_reason: StopReason
+    stop_sequence: str | None
+    stop_details: None = None
+    container: None = None
+
+
+class MessageDelta(msgspec.Struct, frozen=True, tag_field="type", tag="message_delta"):
+    delta: Stop
+    usage: MessageUsage
+    """The tokens of the whole message."""
+
+
+class MessageStop(msgspec.Struct, frozen=True, tag_field="type", tag="message_stop"):
+    """The message is whole."""
+
+
+MessageEvent = MessageStart | BlockStart | BlockDelta | BlockStop | MessageDelta | MessageStop
+
+StreamedEvent = MessageEvent | MessageError

@@ -1,0 +1,94 @@
+"""POST /v1/messages."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import msgspec
+from litestar import Request, post
+from litestar.handlers import HTTPRouteHandler
+from litestar.response.base import ASGIResponse
+
+from gateway.content.idempotency import Idempotency
+from gateway.http.bodies import Bodies, decoded
+from gateway.http.caller import Caller
+from gateway.http.disconnect import unless_gone
+from gateway.http.envelope import call_of, note_user
+from gateway.http.shape import shape
+from gateway.http.sse import open_stream
+from gateway.messages.conversation import said
+from gateway.messages.errors import MessageError
+from gateway.messages.events import StreamedEvent
+from gateway.messages.examples import MESSAGE
+from gateway.messages.options import check_options, conversation_of, is_to_think, text_request
+from gateway.messages.reply import MessageEvents, Reply, ends_thinking
+from gateway.messages.thinking import ENDS_OPEN_TOKENS, Signatures
+from gateway.messages.wire import CreateMessage, MessageObject, MessageUsage
+from gateway.openai.shared.context import attach, context_of, tell_cost
+from gateway.openai.shared.idempotent import idempotent
+from gateway.openai.shared.replies import json_response
+from gateway.openai.shared.units import Wishes
+from gateway.pipeline.pipeline import Pipeline
+from gateway.pipeline.run import Run
+from gateway.support.threads import maybe_in_thread
+
+ENDPOINT = "/v1/messages"
+
+FAILURES = dict.fromkeys((400, 401, 403, 404, 409, 413, 429, 500, 529), MessageError)
+SHAPE = shape(
+    body=CreateMessage,
+    reply=MessageObject,
+    event=StreamedEvent,
+    is_billed=True,
+    statuses=FAILURES,
+    example=MESSAGE,
+)
+_DECODER = msgspec.json.Decoder(CreateMessage)
+
+
+def messages(pipeline: Pipeline, bodies: Bodies, idempotency: Idempotency, signatures: Signatures) -> HTTPRouteHandler:
+    @post("/messages", status_code=200, opt=SHAPE)
+    @idempotent(idempotency)
+    async def create_message(request: Request[Any, Any, Any], caller: Caller) -> ASGIResponse:
+        """Answer a conversation in Anthropic's shapes, whole or as a stream of events."""
+        call = call_of(request.scope)
+        body = await bodies.read(request, caller)
+        wire = await decoded(_DECODER, body)
+        check_options(wire)
+        check_signature = partial(signatures.check, caller.project_id)
+        prompt = await maybe_in_thread(len(body), lambda: conversation_of(wire, check_signature))
+        wishes = Wishes(request.scope["headers"], caller, wire)
+        logged = said(wire.system, wire.messages)
+        context = context_of(call, caller, wire.model, ENDPOINT, stream=wire.stream, said=logged, wishes=wishes)
+        note_user(call, (wire.metadata or {}).get("user_id"))
+        run = await pipeline.complete(context, [text_request(wire, prompt)])
+        attach(call, run)
+        is_thinking = _has_begun_to_think(run)
+        reply = Reply(
+            request_id=call.request_id,
+            initial=MessageObject(
+                id=f"msg_{run.vote_id.removeprefix('req_')}",
+                model=wire.model,
+                content=[],
+                usage=MessageUsage(run.prompt_tokens[0], 0),
+            ),
+            sign=partial(signatures.sign, caller.project_id),
+            splits_thinking=is_thinking or is_to_think(wire.thinking),
+            is_thinking=is_thinking,
+            may_fill_context=run.may_fill_context,
+        )
+        if wire.stream:
+            events = MessageEvents(reply)
+            return await open_stream(request, run.items(), events, events.failed)
+        (collected,) = await unless_gone(call, run.collect())
+        tell_cost(call, run, [collected.usage])
+        return json_response(reply.whole(collected))
+
+    return create_message
+
+
+def _has_begun_to_think(run: Run) -> bool:
+    """Tell whether the chat template has written the beginning of the model's thinking into the prompt."""
+    last = run.prompts[0][-ENDS_OPEN_TOKENS:]
+    return bool(last) and ends_thinking(b"".join(map(run.token_bytes, last)))

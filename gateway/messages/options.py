@@ -1,0 +1,105 @@
+"""From a request for a message to the pipeline's."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from engine.protocol import Grammar, SamplingParams
+from gateway.domain.adapters.defaults import SAMPLING
+from gateway.http.fields import as_json, check_depth, invalid, missing, refuse_unsupported
+from gateway.messages.conversation import CheckSignature, template_turns
+from gateway.messages.tools import message_tools
+from gateway.messages.wire import COUNT_NO_EFFECT, NO_EFFECT, CreateMessage, OutputConfig, PromptFields, Thinking
+from gateway.pipeline.requests import Conversation, FieldNames, TextRequest
+from gateway.text.options import Argument, Rendering, TextStyle
+
+FORMAT = "output_config.format"
+
+
+def check_options(wire: CreateMessage) -> None:
+    """Check the fields that are served with some values alone.
+
+    Raises InvalidRequest: naming the first field with another value.
+    """
+    refuse_unsupported(wire, NO_EFFECT)
+    budget = wire.thinking.budget_tokens if wire.thinking is not None else None
+    if budget is not None and budget >= wire.max_tokens:
+        raise invalid("'thinking.budget_tokens' must be less than 'max_tokens'.", "thinking.budget_tokens")
+
+
+def conversation_of(wire: PromptFields, check_signature: CheckSignature) -> Conversation:
+    """Return the prompt of a request.
+
+    Raises InvalidRequest: for what cannot be served.
+    """
+    refuse_unsupported(wire, COUNT_NO_EFFECT)
+    _check_thinking(wire.thinking)
+    turns = template_turns(wire.system, wire.messages, check_signature, wire.context_management)
+    rendering = Rendering(
+        add_generation_prompt=not turns.continues,
+        continue_final_message=turns.continues,
+        arguments=tuple(_arguments(wire.thinking, wire.output_config)),
+        fits_system=True,
+    )
+    return Conversation(turns.messages, message_tools(wire.tools, wire.tool_choice), rendering)
+
+
+def text_request(wire: CreateMessage, prompt: Conversation) -> TextRequest:
+    """Return what the pipeline is asked for.
+
+    Raises InvalidRequest: for fields that are wrong together.
+    """
+    grammar = _grammar(wire.output_config)
+    return TextRequest(
+        prompt=prompt,
+        names=FieldNames(
+            prompt="messages",
+            max_tokens="max_tokens",
+            grammar=FORMAT if grammar is not None else "tools" if prompt.tools is not None else None,
+        ),
+        sampling=SamplingParams(
+            max_tokens=0,
+            temperature=1.0 if wire.temperature is None else wire.temperature,
+            top_p=1.0 if wire.top_p is None else wire.top_p,
+            top_k=wire.top_k or 0,
+            grammar=grammar,
+        ),
+        given=frozenset(name for name in SAMPLING if getattr(wire, name, None) is not None),
+        max_tokens=wire.max_tokens,
+        clips_max_tokens=True,
+        stop=tuple(wire.stop_sequences or ()),
+        style=TextStyle(follows_prompt=prompt.rendering.continue_final_message),
+    )
+
+
+def is_to_think(thinking: Thinking | None) -> bool:
+    """Tell whether the model is asked to think."""
+    return thinking is not None and thinking.type != "disabled"
+
+
+def _check_thinking(thinking: Thinking | None) -> None:
+    if thinking is None:
+        return
+    if thinking.type == "enabled" and thinking.budget_tokens is None:
+        raise missing("thinking.budget_tokens")
+    if thinking.type != "enabled" and thinking.budget_tokens is not None:
+        raise invalid(
+            f"'thinking.budget_tokens' does not belong to the type '{thinking.type}'.", "thinking.budget_tokens"
+        )
+
+
+def _arguments(thinking: Thinking | None, output: OutputConfig | None) -> Sequence[Argument]:
+    """Return what the chat template is told. Clients send the fields whatever the model is, so that a template which
+    does not read them changes nothing."""
+    arguments = [Argument("enable_thinking", is_to_think(thinking), "thinking", is_optional=True)]
+    if output is not None and output.effort is not None:
+        arguments.append(Argument("reasoning_effort", output.effort, "output_config.effort", is_optional=True))
+    return arguments
+
+
+def _grammar(output: OutputConfig | None) -> Grammar | None:
+    """Return the grammar of the text; None where any text will do."""
+    if output is None or output.format is None:
+        return None
+    check_depth(output.format.schema, f"{FORMAT}.schema")
+    return Grammar("json_schema", as_json(output.format.schema))

@@ -1,0 +1,91 @@
+"""A request for a response as it was understood, and the reply that is made of its run: in a request's own time, or in
+the background."""
+
+from __future__ import annotations
+
+import time
+
+import msgspec
+
+from engine.protocol import SamplingParams
+from gateway.content.transcript import LoggedMessage
+from gateway.domain.tenancy.principal import Principal, ServiceTier
+from gateway.openai.responses.conversation import items_said, own_items, template_messages
+from gateway.openai.responses.items import Item
+from gateway.openai.responses.options import initial_response, shows_logprobs, text_request
+from gateway.openai.responses.reply import Reply, ReplyIds
+from gateway.openai.responses.state import Earlier, id_of, summaries
+from gateway.openai.responses.tools import ResponseTools, response_tools
+from gateway.openai.responses.wire import CreateResponse, ResponseObject
+from gateway.openai.shared.tiers import service_tier
+from gateway.pipeline.pipeline import Pipeline
+from gateway.pipeline.requests import TextRequest
+from gateway.pipeline.run import Run
+
+
+class Asked(msgspec.Struct, frozen=True):
+    """One request for a response."""
+
+    wire: CreateResponse
+    tools: ResponseTools
+    tier: ServiceTier
+    before: list[Item]
+    """The items that the request goes on from."""
+    items: list[Item]
+    """The items that the request itself sent."""
+    request: TextRequest
+    """What the pipeline is asked for."""
+
+    @property
+    def said(self) -> list[LoggedMessage]:
+        """What the request says, for the request log."""
+        return items_said(self.wire.instructions, self.items)
+
+    @property
+    def conversation_id(self) -> str | None:
+        """The conversation that the response is added to, if any."""
+        return id_of(self.wire.conversation)
+
+    def initial(self, sampling: SamplingParams, random_part: str, *, is_stored: bool) -> ResponseObject:
+        """Return the response without output. sampling: with what an adapter adds to the client's own."""
+        return initial_response(
+            self.wire,
+            self.tools,
+            sampling,
+            id=f"resp_{random_part}",
+            created_at=int(time.time()),
+            tier=self.tier,
+            is_stored=is_stored,
+            conversation_id=self.conversation_id,
+        )
+
+    def reply(self, initial: ResponseObject, run: Run, request_id: str) -> Reply:
+        """Return the reply that a run is made into. request_id: of the ids of calls."""
+        return Reply(
+            initial,
+            ReplyIds(request_id, initial.id.removeprefix("resp_"), len(self.items)),
+            custom=self.tools.custom,
+            must_call=self.tools.use is not None and self.tools.use.must_call,
+            to_bytes=run.token_bytes if shows_logprobs(self.wire) else None,
+            num_prompt_tokens=run.prompt_tokens[0],
+        )
+
+
+async def asked_of(
+    wire: CreateResponse, caller: Principal, earlier: Earlier, pipeline: Pipeline, *, then: str | None = None
+) -> Asked:
+    """Return a request as it is understood, with what it goes on from. then: what the model is asked after it.
+
+    Raises InvalidRequest: for what cannot be served.
+    Raises LimitReached: when the project reads more of what is stored than its pace allows.
+    """
+    tier = service_tier(wire.service_tier, caller)
+    tools = response_tools(wire.tools, wire.tool_choice, wire.parallel_tool_calls)
+    before = await earlier.items(caller, wire.previous_response_id, wire.conversation)
+    items = own_items(wire.input, await earlier.referenced(caller, wire.input))
+    conversation = [*before, *items]
+    opened = await summaries(pipeline, caller, wire.model, conversation, earlier.sealed)
+    messages = template_messages(wire.instructions, conversation, len(before), opened)
+    if then is not None:
+        messages.append({"role": "user", "content": then})
+    return Asked(wire, tools, tier, before, items, text_request(wire, messages, tools, tier))

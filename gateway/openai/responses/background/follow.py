@@ -1,0 +1,121 @@
+"""The log of a response's events as a stream: what is there from a number on, then what comes, until the response ends.
+
+Any gateway can show it: nothing but the database is read, so that a number means the same event everywhere, always.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+
+from gateway.content.background_responses import FINAL, BackgroundResponses
+from gateway.db.content.background_responses import Status
+from gateway.db.pool import FAILURES
+from gateway.domain.errors import InvalidRequest, LimitReached, NotFound
+from gateway.domain.tenancy.principal import Principal
+from gateway.http.sse import DONE
+from gateway.support.quota import Quota
+
+LOOK_S = 0.1
+"""The seconds between two looks at the log."""
+
+ALIVE_S = 15.0
+"""The seconds of silence after which a comment shows that the stream lives."""
+
+MAX_FOLLOWERS, MAX_FOLLOWERS_OF_ONE = 1024, 128
+"""The most streams of logs in one gateway, for all projects and for each."""
+
+ALIVE = b": alive\n\n"
+
+Key = tuple[str, str]
+"""A project and the id of a response."""
+
+Progress = tuple[Status, int]
+"""The status of a response, and how many events there are."""
+
+
+class Followers:
+    """The streams of one gateway process. One look at the database is for all of them."""
+
+    def __init__(self, background: BackgroundResponses) -> None:
+        self._background = background
+        self._open = Quota(MAX_FOLLOWERS, MAX_FOLLOWERS_OF_ONE)
+        self._waiting: dict[Key, set[asyncio.Future[Progress | None]]] = {}
+        self._looking: asyncio.Task[None] | None = None
+
+    async def follow(self, caller: Principal, response_id: str, number: int) -> AsyncGenerator[bytes]:
+        """Yield the events that follow the one of this number, -1 for all, and the end of the stream.
+
+        Raises NotFound: where there is no such response any more.
+        Raises InvalidRequest: where its events are not kept any more.
+        Raises LimitReached: where the project has too many streams.
+        """
+        if not self._open.take(caller.project_id, 1):
+            raise LimitReached("Too many streams of background responses are open.", retry_after_s=1.0)
+        try:
+            async for data in self._followed(caller, response_id, number + 1):
+                yield data
+        finally:
+            self._open.give_back(caller.project_id, 1)
+
+    async def _followed(self, caller: Principal, response_id: str, wanted: int) -> AsyncGenerator[bytes]:
+        key = (caller.project_id, response_id)
+        progress: Progress | None = await self._background.status(caller, response_id)
+        while True:
+            if progress is None:
+                raise NotFound(f"Response with id '{response_id}' not found.", param="response_id")
+            status, num_events = progress
+            while wanted < num_events:
+                segments = await self._background.events(caller.project_id, response_id, wanted)
+                if not segments:
+                    raise _forgotten()
+                for first_number, events in segments:
+                    yield b"".join(events.encoded[max(0, wanted - first_number) :])
+                    wanted = first_number + len(events.encoded)
+            if status in FINAL:
+                yield DONE
+                return
+            while (found := await self._changed(key, progress)) is progress:
+                yield ALIVE
+            progress = found
+
+    async def _changed(self, key: Key, progress: Progress) -> Progress | None:
+        """Return how far a response is once that has changed, None where it is gone; the same after ALIVE_S."""
+        try:
+            async with asyncio.timeout(ALIVE_S):
+                while (found := await self._next_look(key)) == progress:
+                    continue
+                return found
+        except TimeoutError:
+            return progress
+
+    async def _next_look(self, key: Key) -> Progress | None:
+        told: asyncio.Future[Progress | None] = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(key, set()).add(told)
+        if self._looking is None or self._looking.done():
+            self._looking = asyncio.create_task(self._look())
+        return await told
+
+    async def _look(self) -> None:
+        """Look at all that somebody waits for, until nobody does."""
+        while self._waiting:
+            await asyncio.sleep(LOOK_S)
+            waiting, self._waiting = self._waiting, {}
+            try:
+                found = await self._background.progress(list(waiting))
+            except FAILURES:  # the database answers later
+                for key, futures in waiting.items():
+                    self._waiting.setdefault(key, set()).update(each for each in futures if not each.done())
+                continue
+            for key, futures in waiting.items():
+                for told in futures:
+                    if not told.done():
+                        told.set_result(found.get(key))
+
+
+def _forgotten() -> InvalidRequest:
+    return InvalidRequest(
+        "The events of this response are not kept any more; read it without 'stream'.",
+        param="stream",
+        code="events_not_kept",
+    )

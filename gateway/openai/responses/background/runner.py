@@ -1,0 +1,146 @@
+"""Takes background responses that nobody runs, a few at a time, and holds the leases of those that it runs."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from contextlib import suppress
+from typing import Any
+
+import msgspec
+import structlog
+from prometheus_client import Counter
+
+from gateway.content.background_responses import Claim
+from gateway.db.changes import Change
+from gateway.db.content.background_responses import TABLE
+from gateway.db.ids import new_id
+from gateway.db.pool import FAILURES
+from gateway.domain.errors import GatewayError
+from gateway.openai.responses.background.running import Running, RunTools
+from gateway.support.worker import forever
+
+log = structlog.get_logger(__name__)
+
+LEASE_S, HOLD_S = 10.0, 2.5
+"""The seconds for which a gateway has a response without a sign of life, and between two signs."""
+
+LOOK_S = 1.0
+MAX_RUNNING, MAX_RUNNING_OF_ONE = 8, 4
+"""The most responses that one gateway runs, and that all gateways run of one project: the rest waits in the database,
+where it takes no place from other requests."""
+
+
+class BackgroundRunner:
+    """One per gateway process; works between `start` and `stop`."""
+
+    def __init__(
+        self, tools: RunTools, outcomes: Counter, *, drain_s: float = 0.0, max_of_one: int = MAX_RUNNING_OF_ONE
+    ) -> None:
+        """outcomes: counts responses by what became of them here. drain_s: the most seconds for which `stop` waits for
+        responses to end."""
+        self._tools = tools
+        self._outcomes = outcomes
+        self._drain_s = drain_s
+        self._max_of_one = max_of_one
+        self._owner = new_id("run")
+        self._running: dict[asyncio.Task[None], Running] = {}
+        self._stop_at_s: float | None = None
+        self._look, self._hold_now = asyncio.Event(), asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def start(self) -> None:
+        self._tasks = [
+            asyncio.create_task(forever(self._claim_all, LOOK_S, name="background responses", wake=self._look)),
+            asyncio.create_task(forever(self._hold, HOLD_S, name="background leases", wake=self._hold_now)),
+        ]
+
+    def retire(self) -> None:
+        """Take no more responses: this gateway is about to stop."""
+        if self._stop_at_s is None:
+            self._stop_at_s = time.monotonic() + self._drain_s
+            self._tasks[0].cancel()
+
+    async def stop(self) -> None:
+        """Let what runs end until `drain_s` after `retire`, and leave the rest to other gateways."""
+        self.retire()
+        if self._running:
+            assert self._stop_at_s is not None
+            await asyncio.wait(self._running, timeout=max(0.0, self._stop_at_s - time.monotonic()))
+        for running in list(self._running.values()):
+            running.stop()
+        if self._running:
+            await asyncio.wait(self._running)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def changed(self, change: Change | None) -> None:
+        """Look at once where something was queued, or is to be cancelled."""
+        if change is None or change.table == TABLE:
+            self._look.set()
+            if change is None or any(running.claim.turn.id == change.id for running in self._running.values()):
+                self._hold_now.set()
+
+    async def _claim_all(self) -> None:
+        """Claim responses while there is room. Raises what the database raises."""
+        while len(self._running) < MAX_RUNNING:
+            claim = await self._tools.background.claim(self._owner, lease_s=LEASE_S, max_of_one=self._max_of_one)
+            if claim is None:
+                return
+            try:
+                running = Running(claim, self._tools)
+            except (msgspec.DecodeError, GatewayError):  # another version of the server has understood it
+                log.exception("background_response_unreadable", response_id=claim.turn.id)
+                await self._give_up(claim)
+                continue
+            self._begin(running)
+
+    def _begin(self, running: Running) -> None:
+        task = asyncio.create_task(self._run(running))
+        self._running[task] = running
+        task.add_done_callback(self._over)
+
+    def _over(self, task: asyncio.Task[None]) -> None:
+        self._running.pop(task, None)
+        self._look.set()
+
+    async def _run(self, running: Running) -> None:
+        turn, began_s, outcome = running.claim.turn, time.monotonic(), "left"
+        try:
+            outcome = await running.run()
+        except FAILURES as error:  # its lease ends, and it is taken again
+            log.warning("background_response_left", response_id=turn.id, error=repr(error))
+        except Exception:
+            log.exception("background_response_failed", response_id=turn.id)
+            outcome = "failed"
+            await self._give_up(running.claim)
+        self._outcomes.labels(outcome).inc()
+        ms = round((time.monotonic() - began_s) * 1e3, 1)
+        log.info(
+            "background_response", response_id=turn.id, tenant=turn.project_id, turn=turn.fence, outcome=outcome, ms=ms
+        )
+
+    async def _give_up(self, claim: Claim) -> None:
+        """End a response as failed that would fail the same way again, with the events that there are."""
+        response = msgspec.json.decode(claim.response, type=dict[str, Any])
+        response |= {"status": "failed", "error": {"code": "server_error", "message": "The server had an error."}}
+        with suppress(*FAILURES):  # it is taken again
+            await self._tools.background.give_up(claim.turn, msgspec.json.encode(response))
+
+    async def _hold(self) -> None:
+        """Give a sign of life for all that runs here, and learn what is to be cancelled or is another's.
+
+        Raises what the database raises.
+        """
+        if not self._running:
+            return
+        mine = list(self._running.values())
+        ids = [running.claim.turn.id for running in mine]
+        held = await self._tools.background.hold(self._owner, ids, lease_s=LEASE_S)
+        for running in mine:
+            is_cancelled = held.get((running.claim.turn.id, running.claim.turn.fence))
+            if is_cancelled is None:
+                running.lose()
+            elif is_cancelled:
+                running.cancel()

@@ -1,0 +1,319 @@
+"""One response's run in the background: what the model says goes to the log as events, and the end of the response is
+one transaction. Knows neither which responses there are nor who holds them."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from contextlib import aclosing
+
+import msgspec
+import structlog
+
+from engine.protocol import Usage
+from gateway.backends.generation import Piece
+from gateway.content.background_responses import BackgroundResponses, Claim, Events
+from gateway.content.stored_responses import Response
+from gateway.db.ids import new_id
+from gateway.db.pool import FAILURES
+from gateway.domain.errors import BackendFailed, GatewayError, LimitReached, Overloaded, QuotaExceeded, ShuttingDown
+from gateway.domain.tenancy.principal import Principal
+from gateway.http.error_body import unexpected
+from gateway.openai.responses.asked import Asked, asked_of
+from gateway.openai.responses.background.request import PIECES, BackgroundRequest
+from gateway.openai.responses.reply import Reply, ReplyIds, ResponseEvents
+from gateway.openai.responses.state import Earlier, stored_form
+from gateway.openai.responses.tools import response_tools
+from gateway.openai.responses.wire import CreateResponse, ResponseObject
+from gateway.openai.shared.units import Wishes
+from gateway.pipeline.collected import Collected
+from gateway.pipeline.context import RequestContext
+from gateway.pipeline.pipeline import Pipeline
+
+log = structlog.get_logger(__name__)
+
+ENDPOINT = "/v1/responses"
+EVENTS_AT_ONCE = 64
+LOG_S = 0.1
+"""The most events and seconds between two writes of the log while the model speaks."""
+
+MAX_RUN_S = 3600.0
+MAX_WAIT_S = 24 * 3600.0
+"""The seconds after which a response that has not begun fails."""
+
+AGAIN_S = 2.0
+AWAY_S = 60.0
+"""The seconds for which a run waits for a database that does not answer."""
+
+FindPrincipal = Callable[[str], Awaitable[Principal]]
+"""Returns the principal of a key by the key's id. Raises GatewayError: where it may not be used any more."""
+
+
+class RunTools(msgspec.Struct, frozen=True):
+    """What runs work with, the same for all of a gateway."""
+
+    pipeline: Pipeline
+    background: BackgroundResponses
+    earlier: Earlier
+    principal_of: FindPrincipal
+
+
+class Lost(Exception):
+    """Another gateway has the response, or it was deleted."""
+
+
+EXPECTED: tuple[type[Exception], ...] = (Lost, *FAILURES)
+"""Errors of a run that are no fault of the server: the database is away, or the response is another's."""
+
+
+class Running:
+    """The run of one response that this gateway has claimed. `run` ends when the response has, or is another's."""
+
+    def __init__(self, claim: Claim, tools: RunTools) -> None:
+        self.claim = claim
+        self._tools = tools
+        self._request = msgspec.msgpack.decode(claim.request, type=BackgroundRequest)
+        self._wire = msgspec.json.decode(self._request.body, type=CreateResponse)
+        self._initial = msgspec.json.decode(claim.response, type=ResponseObject)
+        self._num_logged = claim.num_events
+        self._new: list[bytes] = []
+        self._said: list[Piece] = []
+        self._has_spoken = False
+        self._asked: Asked | None = None
+        self._events = self._plain_events()
+        self._speaking: asyncio.Task[None] | None = None
+        self._writing: asyncio.Task[None] | None = None
+        self._has_ended = False
+        self._is_cancelled = claim.is_cancelled
+        self._is_lost = False
+
+    def cancel(self) -> None:
+        """End the response as cancelled: nothing more is asked of the model."""
+        self._is_cancelled = True
+        if self._speaking is not None:
+            self._speaking.cancel()
+
+    def lose(self) -> None:
+        """Stop: the response is not this gateway's any more."""
+        self._is_lost = True
+        if self._speaking is not None:
+            self._speaking.cancel()
+
+    async def run(self) -> str:
+        """Run the response, and return what came of it."""
+        try:
+            said = await self._said_before()
+            if said:
+                self._replay(said)
+                return await self._fail(BackendFailed("The server that ran the response has ended."))
+            if not self._is_cancelled:
+                self._speaking = asyncio.create_task(self._speak())
+                await asyncio.wait([self._speaking])
+                if not self._speaking.cancelled():
+                    self._speaking.result()
+                    return self._events.response.status
+            if self._writing is not None:
+                await asyncio.wait([self._writing])
+            if self._has_ended:
+                return self._events.response.status
+            if self._is_lost:
+                raise Lost
+            if not self._is_cancelled:
+                return "stopped"
+            await self._end([*self._begun(), *self._events.cancelling()])
+            return self._events.response.status
+        except Lost:
+            return "lost"
+        except GatewayError as error:
+            return await self._failed(error)
+
+    def stop(self) -> None:
+        """Stop without an end: another gateway takes the response once the lease is over."""
+        if self._speaking is not None:
+            self._speaking.cancel()
+
+    async def _failed(self, error: GatewayError) -> str:
+        """End a response that an error has ended, or have it tried again where nothing was said yet."""
+        is_early = isinstance(error, Overloaded | ShuttingDown | LimitReached) and not isinstance(error, QuotaExceeded)
+        if is_early and not self._has_spoken and self.claim.age_s < MAX_WAIT_S:
+            again_s = max(AGAIN_S, error.retry_after_s or 0.0)
+            await self._tools.background.put_back(self.claim.turn, again_s=again_s)
+            return "put_back"
+        try:
+            return await self._fail(error)
+        except Lost:
+            return "lost"
+
+    async def _fail(self, error: GatewayError) -> str:
+        await self._end([*self._begun(), *self._events.failing(error)])
+        return self._events.response.status
+
+    def _begun(self) -> list[bytes]:
+        """Return those of the first events that are not logged, where the response has none yet."""
+        return self._events.each([])[self._num_logged :]
+
+    async def _speak(self) -> None:
+        """Ask the model, and log what it says until the response has ended.
+
+        Raises GatewayError: as the pipeline does.
+        """
+        tools, request = self._tools, self._request
+        caller = await tools.principal_of(self.claim.api_key_id)
+        asked = self._asked = await asked_of(self._wire, caller, tools.earlier, tools.pipeline)
+        # Each attempt is billed by itself, so that it has an id of its own.
+        request_id = request.request_id if self.claim.turn.fence == 1 else new_id("req")
+        run = await tools.pipeline.complete(self._context(caller, asked, request_id), [asked.request])
+        try:
+            reply = asked.reply(self._initial, run, request.request_id)
+            reply.is_stored = True
+            conversation_id = asked.conversation_id
+            if conversation_id is not None:
+
+                async def add(collected: Collected) -> None:
+                    whole = await reply.whole(collected)
+                    reply.is_added = await tools.earlier.add(caller, conversation_id, asked.items, whole)
+
+                run.before_end(add)
+            self._events = reply.events(is_padded=_is_padded(self._wire))
+            self._new += self._begun()
+            await self._durably(self._log())
+            logged_at_s = time.monotonic()
+            async with aclosing(run.items()) as items:
+                async for item in items:
+                    if isinstance(item, Usage):
+                        await self._durably(self._end(self._events.each(item)))
+                        return
+                    self._new += self._events.each(item)
+                    self._said += item if isinstance(item, list) else []
+                    if len(self._new) >= EVENTS_AT_ONCE or time.monotonic() - logged_at_s >= LOG_S:
+                        await self._durably(self._log())
+                        logged_at_s = time.monotonic()
+        except GatewayError:
+            raise
+        except EXPECTED:
+            raise
+        except Exception:
+            log.exception("background_response_failed", response_id=self.claim.turn.id)
+            raise unexpected(request.request_id) from None
+        finally:
+            run.close()
+
+    def _context(self, caller: Principal, asked: Asked, request_id: str) -> RequestContext:
+        wishes = Wishes(self._request.headers, caller, self._wire)
+        return RequestContext(
+            principal=caller,
+            request_id=request_id,
+            model=self._wire.model,
+            endpoint=ENDPOINT,
+            stream=True,
+            deadline=asyncio.get_running_loop().time() + MAX_RUN_S,
+            said=asked.said,
+            unit=wishes.unit,
+            forced_arm=wishes.forced_arm,
+            is_off=wishes.is_off,
+        )
+
+    async def _durably(self, write: Coroutine[None, None, None]) -> None:
+        """Have a write done to its end, also where the run is cancelled meanwhile."""
+        self._writing = asyncio.create_task(write)
+        await asyncio.shield(self._writing)
+
+    async def _log(self) -> None:
+        """Make new events durable, which others may show from then on.
+
+        Raises Lost: where the response is not this gateway's any more.
+        """
+        if not self._new:
+            return
+        new, source = self._taken()
+
+        async def append() -> bool:
+            return await self._tools.background.append(self.claim.turn, self._num_logged, Events(new, source))
+
+        await self._written(append)
+        self._num_logged += len(new)
+
+    async def _end(self, last: Sequence[bytes]) -> None:
+        """Log the last events, and store the response as it ended."""
+        new, source = self._taken()
+        response = self._events.response
+        kept = None if response.status == "failed" else self._kept(response)
+
+        async def end() -> bool:
+            return await self._tools.background.end(
+                self.claim.turn,
+                self._num_logged,
+                Events([*new, *last], source),
+                response.status,
+                msgspec.json.encode(response),
+                kept,
+            )
+
+        await self._written(end)
+        self._has_ended = True
+
+    def _kept(self, response: ResponseObject) -> Response | None:
+        """Return what is stored of a response as of any other; None where its input was not understood."""
+        items = self._asked.items if self._asked is not None else []
+        return stored_form(self._wire, items, response) if items else None
+
+    def _taken(self) -> tuple[list[bytes], bytes]:
+        """Take the events that are not logged, and what they were made of."""
+        new, said = self._new, self._said
+        self._new, self._said = [], []
+        self._has_spoken = self._has_spoken or bool(said)
+        return new, msgspec.msgpack.encode(said) if said else b""
+
+    async def _written(self, write: Callable[[], Awaitable[bool]]) -> None:
+        """Have a write done once the database answers.
+
+        Raises Lost: where the response is not this gateway's any more.
+        """
+        give_up_at_s = time.monotonic() + AWAY_S
+        while not self._is_lost:
+            try:
+                if await write():
+                    return
+                break
+            except FAILURES:
+                if time.monotonic() > give_up_at_s:
+                    break
+                await asyncio.sleep(LOG_S)
+        raise Lost
+
+    async def _said_before(self) -> list[Piece]:
+        """Return what the model has said in the log, for another gateway."""
+        turn, found, number = self.claim.turn, list[Piece](), 0
+        while number < self._num_logged:
+            segments = await self._tools.background.events(turn.project_id, turn.id, number)
+            if not segments:
+                break
+            for first_number, events in segments:
+                found += PIECES.decode(events.source) if events.source else []
+                number = first_number + len(events.encoded)
+        return found
+
+    def _replay(self, said: Sequence[Piece]) -> None:
+        """Bring the response to where the log ends."""
+        plain = [msgspec.structs.replace(piece, tokens=[]) for piece in said]
+        self._events.each(plain)
+        self._events.go_on_at(self._num_logged)
+
+    def _plain_events(self) -> ResponseEvents:
+        """Return the response as it begins, without a run."""
+        wire = self._wire
+        num_input = 1 if isinstance(wire.input, str) else len(wire.input)
+        reply = Reply(
+            self._initial,
+            ReplyIds(self._request.request_id, self._initial.id.removeprefix("resp_"), num_input),
+            custom=response_tools(wire.tools, wire.tool_choice, wire.parallel_tool_calls).custom,
+            must_call=False,
+            to_bytes=None,
+            num_prompt_tokens=0,
+        )
+        return reply.events(is_padded=_is_padded(wire))
+
+
+def _is_padded(wire: CreateResponse) -> bool:
+    return wire.stream_options is not None and bool(wire.stream_options.include_obfuscation)

@@ -1,0 +1,77 @@
+"""`encrypted_content`: what the server gives a client to keep, which nobody else can read, change or move.
+
+AES-256-GCM under the project's key, with the kind of item and the base model as associated data: content of another
+project, of another kind, for another base, cut or edited is refused alike. A client may send content twice, or to
+another of its users: what it may do with its own conversations is its own affair.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import zlib
+from typing import Literal
+
+import msgspec
+
+from gateway.domain.errors import InvalidRequest
+from gateway.support.cipher import Cipher, Place, Sealed
+
+MAX_SEALED_CHARS = 20 << 20
+MAX_CONTENT_BYTES = 8 << 20
+"""The most characters of sealed content that are looked at, and bytes of what they may become."""
+
+VERSION = b"\x01"
+
+Kind = Literal["compaction"]
+
+
+class SealedItems:
+    """One per gateway process."""
+
+    def __init__(self, cipher: Cipher) -> None:
+        self._cipher = cipher
+
+    def seal(self, content: str, project_id: str, base: str, kind: Kind) -> str:
+        """Return content sealed for a project and a base model."""
+        sealed = self._cipher.seal(zlib.compress(content.encode()), _place(project_id, base, kind))
+        return base64.b64encode(VERSION + msgspec.msgpack.encode(sealed)).decode()
+
+    def open(self, encrypted: str, project_id: str, base: str, kind: Kind, path: str) -> str:
+        """Return what was sealed. path: of the content, for the refusal.
+
+        Raises InvalidRequest: alike for all that was not sealed here for this project, kind and base.
+        """
+        found = self._opened(encrypted, _place(project_id, base, kind))
+        if found is None:
+            raise InvalidRequest(
+                f"'{path}' could not be verified: it was not made by this server for this project and this base model, "
+                "or was changed since.",
+                param=path,
+                code="invalid_encrypted_content",
+            )
+        return found
+
+    def _opened(self, encrypted: str, place: Place) -> str | None:
+        if len(encrypted) > MAX_SEALED_CHARS:
+            return None
+        try:
+            raw = base64.b64decode(encrypted, validate=True)
+            if not raw.startswith(VERSION):
+                return None
+            sealed = msgspec.msgpack.decode(raw[len(VERSION) :], type=Sealed)
+        except (binascii.Error, ValueError, msgspec.DecodeError):
+            return None
+        content = self._cipher.open_from_client(sealed, place)
+        if content is None:
+            return None
+        inflating = zlib.decompressobj()
+        try:
+            data = inflating.decompress(content, MAX_CONTENT_BYTES)
+        except zlib.error:
+            return None
+        return data.decode() if inflating.eof else None
+
+
+def _place(project_id: str, base: str, kind: Kind) -> Place:
+    return Place(project_id, f"responses.{kind}", base)
