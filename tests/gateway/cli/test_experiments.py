@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from gateway.cli.command import build_parser
+from gateway.cli.experiments.demo import NUM_REQUESTS
 from gateway.cli.experiments.parts import part, share
 from gateway.db.pool import Database
 from gateway.pools.first_pool import ensure_first_pool
@@ -129,12 +130,24 @@ async def test_the_guides_first_experiment_is_over_in_five_minutes(lorikeet: Cli
     await lorikeet("experiment", "metric", "create", "thumbs_up", *OF_ACME, "--type", "boolean", "--goal", "increase")
     made = await lorikeet.json("experiment", "create", "--file", str(path), *OF_ACME)
     assert (made["name"], made["analysis"]["min_days"]) == ("support-tone", 0)
-    assert made["analysis"]["outcome_window_seconds"] <= 120
+    assert made["analysis"]["outcome_window_seconds"] <= 30
+    assert made["analysis"]["tightest_at"] == NUM_REQUESTS, (
+        "intervals are narrowest at what the traffic of the demo sends"
+    )
     for argv in (("start",), ("health",), ("results",), ("stop",), ("decide", "warm")):
         verb, *more = argv
         code, _, err = await lorikeet("experiment", verb, made["name"], *more, *OF_ACME)
         assert (code, err) == (0, ""), verb
         assert f"lorikeet experiment {verb} {made['name']} " in GUIDE.read_text()
+
+
+async def test_commands_warn_of_what_the_server_warns_of(lorikeet: Cli, acme: Any) -> None:
+    twice = ("--model", "bot", "--arm", "a=tiny", "--arm", "b=tiny", "--primary", "cost_nanos:decrease", *OF_ACME)
+    warning = "\nwarning: The arms 'a' and 'b' serve the same with the same values"
+    assert warning in (await lorikeet("experiment", "create", "alike", *twice))[1]
+    for verb in ("show", "start"):
+        assert warning in (await lorikeet("experiment", verb, "alike", *OF_ACME))[1]
+    assert warning in (await lorikeet("experiment", "preview", "alike", "--unit", "ann", *OF_ACME))[1]
 
 
 async def test_an_arm_ends(lorikeet: Cli, acme: Any) -> None:

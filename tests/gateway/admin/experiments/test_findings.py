@@ -308,7 +308,7 @@ async def test_a_preview_of_a_form_and_of_its_draft_are_one(lab: Lab) -> None:
     assert two["units"] > bare["units"], "two metrics share the false alarms"
     for change, param in (({"num_primary": 6}, "num_primary"), ({"min_days": -1}, "min_days")):
         assert await lab.refusal(f"{lab.path}/preview", body | change) == (400, param)
-    short = {"outcome_window_seconds": 59}
+    short = {"outcome_window_seconds": 9}
     assert await lab.refusal(f"{lab.path}/preview", body | short) == (400, "outcome_window_seconds")
 
 
