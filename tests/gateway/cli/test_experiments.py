@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 import tracemalloc
 from argparse import ArgumentTypeError
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 
 from gateway.cli.command import build_parser
 from gateway.cli.experiments.demo import NUM_REQUESTS
-from gateway.cli.experiments.parts import part, share
+from gateway.cli.experiments.parts import part, past_time, share
 from gateway.db.pool import Database
 from gateway.pools.first_pool import ensure_first_pool
 from tests.gateway.admin_server import AdminServer
@@ -117,6 +118,22 @@ def test_a_part_of_units_is_refused_more_decimals_than_are_kept() -> None:
     for wrong in ("12.345", "0.001", "101", "-1", "nan", "half"):
         with pytest.raises(ArgumentTypeError, match=r"at most two decimals|expected a percentage"):
             part(wrong)
+
+
+def test_a_past_time_is_an_age_a_time_or_unix_seconds() -> None:
+    now = time.time()
+    assert (past_time("1700000000"), past_time("2026-12-01T09:30")) == (1_700_000_000, 1_796_117_400)
+    for age, seconds in (("30m", 1_800), ("2h", 7_200), ("3d", 259_200), ("0s", 0)):
+        assert abs(now - seconds - past_time(age)) < 5
+    for wrong in ("yesterday", "-5", "3w", "2h ago"):
+        with pytest.raises(ArgumentTypeError, match="an age such as 30m"):
+            past_time(wrong)
+
+
+async def test_a_recount_without_a_database_names_the_check_that_a_tenant_can_make(lorikeet: Cli) -> None:
+    code, out, err = await lorikeet("experiment", "verify", "tone", *OF_ACME)
+    assert (code, out, err.count("\n")) == (1, "", 1)
+    assert "It is for the operator" in err and "`lorikeet experiment export tone analysis --tenant acme`" in err
 
 
 GUIDE = Path(__file__).parents[3] / "gateway" / "experiments" / "README.md"
