@@ -180,7 +180,7 @@ async def _size(
         min_days=min_days,
         past_units=learnt.past,
         past_days=num_days,
-        text=_size_text(wanted, learnt, per_arm, num_arms, per_day, days, window_s, min_days),
+        text=_size_text(wanted, learnt, per_arm, num_arms, per_day, coverage, days, window_s, min_days),
     )
 
 
@@ -202,6 +202,7 @@ def _size_text(
     per_arm: int,
     num_arms: int,
     per_day: float,
+    coverage: int,
     days: int | None,
     window_s: int,
     min_days: int,
@@ -209,10 +210,11 @@ def _size_text(
     assert wanted.relative_effect is not None
     lasts = "never ends" if days is None else f"takes {days:,} {'day' if days == 1 else 'days'}"
     voting = " with feedback" if learnt.is_feedback else ""
+    part = f" ({coverage * 100 / NUM_BUCKETS:g} % of all, the coverage)" if coverage < NUM_BUCKETS else ""
     later = f", and the outcome window of the last one, which is {duration(window_s)}" if window_s else ""
     least = f" Nothing is to be decided before {days_declared(min_days)} are over." if min_days else ""
     return (
-        f"At your {per_day:,.0f} units{voting} a day, an experiment that finds an effect of "
+        f"At your {per_day:,.0f} units{voting} a day{part}, an experiment that finds an effect of "
         f"{percent_text(wanted.relative_effect)} on {wanted.metric} with a probability of {wanted.power:.0%} {lasts}: "
         f"it needs {per_arm:,} units{voting} in each of {num_arms} arms, with intervals that hold at every look{later}."
         f"{least} Learnt from {len(learnt.units):,} {_UNITS[learnt.past]}{voting} of the past."
