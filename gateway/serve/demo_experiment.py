@@ -41,7 +41,7 @@ def demo_experiment(base: str) -> Experiment:
         tuple(Arm(adapter, 1, Target(f"{base}:{adapter}")) for adapter in ("pirate", "json")),
         Metrics((Primary(METRIC, "increase"),), (Guardrail("error_rate", "pause"),), ("completion_tokens",)),
         layer=LAYER,
-        analysis=Analysis(tightest_at=300, outcome_window_seconds=60, min_days=0),
+        analysis=Analysis(tightest_at=100, outcome_window_seconds=60, min_days=0),
     )
 
 

@@ -73,3 +73,20 @@ def test_a_command_that_is_shown_is_understood(words: tuple[str, ...]) -> None:
 def test_a_command_that_is_mentioned_exists(name: str) -> None:
     mentioned = [piece for piece in quoted(name) if piece.startswith("lorikeet ")]
     assert {piece: word for piece in mentioned if (word := unknown_word(piece)) is not None} == {}
+
+
+EXPERIMENTS = "gateway/experiments/README.md"
+ABOUT_EXPERIMENTS = [
+    call for text in blocks(EXPERIMENTS, "sh") for line in text.splitlines() for call in calls(line)
+] + [tuple(shlex.split(piece)[1:]) for piece in quoted(EXPERIMENTS) if piece.startswith("lorikeet ") and " --" in piece]
+
+
+def test_commands_of_the_guide_to_experiments_are_of_one_tenant_and_whole() -> None:
+    """What stands in its prose can be run as it is printed, for the tenant of the demo that has the experiments."""
+    read = [PARSER.parse_args(words) for words in ABOUT_EXPERIMENTS]
+    assert {each.tenant for each in read if hasattr(each, "tenant")} == {"acme"}
+    lives = ("start", "stop", "health", "results", "decide", "change", "export")
+    named = {words[2] for words in ABOUT_EXPERIMENTS if words[0] == "experiment" and words[1] in lives}
+    assert named == {"tone", "support-tone"}
+    files = {each.file for each in read if getattr(each, "file", None)}
+    assert files.isdisjoint(str(each.out) for each in read if getattr(each, "out", None))

@@ -26,6 +26,7 @@ from gateway.domain.experiments.definition import (
     MAX_WINDOW_SECONDS,
     MIN_ALPHA,
     MIN_TIGHTEST_AT,
+    MIN_WINDOW_SECONDS,
     NAME_WORDS,
 )
 from gateway.domain.experiments.states import State
@@ -190,7 +191,7 @@ class SetAnalysis(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     anybody looks."""
     tightest_at: Annotated[int, Meta(ge=MIN_TIGHTEST_AT, le=MAX_TIGHTEST_AT)] = 5_000
     """Number of units of all arms at which intervals are tightest: the number that you expect."""
-    outcome_window_seconds: Annotated[int, Meta(ge=60, le=MAX_WINDOW_SECONDS)] = 604_800
+    outcome_window_seconds: Annotated[int, Meta(ge=MIN_WINDOW_SECONDS, le=MAX_WINDOW_SECONDS)] = 604_800
     """Seconds after a first request in which what its unit does counts; the unit is in the results afterwards."""
     min_days: Annotated[int, Meta(ge=0, le=MAX_MIN_DAYS)] = 7
     """Whole days before anything is to be decided, so that weekdays and weekends are both there."""

@@ -19,6 +19,7 @@ from gateway.domain.experiments.definition import (
     MAX_WINDOW_SECONDS,
     MIN_ALPHA,
     MIN_TIGHTEST_AT,
+    MIN_WINDOW_SECONDS,
 )
 from gateway.http.explain import PATTERN_WORDS
 
@@ -62,7 +63,7 @@ class PreviewExperiment(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
     """Number of primary metrics, which share alpha; null: as many as the experiment has, or 1."""
     coverage: Coverage | None = None
     """The part of units that take part, in parts of 10,000; null: that of the experiment, or all."""
-    outcome_window_seconds: Annotated[int, Meta(ge=60, le=MAX_WINDOW_SECONDS)] | None = None
+    outcome_window_seconds: Annotated[int, Meta(ge=MIN_WINDOW_SECONDS, le=MAX_WINDOW_SECONDS)] | None = None
     """Seconds that the outcomes of the last unit count; null: the experiment's window, or none."""
     min_days: Annotated[int, Meta(ge=0, le=MAX_MIN_DAYS)] | None = None
     """Whole days since the start before anything is to be decided; null: the experiment's days, or none."""

@@ -150,7 +150,7 @@ class InferenceClient:
             return msgspec.json.decode(reply.read()), reply.headers.get("x-lorikeet-experiment", "")
 
     def vote(self, body: Mapping[str, Any]) -> dict[str, Any]:
-        """Send one vote, which is on disk on return."""
+        """Send one vote, or several as `data`, which are on disk on return."""
         with self._sent("POST", "/v1/feedback", json=body) as reply:
             kept: dict[str, Any] = msgspec.json.decode(reply.read())
             return kept

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from gateway.cli.errors import CommandFailed, ServerUnreachable
-from gateway.cli.experiments.parts import add_name, add_tenant, find_experiment, percent, warnings_of
+from gateway.cli.experiments.parts import add_name, add_tenant, find_experiment, past_time, percent, warnings_of
 from gateway.cli.output import add_json_flag, print_json, print_result, print_table
 from gateway.domain.percent import percent_text
 
@@ -31,7 +31,13 @@ def register(actions: Verbs) -> None:
         "looks, and a sentence that says what may be concluded.",
     )
     results.add_argument("--metric", metavar="METRIC", help="show only this metric")
-    results.add_argument("--as-of", type=int, metavar="SECONDS", help="show the latest look up to this Unix time")
+    results.add_argument(
+        "--as-of",
+        type=past_time,
+        metavar="TIME",
+        help="show the latest look that was kept up to then: an age such as 30m, 2h or 3d, a time in UTC such as "
+        "2026-12-01T09:30, or Unix seconds",
+    )
     results.add_argument(
         "--by-age",
         action="store_true",
@@ -47,9 +53,10 @@ def register(actions: Verbs) -> None:
     health.set_defaults(run=_health)
     verify = actions.add_parser(
         "verify",
-        help="recount an experiment from its rows",
-        description="Compare the sums of an experiment with a recount of all its rows, straight from the database. "
-        "Every integer has to be equal.",
+        help="recount an experiment from its rows, for the operator",
+        description="Compare the sums of an experiment with a recount of all its rows. Every integer has to be equal. "
+        "Rows are read straight from the database, so this is for the operator, where the server runs or with "
+        "DATABASE_URL. A tenant checks the published numbers with the export `analysis`.",
     )
     verify.set_defaults(run=_verify)
     for parser in (results, health, verify):
@@ -287,10 +294,18 @@ def _verify(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
     from gateway.db.pool import UNAVAILABLE, UNUSABLE, in_words
     from gateway.settings import load_settings
 
+    try:
+        dsn = database_dsn(load_settings(environ))
+    except ServerUnreachable as error:
+        raise CommandFailed(
+            f"verify reads the database itself, and {error}. It is for the operator. To check the published numbers "
+            f"with a tenant's key: `lorikeet experiment export {arguments.name} analysis --tenant {arguments.tenant}`, "
+            "then `python -m gateway.exports.experiments.recompute FILE`"
+        ) from None
     with AdminClient.of(environ) as client:
         _, experiment = find_experiment(client, arguments)
     try:
-        found = asyncio.run(_recount(database_dsn(load_settings(environ)), experiment["id"]))
+        found = asyncio.run(_recount(dsn, experiment["id"]))
     except LookupError:
         raise CommandFailed("the experiment has not started: there is nothing to recount") from None
     except UNUSABLE as error:

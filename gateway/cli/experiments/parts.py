@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import argparse
+import re
+import time
 from typing import TYPE_CHECKING, Any
 
+from gateway.cli.billing.money import instant
 from gateway.cli.errors import CommandFailed
 
 if TYPE_CHECKING:
     from gateway.cli.client import AdminClient
+
+AGE_UNITS_S = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 
 
 def add_tenant(parser: argparse.ArgumentParser) -> None:
@@ -44,6 +49,24 @@ def part(text: str) -> int:
 def share(text: str) -> int:
     """Return a percentage as 10,000ths, as `part` does; it may be 0. Raises ArgumentTypeError."""
     return 0 if text.removesuffix("%") in ("0", "0.0") else part(text)
+
+
+def past_time(text: str) -> int:
+    """Return a time as Unix seconds: an age such as 2h or 3d, a date or a time in UTC, or Unix seconds themselves.
+
+    Raises ArgumentTypeError: for all else.
+    """
+    if re.fullmatch(r"[0-9]{1,10}", text):
+        return int(text)
+    if age := re.fullmatch(r"([0-9]{1,6})([smhd])", text):
+        return int(time.time()) - int(age[1]) * AGE_UNITS_S[age[2]]
+    try:
+        return instant(text)
+    except argparse.ArgumentTypeError:
+        raise argparse.ArgumentTypeError(
+            "expected an age such as 30m, 2h or 3d, a time in UTC such as 2026-12-01T09:30, or Unix seconds, "
+            f"not '{text}'"
+        ) from None
 
 
 def warnings_of(found: dict[str, Any]) -> str:

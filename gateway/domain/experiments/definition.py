@@ -23,7 +23,7 @@ SHADOW_ARM = 255
 MAX_METADATA_KEY_CHARS = 64
 MIN_ALPHA, MAX_ALPHA = 0.0001, 0.2
 MIN_TIGHTEST_AT, MAX_TIGHTEST_AT = 20, 100_000_000
-MAX_WINDOW_SECONDS = 90 * 86_400
+MIN_WINDOW_SECONDS, MAX_WINDOW_SECONDS = 10, 90 * 86_400
 MAX_MIN_DAYS = 365
 UNIT_SOURCES = ("safety_identifier", "user", "prompt_cache_key", "x-lorikeet-unit", "api_key")
 """Beside these, `metadata.<key>`."""
@@ -165,7 +165,7 @@ def check_definition(experiment: Experiment, own_metrics: Collection[str] = ()) 
     analysis = experiment.analysis
     _within("analysis.alpha", analysis.alpha, MIN_ALPHA, MAX_ALPHA)
     _within("analysis.tightest_at", analysis.tightest_at, MIN_TIGHTEST_AT, MAX_TIGHTEST_AT)
-    _within("analysis.outcome_window_seconds", analysis.outcome_window_seconds, 60, MAX_WINDOW_SECONDS)
+    _within("analysis.outcome_window_seconds", analysis.outcome_window_seconds, MIN_WINDOW_SECONDS, MAX_WINDOW_SECONDS)
     _within("analysis.min_days", analysis.min_days, 0, MAX_MIN_DAYS)
 
 

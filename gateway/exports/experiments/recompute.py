@@ -472,7 +472,23 @@ def quantile_verdict(found: dict[str, Any], margin: float) -> str:
     return "safe" if found["treatment"]["high"] < found["control"]["low"] * (1 + margin) else "unclear"
 
 
+def read_export(arguments: list[str]) -> dict[str, Any]:
+    """Return the export that the arguments of the command name. Raises SystemExit: with what is wrong, in a line."""
+    if len(arguments) != 1:
+        sys.exit("usage: recompute.py ANALYSIS.json (of `lorikeet experiment export NAME analysis`)")
+    name = arguments[0]
+    try:
+        export = json.loads(Path(name).read_text(encoding="utf-8"))
+    except OSError as error:
+        sys.exit(f"{name}: {error.strerror or error}")
+    except ValueError:
+        export = None
+    if not isinstance(export, dict) or not {"definition", "sums", "shares", "metrics"} <= export.keys():
+        sys.exit(f"{name}: not the export `analysis` of an experiment")
+    return export
+
+
 if __name__ == "__main__":
-    exported = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
+    exported = read_export(sys.argv[1:])
     shown = recompute(exported) | {"ages": recompute_ages(exported), "segments": segments_of(exported)}
     sys.stdout.write(json.dumps(shown, indent=2) + "\n")

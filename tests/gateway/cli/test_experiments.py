@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 import tracemalloc
 from argparse import ArgumentTypeError
 from pathlib import Path
@@ -11,7 +12,8 @@ from typing import Any
 import pytest
 
 from gateway.cli.command import build_parser
-from gateway.cli.experiments.parts import part, share
+from gateway.cli.experiments.demo import NUM_REQUESTS
+from gateway.cli.experiments.parts import part, past_time, share
 from gateway.db.pool import Database
 from gateway.pools.first_pool import ensure_first_pool
 from tests.gateway.admin_server import AdminServer
@@ -118,6 +120,22 @@ def test_a_part_of_units_is_refused_more_decimals_than_are_kept() -> None:
             part(wrong)
 
 
+def test_a_past_time_is_an_age_a_time_or_unix_seconds() -> None:
+    now = time.time()
+    assert (past_time("1700000000"), past_time("2026-12-01T09:30")) == (1_700_000_000, 1_796_117_400)
+    for age, seconds in (("30m", 1_800), ("2h", 7_200), ("3d", 259_200), ("0s", 0)):
+        assert abs(now - seconds - past_time(age)) < 5
+    for wrong in ("yesterday", "-5", "3w", "2h ago"):
+        with pytest.raises(ArgumentTypeError, match="an age such as 30m"):
+            past_time(wrong)
+
+
+async def test_a_recount_without_a_database_names_the_check_that_a_tenant_can_make(lorikeet: Cli) -> None:
+    code, out, err = await lorikeet("experiment", "verify", "tone", *OF_ACME)
+    assert (code, out, err.count("\n")) == (1, "", 1)
+    assert "It is for the operator" in err and "`lorikeet experiment export tone analysis --tenant acme`" in err
+
+
 GUIDE = Path(__file__).parents[3] / "gateway" / "experiments" / "README.md"
 
 
@@ -129,12 +147,24 @@ async def test_the_guides_first_experiment_is_over_in_five_minutes(lorikeet: Cli
     await lorikeet("experiment", "metric", "create", "thumbs_up", *OF_ACME, "--type", "boolean", "--goal", "increase")
     made = await lorikeet.json("experiment", "create", "--file", str(path), *OF_ACME)
     assert (made["name"], made["analysis"]["min_days"]) == ("support-tone", 0)
-    assert made["analysis"]["outcome_window_seconds"] <= 120
+    assert made["analysis"]["outcome_window_seconds"] <= 30
+    assert made["analysis"]["tightest_at"] == NUM_REQUESTS, (
+        "intervals are narrowest at what the traffic of the demo sends"
+    )
     for argv in (("start",), ("health",), ("results",), ("stop",), ("decide", "warm")):
         verb, *more = argv
         code, _, err = await lorikeet("experiment", verb, made["name"], *more, *OF_ACME)
         assert (code, err) == (0, ""), verb
         assert f"lorikeet experiment {verb} {made['name']} " in GUIDE.read_text()
+
+
+async def test_commands_warn_of_what_the_server_warns_of(lorikeet: Cli, acme: Any) -> None:
+    twice = ("--model", "bot", "--arm", "a=tiny", "--arm", "b=tiny", "--primary", "cost_nanos:decrease", *OF_ACME)
+    warning = "\nwarning: The arms 'a' and 'b' serve the same with the same values"
+    assert warning in (await lorikeet("experiment", "create", "alike", *twice))[1]
+    for verb in ("show", "start"):
+        assert warning in (await lorikeet("experiment", verb, "alike", *OF_ACME))[1]
+    assert warning in (await lorikeet("experiment", "preview", "alike", "--unit", "ann", *OF_ACME))[1]
 
 
 async def test_an_arm_ends(lorikeet: Cli, acme: Any) -> None:

@@ -88,11 +88,13 @@ async def test_traffic_of_the_demo_starts_the_draft_and_votes_about_each_reply(l
     made = await site.client.post(f"{project}/experiments", json=draft | {"layer": "demo"}, headers=headers)
     assert made.status_code == 200, made.text
     name = await site.conn.fetchval("SELECT name FROM projects WHERE id = $1", site.key.project_id)
-    shown = await lorikeet.json("demo", "traffic", "--requests", "6", "--tenant", name)
-    assert (shown["experiment"], shown["num_requests"]) == ("tone", 6)
+    shown = await lorikeet.json("demo", "traffic", "--requests", "25", "--tenant", name)
+    assert (shown["experiment"], shown["num_requests"]) == ("tone", 25)
     votes = await site.counted()
-    assert len(votes) == 6 and sum(value for _, value in votes) == shown["num_good"]
+    assert len(votes) == 25 and sum(value for _, value in votes) == shown["num_good"]
     assert (await lorikeet("demo", "traffic", "--requests", "1", "--tenant", name))[0] == 0
     await lorikeet("experiment", "pause", "tone", "--tenant", name)
     code, _, err = await lorikeet("demo", "traffic", "--requests", "1", "--tenant", name)
     assert code == 1 and "the experiment tone is paused" in err
+    code, _, err = await lorikeet("demo", "traffic", "--parallel", "0", "--tenant", name)
+    assert code == 2 and "--parallel: expected a number above 0" in err

@@ -6,6 +6,7 @@ import datetime
 import json
 import math
 import random
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -19,7 +20,7 @@ from gateway.domain.experiments.segment_values import KINDS
 from gateway.domain.experiments.sums import Unit, sums_of
 from gateway.experiments.results import read_ages, read_look, read_segments
 from gateway.exports.experiments.produce import make_export_request, open_experiment_export
-from gateway.exports.experiments.recompute import recompute, recompute_ages, segments_of
+from gateway.exports.experiments.recompute import read_export, recompute, recompute_ages, segments_of
 from tests.gateway.experiments.books_rows import DEFINITION as ROWS_OF
 from tests.gateway.experiments.books_rows import (
     NOW,
@@ -220,3 +221,19 @@ async def test_the_script_finds_the_effects_by_days_since_exposure(database: Dat
         whole = json.loads(b"".join([chunk async for chunk in export.chunks()]))
     assert {each["metric"]: each["trend"] for each in published}["completion_tokens"] == "fading"
     assert_same(recompute_ages(whole), published)
+
+
+def test_the_script_says_in_a_line_that_a_file_is_no_export(tmp_path: Path) -> None:
+    missing, rows, other = (str(tmp_path / name) for name in ("missing.json", "rows.csv", "tone.json"))
+    Path(rows).write_text("unit_digest,arm\n")
+    Path(other).write_text('{"name": "tone"}')
+    for arguments, said in (
+        ([], "usage: recompute.py ANALYSIS.json"),
+        ([missing], f"{missing}: No such file or directory"),
+        ([str(tmp_path)], "Is a directory"),
+        ([rows], f"{rows}: not the export `analysis` of an experiment"),
+        ([other], f"{other}: not the export `analysis` of an experiment"),
+    ):
+        with pytest.raises(SystemExit) as ended:
+            read_export(arguments)
+        assert said in str(ended.value.code)

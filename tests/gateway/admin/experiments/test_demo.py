@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import math
+import random
 from pathlib import Path
 
 import pytest
 
+from gateway.cli.experiments.demo import LIKED, NUM_REQUESTS
 from gateway.db.organization.audit import Author
-from gateway.serve.demo_experiment import NAME, make_demo_experiment
+from gateway.domain.experiments.effects import Mean, effect_of
+from gateway.serve.demo_experiment import NAME, demo_experiment, make_demo_experiment
 from tests.gateway.admin.experiments.conftest import Lab
 from tests.gateway.bases import put_adapter
 
@@ -41,3 +45,23 @@ async def test_both_run_and_get_all_units(lab: Lab, both: list[str], order: tupl
         assert reply.status_code == 200, reply.text
     layers = (await lab.client.get(f"{lab.project}/experiment_layers")).json()["data"]
     assert {layer["free"] for layer in layers} == {0} and len(layers) == 2
+
+
+def test_the_traffic_of_the_demo_is_enough_to_prove_its_effect() -> None:
+    """In 99 of 100 runs, with the intervals that everybody gets."""
+    rng, analysis = random.Random(1), demo_experiment("tiny").analysis
+    num_proven = 0
+    for _ in range(500):
+        num_units = sum(rng.random() < 0.5 for _ in range(NUM_REQUESTS))
+        control, treatment = (
+            _mean(units, sum(rng.random() < liked for _ in range(units)))
+            for units, liked in zip((num_units, NUM_REQUESTS - num_units), LIKED, strict=True)
+        )
+        found = effect_of(control, treatment, analysis.alpha, analysis.tightest_at)
+        num_proven += found.log_e >= -math.log(analysis.alpha)
+    assert num_proven >= 495
+
+
+def _mean(units: int, liked: int) -> Mean:
+    part = liked / units
+    return Mean(units, part, part * (1 - part) / (units - 1))

@@ -79,7 +79,7 @@ GOOD_METRICS = definition()["metrics"]
         ({"metrics": GOOD_METRICS | {"secondary": ["cost_nanos.p95"]}}, "metrics.secondary[0]"),
         *(({"analysis": {"alpha": value}}, "analysis.alpha") for value in (0, 1, "x")),
         ({"analysis": {"tightest_at": 1}}, "analysis.tightest_at"),
-        ({"analysis": {"outcome_window_seconds": 1}}, "analysis.outcome_window_seconds"),
+        ({"analysis": {"outcome_window_seconds": 9}}, "analysis.outcome_window_seconds"),
         ({"analysis": {"min_days": -1}}, "analysis.min_days"),
         ({"analysis": {"mode": "fixed"}}, "analysis.mode"),
         ({"surprise": 1}, "surprise"),

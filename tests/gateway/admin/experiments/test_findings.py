@@ -307,11 +307,14 @@ async def test_a_preview_of_a_form_and_of_its_draft_are_one(lab: Lab) -> None:
         assert size["days"] == max(min_days, math.ceil(arrival + window_s / 86_400))
         assert f"takes {size['days']} days" in size["text"] and duration(window_s) in size["text"]
         assert (f"before {days_declared(min_days)} are over" in size["text"]) == (min_days > 0)
+    quarter = (await lab.client.post(f"{lab.path}/preview", json=body | {"coverage": 2_500})).json()["size"]
+    assert "units a day (25 % of all, the coverage), an experiment" in quarter["text"]
+    assert "the coverage" not in bare["text"] and quarter["units_per_day"] == bare["units_per_day"] / 4
     two = (await lab.client.post(f"{lab.path}/preview", json=body | {"num_primary": 2})).json()["size"]
     assert two["units"] > bare["units"], "two metrics share the false alarms"
     for change, param in (({"num_primary": 6}, "num_primary"), ({"min_days": -1}, "min_days")):
         assert await lab.refusal(f"{lab.path}/preview", body | change) == (400, param)
-    short = {"outcome_window_seconds": 59}
+    short = {"outcome_window_seconds": 9}
     assert await lab.refusal(f"{lab.path}/preview", body | short) == (400, "outcome_window_seconds")
 
 
