@@ -43,6 +43,8 @@ from gateway.openai.chat.handler import chat_completions
 from gateway.openai.completions.handler import completions
 from gateway.openai.conversations.handler import conversations
 from gateway.openai.embeddings.handler import embeddings
+from gateway.openai.files.handler import files
+from gateway.openai.files.uploads import uploads
 from gateway.openai.health import health
 from gateway.openai.models import models
 from gateway.openai.responses.handler import responses
@@ -80,6 +82,8 @@ def build_app(services: Services) -> Application:
             input_tokens(services.pipeline, bodies, pace, earlier),
             *stored_responses(services.responses),
             *conversations(services.conversations, earlier, bodies),
+            *files(services.files, max_bytes=settings.max_file_bytes),
+            *uploads(services.uploads, services.files.content, bodies),
             embeddings(services.pipeline, bodies, services.idempotency),
             *stored_chats(services.chats),
             *models(services.resolver, pools),

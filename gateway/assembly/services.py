@@ -60,6 +60,11 @@ from gateway.experiments.keys import ProjectKeys
 from gateway.experiments.notes import Notes
 from gateway.experiments.turns import StandIn
 from gateway.exports.deliverer import Deliverer, places_below
+from gateway.files.content import FileContent
+from gateway.files.service import Files
+from gateway.files.stores import open_pieces
+from gateway.files.sweeper import Sweeper
+from gateway.files.uploads import Uploads
 from gateway.limits.limiter import Limiter
 from gateway.limits.rules import Rules
 from gateway.metering.reconcile import Reconciler
@@ -111,6 +116,8 @@ class Services(msgspec.Struct, frozen=True, kw_only=True):
     chats: StoredChats
     responses: StoredResponses
     conversations: Conversations
+    files: Files
+    uploads: Uploads
     contents: RequestContents
     refusals: Refusals
     votes: Votes
@@ -191,6 +198,8 @@ async def running_services(settings: Settings, *, model_dir: Path, dsn: str) -> 
         disk = DiskReserve(settings.data_dir, settings.disk_reserve_bytes)
         room = ContentRoom(database, settings.max_content_bytes, disk)
         contents = RequestContents(database, cipher, content_writes, room)
+        pieces = open_pieces(settings.file_store)
+        files = Files(database, FileContent(database, pieces, cipher, room), cipher)
         residency = Residency(database, lambda: pools.by_base)
         authenticator.changes.subscribe(residency.changed)
         admin = _admin_services(
@@ -225,6 +234,7 @@ async def running_services(settings: Settings, *, model_dir: Path, dsn: str) -> 
             content_writes,
             idempotency,
             Keeper(database, cipher),
+            Sweeper(database, pieces),
             lifecycle,
             *_ways_in(settings, database, lifecycle),
             residency,
@@ -266,6 +276,8 @@ async def running_services(settings: Settings, *, model_dir: Path, dsn: str) -> 
             chats=StoredChats(database, cipher, writes, room),
             responses=StoredResponses(database, cipher, writes, room),
             conversations=Conversations(database, cipher, writes, room),
+            files=files,
+            uploads=Uploads(database, files, cipher),
             contents=contents,
             refusals=refusals,
             votes=Votes(database, project_keys, cipher),

@@ -24,6 +24,7 @@ TABLES = (
     "ledger",
     "billing",
     "content",
+    "files",
     "traffic",
     "experiments",
     "routing",

@@ -103,6 +103,24 @@ async def read_contents(conn: Connection) -> Contents:
     return msgspec.convert(dict(row), Contents)
 
 
+_NAMED_PARTS = "SELECT project_id, id FROM file_parts WHERE state <> 'removed' ORDER BY project_id, id"
+_HAS_PARTS = "SELECT to_regclass('public.file_parts') IS NOT NULL"
+
+
+async def named_parts(dsn: str) -> list[tuple[str, str]]:
+    """Return (project, id) of the parts of files that a database names; of an older schema's none.
+
+    Raises one of `UNUSABLE` or `UNAVAILABLE`.
+    """
+    conn = await asyncpg.connect(dsn, timeout=CONNECT_TIMEOUT_S)
+    try:
+        if not await conn.fetchval(_HAS_PARTS):
+            return []
+        return [(row["project_id"], row["id"]) for row in await conn.fetch(_NAMED_PARTS)]
+    finally:
+        await conn.close()
+
+
 _LIST_TABLES = """
     SELECT c.relname FROM pg_class c WHERE c.relnamespace = 'public'::regnamespace AND c.relkind IN ('r', 'p', 'v')
     ORDER BY c.relname LIMIT 1

@@ -33,17 +33,20 @@ from gateway.db.billing import deliveries
 from gateway.db.content import conversations, idempotency, request_contents, stored_chats, stored_responses
 from gateway.db.experiments import looks, notes
 from gateway.db.experiments.feedback import votes
+from gateway.db.files import files, parts, uploads
 from gateway.db.ledger import journals, refusals, rollups
 from gateway.db.limits import leases, webhooks
 from gateway.db.organization import logins, projects, users
 from gateway.db.pools import backend_keys, replicas
 from gateway.db.routing import routes
 from gateway.domain.experiments import definition, segment_values
+from gateway.files import uploads as kept_uploads
 from tests.gateway.adapters import test_watcher
 from tests.gateway.admin import test_shares
 from tests.gateway.content import test_conversations, test_idempotency, test_stored_chats, test_stored_responses
 from tests.gateway.content import test_request_log as test_contents
 from tests.gateway.evaluation import test_whose
+from tests.gateway.files import test_files, test_uploads
 
 Test = Callable[..., Any]
 """A test function that holds the promise."""
@@ -110,6 +113,7 @@ OF_ADAPTER = Reason("rows are reached under the name of an adapter, which is loo
 OF_ORGANIZATION = Reason("rows are reached as lists of the caller's own organization: no route takes an id")
 BY_HAND = Reason("each is one call of an operator's key or a person in the organization; nothing makes them by itself")
 USAGE = Reason("as many as there is usage, which the operator's limits bound")
+CONTENT = Reason("counts for the bytes of content of its project, each part as 1 KiB at least")
 LEDGER = Reason("never removed: invoices and reports rest on the ledger")
 RECORD = Reason("never removed: it records what was done, or what was billed")
 WITHDRAWN = Reason(
@@ -452,6 +456,19 @@ TABLES: dict[str, Coverage] = {
         bound=Bound(kept_conversations.MAX_CONVERSATION_BYTES, "bytes of a conversation, of which an item has some"),
         removal=Removal(conversations._REMOVE_ITEM),
     ),
+    "files": Coverage(
+        access=Reason("a key of the project with the scope for inference, by the request's own guard"),
+        foreign=test_files.test_another_projects_is_answered_as_nothing_to_the_byte,
+        bound=CONTENT,
+        removal=Removal(files._DROP_OLD),
+    ),
+    "file_uploads": Coverage(
+        access=Reason("a key of the project with the scope for inference, by the request's own guard"),
+        foreign=test_uploads.test_another_projects_upload_is_none,
+        bound=Bound(kept_uploads.MAX_PENDING, "uploads of a project that are under way"),
+        removal=Removal(uploads._DROP_OLD),
+    ),
+    "file_parts": Coverage(access=INTERNAL, foreign=INTERNAL, bound=CONTENT, removal=Removal(parts._DELETE)),
     "request_contents": Coverage(
         access=Route(("projects", "requests", "content")),
         foreign=test_contents.test_another_projects_is_answered_as_nothing_to_the_byte,
