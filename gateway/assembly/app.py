@@ -39,6 +39,7 @@ from gateway.http.protocol.unread import reading_protocol
 from gateway.http.protocol.unwanted import dropping_protocol
 from gateway.http.server import ENDING_S, Server
 from gateway.observability.metrics import configure_logging
+from gateway.openai.batches.handler import batches
 from gateway.openai.chat.handler import chat_completions
 from gateway.openai.completions.handler import completions
 from gateway.openai.conversations.handler import conversations
@@ -82,6 +83,7 @@ def build_app(services: Services) -> Application:
             input_tokens(services.pipeline, bodies, pace, earlier),
             *stored_responses(services.responses),
             *conversations(services.conversations, earlier, bodies),
+            *batches(services.batches, bodies),
             *files(services.files, max_bytes=settings.max_file_bytes),
             *uploads(services.uploads, services.files.content, bodies),
             embeddings(services.pipeline, bodies, services.idempotency),

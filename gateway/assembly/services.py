@@ -30,6 +30,10 @@ from gateway.admin.services import AdminServices
 from gateway.backends.base import Health
 from gateway.backends.engine.client import EngineBackend
 from gateway.backends.engine.link import engine_context
+from gateway.batches.dispatcher import Dispatcher
+from gateway.batches.feed import Feed
+from gateway.batches.parts import Tools
+from gateway.batches.service import Batches
 from gateway.billing.bookkeeper import Bookkeeper
 from gateway.billing.price_cache import PriceCache
 from gateway.content.backend_keys import BackendKeys
@@ -71,6 +75,7 @@ from gateway.metering.reconcile import Reconciler
 from gateway.metering.service import Metering
 from gateway.observability.metrics import SHARED_METRICS_DIR, Metrics
 from gateway.observability.refusals import Refusals
+from gateway.openai.batches.lines import Lines
 from gateway.pipeline.pipeline import Pipeline
 from gateway.pools.first_pool import ensure_first_pool
 from gateway.pools.foreign import ForeignServers
@@ -118,6 +123,7 @@ class Services(msgspec.Struct, frozen=True, kw_only=True):
     conversations: Conversations
     files: Files
     uploads: Uploads
+    batches: Batches
     contents: RequestContents
     refusals: Refusals
     votes: Votes
@@ -263,6 +269,17 @@ async def running_services(settings: Settings, *, model_dir: Path, dsn: str) -> 
             rates_of=prices.exactly if settings.reply_details else None,
         )
         _run(stack, pipeline.shadows)
+        chats = StoredChats(database, cipher, writes, room)
+        tools = Tools(
+            database=database,
+            files=files,
+            output=FileContent(database, pieces, cipher),
+            cipher=cipher,
+            runner=Lines(pipeline, idempotency, chats),
+            feed=Feed(pools),
+            max_line_bytes=settings.max_body_bytes,
+        )
+        _run(stack, Dispatcher(tools, metering.meter.journal_id))
         yield Services(
             settings=settings,
             database=database,
@@ -273,11 +290,12 @@ async def running_services(settings: Settings, *, model_dir: Path, dsn: str) -> 
             metrics=metrics,
             admin=admin,
             idempotency=idempotency,
-            chats=StoredChats(database, cipher, writes, room),
+            chats=chats,
             responses=StoredResponses(database, cipher, writes, room),
             conversations=Conversations(database, cipher, writes, room),
             files=files,
             uploads=Uploads(database, files, cipher),
+            batches=Batches(database, cipher),
             contents=contents,
             refusals=refusals,
             votes=Votes(database, project_keys, cipher),

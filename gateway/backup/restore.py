@@ -27,6 +27,7 @@ from gateway.db.schema_files import schema_names
 from gateway.postgres.dump import (
     Contents,
     DumpFailed,
+    cancel_batches,
     contents,
     drop_everything,
     is_empty,
@@ -158,6 +159,7 @@ async def _restore(
     _compare(manifest.contents, await contents(dsns.owner))
     if dsns.runtime != dsns.owner or is_convertible(manifest.contents.migrations):
         await _migrate(dsns)
+    await cancel_batches(dsns.owner)
     say("files")
     restore_pieces(folder, installation.pieces, await named_parts(dsns.owner))
 

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Mapping, Sequence
 
 from gateway.cli.adapters import adapters, aliases
-from gateway.cli.batches import files
+from gateway.cli.batches import batches, files
 from gateway.cli.billing import (
     credits,
     deliveries,
@@ -82,6 +82,7 @@ def build_parser() -> argparse.ArgumentParser:
         processes,
         doctor,
         chat,
+        batches,
         files,
         pools,
         replicas,

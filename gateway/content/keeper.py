@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from gateway.content.resealing import reseal
+from gateway.db.batches import batches
 from gateway.db.content import conversations, idempotency, request_contents, stored_chats, stored_responses
 from gateway.db.content.content_keys import UnreadableRow, note_content_keys, unreadable_content
 from gateway.db.experiments import exposures
@@ -39,6 +40,7 @@ DROPS = (
     conversations.drop_old_conversations,
     request_contents.drop_expired_contents,
     request_contents.drop_forbidden_contents,
+    batches.drop_old_batches,
     uploads.drop_old_uploads,
     files.drop_old_files,
     votes.drop_withdrawn_votes,
@@ -100,6 +102,7 @@ async def drop_content(database: Database, project_id: str) -> None:
     await _drop_all(database, lambda conn: stored_chats.drop_chats_of(conn, project_id))
     await _drop_all(database, lambda conn: stored_responses.drop_responses_of(conn, project_id))
     await _drop_all(database, lambda conn: conversations.drop_conversations_of(conn, project_id))
+    await _drop_all(database, lambda conn: batches.drop_batches_of(conn, project_id))
     await _drop_all(database, lambda conn: files.drop_files_of(conn, project_id))
     await _drop_all(database, lambda conn: request_contents.drop_contents_of(conn, project_id))
     await _drop_all(database, lambda conn: votes.drop_votes_of(conn, project_id))

@@ -25,6 +25,7 @@ TABLES = (
     "billing",
     "content",
     "files",
+    "batches",
     "traffic",
     "experiments",
     "routing",

@@ -17,6 +17,7 @@ from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit, urlunsp
 import asyncpg
 import msgspec
 
+from gateway.db.batches.work import cancel_restored
 from gateway.db.pool import CONNECT_TIMEOUT_S, read_whole_numbers
 
 if TYPE_CHECKING:
@@ -117,6 +118,22 @@ async def named_parts(dsn: str) -> list[tuple[str, str]]:
         if not await conn.fetchval(_HAS_PARTS):
             return []
         return [(row["project_id"], row["id"]) for row in await conn.fetch(_NAMED_PARTS)]
+    finally:
+        await conn.close()
+
+
+_HAS_BATCHES = "SELECT to_regclass('public.batches') IS NOT NULL"
+
+
+async def cancel_batches(dsn: str) -> None:
+    """Cancel the batches that a restored database thinks are under way; of an older schema none.
+
+    Raises one of `UNUSABLE` or `UNAVAILABLE`.
+    """
+    conn = await asyncpg.connect(dsn, timeout=CONNECT_TIMEOUT_S)
+    try:
+        if await conn.fetchval(_HAS_BATCHES):
+            await cancel_restored(conn)
     finally:
         await conn.close()
 

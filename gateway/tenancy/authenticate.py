@@ -116,7 +116,7 @@ class Authenticator:
         if row is None or row.kind != parsed.kind:
             self._cache.put_unknown(parsed.sha256, clock(), generation)
             return None
-        entry = CachedKey(_principal(row), row.expires_at, suspended=row.suspended, ip_allow=row.ip_allow)
+        entry = CachedKey(principal_of(row), row.expires_at, suspended=row.suspended, ip_allow=row.ip_allow)
         self._cache.put(parsed.sha256, entry, generation)
         return entry
 
@@ -148,7 +148,7 @@ class Authenticator:
             self._used_at = used_at | self._used_at
 
 
-def _principal(key: FoundKey) -> Principal:
+def principal_of(key: FoundKey) -> Principal:
     """Everything about the key that a request needs. A user's key never does more than the user may.
 
     Without a role, neither in the organization nor in the key's project, the user has no part in it, and the key none.

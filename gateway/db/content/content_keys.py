@@ -39,7 +39,7 @@ class UnreadableRow(msgspec.Struct, frozen=True):
     num_items: int
     """Conversations, and items of conversations."""
     num_files: int
-    """Files, uploads, and their parts."""
+    """Files, uploads and their parts, and batches and their lines."""
     num_contents: int
     num_unit_keys: int
     """Secrets of projects under which units of experiments are digested."""
@@ -68,7 +68,9 @@ _UNREADABLE = """
          CROSS JOIN LATERAL (SELECT count(*) FROM
              (SELECT FROM files WHERE content_key = k.id
               UNION ALL SELECT FROM file_uploads WHERE content_key = k.id
-              UNION ALL SELECT FROM file_parts WHERE content_key = k.id LIMIT $2) some_files) files
+              UNION ALL SELECT FROM file_parts WHERE content_key = k.id
+              UNION ALL SELECT FROM batches WHERE content_key = k.id
+              UNION ALL SELECT FROM batch_lines WHERE content_key = k.id LIMIT $2) some_files) files
          CROSS JOIN LATERAL (SELECT count(*) FROM
              (SELECT FROM request_contents WHERE content_key = k.id LIMIT $2) some_contents) contents
          CROSS JOIN LATERAL (SELECT count(*) FROM

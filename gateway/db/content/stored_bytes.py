@@ -18,6 +18,7 @@ _STORED = """
                                 + octet_length(sealed_response)), 0)
             FROM stored_responses WHERE project_id = $1)
          + (SELECT coalesce(sum(num_bytes), 0) FROM conversations WHERE project_id = $1)
+         + (SELECT coalesce(sum(octet_length(sealed_result)), 0) FROM batch_lines WHERE project_id = $1)
          + (SELECT coalesce(sum(greatest(num_bytes, 1024)), 0) FROM file_parts WHERE project_id = $1)
 """
 

@@ -131,7 +131,10 @@ async def remove_file(conn: Connection, project_id: str, file_id: str) -> tuple[
 _DROP_OLD = """
     WITH gone AS (
         DELETE FROM files WHERE ctid = ANY (ARRAY (
-            SELECT f.ctid FROM files f WHERE f.removed_at <= now() OR f.expires_at <= now()
+            SELECT f.ctid FROM files f
+            WHERE (f.removed_at <= now() OR f.expires_at <= now()) AND NOT EXISTS (
+                  SELECT FROM batches b
+                  WHERE b.project_id = f.project_id AND b.input_file_id = f.id AND b.ended_at IS NULL)
             LIMIT $1 FOR UPDATE SKIP LOCKED))
         RETURNING project_id, id),
     parts AS (

@@ -141,6 +141,27 @@ async def find_usable_key(conn: Connection, sha256: bytes) -> FoundKey | None:
     return FoundKey(**row) if row else None
 
 
+_FIND_USABLE_BY_ID = """
+    SELECT k.id, k.kind, k.organization_id, k.project_id, k.scopes, k.models, k.ip_allow, k.expires_at,
+           k.owner_user_id IS NOT NULL AS owned_by_user, u.role AS owner_role, m.role AS owner_project_role,
+           CASE WHEN k.suspended_at IS NOT NULL THEN 'API key'
+                WHEN p.suspended_at IS NOT NULL THEN 'project'
+                WHEN o.suspended_at IS NOT NULL THEN 'organization' END AS suspended,
+           p.store_days, p.log_content_days, p.service_tiers
+    FROM api_keys k JOIN organizations o ON o.id = k.organization_id JOIN projects p ON p.id = k.project_id
+         LEFT JOIN users u ON u.id = k.owner_user_id
+         LEFT JOIN project_members m ON m.project_id = k.project_id AND m.user_id = k.owner_user_id
+    WHERE k.project_id = $1 AND k.id = $2
+      AND k.revoked_at IS NULL AND (k.expires_at IS NULL OR k.expires_at > now()) AND p.archived_at IS NULL
+"""
+
+
+async def find_usable_key_by_id(conn: Connection, project_id: str, key_id: str) -> FoundKey | None:
+    """Return a key of a project, for work that was begun with it, unless it is revoked or has expired."""
+    row = await conn.fetchrow(_FIND_USABLE_BY_ID, project_id, key_id)
+    return FoundKey(**row) if row else None
+
+
 _GET = "SELECT * FROM shown_api_keys WHERE project_id = $1 AND id = $2"
 
 

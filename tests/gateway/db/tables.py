@@ -27,8 +27,12 @@ from gateway.admin.organization import projects as admin_projects
 from gateway.admin.pools import pool_bodies
 from gateway.admin.pools import pools as admin_pools
 from gateway.admin.routing import routes as admin_routes
+from gateway.batches import service as kept_batches
+from gateway.batches import validator
 from gateway.content import conversations as kept_conversations
 from gateway.db.adapters import adapter_imports
+from gateway.db.batches import batches
+from gateway.db.batches import work as batch_work
 from gateway.db.billing import deliveries
 from gateway.db.content import conversations, idempotency, request_contents, stored_chats, stored_responses
 from gateway.db.experiments import looks, notes
@@ -43,6 +47,7 @@ from gateway.domain.experiments import definition, segment_values
 from gateway.files import uploads as kept_uploads
 from tests.gateway.adapters import test_watcher
 from tests.gateway.admin import test_shares
+from tests.gateway.batches import test_batches
 from tests.gateway.content import test_conversations, test_idempotency, test_stored_chats, test_stored_responses
 from tests.gateway.content import test_request_log as test_contents
 from tests.gateway.evaluation import test_whose
@@ -469,6 +474,18 @@ TABLES: dict[str, Coverage] = {
         removal=Removal(uploads._DROP_OLD),
     ),
     "file_parts": Coverage(access=INTERNAL, foreign=INTERNAL, bound=CONTENT, removal=Removal(parts._DELETE)),
+    "batches": Coverage(
+        access=Reason("a key of the project with the scope for inference, by the request's own guard"),
+        foreign=test_batches.test_another_projects_is_answered_as_nothing_to_the_byte,
+        bound=Bound(kept_batches.MAX_OPEN, "batches of a project that have not ended"),
+        removal=Removal(batches._DROP_OLD),
+    ),
+    "batch_lines": Coverage(
+        access=INTERNAL,
+        foreign=INTERNAL,
+        bound=Bound(validator.MAX_LINES, "lines of a batch"),
+        removal=Removal(batch_work._DROP_LINES),
+    ),
     "request_contents": Coverage(
         access=Route(("projects", "requests", "content")),
         foreign=test_contents.test_another_projects_is_answered_as_nothing_to_the_byte,

@@ -69,7 +69,7 @@ OF_EXPERIMENTS = {
     "feedback_metrics",
 }
 OF_ROUTES = {"routes", "route_versions"}
-OF_FILES = {"files", "file_uploads", "file_parts"}
+OF_FILES = {"files", "file_uploads", "file_parts", "batches", "batch_lines"}
 LATER = OF_POOLS | OF_EXPERIMENTS | OF_ROUTES | OF_FILES | {"stored_responses", "conversations", "conversation_items"}
 """Tables that came with a later migration, empty after it."""
 
