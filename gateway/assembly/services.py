@@ -278,6 +278,7 @@ async def running_services(settings: Settings, *, model_dir: Path, dsn: str) -> 
             runner=Lines(pipeline, idempotency, chats),
             feed=Feed(pools),
             max_line_bytes=settings.max_body_bytes,
+            metrics=metrics.batches,
         )
         _run(stack, Dispatcher(tools, metering.meter.journal_id))
         yield Services(

@@ -12,7 +12,7 @@ of an API nor how a line is answered, which it asks a `LineRunner` for.
     validating -> in_progress -> finalizing -> completed | expired
     validating -> failed; validating, in_progress -> cancelling -> cancelled
 
-- One gateway works on a batch, which a lease of 12 s says; whoever takes it over gets the next fencing number, and
+- One gateway works on a batch, which a lease of 8 s says; whoever takes it over gets the next fencing number, and
   begins anew what was running. Every change locks the batch's row under that number.
 - Once. A line's request has the same id however often it is begun. Its result comes in one transaction with the
   counts of its batch, for the attempt that the line is at, and for no other. What earlier attempts used is the

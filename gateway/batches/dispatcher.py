@@ -151,6 +151,8 @@ class Dispatcher:
             )
             await db.fail_batch(conn, batch, errors.key_id, metadata.data, errors.data)
             await db.drop_lines(conn, batch)
+            await db.announce_end(conn, batch)
+        tools.metrics.ended("failed")
         return None
 
     async def _principal(self, batch: LeasedBatch) -> Principal | None:

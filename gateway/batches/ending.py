@@ -66,4 +66,6 @@ async def _end(tools: Tools, batch: LeasedBatch, ending: str, output: PartWriter
         has_output, has_errors = bool(output.num_bytes), bool(errors.num_bytes)
         await db.end_batch(conn, batch, ending, has_output=has_output, has_errors=has_errors)
         await db.drop_lines(conn, batch)
+        await db.announce_end(conn, batch)
+    tools.metrics.ended(ending)
     return True

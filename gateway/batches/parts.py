@@ -9,6 +9,7 @@ from gateway.batches.runner import LineRunner
 from gateway.db.pool import Database
 from gateway.files.content import FileContent
 from gateway.files.service import Files
+from gateway.observability.batch_metrics import BatchMetrics
 from gateway.support.cipher import Cipher
 
 
@@ -23,3 +24,4 @@ class Tools(msgspec.Struct, frozen=True, kw_only=True):
     runner: LineRunner
     feed: Feed
     max_line_bytes: int
+    metrics: BatchMetrics

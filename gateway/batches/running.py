@@ -175,6 +175,10 @@ class RunningLines:
                 raise Lost
             await db.store_results(conn, self._batch, results)
             await db.give_lines_back(conn, self._batch, given_back)
+        num_completed = sum(result.is_completed for result in results)
+        counts = (num_completed, len(results) - num_completed, sum(was_sent for _, _, was_sent in given_back))
+        for outcome, number in zip(("completed", "failed", "begun_again"), counts, strict=True):
+            self._tools.metrics.lines(outcome, number)
 
     async def _num_open(self) -> int:
         async with self._tools.database.acquire() as conn:

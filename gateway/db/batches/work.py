@@ -15,7 +15,7 @@ import msgspec
 if TYPE_CHECKING:
     from gateway.db.pool import Connection
 
-LEASE_SECONDS = 12
+LEASE_SECONDS = 8
 """Seconds after which a batch goes to another gateway, unless its own renews the lease."""
 
 
@@ -299,6 +299,22 @@ _END = """
 async def end_batch(conn: Connection, batch: LeasedBatch, status: str, *, has_output: bool, has_errors: bool) -> None:
     """End a locked batch, whose files the same transaction makes; lines that never ran count as failed."""
     await conn.execute(_END, batch.project_id, batch.id, status, has_output, has_errors)
+
+
+_ANNOUNCE = """
+    INSERT INTO webhook_deliveries (id, webhook_id, body)
+    SELECT 'msg_' || replace(gen_random_uuid()::text, '-', ''), w.id, json_build_object(
+        'type', 'batch.' || b.status,
+        'timestamp', to_char(clock_timestamp() AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"'),
+        'data', json_build_object('id', b.id, 'project_id', b.project_id))::text
+    FROM batches b JOIN projects p ON p.id = b.project_id JOIN webhooks w ON w.organization_id = p.organization_id
+    WHERE b.project_id = $1 AND b.id = $2
+"""
+
+
+async def announce_end(conn: Connection, batch: LeasedBatch) -> None:
+    """Have the organization's webhooks told how a batch ended, in the transaction that ends it."""
+    await conn.execute(_ANNOUNCE, batch.project_id, batch.id)
 
 
 _CANCEL_RESTORED = """

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 from typing import Any
 
 import httpx
@@ -11,7 +13,7 @@ import pytest
 from gateway.db.pool import Database
 from tests.gateway.batches.jobs import CHAT, Jobs, chat_line, file_of
 from tests.gateway.conftest import House
-from tests.gateway.limits.fleet import Key
+from tests.gateway.limits.fleet import Key, put_limit
 from tests.installation.waiting import until
 
 NEVER = "batch_aaaaaaaaaaaaaaaaaaaaaaaa"
@@ -265,3 +267,39 @@ async def test_a_deleted_input_file_is_read_to_the_end_and_unusable_keys_let_a_b
     assert ended.request_counts.completed == 5
     with pytest.raises(openai.NotFoundError):
         await jobs.api.files.content(batch.input_file_id)
+
+
+async def test_a_limit_of_the_day_lets_a_batch_rest_and_a_limit_of_the_minute_does_not_count_it(
+    jobs: Jobs, house: House, tables: Database, tenant: Key
+) -> None:
+    await put_limit(house.dsn, tenant.limit("requests", "minute", 1))
+    await put_limit(house.dsn, tenant.limit("concurrency", "none", 1))
+    ended = await jobs.run(file_of([chat_line(str(n)) for n in range(6)]))
+    assert (ended.status, ended.request_counts.completed) == ("completed", 6)
+    await put_limit(house.dsn, tenant.limit("requests", "day", 9))
+    batch = await jobs.create(file_of([chat_line(str(n)) for n in range(6)]))
+
+    async def rests() -> bool:
+        nonlocal batch
+        batch = await jobs.api.batches.retrieve(batch.id)
+        return batch.request_counts.completed >= 3
+
+    await until(rests, lambda: f"too little ran: {batch}", patience_s=20, pause_s=0.1)
+    await asyncio.sleep(1)  # whatever goes beyond would have come by then
+    cancelled = await jobs.ended(await jobs.api.batches.cancel(batch.id))
+    assert (cancelled.request_counts.completed, cancelled.request_counts.failed) == (3, 3)
+
+
+async def test_webhooks_are_told_how_batches_end(
+    jobs: Jobs, tables: Database, tenant: Key, operator: httpx.AsyncClient
+) -> None:
+    made = await operator.post("/webhooks", json={"url": "https://example.com/never"})
+    assert made.status_code == 200, made.text
+    ended = [await jobs.run(content) for content in (file_of([chat_line("a")]), b"{no")]
+    sql = "SELECT body FROM webhook_deliveries WHERE webhook_id = $1 ORDER BY id"
+    async with tables.acquire() as conn:
+        bodies = [json.loads(row["body"]) for row in await conn.fetch(sql, made.json()["id"])]
+    await operator.delete(f"/webhooks/{made.json()['id']}")
+    data = [{"id": batch.id, "project_id": tenant.project_id} for batch in ended]
+    found = {body["type"]: body["data"] for body in bodies}
+    assert found == {"batch.completed": data[0], "batch.failed": data[1]}

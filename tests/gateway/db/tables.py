@@ -326,7 +326,7 @@ TABLES: dict[str, Coverage] = {
     "webhook_deliveries": Coverage(
         access=INTERNAL,
         foreign=INTERNAL,
-        bound=Reason("one row per alert and webhook, both of which are bounded"),
+        bound=Reason("one row per webhook and alert or ended batch, all of which are bounded"),
         removal=Removal(webhooks._FORGET_DELIVERIES),
     ),
     # ledger
