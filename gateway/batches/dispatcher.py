@@ -11,13 +11,15 @@ from gateway.batches.ending import end_batch
 from gateway.batches.lines import LineReader
 from gateway.batches.parts import Tools
 from gateway.batches.running import Lost, Rest, RunningLines
-from gateway.batches.service import place_of
+from gateway.batches.service import BatchError, place_of
 from gateway.batches.validation import check_file
 from gateway.db.batches import work as db
 from gateway.db.batches.work import LeasedBatch
+from gateway.db.limits.limits import exceeded_enqueued
 from gateway.db.organization.keys import find_usable_key_by_id
 from gateway.db.pool import FAILURES
 from gateway.domain.errors import GatewayError
+from gateway.domain.limits.limit import Limit
 from gateway.domain.tenancy.principal import Principal
 from gateway.support.cipher import Sealed
 from gateway.support.worker import forever
@@ -141,14 +143,16 @@ class Dispatcher:
         async with tools.database.transaction() as conn:
             if await db.lock_batch(conn, batch) != "validating":
                 return None
-            if not verdict.errors:
+            faults = verdict.errors
+            if not faults:
                 await db.begin_batch(conn, batch, verdict.num_lines)
-                return 0.0
+                over = await exceeded_enqueued(conn, batch.project_id)
+                if over is None:
+                    return 0.0
+                faults = [_too_many(*over)]
             place = place_of(batch.project_id, batch.id, "metadata")
             metadata = tools.cipher.seal(tools.cipher.open(Sealed(*await db.metadata_of(conn, batch)), place), place)
-            errors = tools.cipher.seal(
-                msgspec.json.encode(verdict.errors), place_of(batch.project_id, batch.id, "errors")
-            )
+            errors = tools.cipher.seal(msgspec.json.encode(faults), place_of(batch.project_id, batch.id, "errors"))
             await db.fail_batch(conn, batch, errors.key_id, metadata.data, errors.data)
             await db.drop_lines(conn, batch)
             await db.announce_end(conn, batch)
@@ -162,3 +166,14 @@ class Dispatcher:
         if key is None or key.suspended or "inference" not in key.scopes:
             return None
         return msgspec.structs.replace(principal_of(key), is_batch=True)
+
+
+def _too_many(limit: Limit, num_tokens: int) -> BatchError:
+    """Return why a batch fails that a limit of enqueued tokens leaves no room for."""
+    whose = "Your organization" if limit.project_id is None else "This project"
+    which = "" if limit.model is None else f" for the model '{limit.model}'"
+    return BatchError(
+        "token_limit_exceeded",
+        f"{whose} may have {limit.max} tokens of batches enqueued{which}, and would have {num_tokens} with this batch. "
+        "Begin it again when others have run.",
+    )

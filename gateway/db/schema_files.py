@@ -38,6 +38,7 @@ FUNCTIONS = (
     "limits",
     "billing",
     "ledger",
+    "batches",
     "traffic",
     "experiments",
     "routing",

@@ -156,7 +156,8 @@ _BEGIN = """
     UPDATE batches SET status = 'in_progress', in_progress_at = now(), num_total = $3 WHERE project_id = $1 AND id = $2
 """
 _FAIL = """
-    UPDATE batches SET status = 'failed', ended_at = now(), content_key = $3, sealed_metadata = $4, sealed_errors = $5
+    UPDATE batches SET status = 'failed', ended_at = now(), in_progress_at = NULL, num_total = 0,
+                       content_key = $3, sealed_metadata = $4, sealed_errors = $5
     WHERE project_id = $1 AND id = $2
 """
 

@@ -303,3 +303,33 @@ async def test_webhooks_are_told_how_batches_end(
     data = [{"id": batch.id, "project_id": tenant.project_id} for batch in ended]
     found = {body["type"]: body["data"] for body in bodies}
     assert found == {"batch.completed": data[0], "batch.failed": data[1]}
+
+
+async def test_no_more_tokens_are_enqueued_than_a_limit_allows(
+    jobs: Jobs, house: House, tables: Database, tenant: Key, operator: httpx.AsyncClient
+) -> None:
+    """Of batches that begin at once only so many pass that their lines fit; what has run makes room again."""
+    content = file_of([chat_line(str(n), max_tokens=300, ignore_eos=True) for n in range(20)])
+    most = 2 * len(content)
+    limits = f"/projects/{tenant.project_id}/limits"
+    wanted = {"unit": "enqueued_batch_tokens", "window": "none", "max": most, "model": "tiny"}
+    made = (await operator.post(limits, json=wanted)).json()
+    assert (await operator.post(limits, json=wanted | {"api_key_id": tenant.id})).status_code == 400
+    batches = [await jobs.create(content) for _ in range(4)]
+
+    async def are_checked() -> bool:
+        nonlocal batches
+        batches = [await jobs.api.batches.retrieve(batch.id) for batch in batches]
+        return all(batch.status != "validating" for batch in batches)
+
+    await until(are_checked, "the files were not checked", pause_s=0.05)
+    assert sorted(batch.status for batch in batches) == ["failed", "failed", "in_progress", "in_progress"]
+    failed = [batch for batch in batches if batch.status == "failed"]
+    assert {batch.errors.data[0].code for batch in failed} == {"token_limit_exceeded"}
+    (shown,) = (await operator.get(limits)).json()["data"]
+    assert 0 < shown["used"] <= most and shown["id"] == made["id"]
+    for batch in batches:
+        if batch.status == "in_progress":
+            await jobs.api.batches.cancel(batch.id)
+            await jobs.ended(batch)
+    assert (await jobs.ended(await jobs.create(file_of([chat_line("a")])))).status == "completed"
