@@ -12,7 +12,7 @@ from gateway.batches.lines import LineReader
 from gateway.batches.parts import Tools
 from gateway.batches.running import Lost, Rest, RunningLines
 from gateway.batches.service import BatchError, place_of
-from gateway.batches.validation import check_file
+from gateway.batches.validation import Verdict, check_file
 from gateway.db.batches import work as db
 from gateway.db.batches.work import LeasedBatch
 from gateway.db.limits.limits import exceeded_enqueued
@@ -33,6 +33,11 @@ MAX_BATCHES = 16
 
 AGAIN_S = 10.0
 """Seconds after which a batch is tried again that cannot go on now."""
+
+
+TOO_LATE = Verdict(
+    0, [BatchError("batch_expired", "The file could not be checked before the completion window expired.")]
+)
 
 
 class Dispatcher:
@@ -135,9 +140,11 @@ class Dispatcher:
     async def _validate(self, batch: LeasedBatch, num_bytes: int) -> float | None:
         tools = self._tools
         pieces = tools.files.read(batch.project_id, batch.input_file_id)
-        verdict = await check_file(
-            tools.database, batch, pieces, num_bytes=num_bytes, max_line_bytes=tools.max_line_bytes
-        )
+        verdict: Verdict | None = TOO_LATE
+        if batch.left_seconds > 0:
+            verdict = await check_file(
+                tools.database, batch, pieces, num_bytes=num_bytes, max_line_bytes=tools.max_line_bytes
+            )
         if verdict is None:
             return None
         async with tools.database.transaction() as conn:

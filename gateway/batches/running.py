@@ -135,7 +135,6 @@ class RunningLines:
                 if isinstance(error, Overloaded):
                     self._rest = Rest(error.retry_after_s or 1.0)
                 self._given_back.append((line.number, line.attempt, True))
-                self._is_exhausted = False
                 return
             reply = LineReply(status=error.status, body=msgspec.json.encode(body_of(error)))
         except Exception:
@@ -175,6 +174,8 @@ class RunningLines:
                 raise Lost
             await db.store_results(conn, self._batch, results)
             await db.give_lines_back(conn, self._batch, given_back)
+        if given_back:
+            self._is_exhausted = False
         num_completed = sum(result.is_completed for result in results)
         counts = (num_completed, len(results) - num_completed, sum(was_sent for _, _, was_sent in given_back))
         for outcome, number in zip(("completed", "failed", "begun_again"), counts, strict=True):

@@ -26,6 +26,8 @@ MARKS = (
     "from peft",
     "responses.stream",
     "conversations.create",
+    "notes.txt",
+    "batches.create",
 )
 """Words that only one program has each, and that its test finds it by."""
 
@@ -85,6 +87,18 @@ def test_responses_go_on_in_a_conversation(installation: Installation, folder: P
     finally:
         assert installation.cli("tenant", "modify", "acme", "--store-days", "0").returncode == 0
     assert answers.startswith("Arr") and len(answers.splitlines()) > 1
+
+
+def test_a_file_is_stored_and_read(installation: Installation, folder: Path) -> None:
+    assert run(installation, folder, program("notes.txt")) == "The capital of France is Paris.\n"
+
+
+def test_lines_are_labelled_with_two_adapters_in_a_batch(installation: Installation, folder: Path) -> None:
+    """Six lines will do."""
+    text = program("batches.create")
+    assert "range(1000)" in text
+    shown = run(installation, folder, text.replace("range(1000)", "range(6)")).splitlines()
+    assert shown[0] == "completed 6 of 6" and len(shown) >= 4
 
 
 def test_an_answer_is_held_to_a_schema(installation: Installation, folder: Path) -> None:
