@@ -18,7 +18,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .PHONY: serve test check bench bench-gateway bench-balance bench-votes bench-adapters bench-kernels bench-cpu-kernels bench-gpu long-kernels long-numerics long-scheduler \
 	long-grammar long-schemathesis long-tenancy long-limits long-conservation long-pools long-foreign long-adapter-kills long-usage long-exports long-hostile long-idempotency \
-	long-malformed long-signatures long-tools long-experiments long-responses long-background \
+	long-malformed long-signatures long-tools long-experiments long-batches long-responses long-background \
 	long-streams bench-streams conformance screenshots lock audit sbom install clean
 
 # DEMO=two serves a second, small base model with random weights beside the demo's.
@@ -137,6 +137,11 @@ long-foreign: $(VENV)/.installed-dev $(DEMO_MODEL)
 long-experiments: $(VENV)/.installed-dev
 	$(BIN)/pytest --full -s tests/gateway/domain/experiments tests/gateway/experiments tests/gateway/evaluation/test_kills.py \
 	    tests/e2e/test_experiment_arms.py tests/faults/test_experiment_kills.py
+
+# 100 rounds of two batches of 400 lines under ten kills of gateways and the engine. FIRST_SEED goes on from a round, and
+# NUM_ROUNDS runs fewer.
+long-batches: $(VENV)/.installed-dev
+	$(BIN)/pytest --full -s tests/faults/test_batch_kills.py
 
 # Votes that one gateway keeps in a second, in batches of 1,000: half a minute.
 #     make bench-votes ARGS="--batch 100 --senders 8"

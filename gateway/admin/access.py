@@ -22,6 +22,7 @@ from gateway.domain.tenancy.permissions import authorize, of_project_role, of_ro
 from gateway.domain.tenancy.principal import Permission
 from gateway.http.envelope import Call, call_of
 from gateway.http.fields import decode
+from gateway.http.shape import Form
 from gateway.tenancy.authenticate import Authenticator
 from gateway.tenancy.logins import Logins, csrf_matches
 
@@ -44,17 +45,6 @@ LIST_QUERY = ("after", "limit")
 
 class Nothing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The body of a request that has nothing to say."""
-
-
-class Form(msgspec.Struct, frozen=True):
-    """The parts of a multipart body."""
-
-    required: tuple[str, ...]
-    optional: tuple[str, ...]
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        return (*self.required, *self.optional)
 
 
 class Access(msgspec.Struct, frozen=True, kw_only=True):

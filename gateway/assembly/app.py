@@ -43,10 +43,13 @@ from gateway.messages.errors import dialect_of
 from gateway.messages.handler import messages
 from gateway.messages.models import anthropic_model, anthropic_models
 from gateway.observability.metrics import configure_logging
+from gateway.openai.batches.handler import batches
 from gateway.openai.chat.handler import chat_completions
 from gateway.openai.completions.handler import completions
 from gateway.openai.conversations.handler import conversations
 from gateway.openai.embeddings.handler import embeddings
+from gateway.openai.files.handler import files
+from gateway.openai.files.uploads import uploads
 from gateway.openai.health import health
 from gateway.openai.models import models
 from gateway.openai.responses.background.follow import Followers
@@ -96,6 +99,9 @@ def build_app(services: Services) -> Application:
             input_tokens(services.pipeline, bodies, pace, earlier),
             *stored_responses(services.responses, services.background, followers),
             *conversations(services.conversations, earlier, bodies),
+            *batches(services.batches, bodies),
+            *files(services.files, max_bytes=settings.max_file_bytes),
+            *uploads(services.uploads, services.files.content, bodies),
             embeddings(services.pipeline, bodies, services.idempotency),
             *stored_chats(services.chats),
             messages(services.pipeline, bodies, services.idempotency, services.signatures),

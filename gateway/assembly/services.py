@@ -30,6 +30,10 @@ from gateway.admin.services import AdminServices
 from gateway.backends.base import Health
 from gateway.backends.engine.client import EngineBackend
 from gateway.backends.engine.link import engine_context
+from gateway.batches.dispatcher import Dispatcher
+from gateway.batches.feed import Feed
+from gateway.batches.parts import Tools
+from gateway.batches.service import Batches
 from gateway.billing.bookkeeper import Bookkeeper
 from gateway.billing.price_cache import PriceCache
 from gateway.content.backend_keys import BackendKeys
@@ -61,6 +65,11 @@ from gateway.experiments.keys import ProjectKeys
 from gateway.experiments.notes import Notes
 from gateway.experiments.turns import StandIn
 from gateway.exports.deliverer import Deliverer, places_below
+from gateway.files.content import FileContent
+from gateway.files.service import Files
+from gateway.files.stores import open_pieces
+from gateway.files.sweeper import Sweeper
+from gateway.files.uploads import Uploads
 from gateway.http.bodies import Bodies
 from gateway.limits.limiter import Limiter
 from gateway.limits.rules import Rules
@@ -69,6 +78,7 @@ from gateway.metering.reconcile import Reconciler
 from gateway.metering.service import Metering
 from gateway.observability.metrics import SHARED_METRICS_DIR, Metrics
 from gateway.observability.refusals import Refusals
+from gateway.openai.batches.lines import Lines
 from gateway.openai.responses.background.runner import BackgroundRunner
 from gateway.openai.responses.background.running import RunTools
 from gateway.openai.responses.sealed_items import SealedItems
@@ -120,6 +130,9 @@ class Services(msgspec.Struct, frozen=True, kw_only=True):
     background: BackgroundResponses
     runner: BackgroundRunner
     conversations: Conversations
+    files: Files
+    uploads: Uploads
+    batches: Batches
     contents: RequestContents
     refusals: Refusals
     votes: Votes
@@ -208,6 +221,8 @@ async def running_services(
         writes = Writes(metrics.content_lost)
         responses = StoredResponses(database, cipher, writes, room)
         conversations = Conversations(database, cipher, writes, room)
+        pieces = open_pieces(settings.file_store)
+        files = Files(database, FileContent(database, pieces, cipher, room), cipher)
         residency = Residency(database, lambda: pools.by_base)
         authenticator.changes.subscribe(residency.changed)
         admin = _admin_services(
@@ -244,6 +259,7 @@ async def running_services(
             content_writes,
             idempotency,
             Keeper(database, cipher),
+            Sweeper(database, pieces),
             lifecycle,
             *_ways_in(settings, database, lifecycle),
             residency,
@@ -280,7 +296,18 @@ async def running_services(
             drain_s=settings.drain_seconds,
         )
         authenticator.changes.subscribe(runner.changed)
-        _run(stack, pipeline.shadows, runner)
+        chats = StoredChats(database, cipher, writes, room)
+        tools = Tools(
+            database=database,
+            files=files,
+            output=FileContent(database, pieces, cipher),
+            cipher=cipher,
+            runner=Lines(pipeline, idempotency, chats),
+            feed=Feed(pools),
+            max_line_bytes=settings.max_body_bytes,
+            metrics=metrics.batches,
+        )
+        _run(stack, pipeline.shadows, runner, Dispatcher(tools, metering.meter.journal_id))
         yield Services(
             settings=settings,
             database=database,
@@ -291,11 +318,14 @@ async def running_services(
             metrics=metrics,
             admin=admin,
             idempotency=idempotency,
-            chats=StoredChats(database, cipher, writes, room),
+            chats=chats,
             responses=responses,
             background=background,
             runner=runner,
             conversations=conversations,
+            files=files,
+            uploads=Uploads(database, files, cipher),
+            batches=Batches(database, cipher),
             contents=contents,
             refusals=refusals,
             votes=Votes(database, project_keys, cipher),

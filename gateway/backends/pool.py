@@ -10,7 +10,7 @@ import secrets
 import time
 from collections.abc import Callable, Iterator, Sequence, Set
 from functools import partial
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import msgspec
 
@@ -71,6 +71,14 @@ class ManagedBackend(Backend, Protocol):
 
     def snapshot(self, model: str) -> EngineSnapshot:
         """Return what an operator sees of the backend now; `model` is the name of its pool."""
+
+
+@runtime_checkable
+class GivesBatchCredit(Protocol):
+    """A backend that says how many lines of batches it wants."""
+
+    def take_batch_credit(self) -> bool:
+        """Take credit for one line; False where there is none now."""
 
 
 class Replica(msgspec.Struct, eq=False):
@@ -347,6 +355,17 @@ class Pool:
         current.succeeded_by(None)
         if self._former is not None and self._former not in self.others:
             self._former = None  # its replicas are gone
+
+    def take_batch_credit(self) -> bool | None:
+        """Take credit for one line of a batch; False where no engine gives any now, None where the pool's servers are
+        of another maker, and know no credit."""
+        knows_credit = False
+        for replica in self.serving:
+            if isinstance(replica.backend, GivesBatchCredit):
+                knows_credit = True
+                if not replica.is_draining and replica.backend.take_batch_credit():
+                    return True
+        return False if knows_credit or not any(True for _ in self.serving) else None
 
     @property
     def serving(self) -> PoolRevision:

@@ -7,10 +7,12 @@ Taken while everything runs, in this order:
     whatever was journaled by then is in the copy, or in the database already. The other way round, a final could go
     over in between and be in neither. All of them as of one moment, since a gateway takes over what another left.
  2. The adapter store, as far as it is there. Content never changes under its digest.
- 3. The database, in one snapshot.
- 4. The adapters that the snapshot names and that were not there before.
- 5. The keys: the operator's, the demo's, the first login, and the content key of the data folder.
- 6. The manifest with the digest of every file. It makes the backup whole.
+ 3. The pieces of tenants' files, encrypted as they are.
+ 4. The database, in one snapshot.
+ 5. The adapters that the snapshot names and that were not there before, and pieces that came meanwhile. Of these a
+    restore puts back what the database names.
+ 6. The keys: the operator's, the demo's, the first login, and the content key of the data folder.
+ 7. The manifest with the digest of every file. It makes the backup whole.
 
 Journals are copied as of the moment at which every listed file is open, since usage also moves between journals. A
 restore owns the locks of all journals while it works and only adds to them; until the database is back, a marker keeps

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import shutil
 from collections.abc import Iterable, Iterator
@@ -11,7 +12,8 @@ from typing import IO
 
 from adapters.errors import AdapterMissing
 from adapters.store import FILE_NAMES, AdapterStore
-from gateway.backup.manifest import ADAPTERS, COPY_BYTES
+from gateway.backup.manifest import ADAPTERS, COPY_BYTES, TENANTS_FILES
+from gateway.files.pieces import Pieces
 from gateway.support.process import naming
 
 
@@ -35,6 +37,26 @@ def _copy_adapter(source: Path, target: Path) -> None:
     for name in FILE_NAMES:
         with (source / name).open("rb") as file:
             write_durably(file, target / name)
+
+
+def copy_pieces(pieces: Pieces, backup: Path) -> None:
+    """Copy the pieces of tenants' files that are not in the backup yet, encrypted as they are."""
+    for project_id, part_id in pieces.parts():
+        folder = make_folder(backup / TENANTS_FILES / project_id / part_id)
+        for number in pieces.numbers(project_id, part_id):
+            if (folder / str(number)).exists():
+                continue
+            data = pieces.read(project_id, part_id, number)
+            if data is not None:  # else deleted just now
+                write_durably(io.BytesIO(data), folder / str(number))
+
+
+def restore_pieces(backup: Path, pieces: Pieces, parts: Iterable[tuple[str, str]]) -> None:
+    """Put back the pieces of the parts that the restored database names."""
+    for project_id, part_id in parts:
+        folder = backup / TENANTS_FILES / project_id / part_id
+        for path in sorted(folder.iterdir()) if folder.is_dir() else ():
+            pieces.write(project_id, part_id, int(path.name), path.read_bytes())
 
 
 def write_durably(source: IO[bytes], target: Path) -> None:

@@ -14,6 +14,7 @@ FORMAT_VERSION = 1
 MANIFEST = "manifest.json"
 DATABASE = "database.dump"
 ADAPTERS = "adapters"
+TENANTS_FILES = "files"
 JOURNAL = "journal"
 KEYS = "keys"
 COPY_BYTES = 1 << 20

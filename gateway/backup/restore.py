@@ -16,6 +16,7 @@ from pathlib import Path
 import msgspec
 
 from adapters.errors import AdapterRejected
+from gateway.backup.files import restore_pieces
 from gateway.backup.journals import add_journals, journals_owned
 from gateway.backup.manifest import ADAPTERS, DATABASE, KEYS, BackupError, BackupManifest, verify
 from gateway.backup.take import Installation
@@ -26,9 +27,11 @@ from gateway.db.schema_files import schema_names
 from gateway.postgres.dump import (
     Contents,
     DumpFailed,
+    cancel_batches,
     contents,
     drop_everything,
     is_empty,
+    named_parts,
     num_sessions,
     restore,
 )
@@ -156,6 +159,9 @@ async def _restore(
     _compare(manifest.contents, await contents(dsns.owner))
     if dsns.runtime != dsns.owner or is_convertible(manifest.contents.migrations):
         await _migrate(dsns)
+    await cancel_batches(dsns.owner)
+    say("files")
+    restore_pieces(folder, installation.pieces, await named_parts(dsns.owner))
 
 
 async def _migrate(dsns: Dsns) -> None:

@@ -9,7 +9,14 @@ from pathlib import Path
 import msgspec
 
 from adapters.store import AdapterStore
-from gateway.backup.files import copy_adapters, make_folder, removed_on_failure, sync_folders, write_durably
+from gateway.backup.files import (
+    copy_adapters,
+    copy_pieces,
+    make_folder,
+    removed_on_failure,
+    sync_folders,
+    write_durably,
+)
 from gateway.backup.journals import copy_journals
 from gateway.backup.manifest import (
     DATABASE,
@@ -21,6 +28,7 @@ from gateway.backup.manifest import (
     hash_file,
 )
 from gateway.db.schema_files import schema_names
+from gateway.files.pieces import Pieces
 from gateway.postgres.dump import DumpFailed, Snapshot, dump, snapshot
 from gateway.support.process import write_private
 
@@ -30,6 +38,7 @@ class Installation(msgspec.Struct, frozen=True, kw_only=True):
 
     data_dir: Path
     store: AdapterStore
+    pieces: Pieces
     journal_dir: Path
     key_files: tuple[Path, ...]
 
@@ -55,10 +64,13 @@ async def _take(
     copy_journals(installation.journal_dir, folder)
     say("adapters")
     copy_adapters(store, store.digests(), folder)
+    say("files")
+    copy_pieces(installation.pieces, folder)
     say("database")
     async with snapshot(dsn) as moment:
         _dump(moment, dsn, folder)
     missing = copy_adapters(store, moment.contents.digests, folder)
+    copy_pieces(installation.pieces, folder)
     _copy_keys(installation, folder)
     say("digests")
     manifest = BackupManifest(

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Mapping, Sequence
 
 from gateway.cli.adapters import adapters, aliases
+from gateway.cli.batches import batches, files
 from gateway.cli.billing import (
     credits,
     deliveries,
@@ -81,6 +82,8 @@ def build_parser() -> argparse.ArgumentParser:
         processes,
         doctor,
         chat,
+        batches,
+        files,
         pools,
         replicas,
         provider_keys,

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from gateway.content.resealing import reseal
+from gateway.db.batches import batches
 from gateway.db.content import (
     background_responses,
     conversations,
@@ -22,6 +23,7 @@ from gateway.db.content import (
 from gateway.db.content.content_keys import UnreadableRow, note_content_keys, unreadable_content
 from gateway.db.experiments import exposures
 from gateway.db.experiments.feedback import votes
+from gateway.db.files import files, uploads
 from gateway.db.pool import Database
 from gateway.support.cipher import Cipher
 from gateway.support.secrets import Secrets
@@ -47,6 +49,9 @@ DROPS = (
     conversations.drop_old_conversations,
     request_contents.drop_expired_contents,
     request_contents.drop_forbidden_contents,
+    batches.drop_old_batches,
+    uploads.drop_old_uploads,
+    files.drop_old_files,
     votes.drop_withdrawn_votes,
     votes.drop_old_votes,
     votes.drop_old_ids,
@@ -107,6 +112,8 @@ async def drop_content(database: Database, project_id: str) -> None:
     await _drop_all(database, lambda conn: stored_responses.drop_responses_of(conn, project_id))
     await _drop_all(database, lambda conn: background_responses.drop_responses_of(conn, project_id))
     await _drop_all(database, lambda conn: conversations.drop_conversations_of(conn, project_id))
+    await _drop_all(database, lambda conn: batches.drop_batches_of(conn, project_id))
+    await _drop_all(database, lambda conn: files.drop_files_of(conn, project_id))
     await _drop_all(database, lambda conn: request_contents.drop_contents_of(conn, project_id))
     await _drop_all(database, lambda conn: votes.drop_votes_of(conn, project_id))
     await _drop_all(database, lambda conn: exposures.drop_units_of(conn, project_id))
@@ -128,6 +135,7 @@ def _tell_unreadable(row: UnreadableRow) -> None:
         num_chats=row.num_chats,
         num_responses=row.num_responses,
         num_items=row.num_items,
+        num_files=row.num_files,
         num_contents=row.num_contents,
         num_unit_keys=row.num_unit_keys,
         num_comments=row.num_comments,

@@ -252,3 +252,14 @@ class DeadlinePassed(GatewayError):
 
     status = 504
     code = "deadline_exceeded"
+
+
+class FileUnavailable(GatewayError):
+    """The content of a file is not where it should be, or its store does not answer."""
+
+    status = 503
+    type = "server_error"
+    code = "file_unavailable"
+
+    def __init__(self) -> None:
+        super().__init__("The content of the file cannot be read at the moment; the operator's log says why.")

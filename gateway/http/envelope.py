@@ -26,6 +26,7 @@ from litestar.types import (
 )
 
 from gateway.db.ids import new_id
+from gateway.domain.batches.line import BatchLine
 from gateway.domain.errors import GatewayError, ShuttingDown
 from gateway.domain.tenancy.addresses import Network, client_address, contains
 from gateway.domain.tenancy.keys import parse_key
@@ -81,6 +82,8 @@ class Call(msgspec.Struct):
     """The client's traceparent (W3C Trace Context), where the header is well-formed."""
     outlives_client: bool = False
     """True where the work goes on after the client has left."""
+    batch: BatchLine | None = None
+    """The line of a batch that is answered as if it were a request; None for a request over HTTP."""
     on_end: Callable[[], None] | None = None
     dialect: Dialect = OPENAI
     """The API whose replies the client expects."""

@@ -19,14 +19,27 @@ class Example(msgspec.Struct, frozen=True):
     client_method: str = ""
 
 
+class Form(msgspec.Struct, frozen=True):
+    """The parts of a multipart body."""
+
+    required: tuple[str, ...]
+    optional: tuple[str, ...]
+    texts: tuple[str, ...] = ()
+    """The parts that are plain text; any other is a file, or text as well."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return (*self.required, *self.optional)
+
+
 class Shape(msgspec.Struct, frozen=True, kw_only=True):
     """body: JSON that it takes. reply: JSON that it answers with; for a route that can stream, the whole answer, and
     event what each event of a stream holds.
 
     accepted: JSON that it answers with, as status 202, where the work goes on. statuses: JSON of failures that have a
     body of their own. media: types of what it answers with that is no JSON. query: schemas of query parameters that are
-    no plain text; needed: those that must be there. is_billed: it computes, within limits, and may be asked for with an
-    Idempotency-Key.
+    no plain text; needed: those that must be there. form: a multipart body instead of JSON. is_billed: it computes,
+    within limits, and may be asked for with an Idempotency-Key.
     """
 
     body: type[msgspec.Struct] | None = None
@@ -37,6 +50,7 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True):
     media: tuple[str, ...] = ()
     query: Mapping[str, Schema] = {}
     needed: tuple[str, ...] = ()
+    form: Form | None = None
     is_billed: bool = False
     example: Example = Example()
 

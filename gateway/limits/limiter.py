@@ -88,22 +88,29 @@ class Limiter:
         min_tokens: int,
         capacity: int,
         is_free: bool = False,
+        is_batch: bool = False,
     ) -> Admission:
         """Reserve for all parts of a request. capacity: completions that the engine takes at once. is_free: whether
-        nobody is charged for the request's tokens, which count for all limits but those of cost.
+        nobody is charged for the request's tokens, which count for all limits but those of cost. is_batch: whether it
+        is a line of a batch, whose number is bounded elsewhere; limits of minutes and of concurrency do not count it.
 
         Raises LimitReached, with the limit and its standing, and Overloaded.
         """
         tenant, num_completions = principal.project_id, sum(part.num_choices for part in parts[:MAX_PROMPTS_AT_ONCE])
-        if not self._crowd.enter(tenant, num_completions, capacity):
+        if is_batch:
+            num_completions = 0
+        elif not self._crowd.enter(tenant, num_completions, capacity):
             raise LimitReached(
                 "This project has too many requests running and waiting at once. Send fewer at a time.",
                 retry_after_s=RETRY_AFTER_S,
             )
         try:
-            reservation = await self._reserve(principal, model, parts, service_tier, min_tokens, is_free=is_free)
+            reservation = await self._reserve(
+                principal, model, parts, service_tier, min_tokens, is_free=is_free, is_batch=is_batch
+            )
         except BaseException:
-            self._crowd.leave(tenant, num_completions)
+            if num_completions:
+                self._crowd.leave(tenant, num_completions)
             raise
 
         def close() -> None:
@@ -152,8 +159,10 @@ class Limiter:
         *,
         is_shadow: bool = False,
         is_free: bool = False,
+        is_batch: bool = False,
     ) -> Reservation | None:
         """Reserve for a request; return None where nothing is limited. is_shadow: only limits of cost count it.
+        is_batch: as of `admit`.
 
         Raises LimitReached and Overloaded.
         """
@@ -163,6 +172,8 @@ class Limiter:
             limits = (await self.rules(principal, model)).reserving
             if is_shadow:
                 limits = tuple(limit for limit in limits if limit.unit == "cost_nanos")
+            if is_batch:
+                limits = tuple(limit for limit in limits if limit.unit != "concurrency" and limit.window != "minute")
             if not limits:
                 return None
             if work is None:

@@ -21,6 +21,7 @@ from prometheus_client.multiprocess import MultiProcessCollector
 
 from engine.protocol import Usage
 from gateway.db.ledger.usage import UsageEvent
+from gateway.observability.batch_metrics import BatchMetrics
 from gateway.observability.engine_metrics import EngineCollector
 from gateway.observability.experiment_metrics import ExperimentMetrics
 from gateway.observability.journal_metrics import JournalMetrics
@@ -58,6 +59,7 @@ class Metrics:
         self.journal = JournalMetrics(registry, rendered)
         self.experiments = ExperimentMetrics(registry)
         self.routes = RouteMetrics(registry)
+        self.batches = BatchMetrics(registry)
         self._http_requests = Counter(
             "lorikeet_http_requests",
             "HTTP requests answered, by method, route and status.",

@@ -75,6 +75,7 @@ class Admitting:
             min_tokens=first.generation.request.sampling.min_tokens,
             capacity=pool.max_in_flight,
             is_free=bool(first.generation.key_owner),
+            is_batch=context.batch is not None,
         )
         instant_ns = admission.instant_ns if instant_ns is None else instant_ns
         admitted = [_within(each, admission.cap, instant_ns) for each in prepared]

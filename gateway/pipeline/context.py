@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 import msgspec
 
 from gateway.content.transcript import LoggedMessage
+from gateway.domain.batches.line import BatchLine
 from gateway.domain.errors import ClientGone, DeadlinePassed
 from gateway.domain.experiments.exposure import Exposure
 from gateway.domain.tenancy.principal import Principal
@@ -56,6 +57,9 @@ class RequestContext(msgspec.Struct, frozen=True, kw_only=True):
     """True where the caller asks for no part in an experiment."""
     exposed: Callable[[Exposure], None] = _told_nobody
     """Called with the arm of an experiment that the request gets, before anything can refuse the request."""
+
+    batch: BatchLine | None = None
+    """The line of a batch that the request is; None for a request of its own."""
 
     @property
     def fair_account(self) -> str:

@@ -6,13 +6,13 @@ Knows neither HTTP nor the names of an API's fields, nor which kind of backend a
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
 
 import msgspec
 from prometheus_client import Counter
 
-from engine.protocol import SamplingParams
+from engine.protocol import SamplingParams, Usage, UsageRecord
 from gateway.backends.pool import Pool, PoolRevision
 from gateway.content.request_log import RequestContents
 from gateway.domain.billing.book import SHADOW_TIER
@@ -71,6 +71,7 @@ class Pipeline:
         requests to a pool are sent with. max_shadows: the most copies that run at once.
         rates_of: as of `Admitting`."""
         self._key_use = key_use
+        self._meter = meter
         self._placing = Placing(resolver, pools, notes, journal_id=meter.journal_id)
         self._routed = RoutedRequests(planner, meter, route_metrics, self._copy)
         self._admitting = Admitting(limiter, contents, self._placing.refused, rates_of)
@@ -166,12 +167,31 @@ class Pipeline:
             )
             num_values += num_logprob_values(good.generation.request)
             check_logprobs(num_values, each.names.logprobs)
-            prepared.append(_numbered(good, trial.first_attempt) if trial.first_attempt else good)
+            first_attempt = trial.first_attempt + (context.batch.first_attempt if context.batch is not None else 0)
+            prepared.append(_numbered(good, first_attempt) if first_attempt else good)
             if len(asked) > 1:
                 await asyncio.sleep(0)  # the streams of others go on while many prompts are tokenized
             context.check()
         prompts = [each.prompt for each in asked]
-        return await self._admitting.admit(context, placed, prepared, prompts, instant_ns=trial.instant_ns)
+        instant_ns = trial.instant_ns
+        if context.batch is not None:
+            instant_ns = context.batch.instant_ns
+        run = await self._admitting.admit(context, placed, prepared, prompts, instant_ns=instant_ns)
+        self._supersede_earlier(context, run)
+        return run
+
+    def disown(self, request_id: str, attempts: Iterable[int]) -> None:
+        """Have nobody billed for attempts at a request that are about to be aborted."""
+        self._meter.supersede(request_id, attempts)
+
+    def _supersede_earlier(self, context: RequestContext, run: Run) -> None:
+        """Have nobody billed for what came of a line of a batch when it was begun before."""
+        if context.batch is not None:
+            for generation in run.generations:
+                for attempt in range(context.batch.first_attempt):
+                    request = generation.request
+                    nothing = UsageRecord(request.request_id, attempt, "error", Usage(0, 0), request.meter)
+                    self._meter.superseded(nothing, engine_id="", source=None)
 
     async def admit_shadow(self, shadow: Shadow) -> Run:
         """Admit the copy of a request. Of the payer's limits those of cost alone count it. Raises as `complete`."""
@@ -226,12 +246,18 @@ class Pipeline:
         prepared, num_tokens = [], 0
         for index, each in enumerate(asked):
             own_id = row_id(context.request_id, index)
-            prepared.append(await self._preparation.embedding(context, route, pool, each, own_id, placed.exposure))
+            good = await self._preparation.embedding(context, route, pool, each, own_id, placed.exposure)
+            first_attempt = context.batch.first_attempt if context.batch is not None else 0
+            prepared.append(_numbered(good, first_attempt) if first_attempt else good)
             num_tokens += prepared[-1].generation.prompt_tokens
             check_total(num_tokens, bounds, each.names.prompt)
             await asyncio.sleep(0)  # the streams of others go on while thousands of texts are tokenized
             context.check()
-        return await self._admitting.admit(context, placed, prepared, [each.prompt for each in asked])
+        instant_ns = context.batch.instant_ns if context.batch is not None else None
+        prompts = [each.prompt for each in asked]
+        run = await self._admitting.admit(context, placed, prepared, prompts, instant_ns=instant_ns)
+        self._supersede_earlier(context, run)
+        return run
 
 
 def _numbered(prepared: Prepared, attempt: int) -> Prepared:

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import msgspec
 
-from engine.protocol import GenerateRequest, SamplingParams
+from engine.protocol import BatchTerms, GenerateRequest, SamplingParams
 from gateway.backends.base import Model
 from gateway.backends.generation import Generation
-from gateway.domain.billing.book import SHADOW_TIER
+from gateway.domain.billing.book import BATCH_TIER, SHADOW_TIER
 from gateway.domain.errors import InvalidRequest, Overloaded
 from gateway.domain.experiments.exposure import Exposure
 from gateway.limits.limiter import Limiter
@@ -36,6 +36,11 @@ from gateway.text.tools.grammar import call_grammar
 
 TIER_WEIGHTS = {"flex": 0.5, "default": 1.0, "priority": 2.0, SHADOW_TIER: 0.1}
 """The share of service of a request's tenant, relative to others, while the engine is saturated."""
+
+
+def _terms(context: RequestContext) -> BatchTerms | None:
+    """Return what puts a line of a batch into the batch band."""
+    return None if context.batch is None else BatchTerms(context.batch.slack_s)
 
 
 def _check_hides_prompt(field: str | None) -> None:
@@ -102,7 +107,8 @@ class Preparation:
         # An upper bound of a prompt's tokens may be several times their number: that server knows what fits.
         context_length = capabilities.max_model_len + (0 if has_ids else prompt.num_tokens)
         max_tokens = completion_bound(context_length, sizes, prompt.num_tokens, request, self._default_max_tokens)
-        tag = self._tag(context, route, request.service_tier, exposure, is_delivered=is_delivered)
+        tier = request.service_tier if context.batch is None else BATCH_TIER
+        tag = self._tag(context, route, tier, exposure, is_delivered=is_delivered)
         if key_owner:
             tag = msgspec.structs.replace(tag, own_key=True)
         predicted = await self._tokenizing.predicted_tokens(context.fair_account, model, request.prediction, max_tokens)
@@ -114,7 +120,8 @@ class Preparation:
             adapter=adapter.key if adapter else "",
             n=request.n,
             predicted_token_ids=predicted,
-            weight=TIER_WEIGHTS.get(request.service_tier, 1.0),
+            weight=TIER_WEIGHTS.get(tier, 1.0),
+            batch=_terms(context),
         )
         is_cut = request.max_prompt_tokens is not None
         text = request.prompt if isinstance(request.prompt, str) and not is_cut else None
@@ -144,7 +151,8 @@ class Preparation:
         check_prompt(sizes, prompt.num_tokens, request.names.prompt)
         check_dimensions(request.dimensions, capabilities.embedding_size, capabilities.embedding_sizes)
         is_delivered = route.treatment is None
-        tag = self._tag(context, route, request.service_tier, exposure, is_delivered=is_delivered)
+        tier = request.service_tier if context.batch is None else BATCH_TIER
+        tag = self._tag(context, route, tier, exposure, is_delivered=is_delivered)
         generate = GenerateRequest(
             request_id=row_id,
             prompt_token_ids=prompt.token_ids,
@@ -152,6 +160,7 @@ class Preparation:
             tenant=context.fair_account,
             adapter=route.adapter.key if route.adapter else "",
             pooling=request.pooling,
+            batch=_terms(context),
         )
         return Prepared(Generation(generate), tag)
 

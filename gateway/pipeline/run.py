@@ -141,6 +141,11 @@ class Run:
         return first.generation.prompt_tokens + first.max_tokens >= self._pool.capabilities.max_model_len
 
     @property
+    def generations(self) -> list[Generation]:
+        """Return the prompts as backends get them."""
+        return [each.generation for each in self._prepared]
+
+    @property
     def token_bytes(self) -> Callable[[int], bytes]:
         """Return what gives the bytes of a token id's text, which need not be whole characters."""
         if "token_ids" not in self._pool.capabilities.features:

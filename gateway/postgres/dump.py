@@ -17,6 +17,7 @@ from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit, urlunsp
 import asyncpg
 import msgspec
 
+from gateway.db.batches.work import cancel_restored
 from gateway.db.pool import CONNECT_TIMEOUT_S, read_whole_numbers
 
 if TYPE_CHECKING:
@@ -102,6 +103,40 @@ async def read_contents(conn: Connection) -> Contents:
     row = await conn.fetchrow(_COUNT)
     assert row is not None
     return msgspec.convert(dict(row), Contents)
+
+
+_NAMED_PARTS = "SELECT project_id, id FROM file_parts WHERE state <> 'removed' ORDER BY project_id, id"
+_HAS_PARTS = "SELECT to_regclass('public.file_parts') IS NOT NULL"
+
+
+async def named_parts(dsn: str) -> list[tuple[str, str]]:
+    """Return (project, id) of the parts of files that a database names; of an older schema's none.
+
+    Raises one of `UNUSABLE` or `UNAVAILABLE`.
+    """
+    conn = await asyncpg.connect(dsn, timeout=CONNECT_TIMEOUT_S)
+    try:
+        if not await conn.fetchval(_HAS_PARTS):
+            return []
+        return [(row["project_id"], row["id"]) for row in await conn.fetch(_NAMED_PARTS)]
+    finally:
+        await conn.close()
+
+
+_HAS_BATCHES = "SELECT to_regclass('public.batches') IS NOT NULL"
+
+
+async def cancel_batches(dsn: str) -> None:
+    """Cancel the batches that a restored database thinks are under way; of an older schema none.
+
+    Raises one of `UNUSABLE` or `UNAVAILABLE`.
+    """
+    conn = await asyncpg.connect(dsn, timeout=CONNECT_TIMEOUT_S)
+    try:
+        if await conn.fetchval(_HAS_BATCHES):
+            await cancel_restored(conn)
+    finally:
+        await conn.close()
 
 
 _LIST_TABLES = """

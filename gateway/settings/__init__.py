@@ -128,18 +128,30 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     ] = False
     max_body_bytes: Annotated[Bytes, Meta(description="Largest body of a request, e.g. `4MiB`.")] = 4 << 20
     max_adapter_bytes: Annotated[Bytes, Meta(description="Largest upload of an adapter, e.g. `512MiB`.")] = 512 << 20
+    file_store: Annotated[
+        str,
+        Meta(
+            pattern=r"^([^:]*|s3://.+)$",
+            description="Folder, or `s3://bucket/prefix`, that holds the content of tenants' files, encrypted. "
+            "Gateways on several machines need one that all of them reach (unset: `files` in the data folder).",
+        ),
+    ] = ""
+    max_file_bytes: Annotated[
+        Bytes,
+        Meta(description="Largest file that a request may upload, e.g. `512MiB`; an upload in parts may have 8 GiB."),
+    ] = 512 << 20
     max_content_bytes: Annotated[
         Bytes,
         Meta(
-            description="Bytes of encrypted replies, stored completions and logged content that one project may have, "
-            "e.g. `1GiB` (0: any number). Beyond that nothing more is stored for the project."
+            description="Bytes of encrypted replies, stored completions, files and logged content that one project may "
+            "have, e.g. `1GiB` (0: any number). Beyond that nothing more is stored for the project."
         ),
     ] = 1 << 30
     disk_reserve_bytes: Annotated[
         Bytes,
         Meta(
             description="Bytes that stay free on the disk of the data folder, e.g. `1GiB` (0: none). Below that "
-            "gateways take no uploads of adapters and store no content."
+            "gateways take no uploads of adapters and store neither files nor other content."
         ),
     ] = 1 << 30
     adapter_grace_seconds: Annotated[
@@ -336,6 +348,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         msgspec.structs.force_setattr(self, "data_dir", self.data_dir.expanduser().absolute())
         if self.adapter_folder is not None:
             msgspec.structs.force_setattr(self, "adapter_folder", self.adapter_folder.expanduser().absolute())
+        if "://" not in self.file_store:
+            store = Path(self.file_store).expanduser().absolute() if self.file_store else self.data_dir / "files"
+            msgspec.structs.force_setattr(self, "file_store", str(store))
         if not self.model_name:
             msgspec.structs.force_setattr(self, "model_name", model_name_of(self.model))
         msgspec.structs.force_setattr(self, "engine", self._placed(self.engine))

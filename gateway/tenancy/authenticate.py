@@ -81,18 +81,18 @@ class Authenticator:
             self._used_at[principal.api_key_id] = now
         return principal
 
-    async def principal(self, key_id: str) -> Principal:
-        """Return the principal of a key with which a request was accepted before.
+    async def principal(self, project_id: str, key_id: str) -> Principal:
+        """Return the principal of a key of a project with which a request was accepted before.
 
         Raises InvalidApiKey: when the key is not good any more. Raises Suspended. Raises what the database raises.
         """
         async with self._database.acquire() as conn:
-            row = await find_usable_key_by_id(conn, key_id)
+            row = await find_usable_key_by_id(conn, project_id, key_id)
         if row is None:
             raise InvalidApiKey("The API key of this request is not valid any more.")
         if row.suspended is not None:
             raise Suspended(f"This {row.suspended} is suspended. An administrator can resume it.")
-        return _principal(row)
+        return principal_of(row)
 
     async def _first_seen(self, parsed: ParsedKey | None, address: str) -> CachedKey:
         """Look up a key that is not known yet.
@@ -129,7 +129,7 @@ class Authenticator:
         if row is None or row.kind != parsed.kind:
             self._cache.put_unknown(parsed.sha256, clock(), generation)
             return None
-        entry = CachedKey(_principal(row), row.expires_at, suspended=row.suspended, ip_allow=row.ip_allow)
+        entry = CachedKey(principal_of(row), row.expires_at, suspended=row.suspended, ip_allow=row.ip_allow)
         self._cache.put(parsed.sha256, entry, generation)
         return entry
 
@@ -161,7 +161,7 @@ class Authenticator:
             self._used_at = used_at | self._used_at
 
 
-def _principal(key: FoundKey) -> Principal:
+def principal_of(key: FoundKey) -> Principal:
     """Everything about the key that a request needs. A user's key never does more than the user may.
 
     Without a role, neither in the organization nor in the key's project, the user has no part in it, and the key none.

@@ -29,6 +29,8 @@ MARKS = (
     "from anthropic",
     "background=True",
     "responses.compact",
+    "notes.txt",
+    "batches.create",
 )
 """Words that only one program has each, and that its test finds it by."""
 
@@ -106,6 +108,18 @@ def test_a_response_is_made_in_the_background(installation: Installation, folder
 
 def test_a_conversation_goes_on_from_its_summary(installation: Installation, folder: Path) -> None:
     assert run(installation, folder, program("responses.compact")).strip()
+
+
+def test_a_file_is_stored_and_read(installation: Installation, folder: Path) -> None:
+    assert run(installation, folder, program("notes.txt")) == "The capital of France is Paris.\n"
+
+
+def test_lines_are_labelled_with_two_adapters_in_a_batch(installation: Installation, folder: Path) -> None:
+    """Six lines will do."""
+    text = program("batches.create")
+    assert "range(1000)" in text
+    shown = run(installation, folder, text.replace("range(1000)", "range(6)")).splitlines()
+    assert shown[0] == "completed 6 of 6" and len(shown) >= 4
 
 
 def test_an_answer_is_held_to_a_schema(installation: Installation, folder: Path) -> None:

@@ -20,6 +20,15 @@ PUBLIC = {
     *("GET /", "GET /admin", "GET /admin/{path}"),
     *("GET /admin/v1/login", "POST /admin/v1/login"),
 }
+BY_ID = (
+    "{completion_id}",
+    "{feedback_id}",
+    "{response_id}",
+    "{conversation_id}",
+    "{file_id}",
+    "{upload_id}",
+    "{batch_id}",
+)
 NUM_TEXTS, NUM_TEXTS_FULL = 100, 5000
 
 
@@ -103,6 +112,11 @@ async def test_another_tenants_key_opens_nothing_of_a_tenant(
                 body = b'{"items":[]}' if "items" in path else b'{"metadata":{}}'
             if "feedback" in path:
                 body = b'{"request_id":"req_x","metric":"x","value":true}'
+            if "uploads" in path or "files" in path:
+                body = b'{"filename":"a.jsonl","purpose":"batch","bytes":1,"mime_type":"x/y"}'
+                body = b'{"part_ids":["x"]}' if path.endswith("complete") else body
+            if path == "/v1/batches":
+                body = b'{"input_file_id":"file_x","endpoint":"/v1/embeddings","completion_window":"24h"}'
             reply = await client.send(route.method, path, headers, body if route.method == "POST" else b"")
             if path == "/v1/models":
                 assert model not in reply.body
@@ -110,9 +124,15 @@ async def test_another_tenants_key_opens_nothing_of_a_tenant(
                 assert (reply.status, reply.error["code"]) == (400, "store_not_allowed"), "a setting of the project"
             elif str(route) == "POST /v1/feedback":
                 assert (reply.status, reply.error["param"]) == (400, "metric"), "metrics are of the project"
-            elif str(route) in ("GET /v1/chat/completions", "GET /v1/feedback"):
+            elif str(route) == "POST /v1/files":
+                assert (reply.status, reply.error["code"]) == (400, "invalid_content_type"), "which is a form"
+            elif str(route) == "POST /v1/batches":
+                assert (reply.status, reply.error["param"]) == (400, "input_file_id"), "files are of the project"
+            elif str(route) == "POST /v1/uploads":
+                assert reply.status == 200, "of the key's own project"
+            elif str(route) in ("GET /v1/chat/completions", "GET /v1/feedback", "GET /v1/files", "GET /v1/batches"):
                 assert b'"data":[]' in reply.body
-            elif any(id in path for id in ("{completion_id}", "{feedback_id}", "{response_id}", "{conversation_id}")):
+            elif any(id in path for id in BY_ID):
                 assert (reply.status, reply.error["code"]) == (404, "not_found"), str(route)
             else:
                 assert (reply.status, reply.error["code"]) == (404, "model_not_found"), str(route)

@@ -22,7 +22,6 @@ from gateway.admin.adapters.adapters import (
     digest_of_base,
     put_answer,
 )
-from gateway.admin.adapters.upload import limited
 from gateway.admin.common import author
 from gateway.admin.organization.projects import active_project, existing_project
 from gateway.admin.paging import Page, page, read_list_query, unknown_cursor, wrong_value
@@ -32,6 +31,7 @@ from gateway.db.adapters.adapter_imports import ImportRow
 from gateway.db.adapters.adapter_versions import find_version
 from gateway.db.organization import audit
 from gateway.domain.errors import Conflict, InvalidRequest, NotFound, UploadsPaused
+from gateway.http.uploaded import limited
 
 if TYPE_CHECKING:
     from gateway.db.pool import Connection

@@ -8,7 +8,6 @@ never used. Knows nothing about what the files contain.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import IO, Any, TypeVar
 
@@ -17,16 +16,13 @@ from litestar import Request
 from multipart import MultipartError, MultipartSegment, PushMultipartParser, parse_options_header  # type: ignore[import-untyped]
 
 from adapters.store import FILE_NAMES
-from gateway.admin.access import Form
-from gateway.domain.errors import BodyTooLarge, InvalidRequest
+from gateway.domain.errors import InvalidRequest
 from gateway.http.fields import decode
+from gateway.http.shape import Form
+from gateway.http.uploaded import MAX_FIELD_BYTES, limited
 
 T = TypeVar("T")
 
-IDLE_S = 30.0
-"""Without a byte: a client that is gone may not have said so, and what came of its upload takes room."""
-
-MAX_FIELD_BYTES = 1024
 FIELDS = ("name", "promote", "base")
 ARCHIVE = "archive"
 FORM = Form(required=("name",), optional=("promote", "base", ARCHIVE, *FILE_NAMES))
@@ -70,35 +66,6 @@ async def read_json(request: Request[Any, Any, Any], kind: type[T], max_bytes: i
     """The body of a route that takes uploads too, whose bodies the framework does not bound. Raises as `read_body`."""
     body = b"".join([chunk async for chunk in limited(request, max_bytes)])
     return decode(msgspec.json.Decoder(kind), body or b"{}")
-
-
-async def limited(request: Request[Any, Any, Any], max_bytes: int) -> AsyncIterator[bytes]:
-    """The body as it comes. Raises BodyTooLarge, and InvalidRequest where it stalls."""
-    num_bytes = 0
-    async for chunk in while_they_come(request.stream(), IDLE_S):
-        num_bytes += len(chunk)
-        if num_bytes > max_bytes:
-            raise BodyTooLarge(f"The upload is larger than {max_bytes} bytes.")
-        if chunk:
-            yield chunk
-
-
-async def while_they_come(chunks: AsyncIterator[bytes], idle_s: float) -> AsyncIterator[bytes]:
-    """Yield chunks as they arrive.
-
-    Raises InvalidRequest where none arrives for idle_s.
-    """
-    while True:
-        try:
-            async with asyncio.timeout(idle_s):
-                chunk = await anext(chunks, None)
-        except TimeoutError:
-            raise InvalidRequest(
-                f"The upload stalled: no byte arrived for {idle_s:g} seconds.", code="upload_stalled"
-            ) from None
-        if chunk is None:
-            return
-        yield chunk
 
 
 class _Receiver:

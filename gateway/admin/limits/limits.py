@@ -21,6 +21,7 @@ from gateway.db.organization.organizations import lock_organization
 from gateway.domain.errors import Conflict, InvalidRequest, NotFound
 from gateway.domain.limits.limit import (
     ALERT_PERCENTS,
+    OF_NO_KEY,
     Limit,
     Scope,
     Unit,
@@ -201,7 +202,7 @@ async def _check_key(conn: Connection, wanted: SetLimit, project_id: str | None)
     """
     assert wanted.api_key_id is not None
     known = None
-    if project_id is not None and wanted.unit != "storage_bytes" and "\0" not in wanted.api_key_id:
+    if project_id is not None and wanted.unit not in OF_NO_KEY and "\0" not in wanted.api_key_id:
         known = await get_key(conn, project_id, wanted.api_key_id)
     if known is None or known.revoked_at is not None:
         raise InvalidRequest(

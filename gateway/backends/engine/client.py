@@ -85,6 +85,7 @@ class EngineBackend:
         self._requests = EngineRequests(self._link.send, self._condition, self._recorder, sink, full_for_s=full_for_s)
         self._adapter_calls = AdapterCalls(self._link.send)
         self._durable: list[tuple[str, int]] = []
+        self._batch_credit = 0
         self._changed: Callable[[], None] = _nobody
 
     def watch(self, changed: Callable[[], None]) -> None:
@@ -132,6 +133,13 @@ class EngineBackend:
     def is_full(self) -> bool:
         """Tell whether a request would have to wait for a credit of the engine."""
         return self.num_in_flight >= self.capabilities.max_in_flight
+
+    def take_batch_credit(self) -> bool:
+        """Take one of the choices of the batch band that the last heartbeat allows; False where none is left."""
+        if self._batch_credit <= 0 or not self.health().ready:
+            return False
+        self._batch_credit -= 1
+        return True
 
     def usual_ms(self) -> float | None:
         """Return None: heartbeats tell how full the engine is."""
@@ -238,7 +246,8 @@ class EngineBackend:
             case StepOutputs(deltas, finals):
                 self._requests.deliver(deltas)
                 self._requests.end(finals)
-            case Heartbeat(stats=EngineStats() as stats):
+            case Heartbeat(stats=EngineStats() as stats, batch_credit=batch_credit):
+                self._batch_credit = batch_credit
                 self._condition.heartbeat(stats, asyncio.get_running_loop().time())
                 self._changed()
             case AdapterStatus(key, resident):

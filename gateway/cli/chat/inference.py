@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from types import TracebackType
-from typing import Any, NoReturn, Self
+from typing import Any, BinaryIO, NoReturn, Self
 from urllib.parse import quote
 
 import httpx
@@ -154,6 +154,36 @@ class InferenceClient:
         with self._sent("POST", "/v1/feedback", json=body) as reply:
             kept: dict[str, Any] = msgspec.json.decode(reply.read())
             return kept
+
+    def get(self, path: str, **query: Any) -> dict[str, Any]:
+        """Return what a path below /v1 answers with; a parameter of the query that is None is left out."""
+        params = {name: value for name, value in query.items() if value is not None}
+        with self._sent("GET", f"/v1{path}", params=params) as reply:
+            found: dict[str, Any] = msgspec.json.decode(reply.read())
+            return found
+
+    def post(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        """Send JSON to a path below /v1, and return the answer."""
+        with self._sent("POST", f"/v1{path}", json=body) as reply:
+            made: dict[str, Any] = msgspec.json.decode(reply.read())
+            return made
+
+    def delete(self, path: str) -> dict[str, Any]:
+        """Delete what is at a path below /v1, and return the answer."""
+        with self._sent("DELETE", f"/v1{path}") as reply:
+            gone: dict[str, Any] = msgspec.json.decode(reply.read())
+            return gone
+
+    def upload(self, name: str, file: BinaryIO, fields: Mapping[str, str]) -> dict[str, Any]:
+        """Store a file, which is read as it is sent, and return the answer."""
+        with self._sent("POST", "/v1/files", files={"file": (name, file)}, data=fields) as reply:
+            made: dict[str, Any] = msgspec.json.decode(reply.read())
+            return made
+
+    def download(self, file_id: str) -> Generator[bytes]:
+        """Yield the content of a file as it comes."""
+        with self._sent("GET", f"/v1/files/{quote(file_id, safe='')}/content") as reply:
+            yield from reply.iter_bytes()
 
     def stream_chat(self, body: Mapping[str, Any]) -> Generator[Chunk]:
         """The chunks as they come; the last one has the usage. Stopping early ends the request."""

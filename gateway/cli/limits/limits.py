@@ -24,6 +24,7 @@ UNITS = {
     "cost": "cost_nanos",
     "concurrency": "concurrency",
     "storage": "storage_bytes",
+    "batch_tokens": "enqueued_batch_tokens",
 }
 """Units as the command line calls them, and as the API does."""
 

@@ -140,12 +140,14 @@ def _failures() -> Iterator[None]:
 def _installation(settings: Settings) -> Installation:
     from adapters.stores import open_store
     from gateway.backup.take import Installation
+    from gateway.files.stores import open_pieces
 
     return Installation(
         data_dir=settings.data_dir,
         store=open_store(
             settings.engine.adapter_store, settings.adapter_cache_dir, settings.engine.adapter_cache_bytes
         ),
+        pieces=open_pieces(settings.file_store),
         journal_dir=settings.journal_dir,
         key_files=_key_files(settings),
     )

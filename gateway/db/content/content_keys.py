@@ -38,6 +38,8 @@ class UnreadableRow(msgspec.Struct, frozen=True):
     num_responses: int
     num_items: int
     """Conversations, and items of conversations."""
+    num_files: int
+    """Files, uploads and their parts, and batches and their lines."""
     num_contents: int
     num_unit_keys: int
     """Secrets of projects under which units of experiments are digested."""
@@ -50,7 +52,7 @@ class UnreadableRow(msgspec.Struct, frozen=True):
 _UNREADABLE = """
     SELECT k.id, replies.count AS num_replies, chats.count AS num_chats,
            responses.count AS num_responses, items.count AS num_items,
-           contents.count AS num_contents, unit_keys.count AS num_unit_keys,
+           files.count AS num_files, contents.count AS num_contents, unit_keys.count AS num_unit_keys,
            comments.count AS num_comments,
            secrets.count AS num_secrets
     FROM content_keys k
@@ -66,6 +68,12 @@ _UNREADABLE = """
              (SELECT FROM conversations WHERE content_key = k.id
               UNION ALL SELECT FROM conversation_items WHERE content_key = k.id LIMIT $2) some_items) items
          CROSS JOIN LATERAL (SELECT count(*) FROM
+             (SELECT FROM files WHERE content_key = k.id
+              UNION ALL SELECT FROM file_uploads WHERE content_key = k.id
+              UNION ALL SELECT FROM file_parts WHERE content_key = k.id
+              UNION ALL SELECT FROM batches WHERE content_key = k.id
+              UNION ALL SELECT FROM batch_lines WHERE content_key = k.id LIMIT $2) some_files) files
+         CROSS JOIN LATERAL (SELECT count(*) FROM
              (SELECT FROM request_contents WHERE content_key = k.id LIMIT $2) some_contents) contents
          CROSS JOIN LATERAL (SELECT count(*) FROM
              (SELECT FROM experiment_keys WHERE content_key = k.id LIMIT $2) some_unit_keys) unit_keys
@@ -78,8 +86,8 @@ _UNREADABLE = """
               UNION ALL SELECT FROM backend_keys WHERE content_key = k.id
               UNION ALL SELECT FROM provider_keys WHERE content_key = k.id LIMIT $2) some_secrets) secrets
     WHERE NOT k.id = ANY ($1::text[])
-      AND replies.count + chats.count + responses.count + items.count + contents.count + unit_keys.count
-          + comments.count + secrets.count > 0
+      AND replies.count + chats.count + responses.count + items.count + files.count + contents.count
+          + unit_keys.count + comments.count + secrets.count > 0
     ORDER BY k.id
 """
 

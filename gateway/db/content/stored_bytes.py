@@ -21,9 +21,11 @@ _STORED = """
             FROM background_responses WHERE project_id = $1)
          + (SELECT coalesce(sum(octet_length(sealed)), 0) FROM background_events WHERE project_id = $1)
          + (SELECT coalesce(sum(num_bytes), 0) FROM conversations WHERE project_id = $1)
+         + (SELECT coalesce(sum(octet_length(sealed_result)), 0) FROM batch_lines WHERE project_id = $1)
+         + (SELECT coalesce(sum(greatest(num_bytes, 1024)), 0) FROM file_parts WHERE project_id = $1)
 """
 
 
 async def stored_bytes(conn: Connection, project_id: str) -> int:
-    """Return the bytes of replies, completions, responses, conversations and logged content that a project stores."""
+    """Return the bytes of replies, completions, responses, conversations, files and logged content of a project."""
     return int(await conn.fetchval(_STORED, project_id))

@@ -22,11 +22,17 @@ CREATE OR REPLACE FUNCTION price_of(
         WHERE b.organization_id = the_organization AND b.effective_at <= instant
     ) v
     LEFT JOIN LATERAL (
-        SELECT e.input_nanos, e.cached_input_nanos, e.output_nanos FROM prices e
+        SELECT e.input_nanos / h.parts AS input_nanos, e.cached_input_nanos / h.parts AS cached_input_nanos,
+               e.output_nanos / h.parts AS output_nanos
+        FROM prices e
+             -- Half, for a request of a batch that no entry for batches matches.
+             CROSS JOIN LATERAL (
+                 SELECT CASE WHEN the_tier = 'batch' AND e.service_tier <> 'batch' THEN 2 ELSE 1 END AS parts) h
         WHERE e.organization_id = the_organization AND e.version = v.version
             AND e.model IN (the_model, split_part(the_model, ':', 1), '*')
-            AND e.adapter_class IN (the_class, '*') AND e.service_tier IN (the_tier, '*')
-        ORDER BY e.model = the_model DESC, e.model <> '*' DESC, e.adapter_class <> '*' DESC, e.service_tier <> '*' DESC
+            AND e.adapter_class IN (the_class, '*')
+            AND (e.service_tier IN (the_tier, '*') OR (the_tier = 'batch' AND e.service_tier = 'default'))
+        ORDER BY h.parts, e.model = the_model DESC, e.model <> '*' DESC, e.adapter_class <> '*' DESC, e.service_tier <> '*' DESC
         LIMIT 1
     ) p ON true
     LEFT JOIN price_discounts d ON d.organization_id = the_organization AND d.version = v.version

@@ -61,6 +61,8 @@ _LIST = """
     SELECT l.id, l.organization_id, l.project_id, l.api_key_id, l.model, l.unit, l.period, l.max, l.hard,
            l.alert_percents,
            CASE WHEN l.unit = 'storage_bytes' THEN stored_bytes(l.organization_id, l.project_id)
+                WHEN l.unit = 'enqueued_batch_tokens'
+                    THEN enqueued_batch_tokens(l.organization_id, l.project_id, l.model)
                 ELSE coalesce((SELECT settled FROM limit_accounts a
                                WHERE a.limit_id = l.id AND a.window_start = w.start), 0) END AS used,
            coalesce((SELECT sum(amount) FROM limit_leases s
@@ -165,6 +167,28 @@ async def exceeded_storage(conn: Connection, organization_id: str, project_id: s
         stored: int = await conn.fetchval(_STORED, organization_id, row["project_id"])
         if stored > row["max"]:
             return _limit(row), stored
+    return None
+
+
+_ORGANIZATION = "SELECT organization_id FROM projects WHERE id = $1"
+
+# Locked until the transaction ends, so that of two batches that begin the second one sees the first.
+_ENQUEUED = """
+    SELECT id, organization_id, project_id, api_key_id, model, unit, period, max, hard, alert_percents FROM limits
+    WHERE organization_id = $1 AND (project_id IS NULL OR project_id = $2) AND unit = 'enqueued_batch_tokens' AND hard
+    ORDER BY id FOR NO KEY UPDATE
+"""
+_NUM_ENQUEUED = "SELECT enqueued_batch_tokens($1, $2, $3)"
+
+
+async def exceeded_enqueued(conn: Connection, project_id: str) -> tuple[Limit, int] | None:
+    """Return a limit of enqueued batch tokens that is exceeded now, and how many there are. In the transaction in which
+    a batch begins: its lines already count."""
+    organization_id = await conn.fetchval(_ORGANIZATION, project_id)
+    for row in await conn.fetch(_ENQUEUED, organization_id, project_id):
+        found: int = await conn.fetchval(_NUM_ENQUEUED, organization_id, row["project_id"], row["model"])
+        if found > row["max"]:
+            return _limit(row), found
     return None
 
 

@@ -135,33 +135,30 @@ _FIND_USABLE = """
 """
 
 
+async def find_usable_key(conn: Connection, sha256: bytes) -> FoundKey | None:
+    """The key with this digest unless it is revoked or has expired. The digest is the credential: no tenant yet."""
+    row = await conn.fetchrow(_FIND_USABLE, sha256)
+    return FoundKey(**row) if row else None
+
+
 _FIND_USABLE_BY_ID = """
-    SELECT k.id, k.kind, k.organization_id, k.project_id, k.scopes, k.models, k.ip_allow,
-           k.expires_at,
+    SELECT k.id, k.kind, k.organization_id, k.project_id, k.scopes, k.models, k.ip_allow, k.expires_at,
            k.owner_user_id IS NOT NULL AS owned_by_user, u.role AS owner_role, m.role AS owner_project_role,
            CASE WHEN k.suspended_at IS NOT NULL THEN 'API key'
                 WHEN p.suspended_at IS NOT NULL THEN 'project'
-                WHEN k.kind = 'project' AND o.suspended_at IS NOT NULL THEN 'organization' END AS suspended,
-           coalesce(p.store_days, 0) AS store_days, coalesce(p.log_content_days, 0) AS log_content_days,
-           coalesce(p.service_tiers, '{}') AS service_tiers
-    FROM api_keys k JOIN organizations o ON o.id = k.organization_id
-         LEFT JOIN projects p ON p.id = k.project_id
+                WHEN o.suspended_at IS NOT NULL THEN 'organization' END AS suspended,
+           p.store_days, p.log_content_days, p.service_tiers
+    FROM api_keys k JOIN organizations o ON o.id = k.organization_id JOIN projects p ON p.id = k.project_id
          LEFT JOIN users u ON u.id = k.owner_user_id
          LEFT JOIN project_members m ON m.project_id = k.project_id AND m.user_id = k.owner_user_id
-    WHERE k.id = $1
+    WHERE k.project_id = $1 AND k.id = $2
       AND k.revoked_at IS NULL AND (k.expires_at IS NULL OR k.expires_at > now()) AND p.archived_at IS NULL
 """
 
 
-async def find_usable_key_by_id(conn: Connection, key_id: str) -> FoundKey | None:
-    """Return the key with which a request was accepted before, unless it is revoked or has expired since."""
-    row = await conn.fetchrow(_FIND_USABLE_BY_ID, key_id)
-    return FoundKey(**row) if row else None
-
-
-async def find_usable_key(conn: Connection, sha256: bytes) -> FoundKey | None:
-    """The key with this digest unless it is revoked or has expired. The digest is the credential: no tenant yet."""
-    row = await conn.fetchrow(_FIND_USABLE, sha256)
+async def find_usable_key_by_id(conn: Connection, project_id: str, key_id: str) -> FoundKey | None:
+    """Return a key of a project, for work that was begun with it, unless it is revoked or has expired."""
+    row = await conn.fetchrow(_FIND_USABLE_BY_ID, project_id, key_id)
     return FoundKey(**row) if row else None
 
 

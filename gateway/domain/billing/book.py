@@ -20,6 +20,9 @@ NO_ADAPTER = "none"
 SHADOW_TIER = "shadow"
 """The tier of copies of requests whose replies nobody is given. A request cannot ask for it."""
 
+BATCH_TIER = "batch"
+DEFAULT_TIER = "default"
+
 TIERS = ("default", "flex", "priority", "batch", SHADOW_TIER)
 """The service tiers that a request can be billed as."""
 
@@ -54,7 +57,16 @@ class Version(msgspec.Struct, frozen=True):
 
     def rates(self, project_id: str, model: str, adapter_class: str, service_tier: str) -> Rates:
         """Return the rates of the matching entry that names the most, its model first; nothing where no entry
-        matches."""
+        matches. Where none is for batches, a request of a batch costs half of what it costs otherwise."""
+        if service_tier == BATCH_TIER and not any(
+            entry.service_tier == BATCH_TIER
+            and entry.model in (model, model.partition(":")[0], ANY)
+            and entry.adapter_class in (adapter_class, ANY)
+            for entry in self.entries
+        ):
+            usual = self.rates(project_id, model, adapter_class, DEFAULT_TIER)
+            halves = (usual.input_nanos // 2, usual.cached_input_nanos // 2, usual.output_nanos // 2)
+            return Rates(*halves, usual.basis_points)
         discount = self.discounts.get(project_id, 0)
         base = model.partition(":")[0]
         matching = [
@@ -62,7 +74,7 @@ class Version(msgspec.Struct, frozen=True):
             for entry in self.entries
             if entry.model in (model, base, ANY)
             and entry.adapter_class in (adapter_class, ANY)
-            and entry.service_tier in (service_tier, ANY)
+            and entry.service_tier in ((service_tier,) if service_tier == BATCH_TIER else (service_tier, ANY))
         ]
         if not matching:
             return Rates(basis_points=discount)

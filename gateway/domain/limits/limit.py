@@ -8,7 +8,16 @@ from typing import Literal, get_args
 
 import msgspec
 
-Unit = Literal["requests", "input_tokens", "output_tokens", "tokens", "cost_nanos", "concurrency", "storage_bytes"]
+Unit = Literal[
+    "requests",
+    "input_tokens",
+    "output_tokens",
+    "tokens",
+    "cost_nanos",
+    "concurrency",
+    "storage_bytes",
+    "enqueued_batch_tokens",
+]
 Window = Literal["minute", "day", "month", "none"]
 Scope = Literal["organization", "project", "key"]
 
@@ -20,6 +29,9 @@ RATED: frozenset[Unit] = frozenset({"requests", "input_tokens", "output_tokens",
 
 SIZES: frozenset[Unit] = frozenset({"input_tokens", "output_tokens", "tokens"})
 """Units that without a window bound the size of one request: its prompt, each completion, or both together."""
+
+OF_NO_KEY: frozenset[Unit] = frozenset({"storage_bytes", "enqueued_batch_tokens"})
+"""Units that are counted for projects alone, not for keys."""
 
 ALERT_PERCENTS = (80, 100)
 """The percentages at which a limit alerts that does not say otherwise."""

@@ -25,6 +25,7 @@ _NOUNS: dict[Unit, str] = {
     "cost_nanos": "of cost",
     "concurrency": "requests at a time",
     "storage_bytes": "bytes stored",
+    "enqueued_batch_tokens": "tokens of batches that wait",
 }
 _TOKENS: tuple[Unit, ...] = ("tokens", "input_tokens", "output_tokens")
 _LONGEST_FIRST: tuple[Window, ...] = ("month", "day", "minute")

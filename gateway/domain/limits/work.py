@@ -44,6 +44,7 @@ _COUNTS: dict[Unit, tuple[int, int, int]] = {
     "tokens": (0, 1, 1),
     "concurrency": (0, 0, 0),
     "storage_bytes": (0, 0, 0),
+    "enqueued_batch_tokens": (0, 0, 0),
 }
 """The amounts for which a request, a prompt token and a completion token count."""
 

@@ -66,3 +66,5 @@ class Principal(msgspec.Struct, frozen=True):
     log_content_days: int = 0
     service_tiers: frozenset[ServiceTier] = frozenset({"default"})
     """The service tiers that requests may ask for."""
+    is_batch: bool = False
+    """True where a batch acts for the key: every request of it is of the tier `batch`."""

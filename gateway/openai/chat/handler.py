@@ -55,7 +55,7 @@ from gateway.openai.shared.options import (
     text_style,
 )
 from gateway.openai.shared.replies import json_response, reply_id
-from gateway.openai.shared.tiers import service_tier
+from gateway.openai.shared.tiers import service_tier, shown_tier
 from gateway.openai.shared.units import Wishes
 from gateway.openai.shared.usage import UsageSoFar, usage_out
 from gateway.openai.stored.handler import check_store, store_chat
@@ -96,7 +96,7 @@ def chat_completions(
                 "id": reply_id("chatcmpl", run.vote_id),
                 "created": int(time.time()),
                 "model": wire.model,
-                "service_tier": tier,
+                "service_tier": shown_tier(tier, caller),
                 "system_fingerprint": run.fingerprint,
             },
             CallShape(call.request_id, tools.is_legacy, tools.is_named, must_call),

@@ -57,6 +57,7 @@ def context_of(
         gone=lambda: call.client_gone and not call.outlives_client,
         trace=call.trace,
         said=said,
+        batch=call.batch,
         **of_experiments,
     )
 

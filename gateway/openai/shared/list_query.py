@@ -23,14 +23,20 @@ class Listing(msgspec.Struct, kw_only=True):
     limit: int = DEFAULT_LIMIT
     order: Literal["asc", "desc"] = "asc"
     model: str | None = None
+    purpose: str | None = None
     metadata: dict[str, str] = {}
 
 
 def read_listing(
-    params: Iterable[tuple[str, str]], *, known: Collection[str], order: Literal["asc", "desc"] = "asc"
+    params: Iterable[tuple[str, str]],
+    *,
+    known: Collection[str],
+    order: Literal["asc", "desc"] = "asc",
+    limit: int = DEFAULT_LIMIT,
+    max_limit: int = MAX_LIMIT,
 ) -> Listing:
-    """known: names of those that the list has. order: without one in the query. Raises InvalidRequest."""
-    asked, seen = Listing(order=order), set()
+    """known: names of those that the list has. order, limit: without one in the query. Raises InvalidRequest."""
+    asked, seen = Listing(order=order, limit=limit), set()
     for name, value in params:
         pair = _METADATA.fullmatch(name)
         kind = "metadata" if pair else name
@@ -44,13 +50,15 @@ def read_listing(
             raise _wrong(name, "it must not hold a null character")
         match kind:
             case "limit":
-                asked.limit = _limit(value)
+                asked.limit = _limit(value, max_limit)
             case "order":
                 asked.order = _order(value)
             case "after":
                 asked.after = value
             case "model":
                 asked.model = value
+            case "purpose":
+                asked.purpose = value
             case _:
                 assert pair is not None
                 asked.metadata[pair["key"]] = value
@@ -59,9 +67,10 @@ def read_listing(
     return asked
 
 
-def _limit(value: str) -> int:
-    if not (value.isascii() and value.isdigit() and len(value) <= 3 and 1 <= int(value) <= MAX_LIMIT):
-        raise _wrong("limit", f"it must be a number from 1 to {MAX_LIMIT}")
+def _limit(value: str, max_limit: int) -> int:
+    is_number = value.isascii() and value.isdigit() and len(value) <= len(str(max_limit))
+    if not (is_number and 1 <= int(value) <= max_limit):
+        raise _wrong("limit", f"it must be a number from 1 to {max_limit}")
     return int(value)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from gateway.domain.billing.book import BATCH_TIER
 from gateway.domain.errors import InvalidRequest
 from gateway.domain.tenancy.principal import Principal, ServiceTier
 
@@ -28,3 +29,8 @@ def service_tier(wanted: str | None, caller: Principal) -> ServiceTier:
         param="service_tier",
         code="unsupported_value",
     )
+
+
+def shown_tier(tier: ServiceTier, caller: Principal) -> str:
+    """Return the service tier that a reply tells: a line of a batch is of the tier `batch`, whatever it asks for."""
+    return BATCH_TIER if caller.is_batch else tier

@@ -8,9 +8,10 @@ from typing import Any
 import msgspec
 from litestar import Litestar
 
-from gateway.admin.access import COOKIE, CSRF_HEADER, SECURE_COOKIE, Form
+from gateway.admin.access import COOKIE, CSRF_HEADER, SECURE_COOKIE
 from gateway.admin.examples import BODIES
 from gateway.http.error_body import ErrorBody
+from gateway.http.shape import Form
 from gateway.reference.openapi import headers
 from gateway.reference.openapi.operations import Operation, operations
 from gateway.reference.openapi.parameters import parameters
@@ -97,8 +98,9 @@ def _taken(each: Operation, schema_of: SchemaOf) -> dict[str, Any]:
     example = each.shape.example.body or (BODIES.get(each.body) if each.body is not None else None)
     if taken and example is not None:
         taken["application/json"]["example"] = example
-    if each.access is not None and each.access.form is not None:
-        taken |= _form(each.access.form)
+    form = each.access.form if each.access is not None else each.shape.form
+    if form is not None:
+        taken |= _form(form)
     if each.access is not None and each.access.raw:
         taken |= {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
     return taken
@@ -120,7 +122,9 @@ def _security(each: Operation) -> list[dict[str, list[str]]]:
 def _form(form: Form) -> dict[str, Any]:
     schema = {
         "type": "object",
-        "properties": {name: {"type": "string", "format": "binary"} for name in form.names},
+        "properties": {
+            name: {"type": "string"} | ({} if name in form.texts else {"format": "binary"}) for name in form.names
+        },
         "required": list(form.required),
         "additionalProperties": False,
     }

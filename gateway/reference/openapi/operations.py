@@ -34,7 +34,9 @@ class Operation(msgspec.Struct, frozen=True):
     @property
     def takes_body(self) -> bool:
         access = self.access
-        return self.body is not None or (access is not None and (access.raw or access.form is not None))
+        if self.body is not None or self.shape.form is not None:
+            return True
+        return access is not None and (access.raw or access.form is not None)
 
 
 def operations(app: Litestar) -> list[Operation]:

@@ -24,6 +24,7 @@ from gateway.db.migrate import migrate
 from gateway.db.organization.keys import find_usable_key
 from gateway.db.pool import Database
 from gateway.domain.tenancy.keys import new_key
+from gateway.files.pieces import FolderPieces
 from gateway.metering.folder import JournalFolder
 from gateway.metering.format import frame
 from gateway.metering.meter import Meter
@@ -83,6 +84,7 @@ async def _furnish(data_dir: Path, dsn: str) -> House:
     installation = Installation(
         data_dir=data_dir,
         store=AdapterStore(data_dir / "adapters"),
+        pieces=FolderPieces(data_dir / "files"),
         journal_dir=data_dir / "journal",
         key_files=(data_dir / "operator.key",),
     )
@@ -282,7 +284,7 @@ def _remove(path: Path) -> None:
 async def test_a_backup_that_is_cut_off_has_no_manifest(house: House, tmp_path: Path) -> None:
     steps: list[str] = []
     await take_backup(house.installation, house.dsn, tmp_path / "whole", version="1", say=steps.append)
-    assert len(steps) == 4
+    assert len(steps) == 5
     for step in steps:
 
         def die(line: str, at: str = step) -> None:

@@ -187,3 +187,14 @@ async def test_a_version_follows_the_one_before_it_and_never_reaches_what_was_pr
 )
 def test_money_is_written_exactly(nanos: int, text: str) -> None:
     assert decimal_text(nanos) == text
+
+
+def test_a_batch_costs_half_unless_the_book_prices_batches() -> None:
+    for tier in ("*", "default"):
+        entries = (Entry("tiny", "*", tier, 11, 6, 20), Entry("tiny", "*", "flex", 1, 1, 1))
+        version = Version(1, "usd", 0, entries, {"p": 100})
+        assert version.rates("p", "tiny:pirate", "default", "batch") == Rates(5, 3, 10, 100)
+        priced = Version(2, "usd", 0, (*entries, Entry("*", "*", "batch", 8, 8, 8)), {})
+        assert priced.rates("p", "tiny:pirate", "default", "batch") == Rates(8, 8, 8, 0)
+        assert priced.rates("p", "tiny:pirate", "default", "default") == Rates(11, 6, 20, 0)
+    assert Version(1, "usd", 0, (), {}).rates("p", "tiny", "none", "batch") == Rates()

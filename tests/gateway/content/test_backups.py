@@ -1,5 +1,5 @@
-"""A backup holds stored chats, responses and conversations as they were, and their key beside it; of replies only that
-they were, and nothing that was logged."""
+"""A backup holds stored chats, responses, conversations and files as they were, and their key beside it; of replies
+only that they were, and nothing that was logged."""
 
 from __future__ import annotations
 
@@ -18,9 +18,13 @@ from gateway.content.stored_responses import Response, StoredResponse, StoredRes
 from gateway.content.writes import Writes
 from gateway.db.content.idempotency import Slot
 from gateway.db.content.request_contents import insert_content
+from gateway.db.files.files import drop_old_files
 from gateway.db.pool import Database
 from gateway.domain.errors import Conflict
 from gateway.domain.tenancy.principal import Principal
+from gateway.files.content import FileContent
+from gateway.files.service import Files
+from gateway.files.stores import open_pieces
 from gateway.support.cipher import Cipher
 from tests.gateway.limits.fleet import make_key
 
@@ -29,6 +33,21 @@ CHAT = Chat(id="chatcmpl-1", model="tiny", metadata={"a": "b"}, messages=b"[]", 
 
 RESPONSE = Response(id="resp_1", model="tiny", parent_id=None, input=b"[]", output=b"[]", response=b"{}")
 CONVERSATION = "conv_1"
+
+
+FILE = b"what a file holds" * 100_000
+
+
+def files_of(database: Database, data_dir: Path) -> Files:
+    cipher = Cipher(content_keys(None, data_dir / "content.key"))
+    return Files(database, FileContent(database, open_pieces(str(data_dir / "files")), cipher), cipher)
+
+
+async def store_file(files: Files, project_id: str, name: str) -> str:
+    part = await files.content.begin(project_id)
+    await part.write(FILE)
+    await part.flush()
+    return (await files.make(project_id, part, name=name, purpose="user_data", keep_seconds=None)).id
 
 
 def kept(database: Database, data_dir: Path) -> tuple[Idempotency, StoredChats, StoredResponses, Conversations]:
@@ -59,6 +78,11 @@ async def test_a_restored_installation_reads_chats_and_runs_no_key_again(
         await chats.store(project_id, CHAT)
         assert await responses.store(project_id, RESPONSE)
         assert await conversations.create(principal, CONVERSATION, {"a": "b"}, [Said("msg_1", b"{}")])
+        files = files_of(database, here)
+        file, deleted = [await store_file(files, project_id, name) for name in ("a.txt", "b.txt")]
+        async with database.acquire() as conn:
+            await conn.execute("UPDATE files SET removed_at = now() WHERE id = $1", deleted)
+            assert await drop_old_files(conn) == 1
         execution = await idempotency.begin(slot, b"f", "req_first")
         assert isinstance(execution, Execution)
         await execution.finish(REPLY)
@@ -73,6 +97,10 @@ async def test_a_restored_installation_reads_chats_and_runs_no_key_again(
         assert await chats.get(principal, CHAT.id) == StoredChat(CHAT.id, {"a": "b"}, CHAT.reply)
         assert await responses.get(principal, RESPONSE.id) == StoredResponse(b"[]", b"{}")
         assert await conversations.items(principal, CONVERSATION) == [Said("msg_1", b"{}")]
+        files = files_of(database, there)
+        assert b"".join([piece async for piece in files.read(project_id, file)]) == FILE
+        restored = (there / "files" / project_id).iterdir()
+        assert len(list(restored)) == 1, "what the database does not name stays in the backup"
         with pytest.raises(Conflict) as refused:
             await idempotency.begin(slot, b"f", "req_third")
         assert (refused.value.code, "req_first" in str(refused.value)) == ("idempotency_reply_lost", True)

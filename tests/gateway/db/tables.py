@@ -27,9 +27,13 @@ from gateway.admin.organization import projects as admin_projects
 from gateway.admin.pools import pool_bodies
 from gateway.admin.pools import pools as admin_pools
 from gateway.admin.routing import routes as admin_routes
+from gateway.batches import service as kept_batches
+from gateway.batches import validator
 from gateway.content import background_responses as kept_background
 from gateway.content import conversations as kept_conversations
 from gateway.db.adapters import adapter_imports
+from gateway.db.batches import batches
+from gateway.db.batches import work as batch_work
 from gateway.db.billing import deliveries
 from gateway.db.content import (
     background_responses,
@@ -41,14 +45,17 @@ from gateway.db.content import (
 )
 from gateway.db.experiments import looks, notes
 from gateway.db.experiments.feedback import votes
+from gateway.db.files import files, parts, uploads
 from gateway.db.ledger import journals, refusals, rollups
 from gateway.db.limits import leases, webhooks
 from gateway.db.organization import logins, projects, users
 from gateway.db.pools import backend_keys, replicas
 from gateway.db.routing import routes
 from gateway.domain.experiments import definition, segment_values
+from gateway.files import uploads as kept_uploads
 from tests.gateway.adapters import test_watcher
 from tests.gateway.admin import test_shares
+from tests.gateway.batches import test_batches
 from tests.gateway.content import (
     test_background_responses,
     test_conversations,
@@ -58,6 +65,7 @@ from tests.gateway.content import (
 )
 from tests.gateway.content import test_request_log as test_contents
 from tests.gateway.evaluation import test_whose
+from tests.gateway.files import test_files, test_uploads
 
 Test = Callable[..., Any]
 """A test function that holds the promise."""
@@ -124,6 +132,7 @@ OF_ADAPTER = Reason("rows are reached under the name of an adapter, which is loo
 OF_ORGANIZATION = Reason("rows are reached as lists of the caller's own organization: no route takes an id")
 BY_HAND = Reason("each is one call of an operator's key or a person in the organization; nothing makes them by itself")
 USAGE = Reason("as many as there is usage, which the operator's limits bound")
+CONTENT = Reason("counts for the bytes of content of its project, each part as 1 KiB at least")
 LEDGER = Reason("never removed: invoices and reports rest on the ledger")
 RECORD = Reason("never removed: it records what was done, or what was billed")
 WITHDRAWN = Reason(
@@ -331,7 +340,7 @@ TABLES: dict[str, Coverage] = {
     "webhook_deliveries": Coverage(
         access=INTERNAL,
         foreign=INTERNAL,
-        bound=Reason("one row per alert and webhook, both of which are bounded"),
+        bound=Reason("one row per webhook and alert or ended batch, all of which are bounded"),
         removal=Removal(webhooks._FORGET_DELIVERIES),
     ),
     # ledger
@@ -479,6 +488,31 @@ TABLES: dict[str, Coverage] = {
         foreign=test_conversations.test_another_projects_is_answered_as_nothing_to_the_byte,
         bound=Bound(kept_conversations.MAX_CONVERSATION_BYTES, "bytes of a conversation, of which an item has some"),
         removal=Removal(conversations._REMOVE_ITEM),
+    ),
+    "files": Coverage(
+        access=Reason("a key of the project with the scope for inference, by the request's own guard"),
+        foreign=test_files.test_another_projects_is_answered_as_nothing_to_the_byte,
+        bound=CONTENT,
+        removal=Removal(files._DROP_OLD),
+    ),
+    "file_uploads": Coverage(
+        access=Reason("a key of the project with the scope for inference, by the request's own guard"),
+        foreign=test_uploads.test_another_projects_upload_is_none,
+        bound=Bound(kept_uploads.MAX_PENDING, "uploads of a project that are under way"),
+        removal=Removal(uploads._DROP_OLD),
+    ),
+    "file_parts": Coverage(access=INTERNAL, foreign=INTERNAL, bound=CONTENT, removal=Removal(parts._DELETE)),
+    "batches": Coverage(
+        access=Reason("a key of the project with the scope for inference, by the request's own guard"),
+        foreign=test_batches.test_another_projects_is_answered_as_nothing_to_the_byte,
+        bound=Bound(kept_batches.MAX_OPEN, "batches of a project that have not ended"),
+        removal=Removal(batches._DROP_OLD),
+    ),
+    "batch_lines": Coverage(
+        access=INTERNAL,
+        foreign=INTERNAL,
+        bound=Bound(validator.MAX_LINES, "lines of a batch"),
+        removal=Removal(batch_work._DROP_LINES),
     ),
     "request_contents": Coverage(
         access=Route(("projects", "requests", "content")),

@@ -14,6 +14,7 @@ import gateway.domain
 from gateway.domain.limits.limit import (
     NS_PER_S,
     RATED,
+    SIZES,
     UNITS,
     WINDOWS,
     Calendar,
@@ -101,7 +102,7 @@ def test_what_never_alerts_is_not_asked_to(unit: Unit, window: Window) -> None:
     percents = complaint(unit, window, hard=True, alert_percents=(80,))
     assert (soft is None) == (percents is None) == (window != "none")
     if percents is not None and soft is not None:
-        assert (percents[0], soft[0]) == ("alert_percents", "window" if unit.endswith("tokens") else "hard")
+        assert (percents[0], soft[0]) == ("alert_percents", "window" if unit in SIZES else "hard")
 
 
 @pytest.mark.parametrize(

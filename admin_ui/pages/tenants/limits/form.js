@@ -12,7 +12,7 @@ import { invalidate, useApi } from "../../../lib/data.js";
 import { html, useState } from "../../../lib/html.js";
 import { pathOf } from "../../../lib/projects_api.js";
 import { isInUse } from "../keys/state.js";
-import { COUNTED, UNITS, shownAs, titleOf } from "./words.js";
+import { COUNTED, OF_NO_KEY, UNITS, shownAs, titleOf } from "./words.js";
 
 const MIB = 2 ** 20;
 const WINDOWS = [["minute", "per minute"], ["day", "per day, in UTC"], ["month", "per month, in UTC"]];
@@ -49,7 +49,7 @@ export function SetLimit({ base, projectId, limit = null, preset = {}, keysOnly 
       <${TextField} ...${form.bind("max")} label="At most${unit === "cost_nanos" ? `, in ${currency.toUpperCase()}` : unit === "storage_bytes" ? ", in MiB" : ""}" inputmode="decimal" autocomplete="off" autofocus />
       ${!limit && COUNTED.includes(unit) && html`<${Select} ...${form.bind("window")} label="Counted" options=${windows} />`}
       ${!limit && projectId && html`
-        <${Select} ...${form.bind("api_key_id")} label="Of whom" options=${[...(keysOnly ? [["", "Choose a key"]] : [["", "The whole tenant"]]), ...keyOptions.map(([id, name]) => [id, `Key ${name}`])]} />
+        ${!OF_NO_KEY.includes(unit) && html`<${Select} ...${form.bind("api_key_id")} label="Of whom" options=${[...(keysOnly ? [["", "Choose a key"]] : [["", "The whole tenant"]]), ...keyOptions.map(([id, name]) => [id, `Key ${name}`])]} />`}
         ${unit !== "storage_bytes" && html`<${Select} ...${form.bind("model")} label="Of which model" options=${[["", "All models together"], ...modelOptions]} />`}
       `}
       ${!limit && COUNTED.includes(unit) && html`<${Select} ...${form.bind("hard")} label="At its end" options=${[["true", "Refuse requests"], ["false", "Only alert"]]} />`}
@@ -112,7 +112,7 @@ function bodyOf(values) {
     window: COUNTED.includes(unit) ? window : "none",
     hard: hard === "true",
     ...(model && unit !== "storage_bytes" && { model }),
-    ...(key && { api_key_id: key }),
+    ...(key && !OF_NO_KEY.includes(unit) && { api_key_id: key }),
     ...(isAlerting(values) && { alert_percents: percentsOf(percents).map(Number) }),
   };
 }

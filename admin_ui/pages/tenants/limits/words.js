@@ -6,7 +6,9 @@ import { ago } from "../../../lib/format/time.js";
 export const UNITS = {
   tokens: "Tokens", input_tokens: "Input tokens", output_tokens: "Output tokens", requests: "Requests",
   cost_nanos: "Spend", concurrency: "Requests at once", storage_bytes: "Stored adapters",
+  enqueued_batch_tokens: "Waiting batch tokens",
 };
+export const OF_NO_KEY = ["enqueued_batch_tokens"];
 export const COUNTED = ["tokens", "input_tokens", "output_tokens", "requests", "cost_nanos"];
 const SIZES = ["tokens", "input_tokens", "output_tokens"];
 const WINDOWS = { minute: "per minute", day: "per day", month: "per month" };

@@ -46,7 +46,7 @@ AGAIN_S = 2.0
 AWAY_S = 60.0
 """The seconds for which a run waits for a database that does not answer."""
 
-FindPrincipal = Callable[[str], Awaitable[Principal]]
+FindPrincipal = Callable[[str, str], Awaitable[Principal]]
 """Returns the principal of a key by the key's id. Raises GatewayError: where it may not be used any more."""
 
 
@@ -159,7 +159,7 @@ class Running:
         Raises GatewayError: as the pipeline does.
         """
         tools, request = self._tools, self._request
-        caller = await tools.principal_of(self.claim.api_key_id)
+        caller = await tools.principal_of(self.claim.turn.project_id, self.claim.api_key_id)
         asked = self._asked = await asked_of(self._wire, caller, tools.earlier, tools.pipeline)
         # Each attempt is billed by itself, so that it has an id of its own.
         request_id = request.request_id if self.claim.turn.fence == 1 else new_id("req")

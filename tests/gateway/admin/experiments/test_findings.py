@@ -308,8 +308,8 @@ async def test_a_preview_of_a_form_and_of_its_draft_are_one(lab: Lab) -> None:
         assert f"takes {size['days']} days" in size["text"] and duration(window_s) in size["text"]
         assert (f"before {days_declared(min_days)} are over" in size["text"]) == (min_days > 0)
     quarter = (await lab.client.post(f"{lab.path}/preview", json=body | {"coverage": 2_500})).json()["size"]
-    assert "units a day (25 % of all, the coverage), an experiment" in quarter["text"]
-    assert "the coverage" not in bare["text"] and quarter["units_per_day"] == bare["units_per_day"] / 4
+    assert "units a day, the 25% of all that take part, an experiment" in quarter["text"]
+    assert "take part" not in bare["text"] and quarter["units_per_day"] == bare["units_per_day"] / 4
     two = (await lab.client.post(f"{lab.path}/preview", json=body | {"num_primary": 2})).json()["size"]
     assert two["units"] > bare["units"], "two metrics share the false alarms"
     for change, param in (({"num_primary": 6}, "num_primary"), ({"min_days": -1}, "min_days")):

@@ -1,0 +1,186 @@
+"""Takes batches that nobody works on, keeps their leases while they are worked on, and lets them go."""
+
+from __future__ import annotations
+
+import asyncio
+
+import msgspec
+import structlog
+
+from gateway.batches.ending import end_batch
+from gateway.batches.lines import LineReader
+from gateway.batches.parts import Tools
+from gateway.batches.running import Lost, Rest, RunningLines
+from gateway.batches.service import BatchError, place_of
+from gateway.batches.validation import Verdict, check_file
+from gateway.db.batches import work as db
+from gateway.db.batches.work import LeasedBatch
+from gateway.db.limits.limits import exceeded_enqueued
+from gateway.db.organization.keys import find_usable_key_by_id
+from gateway.db.pool import FAILURES
+from gateway.domain.errors import GatewayError
+from gateway.domain.limits.limit import Limit
+from gateway.domain.tenancy.principal import Principal
+from gateway.support.cipher import Sealed
+from gateway.support.worker import forever
+from gateway.tenancy.authenticate import principal_of
+
+log = structlog.get_logger(__name__)
+
+LOOK_S = 1.0
+MAX_BATCHES = 16
+"""The most batches that a gateway works on at once."""
+
+AGAIN_S = 10.0
+"""Seconds after which a batch is tried again that cannot go on now."""
+
+
+TOO_LATE = Verdict(
+    0, [BatchError("batch_expired", "The file could not be checked before the completion window expired.")]
+)
+
+
+class Dispatcher:
+    """Works between `start` and `stop`."""
+
+    def __init__(self, tools: Tools, gateway_id: str) -> None:
+        """gateway_id: names this gateway in the rows of its batches."""
+        self._tools = tools
+        self._gateway_id = gateway_id
+        self._working: dict[tuple[str, str], tuple[LeasedBatch, asyncio.Task[None]]] = {}
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        self._task = asyncio.create_task(forever(self._look, LOOK_S, name="batches"))
+
+    async def stop(self) -> None:
+        """Let all batches go. What runs of them is aborted, and begun anew by another gateway."""
+        tasks = [task for _, task in self._working.values()]
+        tasks += [self._task] if self._task is not None else []
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _look(self) -> None:
+        """Renew the leases, and take what nobody works on."""
+        for batch, task in list(self._working.values()):
+            async with self._tools.database.acquire() as conn:
+                if not await db.renew_lease(conn, batch):
+                    task.cancel()
+        room = MAX_BATCHES - len(self._working)
+        if room <= 0:
+            return
+        async with self._tools.database.transaction() as conn:
+            leased = await db.lease_batches(conn, self._gateway_id, room)
+        for batch in leased:
+            key = (batch.project_id, batch.id)
+            if key in self._working:  # an older lease of this gateway's own
+                self._working[key][1].cancel()
+            task = asyncio.create_task(self._work(batch))
+            self._working[key] = (batch, task)
+
+    async def _work(self, batch: LeasedBatch) -> None:
+        again_s: float | None = AGAIN_S
+        try:
+            again_s = await self._advance(batch)
+        except Lost:
+            again_s = None
+        except asyncio.CancelledError:
+            again_s = 0.0
+            raise
+        except FAILURES as error:
+            log.warning("batch_delayed", batch=batch.id, error=repr(error))
+        except GatewayError as error:
+            log.warning("batch_delayed", batch=batch.id, error=error.message)
+        except Exception:
+            log.exception("batch_delayed", batch=batch.id)
+        finally:
+            if self._working.get((batch.project_id, batch.id), (None,))[0] is batch:
+                del self._working[batch.project_id, batch.id]
+            if again_s is not None:
+                await self._release(batch, again_s)
+
+    async def _release(self, batch: LeasedBatch, after_s: float) -> None:
+        try:
+            async with self._tools.database.acquire() as conn:
+                await db.release_batch(conn, batch, after_seconds=after_s)
+        except FAILURES as error:
+            log.warning("batch_released_later", batch=batch.id, error=repr(error))
+
+    async def _advance(self, batch: LeasedBatch) -> float | None:
+        """Do what is next for a batch, as far as it goes. Return the seconds after which it is to go on; None where it
+        has ended, or is lost."""
+        tools = self._tools
+        parts = await tools.files.parts(batch.project_id, batch.input_file_id)
+        reader = LineReader(tools.files.content, batch.project_id, parts)
+        if batch.status == "validating":
+            num_bytes = sum(part.num_bytes for part in parts)
+            return await self._validate(batch, num_bytes)
+        if batch.status == "cancelling":
+            await end_batch(tools, batch, reader, "cancelled")
+            return None
+        ending = batch.ending
+        if batch.status == "in_progress":
+            principal = await self._principal(batch)
+            if principal is None and batch.left_seconds > 0:
+                return min(AGAIN_S, batch.left_seconds)
+            came: str | Rest = "expired"
+            if principal is not None:
+                came = await RunningLines(tools, batch, principal, reader).run()
+            if isinstance(came, Rest):
+                return came.seconds
+            ending = came
+            async with tools.database.transaction() as conn:
+                if await db.lock_batch(conn, batch) != "in_progress":
+                    return None
+                await db.finalize_batch(conn, batch, ending)
+        await end_batch(tools, batch, reader, ending or "completed")
+        return None
+
+    async def _validate(self, batch: LeasedBatch, num_bytes: int) -> float | None:
+        tools = self._tools
+        pieces = tools.files.read(batch.project_id, batch.input_file_id)
+        verdict: Verdict | None = TOO_LATE
+        if batch.left_seconds > 0:
+            verdict = await check_file(
+                tools.database, batch, pieces, num_bytes=num_bytes, max_line_bytes=tools.max_line_bytes
+            )
+        if verdict is None:
+            return None
+        async with tools.database.transaction() as conn:
+            if await db.lock_batch(conn, batch) != "validating":
+                return None
+            faults = verdict.errors
+            if not faults:
+                await db.begin_batch(conn, batch, verdict.num_lines)
+                over = await exceeded_enqueued(conn, batch.project_id)
+                if over is None:
+                    return 0.0
+                faults = [_too_many(*over)]
+            place = place_of(batch.project_id, batch.id, "metadata")
+            metadata = tools.cipher.seal(tools.cipher.open(Sealed(*await db.metadata_of(conn, batch)), place), place)
+            errors = tools.cipher.seal(msgspec.json.encode(faults), place_of(batch.project_id, batch.id, "errors"))
+            await db.fail_batch(conn, batch, errors.key_id, metadata.data, errors.data)
+            await db.drop_lines(conn, batch)
+            await db.announce_end(conn, batch)
+        tools.metrics.ended("failed")
+        return None
+
+    async def _principal(self, batch: LeasedBatch) -> Principal | None:
+        """Return whom the lines run for; None while the key may not be used, or its project."""
+        async with self._tools.database.acquire() as conn:
+            key = await find_usable_key_by_id(conn, batch.project_id, batch.api_key_id)
+        if key is None or key.suspended or "inference" not in key.scopes:
+            return None
+        return msgspec.structs.replace(principal_of(key), is_batch=True)
+
+
+def _too_many(limit: Limit, num_tokens: int) -> BatchError:
+    """Return why a batch fails that a limit of enqueued tokens leaves no room for."""
+    whose = "Your organization" if limit.project_id is None else "This project"
+    which = "" if limit.model is None else f" for the model '{limit.model}'"
+    return BatchError(
+        "token_limit_exceeded",
+        f"{whose} may have {limit.max} tokens of batches enqueued{which}, and would have {num_tokens} with this batch. "
+        "Begin it again when others have run.",
+    )

@@ -1,0 +1,71 @@
+"""The end of a batch: results of its lines to the output and the error file, which are there with the batch's last
+status or not at all."""
+
+from __future__ import annotations
+
+from gateway.batches.lines import LineReader
+from gateway.batches.output import CANCELLED, EXPIRED, line_id, not_run, read_line
+from gateway.batches.parts import Tools
+from gateway.batches.service import result_place
+from gateway.db.batches import work as db
+from gateway.db.batches.work import LeasedBatch, StoredResult
+from gateway.files.content import PartWriter
+from gateway.support.cipher import Sealed
+
+AT_ONCE = 200
+
+
+async def end_batch(tools: Tools, batch: LeasedBatch, reader: LineReader, ending: str) -> bool:
+    """Write the files of a batch and end it; False where it is lost meanwhile. Raises what the database raises, and
+    GatewayError where files can be neither read nor written."""
+    output = await tools.output.begin(batch.project_id)
+    errors = await tools.output.begin(batch.project_id)
+    try:
+        after = 0
+        while True:
+            async with tools.database.acquire() as conn:
+                found = await db.results_after(conn, batch, after, AT_ONCE)
+            if not found:
+                break
+            for result in found:
+                if result.sealed_result is None:
+                    await errors.write(await _never_ran(batch, reader, result, ending))
+                else:
+                    sealed = Sealed(result.content_key or "", result.sealed_result)
+                    text = tools.cipher.open(sealed, result_place(batch.project_id, batch.id, result.number))
+                    await (output if result.state == "completed" else errors).write(text)
+            after = found[-1].number
+        for part in (output, errors):
+            await part.flush()
+        return await _end(tools, batch, ending, output, errors)
+    finally:
+        for part in (output, errors):
+            await part.give_up()  # does nothing to a part that a file has
+
+
+async def _never_ran(batch: LeasedBatch, reader: LineReader, result: StoredResult, ending: str) -> bytes:
+    custom_id, _ = read_line(await reader.read(result.first_byte, result.num_bytes))
+    return not_run(line_id(batch.id, result.number), custom_id, EXPIRED if ending == "expired" else CANCELLED)
+
+
+async def _end(tools: Tools, batch: LeasedBatch, ending: str, output: PartWriter, errors: PartWriter) -> bool:
+    async with tools.database.transaction() as conn:
+        if await db.lock_batch(conn, batch) is None:
+            return False
+        for part, file_id, kind in ((output, batch.output_file_id, "output"), (errors, batch.error_file_id, "error")):
+            if part.num_bytes:
+                new = tools.files.new_file(
+                    batch.project_id,
+                    name=f"{batch.id}_{kind}.jsonl",
+                    purpose="batch_output",
+                    num_bytes=part.num_bytes,
+                    keep_seconds=batch.keep_seconds,
+                    file_id=file_id,
+                )
+                await tools.files.insert(conn, new, part)
+        has_output, has_errors = bool(output.num_bytes), bool(errors.num_bytes)
+        await db.end_batch(conn, batch, ending, has_output=has_output, has_errors=has_errors)
+        await db.drop_lines(conn, batch)
+        await db.announce_end(conn, batch)
+    tools.metrics.ended(ending)
+    return True

@@ -1,0 +1,44 @@
+"""Lines of an input file, read again when they run: a piece of the file is held at a time."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+
+from gateway.db.files.parts import PartRow
+from gateway.files.content import PIECE_BYTES, FileContent
+
+MAX_PIECES = 4
+
+
+class LineReader:
+    """Reads one file by ranges of bytes."""
+
+    def __init__(self, content: FileContent, project_id: str, parts: Sequence[PartRow]) -> None:
+        self._content = content
+        self._project_id = project_id
+        self._parts = parts
+        self._pieces: OrderedDict[tuple[str, int], bytes] = OrderedDict()
+
+    async def read(self, first_byte: int, num_bytes: int) -> bytes:
+        """Return bytes of the file. Raises as `FileContent.piece` does."""
+        found = bytearray()
+        begins_at = 0
+        for part in self._parts:
+            while len(found) < num_bytes and first_byte + len(found) < begins_at + part.num_bytes:
+                place = first_byte + len(found) - begins_at
+                if place < 0:
+                    break
+                piece = await self._piece(part, place // PIECE_BYTES)
+                start = place % PIECE_BYTES
+                found += piece[start : start + num_bytes - len(found)]
+            begins_at += part.num_bytes
+        return bytes(found)
+
+    async def _piece(self, part: PartRow, number: int) -> bytes:
+        key = (part.id, number)
+        if key not in self._pieces:
+            self._pieces[key] = await self._content.piece(self._project_id, part, number)
+            if len(self._pieces) > MAX_PIECES:
+                self._pieces.popitem(last=False)
+        return self._pieces[key]

@@ -1,0 +1,27 @@
+"""What the work on batches is done with."""
+
+from __future__ import annotations
+
+import msgspec
+
+from gateway.batches.feed import Feed
+from gateway.batches.runner import LineRunner
+from gateway.db.pool import Database
+from gateway.files.content import FileContent
+from gateway.files.service import Files
+from gateway.observability.batch_metrics import BatchMetrics
+from gateway.support.cipher import Cipher
+
+
+class Tools(msgspec.Struct, frozen=True, kw_only=True):
+    """The same for all batches of a gateway."""
+
+    database: Database
+    files: Files
+    output: FileContent
+    """Writes output and error files, whatever room the project has: what they hold was counted as it came."""
+    cipher: Cipher
+    runner: LineRunner
+    feed: Feed
+    max_line_bytes: int
+    metrics: BatchMetrics

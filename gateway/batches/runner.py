@@ -1,0 +1,36 @@
+"""What batches ask for of the rooms above: to run one line."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import msgspec
+
+from gateway.domain.batches.line import BatchLine
+from gateway.domain.tenancy.principal import Principal
+
+
+class LineReply(msgspec.Struct, frozen=True, kw_only=True):
+    """The reply to one line."""
+
+    status: int
+    body: bytes
+    """JSON."""
+    input_tokens: int = 0
+    cached_tokens: int = 0
+    output_tokens: int = 0
+
+
+class LineRunner(Protocol):
+    """Runs lines. One per gateway process."""
+
+    async def run(
+        self, principal: Principal, endpoint: str, body: bytes, request_id: str, line: BatchLine
+    ) -> LineReply:
+        """Answer one line as if its body had come over HTTP. Cancelled, it aborts the line, which nobody is billed for.
+
+        Raises GatewayError: where the line is refused or fails.
+        """
+
+    def disown(self, request_id: str, line: BatchLine) -> None:
+        """Have nobody billed for what a line uses that is about to be aborted."""

@@ -1,0 +1,199 @@
+"""The lines of one batch: begun as the engines want more, and stored with the counts of the batch."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+
+import msgspec
+import structlog
+
+from gateway.batches.lines import LineReader
+from gateway.batches.output import line_id, read_line, replied
+from gateway.batches.parts import Tools
+from gateway.batches.runner import LineReply
+from gateway.batches.service import result_place
+from gateway.db.batches import work as db
+from gateway.db.batches.work import LeasedBatch, LineResult, LineRow
+from gateway.domain.batches.line import BatchLine, request_id_of
+from gateway.domain.errors import FileUnavailable, GatewayError, LimitReached, Overloaded, ShuttingDown
+from gateway.domain.tenancy.principal import Principal
+from gateway.http.error_body import body_of, unexpected
+
+log = structlog.get_logger(__name__)
+
+CLAIM_LINES = 64
+MAX_FAULTS = 3
+"""Beginnings of a line that end by a fault of ours before the fault is the line's result."""
+
+TICK_S = 0.05
+STORE_EVERY_S = 0.25
+MAX_REST_S = 60.0
+REST_S = 5.0
+
+
+class Rest(msgspec.Struct, frozen=True):
+    """Nothing of the batch can run for a while."""
+
+    seconds: float
+
+
+class Lost(Exception):
+    """Another gateway works on the batch, or it was cancelled."""
+
+
+class RunningLines:
+    """One batch whose lines run in this gateway."""
+
+    def __init__(self, tools: Tools, batch: LeasedBatch, principal: Principal, reader: LineReader) -> None:
+        self._tools = tools
+        self._batch = batch
+        self._principal = principal
+        self._reader = reader
+        self._claimed: deque[LineRow] = deque()
+        self._running: dict[asyncio.Task[None], tuple[str, BatchLine]] = {}
+        self._results: list[LineResult] = []
+        self._given_back: list[tuple[int, int, bool]] = []
+        self._rest: Rest | None = None
+        self._is_exhausted = False
+        self._ends_at_s = time.monotonic() + batch.left_seconds
+        self._stored_at_s = time.monotonic()
+        self._num_left = batch.num_total - batch.num_completed - batch.num_failed
+        self._began_s = time.monotonic()
+        self._num_done = 0
+
+    async def run(self) -> str | Rest:
+        """Run lines until all have results ("completed"), or the batch's time is over ("expired"), or it has to rest.
+
+        Raises Lost. Raises what the database raises.
+        """
+        try:
+            while True:
+                if time.monotonic() >= self._ends_at_s:
+                    return "expired"
+                await self._begin()
+                if self._running:
+                    await asyncio.wait(self._running, timeout=TICK_S, return_when=asyncio.FIRST_COMPLETED)
+                elif self._claimed:
+                    await asyncio.sleep(TICK_S)  # the engines want no more yet
+                is_idle = not self._running and (not self._claimed or self._rest is not None)
+                if is_idle or time.monotonic() - self._stored_at_s >= STORE_EVERY_S:
+                    await self._store(give_back=is_idle)
+                if is_idle and self._rest is not None:
+                    return self._rest
+                if is_idle and self._is_exhausted and not await self._num_open():
+                    return "completed"
+        finally:
+            await self._end()
+
+    async def _begin(self) -> None:
+        if self._rest is not None:
+            return
+        if not self._claimed and not self._is_exhausted:
+            async with self._tools.database.transaction() as conn:
+                if await db.lock_batch(conn, self._batch) != "in_progress":
+                    raise Lost
+                self._claimed.extend(await db.claim_lines(conn, self._batch, CLAIM_LINES))
+            self._is_exhausted = not self._claimed
+        for _ in range(len(self._claimed)):
+            line = self._claimed.popleft()
+            place = self._tools.feed.take(line.model)
+            if place is None:
+                self._claimed.append(line)
+                continue
+            terms = BatchLine(
+                begun=line.attempt - 1, instant_ns=int(line.begun_at.timestamp() * 1e6) * 1000, slack_s=self._slack_s()
+            )
+            request_id = request_id_of(self._batch.id, line.number)
+            task = asyncio.create_task(self._run_line(line, request_id, terms, place))
+            self._running[task] = (request_id, terms)
+            task.add_done_callback(self._running.pop)
+
+    def _slack_s(self) -> float:
+        """Return for how long the batch can rest: the time to its end less what is left at the pace so far."""
+        left_s = self._ends_at_s - time.monotonic()
+        took_s = time.monotonic() - self._began_s
+        return left_s - (self._num_left * took_s / self._num_done if self._num_done else 0.0)
+
+    async def _run_line(self, line: LineRow, request_id: str, terms: BatchLine, place: str) -> None:
+        batch = self._batch
+        custom_id = ""
+        try:
+            custom_id, body = read_line(await self._reader.read(line.first_byte, line.num_bytes))
+            reply = await self._tools.runner.run(self._principal, batch.endpoint, body, request_id, terms)
+        except LimitReached as error:
+            self._rest = Rest(min(error.retry_after_s or REST_S, MAX_REST_S))
+            self._given_back.append((line.number, line.attempt, False))
+            return
+        except (ShuttingDown, FileUnavailable):
+            self._rest = Rest(REST_S)
+            self._given_back.append((line.number, line.attempt, True))
+            return
+        except GatewayError as error:
+            if error.status >= 500 and line.num_faults + 1 < MAX_FAULTS:
+                if isinstance(error, Overloaded):
+                    self._rest = Rest(error.retry_after_s or 1.0)
+                self._given_back.append((line.number, line.attempt, True))
+                return
+            reply = LineReply(status=error.status, body=msgspec.json.encode(body_of(error)))
+        except Exception:
+            log.exception("batch_line_failed", batch=batch.id, number=line.number)
+            reply = LineReply(status=500, body=msgspec.json.encode(body_of(unexpected(request_id))))
+        finally:
+            self._tools.feed.give(place)
+        text = replied(line_id(batch.id, line.number), custom_id, request_id, reply.status, reply.body)
+        sealed = self._tools.cipher.seal(text, result_place(batch.project_id, batch.id, line.number))
+        self._num_done += 1
+        self._num_left -= 1
+        self._results.append(
+            LineResult(
+                number=line.number,
+                attempt=line.attempt,
+                is_completed=reply.status < 400,
+                content_key=sealed.key_id,
+                sealed_result=sealed.data,
+                input_tokens=reply.input_tokens,
+                cached_tokens=reply.cached_tokens,
+                output_tokens=reply.output_tokens,
+            )
+        )
+
+    async def _store(self, *, give_back: bool) -> None:
+        """Store the results that came. give_back: have claimed lines that did not run claimed anew."""
+        self._stored_at_s = time.monotonic()
+        results, given_back = self._results, self._given_back
+        self._results, self._given_back = [], []
+        if give_back:
+            given_back += [(line.number, line.attempt, False) for line in self._claimed]
+            self._claimed.clear()
+        if not results and not given_back:
+            return
+        async with self._tools.database.transaction() as conn:
+            if await db.lock_batch(conn, self._batch) is None:
+                raise Lost
+            await db.store_results(conn, self._batch, results)
+            await db.give_lines_back(conn, self._batch, given_back)
+        if given_back:
+            self._is_exhausted = False
+        num_completed = sum(result.is_completed for result in results)
+        counts = (num_completed, len(results) - num_completed, sum(was_sent for _, _, was_sent in given_back))
+        for outcome, number in zip(("completed", "failed", "begun_again"), counts, strict=True):
+            self._tools.metrics.lines(outcome, number)
+
+    async def _num_open(self) -> int:
+        async with self._tools.database.acquire() as conn:
+            return await db.num_open_lines(conn, self._batch)
+
+    async def _end(self) -> None:
+        """Abort what still runs, which nobody is billed for, and store what there is."""
+        running = dict(self._running)
+        for task, (request_id, terms) in running.items():
+            self._tools.runner.disown(request_id, terms)
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+        if self._results or self._given_back or self._claimed:
+            try:
+                await self._store(give_back=True)
+            except Lost:
+                return

@@ -1,0 +1,159 @@
+"""Batches as their projects see them: made, shown, listed and cancelled, by their own project alone."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Mapping
+
+import msgspec
+
+from gateway.db.batches import batches as db
+from gateway.db.batches.batches import BatchRow, NewBatch
+from gateway.db.files import files as files_db
+from gateway.db.ids import new_id
+from gateway.db.organization import audit
+from gateway.db.pool import Database
+from gateway.domain.errors import Conflict, InvalidRequest, QuotaExceeded
+from gateway.domain.tenancy.principal import Principal
+from gateway.files.service import BATCH_SECONDS
+from gateway.support.cipher import Cipher, Place, Sealed
+
+WINDOW_SECONDS = 86_400
+MAX_OPEN = 200
+"""The most batches of a project that have not ended."""
+
+
+class BatchError(msgspec.Struct, frozen=True):
+    """A fault of an input file, at a line or of the whole file."""
+
+    code: str
+    message: str
+    param: str | None = None
+    line: int | None = None
+
+
+class Batch(msgspec.Struct, frozen=True, kw_only=True):
+    """A batch as it is shown."""
+
+    row: BatchRow
+    metadata: dict[str, str]
+    errors: list[BatchError]
+
+
+class BatchPage(msgspec.Struct, frozen=True):
+    """Some batches, and whether there are more."""
+
+    batches: list[Batch]
+    has_more: bool
+
+
+class Batches:
+    """One per gateway process. Methods raise what the database raises, and ContentUnreadable; None stands for a batch
+    that does not exist."""
+
+    def __init__(self, database: Database, cipher: Cipher) -> None:
+        self._database = database
+        self._cipher = cipher
+
+    async def create(
+        self,
+        caller: Principal,
+        author: audit.Author,
+        *,
+        endpoint: str,
+        input_file_id: str,
+        metadata: Mapping[str, str],
+        keep_seconds: int | None,
+    ) -> Batch:
+        """Make a batch of an input file. keep_seconds: after which its output expires; None: after 30 days.
+
+        Raises InvalidRequest: where there is no such file, or it is not meant for a batch.
+        Raises QuotaExceeded: where too many batches have not ended.
+        """
+        project_id, batch_id = caller.project_id, new_id("batch")
+        sealed = self._cipher.seal(msgspec.json.encode(dict(metadata)), place_of(project_id, batch_id, "metadata"))
+        new = NewBatch(
+            project_id=project_id,
+            id=batch_id,
+            api_key_id=caller.api_key_id,
+            endpoint=endpoint,
+            input_file_id=input_file_id,
+            output_file_id=new_id("file"),
+            error_file_id=new_id("file"),
+            keep_seconds=BATCH_SECONDS if keep_seconds is None else keep_seconds,
+            window_seconds=WINDOW_SECONDS,
+            content_key=sealed.key_id,
+            sealed_metadata=sealed.data,
+        )
+        async with self._database.transaction() as conn:
+            file = await files_db.get_file(conn, project_id, input_file_id)
+            if file is None or file.purpose != "batch":
+                why = "has no such file" if file is None else "has this file for another purpose than 'batch'"
+                raise InvalidRequest(f"The project {why}.", param="input_file_id", code="invalid_value")
+            if not await db.insert_batch(conn, new, max_open=MAX_OPEN):
+                raise QuotaExceeded(
+                    f"This project has {MAX_OPEN} batches that have not ended. Wait for some to end, or cancel them.",
+                    code="too_many_batches",
+                )
+            after = {"id": batch_id, "endpoint": endpoint, "input_file_id": input_file_id}
+            await audit.record(conn, author, "batch.created", batch_id, project_id=project_id, after=after)
+            row = await db.get_batch(conn, project_id, batch_id)
+        assert row is not None, "the transaction made it"
+        return self._shown(project_id, row)
+
+    async def get(self, project_id: str, batch_id: str) -> Batch | None:
+        """Return a batch."""
+        async with self._database.acquire() as conn:
+            row = await db.get_batch(conn, project_id, batch_id)
+        return None if row is None else self._shown(project_id, row)
+
+    async def page(self, project_id: str, *, after: str | None, limit: int) -> BatchPage | None:
+        """Return a page of batches, the newest first; None where there is no batch `after`."""
+        async with self._database.acquire() as conn:
+            if after is not None and await db.get_batch(conn, project_id, after) is None:
+                return None
+            rows = await db.list_batches(conn, project_id, after=after, limit=limit + 1)
+        return BatchPage([self._shown(project_id, row) for row in rows[:limit]], len(rows) > limit)
+
+    async def cancel(self, project_id: str, batch_id: str, author: audit.Author) -> Batch | None:
+        """Have a batch end as soon as may be; what was done stays. One that is cancelled already stays so.
+
+        Raises Conflict: where it has ended otherwise, or is about to.
+        """
+        async with self._database.transaction() as conn:
+            cancelled = await db.cancel_batch(conn, project_id, batch_id)
+            row = await db.get_batch(conn, project_id, batch_id)
+            if row is None:
+                return None
+            if cancelled:
+                await audit.record(
+                    conn, author, "batch.cancelled", batch_id, project_id=project_id, before={"id": batch_id}
+                )
+        if row.status not in ("cancelling", "cancelled"):
+            raise Conflict(f"Cannot cancel a batch with status '{row.status}'.", param="batch_id")
+        return self._shown(project_id, row)
+
+    def _shown(self, project_id: str, row: BatchRow) -> Batch:
+        def opened(data: bytes, part: str) -> bytes:
+            return self._cipher.open(Sealed(row.content_key, data), place_of(project_id, row.id, part))
+
+        metadata = msgspec.json.decode(opened(row.sealed_metadata, "metadata"), type=dict[str, str])
+        errors: list[BatchError] = []
+        if row.sealed_errors is not None:
+            errors = msgspec.json.decode(opened(row.sealed_errors, "errors"), type=list[BatchError])
+        return Batch(row=row, metadata=metadata, errors=errors)
+
+
+def place_of(project_id: str, batch_id: str, part: str) -> Place:
+    """Return the place of a sealed column of a batch."""
+    return Place(project_id, f"batches.{part}", batch_id)
+
+
+def result_place(project_id: str, batch_id: str, number: int) -> Place:
+    """Return the place of the result of a line."""
+    return Place(project_id, "batch_lines.result", f"{batch_id}/{number}")
+
+
+def ended_time(row: BatchRow, status: str) -> datetime.datetime | None:
+    """Return when a batch ended, if it ended with this status."""
+    return row.ended_at if row.status == status else None

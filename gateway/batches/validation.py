@@ -1,0 +1,112 @@
+"""An input file through the process that checks it, to rows. The event loop passes bytes on and parses none."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import AsyncIterator
+
+import msgspec
+import structlog
+
+from gateway.batches.service import BatchError
+from gateway.batches.validator import MAX_FILE_BYTES
+from gateway.db.batches import work as db
+from gateway.db.batches.work import LeasedBatch, NewLine
+from gateway.db.pool import Database
+
+log = structlog.get_logger(__name__)
+
+MAX_SAID_BYTES = 4 << 20
+"""The longest line that the process writes."""
+
+AT_ONCE_LINES = 500
+
+
+class Said(msgspec.Struct, frozen=True):
+    """A line of what the process says."""
+
+    lines: list[NewLine] = []
+    errors: list[BatchError] = []
+    total: int | None = None
+
+
+class Verdict(msgspec.Struct, frozen=True):
+    """What a check comes to: how many lines there are, or what is wrong."""
+
+    num_lines: int
+    errors: list[BatchError]
+
+
+_SAID = msgspec.json.Decoder(Said)
+
+
+async def check_file(
+    database: Database, batch: LeasedBatch, pieces: AsyncIterator[bytes], *, num_bytes: int, max_line_bytes: int
+) -> Verdict | None:
+    """Check the input file of a batch and store its lines; None where the batch is lost meanwhile.
+
+    Raises RuntimeError: where the process dies.
+    """
+    if num_bytes > MAX_FILE_BYTES:
+        too_large = BatchError("file_too_large", f"The file has more than {MAX_FILE_BYTES} bytes.")
+        return Verdict(0, [too_large])
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        "gateway.batches.validator",
+        batch.endpoint,
+        str(max_line_bytes),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        limit=MAX_SAID_BYTES,
+        env={"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},  # none of the gateway's secrets
+    )
+    feeding = asyncio.create_task(_feed(process, pieces))
+    try:
+        verdict = await _store(database, batch, process)
+        if verdict is not None and verdict.num_lines < 0:
+            await feeding  # raises where the file could not be read
+            raise RuntimeError("the process that checks input files died")
+        return verdict
+    finally:
+        feeding.cancel()
+        await asyncio.gather(feeding, return_exceptions=True)
+        if process.returncode is None:
+            process.kill()
+        await process.wait()
+
+
+async def _feed(process: asyncio.subprocess.Process, pieces: AsyncIterator[bytes]) -> None:
+    assert process.stdin is not None
+    try:
+        async for piece in pieces:
+            process.stdin.write(piece)
+            await process.stdin.drain()
+        process.stdin.close()
+    except (BrokenPipeError, ConnectionResetError):
+        return  # it has read enough
+    except BaseException:
+        process.kill()
+        raise
+
+
+async def _store(database: Database, batch: LeasedBatch, process: asyncio.subprocess.Process) -> Verdict | None:
+    assert process.stdout is not None
+    async with database.transaction() as conn:
+        if await db.lock_batch(conn, batch) != "validating":
+            return None
+        await db.drop_lines(conn, batch)  # of a check that was cut off
+    errors: list[BatchError] = []
+    while line := await process.stdout.readline():
+        said = _SAID.decode(line)
+        errors += said.errors
+        if said.total is not None:
+            return Verdict(said.total, errors)
+        if said.lines:
+            async with database.transaction() as conn:
+                if await db.lock_batch(conn, batch) != "validating":
+                    return None
+                await db.add_lines(conn, batch, said.lines)
+    return Verdict(-1, [])

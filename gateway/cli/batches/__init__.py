@@ -1,0 +1,1 @@
+"""Files and batches, with a key of a project."""

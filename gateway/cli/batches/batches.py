@@ -1,0 +1,158 @@
+"""`lorikeet batch`: begin a batch of a file, watch it, read its results, and cancel it."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gateway.cli.batches.access import add_access, connected
+from gateway.cli.errors import EXIT_OK, EXIT_OPEN, CommandFailed
+from gateway.cli.output import print_result, print_table, utc, write_file
+from gateway.cli.progress import Progress
+
+if TYPE_CHECKING:
+    from gateway.cli.chat.inference import InferenceClient
+    from gateway.cli.output import Verbs
+
+POLL_S = 0.5
+ENDED = ("completed", "failed", "expired", "cancelled")
+ENDPOINTS = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings")
+
+
+def register(verbs: Verbs) -> None:
+    batch = verbs.add_parser(
+        "batch",
+        help="begin, watch, list and cancel batches, and read their results",
+        description="Run files of requests within a day, in what other requests leave free, with an API key of the "
+        "tenant.",
+    )
+    actions = batch.add_subparsers(metavar="ACTION", required=True)
+    create = actions.add_parser(
+        "create",
+        help="begin a batch",
+        description="Store a file of requests, one JSON object a line, and begin a batch of it; print the batch's id.",
+    )
+    create.add_argument("path", type=Path, metavar="PATH", help="file of requests, whose name ends in .jsonl")
+    create.add_argument(
+        "--endpoint", choices=ENDPOINTS, default=ENDPOINTS[0], help="endpoint of all requests (default: %(default)s)"
+    )
+    create.add_argument("--wait", action="store_true", help="wait until the batch has ended, and show its progress")
+    create.set_defaults(run=_create)
+    status = actions.add_parser(
+        "status", help="show a batch", description="Show a batch; exit with 4 where it has not ended."
+    )
+    status.add_argument("--wait", action="store_true", help="wait until the batch has ended, and show its progress")
+    status.set_defaults(run=_status)
+    listing = actions.add_parser("list", help="list batches", description="List a tenant's batches, the newest first.")
+    listing.add_argument("--limit", type=int, default=20, metavar="N", help="most batches to list (default: 20)")
+    listing.set_defaults(run=_list)
+    results = actions.add_parser(
+        "results",
+        help="download the results of a batch",
+        description="Write the output of a batch that has ended to a file, and what failed to another file beside it.",
+    )
+    results.add_argument("--out", type=Path, required=True, metavar="PATH", help="path to write the output to")
+    results.set_defaults(run=_results)
+    cancel = actions.add_parser(
+        "cancel", help="cancel a batch", description="Cancel a batch. Requests that were answered stay in its output."
+    )
+    cancel.set_defaults(run=_cancel)
+    for parser in (status, results, cancel):
+        parser.add_argument("id", metavar="BATCH_ID", help="id of the batch")
+    for parser in (create, status, listing, results, cancel):
+        add_access(parser)
+
+
+def _create(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
+    with connected(arguments, environ) as client:
+        try:
+            with arguments.path.open("rb") as content:
+                file = client.upload(arguments.path.name, content, {"purpose": "batch"})
+        except OSError as error:
+            raise CommandFailed(f"{arguments.path}: {error.strerror}") from None
+        asked = {"input_file_id": file["id"], "endpoint": arguments.endpoint, "completion_window": "24h"}
+        batch = client.post("/batches", asked)
+        if arguments.wait:
+            return _shown(arguments, _waited(client, batch["id"], quiet=arguments.json))
+    return print_result(arguments, batch, batch["id"])
+
+
+def _status(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
+    with connected(arguments, environ) as client:
+        if arguments.wait:
+            return _shown(arguments, _waited(client, arguments.id, quiet=arguments.json))
+        return _shown(arguments, client.get(f"/batches/{arguments.id}"))
+
+
+def _waited(client: InferenceClient, batch_id: str, *, quiet: bool) -> dict[str, Any]:
+    """Return a batch once it has ended."""
+    progress = Progress("running", quiet=quiet)
+    try:
+        while True:
+            batch = client.get(f"/batches/{batch_id}")
+            if batch["status"] in ENDED:
+                return batch
+            counts = batch["request_counts"]
+            progress.show(counts["completed"] + counts["failed"], counts["total"] or None)
+            time.sleep(POLL_S)
+    finally:
+        progress.done()
+
+
+def _shown(arguments: argparse.Namespace, batch: dict[str, Any]) -> int:
+    """Print a batch, and return the exit code that its status stands for."""
+    counts = batch["request_counts"]
+    lines = [
+        f"{batch['id']} {batch['status']}: {counts['completed']} completed, {counts['failed']} failed, "
+        f"{counts['total']} in all; {batch['usage']['total_tokens']} tokens"
+    ]
+    for error in (batch["errors"] or {"data": []})["data"]:
+        where = "" if error["line"] is None else f"line {error['line']}: "
+        lines.append(f"  {where}{error['message']} ({error['code']})")
+    print_result(arguments, batch, "\n".join(lines))
+    if batch["status"] not in ENDED:
+        return EXIT_OPEN
+    return 1 if batch["status"] == "failed" else EXIT_OK
+
+
+def _list(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
+    with connected(arguments, environ) as client:
+        found = client.get("/batches", limit=arguments.limit)
+    if arguments.json:
+        return print_result(arguments, found, "")
+    header = ("ID", "STATUS", "COMPLETED", "FAILED", "TOTAL", "ENDPOINT", "CREATED")
+    print_table(header, [_row(batch) for batch in found["data"]])
+    return EXIT_OK
+
+
+def _row(batch: dict[str, Any]) -> tuple[object, ...]:
+    counts = batch["request_counts"]
+    numbers = (str(counts["completed"]), str(counts["failed"]), str(counts["total"]))
+    return (batch["id"], batch["status"], *numbers, batch["endpoint"], utc(batch["created_at"]))
+
+
+def _results(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
+    errors_path = arguments.out.with_name(f"{arguments.out.stem}.errors{arguments.out.suffix}")
+    written: dict[str, Any] = {"output": None, "errors": None}
+    with connected(arguments, environ) as client:
+        batch = client.get(f"/batches/{arguments.id}")
+        if batch["status"] not in ENDED:
+            raise CommandFailed(f"the batch is {batch['status']}: `lorikeet batch status --wait` waits for its end")
+        for kind, file_id, path in (
+            ("output", batch["output_file_id"], arguments.out),
+            ("errors", batch["error_file_id"], errors_path),
+        ):
+            if file_id is not None:
+                write_file(path, client.download(file_id))
+                written[kind] = str(path)
+    text = "\n".join(f"wrote {path}" for path in written.values() if path) or "the batch has no results"
+    return print_result(arguments, written, text)
+
+
+def _cancel(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
+    with connected(arguments, environ) as client:
+        batch = client.post(f"/batches/{arguments.id}/cancel", {})
+    return print_result(arguments, batch, f"{arguments.id} is {batch['status']}")

@@ -1,0 +1,100 @@
+"""`lorikeet file`: files of a project, stored, listed, read and deleted."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gateway.cli.batches.access import add_access, connected
+from gateway.cli.errors import EXIT_OK, CommandFailed, WrongUsage
+from gateway.cli.output import print_result, print_table, utc, write_file
+
+if TYPE_CHECKING:
+    from gateway.cli.output import Verbs
+
+SECONDS_OF_DAY = 86400
+
+
+def register(verbs: Verbs) -> None:
+    file = verbs.add_parser(
+        "file",
+        help="store, list, download and delete files",
+        description="Manage the files of a tenant, such as the input of batches, with an API key of the tenant.",
+    )
+    actions = file.add_subparsers(metavar="ACTION", required=True)
+    add = actions.add_parser("add", help="store a file", description="Store a file; print its id.")
+    add.add_argument("path", type=Path, metavar="PATH", help="file to store")
+    add.add_argument("--purpose", default="batch", help="use of the file, such as batch or user_data (default: batch)")
+    add.add_argument(
+        "--days", type=int, metavar="DAYS", help="days after which the file expires, up to 30 (default: 30 for batch)"
+    )
+    add_access(add)
+    add.set_defaults(run=_add)
+    listed = actions.add_parser("list", help="list files", description="List a tenant's files, the newest first.")
+    listed.add_argument("--purpose", help="only files of this purpose")
+    listed.add_argument("--limit", type=int, default=100, metavar="N", help="most files to list (default: 100)")
+    add_access(listed)
+    listed.set_defaults(run=_list)
+    get = actions.add_parser("get", help="download a file", description="Write the content of a file to a path.")
+    get.add_argument("id", metavar="FILE_ID", help="id of the file")
+    get.add_argument("--out", type=Path, required=True, metavar="PATH", help="path to write the content to")
+    add_access(get)
+    get.set_defaults(run=_get)
+    delete = actions.add_parser(
+        "delete", help="delete a file", description="Delete a file for good. A batch that reads the file goes on."
+    )
+    delete.add_argument("id", metavar="FILE_ID", help="id of the file")
+    add_access(delete)
+    delete.set_defaults(run=_delete)
+
+
+def _add(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
+    fields = {"purpose": arguments.purpose}
+    if arguments.days is not None:
+        if arguments.days < 1:
+            raise WrongUsage("--days is 1 or more")
+        seconds = arguments.days * SECONDS_OF_DAY
+        fields |= {"expires_after[anchor]": "created_at", "expires_after[seconds]": str(seconds)}
+    with connected(arguments, environ) as client:
+        try:
+            with arguments.path.open("rb") as content:
+                made = client.upload(arguments.path.name, content, fields)
+        except OSError as error:
+            raise CommandFailed(f"{arguments.path}: {error.strerror}") from None
+    return print_result(arguments, made, made["id"])
+
+
+def _list(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
+    with connected(arguments, environ) as client:
+        found = client.get("/files", purpose=arguments.purpose, limit=arguments.limit)
+    if arguments.json:
+        return print_result(arguments, found, "")
+    print_table(("ID", "NAME", "PURPOSE", "BYTES", "CREATED", "EXPIRES"), [_row(file) for file in found["data"]])
+    return EXIT_OK
+
+
+def _row(file: dict[str, Any]) -> tuple[object, ...]:
+    expires = file.get("expires_at")
+    return (
+        file["id"],
+        file["filename"],
+        file["purpose"],
+        file["bytes"],
+        utc(file["created_at"]),
+        utc(expires) if expires else None,
+    )
+
+
+def _get(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
+    with connected(arguments, environ) as client:
+        num_bytes = write_file(arguments.out, client.download(arguments.id))
+    shown = {"id": arguments.id, "path": str(arguments.out), "bytes": num_bytes}
+    return print_result(arguments, shown, f"wrote {num_bytes} bytes to {arguments.out}")
+
+
+def _delete(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
+    with connected(arguments, environ) as client:
+        gone = client.delete(f"/files/{arguments.id}")
+    return print_result(arguments, gone, f"deleted {arguments.id}")

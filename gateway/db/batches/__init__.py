@@ -1,0 +1,1 @@
+"""SQL of batches and their lines."""

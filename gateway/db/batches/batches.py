@@ -1,0 +1,155 @@
+"""Batches as their projects see them, and what becomes of their rows. Those of a purged project are not shown."""
+
+from __future__ import annotations
+
+import datetime
+from typing import TYPE_CHECKING
+
+import msgspec
+
+if TYPE_CHECKING:
+    from gateway.db.pool import Connection
+
+KEPT_DAYS = 30
+"""Days after its end for which a batch is shown."""
+
+DROP_AT_ONCE = 200
+
+
+class BatchRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A batch as it is shown."""
+
+    id: str
+    created_at: datetime.datetime
+    api_key_id: str
+    endpoint: str
+    input_file_id: str
+    output_file_id: str
+    error_file_id: str
+    has_output: bool
+    has_errors: bool
+    status: str
+    expires_at: datetime.datetime
+    in_progress_at: datetime.datetime | None
+    finalizing_at: datetime.datetime | None
+    cancelling_at: datetime.datetime | None
+    ended_at: datetime.datetime | None
+    num_total: int
+    num_completed: int
+    num_failed: int
+    input_tokens: int
+    cached_tokens: int
+    output_tokens: int
+    content_key: str
+    sealed_metadata: bytes
+    sealed_errors: bytes | None
+
+
+class NewBatch(msgspec.Struct, frozen=True, kw_only=True):
+    """A batch that is about to be made."""
+
+    project_id: str
+    id: str
+    api_key_id: str
+    endpoint: str
+    input_file_id: str
+    output_file_id: str
+    error_file_id: str
+    keep_seconds: int | None
+    window_seconds: int
+    content_key: str
+    sealed_metadata: bytes
+
+
+_INSERT = """
+    WITH allowed AS (SELECT id FROM projects WHERE id = $1 AND purged_at IS NULL FOR NO KEY UPDATE),
+    open AS (SELECT count(*) AS number FROM batches WHERE project_id = $1 AND ended_at IS NULL)
+    INSERT INTO batches AS b (project_id, id, api_key_id, endpoint, input_file_id, output_file_id, error_file_id,
+                              keep_seconds, expires_at, content_key, sealed_metadata)
+    SELECT allowed.id, $2, $3, $4, $5, $6, $7, $8, now() + $9 * interval '1 second', $10, $11 FROM allowed, open
+    WHERE open.number < $12
+    RETURNING b.id
+"""
+_GET = """
+    SELECT b.id, b.created_at, b.api_key_id, b.endpoint, b.input_file_id, b.output_file_id, b.error_file_id,
+           b.has_output, b.has_errors, b.status, b.expires_at, b.in_progress_at, b.finalizing_at, b.cancelling_at,
+           b.ended_at, b.num_total, b.num_completed, b.num_failed, b.input_tokens, b.cached_tokens, b.output_tokens,
+           b.content_key, b.sealed_metadata, b.sealed_errors
+    FROM batches b JOIN projects p ON p.id = b.project_id
+    WHERE b.project_id = $1 AND b.id = $2 AND p.purged_at IS NULL
+"""
+
+
+async def insert_batch(conn: Connection, batch: NewBatch, *, max_open: int) -> bool:
+    """Make a batch; False where its project has max_open others that have not ended, or is purged."""
+    return bool(
+        await conn.fetchval(
+            _INSERT,
+            batch.project_id,
+            batch.id,
+            batch.api_key_id,
+            batch.endpoint,
+            batch.input_file_id,
+            batch.output_file_id,
+            batch.error_file_id,
+            batch.keep_seconds,
+            batch.window_seconds,
+            batch.content_key,
+            batch.sealed_metadata,
+            max_open,
+        )
+    )
+
+
+async def get_batch(conn: Connection, project_id: str, batch_id: str) -> BatchRow | None:
+    row = await conn.fetchrow(_GET, project_id, batch_id)
+    return BatchRow(**row) if row else None
+
+
+_LIST = """
+    SELECT b.id, b.created_at, b.api_key_id, b.endpoint, b.input_file_id, b.output_file_id, b.error_file_id,
+           b.has_output, b.has_errors, b.status, b.expires_at, b.in_progress_at, b.finalizing_at, b.cancelling_at,
+           b.ended_at, b.num_total, b.num_completed, b.num_failed, b.input_tokens, b.cached_tokens, b.output_tokens,
+           b.content_key, b.sealed_metadata, b.sealed_errors
+    FROM batches b JOIN projects p ON p.id = b.project_id
+    WHERE b.project_id = $1 AND p.purged_at IS NULL
+      AND ($2::text IS NULL OR (b.created_at, b.id) < (
+           SELECT created_at, id FROM batches WHERE project_id = $1 AND id = $2))
+    ORDER BY b.created_at DESC, b.id DESC LIMIT $3
+"""
+
+
+async def list_batches(conn: Connection, project_id: str, *, after: str | None, limit: int) -> list[BatchRow]:
+    """Return a page of a project's batches, the newest first."""
+    return [BatchRow(**row) for row in await conn.fetch(_LIST, project_id, after, limit)]
+
+
+_CANCEL = """
+    UPDATE batches SET status = 'cancelling', cancelling_at = now(), leased_until = least(leased_until, now())
+    WHERE project_id = $1 AND id = $2 AND status IN ('validating', 'in_progress')
+    RETURNING true
+"""
+
+
+async def cancel_batch(conn: Connection, project_id: str, batch_id: str) -> bool:
+    """Have a batch end as soon as may be; False where it is past that. Whoever works on it loses it at once."""
+    return bool(await conn.fetchval(_CANCEL, project_id, batch_id))
+
+
+_DROP_OLD = """
+    DELETE FROM batches WHERE ctid = ANY (ARRAY (
+        SELECT ctid FROM batches WHERE ended_at < now() - $1 * interval '1 day' LIMIT $2 FOR UPDATE SKIP LOCKED))
+    RETURNING true
+"""
+_DROP_OF_PROJECT = "DELETE FROM batches WHERE project_id = $1"
+
+
+async def drop_old_batches(conn: Connection) -> int:
+    """Delete some that ended long ago; returns how many."""
+    return len(await conn.fetch(_DROP_OLD, KEPT_DAYS, DROP_AT_ONCE))
+
+
+async def drop_batches_of(conn: Connection, project_id: str) -> int:
+    """Delete a project's batches with their lines. Returns 0."""
+    await conn.execute(_DROP_OF_PROJECT, project_id)
+    return 0

@@ -1,0 +1,329 @@
+"""Batches as gateways work on them: one gateway at a time, which a lease and a fencing number say.
+
+Every change is made under the number that its gateway got with the lease. A gateway that lost the lease, and does not
+know it yet, changes nothing any more.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import msgspec
+
+if TYPE_CHECKING:
+    from gateway.db.pool import Connection
+
+LEASE_SECONDS = 8
+"""Seconds after which a batch goes to another gateway, unless its own renews the lease."""
+
+
+class LeasedBatch(msgspec.Struct, frozen=True, kw_only=True):
+    """A batch that this gateway works on."""
+
+    project_id: str
+    id: str
+    api_key_id: str
+    endpoint: str
+    input_file_id: str
+    output_file_id: str
+    error_file_id: str
+    keep_seconds: int | None
+    status: str
+    ending: str | None
+    expires_at: datetime.datetime
+    left_seconds: float
+    """Seconds until it expires."""
+    num_total: int
+    num_completed: int
+    num_failed: int
+    fence: int
+
+
+class NewLine(msgspec.Struct, frozen=True, array_like=True):
+    """A line of an input file that was found good."""
+
+    number: int
+    first_byte: int
+    num_bytes: int
+    model: str
+
+
+class LineRow(msgspec.Struct, frozen=True):
+    """A line that is to run."""
+
+    number: int
+    first_byte: int
+    num_bytes: int
+    model: str
+    attempt: int
+    num_faults: int
+    begun_at: datetime.datetime
+
+
+class LineResult(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of one attempt at a line."""
+
+    number: int
+    attempt: int
+    is_completed: bool
+    content_key: str
+    sealed_result: bytes
+    input_tokens: int
+    cached_tokens: int
+    output_tokens: int
+
+
+class StoredResult(msgspec.Struct, frozen=True):
+    """The result of a line, or a line that never ran: then state is `waiting` and there is no result."""
+
+    number: int
+    first_byte: int
+    num_bytes: int
+    state: str
+    content_key: str | None
+    sealed_result: bytes | None
+
+
+# Lines that another gateway was at are to be begun anew.
+_LEASE = """
+    WITH due AS (
+        SELECT project_id, id FROM batches WHERE ended_at IS NULL AND leased_until < now()
+        ORDER BY leased_until LIMIT $2 FOR UPDATE SKIP LOCKED),
+    taken AS (
+        UPDATE batches b SET gateway = $1, leased_until = now() + $3 * interval '1 second', fence = b.fence + 1
+        FROM due WHERE b.project_id = due.project_id AND b.id = due.id
+        RETURNING b.*),
+    anew AS (
+        UPDATE batch_lines l SET state = 'waiting' FROM due
+        WHERE l.project_id = due.project_id AND l.batch_id = due.id AND l.state = 'running')
+    SELECT project_id, id, api_key_id, endpoint, input_file_id, output_file_id, error_file_id, keep_seconds, status,
+           ending, expires_at, extract(epoch FROM expires_at - now())::float8 AS left_seconds, num_total, num_completed,
+           num_failed, fence
+    FROM taken
+"""
+
+
+async def lease_batches(conn: Connection, gateway: str, limit: int) -> list[LeasedBatch]:
+    """Take batches that nobody works on, and return them."""
+    return [LeasedBatch(**row) for row in await conn.fetch(_LEASE, gateway, limit, LEASE_SECONDS)]
+
+
+_RENEW = """
+    UPDATE batches SET leased_until = now() + $4 * interval '1 second'
+    WHERE project_id = $1 AND id = $2 AND fence = $3 AND ended_at IS NULL AND leased_until > now()
+    RETURNING true
+"""
+
+
+async def renew_lease(conn: Connection, batch: LeasedBatch) -> bool:
+    """Keep a batch for a while longer; False where it is lost, or cancelled."""
+    return bool(await conn.fetchval(_RENEW, batch.project_id, batch.id, batch.fence, LEASE_SECONDS))
+
+
+_RELEASE = """
+    UPDATE batches SET leased_until = least(leased_until, now() + $4 * interval '1 second')
+    WHERE project_id = $1 AND id = $2 AND fence = $3
+"""
+
+
+async def release_batch(conn: Connection, batch: LeasedBatch, *, after_seconds: float = 0) -> None:
+    """Let any gateway take a batch, after_seconds from now."""
+    await conn.execute(_RELEASE, batch.project_id, batch.id, batch.fence, after_seconds)
+
+
+_LOCK = """
+    SELECT status FROM batches WHERE project_id = $1 AND id = $2 AND fence = $3 AND ended_at IS NULL FOR UPDATE
+"""
+
+
+async def lock_batch(conn: Connection, batch: LeasedBatch) -> str | None:
+    """Lock a batch until the transaction ends and return its status; None where it is lost."""
+    status: str | None = await conn.fetchval(_LOCK, batch.project_id, batch.id, batch.fence)
+    return status
+
+
+# validation
+
+_DROP_LINES = "DELETE FROM batch_lines WHERE project_id = $1 AND batch_id = $2"
+_ADD_LINES = """
+    INSERT INTO batch_lines (project_id, batch_id, number, first_byte, num_bytes, model)
+    SELECT $1, $2, l.number, l.first_byte, l.num_bytes, l.model
+    FROM unnest($3::integer[], $4::bigint[], $5::integer[], $6::text[]) AS l (number, first_byte, num_bytes, model)
+"""
+_BEGIN = """
+    UPDATE batches SET status = 'in_progress', in_progress_at = now(), num_total = $3 WHERE project_id = $1 AND id = $2
+"""
+_FAIL = """
+    UPDATE batches SET status = 'failed', ended_at = now(), in_progress_at = NULL, num_total = 0,
+                       content_key = $3, sealed_metadata = $4, sealed_errors = $5
+    WHERE project_id = $1 AND id = $2
+"""
+
+
+async def drop_lines(conn: Connection, batch: LeasedBatch) -> None:
+    """Delete the lines of a batch."""
+    await conn.execute(_DROP_LINES, batch.project_id, batch.id)
+
+
+async def add_lines(conn: Connection, batch: LeasedBatch, lines: Sequence[NewLine]) -> None:
+    """Add lines to a batch that the caller's transaction has locked."""
+    columns = [[getattr(line, name) for line in lines] for name in NewLine.__struct_fields__]
+    await conn.execute(_ADD_LINES, batch.project_id, batch.id, *columns)
+
+
+async def begin_batch(conn: Connection, batch: LeasedBatch, num_total: int) -> None:
+    """Have the lines of a locked batch run."""
+    await conn.execute(_BEGIN, batch.project_id, batch.id, num_total)
+
+
+async def fail_batch(
+    conn: Connection, batch: LeasedBatch, content_key: str, sealed_metadata: bytes, sealed_errors: bytes
+) -> None:
+    """End a locked batch whose input file is wrong."""
+    await conn.execute(_FAIL, batch.project_id, batch.id, content_key, sealed_metadata, sealed_errors)
+
+
+_METADATA = "SELECT content_key, sealed_metadata FROM batches WHERE project_id = $1 AND id = $2"
+
+
+async def metadata_of(conn: Connection, batch: LeasedBatch) -> tuple[str, bytes]:
+    """Return the sealed metadata of a locked batch, after the id of its key."""
+    row = await conn.fetchrow(_METADATA, batch.project_id, batch.id)
+    assert row is not None, "it is locked"
+    return row["content_key"], row["sealed_metadata"]
+
+
+# lines
+
+_CLAIM = """
+    UPDATE batch_lines l SET state = 'running', attempt = l.attempt + 1, begun_at = coalesce(l.begun_at, now())
+    FROM (SELECT number FROM batch_lines
+          WHERE project_id = $1 AND batch_id = $2 AND state = 'waiting' ORDER BY number LIMIT $3) due
+    WHERE l.project_id = $1 AND l.batch_id = $2 AND l.number = due.number
+    RETURNING l.number, l.first_byte, l.num_bytes, l.model, l.attempt, l.num_faults, l.begun_at
+"""
+
+
+async def claim_lines(conn: Connection, batch: LeasedBatch, limit: int) -> list[LineRow]:
+    """Begin lines of a batch that the caller's transaction has locked."""
+    rows = [LineRow(**row) for row in await conn.fetch(_CLAIM, batch.project_id, batch.id, limit)]
+    return sorted(rows, key=lambda line: line.number)
+
+
+_UNBEGIN = """
+    UPDATE batch_lines l SET state = 'waiting', attempt = l.attempt - CASE WHEN g.was_sent THEN 0 ELSE 1 END,
+                             num_faults = l.num_faults + CASE WHEN g.was_sent THEN 1 ELSE 0 END
+    FROM unnest($3::integer[], $4::integer[], $5::boolean[]) AS g (number, attempt, was_sent)
+    WHERE l.project_id = $1 AND l.batch_id = $2 AND l.number = g.number AND l.attempt = g.attempt
+      AND l.state = 'running'
+"""
+
+
+async def give_lines_back(conn: Connection, batch: LeasedBatch, lines: Sequence[tuple[int, int, bool]]) -> None:
+    """Have lines begin anew. lines: (number, attempt, whether an engine may have worked on the attempt)."""
+    columns = [list(column) for column in zip(*lines, strict=True)] or [[], [], []]
+    await conn.execute(_UNBEGIN, batch.project_id, batch.id, *columns)
+
+
+_STORE = """
+    WITH stored AS (
+        UPDATE batch_lines l SET state = CASE WHEN r.is_completed THEN 'completed' ELSE 'failed' END,
+                                 content_key = r.content_key, sealed_result = r.sealed_result
+        FROM unnest($3::integer[], $4::integer[], $5::boolean[], $6::text[], $7::bytea[], $8::bigint[], $9::bigint[],
+                    $10::bigint[])
+             AS r (number, attempt, is_completed, content_key, sealed_result,
+                   input_tokens, cached_tokens, output_tokens)
+        WHERE l.project_id = $1 AND l.batch_id = $2 AND l.number = r.number AND l.attempt = r.attempt
+          AND l.state = 'running'
+        RETURNING r.is_completed, r.input_tokens, r.cached_tokens, r.output_tokens)
+    UPDATE batches b
+    SET num_completed = b.num_completed + s.completed, num_failed = b.num_failed + s.failed,
+        input_tokens = b.input_tokens + s.input_tokens, cached_tokens = b.cached_tokens + s.cached_tokens,
+        output_tokens = b.output_tokens + s.output_tokens
+    FROM (SELECT count(*) FILTER (WHERE is_completed) AS completed, count(*) FILTER (WHERE NOT is_completed) AS failed,
+                 coalesce(sum(input_tokens), 0)::bigint AS input_tokens,
+                 coalesce(sum(cached_tokens), 0)::bigint AS cached_tokens,
+                 coalesce(sum(output_tokens), 0)::bigint AS output_tokens FROM stored) s
+    WHERE b.project_id = $1 AND b.id = $2
+"""
+
+
+async def store_results(conn: Connection, batch: LeasedBatch, results: Sequence[LineResult]) -> None:
+    """Store results of a batch that the caller's transaction has locked, and count them."""
+    columns = [[getattr(result, name) for result in results] for name in LineResult.__struct_fields__]
+    await conn.execute(_STORE, batch.project_id, batch.id, *columns)
+
+
+_NUM_OPEN = """
+    SELECT count(*) FROM batch_lines WHERE project_id = $1 AND batch_id = $2 AND state IN ('waiting', 'running')
+"""
+
+
+async def num_open_lines(conn: Connection, batch: LeasedBatch) -> int:
+    """Return how many lines of a batch have no result yet."""
+    return int(await conn.fetchval(_NUM_OPEN, batch.project_id, batch.id))
+
+
+# the end
+
+_FINALIZE = """
+    UPDATE batches SET status = 'finalizing', finalizing_at = now(), ending = $3 WHERE project_id = $1 AND id = $2
+"""
+
+
+async def finalize_batch(conn: Connection, batch: LeasedBatch, ending: str) -> None:
+    """Have a locked batch, whose lines run no more, write its files. ending: what it becomes then."""
+    await conn.execute(_FINALIZE, batch.project_id, batch.id, ending)
+
+
+_RESULTS = """
+    SELECT number, first_byte, num_bytes, state, content_key, sealed_result FROM batch_lines
+    WHERE project_id = $1 AND batch_id = $2 AND number > $3 ORDER BY number LIMIT $4
+"""
+
+
+async def results_after(conn: Connection, batch: LeasedBatch, number: int, limit: int) -> list[StoredResult]:
+    """Return results of the lines behind one, in their order."""
+    rows = await conn.fetch(_RESULTS, batch.project_id, batch.id, number, limit)
+    return [StoredResult(**row) for row in rows]
+
+
+_END = """
+    UPDATE batches SET status = $3, ended_at = now(), has_output = $4, has_errors = $5,
+                       num_failed = num_total - num_completed
+    WHERE project_id = $1 AND id = $2
+"""
+
+
+async def end_batch(conn: Connection, batch: LeasedBatch, status: str, *, has_output: bool, has_errors: bool) -> None:
+    """End a locked batch, whose files the same transaction makes; lines that never ran count as failed."""
+    await conn.execute(_END, batch.project_id, batch.id, status, has_output, has_errors)
+
+
+_ANNOUNCE = """
+    INSERT INTO webhook_deliveries (id, webhook_id, body)
+    SELECT 'msg_' || replace(gen_random_uuid()::text, '-', ''), w.id, json_build_object(
+        'type', 'batch.' || b.status,
+        'timestamp', to_char(clock_timestamp() AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"'),
+        'data', json_build_object('id', b.id, 'project_id', b.project_id))::text
+    FROM batches b JOIN projects p ON p.id = b.project_id JOIN webhooks w ON w.organization_id = p.organization_id
+    WHERE b.project_id = $1 AND b.id = $2
+"""
+
+
+async def announce_end(conn: Connection, batch: LeasedBatch) -> None:
+    """Have the organization's webhooks told how a batch ended, in the transaction that ends it."""
+    await conn.execute(_ANNOUNCE, batch.project_id, batch.id)
+
+
+_CANCEL_RESTORED = """
+    UPDATE batches SET status = 'cancelling', cancelling_at = coalesce(cancelling_at, now()), leased_until = '-infinity'
+    WHERE status IN ('validating', 'in_progress')
+"""
+
+
+async def cancel_restored(conn: Connection) -> None:
+    """Cancel what a restored database thinks is under way: lines may have run, and been billed, since the backup."""
+    await conn.execute(_CANCEL_RESTORED)

@@ -1,0 +1,78 @@
+-- Batches: files of requests that run in what interactive work leaves free, each line once, within a day.
+CREATE TABLE batches (
+    project_id       text NOT NULL REFERENCES projects (id),
+    id               text NOT NULL,
+    created_at       timestamptz NOT NULL DEFAULT now(),
+    -- The key that made the batch: its lines run with the rights that the key has when they run.
+    api_key_id       text NOT NULL REFERENCES api_keys (id),
+    endpoint         text NOT NULL,
+    input_file_id    text NOT NULL,
+    -- Ids of files that are made at the end, if there is something to put into them.
+    output_file_id   text NOT NULL,
+    error_file_id    text NOT NULL,
+    has_output       boolean NOT NULL DEFAULT false,
+    has_errors       boolean NOT NULL DEFAULT false,
+    -- Seconds after which these expire.
+    keep_seconds     bigint,
+    status           text NOT NULL DEFAULT 'validating'
+                     CHECK (status IN ('validating', 'failed', 'in_progress', 'finalizing', 'completed', 'expired',
+                                       'cancelling', 'cancelled')),
+    -- What a batch that is finalizing becomes.
+    ending           text CHECK (ending IN ('completed', 'expired')),
+    expires_at       timestamptz NOT NULL,
+    in_progress_at   timestamptz,
+    finalizing_at    timestamptz,
+    cancelling_at    timestamptz,
+    -- When it was completed, failed, expired or cancelled.
+    ended_at         timestamptz,
+    num_total        integer NOT NULL DEFAULT 0,
+    num_completed    integer NOT NULL DEFAULT 0,
+    num_failed       integer NOT NULL DEFAULT 0,
+    input_tokens     bigint NOT NULL DEFAULT 0,
+    cached_tokens    bigint NOT NULL DEFAULT 0,
+    output_tokens    bigint NOT NULL DEFAULT 0,
+    -- Metadata, and what was wrong with the input file.
+    content_key      text NOT NULL,
+    sealed_metadata  bytea NOT NULL,
+    sealed_errors    bytea,
+    -- The gateway that works on the batch, until when nobody else may, and how often that changed hands.
+    gateway          text,
+    leased_until     timestamptz NOT NULL DEFAULT '-infinity',
+    fence            bigint NOT NULL DEFAULT 0,
+    PRIMARY KEY (project_id, id)
+);
+
+CREATE INDEX batches_by_time ON batches (project_id, created_at, id);
+CREATE INDEX batches_by_key ON batches (api_key_id);
+CREATE INDEX batches_by_content_key ON batches (content_key);
+CREATE INDEX batches_open ON batches (leased_until) WHERE ended_at IS NULL;
+CREATE INDEX batches_ended ON batches (ended_at) WHERE ended_at IS NOT NULL;
+
+-- The lines of batches that have not ended. The result of a line, as it stands in the output or the error file, comes in
+-- one transaction with the counts of its batch.
+CREATE TABLE batch_lines (
+    project_id     text NOT NULL,
+    batch_id       text NOT NULL,
+    number         integer NOT NULL,
+    first_byte     bigint NOT NULL,
+    num_bytes      integer NOT NULL,
+    model          text NOT NULL,
+    state          text NOT NULL DEFAULT 'waiting' CHECK (state IN ('waiting', 'running', 'completed', 'failed')),
+    -- How often the line was begun, and ended by a fault of ours.
+    attempt        integer NOT NULL DEFAULT 0,
+    num_faults     integer NOT NULL DEFAULT 0,
+    -- When it was begun first: the rows of all its attempts in the ledger have this time.
+    begun_at       timestamptz,
+    content_key    text,
+    sealed_result  bytea,
+    PRIMARY KEY (project_id, batch_id, number),
+    FOREIGN KEY (project_id, batch_id) REFERENCES batches ON DELETE CASCADE
+);
+
+CREATE INDEX batch_lines_open ON batch_lines (project_id, batch_id, number) WHERE state IN ('waiting', 'running');
+CREATE INDEX batch_lines_by_content_key ON batch_lines (content_key) WHERE content_key IS NOT NULL;
+
+ALTER TABLE batches
+    ALTER COLUMN sealed_metadata SET STORAGE EXTERNAL,
+    ALTER COLUMN sealed_errors SET STORAGE EXTERNAL;
+ALTER TABLE batch_lines ALTER COLUMN sealed_result SET STORAGE EXTERNAL;

@@ -1,0 +1,36 @@
+"""What distinguishes a line of a batch from a request of its own, for everything that it passes."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+
+import msgspec
+
+ATTEMPTS_PER_BEGIN = 8
+"""Numbers of attempts that are set aside each time a line is begun: a pipeline makes fewer attempts at a request."""
+
+_ID_BYTES = 15
+
+
+class BatchLine(msgspec.Struct, frozen=True, kw_only=True):
+    """A line that runs. Engines compute it in the batch band, limits of minutes and of concurrency do not count it, and
+    it is billed in the tier `batch`."""
+
+    begun: int
+    """How often the line was begun before. What those attempts used is the operator's."""
+    instant_ns: int
+    """The time at which the line was begun first, in Unix nanoseconds, which all its rows in the ledger have."""
+    slack_s: float | None = None
+    """Seconds that the batch can rest and meet its deadline all the same."""
+
+    @property
+    def first_attempt(self) -> int:
+        """Return the number of the first attempt at this beginning."""
+        return self.begun * ATTEMPTS_PER_BEGIN
+
+
+def request_id_of(batch_id: str, number: int) -> str:
+    """Return the id of a line's request, the same however often the line is begun."""
+    digest = hashlib.sha256(f"{batch_id}/{number}".encode()).digest()[:_ID_BYTES]
+    return f"req_{base64.b32encode(digest).decode().lower()}"

@@ -1,0 +1,42 @@
+"""Deletes the pieces of parts that no file has any more: of deleted files, and of what never became whole. Every
+gateway looks; two that delete the same do no harm."""
+
+from __future__ import annotations
+
+import asyncio
+
+from gateway.db.files import parts as db
+from gateway.db.pool import Database
+from gateway.files.pieces import Pieces
+from gateway.support.worker import forever
+
+INTERVAL_S = 30.0
+
+
+class Sweeper:
+    """Works between `start` and `stop`."""
+
+    def __init__(self, database: Database, pieces: Pieces) -> None:
+        self._database = database
+        self._pieces = pieces
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        self._task = asyncio.create_task(forever(self.work, INTERVAL_S, name="deleted files"))
+
+    async def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def work(self) -> None:
+        """Delete everything that there is to delete now. Raises what the database raises, and StoreFailure."""
+        while True:
+            async with self._database.transaction() as conn:
+                found = await db.parts_to_remove(conn)
+            for project_id, part_id in found:
+                await asyncio.to_thread(self._pieces.remove, project_id, part_id)
+                async with self._database.acquire() as conn:
+                    await db.delete_part(conn, project_id, part_id)
+            if not found:
+                return

@@ -1,0 +1,141 @@
+"""Bodies that are too large for memory: as they come, bounded, and multipart forms with one file among their fields.
+
+Knows nothing of what the bytes are.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Collection
+from typing import Any, Protocol
+
+import msgspec
+from litestar import Request
+from multipart import MultipartError, MultipartSegment, PushMultipartParser, parse_options_header  # type: ignore[import-untyped]
+
+from gateway.domain.errors import BodyTooLarge, InvalidRequest
+from gateway.http.fields import missing
+
+IDLE_S = 30.0
+"""Without a byte: a client that is gone may not have said so, and what came of its upload takes room."""
+
+MAX_FIELD_BYTES = 1024
+ROOM_FOR_FIELDS = 64 << 10
+"""The bytes that a form may have beside its file."""
+
+
+class Sink(Protocol):
+    """What takes the bytes of a form's file."""
+
+    async def write(self, data: bytes | bytearray | memoryview) -> None: ...
+
+
+class Received(msgspec.Struct, frozen=True):
+    """A form whose file went to its sink."""
+
+    fields: dict[str, str]
+    name: str
+    """The file's name as the client gave it, unchecked; "" where there is none."""
+
+
+async def receive_form(
+    request: Request[Any, Any, Any], sink: Sink, *, file: str, fields: Collection[str], max_bytes: int
+) -> Received:
+    """Read a form with the given fields, of which any may be missing, and the part `file`, whose bytes go to the sink.
+
+    Raises InvalidRequest: naming the part that is missing, unknown or there twice, or where nothing comes for IDLE_S.
+    Raises BodyTooLarge: beyond max_bytes of the file.
+    """
+    content_type, options = parse_options_header(request.headers.get("content-type", ""))
+    if content_type != "multipart/form-data" or not options.get("boundary"):
+        raise InvalidRequest("The body must be multipart/form-data.", code="invalid_content_type")
+    receiver = _Receiver(sink, file, fields, max_bytes)
+    try:
+        with PushMultipartParser(options["boundary"], max_segment_count=len(fields) + 2) as parser:
+            async for chunk in limited(request, max_bytes + ROOM_FOR_FIELDS):
+                for event in parser.parse(chunk):
+                    await receiver.take(event)
+    except MultipartError as error:
+        raise InvalidRequest(f"The body is not valid multipart/form-data: {error}.", code="invalid_form") from None
+    return receiver.result()
+
+
+async def limited(request: Request[Any, Any, Any], max_bytes: int) -> AsyncIterator[bytes]:
+    """The body as it comes. Raises BodyTooLarge, and InvalidRequest where it stalls."""
+    num_bytes = 0
+    async for chunk in while_they_come(request.stream(), IDLE_S):
+        num_bytes += len(chunk)
+        if num_bytes > max_bytes:
+            raise BodyTooLarge(f"The upload is larger than {max_bytes} bytes.")
+        if chunk:
+            yield chunk
+
+
+async def while_they_come(chunks: AsyncIterator[bytes], idle_s: float) -> AsyncIterator[bytes]:
+    """Yield chunks as they arrive.
+
+    Raises InvalidRequest where none arrives for idle_s.
+    """
+    while True:
+        try:
+            async with asyncio.timeout(idle_s):
+                chunk = await anext(chunks, None)
+        except TimeoutError:
+            raise InvalidRequest(
+                f"The upload stalled: no byte arrived for {idle_s:g} seconds.", code="upload_stalled"
+            ) from None
+        if chunk is None:
+            return
+        yield chunk
+
+
+class _Receiver:
+    """Takes the parser's events: a segment, its chunks, None at its end."""
+
+    def __init__(self, sink: Sink, file: str, fields: Collection[str], max_bytes: int) -> None:
+        self._sink = sink
+        self._file = file
+        self._known = fields
+        self._max_bytes = max_bytes
+        self._values: dict[str, bytearray] = {}
+        self._part = ""
+        self._name: str | None = None
+        self._num_bytes = 0
+
+    async def take(self, event: MultipartSegment | bytes | bytearray | None) -> None:
+        if isinstance(event, MultipartSegment):
+            self._begin(event)
+        elif event is None:
+            return
+        elif self._part == self._file:
+            self._num_bytes += len(event)
+            if self._num_bytes > self._max_bytes:
+                raise BodyTooLarge(f"The file is larger than {self._max_bytes} bytes.", param=self._file)
+            await self._sink.write(event)
+        else:
+            value = self._values[self._part]
+            value += event
+            if len(value) > MAX_FIELD_BYTES:
+                raise InvalidRequest(
+                    f"The value of '{self._part}' is too long.", param=self._part, code="invalid_value"
+                )
+
+    def result(self) -> Received:
+        if self._name is None:
+            raise missing(self._file)
+        return Received({name: value.decode(errors="replace") for name, value in self._values.items()}, self._name)
+
+    def _begin(self, segment: MultipartSegment) -> None:
+        part = segment.name
+        if part in self._values or (part == self._file and self._name is not None):
+            raise InvalidRequest(f"The form has the part '{part}' twice.", param=part, code="invalid_value")
+        if part == self._file:
+            self._name = segment.filename or ""
+        elif part in self._known:
+            self._values[part] = bytearray()
+        else:
+            shown = part[:64]
+            raise InvalidRequest(
+                f"Unrecognized request argument supplied: {shown}", param=shown, code="unknown_parameter"
+            )
+        self._part = part

@@ -1,0 +1,1 @@
+"""Endpoint: batches, and how a line of one is answered."""

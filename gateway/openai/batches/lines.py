@@ -1,0 +1,131 @@
+"""Answers lines of batches with the handlers of their endpoints, as if each had come over HTTP: the same fields, the
+same refusals, the same replies. A line cannot be streamed."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import msgspec
+from litestar import Request
+from litestar.response.base import ASGIResponse
+
+from gateway.batches.runner import LineReply
+from gateway.content.idempotency import Idempotency
+from gateway.content.stored_chats import StoredChats
+from gateway.domain.batches.line import ATTEMPTS_PER_BEGIN, BatchLine
+from gateway.domain.errors import InvalidRequest
+from gateway.domain.tenancy.principal import Principal
+from gateway.http.bodies import Bodies
+from gateway.http.envelope import Call
+from gateway.openai.chat import handler as chat
+from gateway.openai.completions import handler as completions
+from gateway.openai.embeddings import handler as embeddings
+from gateway.pipeline.pipeline import Pipeline
+
+Answer = Callable[..., Awaitable[ASGIResponse]]
+
+
+class _Unpaced(Bodies):
+    """Reads bodies that come from a file: what a project sends at a time is not counted."""
+
+    async def read(self, request: Request[Any, Any, Any], caller: Principal) -> bytes:
+        return await request.body()
+
+
+class _Details(msgspec.Struct):
+    cached_tokens: int = 0
+
+
+class _Usage(msgspec.Struct):
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    prompt_tokens_details: _Details | None = None
+
+
+class _Reply(msgspec.Struct):
+    usage: _Usage | None = None
+
+
+class _Streamed(msgspec.Struct):
+    stream: Any = None
+
+
+_REPLY, _STREAMED = msgspec.json.Decoder(_Reply), msgspec.json.Decoder(_Streamed)
+
+
+class Lines:
+    """The runner of lines, one per gateway process."""
+
+    def __init__(self, pipeline: Pipeline, idempotency: Idempotency, chats: StoredChats) -> None:
+        bodies = _Unpaced()
+        self._pipeline = pipeline
+        self._answers: dict[str, Answer] = {
+            chat.ENDPOINT: chat.chat_completions(pipeline, bodies, idempotency, chats).fn,
+            completions.ENDPOINT: completions.completions(pipeline, bodies, idempotency).fn,
+            embeddings.ENDPOINT: embeddings.embeddings(pipeline, bodies, idempotency).fn,
+        }
+
+    async def run(
+        self, principal: Principal, endpoint: str, body: bytes, request_id: str, line: BatchLine
+    ) -> LineReply:
+        """Answer a line, as `LineRunner.run`."""
+        _check_whole(body)
+        call = Call(request_id, time.perf_counter_ns(), batch=line)
+        try:
+            response = await self._answers[endpoint](_LineRequest(body, endpoint, call), principal)
+        except asyncio.CancelledError:
+            self.disown(request_id, line)
+            raise
+        finally:
+            if call.on_end is not None:
+                call.on_end()
+        reply = bytes(response.body)
+        usage = _REPLY.decode(reply).usage or _Usage()
+        return LineReply(
+            status=response.status_code,
+            body=reply,
+            input_tokens=usage.prompt_tokens,
+            cached_tokens=usage.prompt_tokens_details.cached_tokens if usage.prompt_tokens_details else 0,
+            output_tokens=usage.completion_tokens,
+        )
+
+    def disown(self, request_id: str, line: BatchLine) -> None:
+        """Have nobody billed for a line that is about to be aborted, as `LineRunner.disown`."""
+        first = line.first_attempt
+        self._pipeline.disown(request_id, range(first, first + ATTEMPTS_PER_BEGIN))
+
+
+def _check_whole(body: bytes) -> None:
+    """Check that a line does not ask for a stream.
+
+    Raises InvalidRequest.
+    """
+    try:
+        is_streamed = _STREAMED.decode(body).stream is True
+    except msgspec.MsgspecError:
+        return  # the handler says what is wrong
+    if is_streamed:
+        raise InvalidRequest("A request of a batch cannot be streamed.", param="stream", code="unsupported_value")
+
+
+class _LineRequest(Request[Any, Any, Any]):
+    """A request whose whole body is there."""
+
+    def __init__(self, whole: bytes, endpoint: str, call: Call) -> None:
+        headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(whole))]
+        scope: dict[str, Any] = {
+            "type": "http",
+            "method": "POST",
+            "path": endpoint,
+            "query_string": b"",
+            "headers": headers,
+            "state": {"call": call},
+        }
+        super().__init__(scope)  # type: ignore[arg-type]
+        self._whole = whole
+
+    async def body(self) -> bytes:
+        return self._whole

@@ -1,0 +1,1 @@
+"""Endpoints: files, and uploads of files part by part."""

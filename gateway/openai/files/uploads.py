@@ -1,0 +1,127 @@
+"""POST of uploads: files that come part by part, and can go on after a part that failed."""
+
+from __future__ import annotations
+
+import re
+import time
+from typing import Any
+
+import msgspec
+from litestar import Request, post
+from litestar.handlers import HTTPRouteHandler
+from litestar.params import FromPath
+from litestar.response.base import ASGIResponse
+
+from gateway.domain.errors import InvalidRequest, NotFound
+from gateway.files.content import FileContent
+from gateway.files.uploads import MAX_PART_BYTES, Upload, Uploads
+from gateway.http.bodies import Bodies, decoded
+from gateway.http.caller import Caller
+from gateway.http.shape import Form, shape
+from gateway.http.uploaded import receive_form
+from gateway.openai.files.handler import checked_name, shown
+from gateway.openai.files.wire import CompleteUpload, CreateUpload, UploadObject, UploadPart
+from gateway.openai.shared.list_query import MAX_SHOWN
+from gateway.openai.shared.replies import json_response
+from gateway.support.pace import Pace
+
+PER_S, BURST = 20.0, 400.0
+MD5_BYTES_PER_REQUEST = 8 << 20
+"""The bytes that are read to check an MD5 for which a request counts as one more."""
+
+FORM = Form(required=("data",), optional=())
+
+_CREATE, _COMPLETE = msgspec.json.Decoder(CreateUpload), msgspec.json.Decoder(CompleteUpload)
+_ID = re.compile(r"upload_[a-z2-7]{24}")
+
+
+def uploads(kept: Uploads, content: FileContent, bodies: Bodies) -> list[HTTPRouteHandler]:
+    """The routes. Each project has a pace of its own."""
+    pace = Pace(PER_S, BURST, what="uploads")
+
+    @post("/uploads", status_code=200, opt=shape(body=CreateUpload, reply=UploadObject))
+    async def create_upload(request: Request[Any, Any, Any], caller: Caller) -> ASGIResponse:
+        """Begin an upload, which takes parts for an hour."""
+        pace.take(caller.project_id)
+        wire = await decoded(_CREATE, await bodies.read(request, caller))
+        begun = await kept.begin(
+            caller.project_id,
+            name=checked_name(wire.filename, wire.purpose, "filename"),
+            purpose=wire.purpose,
+            num_bytes=wire.bytes,
+            keep_seconds=wire.expires_after.seconds if wire.expires_after is not None else None,
+        )
+        return json_response(_shown(begun))
+
+    @post(
+        "/uploads/{upload_id:str}/parts",
+        status_code=200,
+        request_max_body_size=None,  # bounded as it is read
+        opt=shape(form=FORM, reply=UploadPart),
+    )
+    async def add_upload_part(
+        upload_id: FromPath[str], request: Request[Any, Any, Any], caller: Caller
+    ) -> ASGIResponse:
+        """Add a part of up to 64 MiB. Parts may come in any order, and several at once."""
+        pace.take(caller.project_id)
+        if not await kept.check_pending(caller.project_id, _known(upload_id)):
+            raise _no_such(upload_id)
+        part = await content.begin(caller.project_id)
+        try:
+            await receive_form(request, part, file="data", fields=(), max_bytes=MAX_PART_BYTES)
+            if not part.num_bytes:
+                raise InvalidRequest("The part is empty.", param="data", code="invalid_value")
+            await part.flush()
+            if not await kept.add(caller.project_id, upload_id, part):
+                raise _no_such(upload_id)
+        except BaseException:
+            await part.give_up()
+            raise
+        return json_response(UploadPart(id=part.id, created_at=int(time.time()), upload_id=upload_id))
+
+    @post("/uploads/{upload_id:str}/complete", status_code=200, opt=shape(body=CompleteUpload, reply=UploadObject))
+    async def complete_upload(
+        upload_id: FromPath[str], request: Request[Any, Any, Any], caller: Caller
+    ) -> ASGIResponse:
+        """Make a file of the parts, in the order of `part_ids`, which together have as many bytes as were announced."""
+        pace.take(caller.project_id)
+        wire = await decoded(_COMPLETE, await bodies.read(request, caller))
+        done = await kept.complete(caller.project_id, _known(upload_id), wire.part_ids, md5=wire.md5)
+        if done is None:
+            raise _no_such(upload_id)
+        if wire.md5 is not None:
+            pace.charge(caller.project_id, done.num_bytes / MD5_BYTES_PER_REQUEST)
+        return json_response(_shown(done))
+
+    @post("/uploads/{upload_id:str}/cancel", status_code=200, opt=shape(reply=UploadObject))
+    async def cancel_upload(upload_id: FromPath[str], caller: Caller) -> ASGIResponse:
+        """End an upload, and delete its parts."""
+        pace.take(caller.project_id)
+        ended = await kept.cancel(caller.project_id, _known(upload_id))
+        if ended is None:
+            raise _no_such(upload_id)
+        return json_response(_shown(ended))
+
+    return [create_upload, add_upload_part, complete_upload, cancel_upload]
+
+
+def _shown(upload: Upload) -> UploadObject:
+    return UploadObject(
+        id=upload.id,
+        bytes=upload.num_bytes,
+        created_at=int(upload.created_at.timestamp()),
+        expires_at=int(upload.expires_at.timestamp()),
+        filename=upload.name,
+        purpose=upload.purpose,
+        status=upload.state,
+        file=shown(upload.file) if upload.file is not None else None,
+    )
+
+
+def _known(upload_id: str) -> str:
+    """Return the id of an upload, or "", which is none's, for a text that can be none."""
+    return upload_id if _ID.fullmatch(upload_id) else ""
+
+
+def _no_such(upload_id: str) -> NotFound:
+    return NotFound(f"No such Upload object: {upload_id[:MAX_SHOWN]}", param="upload_id")

@@ -1,0 +1,60 @@
+"""Batches of a tenant: made of lines, watched, and read."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import Any
+
+import openai
+
+from tests.installation.waiting import until
+
+CHAT = "/v1/chat/completions"
+
+
+def chat_line(custom_id: str, text: str = "hello", **fields: Any) -> dict[str, Any]:
+    body = {"model": "tiny", "messages": [{"role": "user", "content": text}], "max_tokens": 4}
+    return {"custom_id": custom_id, "method": "POST", "url": CHAT, "body": body | fields}
+
+
+def file_of(lines: Iterable[dict[str, Any] | str | bytes]) -> bytes:
+    """Return the content of an input file; a line that is text or bytes stands as it is."""
+    texts = (json.dumps(line) if isinstance(line, dict) else line for line in lines)
+    return b"".join((text if isinstance(text, bytes) else text.encode()) + b"\n" for text in texts)
+
+
+class Jobs:
+    """One tenant's batches."""
+
+    def __init__(self, api: openai.AsyncOpenAI) -> None:
+        self.api = api
+
+    async def create(self, content: bytes, endpoint: str = CHAT, **fields: Any) -> Any:
+        """Store a file and begin a batch of it."""
+        file = await self.api.files.create(file=("lines.jsonl", content), purpose="batch")
+        asked: dict[str, Any] = {"input_file_id": file.id, "endpoint": endpoint, "completion_window": "24h"}
+        return await self.api.batches.create(**asked | fields)
+
+    async def ended(self, batch: Any) -> Any:
+        """Return a batch once it has ended."""
+        found = batch
+
+        async def has_ended() -> bool:
+            nonlocal found
+            found = await self.api.batches.retrieve(batch.id)
+            return found.status in ("completed", "failed", "expired", "cancelled")
+
+        await until(has_ended, lambda: f"the batch did not end: {found}", patience_s=20, pause_s=0.1)
+        return found
+
+    async def run(self, content: bytes, endpoint: str = CHAT, **fields: Any) -> Any:
+        """Return a batch of a file once it has ended."""
+        return await self.ended(await self.create(content, endpoint, **fields))
+
+    async def lines(self, file_id: str | None) -> list[dict[str, Any]]:
+        """Return the lines of an output or an error file; none of a file that is not there."""
+        if file_id is None:
+            return []
+        content = await self.api.files.content(file_id)
+        return [json.loads(line) for line in content.text.splitlines()]

@@ -1,0 +1,173 @@
+"""A dispatcher with a runner of lines whose answers a test decides: faults, limits, and batches that are given back."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from gateway.batches.dispatcher import Dispatcher
+from gateway.batches.feed import Feed
+from gateway.batches.parts import Tools
+from gateway.batches.runner import LineReply
+from gateway.batches.service import Batch, Batches
+from gateway.db.organization.audit import Author
+from gateway.db.pool import Database
+from gateway.domain.batches.line import BatchLine
+from gateway.domain.content.keys import ContentKey
+from gateway.domain.errors import BackendFailed
+from gateway.domain.tenancy.principal import Principal
+from gateway.files.content import FileContent
+from gateway.files.pieces import FolderPieces
+from gateway.files.service import Files
+from gateway.observability.batch_metrics import BatchMetrics
+from gateway.support.cipher import Cipher
+from tests.gateway.batches.jobs import CHAT, chat_line, file_of
+from tests.installation.tenants import Key, make_key
+from tests.installation.waiting import until
+
+Answer = Callable[[bytes, BatchLine], LineReply]
+DONE = LineReply(status=200, body=b"{}", input_tokens=2, output_tokens=1)
+
+
+class Runner:
+    """Answers lines as a function says, and counts them."""
+
+    def __init__(self, answer: Answer) -> None:
+        self._answer = answer
+        self.begun: Counter[str] = Counter()
+
+    async def run(
+        self, principal: Principal, endpoint: str, body: bytes, request_id: str, line: BatchLine
+    ) -> LineReply:
+        self.begun[request_id] += 1
+        await asyncio.sleep(0)
+        return self._answer(body, line)
+
+    def disown(self, request_id: str, line: BatchLine) -> None:
+        """Nobody is billed here anyway."""
+
+
+class Pool:
+    """Wants any number of lines."""
+
+    def take_batch_credit(self) -> bool | None:
+        return True
+
+
+class World:
+    """One tenant, and a gateway's work on batches."""
+
+    def __init__(self, database: Database, folder: Path, key: Key) -> None:
+        self._database = database
+        self._key = key
+        self._cipher = Cipher([ContentKey(b"k" * 32)])
+        content = FileContent(database, FolderPieces(folder), self._cipher)
+        self.files = Files(database, content, self._cipher)
+        self.batches = Batches(database, self._cipher)
+
+    @asynccontextmanager
+    async def dispatching(self, runner: Runner) -> AsyncIterator[None]:
+        tools = Tools(
+            database=self._database,
+            files=self.files,
+            output=self.files.content,
+            cipher=self._cipher,
+            runner=runner,
+            feed=Feed({"tiny": Pool()}),
+            max_line_bytes=1 << 20,
+            metrics=BatchMetrics(CollectorRegistry()),
+        )
+        dispatcher = Dispatcher(tools, "gateway")
+        dispatcher.start()
+        try:
+            yield
+        finally:
+            await dispatcher.stop()
+
+    async def create(self, content: bytes) -> Batch:
+        project_id = self._key.project_id
+        part = await self.files.content.begin(project_id)
+        await part.write(content)
+        await part.flush()
+        file = await self.files.make(project_id, part, name="a.jsonl", purpose="batch", keep_seconds=None)
+        caller = Principal(self._key.organization_id, project_id, self._key.id, frozenset({"inference"}))
+        author = Author(
+            organization_id=self._key.organization_id, kind="api_key", id="x", email=None, address="", request_id=""
+        )
+        return await self.batches.create(
+            caller, author, endpoint=CHAT, input_file_id=file.id, metadata={}, keep_seconds=None
+        )
+
+    async def status(self, batch: Batch) -> Batch:
+        found = await self.batches.get(self._key.project_id, batch.row.id)
+        assert found is not None
+        return found
+
+    async def ended(self, batch: Batch) -> Batch:
+        async def has_ended() -> bool:
+            return (await self.status(batch)).row.ended_at is not None
+
+        await until(has_ended, "the batch did not end", patience_s=20, pause_s=0.05)
+        return await self.status(batch)
+
+    async def text(self, file_id: str) -> str:
+        return b"".join([piece async for piece in self.files.read(self._key.project_id, file_id)]).decode()
+
+
+@pytest.fixture
+async def world(dsn: str, tmp_path: Path) -> AsyncIterator[World]:
+    async with await Database.connect(dsn) as database:
+        yield World(database, tmp_path / "files", await make_key(dsn, "acme"))
+
+
+async def test_faults_of_ours_are_tried_three_times_and_then_are_the_lines_error(world: World) -> None:
+    def answer(body: bytes, line: BatchLine) -> LineReply:
+        if b"always" in body or (b"twice" in body and line.begun < 2):
+            raise BackendFailed("The engine failed.")
+        return DONE
+
+    batch = await world.create(file_of([chat_line("a", "always"), chat_line("b", "twice"), chat_line("c", "never")]))
+    runner = Runner(answer)
+    async with world.dispatching(runner):
+        ended = await world.ended(batch)
+    row = ended.row
+    assert (row.status, row.num_completed, row.num_failed, row.input_tokens) == ("completed", 2, 1, 4)
+    assert sorted(runner.begun.values()) == [1, 3, 3]
+    assert '"status_code":502' in await world.text(row.error_file_id)
+
+
+async def test_a_gateway_that_stops_gives_its_batches_back_with_what_was_done(world: World) -> None:
+    stuck = asyncio.Event()
+
+    class Slow(Runner):
+        async def run(self, *asked: object) -> LineReply:
+            if b"slow" in asked[2]:  # type: ignore[operator]
+                await stuck.wait()
+            return await super().run(*asked)  # type: ignore[arg-type]
+
+    batch = await world.create(file_of([chat_line("a", "quick"), chat_line("b", "slow")]))
+    async with world.dispatching(Slow(lambda body, line: DONE)):
+
+        async def half_is_done() -> bool:
+            return (await world.status(batch)).row.num_completed == 1
+
+        await until(half_is_done, "nothing was done", patience_s=20, pause_s=0.05)
+    runner = Runner(lambda body, line: DONE)
+    async with world.dispatching(runner):
+        ended = await world.ended(batch)
+    assert (ended.row.num_completed, ended.row.has_errors, sum(runner.begun.values())) == (2, False, 1)
+
+
+async def test_a_file_that_cannot_be_checked_in_time_fails_the_batch(world: World, dsn: str) -> None:
+    batch = await world.create(file_of([chat_line("a")]))
+    async with await Database.connect(dsn) as database, database.acquire() as conn:
+        await conn.execute("UPDATE batches SET expires_at = now()")
+    async with world.dispatching(Runner(lambda body, line: DONE)):
+        ended = await world.ended(batch)
+    assert (ended.row.status, ended.errors[0].code) == ("failed", "batch_expired")

@@ -1,0 +1,37 @@
+"""`lorikeet batch`: begun, watched, listed, read and cancelled with a project's key."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from gateway.cli import main
+from tests.gateway.batches.jobs import chat_line, file_of
+from tests.gateway.conftest import House
+
+
+def test_a_batch_is_begun_watched_and_read(house: House, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    environ = {"LORIKEET_URL": house.url, "LORIKEET_API_KEY": house.acme.key}
+
+    def lorikeet(*words: str, code: int = 0) -> str:
+        assert main(["batch", *words], environ) == code, capsys.readouterr()
+        return capsys.readouterr().out
+
+    source, target = tmp_path / "lines.jsonl", tmp_path / "results.jsonl"
+    adapter = f"tiny:{house.acme.adapter}"
+    source.write_bytes(file_of([chat_line("a"), chat_line("b", model=adapter), chat_line("c", temperature=9)]))
+    ended = json.loads(lorikeet("create", str(source), "--wait", "--json"))
+    assert ended["status"] == "completed" and ended["request_counts"] == {"total": 3, "completed": 2, "failed": 1}
+    assert "2 completed, 1 failed, 3 in all" in lorikeet("status", ended["id"])
+    assert ended["id"] in lorikeet("list")
+    lorikeet("results", ended["id"], "--out", str(target))
+    found = {json.loads(line)["custom_id"] for line in target.read_text().splitlines()}
+    failed = json.loads((tmp_path / "results.errors.jsonl").read_text())
+    assert (found, failed["custom_id"]) == ({"a", "b"}, "c")
+    source.write_bytes(b"{no\n")
+    out = lorikeet("create", str(source), "--wait", code=1)
+    assert "line 1: This line is not parseable as valid JSON. (invalid_json_line)" in out
+    assert main(["batch", "cancel", ended["id"]], environ) == 1
+    assert "Cannot cancel a batch with status 'completed'" in capsys.readouterr().err
