@@ -124,7 +124,7 @@ class ExperimentPreview(msgspec.Struct, frozen=True):
     size: SizeNeeded | None
     """The units and days needed; null where no metric was named."""
     warnings: list[ExperimentWarning]
-    """What may be wrong about the experiment that was named; empty where none was."""
+    """Warnings about the experiment that was named; empty where none was."""
     object: Literal["organization.project.experiment.preview"] = "organization.project.experiment.preview"
 
 
