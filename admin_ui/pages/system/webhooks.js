@@ -20,7 +20,8 @@ import { SystemTabs } from "./tabs.js";
 
 const ALERTS = ["limit.threshold_reached", "experiment.paused"];
 const RESPONSES = ["completed", "incomplete", "failed", "cancelled"].map((status) => `response.${status}`);
-const EVENTS = { alerts: ALERTS, responses: RESPONSES, all: [...ALERTS, ...RESPONSES] };
+const BATCHES = ["completed", "failed", "expired", "cancelled"].map((status) => `batch.${status}`);
+const EVENTS = { alerts: ALERTS, responses: RESPONSES, batches: BATCHES, all: [...ALERTS, ...RESPONSES, ...BATCHES] };
 
 /** What the last message's fate says; a delivery may have followed a failure. */
 export function stateOf({ last_delivered_at: delivered, last_failed_at: failed }) {

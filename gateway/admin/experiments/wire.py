@@ -422,10 +422,10 @@ class StopReason(msgspec.Struct, frozen=True):
 
 
 class ExperimentWarning(msgspec.Struct, frozen=True):
-    """A thing about an experiment that may be wrong. It is refused by nobody, or not before the start."""
+    """A thing about an experiment that may be wrong, and that nothing refuses before the start."""
 
     param: str | None
-    """The field of the definition that it is about."""
+    """The field of the definition that the warning is about."""
     text: str
     """The warning in words."""
 
@@ -477,8 +477,8 @@ class Experiment(msgspec.Struct, frozen=True, kw_only=True):
     changed_at: int
     """Unix seconds."""
     warnings: list[ExperimentWarning] | None = None
-    """What would refuse the start of a draft as things are now (an arm that nothing serves, a model string or units
-    that another experiment holds), and what would make results say nothing (arms that serve the same). Null in lists.
+    """Things that would refuse the start of a draft now (an arm that nothing serves, a model string or units that
+    another experiment holds), and things that would make results say nothing (arms that serve the same). Null in lists.
     """
     object: Literal["organization.project.experiment"] = "organization.project.experiment"
 

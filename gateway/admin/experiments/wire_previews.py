@@ -124,7 +124,7 @@ class ExperimentPreview(msgspec.Struct, frozen=True):
     size: SizeNeeded | None
     """The units and days needed; null where no metric was named, or the past does not tell them."""
     warnings: list[ExperimentWarning]
-    """What may be wrong about the experiment that was named; empty where none was."""
+    """Warnings about the experiment that was named; empty where none was."""
     why_no_size: str | None = None
     """The reason why the past does not tell the size that was asked for, in words; null otherwise."""
     object: Literal["organization.project.experiment.preview"] = "organization.project.experiment.preview"

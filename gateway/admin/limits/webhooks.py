@@ -33,6 +33,10 @@ WebhookEvent = Literal[
     "response.incomplete",
     "response.failed",
     "response.cancelled",
+    "batch.completed",
+    "batch.failed",
+    "batch.expired",
+    "batch.cancelled",
 ]
 """An event that a webhook may be called for; those of responses are of background responses."""
 

@@ -309,12 +309,12 @@ _ANNOUNCE = """
         'timestamp', to_char(clock_timestamp() AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"'),
         'data', json_build_object('id', b.id, 'project_id', b.project_id))::text
     FROM batches b JOIN projects p ON p.id = b.project_id JOIN webhooks w ON w.organization_id = p.organization_id
-    WHERE b.project_id = $1 AND b.id = $2
+    WHERE b.project_id = $1 AND b.id = $2 AND 'batch.' || b.status = ANY(w.events)
 """
 
 
 async def announce_end(conn: Connection, batch: LeasedBatch) -> None:
-    """Have the organization's webhooks told how a batch ended, in the transaction that ends it."""
+    """Have the organization's webhooks for this event told how a batch ended, in the transaction that ends it."""
     await conn.execute(_ANNOUNCE, batch.project_id, batch.id)
 
 
