@@ -8,6 +8,7 @@ gives the time.
 from __future__ import annotations
 
 from array import array
+from math import ceil
 
 import msgspec
 
@@ -41,10 +42,13 @@ class Speed(msgspec.Struct):
     """The last times to a first token: of each the second at which it was measured, then its milliseconds."""
 
     def late_ms(self, now_s: float) -> float | None:
-        """Return the time in which 19 of 20 first tokens came lately; None where too few were measured."""
+        """Return the time that one of 20 further first tokens is expected to pass; None where too few were measured.
+
+        The k-th least of n times is exceeded by (n + 1 - k) of n + 1 further ones: more than the k-th of n themselves.
+        """
         pairs = zip(self.last[::2], self.last[1::2], strict=True)
         times_ms = sorted(first_ms for at_s, first_ms in pairs if now_s - at_s < FORGET_S)
-        return times_ms[int(LATE_SHARE * (len(times_ms) - 1))] if len(times_ms) >= LEAST_KEPT else None
+        return times_ms[ceil(LATE_SHARE * (len(times_ms) + 1)) - 1] if len(times_ms) >= LEAST_KEPT else None
 
 
 class Measured:

@@ -50,6 +50,8 @@ class Attempt:
         """True if the server reported counts that cannot be true."""
         self.is_recorded = False
         """True once the usage has reached the sink."""
+        self.began_s = asyncio.get_running_loop().time()
+        """When the request was begun, by the loop's clock."""
         self._sink = sink
         self._source = source
         self._engine_id = engine_id
@@ -63,7 +65,6 @@ class Attempt:
         self._counts = [0] * self.request.n
         self._bytes = [0] * self.request.n
         self._events = [0] * self.request.n
-        self._began_s = asyncio.get_running_loop().time()
         self._first_s: float | None = None
 
     @property
@@ -95,13 +96,13 @@ class Attempt:
     @property
     def waited_ms(self) -> float:
         """Return the milliseconds since the request was begun."""
-        return (asyncio.get_running_loop().time() - self._began_s) * 1e3
+        return (asyncio.get_running_loop().time() - self.began_s) * 1e3
 
     def times_ms(self) -> tuple[float, float]:
         """Return the milliseconds until the first part came, and those of each further token of a choice."""
         assert self._first_s is not None
         num_more = self._settled().completion_tokens / self.request.n - 1
-        return (self._first_s - self._began_s) * 1e3, self._waited_s * 1e3 / num_more if num_more > 0 else 0.0
+        return (self._first_s - self.began_s) * 1e3, self._waited_s * 1e3 / num_more if num_more > 0 else 0.0
 
     def waited(self, seconds: float) -> None:
         """Count a time for which a part that follows the first one was waited for."""
@@ -156,8 +157,8 @@ class Attempt:
             self._record_of(usage, outcome),
             engine_id=self._engine_id,
             source=self._source,
-            ttft_ms=None if self._first_s is None else (self._first_s - self._began_s) * 1e3,
-            latency_ms=(now_s - self._began_s) * 1e3,
+            ttft_ms=None if self._first_s is None else (self._first_s - self.began_s) * 1e3,
+            latency_ms=(now_s - self.began_s) * 1e3,
         )
         return usage
 

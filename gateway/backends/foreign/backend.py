@@ -6,7 +6,6 @@ Knows nothing of HTTP on the clients' side, tenants or prices.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 
@@ -160,7 +159,7 @@ class ForeignBackend:
 
     def usual_ms(self) -> float | None:
         """Return the time that the server's answers took lately."""
-        return self._requests.times.usual_ms(asyncio.get_running_loop().time())
+        return self._requests.usual_ms()
 
     def take_used(self) -> list[Used]:
         """Return nothing: other servers do not learn what this one did for whom."""

@@ -62,8 +62,8 @@ class ForeignRequests:
         self.window = Window()
         """The places for requests at the server."""
         self.window.set_limit(pooled.settings.max_in_flight)
-        self.times = AnswerTimes()
-        """The times that the server's answers took lately."""
+        self._times = AnswerTimes()
+        self._looked_s = 0.0
         self._server = server
         self._driver = driver
         self._settings = pooled.settings
@@ -79,6 +79,16 @@ class ForeignRequests:
         """Return the counts of a request that is open."""
         stream = self._streams.get(request_id)
         return None if stream is None else stream.attempt
+
+    def usual_ms(self) -> float | None:
+        """Return the time that the server's answers took lately, and requests that wait had waited at the last call.
+
+        Not by now: where this process stood still for a moment, all of them wait for that long.
+        """
+        before_s, self._looked_s = self._looked_s, asyncio.get_running_loop().time()
+        attempts = [each.attempt for each in self._streams.values()]
+        waits_ms = [(before_s - each.began_s) * 1e3 for each in attempts if not each.has_begun]
+        return self._times.usual_ms(self._looked_s, [each for each in waits_ms if each > 0])
 
     def cut_off(self) -> None:
         """Cut all requests off: their readers get ShuttingDown."""
@@ -126,7 +136,7 @@ class ForeignRequests:
                     yield parts
             usage = attempt.record("whole")
             is_judged = True
-            self.times.answered(asyncio.get_running_loop().time(), *attempt.times_ms())
+            self._times.answered(asyncio.get_running_loop().time(), *attempt.times_ms())
             self._condition.succeeded(admitted, is_lie=attempt.is_lie)
             if own is not None:
                 self._own_keys.accepted(own)
@@ -164,7 +174,7 @@ class ForeignRequests:
             if not (attempt.is_recorded or is_handed_over):  # the client left or did not read, or this gateway stops
                 attempt.record("left")
                 if not (attempt.has_begun or attempt.is_cut_off):
-                    self.times.waited(asyncio.get_running_loop().time(), attempt.waited_ms)
+                    self._times.waited(asyncio.get_running_loop().time(), attempt.waited_ms)
             if own is not None:
                 self._own_keys.ended(own)
             self._streams.pop(request_id, None)

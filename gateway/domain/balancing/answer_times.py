@@ -1,17 +1,22 @@
 """The times that a replica's answers took lately, and what a slow replica counts for beside a fast one. Pure.
 
 For replicas that say nothing of their load, such as servers of other makers: of a count of requests alone a slow one
-would get as many as a fast one while there are few. Medians, so that one request in many that stalls changes nothing.
+would get as many as a fast one while there are few. Medians, so that one request in many that stalls changes nothing;
+of answers that are some time apart, so that a moment in which this process itself stands still changes nothing either.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from statistics import median
 
 NUM_KEPT = 9
 """Answers of which the median is taken."""
+
+APART_S = 0.2
+"""Seconds between two answers that are kept, but for the first few: many come in one moment where many requests are
+under way."""
 
 LEAST_KEPT = 3
 """Answers from which on there is a median."""
@@ -39,24 +44,37 @@ class AnswerTimes:
 
     def answered(self, now_s: float, first_ms: float, token_ms: float) -> None:
         """Count an answer. first_ms: until its first token. token_ms: of each further token; 0 where there was none."""
-        self._last.append((now_s, first_ms, token_ms))
+        if len(self._recent(now_s)) < LEAST_KEPT or now_s - self._last[-1][0] >= APART_S:
+            self._last.append((now_s, first_ms, token_ms))
 
     def waited(self, now_s: float, waited_ms: float) -> None:
         """Count a request that nobody waited for any longer before its first token, if that was later than usual."""
         usual = self._medians(now_s)
         if usual is not None and waited_ms > usual[0]:
-            self._last.append((now_s, waited_ms, usual[1]))
+            self.answered(now_s, waited_ms, usual[1])
 
-    def usual_ms(self, now_s: float) -> float | None:
-        """Return the time of an answer of USUAL_TOKENS; None where too few were seen lately."""
+    def usual_ms(self, now_s: float, waits_ms: Sequence[float] = ()) -> float | None:
+        """Return the time of an answer of USUAL_TOKENS; None where too few were seen lately.
+
+        waits_ms: the times for which requests wait for their first token by now. Those that are longer than usual count
+        as answers, and all of them where nothing is usual, so that a replica is found slow before it has answered.
+        """
         usual = self._medians(now_s)
-        return None if usual is None else usual[0] + USUAL_TOKENS * usual[1]
+        if usual is None:
+            return median(waits_ms) if len(waits_ms) >= LEAST_KEPT else None
+        first_ms, token_ms = usual
+        if late := sorted(each for each in waits_ms if each > first_ms)[-NUM_KEPT:]:
+            first_ms = median([each[1] for each in self._recent(now_s)] + late)
+        return first_ms + USUAL_TOKENS * token_ms
 
     def _medians(self, now_s: float) -> tuple[float, float] | None:
-        recent = [each for each in self._last if now_s - each[0] < FORGET_S]
+        recent = self._recent(now_s)
         if len(recent) < LEAST_KEPT:
             return None
         return median(each[1] for each in recent), median(each[2] for each in recent)
+
+    def _recent(self, now_s: float) -> list[tuple[float, float, float]]:
+        return [each for each in self._last if now_s - each[0] < FORGET_S]
 
 
 def paces(usual_ms: Mapping[str, float | None]) -> dict[str, float]:

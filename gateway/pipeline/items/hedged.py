@@ -20,6 +20,10 @@ from gateway.pipeline.items.attempts import Restarted, generated, never
 ATTEMPTS_PER_TRY = 4
 """Numbers of attempts that a try has to itself: `attempts.MAX_ATTEMPTS` and the free one after a death."""
 
+ASKED_AGAIN, LEAST_WAIT_S = 0.5, 0.1
+"""The part of its delay after which a second try that might not begin is asked for again, as the first one may stall
+for much longer; and the least seconds until then."""
+
 
 class Hedging(msgspec.Struct, frozen=True):
     """When a second try begins, and who learns of the tries."""
@@ -27,7 +31,7 @@ class Hedging(msgspec.Struct, frozen=True):
     delay_s: float
     """The time that the first try has for its first item."""
     may_begin: Callable[[range], bool]
-    """Tells whether a second try may begin, by the numbers of the first try's attempts."""
+    """Tells whether a second try may begin now, by the numbers of the first try's attempts."""
     lost: Callable[[range, range], None]
     """Called with the numbers of a try's attempts that is over or about to be aborted, and with the other try's."""
     won: Callable[[bool], None]
@@ -99,11 +103,15 @@ async def _first_to_begin(pool: PoolRevision, hedging: Hedging, begin: Callable[
 
     Raises the error of the try that failed last, where none has begun.
     """
-    running = [begin()]
-    await asyncio.wait({running[0].first}, timeout=hedging.delay_s)
-    is_late = not running[0].first.done() and pool.any_ready(tried) is not None
-    if is_late and hedging.may_begin(running[0].attempts):
-        running.append(begin())
+    running, wait_s = [begin()], hedging.delay_s
+    while True:
+        await asyncio.wait({running[0].first}, timeout=wait_s)
+        if running[0].first.done() or pool.any_ready(tried) is None:
+            break
+        if hedging.may_begin(running[0].attempts):
+            running.append(begin())
+            break
+        wait_s = max(LEAST_WAIT_S, hedging.delay_s * ASKED_AGAIN)
     while True:
         await asyncio.wait({each.first for each in running}, return_when=asyncio.FIRST_COMPLETED)
         for each in [each for each in running if each.first.done()]:

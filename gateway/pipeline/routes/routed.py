@@ -168,13 +168,16 @@ class RoutedRequests:
 
     def _hedging(self, policy: RoutedPolicy, own_id: str, delay_ms: float, budgets: RouteBudgets) -> Hedging:
         """Return when a second try at a prompt begins. own_id: of the prompt's row in the ledger."""
+        was_refused = False
 
         def may_begin(attempts: range) -> bool:
+            nonlocal was_refused
             if not self._meter.has_sent(own_id, attempts):
                 return False  # it waits for a place here, and a second one would wait as well
             is_allowed = budgets.hedges.take()
-            if not is_allowed:
+            if not (is_allowed or was_refused):
                 self._metrics.hedged(_label(policy), "refused")
+            was_refused = not is_allowed
             return is_allowed
 
         def won(is_second: bool) -> None:

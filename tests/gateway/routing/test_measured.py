@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import random
+
+from gateway.domain.routing.hedge_budget import SHARE
 from gateway.routing.measured import FAILED_MS, FAILED_S, FORGET_S, LEAST_KEPT, NUM_KEPT, Measured
 
 
@@ -20,9 +23,21 @@ def late_ms(made: Measured, now_s: float = 1.0) -> float | None:
 
 def test_a_twentieth_of_first_tokens_is_late() -> None:
     assert late_ms(measured(*range(1, LEAST_KEPT))) is None
-    assert late_ms(measured(*range(1, 21))) == 19
-    assert late_ms(measured(*([5.0] * 57), *([2000.0] * 3))) == 5.0
-    assert late_ms(measured(*([5.0] * 56), *([2000.0] * 4))) == 2000.0
+    assert late_ms(measured(*range(1, 21))) == 20
+    assert late_ms(measured(*([5.0] * 58), *([2000.0] * 2))) == 5.0
+    assert late_ms(measured(*([5.0] * 57), *([2000.0] * 3))) == 2000.0
+
+
+def test_of_further_first_tokens_a_twentieth_is_late_and_not_more() -> None:
+    """Else the budget of second tries, which is a twentieth, is used up by those that are hardly late."""
+    draw, num_late = random.Random(3), 0
+    made = measured(*(draw.random() for _ in range(NUM_KEPT)))
+    for number in range(5_000):
+        late, took_ms = late_ms(made, 1.0 + number * 1e-4), draw.random()
+        assert late is not None
+        num_late += took_ms > late
+        made.add("proj", "m", 1.0 + number * 1e-4, first_token_ms=took_ms, token_ms=1.0)
+    assert num_late <= SHARE * 5_000
 
 
 def test_only_the_last_ones_and_those_of_the_last_minutes_count() -> None:

@@ -96,6 +96,22 @@ async def test_a_gateway_that_stops_waits_for_no_head(server: FakeServer, way: s
     assert len(sink.records) == 1
 
 
+async def test_requests_that_wait_say_how_slow_a_server_is_before_it_has_answered(server: FakeServer) -> None:
+    async def answer(received: Received, writer: asyncio.StreamWriter) -> None:
+        await asyncio.sleep(600)
+
+    server.answer = answer
+    async with backend_of(server.url, ListSink(), settings=PATIENT) as backend:
+        reading = [asyncio.create_task(hear(backend, asking(request_id=f"req_{number}"))) for number in range(3)]
+        await until(lambda: len(server.received) == 3)
+        assert backend.usual_ms() is None
+        await asyncio.sleep(0.1)
+        assert (backend.usual_ms() or 0.0) < 100.0, "what they had waited when it was last looked at"
+        assert (backend.usual_ms() or 0.0) >= 100.0
+        backend.cut_off()
+        await asyncio.gather(*reading, return_exceptions=True)
+
+
 async def test_a_request_is_sent_once_more_at_most(server: FakeServer) -> None:
     server.answer = saying("Hello", pause_s=0.1)
     async with backend_of(server.url, ListSink(), settings=PATIENT) as backend:

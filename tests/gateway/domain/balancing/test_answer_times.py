@@ -6,16 +6,25 @@ from collections import Counter
 
 import pytest
 
-from gateway.domain.balancing.answer_times import FORGET_S, LEAST_KEPT, LEAST_PACE, NOISE_MS, AnswerTimes, paces
+from gateway.domain.balancing.answer_times import (
+    APART_S,
+    FORGET_S,
+    LEAST_KEPT,
+    LEAST_PACE,
+    NOISE_MS,
+    AnswerTimes,
+    paces,
+)
 from gateway.domain.balancing.balancer import Balancer
 from gateway.domain.balancing.replica import Asked
 from tests.gateway.domain.balancing.pools import balancer_over, send
 
 
-def times(*first_ms: float, at_s: float = 0.0, token_ms: float = 0.0) -> AnswerTimes:
+def times(*first_ms: float, token_ms: float = 0.0) -> AnswerTimes:
+    """Return the times of answers that came one after the other, the last of them at 0 s."""
     made = AnswerTimes()
-    for each in first_ms:
-        made.answered(at_s, each, token_ms)
+    for number, each in enumerate(first_ms, 1 - len(first_ms)):
+        made.answered(number * APART_S, each, token_ms)
     return made
 
 
@@ -28,15 +37,32 @@ def test_a_usual_time_is_a_median_of_a_few_answers_that_were_seen_lately() -> No
 
 def test_a_wait_that_was_given_up_counts_where_it_was_longer_than_usual() -> None:
     usual = times(50.0, 50.0, 50.0)
-    for _ in range(9):
-        usual.waited(0.0, 5.0)
-    assert usual.usual_ms(0.0) == 50.0, "a client that leaves early says nothing"
-    for _ in range(9):
-        usual.waited(0.0, 400.0)
-    assert usual.usual_ms(0.0) == 400.0
+    for number in range(9):
+        usual.waited(number * APART_S, 5.0)
+    assert usual.usual_ms(9 * APART_S) == 50.0, "a client that leaves early says nothing"
+    for number in range(10, 19):
+        usual.waited(number * APART_S, 400.0)
+    assert usual.usual_ms(19 * APART_S) == 400.0
     unknown = AnswerTimes()
     unknown.waited(0.0, 400.0)
     assert unknown.usual_ms(0.0) is None
+
+
+def test_answers_of_one_moment_count_as_one() -> None:
+    """Where many requests are under way, all are late of which the answers came while the gateway stood still."""
+    usual = times(*[50.0] * 9)
+    for _ in range(24):
+        usual.answered(APART_S, 550.0, 0.0)
+    assert usual.usual_ms(APART_S) == 50.0
+
+
+def test_requests_that_wait_longer_than_usual_count_before_they_are_answered() -> None:
+    usual = times(*[50.0] * 9)
+    assert usual.usual_ms(0.0, [40.0] * 20) == 50.0
+    assert usual.usual_ms(0.0, [40.0] * 20 + [900.0] * 5) == 50.0, "a few that stall change nothing"
+    assert usual.usual_ms(0.0, [600.0, 800.0] * 10) > 400.0
+    assert AnswerTimes().usual_ms(0.0, [2_000.0] * (LEAST_KEPT - 1)) is None
+    assert AnswerTimes().usual_ms(0.0, [2_000.0] * LEAST_KEPT) == 2_000.0, "the least that its answers take"
 
 
 def test_parts_fall_with_the_square_of_the_time() -> None:
