@@ -3,11 +3,19 @@
 
 #include "linear.h"
 #include "matrix.h"
+#include "memory.h"
 #include "step/decoder.h"
 
 #define EXPORT extern "C" __attribute__((visibility("default")))
 
 using namespace lorikeet;
+
+#ifdef LORIKEET_FAILS_ALLOCATIONS
+int64_t lorikeet::allocations_left = -1;
+
+// Let the allocation fail that comes after so many others; below 0 none does.
+EXPORT void lorikeet_fail_allocation(int64_t number) { allocations_left = number; }
+#endif
 
 // Of the sources that this was built from.
 EXPORT const char* lorikeet_digest() { return LORIKEET_DIGEST; }

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "memory.h"
 #include "pool.h"
 
 namespace lorikeet {
@@ -39,9 +40,9 @@ bool reserve(int64_t num_groups, int64_t inputs) {
   const int64_t wanted = num_groups > inputs / kGroup + 1 ? num_groups : inputs / kGroup + 1;
   if (scratch.num_groups >= wanted) return true;
   const int64_t room = (wanted * 2 + 63) / 64 * 64;
-  auto* values = static_cast<int16_t*>(aligned_alloc(64, room * kGroup * sizeof(int16_t)));
-  auto* scales = static_cast<float*>(aligned_alloc(64, room * sizeof(float)));
-  auto* row = static_cast<float*>(aligned_alloc(64, room * kGroup * sizeof(float)));
+  auto* values = static_cast<int16_t*>(take_memory(64, room * kGroup * sizeof(int16_t)));
+  auto* scales = static_cast<float*>(take_memory(64, room * sizeof(float)));
+  auto* row = static_cast<float*>(take_memory(64, room * kGroup * sizeof(float)));
   if (!values || !scales || !row) {
     free(values), free(scales), free(row);
     return false;

@@ -8,6 +8,7 @@
 #include <atomic>
 
 #include "dtype.h"
+#include "memory.h"
 #include "pool.h"
 
 namespace lorikeet {
@@ -21,7 +22,7 @@ constexpr int64_t kBlocksPerUnit = 16;    // of outputs
 void* zeros(size_t num_bytes) {
   const size_t alignment = num_bytes >= kAlignment ? kAlignment : 64;
   const size_t rounded = (num_bytes + alignment - 1) / alignment * alignment;
-  void* memory = aligned_alloc(alignment, rounded);
+  void* memory = take_memory(alignment, rounded);
   if (!memory) return nullptr;
   if (alignment == kAlignment) madvise(memory, rounded, MADV_HUGEPAGE);
   memset(memory, 0, rounded);

@@ -13,6 +13,8 @@
 #include <atomic>
 #include <new>
 
+#include "memory.h"
+
 namespace lorikeet {
 namespace {
 
@@ -119,7 +121,7 @@ void start_helpers(int wanted) {
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);  // signals are for the program's own threads
   while (num_helpers < wanted) {
-    void* memory = aligned_alloc(alignof(Helper), sizeof(Helper));
+    void* memory = take_memory(alignof(Helper), sizeof(Helper));
     if (!memory) break;
     Helper* helper = new (memory) Helper();
     helpers[num_helpers].store(helper, std::memory_order_seq_cst);

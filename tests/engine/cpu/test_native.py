@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -198,6 +199,19 @@ def test_a_row_that_is_no_number_stays_among_itself(tmp_path: Path) -> None:
     step(clean, [], prompts(owner))
     step(path, [], prompts(owner))
     assert torch.equal(step(path, lasts(owner)), step(clean, lasts(owner)))
+
+
+def test_a_step_without_memory_leaves_the_next_ones_as_they_are(tmp_path: Path) -> None:
+    """A step of more rows than any memory holds, then the step that came before it, which has rows of its own again."""
+    model = Model("llama", tmp_path)
+    path, sequences = model.native(), texts((20, 0), (33, None))
+    step(path, [], prompts(sequences))
+    expected = step(path, lasts(sequences))
+    rows = np.broadcast_to(np.zeros(1, dtype=np.int64), 1 << 44)
+    chunk = np.array([[0, len(rows), 0, 0, 1, 0]])
+    with pytest.raises(MemoryError, match=str(len(rows))):
+        path._decoder.forward(rows, chunk, np.zeros(1, dtype=np.int32), np.zeros(0, dtype=np.int64), torch.empty(0))
+    assert torch.equal(step(path, lasts(sequences)), expected)
 
 
 def test_a_model_that_the_kernels_do_not_compute_is_refused(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "../memory.h"
 #include "../pool.h"
 
 namespace lorikeet {
@@ -34,7 +35,7 @@ template <typename T>
 bool allocate(T** memory, int64_t count) {
   free(*memory);
   const size_t bytes = (count * sizeof(T) + 63) / 64 * 64;
-  *memory = static_cast<T*>(aligned_alloc(64, bytes));
+  *memory = static_cast<T*>(take_memory(64, bytes));
   if (*memory) memset(static_cast<void*>(*memory), 0, bytes);
   return *memory != nullptr;
 }
@@ -88,14 +89,16 @@ bool reserve_rows(Decoder& d, int64_t rows) {
   return true;
 }
 
-// Take the rows of a step that are others than those of the last one.
+// Take the rows of a step that are others than those of the last one. Where there is no memory for them the decoder has
+// no rows afterwards, which is what the next step starts from.
 bool take_rows(Decoder& d, const Step& step) {
   wait_for_helpers();
+  d.num_rows = d.num_chunks = d.num_tiles = d.num_adapted = 0;
   const int64_t ranks = note_adapters(d, step);
   if (ranks > d.room_ranks) d.room_ranks = ranks, d.room_rows = 0;
   if (!reserve_rows(d, step.num_rows)) return false;
   const int64_t most = tile_rows(d);
-  d.num_rows = step.num_rows, d.num_chunks = step.num_chunks, d.num_tiles = d.num_adapted = 0;
+  d.num_rows = step.num_rows, d.num_chunks = step.num_chunks;
   for (int64_t c = 0; c < step.num_chunks; c++) {
     const Chunk& chunk = d.chunks[c] = step.chunks[c];
     for (int64_t row = 0; row < chunk.num_rows; row++) d.chunk_of_row[chunk.first_row + row] = c;
