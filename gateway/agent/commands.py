@@ -11,6 +11,7 @@ from engine.config import EngineConfig
 from engine.config.text import whole_flag
 from gateway.agent.hardware import VISIBLE
 from gateway.settings import MAX_SOCKET_PATH_BYTES, PREFIX
+from gateway.settings.secret_files import SUFFIX
 
 Command = Callable[[EngineConfig], Sequence[str]]
 """Returns the command that starts an engine of a configuration."""
@@ -29,7 +30,8 @@ def engine_environ(environ: Mapping[str, str], gpu: str | None = None) -> dict[s
 
     gpu: what CUDA calls the only accelerator that the engine may see.
     """
-    kept = {name: value for name, value in environ.items() if name != "DATABASE_URL" and not name.startswith(PREFIX)}
+    own = ("DATABASE_URL", f"DATABASE_URL{SUFFIX}")
+    kept = {name: value for name, value in environ.items() if name not in own and not name.startswith(PREFIX)}
     return kept if gpu is None else kept | {VISIBLE: gpu, _ORDER: "PCI_BUS_ID"}
 
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import structlog
 import uvicorn
 import uvloop
@@ -29,7 +30,7 @@ from gateway.http.caller import provide_caller
 from gateway.http.disconnect import telling_protocol
 from gateway.http.envelope import Application
 from gateway.http.errors import exception_handlers
-from gateway.http.metrics_server import MetricsText, listening_socket, metrics_app, serving_metrics
+from gateway.http.metrics_server import Answer, MetricsText, listening_socket, metrics_app, serving_metrics
 from gateway.http.protocol.connections import ConnectionCap, capped_protocol
 from gateway.http.protocol.heads import bounded_heads
 from gateway.http.protocol.old_clients import for_old_clients
@@ -37,7 +38,7 @@ from gateway.http.protocol.slow_bodies import timely_bodies
 from gateway.http.protocol.slow_heads import timely_heads
 from gateway.http.protocol.unread import reading_protocol
 from gateway.http.protocol.unwanted import dropping_protocol
-from gateway.http.server import ENDING_S, Server
+from gateway.http.server import ENDING_S, Server, Stages
 from gateway.messages.count import count_message_tokens
 from gateway.messages.errors import dialect_of
 from gateway.messages.handler import messages
@@ -117,6 +118,7 @@ def build_app(services: Services) -> Application:
         trusted_proxies=settings.trusted_networks,
         refusals=services.refusals,
         dialect_of=dialect_of,
+        is_leaving=lambda: services.readiness.is_leaving,
         route_handlers=[
             openai,
             Router(
@@ -130,7 +132,7 @@ def build_app(services: Services) -> Application:
             *admin_routers(services.admin),
             *documentation(),
             *dashboard(),
-            *health(services.database, pools),
+            *health(services.readiness, services.version),
         ],
         exception_handlers=exception_handlers(),
         request_max_body_size=settings.max_body_bytes,
@@ -173,7 +175,39 @@ def make_server(services: Services) -> Server:
         for backend in services.pools.connected:
             backend.cut_off()
 
-    return Server(server_config(settings, app), app, settings.drain_seconds, end_generation)
+    def leave() -> None:
+        services.readiness.leave()
+        services.runner.retire()
+
+    stages = Stages(
+        leave=leave,
+        begin_drain=services.admin.watchers.close,
+        end_generation=end_generation,
+    )
+    return Server(
+        server_config(settings, app),
+        app,
+        stages,
+        drain_s=settings.drain_seconds,
+        lame_duck_s=settings.lame_duck_seconds,
+    )
+
+
+def operator_app(services: Services) -> Callable[..., Any]:
+    """Return the application of the operator's listener: metrics, and what the probes of the tenants' port say."""
+
+    async def alive() -> Answer:
+        return Answer(b'{"status":"ok"}')
+
+    async def ready() -> Answer:
+        is_ready = await services.readiness.is_ready()
+        return Answer(b'{"status":"ready"}') if is_ready else Answer(b'{"status":"not ready"}', 503)
+
+    async def version() -> Answer:
+        return Answer(msgspec.json.encode({"version": services.version}))
+
+    looks = {"/health/startup": alive, "/health/live": alive, "/health/ready": ready, "/version": version}
+    return metrics_app(MetricsText(services.metrics.render), looks)
 
 
 def run_gateway(
@@ -184,7 +218,8 @@ def run_gateway(
     sockets: Sequence[socket.socket] | None = None,
     metrics_socket: socket.socket | None = None,
 ) -> None:
-    """Serve until SIGTERM or SIGINT, then let running requests finish within `drain_seconds`.
+    """Serve until SIGTERM or SIGINT, and for `lame_duck_seconds` more, then let running requests finish within
+    `drain_seconds`.
 
     model_dir: the prepared base model. sockets: listening ones to serve on; without any, settings' host and port.
     metrics_socket: a listening one for metrics; without any, and without sockets, settings' metrics_listen.
@@ -214,15 +249,9 @@ async def _serve(
         gc.collect()
         gc.freeze()
         for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, _stop, services, server, number)
-        metrics = server_config(settings, metrics_app(MetricsText(services.metrics.render)))
+            loop.add_signal_handler(number, server.handle_exit, number, None)
+        metrics = server_config(settings, operator_app(services))
         async with serving_metrics(metrics, metrics_socket):
             await services.pools.find_replicas(FIND_REPLICAS_S)  # the socket may have clients that wait already
             await server.serve(sockets)
     log.info("gateway_stopped")
-
-
-def _stop(services: Services, server: Server, number: signal.Signals) -> None:
-    services.admin.watchers.close()
-    services.runner.retire()
-    server.handle_exit(number, None)

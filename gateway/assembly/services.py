@@ -87,6 +87,7 @@ from gateway.pipeline.pipeline import Pipeline
 from gateway.pools.first_pool import ensure_first_pool
 from gateway.pools.foreign import ForeignServers
 from gateway.pools.live import LivePools
+from gateway.pools.readiness import GatewayReadiness
 from gateway.routing.planner import Planner
 from gateway.routing.resolve import Resolver
 from gateway.settings import Settings
@@ -121,6 +122,10 @@ class Services(msgspec.Struct, frozen=True, kw_only=True):
     authenticator: Authenticator
     resolver: Resolver
     pools: LivePools
+    readiness: GatewayReadiness
+    version: str
+    """Of the product; "unknown" where it runs from a source tree that is not installed."""
+
     pipeline: Pipeline
     metrics: Metrics
     admin: AdminServices
@@ -314,6 +319,8 @@ async def running_services(
             authenticator=authenticator,
             resolver=resolver,
             pools=pools,
+            readiness=GatewayReadiness(database, pools),
+            version=_version(),
             pipeline=pipeline,
             metrics=metrics,
             admin=admin,

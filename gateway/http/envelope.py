@@ -132,14 +132,17 @@ class Application(Litestar):
         trusted_proxies: Sequence[Network] = (),
         refusals: Refusals | None = None,
         dialect_of: Callable[[HTTPScope], Dialect] = lambda _: OPENAI,
+        is_leaving: Callable[[], bool] = lambda: False,
         **options: Any,
     ) -> None:
         """refusals: remembers which requests for tenants' work were refused. dialect_of: tells whose replies the client
-        of a request expects."""
+        of a request expects. is_leaving: tells whether replies end their connections, since this gateway is about to
+        stop."""
         self.metrics = metrics
         self.trusted_proxies = trusted_proxies
         self._refusals = refusals
         self._dialect_of = dialect_of
+        self._is_leaving = is_leaving
         self._running: dict[asyncio.Task[Any], Call] = {}
         super().__init__(**options)
 
@@ -171,7 +174,8 @@ class Application(Litestar):
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
                 call.status = message["status"]
-                message["headers"] = _with_headers(message["headers"], call)
+                headers = _with_headers(message["headers"], call)
+                message["headers"] = [*headers, (b"connection", b"close")] if self._is_leaving() else headers
             await send(message)
 
         task = asyncio.current_task()

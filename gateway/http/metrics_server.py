@@ -1,7 +1,7 @@
-"""The listener for metrics, apart from the one for tenants: metrics name every tenant and what it does, second by
-second.
+"""The operator's listener, apart from the one for tenants: metrics, which name every tenant and what it does, second by
+second, and health for probes that cannot reach the tenants' port.
 
-The text is made in a thread, and at most once in a while for all who ask. Knows nothing about what is counted.
+The metrics' text is made in a thread, and at most once in a while for all who ask. Knows nothing about what is counted.
 """
 
 from __future__ import annotations
@@ -10,9 +10,10 @@ import asyncio
 import contextlib
 import socket
 import time
-from collections.abc import AsyncIterator, Callable, Generator
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Mapping
 from typing import Any
 
+import msgspec
 import structlog
 import uvicorn
 from prometheus_client import CONTENT_TYPE_LATEST
@@ -45,20 +46,39 @@ class MetricsText:
             return self._text
 
 
-def metrics_app(text: MetricsText) -> Callable[..., Any]:
-    """Return an ASGI application that answers GET /metrics, and nothing else."""
+class Answer(msgspec.Struct, frozen=True):
+    """A reply to a GET of the operator's."""
+
+    body: bytes
+    status: int = 200
+    content_type: str = "application/json"
+
+
+Look = Callable[[], Awaitable[Answer]]
+"""Makes the reply to a GET of one path."""
+
+_UNKNOWN = Answer(b"Metrics are at GET /metrics.\n", 404, "text/plain; charset=utf-8")
+
+
+def metrics_app(text: MetricsText, looks: Mapping[str, Look] | None = None) -> Callable[..., Any]:
+    """Return an ASGI application that answers GET /metrics, the paths of `looks`, and nothing else."""
+
+    async def metrics() -> Answer:
+        return Answer(await text.get(), content_type=CONTENT_TYPE_LATEST)
+
+    known: dict[str, Look] = {"/metrics": metrics, **(looks or {})}
 
     async def app(scope: dict[str, Any], receive: Callable[..., Any], send: Callable[..., Any]) -> None:
         if scope["type"] != "http":
             return
-        is_known = scope["path"] == "/metrics" and scope["method"] in ("GET", "HEAD")
-        body = await text.get() if is_known else b"Metrics are at GET /metrics.\n"
+        look = known.get(scope["path"]) if scope["method"] in ("GET", "HEAD") else None
+        answer = _UNKNOWN if look is None else await look()
         headers = [
-            (b"content-type", CONTENT_TYPE_LATEST.encode() if is_known else b"text/plain; charset=utf-8"),
-            (b"content-length", str(len(body)).encode()),
+            (b"content-type", answer.content_type.encode()),
+            (b"content-length", str(len(answer.body)).encode()),
         ]
-        await send({"type": "http.response.start", "status": 200 if is_known else 404, "headers": headers})
-        await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else body})
+        await send({"type": "http.response.start", "status": answer.status, "headers": headers})
+        await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else answer.body})
 
     return app
 

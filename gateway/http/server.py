@@ -12,6 +12,7 @@ import socket
 from collections.abc import Callable, Generator
 from types import FrameType
 
+import msgspec
 import structlog
 import uvicorn
 
@@ -23,17 +24,36 @@ ENDING_S = 2.0
 """The last part of the drain, of a short one the second half."""
 
 
+class Stages(msgspec.Struct, frozen=True, kw_only=True):
+    """What is done for the application while the server stops."""
+
+    leave: Callable[[], None]
+    """Tells those who ask that this gateway is about to stop; replies end their connections from now on."""
+
+    begin_drain: Callable[[], None]
+    """Ends what would otherwise never end, such as streams of news."""
+
+    end_generation: Callable[[], None]
+    """Aborts what engines work on, so that its readers answer with an error."""
+
+
 class Server(uvicorn.Server):
-    """end_generation: aborts what engines work on, so that its readers answer with an error."""
+    """The server of one gateway.
+
+    A stop has two parts. For lame_duck_s seconds requests are still taken, and the gateway says that it is about to
+    stop, so that a balancer sends new ones elsewhere; then for drain_s seconds those that run may finish.
+    """
 
     def __init__(
-        self, config: uvicorn.Config, app: Application, drain_s: float, end_generation: Callable[[], None]
+        self, config: uvicorn.Config, app: Application, stages: Stages, *, drain_s: float, lame_duck_s: float = 0.0
     ) -> None:
         super().__init__(config)
         self.app = app
+        self._stages = stages
         self._drain_s = drain_s
-        self._end_generation = end_generation
+        self._lame_duck_s = lame_duck_s
         self._hurried = asyncio.Event()
+        self._is_leaving = False
 
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None]:
@@ -41,12 +61,24 @@ class Server(uvicorn.Server):
         yield
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """A second signal ends the drain."""
-        if self.should_exit:
+        """Begin to stop; a second signal ends both the wait for the balancer and the drain."""
+        if self._is_leaving:
             self._hurried.set()
+            self.should_exit = True
+            return
+        self._is_leaving = True
+        self._stages.leave()
+        if self._lame_duck_s > 0:
+            log.info("lame_duck", seconds=self._lame_duck_s)
+            asyncio.get_running_loop().call_later(self._lame_duck_s, self._begin_drain)
+        else:
+            self._begin_drain()
+
+    def _begin_drain(self) -> None:
         self.should_exit = True
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._stages.begin_drain()
         ending = asyncio.create_task(self._end_requests())
         try:
             await super().shutdown(sockets)
@@ -64,7 +96,7 @@ class Server(uvicorn.Server):
             async with asyncio.timeout(max(self._drain_s - ENDING_S, self._drain_s / 2)):
                 await self._hurried.wait()
         log.warning("drain_ends", num_connections=len(self.server_state.connections))
-        self._end_generation()
+        self._stages.end_generation()
         await asyncio.sleep(ENDING_S / 2)
         self.app.cut_off()
         await asyncio.sleep(ENDING_S / 2)

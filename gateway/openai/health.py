@@ -1,39 +1,39 @@
-"""Health of the process: whether it lives, and whether it can serve. No key is asked for, so no more is told; the
-log says what is missing."""
+"""Health of the process, for those who watch it from outside: no key is asked for, so no more is told than the status.
+
+The three say different things. Startup: the gateway has begun to serve, which it does once it has read its database and
+its pools. Live: its loop turns; a gateway that does not answer is to be ended. Ready: requests should be sent here.
+"""
 
 from __future__ import annotations
 
-import asyncio
 from typing import Literal
 
 import msgspec
-import structlog
 from litestar import get
 from litestar.handlers import HTTPRouteHandler
 from litestar.response.base import ASGIResponse
 
-from gateway.db.organization.organizations import installation_id
-from gateway.db.pool import UNAVAILABLE, Database
 from gateway.http.shape import shape
 from gateway.openai.shared.replies import json_response
-from gateway.pools.live import LivePools
-
-log = structlog.get_logger(__name__)
-
-DATABASE_TIMEOUT_S = 2.0
+from gateway.pools.readiness import GatewayReadiness
 
 
 class Readiness(msgspec.Struct, frozen=True):
     status: Literal["ready", "not ready"]
 
 
-def health(database: Database, pools: LivePools) -> list[HTTPRouteHandler]:
-    reasons: dict[str, str] = {}  # those that the log has
+def health(readiness: GatewayReadiness, version: str) -> list[HTTPRouteHandler]:
+    """Return the routes of probes. version: of the product."""
 
     @get("/health", opt=shape(media=("text/plain",)))
     async def health_check() -> ASGIResponse:
         """Answer 200 without a body while the process runs, as vLLM does."""
         return ASGIResponse(headers={"content-type": "text/plain"})
+
+    @get("/health/startup")
+    async def startup() -> dict[str, str]:
+        """Answer 200 once the gateway has read its database and its pools: before that its port is not open."""
+        return {"status": "ok"}
 
     @get("/health/live")
     async def live() -> dict[str, str]:
@@ -42,26 +42,14 @@ def health(database: Database, pools: LivePools) -> list[HTTPRouteHandler]:
 
     @get("/health/ready", opt=shape(reply=Readiness, statuses={503: Readiness}))
     async def ready() -> ASGIResponse:
-        """200 while the database answers and some pool has a ready replica, or none wants one; else 503."""
-        nonlocal reasons
-        found = {} if pools.ready else {pool.name: pool.serving.detail for pool in pools.values()}
-        if not (found or pools.ready):
-            found["pools"] = "no model can be served yet"
-        if detail := await _database_detail(database):
-            found["database"] = detail
-        if found and found != reasons:
-            log.warning("not_ready", **found)
-        reasons = found
-        return json_response(Readiness("not ready" if found else "ready"), status=503 if found else 200)
+        """200 while the database answers and some pool has a ready replica, or none wants one; else 503. Also 503 for a
+        gateway that is about to stop."""
+        is_ready = await readiness.is_ready()
+        return json_response(Readiness("ready" if is_ready else "not ready"), status=200 if is_ready else 503)
 
-    return [health_check, live, ready]
+    @get("/version")
+    async def product_version() -> dict[str, str]:
+        """Answer with the product's version."""
+        return {"version": version}
 
-
-async def _database_detail(database: Database) -> str | None:
-    """Why the database cannot be used; None when it can."""
-    try:
-        async with asyncio.timeout(DATABASE_TIMEOUT_S), database.acquire() as conn:
-            await installation_id(conn)
-    except UNAVAILABLE as error:
-        return f"does not answer ({type(error).__name__})"
-    return None
+    return [health_check, startup, live, ready, product_version]

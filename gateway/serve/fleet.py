@@ -92,7 +92,10 @@ class Fleet:
                 self._terminal.show(child.log_tail())
 
     def drain(self, drain_s: float, hurried: Callable[[], bool]) -> None:
-        """No new requests; running ones get drain_s; then the agent stops its engines. hurried: see `stop_children`."""
+        """Stop the gateways, which get drain_s; then the worker, then the agent, which stops its engines.
+
+        hurried: see `stop_children`. Gateways close the listener, too, when they take no more requests.
+        """
         self._listener.close()
         stops = (
             (self._gateways, drain_s + GATEWAY_MARGIN_S),

@@ -117,7 +117,7 @@ def _run(settings: Settings, gateways: int, num_demo_pools: int, terminal: Termi
         fleet = _build_fleet(
             settings, gateways, model_dir, dsns.runtime, account, postgres, listener, metrics_fd, terminal
         )
-        stack.callback(fleet.drain, settings.drain_seconds, lambda: stop.hurried)
+        stack.callback(fleet.drain, settings.lame_duck_seconds + settings.drain_seconds, lambda: stop.hurried)
         fleet.start(stop)
         _wait_until_ready(settings, access.operator_key, fleet, terminal, stop)
         computes = engines_in_words(settings.base_url, access.operator_key)
@@ -236,4 +236,5 @@ def _supervise(settings: Settings, fleet: Fleet, terminal: Terminal, stop: StopS
             fleet.tend(stop)
             bound_logs(settings.log_dir)
             time.sleep(TEND_INTERVAL_S)
-    terminal.say(f"stopping: running requests get up to {settings.drain_seconds:g} s (Ctrl-C again to hurry)")
+    duck = f"requests are taken for {settings.lame_duck_seconds:g} s more, then " if settings.lame_duck_seconds else ""
+    terminal.say(f"stopping: {duck}running requests get up to {settings.drain_seconds:g} s (Ctrl-C again to hurry)")

@@ -24,6 +24,7 @@ from engine.config.endpoint import BadEndpoint, check_endpoint
 from engine.config.text import Field, fields_of
 from gateway.domain.adapters.sources import AllowedSources, WrongSource, parse_place
 from gateway.domain.content.keys import BadContentKey, parse_keys
+from gateway.settings.secret_files import BadSecretFile, with_secrets
 
 PREFIX = "LORIKEET_"
 URL_VARIABLE = "LORIKEET_URL"
@@ -266,6 +267,16 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             description="Seconds that running requests get to finish before their gateway is stopped.",
         ),
     ] = 30.0
+    lame_duck_seconds: Annotated[
+        float,
+        Meta(
+            ge=0,
+            le=3600,
+            description="Seconds for which a gateway that is told to stop still takes requests, before the drain: "
+            "`/health/ready` answers 503 and replies end their connections, so that a balancer in front sends requests "
+            "elsewhere. Some more than the balancer takes to notice; 0 without a balancer.",
+        ),
+    ] = 0.0
     llama_server: Annotated[
         str,
         Meta(
@@ -311,10 +322,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         str | None, Meta(description="Admin key of the operator (unset: read from `operator.key` in the data folder).")
     ] = None
     admin_password: Annotated[
-        str | None,
+        Annotated[str, Meta(min_length=12, max_length=1024)] | None,
         Meta(
-            min_length=12,
-            max_length=1024,
             description="First password of the user admin@localhost, whom the first start creates (unset: a random "
             "password, written to `admin-login.txt` in the data folder).",
         ),
@@ -484,8 +493,25 @@ def variable(field: str) -> str:
     return _OF_THE_ENGINE.get(field) or PREFIX + field.upper()
 
 
+def secret_variables() -> list[str]:
+    """Return the variables that hold secrets, each of which may be given as a file instead, `<variable>_FILE`."""
+    return sorted(variable(field) for field in _SECRET_FIELDS)
+
+
+def resolved_secrets(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment with secrets read from the files that it names for them, those of clients too.
+
+    Raises BadSetting.
+    """
+    try:
+        return with_secrets(environ, (*secret_variables(), API_KEY_VARIABLE))
+    except BadSecretFile as error:
+        raise BadSetting(str(error)) from None
+
+
 def load_settings(environ: Mapping[str, str]) -> Settings:
     """Read every setting; an empty value counts as unset. Raises BadSetting."""
+    environ = resolved_secrets(environ)
     known = [variable(field.name) for field in (*_fields(), *_engine_fields())]
     for name in sorted(environ):
         if name.startswith(PREFIX) and name not in known and name not in CLIENT_VARIABLES:

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from gateway.settings import CLIENT_VARIABLES, settings_table
+from gateway.settings import API_KEY_VARIABLE, CLIENT_VARIABLES, secret_variables, settings_table
+from gateway.settings.secret_files import SUFFIX
 from tests.browser.views import OF_THE_GUIDE
 from tests.documents import (
     DOCUMENTS,
@@ -28,7 +29,8 @@ MAX_LINES = {"README.md": 180, "ARCHITECTURE.md": 150}
 MAX_CELL = 130
 """Characters of a table's cell as it is shown. Settings' rows are the settings' own texts."""
 
-ENVIRONMENT = {row.name for row in settings_table()} | CLIENT_VARIABLES
+SECRETS = {*secret_variables(), API_KEY_VARIABLE}
+ENVIRONMENT = {row.name for row in settings_table()} | CLIENT_VARIABLES | {f"{name}{SUFFIX}" for name in SECRETS}
 SUFFIXES = (".py", ".md", ".toml", ".sql", ".js", ".css", ".jsonl")
 PACKAGES = ("gateway", "engine", "kernels", "adapters", "tests")
 

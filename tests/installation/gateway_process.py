@@ -47,7 +47,7 @@ class GatewayProcess:
         self.port = int(self._socket.getsockname()[1])
         self.url = f"http://127.0.0.1:{self.port}"
         self._metrics_socket = socket.create_server(("127.0.0.1", 0))
-        self._metrics_url = f"http://127.0.0.1:{self._metrics_socket.getsockname()[1]}/metrics"
+        self.operator_url = f"http://127.0.0.1:{self._metrics_socket.getsockname()[1]}"
         self._process: BaseProcess | None = None
 
     def start(self) -> None:
@@ -101,7 +101,7 @@ class GatewayProcess:
 
     def metrics(self) -> str:
         """Return the gateway's metrics as Prometheus reads them."""
-        return httpx.get(self._metrics_url, timeout=PATIENCE_S).text
+        return httpx.get(f"{self.operator_url}/metrics", timeout=PATIENCE_S).text
 
     def metric(self, name: str) -> float:
         """The sum of a metric's samples."""

@@ -84,7 +84,7 @@ function NewWebhook({ onMade, onClose }) {
   return html`<${Dialog} title="New webhook" onClose=${onClose}>
     <${Form} form=${form} verb="Create webhook" what="create the webhook" onCancel=${onClose}>
       <${TextField} ...${form.bind("url")} label="Address" type="url" placeholder="https://example.com/lorikeet" hint="It is called with POST for what happens in the organization and its tenants." autofocus />
-      <${Select} ...${form.bind("events")} label="Called for" options=${[["alerts", "limits, alerts and paused experiments"], ["responses", "background responses that have ended"], ["all", "all of these"]]} />
+      <${Select} ...${form.bind("events")} label="Called for" options=${[["alerts", "limits, alerts and paused experiments"], ["responses", "background responses that have ended"], ["batches", "batches that have ended"], ["all", "all of these"]]} />
     <//>
   <//>`;
 }

@@ -13,7 +13,7 @@ import msgspec
 
 from gateway.cli.client import CONNECT_TIMEOUT_S, REPLY_TIMEOUT_S, Refused, read_url, server_url
 from gateway.cli.errors import CommandFailed, ServerUnreachable, WrongUsage
-from gateway.settings import API_KEY_VARIABLE, URL_VARIABLE, Settings, load_settings
+from gateway.settings import API_KEY_VARIABLE, URL_VARIABLE, Settings, load_settings, resolved_secrets
 
 DEMO_KEY = "OPENAI_API_KEY"
 """Under which name the demo's key stands in `demo.env`."""
@@ -90,6 +90,7 @@ def find_access(url: str | None, key: str | None, environ: Mapping[str, str]) ->
 
     Raises BadSetting, WrongUsage and ServerUnreachable. A key of the data folder goes to its own server alone.
     """
+    environ = resolved_secrets(environ)
     url, key = url or environ.get(URL_VARIABLE), key or environ.get(API_KEY_VARIABLE)
     if url:
         wanted = read_url(url)

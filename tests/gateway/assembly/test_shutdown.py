@@ -64,10 +64,12 @@ class Running(msgspec.Struct, frozen=True):
 
 
 @contextmanager
-def running_gateway(dsn: str, folder: Path, *, drain_s: float) -> Iterator[Running]:
+def running_gateway(dsn: str, folder: Path, *, drain_s: float, lame_duck_s: float = 0.0) -> Iterator[Running]:
     model_dir = make_model_folder(folder / "model")
     tenant = asyncio.run(make_tenant(dsn, "acme", "pirate", "1"))
-    settings = Settings(data_dir=folder, model=str(model_dir), model_name=BASE, drain_seconds=drain_s)
+    settings = Settings(
+        data_dir=folder, model=str(model_dir), model_name=BASE, drain_seconds=drain_s, lame_duck_seconds=lame_duck_s
+    )
     settings.run_dir.mkdir()
     engine = FakeEngine(settings.engine.endpoint, model_dir, "--tokens-per-s", "50")
     gateway = GatewayProcess(settings, dsn)
@@ -111,6 +113,46 @@ def test_a_first_request_that_is_on_its_way_is_answered_and_idle_connections_are
             assert reply.startswith(b"HTTP/1.1 200")
             assert b"connection: close" in reply.lower()
         running.log_until_end()
+
+
+def statuses(running: Running) -> dict[str, int]:
+    """The probes of both ports; the tenants' port has the paths alone."""
+    paths = ("/health/startup", "/health/live", "/health/ready")
+    of_tenants = {path: httpx.get(running.url + path, timeout=PATIENCE_S).status_code for path in paths}
+    of_operator = running.gateway.operator_url
+    return of_tenants | {
+        f"operator {path}": httpx.get(of_operator + path, timeout=PATIENCE_S).status_code for path in paths
+    }
+
+
+def test_a_gateway_that_is_about_to_stop_says_so_and_serves_until_a_balancer_has_noticed(dsn: str, tmp_path: Path):
+    body = {"model": "tiny", "prompt": "abc", "max_tokens": 3}
+    with running_gateway(dsn, tmp_path, drain_s=10, lame_duck_s=3600) as running, running.client() as client:
+        assert set(statuses(running).values()) == {200}
+        before = client.post("/v1/completions", json=body)
+        assert (before.status_code, before.headers.get("connection")) == (200, None)
+        with client.stream("POST", "/v1/completions", json=body | {"max_tokens": 100, "stream": True}) as reply:
+            lines = (line for line in reply.iter_lines() if line)
+            next(lines)
+            running.gateway.begin_to_stop()
+            wait_until(lambda: statuses(running)["/health/ready"] == 503)
+            assert {path for path, status in statuses(running).items() if status != 200} == {
+                "/health/ready",
+                "operator /health/ready",
+            }
+            late = httpx.post(f"{running.url}/v1/completions", json=body, headers=client.headers, timeout=PATIENCE_S)
+            assert (late.status_code, late.headers["connection"]) == (200, "close")
+            rest = list(lines)
+        assert rest[-1] == "data: [DONE]"
+        running.gateway.begin_to_stop()  # a second signal: nobody is waited for
+        running.log_until_end()
+    assert sorted(asyncio.run(completion_tokens(dsn))) == [3, 3, 100]
+
+
+def test_a_gateway_stops_by_itself_once_a_balancer_has_had_its_time(dsn: str, tmp_path: Path):
+    with running_gateway(dsn, tmp_path, drain_s=10, lame_duck_s=0.2) as running:
+        running.gateway.begin_to_stop()
+        assert "lame_duck" in running.log_until_end()
 
 
 def test_what_the_drain_leaves_ends_with_an_error_that_says_why_and_is_billed(dsn: str, tmp_path: Path):

@@ -293,7 +293,9 @@ async def test_a_limit_of_the_day_lets_a_batch_rest_and_a_limit_of_the_minute_do
 async def test_webhooks_are_told_how_batches_end(
     jobs: Jobs, tables: Database, tenant: Key, operator: httpx.AsyncClient
 ) -> None:
-    made = await operator.post("/webhooks", json={"url": "https://example.com/never", "events": ["batch.completed"]})
+    made = await operator.post(
+        "/webhooks", json={"url": "https://example.com/never", "events": ["batch.completed", "batch.failed"]}
+    )
     assert made.status_code == 200, made.text
     ended = [await jobs.run(content) for content in (file_of([chat_line("a")]), b"{no")]
     sql = "SELECT body FROM webhook_deliveries WHERE webhook_id = $1 ORDER BY id"

@@ -1,4 +1,5 @@
-"""Metrics, which name every tenant, are not for tenants; asking for them often costs no more than asking once."""
+"""Metrics, which name every tenant, have a listener of the operator's; asking for them often costs no more than asking
+once. Probes are answered there too."""
 
 from __future__ import annotations
 
@@ -65,7 +66,7 @@ async def served(rendering: Rendering) -> AsyncIterator[httpx.AsyncClient]:
         yield client
 
 
-async def test_the_listener_knows_metrics_alone() -> None:
+async def test_the_listener_knows_metrics_and_what_it_is_given_alone() -> None:
     async with served(Rendering()) as client:
         reply = await client.get("/metrics")
         assert (reply.status_code, reply.text) == (200, "made 1\n")

@@ -227,3 +227,9 @@ def test_the_gateway_and_the_engine_bound_the_cache_of_a_bucket_by_the_same_defa
     assert load_settings({}).engine.adapter_cache_bytes == 8 << 30
     (field,) = (field for field in fields_of(EngineConfig) if field.name == "adapter_cache_bytes")
     assert field.default == 8 << 30
+
+
+def test_a_first_password_has_bounds() -> None:
+    assert load_settings({"LORIKEET_ADMIN_PASSWORD": "x" * 12}).admin_password == "x" * 12
+    with pytest.raises(BadSetting, match=r"^LORIKEET_ADMIN_PASSWORD: Expected `str` of length >= 12$"):
+        load_settings({"LORIKEET_ADMIN_PASSWORD": "x" * 11})
