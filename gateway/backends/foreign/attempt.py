@@ -83,6 +83,11 @@ class Attempt:
         return sum(self._bytes)
 
     @property
+    def num_token_ids(self) -> int:
+        """Token ids that came, of a server that returns them."""
+        return sum(self._counts)
+
+    @property
     def billed_prompt_tokens(self) -> int | None:
         """The prompt's tokens as they are billed by now; None where they were counted before the request was sent."""
         return None if self._is_prompt_exact else self._settled().prompt_tokens

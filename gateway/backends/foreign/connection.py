@@ -19,6 +19,13 @@ MAX_HEADERS = 128
 MAX_UNREAD_BYTES = 256 << 10
 """Bytes of a body that wait for their reader before the server is no longer read from."""
 
+MAX_FRAMING_BYTES = 1 << 20
+"""Bytes of a response that are none of its body, beside one for each byte of it: its head, and the sizes and extensions
+of its chunks."""
+
+READ_BYTES = 16 << 10
+"""Bytes of a body that are read at once, so that no reader works on more before others have their turn."""
+
 UNREAD_FOR_S = 5.0
 """Seconds for which the server is not read from before the response is given up, as with engines of our own."""
 
@@ -67,6 +74,9 @@ class Connection(asyncio.Protocol):
         self._num_buffered = 0
         self._num_head_bytes = 0
         self._num_header_bytes = 0
+        self._num_bytes = 0
+        self._num_body_bytes = 0
+        self._has_left_over = False  # of what came, a part was read
         self._has_head = False
         self._is_whole = False
         self._why: ServerGone | None = None
@@ -82,8 +92,8 @@ class Connection(asyncio.Protocol):
         if self.num_requests:
             self._parser = httptools.HttpResponseParser(self)
         self.status, self.headers, self.is_reusable, self.was_held_back = 0, {}, False, False
-        self._has_head = self._is_whole = False
-        self._num_head_bytes = self._num_header_bytes = 0
+        self._has_head = self._is_whole = self._has_left_over = False
+        self._num_head_bytes = self._num_header_bytes = self._num_bytes = self._num_body_bytes = 0
         self.num_requests += 1
         lines = [f"{method} {target} HTTP/1.1", *(f"{name}: {value}" for name, value in headers.items())]
         if body or method == "POST":
@@ -98,10 +108,12 @@ class Connection(asyncio.Protocol):
             await self._wait(until_s)
 
     async def read(self, until_s: float) -> bytes:
-        """Return what has come of the body since the last call, b"" at its end.
+        """Return what has come of the body since the last call, at most READ_BYTES of it, b"" at its end.
 
         Raises ServerGone: where the body is cut off, or nothing comes until until_s by the loop's clock.
         """
+        if self._has_left_over:
+            await asyncio.sleep(0)  # others have their turn
         while not self._buffer:
             if self._is_whole:
                 return b""
@@ -109,13 +121,14 @@ class Connection(asyncio.Protocol):
                 raise self._why
             await self._wait(until_s)
         data = self._buffer[0] if len(self._buffer) == 1 else b"".join(self._buffer)
-        self._buffer.clear()
-        self._num_buffered = 0
-        if self._paused is not None and self._transport is not None:
+        self._buffer = [data[READ_BYTES:]] if len(data) > READ_BYTES else []
+        self._has_left_over = bool(self._buffer)
+        self._num_buffered = max(0, len(data) - READ_BYTES)
+        if self._paused is not None and self._transport is not None and not self._has_left_over:
             self._paused.cancel()
             self._paused = None
             self._transport.resume_reading()
-        return data
+        return data[:READ_BYTES]
 
     @property
     def is_open(self) -> bool:
@@ -187,6 +200,10 @@ class Connection(asyncio.Protocol):
         if not self._has_head and self._num_head_bytes > MAX_HEAD_BYTES:
             self._fail("the head of its response is too large")
             return
+        self._num_bytes += len(data)
+        if self._num_bytes > MAX_FRAMING_BYTES + 2 * self._num_body_bytes:
+            self._fail("its response has too much beside its body")
+            return
         if self._num_buffered > MAX_UNREAD_BYTES and not self._is_whole and self._transport is not None:
             self.was_held_back = True
             if self._paused is None:
@@ -233,6 +250,7 @@ class Connection(asyncio.Protocol):
     def on_body(self, body: bytes) -> None:
         self._buffer.append(body)
         self._num_buffered += len(body)
+        self._num_body_bytes += len(body)
 
     def on_message_complete(self) -> None:
         self._is_whole = True

@@ -7,6 +7,9 @@ import msgspec
 from engine.protocol import FinishReason, TokenLogprobs
 from gateway.text.tools.parser import CallDelta
 
+MAX_OBJECTS = 1 << 15
+"""Objects of a piece of JSON: each takes time and memory, however short it is."""
+
 
 class Part(msgspec.Struct):
     """The part of one choice that is new."""
@@ -74,3 +77,9 @@ class ServerRefused(Exception):
         self.text = text
         """The error as the server wrote it, for the operator's log alone, where it is shown by `errors.shown`."""
         self.retry_after_s = retry_after_s
+
+
+def check_objects(data: bytes) -> None:
+    """Raise BadReply where a piece of JSON has more objects than any reply needs, before it is decoded."""
+    if len(data) > MAX_OBJECTS and data.count(b"{") > MAX_OBJECTS:
+        raise BadReply("it sends too many objects at once")

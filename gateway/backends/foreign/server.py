@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Mapping
 import msgspec
 
 from gateway.backends.foreign.connection import UNREAD_FOR_S, Connection, ServerChanged, ServerGone
+from gateway.backends.foreign.reply import BadReply, check_objects
 from gateway.domain.pools.addresses import socket_of
 
 MAX_IDLE = 64
@@ -151,14 +152,17 @@ class Server:
     async def whole(
         self, method: str, path: str, body: bytes = b"", *, within_s: float, proof: Proof | None = None
     ) -> Reply:
-        """Return a whole reply of at most MAX_REPLY_BYTES. Raises as `ask`."""
+        """Return a whole reply of at most MAX_REPLY_BYTES and MAX_OBJECTS. Raises as `ask`."""
         try:
             async with asyncio.timeout(within_s):
                 until_s = _now_s() + within_s
                 connection = await self.ask(method, path, body, until_s=until_s, proof=proof)
                 try:
                     data = await read_at_most(connection, MAX_REPLY_BYTES, until_s)
+                    check_objects(data)
                     return Reply(connection.status, data)
+                except BadReply as bad:
+                    raise ServerGone(str(bad), has_begun=True) from None
                 finally:
                     self.give(connection)
         except TimeoutError:

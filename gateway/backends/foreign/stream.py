@@ -13,7 +13,7 @@ from gateway.backends.foreign.connection import Connection, ServerGone
 from gateway.backends.foreign.driver import Driver, EndReader, Framing, ServerInfo
 from gateway.backends.foreign.errors import read_refusal
 from gateway.backends.foreign.lines import LineSplitter
-from gateway.backends.foreign.reply import BadReply, Event, Part
+from gateway.backends.foreign.reply import BadReply, Event, Part, check_objects
 from gateway.backends.foreign.server import Server
 from gateway.backends.foreign.sse import EventReader
 from gateway.backends.generation import Generation
@@ -36,9 +36,14 @@ FIELD_BYTES = 64
 MAX_SKIPPED_BYTES = 4 << 20
 """Bytes of a reply that belong to no event, such as comments, those of an event on its way included."""
 
+SPARE_LINES, EVENT_LINES = 1 << 16, 8
+"""Line ends of a reply, and those of each event beside them: a line takes time, however short it is."""
+
 SPARE_BYTES = 4096
 """Bytes of text of a reply beside MAX_TOKEN_BYTES for each token that was asked for."""
 
+SPARE_TOKENS = 16
+"""Token ids of a reply beside those that were asked for."""
 
 CONTENT_TYPES: dict[Framing, str] = {"events": "text/event-stream", "lines": "application/x-ndjson"}
 """The beginning of the content type of a stream."""
@@ -76,6 +81,8 @@ class ReplyStream:
         self._num_events_left = 4 * max_tokens + SPARE_EVENTS
         self._num_bytes_left = self._num_events_left * (EVENT_BYTES + REPEATED_BYTES * max_tokens)
         self._num_skipped = 0
+        self._num_lines_left = SPARE_LINES
+        self._max_tokens = max_tokens + SPARE_TOKENS
         self._max_bytes = MAX_TOKEN_BYTES * max_tokens + SPARE_BYTES
 
     def cut(self) -> None:
@@ -112,6 +119,7 @@ class ReplyStream:
                 is_end = not data
                 parts: list[Part] = []
                 for each in found:
+                    check_objects(each)
                     event = reader.read(each)
                     parts += self._counted(event)
                     is_end = is_end or event.is_end
@@ -119,7 +127,7 @@ class ReplyStream:
                     parts += self._counted(reader.end())
                 if not parts:
                     continue
-                if attempt.num_text_bytes > self._max_bytes:
+                if attempt.num_text_bytes > self._max_bytes or attempt.num_token_ids > self._max_tokens:
                     raise BadReply("its reply is longer than was asked for")
                 attempt.progressed()
                 yielded_s = now_s()
@@ -141,11 +149,12 @@ class ReplyStream:
         self._num_events_left -= len(found)
         self._num_bytes_left -= len(data)
         self._num_skipped += len(data) - sum(len(each) + FIELD_BYTES for each in found)
+        self._num_lines_left -= data.count(b"\n") - EVENT_LINES * len(found)
         if self._num_events_left < 0:
             raise BadReply("its reply has too many events")
         if self._num_bytes_left < 0:
             raise BadReply("its reply has too many bytes")
-        if self._num_skipped > MAX_SKIPPED_BYTES:
+        if self._num_skipped > MAX_SKIPPED_BYTES or self._num_lines_left < 0:
             raise BadReply("its reply has too much beside its events")
 
     async def _asked(self, info: ServerInfo, head_until_s: float) -> Connection:

@@ -5,19 +5,16 @@ from __future__ import annotations
 import asyncio
 import itertools
 import random
-import subprocess
-import sys
 import time
-from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator
 from statistics import median
 from typing import Any
 
 import httpx
 import pytest
 
-from tests.demo import REPOSITORY
 from tests.faults.foreign.behaviours import BEHAVIOURS, GOOD, behave
+from tests.faults.foreign.hostile_process import hostile_process
 from tests.faults.foreign.site import PASSWORD, Desk
 from tests.gateway.backends.foreign.fake import FakeServer, fake_server
 from tests.gateway.backends.foreign.hostile import HOSTILE, KEY, LYING, ODD, OF_REQUEST, WORDS
@@ -33,25 +30,6 @@ async def server() -> AsyncIterator[FakeServer]:
     async with fake_server() as server:
         server.answer = behave
         yield server
-
-
-@contextmanager
-def hostile_process() -> Iterator[str]:
-    """Give the URL of a server in a process of its own, so that it takes no time of this one."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "tests.faults.foreign.hostile_main"],
-        cwd=REPOSITORY,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-    )
-    try:
-        assert process.stdout is not None
-        yield f"http://127.0.0.1:{int(process.stdout.readline())}"
-    finally:
-        process.kill()
-        process.communicate()
 
 
 async def test_nothing_of_a_hostile_server_reaches_a_tenant(desk: Desk, server: FakeServer, full: bool) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 
 from engine.protocol import FinishReason
@@ -20,6 +22,9 @@ _FINISH: dict[str, FinishReason] = {
     "stop_sequence": "stop",
 }
 """Reasons that servers give for the end of a choice. Any other one refuses the reply or is a failure."""
+
+MAX_PARTS = 128
+"""Parts of one choice, and pieces of calls, that one chunk may have."""
 
 _FAILURES = frozenset({"error", "abort"})
 """Reasons by which servers say that they failed."""
@@ -92,6 +97,7 @@ class ChunkReader:
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             raise BadReply("an event is no chunk") from None
         check_event(chunk.error)
+        check_parts(chunk.choices, self._num_choices)
         return Event([self._part(each) for each in chunk.choices], reported_usage(chunk.usage))
 
     def _part(self, choice: _Choice) -> Part:
@@ -112,6 +118,7 @@ class ChunkReader:
 
     def _calls(self, index: int, calls: list[_Call]) -> tuple[CallDelta, ...]:
         """Return the calls that a chunk begins or goes on with, each checked against the tools that may be called."""
+        check_parts(calls)
         found = []
         for call in calls:
             function = call.function or _Function()
@@ -126,6 +133,12 @@ class ChunkReader:
             else:
                 raise BadReply("its calls are not in order")
         return tuple(found)
+
+
+def check_parts(parts: Sequence[object], num_choices: int = 1) -> None:
+    """Raise BadReply where a chunk has more parts than any chunk of so many choices needs."""
+    if len(parts) > MAX_PARTS * num_choices:
+        raise BadReply("a chunk has too many parts")
 
 
 def finish_of(reason: str | None) -> FinishReason | None:

@@ -19,7 +19,7 @@ from gateway.backends.base import Feature
 from gateway.backends.foreign.driver import MAX_CHOICES, AdapterWay, Framing, Pooled, Reader, Request, ServerInfo
 from gateway.backends.foreign.drivers.openai import OpenAIDriver
 from gateway.backends.foreign.drivers.openai_chunks import Usage as ChunkUsage
-from gateway.backends.foreign.drivers.openai_chunks import finish_of, reported_usage
+from gateway.backends.foreign.drivers.openai_chunks import check_parts, finish_of, reported_usage
 from gateway.backends.foreign.drivers.vllm_adapters import VllmAdapters
 from gateway.backends.foreign.errors import NO_ERROR, check_event
 from gateway.backends.foreign.reply import AnotherModel, BadReply, Event, Part
@@ -120,6 +120,7 @@ class IdReader:
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             raise BadReply("an event is no chunk") from None
         check_event(chunk.error)
+        check_parts(chunk.choices, self._num_choices)
         if self._adapter and chunk.choices and chunk.model != self._adapter:
             raise AnotherModel("its reply is of another model than the adapter that was asked for")
         return Event([self._part(each) for each in chunk.choices], reported_usage(chunk.usage))

@@ -10,6 +10,7 @@ import gzip
 import json
 from typing import Any
 
+from gateway.backends.foreign.sse import MAX_EVENT_BYTES
 from tests.gateway.backends.foreign.fake import (
     END,
     Answer,
@@ -83,6 +84,16 @@ def counting(**counts: Any) -> bytes:
     return event({"choices": [], "usage": counts})
 
 
+def in_tiny_chunks(letter: bytes) -> bytes:
+    return (b"1\r\n" + letter + b"\r\n") * 40_000
+
+
+def a_megabyte_of(element: str, before: str, after: str) -> Answer:
+    """Return an answer of events that hold a list of so many elements as an event has room for."""
+    size = MAX_EVENT_BYTES - len(before) - len(after) - 1
+    return endless(event(before + f"{element}," * (size // (len(element) + 1) - 1) + element + after))
+
+
 HOSTILE: dict[str, Answer] = {
     # no reply
     "nothing": sending(b""),
@@ -141,6 +152,14 @@ HOSTILE: dict[str, Answer] = {
     "another choice": sending(HEAD, event(delta("word", index=1)), FINISHED, END),
     "a negative choice": sending(HEAD, event(delta("word", index=-1)), FINISHED, END),
     "a huge choice": sending(HEAD, event(delta("word", index=10**30)), FINISHED, END),
+    "a megabyte of choices": a_megabyte_of("{}", '{"choices":[', "]}"),
+    "a megabyte of deltas": a_megabyte_of('{"delta":{}}', '{"choices":[', "]}"),
+    "many choices of long names": a_megabyte_of(
+        '{"an_unknown_name":"which is skipped but long"}', '{"choices":[', "]}"
+    ),
+    "a megabyte of calls": a_megabyte_of("{}", '{"choices":[{"delta":{"tool_calls":[', "]}}]}"),
+    "a megabyte of lists": a_megabyte_of("[]", '{"choices":[],"x":[', "]}"),
+    "a megabyte of names": a_megabyte_of('"choices":[]', "{", "}"),
     "choices without number": sending(HEAD, event({"choices": [{"index": 0}] * 100_000}), END),
     "a tool that nobody named": sending(HEAD, call(0, LEAK, "{}"), FINISHED, END),
     "calls out of order": sending(HEAD, call(5, "weather", "{}"), FINISHED, END),
@@ -152,6 +171,10 @@ HOSTILE: dict[str, Answer] = {
     "an endless line": endless(chunk(b"a" * 65536)),
     "an event of endless lines": endless(chunk(b"data: a\n" * 8192)),
     "an event of endless empty lines": endless(chunk(b"data:\n" * 8192)),
+    "endless line ends": endless(b"\n" * 262_144, head=plain(b"200 OK", EVENTS)),
+    "endless line ends of another system": endless(chunk(b"\r\n" * 131_072)),
+    "endless tiny chunks": endless(in_tiny_chunks(b"a")),
+    "endless tiny chunks of line ends": endless(in_tiny_chunks(b"\n")),
     "endless comments": endless(chunk(f": {LEAK}\n\n".encode() * 1024)),
     "endless fields that are skipped": endless(chunk(f"event: {LEAK}\nid: 7\n\n".encode() * 1024)),
     "endless text": endless(event(delta("word " * 100))),
@@ -229,6 +252,7 @@ ASKED: dict[str, Answer] = {
     "an error when asked": refusing(500, json.dumps({"error": {"message": LEAK}})),
     "a list without end": endless(b"a" * 65536, head=b"HTTP/1.1 200 OK\r\ncontent-length: 999999999\r\n\r\n"),
     "a list of deep JSON": refusing(200, '{"data":' + "[" * 200_000),
+    "a list of very many models": refusing(200, '{"data":[' + "{}," * 340_000 + '{"id":"theirs"}]}'),
     "a list of nothing": refusing(200, '{"data": []}'),
     "a list that is none": refusing(200, '"' + LEAK + '"'),
     "a list that is compressed": sending(

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import time
 import tracemalloc
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import suppress
 
 import msgspec
 import pytest
@@ -13,6 +15,7 @@ from gateway.backends.base import Unanswered
 from gateway.backends.foreign.sse import MAX_EVENT_BYTES, EventReader, EventTooLarge
 from gateway.domain.errors import BackendFailed
 from gateway.text.tools.tool import Tool, ToolUse
+from tests.faults.foreign.hostile_process import hostile_process
 from tests.gateway.backends.foreign.backends import FAST, asking, backend_of, hear, until_ready
 from tests.gateway.backends.foreign.fake import END, FakeServer, delta, event, fake_server, sending, usage
 from tests.gateway.backends.foreign.hostile import (
@@ -31,7 +34,20 @@ from tests.gateway.backends.scripted import ListSink
 from tests.patience import PATIENCE_S
 
 SHORT = msgspec.structs.replace(FAST, first_token_seconds=0.4, idle_seconds=0.4, total_seconds=1.0)
+PATIENT = msgspec.structs.replace(
+    FAST, first_token_seconds=PATIENCE_S, idle_seconds=PATIENCE_S, total_seconds=PATIENCE_S, health_seconds=PATIENCE_S
+)
 MAX_BYTES = 24 << 20
+MAX_TURN_S, MAX_ALL_S = 0.02, 0.1
+"""The most processor time of one turn of the loop, and of all turns of a reply but the short ones."""
+SHORT_TURN_S = 0.0002
+TRIES = 5
+LARGE = [
+    name
+    for name in HOSTILE
+    if name.startswith(("a megabyte", "endless", "an event of endless", "deep", "many", "a chunk's extension"))
+]
+"""Behaviours that give a gateway much to do."""
 TOOL = Tool("weather", {"type": "object"}, "tools[0]")
 TOOLS = ToolUse((TOOL,), frozenset({"weather"}))
 
@@ -74,6 +90,43 @@ async def test_what_has_no_end_is_ended_by_its_size_before_any_time(server: Fake
         with pytest.raises(Unanswered) as caught:
             await hear(backend, asking())
         caught.value.settle()
+
+
+@pytest.fixture(scope="module")
+def hostile_url() -> Iterator[str]:
+    """A server of all behaviours in a process of its own, so that what this one does is the gateway's alone."""
+    with hostile_process() as url:
+        yield url
+
+
+@pytest.mark.parametrize("name", LARGE)
+async def test_no_reply_keeps_the_processor_for_long(hostile_url: str, name: str) -> None:
+    """The best of a few tries, since other processes share the caches of this machine."""
+    longest_s = all_s = 0.0
+    async with backend_of(hostile_url, ListSink(), settings=PATIENT) as backend:
+        for _ in range(TRIES):
+            watching = asyncio.create_task(long_turns_s())
+            with pytest.raises(Unanswered) as caught:
+                await hear(backend, asking(name, tools=TOOLS))
+            caught.value.settle()
+            watching.cancel()
+            turns_s = await watching
+            longest_s, all_s = max(turns_s, default=0.0), sum(turns_s)
+            if longest_s < MAX_TURN_S and all_s < MAX_ALL_S:
+                return
+    raise AssertionError(f"{longest_s:.3f} s of processor time at a stretch, {all_s:.3f} s in all")
+
+
+async def long_turns_s() -> list[float]:
+    """Return the processor time of each turn of the loop that took some, once this task is cancelled."""
+    turns_s = list[float]()
+    with suppress(asyncio.CancelledError):
+        while True:
+            before_s = time.thread_time()
+            await asyncio.sleep(0)
+            if (took_s := time.thread_time() - before_s) > SHORT_TURN_S:
+                turns_s.append(took_s)
+    return turns_s
 
 
 @pytest.mark.parametrize("name", sorted(OF_REQUEST))
