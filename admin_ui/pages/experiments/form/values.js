@@ -4,7 +4,7 @@ import { goalOf, isError } from "../words.js";
 import { checkSampling } from "../../../lib/rules/sampling.js";
 import { given, modelName, notLonger, number, whole } from "../../../lib/rules/checks.js";
 
-const MINUTE_S = 60;
+const MIN_WINDOW_S = 10;
 const DAY_S = 86_400;
 const MAX_WINDOW_DAYS = 90;
 const PARTS = 10_000;
@@ -14,7 +14,7 @@ const MAX_KEY_CHARS = 64;
 const MAX_PROMPT_CHARS = 32_768;
 
 /** What lengths of time are given in: [seconds, title], the longest first. */
-export const WINDOW_UNITS = [[String(DAY_S), "days"], ["3600", "hours"], [String(MINUTE_S), "minutes"]];
+export const WINDOW_UNITS = [[String(DAY_S), "days"], ["3600", "hours"], ["60", "minutes"], ["1", "seconds"]];
 
 export const mayAddArm = (arms) => arms.length < MAX_ARMS;
 
@@ -140,7 +140,7 @@ export function wrongValues(values) {
 function wrongWindow(values) {
   const wrong = given(values.window, "Say how long what a unit does counts, such as 7 days.") ?? number(values.window, { min: 0, max: Infinity });
   if (wrong) return wrong;
-  if (windowSeconds(values) < MINUTE_S) return "It is at least 1 minute.";
+  if (windowSeconds(values) < MIN_WINDOW_S) return "It is at least 10 seconds.";
   return windowSeconds(values) > MAX_WINDOW_DAYS * DAY_S ? `It is at most ${MAX_WINDOW_DAYS} days.` : undefined;
 }
 
