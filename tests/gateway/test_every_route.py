@@ -15,7 +15,7 @@ from tests.gateway.conftest import House
 from tests.gateway.hostile import FRAGMENTS, HOSTS, RawClient, Reply, hostile_texts, printable
 
 PUBLIC = {
-    *("GET /health", "GET /health/live", "GET /health/ready"),
+    *("GET /health", "GET /health/live", "GET /health/ready", "GET /health/startup", "GET /version"),
     *("GET /openapi.json", "GET /docs", "GET /docs/style.css"),
     *("GET /", "GET /admin", "GET /admin/{path}"),
     *("GET /admin/v1/login", "POST /admin/v1/login"),

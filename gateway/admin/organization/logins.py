@@ -87,7 +87,7 @@ class CurrentLogin(msgspec.Struct, frozen=True):
 
 
 class KnownLogin(msgspec.Struct, frozen=True):
-    """Whether a request comes with the cookie of a login."""
+    """The answer to the question if a request comes with the cookie of a login."""
 
     has_cookie: bool
     """True if the request has the cookie. The login may have ended: `session` tells that."""

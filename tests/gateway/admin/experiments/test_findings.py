@@ -113,7 +113,7 @@ async def test_days_and_exposures_add_up(lab: Lab) -> None:
     assert (await get(lab, made, "timeline"))["data"] == []
     async with lab.database.acquire() as conn:
         for days in (1, 2):
-            at = NOW - datetime.timedelta(days=days)
+            at = NOW.replace(hour=12) - datetime.timedelta(days=days)  # the window ends on the same day
             await send(conn, rows, [Sent(unit(100 * days + n), arm=n % 2, at=at) for n in range(10)])
     await keep_books(lab.database)
     exposures = await get(lab, made, "exposures")
