@@ -189,8 +189,9 @@ class RunningLines:
         """Abort what still runs, which nobody is billed for, and store what there is."""
         running = dict(self._running)
         for task, (request_id, terms) in running.items():
-            self._tools.runner.disown(request_id, terms)
-            task.cancel()
+            if not task.done():  # else its result is there, and is billed
+                self._tools.runner.disown(request_id, terms)
+                task.cancel()
         await asyncio.gather(*running, return_exceptions=True)
         if self._results or self._given_back or self._claimed:
             try:

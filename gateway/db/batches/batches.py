@@ -124,16 +124,21 @@ async def list_batches(conn: Connection, project_id: str, *, after: str | None, 
     return [BatchRow(**row) for row in await conn.fetch(_LIST, project_id, after, limit)]
 
 
+LET_GO_SECONDS = 2.5
+"""The seconds after which a cancelled batch is taken from a gateway that has not let it go."""
+
 _CANCEL = """
-    UPDATE batches SET status = 'cancelling', cancelling_at = now(), leased_until = least(leased_until, now())
+    UPDATE batches SET status = 'cancelling', cancelling_at = now(),
+                       leased_until = least(leased_until, now() + $3 * interval '1 second')
     WHERE project_id = $1 AND id = $2 AND status IN ('validating', 'in_progress')
     RETURNING true
 """
 
 
 async def cancel_batch(conn: Connection, project_id: str, batch_id: str) -> bool:
-    """Have a batch end as soon as may be; False where it is past that. Whoever works on it loses it at once."""
-    return bool(await conn.fetchval(_CANCEL, project_id, batch_id))
+    """Have a batch end as soon as may be; False where it is past that. The gateway that works on it has LET_GO_SECONDS to
+    store the results that it has, which are billed."""
+    return bool(await conn.fetchval(_CANCEL, project_id, batch_id, LET_GO_SECONDS))
 
 
 _DROP_OLD = """

@@ -113,13 +113,15 @@ async def lease_batches(conn: Connection, gateway: str, limit: int) -> list[Leas
 _RENEW = """
     UPDATE batches SET leased_until = now() + $4 * interval '1 second'
     WHERE project_id = $1 AND id = $2 AND fence = $3 AND ended_at IS NULL AND leased_until > now()
+          AND (status <> 'cancelling' OR $5)
     RETURNING true
 """
 
 
 async def renew_lease(conn: Connection, batch: LeasedBatch) -> bool:
-    """Keep a batch for a while longer; False where it is lost, or cancelled."""
-    return bool(await conn.fetchval(_RENEW, batch.project_id, batch.id, batch.fence, LEASE_SECONDS))
+    """Keep a batch for a while longer; False where it is lost, or was cancelled while lines run."""
+    ends = batch.status == "cancelling"
+    return bool(await conn.fetchval(_RENEW, batch.project_id, batch.id, batch.fence, LEASE_SECONDS, ends))
 
 
 _RELEASE = """
