@@ -136,8 +136,10 @@ _CANCEL = """
 
 
 async def cancel_batch(conn: Connection, project_id: str, batch_id: str) -> bool:
-    """Have a batch end as soon as may be; False where it is past that. The gateway that works on it has LET_GO_SECONDS to
-    store the results that it has, which are billed."""
+    """Have a batch end as soon as may be; False where it is past that.
+
+    The gateway that works on it has LET_GO_SECONDS to store the results that it has, which are billed.
+    """
     return bool(await conn.fetchval(_CANCEL, project_id, batch_id, LET_GO_SECONDS))
 
 
