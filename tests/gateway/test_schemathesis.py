@@ -47,8 +47,8 @@ ESSENTIAL = {"messages", "prompt", "input"}
 """What is asked: of an example, it lets the other fields be looked at."""
 
 NAMED_EVENTS = {"create_response", "create_message"}
-"""Operations whose streams name each event. Schemathesis holds the name and the data together to the schema of the data;
-these streams have tests of their own, by the document of their API."""
+"""Operations whose streams name each event. Schemathesis holds the name and the data together to the schema of
+the data; these streams have tests of their own, by the document of their API."""
 
 EMAIL, PASSWORD = "fuzz@example.com", "correct horse battery staple"
 NEVER = {
