@@ -18,7 +18,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .PHONY: serve test check bench bench-gateway bench-balance bench-votes bench-adapters bench-kernels bench-cpu-kernels bench-gpu long-kernels long-numerics long-scheduler \
 	long-grammar long-schemathesis long-tenancy long-limits long-conservation long-pools long-foreign long-adapter-kills long-usage long-exports long-hostile long-idempotency \
-	long-malformed long-signatures long-tools long-experiments long-batches long-responses long-background \
+	long-malformed long-signatures long-tools long-experiments long-batches long-responses long-background long-alerts \
 	long-streams bench-streams conformance screenshots lock audit sbom install clean
 
 # DEMO=two serves a second, small base model with random weights beside the demo's.
@@ -110,6 +110,12 @@ long-streams: $(VENV)/.installed-dev
 # 100,000 made-up streams of responses, each by the laws and by the types of OpenAI's client: about half an hour.
 long-responses: $(VENV)/.installed-dev
 	$(BIN)/pytest --full -s tests/gateway/openai/responses tests/gateway/messages
+
+# Each alerting rule on series on which it must fire, and on series on which it must not. promtool is in Debian's package
+# prometheus: half a minute.
+long-alerts: $(VENV)/.installed-dev
+	@command -v promtool > /dev/null || { echo "promtool is not installed: apt-get install prometheus" >&2; exit 1; }
+	$(BIN)/pytest -s tests/deploy/alerts
 
 # 1,000 gateways killed while they run background responses that clients follow at another one: four hours.
 long-background: $(VENV)/.installed-dev

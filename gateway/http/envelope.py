@@ -27,7 +27,7 @@ from litestar.types import (
 
 from gateway.db.ids import new_id
 from gateway.domain.batches.line import BatchLine
-from gateway.domain.errors import GatewayError, ShuttingDown
+from gateway.domain.errors import ClientGone, DeadlinePassed, GatewayError, ShuttingDown
 from gateway.domain.tenancy.addresses import Network, client_address, contains
 from gateway.domain.tenancy.keys import parse_key
 from gateway.http.error_body import OPENAI, Dialect, headers_of
@@ -47,6 +47,10 @@ PROTECTIVE = (
 )
 """Headers that every reply has with these values, unless the reply's own handler gives another value: browsers and
 caches between store nothing, guess no type, show nothing in a frame and tell no other site where they come from."""
+
+
+NOT_OURS = (None, ClientGone.code, DeadlinePassed.code)
+"""What a streamed reply may end with, other than a fault of the server."""
 
 
 class Call(msgspec.Struct):
@@ -196,6 +200,8 @@ class Application(Litestar):
             if call.refusal is not None and self._refusals is not None and is_work(route):
                 self._refusals.add(_refused(call, call.refusal, route, scope))
             self.metrics.count_http(scope["method"], route, call.status)
+            if call.status == 200 and call.error not in NOT_OURS:
+                self.metrics.count_cut_stream(route)
             log.info("request", route=route, method=scope["method"], **_log_fields(call, scope))
 
 

@@ -66,6 +66,12 @@ class Metrics:
             ["method", "route", "status"],
             registry=registry,
         )
+        self._streams_cut = Counter(
+            "lorikeet_streams_cut",
+            "Streamed replies that an error of the server ended after they had begun with status 200, by route.",
+            ["route"],
+            registry=registry,
+        )
         self._http_children: dict[tuple[str, str, int], Counter] = {}  # `labels` looks at its arguments anew each time
         self.content_lost = Counter(
             "lorikeet_content_lost",
@@ -124,6 +130,10 @@ class Metrics:
             of_kind = self._http_requests.labels(method, route, str(status))
             self._http_children[method, route, status] = of_kind
         of_kind.inc()
+
+    def count_cut_stream(self, route: str) -> None:
+        """Count a streamed reply that an error ended after its head was sent with status 200."""
+        self._streams_cut.labels(route).inc()
 
     def render(self) -> bytes:
         """The text exposition format."""

@@ -227,6 +227,8 @@ def test_an_engine_that_dies_ends_its_streams_with_an_error_and_the_next_one_ser
     error = json.loads(last.removeprefix(b"data: "))["error"]
     assert set(error) == {"message", "type", "param", "code"}
     assert error["code"] == "backend_failed"
+    cut = 'lorikeet_streams_cut_total{route="/v1/completions"} 1.0'
+    wait_until(lambda: cut in gateway.metrics().splitlines())
     unready = httpx.get(f"{gateway.url}/health/ready", timeout=PATIENCE_S)
     assert (unready.status_code, unready.json()) == (503, {"status": "not ready"})
     for path in ("/health/live", "/health"):
