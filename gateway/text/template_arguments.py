@@ -7,37 +7,22 @@ A name that the template does not read never reaches the template.
 
 from __future__ import annotations
 
-import inspect
-import re
 from collections.abc import Collection, Sequence
-
-import jinja2
-import jinja2.meta
-from transformers import PreTrainedTokenizerFast
 
 from gateway.domain.errors import InvalidRequest
 from gateway.text.options import Argument, TemplateValue
+from gateway.text.template_environment import GLOBALS
 
 _EFFORT, _THINKS = "reasoning_effort", "enable_thinking"
-_RESERVED = frozenset(
+_RENDERERS = frozenset(
     {
-        *("raise_exception", "strftime_now", "messages"),
-        *jinja2.Environment(autoescape=True).globals,
-        *inspect.signature(PreTrainedTokenizerFast.apply_chat_template).parameters,
+        *("add_generation_prompt", "chat_template", "continue_final_message", "conversation", "documents", "kwargs"),
+        *("max_length", "messages", "padding", "return_assistant_tokens_mask", "return_dict", "return_tensors"),
+        *("sanitize_control_tokens", "self", "tokenize", "tokenizer_kwargs", "tools", "truncation"),
     }
 )
-_GENERATION = re.compile(
-    r"\{%-?\s*(end)?generation\s*-?%\}"
-)  # transformers' own tag, which jinja2 alone does not parse
-
-
-def known_arguments(fast: PreTrainedTokenizerFast) -> frozenset[str]:
-    """The names of arguments that a tokenizer's chat template reads."""
-    template = fast.chat_template or ""
-    source = _GENERATION.sub("", "".join(template.values()) if isinstance(template, dict) else template)
-    environment = jinja2.Environment(extensions=["jinja2.ext.loopcontrols"], autoescape=True)  # parsed, never rendered
-    read = jinja2.meta.find_undeclared_variables(environment.parse(source))
-    return frozenset(each for each in read if not is_reserved(each))
+"""What every template gets, and the parameters of transformers' `apply_chat_template`."""
+_RESERVED = GLOBALS | _RENDERERS
 
 
 def is_reserved(name: str) -> bool:

@@ -1,31 +1,27 @@
-"""Text to token ids with a model folder's own tokenizer and chat template. Never imports torch, knows no HTTP.
-
-`PreTrainedTokenizerFast` is named outright: `AutoTokenizer` would import torch to find the same class.
-"""
+"""Text to token ids with a model folder's own tokenizer and chat template. Never imports torch, knows no HTTP."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import jinja2
 import msgspec
 from tokenizers import Tokenizer as BackendTokenizer
-from transformers import PreTrainedTokenizerFast
 
 from gateway.domain.errors import InvalidRequest
+from gateway.text.chat_template import ChatTemplate, Message, Sources
 from gateway.text.options import USUAL, Rendering
 from gateway.text.pieces import Pieces
 from gateway.text.system_messages import LATE_SYSTEM, has_late_system, without_late_system
-from gateway.text.template_arguments import chosen, known_arguments
+from gateway.text.template_arguments import chosen, is_reserved
 from gateway.text.token_text import TokenText
+from gateway.text.tokenizer_files import read_tokenizer
 from gateway.text.tools.formats import TemplateTools, template_tools
 from gateway.text.tools.prompt import as_plain_messages, with_call_ids
 from gateway.text.tools.tool import Tool
-
-Message = dict[str, Any]
 
 # One prompt at a time: threads of the library's own would be woken for nothing. Read when it first encodes.
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -34,9 +30,14 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 class Tokenizer:
     """One model's tokenizer. Encoding is thread-safe and lets other threads run."""
 
-    def __init__(self, fast: PreTrainedTokenizerFast) -> None:
-        self._fast = fast
-        self.backend: BackendTokenizer = fast.backend_tokenizer
+    def __init__(
+        self,
+        backend: BackendTokenizer,
+        templates: Sources | None = None,
+        special_tokens: Mapping[str, str] | None = None,
+    ) -> None:
+        self.backend = backend
+        self._template = ChatTemplate(templates, special_tokens or {}) if templates else None
         # A tokenizer.json may ask for either; a prompt must be neither cut nor filled up in silence.
         self.backend.no_truncation()
         self.backend.no_padding()
@@ -46,18 +47,17 @@ class Tokenizer:
         """The bytes of one token, which need not be whole characters."""
         self.longest_token_bytes = self._token_text.longest_bytes()
         """Bytes of text in the longest token: a text has no fewer tokens than its bytes divided by that."""
-        self._template_arguments = known_arguments(fast)
+        reads = self._template.reads if self._template is not None else ()
+        self._template_arguments = frozenset(name for name in reads if not is_reserved(name))
         self._takes_late_system: bool | None = None
-        self.tools = self._template_tools()
+        self.tools = self._template_tools(templates)
         """The way in which the chat template treats tools."""
 
     @classmethod
     def from_folder(cls, folder: str | Path) -> Tokenizer:
         """Load `tokenizer.json`, `tokenizer_config.json` and the chat template. Raises FileNotFoundError."""
-        path = Path(folder)
-        if not (path / "tokenizer.json").exists():
-            raise FileNotFoundError(f"{path / 'tokenizer.json'} does not exist")
-        return cls(PreTrainedTokenizerFast.from_pretrained(str(path), local_files_only=True))
+        files = read_tokenizer(Path(folder))
+        return cls(files.backend, files.templates, files.special_tokens)
 
     @property
     def vocab_size(self) -> int:
@@ -70,7 +70,7 @@ class Tokenizer:
         Messages are as templates expect them: a call's arguments an object, or a text where they are none. Raises
         InvalidRequest, with param="messages" when the template refuses them.
         """
-        if not self._fast.chat_template:
+        if self._template is None:
             raise InvalidRequest(
                 "This model has no chat template. Use /v1/completions instead.",
                 param="messages",
@@ -86,15 +86,12 @@ class Tokenizer:
                 described = [tool.described() for tool in tools] or None
             else:
                 messages = as_plain_messages(messages, tools, self.tools.format)
-            return str(
-                self._fast.apply_chat_template(
-                    messages,
-                    tools=described,
-                    tokenize=False,
-                    add_generation_prompt=rendering.add_generation_prompt,
-                    continue_final_message=rendering.continue_final_message,
-                    **arguments,
-                )
+            return self._template.render(
+                messages,
+                described,
+                add_generation_prompt=rendering.add_generation_prompt,
+                continue_final_message=rendering.continue_final_message,
+                arguments=arguments,
             )
         except (jinja2.TemplateError, TypeError, ValueError, KeyError, RecursionError) as error:
             raise InvalidRequest(
@@ -105,10 +102,10 @@ class Tokenizer:
     def takes_late_system(self) -> bool:
         """Tell whether the chat template shows a system message that follows other messages. Found out once."""
         if self._takes_late_system is None:
-            try:
-                shown = str(self._fast.apply_chat_template(LATE_SYSTEM, tokenize=False, add_generation_prompt=True))
-            except (jinja2.TemplateError, TypeError, ValueError, KeyError):
-                shown = ""
+            shown = ""
+            if self._template is not None:
+                with suppress(jinja2.TemplateError, TypeError, ValueError, KeyError):
+                    shown = self._template.render(LATE_SYSTEM, add_generation_prompt=True)
             self._takes_late_system = LATE_SYSTEM[-2]["content"] in shown
         return self._takes_late_system
 
@@ -142,10 +139,11 @@ class Tokenizer:
         """Return the text of token ids, without special tokens unless with_special."""
         return str(self.backend.decode(token_ids, skip_special_tokens=not with_special))
 
-    def _template_tools(self) -> TemplateTools:
-        template = self._fast.chat_template
-        if isinstance(template, dict):  # of several, one is for tools
-            template = template.get("tool_use") or template.get("default")
+    def _template_tools(self, templates: Sources | None) -> TemplateTools:
+        # of several, one is for tools
+        template = (
+            templates.get("tool_use") or templates.get("default") if isinstance(templates, Mapping) else templates
+        )
         found = template_tools(template)
         special = {
             token.content: token_id

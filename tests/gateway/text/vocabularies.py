@@ -9,7 +9,6 @@ from typing import Any
 
 from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, trainers
 from tokenizers import Tokenizer as Backend
-from transformers import PreTrainedTokenizerFast
 
 from gateway.text.tokenizer import Tokenizer
 
@@ -76,7 +75,7 @@ def _train(backend: Backend, trainer: Any) -> dict[str, Any]:
 def _finished(backend: Backend) -> Tokenizer:
     backend.add_special_tokens([AddedToken("<s>", special=True), AddedToken("</s>", special=True)])
     backend.add_tokens([AddedToken("<tool>", special=False)])
-    return Tokenizer(PreTrainedTokenizerFast(tokenizer_object=backend))
+    return Tokenizer(backend)
 
 
 KINDS: dict[str, Callable[[], Tokenizer]] = {

@@ -1,0 +1,169 @@
+"""The tokenizer of a model folder as model hubs lay it out: `tokenizer.json`, `tokenizer_config.json`, chat templates.
+
+Gives what transformers' fast tokenizer makes of such a folder, without that library, whose import takes longer than the
+rest of a gateway's start. Knows no model's name.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from tokenizers import AddedToken, Tokenizer
+
+from gateway.text.chat_template import Sources
+
+_NAMED = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+_NEEDS_TRANSFORMERS = ("fix_mistral_regex", "fast_tokenizer_files")
+"""Keys of `tokenizer_config.json` that ask for another way to split text, or for another file. Both are rare."""
+
+
+class TokenizerFiles(msgspec.Struct, frozen=True):
+    """The contents of a model folder that make its tokenizer."""
+
+    backend: Tokenizer
+    special_tokens: dict[str, str]
+    """The texts of special tokens by the name that templates have for them, such as `bos_token`."""
+    templates: Sources | None
+    """The chat templates. None if the model has none."""
+
+
+def read_tokenizer(folder: Path) -> TokenizerFiles:
+    """Read the tokenizer of a model folder.
+
+    Raises FileNotFoundError: without `tokenizer.json`. Raises ValueError: where a file beside it says what is no token.
+    """
+    path = folder / "tokenizer.json"
+    if not path.exists():
+        raise FileNotFoundError(f"{path} does not exist")
+    config = _read_json(folder / "tokenizer_config.json")
+    if not config.get("extra_special_tokens"):
+        config["extra_special_tokens"] = config.pop("additional_special_tokens", None) or []
+    if "added_tokens_decoder" in config:
+        declared = [_token(token) for _, token in sorted(config["added_tokens_decoder"].items(), key=_number)]
+    else:  # folders of older versions
+        _merge(config, _read_json(folder / "special_tokens_map.json"))
+        declared = _older_added_tokens(folder, set(_special_texts(config)))
+    if any(config.get(key) for key in _NEEDS_TRANSFORMERS):
+        backend = _as_transformers_reads(folder)
+    else:
+        backend = Tokenizer.from_file(str(path))
+        _add_missing(backend, declared, config)
+        backend.encode_special_tokens = bool(config.get("split_special_tokens", False))
+    special_tokens = {name: _text(token) for name, token in _named_tokens(config)}
+    return TokenizerFiles(backend, special_tokens, _templates(folder, config))
+
+
+def _add_missing(backend: Tokenizer, declared: list[AddedToken], config: dict[str, Any]) -> None:
+    """Give a tokenizer the tokens that its own file lacks, or has in another way."""
+    present = backend.get_added_tokens_decoder().values()
+    known = {repr(token) for token in present}
+    missing: list[str | AddedToken] = [token for token in declared if repr(token) not in known]
+    texts = {_text(token) for token in (*present, *missing)}
+    named = [token for _, token in _named_tokens(config)]
+    for token in (*named, *_extra(config)):
+        if _text(token) not in texts:
+            texts.add(_text(token))
+            missing.append(token)
+    special = {_text(token) for token in named}
+    if missing:
+        backend.add_tokens([_as_special(token) if _text(token) in special else _token(token) for token in missing])
+
+
+def _merge(config: dict[str, Any], older: dict[str, Any]) -> None:
+    """Take in `special_tokens_map.json`, which older folders have beside `tokenizer_config.json`."""
+    extra = older.pop("extra_special_tokens", None) or older.pop("additional_special_tokens", None) or []
+    older.pop("additional_special_tokens", None)
+    if isinstance(extra, dict):
+        config.update(extra)
+    elif isinstance(config["extra_special_tokens"], list):
+        config["extra_special_tokens"] += [each for each in extra if each not in config["extra_special_tokens"]]
+    config.update(older)
+
+
+def _named_tokens(config: dict[str, Any]) -> Iterator[tuple[str, str | AddedToken]]:
+    """Yield the special tokens that have a name, standard ones first. Raises ValueError: for one that is no token."""
+    others = [name for name in config if name.endswith("_token") and name not in _NAMED]
+    for name in (*_NAMED, *others):
+        value = config.get(name)
+        if isinstance(value, str | dict):
+            yield name, _token(value)
+        elif value is not None and name in _NAMED:
+            raise ValueError(f"tokenizer_config.json: {name} must be the text of a token")
+    named = config["extra_special_tokens"]
+    if isinstance(named, dict):
+        yield from ((name, _token(value)) for name, value in named.items())
+
+
+def _extra(config: dict[str, Any]) -> list[str | AddedToken]:
+    """Return the special tokens without a name."""
+    extra = config["extra_special_tokens"]
+    return [] if isinstance(extra, dict) else [_as_special(_token(each)) for each in extra]
+
+
+def _special_texts(config: dict[str, Any]) -> Iterator[str]:
+    return (_text(token) for token in (*(token for _, token in _named_tokens(config)), *_extra(config)))
+
+
+def _older_added_tokens(folder: Path, special: set[str]) -> list[AddedToken]:
+    added: dict[str, int] = _read_json(folder / "added_tokens.json")
+    return [
+        AddedToken(text, normalized=text not in special, special=text in special)
+        for text, _ in sorted(added.items(), key=lambda item: item[1])
+    ]
+
+
+def _templates(folder: Path, config: dict[str, Any]) -> Sources | None:
+    """Return the chat templates: those in files of their own, else those in `tokenizer_config.json`."""
+    files = {path.stem: path for path in (folder / "additional_chat_templates").glob("*.jinja")}
+    if (folder / "chat_template.jinja").exists():
+        files.setdefault("default", folder / "chat_template.jinja")
+    if files:
+        texts = {name: path.read_text(encoding="utf-8") for name, path in files.items()}
+        return texts["default"] if len(texts) == 1 and "default" in texts else texts
+    written = config.get("chat_template")
+    if isinstance(written, list):
+        return {each["name"]: each["template"] for each in written}
+    return written or None
+
+
+def _as_transformers_reads(folder: Path) -> Tokenizer:
+    from transformers import PreTrainedTokenizerFast  # takes seconds to import, and few models need it
+
+    backend: Tokenizer = PreTrainedTokenizerFast.from_pretrained(str(folder), local_files_only=True).backend_tokenizer
+    return backend
+
+
+def _token(value: Any) -> Any:
+    """Return a token that a file writes as an object as an AddedToken, and one that it writes as a text as it is."""
+    if not isinstance(value, dict):
+        return value
+    return AddedToken(**{name: each for name, each in value.items() if name != "__type"})
+
+
+def _as_special(token: str | AddedToken) -> AddedToken:
+    if isinstance(token, str):
+        return AddedToken(token, special=True)
+    token.special = True
+    return token
+
+
+def _text(token: str | AddedToken) -> str:
+    return token if isinstance(token, str) else token.content
+
+
+def _number(item: tuple[str, Any]) -> int:
+    return int(item[0])
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    """Return a file's object, or an empty one without the file. Raises ValueError for what is no object."""
+    if not path.exists():
+        return {}
+    value = json.loads(path.read_text(encoding="utf-8"))
+    if not isinstance(value, dict):
+        raise ValueError(f"{path} holds no JSON object")
+    return value
