@@ -27,6 +27,12 @@ RECORD_LABELS = """
     };
 """
 """Notes the texts that pictures draw: what their axes say."""
+DRAWN_IN_TIMES = """async () => {
+    const isTime = (text) => text.endsWith(" ms") || text.endsWith(" s");
+    for (let frame = 0; frame < 600 && !window.labels.some(isTime); frame++) await new Promise(requestAnimationFrame);
+    return window.labels.some(isTime);
+}"""
+"""Whether the axis of a picture has times, or gets them soon."""
 TIME = re.compile(r"\d\d:\d\d")
 
 
@@ -368,6 +374,8 @@ async def test_results_say_what_may_be_concluded(visit: Visit, browser_house: Br
     """Of a running experiment: each difference with its interval, the days so far, whether it works as declared."""
     watched = await visit()
     page = watched.page
+    await page.add_init_script(RECORD_LABELS)
+    watched.loads = True  # which runs the script
     acme = browser_house.projects["acme"]
     await watched.open(f"experiments?project={acme}")
     await expect(row(page, NAME)).to_contain_text("4.2k")
@@ -379,10 +387,12 @@ async def test_results_say_what_may_be_concluded(visit: Visit, browser_house: Br
     await expect(
         page.get_by_role("img", name=re.compile(rf"{METRIC}: difference from control: last warm \+"))
     ).to_be_visible()
+    await page.evaluate("window.labels = []")
     await page.get_by_label("Metric over time").select_option("ttft_ms.p95")
     await expect(
         page.get_by_role("img", name=re.compile("p95: difference from control: last warm .* ms"))
     ).to_be_visible()
+    assert await page.evaluate(DRAWN_IN_TIMES), "the axis has the unit of the metric that is shown"
     await page.get_by_role("button", name="Show as table").first.click()
     await expect(page.get_by_role("region", name="Time to first token, p95")).to_contain_text("to")
     await page.get_by_label("Metric by days since exposure").select_option("cost_nanos")
