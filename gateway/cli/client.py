@@ -55,6 +55,10 @@ class AdminClient:
         url = server_url(settings, environ)
         return cls(url, operator_key(settings))
 
+    @property
+    def url(self) -> str:
+        return self._url
+
     def get(self, path: str, **params: Any) -> dict[str, Any]:
         return self._request("GET", path, params=params)
 
@@ -193,6 +197,11 @@ def server_url(settings: Settings, environ: Mapping[str, str]) -> str:
         url = running_url(settings.data_dir)
     except OSError as error:
         raise CommandFailed(f"the record of the running server cannot be read: {error}") from None
+    if url is None and environ.get(URL_VARIABLE) and not settings.admin_key:
+        raise ServerUnreachable(
+            "LORIKEET_URL needs LORIKEET_ADMIN_KEY, a key of that server: without one commands go to the server of "
+            f"{settings.data_dir}, and none runs there"
+        )
     if url is None:
         raise ServerUnreachable(
             f"no server runs for {settings.data_dir}: start it with `lorikeet serve`, or set LORIKEET_DATA_DIR, "

@@ -27,6 +27,12 @@ RECORD_LABELS = """
     };
 """
 """Notes the texts that pictures draw: what their axes say."""
+DRAWN_IN_TIMES = """async () => {
+    const isTime = (text) => text.endsWith(" ms") || text.endsWith(" s");
+    for (let frame = 0; frame < 600 && !window.labels.some(isTime); frame++) await new Promise(requestAnimationFrame);
+    return window.labels.some(isTime);
+}"""
+"""Whether the axis of a picture has times, or gets them soon."""
 TIME = re.compile(r"\d\d:\d\d")
 
 
@@ -368,6 +374,8 @@ async def test_results_say_what_may_be_concluded(visit: Visit, browser_house: Br
     """Of a running experiment: each difference with its interval, the days so far, whether it works as declared."""
     watched = await visit()
     page = watched.page
+    await page.add_init_script(RECORD_LABELS)
+    watched.loads = True  # which runs the script
     acme = browser_house.projects["acme"]
     await watched.open(f"experiments?project={acme}")
     await expect(row(page, NAME)).to_contain_text("4.2k")
@@ -379,10 +387,12 @@ async def test_results_say_what_may_be_concluded(visit: Visit, browser_house: Br
     await expect(
         page.get_by_role("img", name=re.compile(rf"{METRIC}: difference from control: last warm \+"))
     ).to_be_visible()
+    await page.evaluate("window.labels = []")
     await page.get_by_label("Metric over time").select_option("ttft_ms.p95")
     await expect(
         page.get_by_role("img", name=re.compile("p95: difference from control: last warm .* ms"))
     ).to_be_visible()
+    assert await page.evaluate(DRAWN_IN_TIMES), "the axis has the unit of the metric that is shown"
     await page.get_by_role("button", name="Show as table").first.click()
     await expect(page.get_by_role("region", name="Time to first token, p95")).to_contain_text("to")
     await page.get_by_label("Metric by days since exposure").select_option("cost_nanos")
@@ -398,6 +408,9 @@ async def test_results_say_what_may_be_concluded(visit: Visit, browser_house: Br
     await expect(segments.get_by_role("row", name=METRIC).first).to_contain_text(re.compile("better|open"))
     assert await watched.violations() == []
     await watched.screenshot("light/experiment-segments")
+    await page.get_by_role("button", name="Stop, then choose an arm").click()
+    await expect(dialog(page, f"Stop {NAME} for good?")).to_contain_text("until you choose an arm")
+    await page.keyboard.press("Escape")
     await page.get_by_role("link", name="Health").click()
     await expect(page.get_by_text("named no unit")).to_be_visible()
     await page.get_by_role("link", name="Set-up").click()
@@ -484,13 +497,17 @@ async def test_a_member_decides_about_their_own_and_a_viewer_only_looks(
     await expect(page.get_by_role("button", name="Pause")).to_be_visible()
     await expect(page.get_by_role("region", name="What decides")).to_be_visible()
     await page.wait_for_load_state("networkidle")  # a request that a member may not make would have been refused
+    for kind in ("Exposures", "Analysis"):
+        async with page.expect_download() as came:
+            await page.get_by_role("button", name=kind, exact=True).click()
+        assert (await came.value).suggested_filename.startswith(f"{browser_house.experiment}-{kind.lower()}")
     await watched.open(f"experiments/{browser_house.projects['acme']}/exp_none")
     await expect(page.get_by_role("heading", name="There is no experiment with this id")).to_be_visible()
     watched = await visit(VIEWER)
     page = watched.page
     await watched.open(f"experiments/{browser_house.projects['acme']}/{browser_house.experiment}")
     await expect(page.get_by_role("region", name="What decides")).to_be_visible()
-    for name in ("Pause", "More actions", "New experiment"):
+    for name in ("Pause", "More actions", "New experiment", "Stop, then choose an arm"):
         await expect(page.get_by_role("button", name=name)).to_have_count(0)
     await watched.open(f"experiments/{browser_house.projects['acme']}/new")
     await expect(page.get_by_role("heading", name="Your role does not show this")).to_be_visible()
@@ -508,6 +525,32 @@ async def make_draft(house: BrowserHouse, project: str, name: str) -> str:
         made = operator.post(path, json=definition)
         assert made.status_code == 200, made.text
     return f"{path}/{made.json()['id']}"
+
+
+async def test_what_the_api_warns_of_is_on_the_page_and_asked_about(visit: Visit, browser_house: BrowserHouse) -> None:
+    path = await make_draft(browser_house, "globex", "alike")
+    watched = await visit()
+    page = watched.page
+    await watched.open(f"experiments/{path.split('/')[2]}/{path.rsplit('/', 1)[1]}")
+    before = page.get_by_role("note").filter(has_text="Look at this before the start")
+    await expect(before).to_contain_text("The arms 'control' and 'other' serve the same with the same values")
+    size = page.get_by_role("note").filter(has_text="That is for arms of one size: with unequal parts it takes longer")
+    await expect(size).to_be_visible()
+    assert await watched.violations() == []
+    await page.get_by_role("button", name="Start").first.click()
+    asked = dialog(page, "Start alike?")
+    await expect(asked.get_by_role("note")).to_contain_text("whatever differs between them is chance")
+    await page.keyboard.press("Escape")
+    change_draft(browser_house, path, arms=two_arms(BASE, f"{BASE}:poet"))
+    await page.reload()
+    await expect(page.get_by_role("heading", name="This is a draft")).to_be_visible()
+    await expect(before).to_have_count(0)
+
+
+def two_arms(*models: str) -> list[dict[str, Any]]:
+    """Return the arms of a definition, the control first."""
+    names = ("control", "other")
+    return [{"name": name, "weight": 1, "target": {"model": model}} for name, model in zip(names, models, strict=True)]
 
 
 def change_draft(house: BrowserHouse, path: str, **changes: Any) -> None:

@@ -38,6 +38,9 @@ export function Chart({ title, hint, times, series, kind = "line", unit = "count
   </figure>`;
 }
 
+/** Any number: where it is written in another way, the axis is, too. */
+const SAMPLE = 1234.5;
+
 const isNone = (value) => value === null || value === undefined;
 const SUMMED = new Set(["count", "tokens", "money"]);
 
@@ -94,7 +97,7 @@ function Plot({ title, times, series, kind, height, shown, isWhole, zoom, when, 
       plot.current = null;
       setHover(null);
     };
-  }, [colours, kind, height, look, series.length, every]);
+  }, [colours, kind, height, look, series.length, every, shown(SAMPLE)]);
 
   useEffect(() => plot.current && plot.current.data !== data && plot.current.setData(data), [data]);
 

@@ -11,6 +11,7 @@ import { html, useState } from "../../lib/html.js";
 import { pathOf } from "../../lib/projects_api.js";
 import { navigate } from "../../lib/router.js";
 import { experimentPath } from "./paths.js";
+import { Warnings } from "./warnings.js";
 import { coverageShown, daysDeclared, firstResults, metricTitle, servedBy, settingsInWords, shadowInWords, sharesOf, sourceInWords, windowInWords } from "./words.js";
 
 const act = (projectId, id, verb, body) => async () => {
@@ -33,6 +34,7 @@ export function Start({ projectId, experiment, onClose }) {
     <ul class="plain">${arms.map((arm, place) => html`<li key=${arm.name}><b>${arm.name}</b>, ${percent(shares[place])}: <${Target} target=${arm.target} /></li>`)}</ul>
     <p>A unit is ${sourceInWords(unit.from)}. Requests without one get ${arms[0].name}${coverage < 10_000 ? `, and so do those of the ${coverageShown(10_000 - coverage)} of the units that take no part` : ""}.</p>
     ${shadow && html`<p>${shadowInWords(shadow)}</p>`}
+    <${Warnings} experiment=${experiment} />
     <p>The arms stay on the versions of this moment, and those stay loaded. Name, unit, arms and the metrics that decide cannot change any more. ${firstResults(analysis)}</p>
   <//>`;
 }

@@ -52,7 +52,7 @@ function Undecided({ projectId, experiment, own }) {
     ${state in UNTIL && html`<${Notice} tone="warn" title=${`“${model}” answers everybody with ${servedBy(arms[0])}`}>That is ${arms[0].name === "control" ? "" : `${arms[0].name}, `}the control, ${UNTIL[state]}.<//>`}
     <${Section} title="Ask for the model" hint=${`Programs send the model string “${model}” and say whose the request is: ${sourceInWords(unit.from)}.`}>
       <${Command} label="curl line" text=${requestLine(experiment)} />
-      <p class="hint">The reply's header <code>x-lorikeet-experiment</code> names the arm, its id the request that feedback is about. ${state === "draft" ? "It works once the experiment has started." : ""}</p>
+      <p class="hint">The reply's header <code>x-lorikeet-experiment</code> names the arm. Feedback names the reply by the id in its body. ${state === "draft" ? "It works once the experiment has started." : ""}</p>
     <//>
     <${Section} title="Send feedback" hint="About the id of the reply, at any time after its first token. The same source voting again replaces its vote.">
       <${Command} label="feedback line" text=${feedbackLine(wanted ?? Object.keys(own)[0] ?? "thumbs_up", own)} />
@@ -66,7 +66,7 @@ function requestLine({ model, unit: { from } }) {
   const isKey = from === "metadata" || from.startsWith("metadata.");
   const named = from === "x-lorikeet-unit" || from === "api_key" ? {} : isKey ? { metadata: { [from.slice("metadata.".length)]: UNIT } } : { [from]: UNIT };
   const header = from === "x-lorikeet-unit" ? `  -H "x-lorikeet-unit: ${UNIT}" \\\n` : "";
-  const body = { model, messages: [{ role: "user", content: "Hello" }], max_tokens: 40, ...named };
+  const body = { model, ...named, messages: [{ role: "user", content: "Hello" }], max_tokens: 40 };
   return `curl -i ${window.location.origin}/v1/chat/completions \\\n  -H "Authorization: Bearer $LORIKEET_API_KEY" \\\n${header}  -H "Content-Type: application/json" \\\n  -d '${JSON.stringify(body)}'`;
 }
 

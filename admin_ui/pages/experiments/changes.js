@@ -60,7 +60,7 @@ export function SetWeights({ projectId, experiment, onClose }) {
     const without = tooFew(open.map(({ name }) => values[name]));
     if (without !== undefined) wrong[open[without].name] ??= TOO_FEW;
     return wrong;
-  }, (param) => arms[param.match(/^arms\[(\d+)\]/)?.[1] ?? 0].name);
+  }, (param) => arms[param.match(/^arms\[(\d+)\]/)?.[1]]?.name);
   const isRead = open.every((arm) => !wrongPart(form.values[arm.name]));
   const wanted = isRead && sharesOf(open.map((arm) => ({ weight: weightOf(form.values[arm.name]) })));
   return html`<${Dialog} title="Change weights" onClose=${onClose}>

@@ -19,9 +19,10 @@ import { AddGuardrail, EndArm, SetCoverage, SetShadowShare, SetWeights } from ".
 import { Calls } from "./calls.js";
 import { Health } from "./health.js";
 import { experimentPath } from "./paths.js";
-import { HowLong } from "./how_long.js";
+import { HowLong } from "./form/how_long.js";
 import { Results } from "./results.js";
 import { SetUp } from "./set_up.js";
+import { Warnings } from "./warnings.js";
 import { hasResults, isOpen, spanInWords, stateInWords } from "./words.js";
 
 const EVERY_MS = 10_000;
@@ -46,7 +47,7 @@ export default function Experiment({ params: { project, experiment: id } }) {
   return html`<${Page} title=${data?.name ?? "Experiment"} crumbs=${crumbs} lead=${data && html`<${Lead} experiment=${data} look=${results.data} />`}
     tabs=${html`<${Views} projectId=${project} id=${id} />`} actions=${data && can("experiments.write", project) && html`<${Actions} projectId=${project} experiment=${data} ask=${ask} />`}>
     <${Loaded} from=${experiment} what="load the experiment">
-      ${(shown) => html`<${Why} experiment=${shown} /><${View} projectId=${project} experiment=${shown} results=${results} ask=${ask} />`}
+      ${(shown) => html`<${Why} experiment=${shown} /><${Warnings} experiment=${shown} /><${View} projectId=${project} experiment=${shown} results=${results} ask=${ask} />`}
     <//>
     ${Asked && data && html`<${Asked} projectId=${project} experiment=${asked} look=${results.data} onClose=${() => setAsking({})} />`}
   <//>`;

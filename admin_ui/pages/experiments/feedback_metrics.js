@@ -70,7 +70,7 @@ function NewMetric({ projectId, onClose }) {
   }, ({ name, type, least, most, labels, description }) => ({
     description: notLonger(description, MAX_DESCRIPTION_CHARS),
     name: modelName(name) ?? (isBuiltIn(name) ? "A built-in metric has this name." : name.includes(".") ? "Without a dot." : undefined),
-    ...(type === "number" && { least: number(least, {}), most: number(most, {}) ?? (least.trim() && most.trim() && Number(most) <= Number(least) ? "It is more than the least." : undefined) }),
+    ...(type === "number" && { least: number(least, {}), most: number(most, {}) ?? (least.trim() && most.trim() && Number(most) <= Number(least) ? "It has to be more than the least." : undefined) }),
     ...(type === "label" && { labels: wrongLabels(labels) }),
   }));
   const { type } = form.values;

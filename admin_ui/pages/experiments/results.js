@@ -2,6 +2,7 @@
 // concluded.
 
 import { Badge } from "../../components/badge.js";
+import { Button } from "../../components/button.js";
 import { Chart } from "../../components/charts/chart.js";
 import { Empty, Loaded, Notice } from "../../components/feedback.js";
 import { Select } from "../../components/form.js";
@@ -13,9 +14,11 @@ import { change, plural } from "../../lib/format/format.js";
 import { html } from "../../lib/html.js";
 import { useQuery } from "../../lib/router.js";
 import { useMonthlyCost } from "../../lib/projects_api.js";
+import { can } from "../../lib/session.js";
 import { absoluteOf, metricsOf, relativeOf, rowsOf } from "./look.js";
 import { experimentPath } from "./paths.js";
 import { ByAge } from "./ages.js";
+import { Exports } from "./exports.js";
 import { Judged } from "./judged.js";
 import { Segments } from "./segments.js";
 import { IsControl } from "./tabs.js";
@@ -30,13 +33,13 @@ const ROLES = [
   ["secondary", "Only watched", "Of those that are marked as different, few are false; they decide nothing."],
 ];
 
-export function Results({ projectId, experiment, results, own }) {
+export function Results({ projectId, experiment, results, own, ask }) {
   const timeline = useApi(experimentPath(projectId, experiment.id, "/timeline"), {}, { every: EVERY_MS });
   const { currency } = useMonthlyCost(projectId);
   const shared = { projectId, experiment, own, currency };
   return html`<${Loaded} from=${results} what="load the results">
     ${(look) => html`
-      <${Verdict} look=${look} experiment=${experiment} />
+      <${Verdict} projectId=${projectId} look=${look} experiment=${experiment} ask=${ask} />
       ${look.comparisons.length + look.quantiles.length === 0
         ? html`<${NotYet} experiment=${experiment} />`
         : html`<${OverTime} ...${shared} look=${look} days=${timeline.data?.data} /><${ByAge} ...${shared} look=${look} />`}
@@ -44,16 +47,18 @@ export function Results({ projectId, experiment, results, own }) {
       ${look.shadow && html`<${ShadowArm} shadow=${look.shadow} currency=${currency} />`}
       ${ROLES.map(([role, title, hint]) => html`<${OfRole} key=${role} ...${shared} look=${look} role=${role} title=${title} hint=${hint} />`)}
       <${Judged} ...${shared} look=${look} />
-      <${Segments} ...${shared} />`}
+      <${Segments} ...${shared} />
+      <${Exports} projectId=${projectId} experiment=${experiment} />`}
   <//>`;
 }
 
-function Verdict({ look, experiment: { decided_arm: decided } }) {
+function Verdict({ projectId, look, experiment: { decided_arm: decided, possible }, ask }) {
   const { is_srm: isSrm, may_decide: may, conclusion } = look;
   if (isSrm) return html`<${Notice} tone="bad" title="Units are not split as declared">Nothing here is to be believed until that is mended: something keeps units of one arm from being counted. Health shows where.<//>`;
   const isKnown = may && [...look.comparisons, ...look.quantiles].some(isProven);
   const isOver = decided !== null || isKnown;
-  return html`<${Notice} tone=${isKnown ? "good" : "info"} title=${isOver ? "What may be concluded" : "What may be concluded so far"}>${percentsSpaced(conclusion)}${decided === null && isKnown ? " Intervals hold although you look now, and again later." : ""}<//>`;
+  const stops = isKnown && possible.includes("stop") && can("experiments.write", projectId);
+  return html`<${Notice} tone=${isKnown ? "good" : "info"} title=${isOver ? "What may be concluded" : "What may be concluded so far"} action=${stops && html`<${Button} small onClick=${() => ask("stop")}>Stop, then choose an arm<//>`}>${percentsSpaced(conclusion)}${decided === null && isKnown ? " Intervals hold although you look now, and again later." : ""}<//>`;
 }
 
 function ArmUnits({ look, experiment }) {

@@ -20,7 +20,7 @@ export function Segments({ projectId, experiment, own, currency }) {
   const wanted = SEGMENT_KINDS.some(([name]) => name === kind) ? kind : "";
   const found = useApi(wanted && experimentPath(projectId, experiment.id, "/results"), { segment: wanted }, { every: EVERY_MS });
   return html`<${Section} title="By segment" hint="A unit is in the segments of its first request. Many comparisons stand here, of which some look like effects by chance: those that are marked have stood that.">
-    <${Select} label="Show segments by" value=${wanted} options=${[["", "None"], ...SEGMENT_KINDS]} onValue=${choose} />
+    <div class="over-time"><${Select} label="Show segments by" value=${wanted} options=${[["", "None"], ...SEGMENT_KINDS]} onValue=${choose} /></div>
     ${wanted && html`<${Loaded} from=${found} what="load the segments">
       ${({ segments }) => html`<${Splits} segments=${segments ?? []} experiment=${experiment} />
         <${Effects} segments=${segments ?? []} experiment=${experiment} own=${own} currency=${currency} />`}

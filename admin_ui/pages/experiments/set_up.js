@@ -36,7 +36,7 @@ export function SetUp({ projectId, experiment, ask }) {
           ["False alarms at most", percent(analysis.alpha)],
           ["Intervals tightest at", plural(analysis.tightest_at, "unit")],
           ["Outcomes count for", windowInWords(analysis)],
-          ["Decided after", analysis.min_days ? daysDeclared(analysis.min_days) : "no declared days"],
+          ["Decided after", analysis.min_days ? daysDeclared(analysis.min_days) : "any time: no days are declared"],
           ...times(experiment),
         ]} />
       <//>
@@ -66,7 +66,7 @@ function Arms({ experiment }) {
   const settings = ({ target }) => settingsInWords(target);
   const columns = [
     { key: "name", title: "Arm", render: ({ name, place, ended, isShadow }) => html`<span>${name} <${IsControl} name=${name} place=${place} /> ${ended && html`<${Badge}>ended<//>`} ${isShadow && html`<${Badge}>shadow<//>`}</span>` },
-    { key: "model", title: "Serves", value: servedBy, render: ({ serves, target }) => html`<span><code>${servedBy({ serves, target })}</code>${serves && serves.model !== target.model && html`<br /><small class="faint">was ${target.model} at the start</small>`}</span>` },
+    { key: "model", title: "Serves", value: servedBy, render: ({ serves, target }) => html`<span><code>${servedBy({ serves, target })}</code>${serves && serves.model !== target.model && html`<br /><small class="faint">declared as ${target.model}</small>`}</span>` },
     { key: "settings", title: "Its own settings", value: settings, render: (arm) => (settings(arm) ? html`<span title=${arm.target.defaults.system_prompt}>${settings(arm)}</span>` : html`<span class="faint">none</span>`) },
     { key: "share", title: "Of new units", value: ({ share }) => share, render: ({ share, isShadow }) => html`<span class="num">${percent(share)}${isShadow && html`<br /><small class="faint">of requests, copied</small>`}</span>` },
   ];

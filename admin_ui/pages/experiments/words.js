@@ -19,7 +19,7 @@ const BUILT_IN = {
 };
 const MORE_IS_BETTER = new Set(["answer_rate"]);
 const WITH_QUANTILES = ["ttft_ms", "time_per_token_ms", "queue_ms", "engine_ms"];
-const QUANTILES = ["p50", "p95", "p99"];
+const QUANTILES = ["p50", "p90", "p95", "p99"];
 
 /** Of those that an experiment may have without feedback: [name, title]. */
 export const BUILT_IN_METRICS = [

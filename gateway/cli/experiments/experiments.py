@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from gateway.cli.errors import CommandFailed, WrongUsage
-from gateway.cli.experiments import export, findings, furniture
+from gateway.cli.experiments import export, findings, furniture, verify
 from gateway.cli.experiments.parts import add_name, add_tenant, find_experiment, part, share, warnings_of
 from gateway.cli.output import add_json_flag, print_json, print_result, print_table, utc
 from gateway.domain.percent import percent_text
@@ -69,6 +69,7 @@ def register(verbs: Verbs) -> None:
         add_tenant(parser)
         add_json_flag(parser)
     findings.register(actions)
+    verify.register(actions)
     export.register(actions)
     furniture.register(actions)
 

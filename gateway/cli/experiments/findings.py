@@ -6,19 +6,16 @@ Every number has its interval, and a sentence says what may be concluded.
 from __future__ import annotations
 
 import argparse
-import asyncio
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from gateway.cli.errors import CommandFailed, ServerUnreachable
+from gateway.cli.errors import CommandFailed
 from gateway.cli.experiments.parts import add_name, add_tenant, find_experiment, past_time, percent, warnings_of
 from gateway.cli.output import add_json_flag, print_json, print_result, print_table
 from gateway.domain.percent import percent_text
 
 if TYPE_CHECKING:
     from gateway.cli.output import Verbs
-    from gateway.experiments.recount import Verification
-
 
 KINDS = ("api_key", "endpoint", "stream", "service_tier", "gateway")
 
@@ -51,15 +48,7 @@ def register(actions: Verbs) -> None:
         description="Show whether units are split as declared, treatments are delivered, and requests name units.",
     )
     health.set_defaults(run=_health)
-    verify = actions.add_parser(
-        "verify",
-        help="recount an experiment from its rows, for the operator",
-        description="Compare the sums of an experiment with a recount of all its rows. Every integer has to be equal. "
-        "Rows are read straight from the database, so this is for the operator, where the server runs or with "
-        "DATABASE_URL. A tenant checks the published numbers with the export `analysis`.",
-    )
-    verify.set_defaults(run=_verify)
-    for parser in (results, health, verify):
+    for parser in (results, health):
         add_name(parser)
     preview = actions.add_parser(
         "preview",
@@ -94,7 +83,7 @@ def register(actions: Verbs) -> None:
     )
     forget.add_argument("unit", metavar="UNIT", help="unit as requests name it")
     forget.set_defaults(run=_forget)
-    for parser in (results, health, verify, preview, calibrate, forget):
+    for parser in (results, health, preview, calibrate, forget):
         add_tenant(parser)
         add_json_flag(parser)
 
@@ -286,50 +275,3 @@ def _forget(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
         found = client.post(path, json={"unit": arguments.unit})
     number = found["experiments"]
     return print_result(arguments, found, f"the unit is forgotten; {number} experiment{'s' * (number != 1)} knew it")
-
-
-def _verify(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
-    from gateway.cli.client import AdminClient
-    from gateway.cli.server.processes import database_dsn
-    from gateway.db.pool import UNAVAILABLE, UNUSABLE, in_words
-    from gateway.settings import load_settings
-
-    try:
-        dsn = database_dsn(load_settings(environ))
-    except ServerUnreachable as error:
-        raise CommandFailed(
-            f"verify reads the database itself, and {error}. It is for the operator. To check the published numbers "
-            f"with a tenant's key: `lorikeet experiment export {arguments.name} analysis --tenant {arguments.tenant}`, "
-            "then `python -m gateway.exports.experiments.recompute FILE`"
-        ) from None
-    with AdminClient.of(environ) as client:
-        _, experiment = find_experiment(client, arguments)
-    try:
-        found = asyncio.run(_recount(dsn, experiment["id"]))
-    except LookupError:
-        raise CommandFailed("the experiment has not started: there is nothing to recount") from None
-    except UNUSABLE as error:
-        raise CommandFailed(in_words(error)) from None
-    except OSError as error:
-        raise ServerUnreachable(in_words(error)) from None
-    except UNAVAILABLE as error:
-        raise ServerUnreachable(in_words(error)) from None
-    shown = {
-        "num_units": found.num_units,
-        "num_recounted": found.num_recounted,
-        "differences": list(found.differences),
-    }
-    if found.differences and not arguments.json:
-        raise CommandFailed(f"the sums differ from a recount: {'; '.join(found.differences[:5])}")
-    print_result(
-        arguments, shown, f"{found.num_recounted} of {found.num_units} units recounted; every integer is equal"
-    )
-    return 1 if found.differences else 0
-
-
-async def _recount(dsn: str, experiment_id: str) -> Verification:
-    from gateway.db.pool import Database
-    from gateway.experiments.recount import verify
-
-    async with await Database.connect(dsn, max_size=1) as database, database.acquire() as conn:
-        return await verify(conn, experiment_id)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import time
 import tracemalloc
@@ -14,11 +15,13 @@ import pytest
 from gateway.cli.command import build_parser
 from gateway.cli.experiments.demo import NUM_REQUESTS
 from gateway.cli.experiments.parts import part, past_time, share
+from gateway.cli.experiments.verify import OtherDatabase, recount
 from gateway.db.pool import Database
 from gateway.pools.first_pool import ensure_first_pool
 from tests.gateway.admin_server import AdminServer
 from tests.gateway.bases import BASE_DIGEST, put_adapter
 from tests.gateway.cli.conftest import Cli
+from tests.installation.databases import Databases
 
 OF_ACME = ("--tenant", "acme")
 CREATE = (
@@ -134,6 +137,33 @@ async def test_a_recount_without_a_database_names_the_check_that_a_tenant_can_ma
     code, out, err = await lorikeet("experiment", "verify", "tone", *OF_ACME)
     assert (code, out, err.count("\n")) == (1, "", 1)
     assert "It is for the operator" in err and "`lorikeet experiment export tone analysis --tenant acme`" in err
+
+
+async def test_a_recount_notices_that_the_database_is_not_the_servers(
+    lorikeet: Cli, server: AdminServer, acme: Any, dsn: str, databases: Databases
+) -> None:
+    """Nor one that a backup of it was restored to, which has another state of the experiment."""
+    await lorikeet(*CREATE, *OF_ACME)
+    await lorikeet("experiment", "start", "tone", *OF_ACME)
+    key = {"LORIKEET_ADMIN_KEY": server.operator_key, "LORIKEET_URL": server.url, "LORIKEET_PORT": ""}
+    verify = ("experiment", "verify", "tone", *OF_ACME)
+    code, out, err = await lorikeet(*verify, **key, DATABASE_URL=dsn)
+    assert (code, out, err) == (0, "0 of 0 units recounted; every integer is equal\n", "")
+    code, out, err = await lorikeet(*verify, **key, DATABASE_URL=await asyncio.to_thread(databases.create, "other"))
+    assert (code, out, err.count("\n")) == (1, "", 1)
+    told = (
+        f"the server at {server.url} has the experiment tone, and the database at DATABASE_URL has no such experiment"
+    )
+    assert told in err
+    found = await lorikeet.json("experiment", "show", "tone", *OF_ACME)
+    with pytest.raises(OtherDatabase, match="version 1 of it, running"):
+        await recount(dsn, acme["id"], found | {"state": "paused"})
+
+
+async def test_a_url_without_a_key_of_its_server_is_told(lorikeet: Cli, server: AdminServer) -> None:
+    environ = {"LORIKEET_URL": server.url, "LORIKEET_PORT": ""}
+    code, _, err = await lorikeet("tenant", "list", **environ)
+    assert code == 3 and "LORIKEET_URL needs LORIKEET_ADMIN_KEY, a key of that server" in err
 
 
 GUIDE = Path(__file__).parents[3] / "gateway" / "experiments" / "README.md"

@@ -121,7 +121,7 @@ function Fields({ projectId, draft, models, own, above }) {
       <div class="field-grid">
         <${TextField} ...${field("effect")} label="Change worth finding, %" hint=${effectHint(values)} inputmode="decimal" autocomplete="off" />
         <${TextField} ...${field("window")} label="A unit's outcomes count for" hint="From its first request. It is in the results afterwards." inputmode="decimal" autocomplete="off" />
-        <${Select} ...${field("window_unit")} label="Counted in" hint="Days show whether an effect fades: two at least." options=${WINDOW_UNITS} />
+        <${Select} ...${field("window_unit")} label="Counted in" hint="Two days or more show whether an effect fades." options=${WINDOW_UNITS} />
         <${TextField} ...${field("min_days")} label="Days before anything is decided" hint="Whole days since the start; whole weeks have weekends in them, too." inputmode="numeric" autocomplete="off" />
       </div>
       <${More} form=${form} projectId=${projectId} />

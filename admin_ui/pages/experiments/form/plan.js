@@ -10,6 +10,8 @@ import { coverageShown, daysDeclared, firstResults, hasPast, isQuantile, metricT
 import { armOf, partsOf, shadowOf, weightOf, windowSeconds, wrongPart, wrongValues } from "./values.js";
 
 const WAIT_MS = 400;
+/** Parts that come as near as this are one: three arms have 33.33 % each, and the last one 33.34 %. */
+const SAME_SHARE = 0.001;
 
 /**
  * {size, problem}: what the project's own traffic says of an effect; problem: why it says nothing. body null: nothing
@@ -41,6 +43,9 @@ export function sizeNote(metric) {
   return isQuantile(metric) ? "For the mean instead of the quantile: " : "";
 }
 
+/** shares: of the arms; the size knows their number alone. */
+export const unevenNote = (shares) => (shares.some((share) => share && Math.abs(share - shares[0]) > SAME_SHARE) ? " That is for arms of one size: with unequal parts it takes longer." : "");
+
 /** What is asked for the values of a form; null while they say no metric or no effect. */
 export function questionOf(values) {
   const wrong = wrongValues(values);
@@ -70,7 +75,7 @@ export function Plan({ projectId, values, models }) {
       ${isAlias && html`<span>“${model}” is an alias now: it stands for the experiment from the start on, and for the arm that you choose at the end.</span>`}
       ${!wrong.coverage && part < 10_000 && html`<span>${coverageShown(10_000 - part)} of the units take no part and get the control.</span>`}
       ${shadow.model && !wrong["shadow.share"] && html`<span class="plan-shadow">${shadowInWords({ ...shadowOf(shadow), name: shadow.name.trim() || "the shadow arm" })}</span>`}
-      ${size && html`<span class="plan-size">${sizeNote(values.primary[0])}${size.text}</span>`}
+      ${size && html`<span class="plan-size">${sizeNote(values.primary[0])}${size.text}${unevenNote(shares)}</span>`}
       ${!size && html`<span>${unsized(question, problem)}</span>`}
       ${!wrong.window && html`<span>A unit's outcomes count for ${duration(windowSeconds(values))} from its first request. ${firstResults({ outcome_window_seconds: windowSeconds(values) })}</span>`}
       ${!size && !wrong.min_days && Number(values.min_days) > 0 && html`<span>Nothing is to be decided before ${daysDeclared(Number(values.min_days))} are over.</span>`}
