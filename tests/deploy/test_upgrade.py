@@ -1,0 +1,185 @@
+"""Gateways are replaced one after the other, under streams and requests, and no client notices: behind each balancer of
+`deploy/proxy`, and on a socket that systemd holds.
+
+`UPGRADE_SECONDS`, `UPGRADE_STREAMS` and `UPGRADE_REQUESTS_PER_S` make a smaller run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import shutil
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import msgspec
+import pytest
+
+from tests.deploy.balancers import FILES, Balancer, program
+from tests.deploy.client import Client, Outcome
+from tests.deploy.gateways import Activated, OwnPort
+from tests.faults.conservation import check_conservation
+from tests.faults.site import Site
+from tests.faults.watcher import PROMPT
+from tests.gateway.live import BASE
+from tests.installation.waiting import wait_until
+
+SECONDS = float(os.environ.get("UPGRADE_SECONDS", "300"))
+NUM_STREAMS = int(os.environ.get("UPGRADE_STREAMS", "50"))
+REQUESTS_PER_S = float(os.environ.get("UPGRADE_REQUESTS_PER_S", "200"))
+
+TOKENS_PER_S = 20
+STREAM_TOKENS = (60, 400)
+REQUEST_TOKENS = (1, 4)
+
+NOTICED_S = 3.0
+"""After a gateway is ready: longer than balancers take to see it, and what an operator waits before the next one."""
+
+
+def request_bytes(secret: str, fields: dict[str, object]) -> bytes:
+    body = msgspec.json.encode({"model": BASE, "prompt": PROMPT, "ignore_eos": True} | fields)
+    head = (
+        "POST /v1/completions HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\n"
+        f"authorization: Bearer {secret}\r\ncontent-length: {len(body)}\r\n\r\n"
+    )
+    return head.encode() + body
+
+
+async def load(client: Client, secret: str, stop: threading.Event) -> list[Outcome]:
+    """Return what came of all streams and requests that were begun before the stop."""
+    rng, outcomes = random.Random(1), list[Outcome]()
+
+    async def ask(wanted: int, *, stream: bool) -> None:
+        request = request_bytes(secret, {"max_tokens": wanted, "stream": stream})
+        outcomes.append(await client.ask(request, wanted, stream=stream))
+
+    async def streams() -> None:
+        while not stop.is_set():
+            await ask(rng.randint(*STREAM_TOKENS), stream=True)
+
+    async with asyncio.TaskGroup() as tasks:
+        for _ in range(NUM_STREAMS):
+            tasks.create_task(streams())
+        begun_s, num = time.monotonic(), 0
+        while not stop.is_set():
+            num += 1
+            await asyncio.sleep(begun_s + num / REQUESTS_PER_S - time.monotonic())
+            tasks.create_task(ask(rng.randint(*REQUEST_TOKENS), stream=False))
+    client.close()
+    return outcomes
+
+
+@contextmanager
+def site_of(folder: Path) -> Iterator[Site]:
+    """Give a database and an engine; gateways come from elsewhere."""
+    folder.mkdir(mode=0o711)
+    site = Site(folder, num_gateways=0, tokens_per_s=TOKENS_PER_S)
+    # `lorikeet gateway` takes a folder with weights alone for a model: these are none.
+    (Path(site.settings.model) / "model.safetensors").write_bytes((2).to_bytes(8, "little") + b"{}")
+    try:
+        site.start()
+        yield site
+    finally:
+        site.close()
+
+
+def under_load(site: Site, client: Client, restart_next: Callable[[], None]) -> list[Outcome]:
+    """Restart gateways in turns while a load runs; return what came of it."""
+    stop, num_restarts = threading.Event(), 0
+    # The clients have a thread of their own: a database ends with the thread that started it.
+    with ThreadPoolExecutor(1) as thread:
+        running = thread.submit(asyncio.run, load(client, site.key.secret, stop))
+        try:
+            ends_s = time.monotonic() + SECONDS
+            while time.monotonic() < ends_s and not running.done():
+                restart_next()
+                num_restarts += 1
+                time.sleep(NOTICED_S)
+        finally:
+            stop.set()
+        outcomes = running.result()
+    print(f"{len(outcomes)} requests, {client.num_opened} connections, {num_restarts} restarts, ", end="")
+    return outcomes
+
+
+def check(site: Site, outcomes: list[Outcome]) -> None:
+    """Hold that every request was answered whole and is billed once. The gateways have ended."""
+    failed = [each for each in outcomes if not each.is_whole]
+    num_tokens = sum(each.seen.num_tokens for each in outcomes)
+    streams = [each for each in outcomes if each.wanted >= STREAM_TOKENS[0]]
+    print(f"{len(streams)} of them streams, {num_tokens} tokens, {len(failed)} failed", flush=True)
+    assert not failed, (Counter(each.error for each in failed), failed[:5])
+    for each in streams:
+        assert each.spread_s > each.wanted / TOKENS_PER_S / 2, "a balancer has kept events back"
+    site.seen = [each.seen for each in outcomes]
+    site.settle()
+    rows = check_conservation(site)
+    assert len(rows) == len(outcomes)
+    for each in outcomes:
+        assert rows[each.seen.request_id].completion_tokens == each.wanted, each
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_gateways_are_replaced_behind_a_balancer_and_no_client_notices(
+    name: str, open_folder: Path, full: bool
+) -> None:
+    if not full:
+        pytest.skip("make long-upgrade")
+    if program(name) is None:
+        pytest.skip(f"{name} is not installed")
+    with site_of(open_folder / name) as site:
+        gateways = [OwnPort(site.settings, site.postgres.dsn, number) for number in range(2)]
+        balancer = Balancer(name, open_folder / name / "balancer", [gateway.port for gateway in gateways])
+        try:
+            for gateway in gateways:
+                gateway.start()
+            for gateway in gateways:
+                gateway.wait_ready()
+            balancer.start()
+            wait_until(lambda: answers(balancer), balancer.output)
+            turns = iter(gateways * 1000)
+            outcomes = under_load(site, Client(balancer.port, tls=True), lambda: next(turns).restart())
+            balancer.check()
+            assert [gateway.terminate() for gateway in gateways] == [0, 0]
+        finally:
+            balancer.kill()
+            for gateway in gateways:
+                gateway.close()
+        check(site, outcomes)
+
+
+@pytest.mark.parametrize("num_gateways", [2, 1])
+def test_gateways_are_replaced_on_a_socket_of_systemd_and_no_client_notices(
+    num_gateways: int, open_folder: Path, full: bool
+) -> None:
+    if not full:
+        pytest.skip("make long-upgrade")
+    if shutil.which("systemd-socket-activate") is None:
+        pytest.skip("systemd-socket-activate is not installed")
+    with site_of(open_folder / f"activated-{num_gateways}") as site:
+        gateways = Activated(site.settings, site.postgres.dsn, num_gateways)
+        try:
+            gateways.start()
+            turns = iter(list(range(num_gateways)) * 1000)
+            outcomes = under_load(site, Client(gateways.port, tls=False), lambda: gateways.restart(next(turns)))
+            gateways.terminate()
+        finally:
+            gateways.close()
+        check(site, outcomes)
+
+
+def answers(balancer: Balancer) -> bool:
+    """Tell whether a balancer has found a ready gateway. Raises AssertionError where the balancer has ended."""
+    balancer.check()
+    try:
+        url = f"https://127.0.0.1:{balancer.port}/health/ready"
+        return httpx.get(url, verify=False, timeout=5).status_code == httpx.codes.OK
+    except httpx.TransportError:
+        return False
