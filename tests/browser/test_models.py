@@ -205,6 +205,40 @@ async def test_a_tenants_people_see_their_bases_with_context_and_price(
         assert operator.delete(f"/pools/{made['id']}").status_code == 200
 
 
+async def test_servers_of_another_maker_are_started_by_agents(
+    visit: Visit, browser_house: BrowserHouse, agent: Agent
+) -> None:
+    watched = await visit()
+    page = watched.page
+    await watched.open("models")
+    watched.expect("400 POST /v1/organization/pools$")
+    await page.get_by_role("button", name="New pool").first.click()
+    form = dialog(page, "New pool")
+    await form.get_by_label("Name").fill("started")
+    await form.get_by_label("Engine", exact=True).select_option("llamacpp")
+    await form.get_by_label("Model").fill("Qwen/Qwen3-0.6B")
+    await expect(form.get_by_role("note")).to_contain_text("each later one waits for a start of its servers")
+    await form.get_by_role("button", name="Create pool").click()
+    await expect(form.locator(".field-error")).to_contain_text("llama.cpp reads a .gguf file")
+    await form.get_by_label("Model").fill("/models/small.gguf")
+    await form.get_by_label("Engine settings").fill("num_slots=8")
+    await form.get_by_role("button", name="Create pool").click()
+    await expect(form.locator(".field-error")).to_contain_text("has llama.cpp's llama-server")
+    await agent.claim(0, "llamacpp")
+    assert await watched.violations() == []
+    await form.get_by_role("button", name="Create pool").click()
+    await expect(page.get_by_role("heading", level=1, name="started")).to_be_visible()
+    await expect(page.get_by_text("llama.cpp's server, which agents start")).to_be_visible()
+    await page.get_by_role("button", name="More actions").click()
+    await page.get_by_role("menuitem", name="Load waiting adapters").click()
+    await expect(dialog(page, "Start the servers of started anew?")).to_contain_text("The servers have all adapters")
+    pool = pool_named(browser_house, "started")
+    assert (pool["engine"], pool["settings"]["num_slots"]) == ("llamacpp", "8")
+    with browser_house.operator() as operator:
+        operator.post(f"/pools/{pool['id']}/drain")
+        assert operator.delete(f"/pools/{pool['id']}").status_code == 200
+
+
 async def test_servers_elsewhere_are_connected_get_a_key_and_are_changed(
     visit: Visit, browser_house: BrowserHouse
 ) -> None:

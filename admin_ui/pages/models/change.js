@@ -8,7 +8,7 @@ import { post } from "../../lib/api.js";
 import { invalidate } from "../../lib/data.js";
 import { html } from "../../lib/html.js";
 import { given, whole } from "../../lib/rules/checks.js";
-import { MODEL_HINT, SETTINGS_HINT } from "./create.js";
+import { startedOf } from "./started.js";
 import { memoryOf, pathOf, readSettings, replicas, writeSettings, wrongSettings } from "./words.js";
 
 export function UpdatePool({ pool, onClose }) {
@@ -21,8 +21,8 @@ export function UpdatePool({ pool, onClose }) {
   }, ({ model, settings }) => ({ model: given(model, "Say which model."), settings: wrongSettings(settings) }));
   return html`<${Dialog} title=${`Change what ${pool.name} serves`} onClose=${onClose} wide>
     <${Form} form=${form} verb="Change" what="change the pool" onCancel=${onClose}>
-      <${TextField} ...${form.bind("model")} label="Model" hint=${MODEL_HINT} autocomplete="off" spellcheck="false" autofocus />
-      <${TextArea} ...${form.bind("settings")} label="Engine settings" optional rows=${4} hint=${SETTINGS_HINT} spellcheck="false" />
+      <${TextField} ...${form.bind("model")} label="Model" hint=${startedOf(pool).modelHint} autocomplete="off" spellcheck="false" autofocus />
+      <${TextArea} ...${form.bind("settings")} label="Engine settings" optional rows=${4} hint=${startedOf(pool).settingsHint} spellcheck="false" />
       ${pool.num_adapters > 0 && form.values.model.trim() !== pool.model && html`<${Checkbox} ...${form.bind("drop")} label="Go on without adapters that do not fit the new base model" hint="Without this the change stops before anything moves, and names them." />`}
       <${Notice} title="What will happen">${consequence(pool)}<//>
     <//>

@@ -1,8 +1,8 @@
-// A new pool: what it serves and for whom, and in words what will happen.
+// A new pool: what it serves, with which engines, and for whom, and in words what will happen.
 
 import { Dialog } from "../../components/dialog.js";
 import { Notice } from "../../components/feedback.js";
-import { Form, TextArea, TextField, useForm } from "../../components/form.js";
+import { Form, Select, TextArea, TextField, useForm } from "../../components/form.js";
 import { toast } from "../../components/toast.js";
 import { post } from "../../lib/api.js";
 import { invalidate } from "../../lib/data.js";
@@ -10,14 +10,12 @@ import { html } from "../../lib/html.js";
 import { navigate, to } from "../../lib/router.js";
 import { given, named, whole } from "../../lib/rules/checks.js";
 import { AccessFields, bodyOfAccess, whoIsChosen, wrongGrants } from "./access.js";
+import { STARTED, startedOf } from "./started.js";
 import { readSettings, replicas, wrongSettings } from "./words.js";
 
-export const MODEL_HINT = "A repository of the Hugging Face hub such as Qwen/Qwen3-0.6B, the absolute path of a folder or a .gguf file on the hosts, demo or demo-random.";
-export const SETTINGS_HINT = "One NAME=VALUE in a line, such as max_model_len=8192. What is not named here is as on the hosts.";
-
 export function NewPool({ onClose }) {
-  const form = useForm({ name: "", model: "", settings: "", num_replicas: "1", access: "all", grants: [] }, async (values) => {
-    const body = { name: values.name.trim(), model: values.model.trim(), settings: readSettings(values.settings), num_replicas: Number(values.num_replicas) };
+  const form = useForm({ name: "", engine: "lorikeet", model: "", settings: "", num_replicas: "1", access: "all", grants: [] }, async (values) => {
+    const body = { name: values.name.trim(), engine: values.engine, model: values.model.trim(), settings: readSettings(values.settings), num_replicas: Number(values.num_replicas) };
     const made = await post("/pools", { ...body, ...bodyOfAccess(values) });
     invalidate("/pools", "/hosts");
     onClose();
@@ -26,20 +24,22 @@ export function NewPool({ onClose }) {
   }, ({ name, model, settings, num_replicas: number, ...access }) => ({
     name: named(name), model: given(model, "Say which model."), settings: wrongSettings(settings), num_replicas: whole(number, { max: 1000 }), grants: wrongGrants(access),
   }));
+  const started = startedOf(form.values);
   return html`<${Dialog} title="New pool" onClose=${onClose} wide>
     <${Form} form=${form} verb="Create pool" what="create the pool" onCancel=${onClose}>
       <${TextField} ...${form.bind("name")} label="Name" hint="Requests ask for the model by this name. It cannot be changed later." maxlength="128" autocomplete="off" spellcheck="false" autofocus />
-      <${TextField} ...${form.bind("model")} label="Model" hint=${MODEL_HINT} autocomplete="off" spellcheck="false" />
+      <${Select} ...${form.bind("engine")} label="Engine" options=${STARTED.map(({ engine, title }) => [engine, title])} hint=${started.hint} />
+      <${TextField} ...${form.bind("model")} label="Model" hint=${started.modelHint} autocomplete="off" spellcheck="false" />
       <${TextField} ...${form.bind("num_replicas")} label="Replicas" type="number" min="0" max="1000" hint="Engines that serve it, on one or several hosts." />
-      <${TextArea} ...${form.bind("settings")} label="Engine settings" optional rows=${3} hint=${SETTINGS_HINT} spellcheck="false" />
+      <${TextArea} ...${form.bind("settings")} label="Engine settings" optional rows=${3} hint=${started.settingsHint} spellcheck="false" />
       <${AccessFields} form=${form} />
       <${Notice} title="What will happen">${consequence(form.values)}<//>
     <//>
   <//>`;
 }
 
-function consequence({ name, model, num_replicas: number, ...access }) {
+function consequence({ name, engine, model, num_replicas: number, ...access }) {
   const what = model.trim() ? `The hosts fetch and prepare ${model.trim()}` : "The hosts fetch and prepare the model";
   const start = Number(number) > 0 ? `then ${replicas(Number(number))} ${Number(number) === 1 ? "starts" : "start"}, where there is room` : "and no replica starts until the pool is scaled up";
-  return `${what}; ${start}. Once the first is ready, ${whoIsChosen(access)} can ask for “${name.trim() || "the name"}”. Other pools go on as they are.`;
+  return `${what}; ${start}. Once the first is ready, ${whoIsChosen(access)} can ask for “${name.trim() || "the name"}”. ${startedOf({ engine }).consequence ?? ""} Other pools go on as they are.`;
 }

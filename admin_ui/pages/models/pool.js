@@ -14,16 +14,18 @@ import { useProjectNames } from "../../lib/projects.js";
 import { can, useSession } from "../../lib/session.js";
 import { SetAccess } from "./access.js";
 import { CancelChange, DrainPool, RemovePool } from "./acts.js";
+import { LoadAdapters } from "./adapters.js";
 import { ScalePool, UpdatePool } from "./change.js";
 import { InMotion } from "./motion.js";
 import { Replicas } from "./replicas.js";
 import { ChangeServers, RemoveServerKey, SetServerKey, isForeign, kindOf, whoseKeys } from "./servers.js";
+import { startedOf, takesAdaptersAtStart } from "./started.js";
 import { isMoving, memoryOf, pathOf, replicas, settingsOf, whoMayUse } from "./words.js";
 
 const EVERY_MS = 10_000;
 const WHILE_MOVING_MS = 2_000;
 const CRUMBS = [["Models", "/admin/models"]];
-const DIALOGS = { servers: ChangeServers, key: SetServerKey, keyless: RemoveServerKey, scale: ScalePool, update: UpdatePool, access: SetAccess, drain: DrainPool, cancel: CancelChange, remove: RemovePool };
+const DIALOGS = { servers: ChangeServers, key: SetServerKey, keyless: RemoveServerKey, scale: ScalePool, update: UpdatePool, adapters: LoadAdapters, access: SetAccess, drain: DrainPool, cancel: CancelChange, remove: RemovePool };
 
 export default function Pool({ params: { pool: id } }) {
   const [every, setEvery] = useState(EVERY_MS);
@@ -51,6 +53,7 @@ function Actions({ pool, ask }) {
   const isStill = (pool.num_replicas === 0 || pool.state === "failed") && pool.replicas.length === 0;
   const items = [
     ...(isForeign(pool) ? ofServers(pool, ask) : [{ title: "Change model or settings", icon: "refresh", onClick: () => ask("update") }]),
+    ...(takesAdaptersAtStart(pool) ? [{ title: "Load waiting adapters", hint: "starts the servers anew with all", icon: "adapters", onClick: () => ask("adapters") }] : []),
     { title: "Change who may use it", icon: "tenants", onClick: () => ask("access") },
     null,
     isStill
@@ -78,7 +81,7 @@ function View({ pool, ask }) {
       <${Section} title="What it serves" card>
         <${Facts} rows=${[
           ["Model", serving.model ? html`<code>${serving.model}</code>` : "known to its servers alone"],
-          ...(isForeign(pool) ? [["Servers", html`${kindOf(pool)} at ${pool.urls.join(", ")}`], ["Their key", pool.key_hint === null ? "none" : html`<code>…${pool.key_hint}</code>`], ["Requests are sent with", whoseKeys(serving)]] : []),
+          ...(isForeign(pool) ? [["Servers", html`${kindOf(pool)} at ${pool.urls.join(", ")}`], ["Their key", pool.key_hint === null ? "none" : html`<code>…${pool.key_hint}</code>`], ["Requests are sent with", whoseKeys(serving)]] : [["Engine", startedOf(pool).title]]),
           [isForeign(pool) ? "Settings" : "Engine settings", settingsOf(serving) ? html`<code>${settingsOf(serving)}</code>` : isForeign(pool) ? "none of its own" : "as on the hosts"],
           ["Memory a replica", html`<${Num} value=${serving.replica_bytes} kind="bytes" />`],
           ["Adapters of its base", html`<${Num} value=${pool.num_adapters} />`],

@@ -20,6 +20,7 @@ const KINDS = [
   ["llamacpp", "llama.cpp's server"],
   ["tgi", "TGI"],
   ["ollama", "Ollama"],
+  ["kserve", "Triton, by its generate extension"],
   ["lorikeet-gateway", "The gateway of another Lorikeet"],
 ];
 const OWN_KEYS = [
