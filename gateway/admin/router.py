@@ -15,6 +15,8 @@ from gateway.admin.adapters.adapter_versions import AdapterVersionController
 from gateway.admin.adapters.adapters import AdapterController, list_all_adapters, verify_adapters
 from gateway.admin.adapters.aliases import AliasController
 from gateway.admin.adapters.shares import ShareController
+from gateway.admin.batches.batches import BatchController
+from gateway.admin.batches.files import FileController
 from gateway.admin.billing.adjustments import AdjustmentController
 from gateway.admin.billing.costs import CostController
 from gateway.admin.billing.credits import CreditController
@@ -107,6 +109,8 @@ _HANDLERS: tuple[ControllerRouterHandler, ...] = (
     ProjectSpendAlertController,
     OrganizationSpendAlertController,
     WebhookController,
+    BatchController,
+    FileController,
     UsageController,
     CostController,
     PriceController,

@@ -15,6 +15,7 @@ from gateway.admin.billing.downloads import Downloads
 from gateway.admin.traffic.watchers import Watchers
 from gateway.backends.base import Health
 from gateway.backends.snapshot import EngineSnapshot
+from gateway.batches.service import Batches
 from gateway.content.backend_keys import BackendKeys
 from gateway.content.conversations import Conversations
 from gateway.content.provider_keys import ProviderKeys
@@ -25,6 +26,7 @@ from gateway.domain.adapters.sources import AllowedSources
 from gateway.domain.routing.bases import Bases
 from gateway.domain.tenancy.actor import Actor
 from gateway.experiments.keys import ProjectKeys
+from gateway.files.service import Files
 from gateway.metering.journal import JournalState
 from gateway.metering.reconcile import Reconciliation
 from gateway.routing.planner import Planner
@@ -70,6 +72,10 @@ class AdminServices(msgspec.Struct, frozen=True, kw_only=True):
     contents: RequestContents
     responses: StoredResponses
     conversations: Conversations
+    files: Files
+    batches: Batches
+    max_file_bytes: int
+    """The largest file that comes in one request."""
     load_adapters: Callable[[Collection[Wanted]], Awaitable[frozenset[Wanted]]]
     """Loads adapters on their engines, and returns those that are not loaded."""
     secrets: Secrets

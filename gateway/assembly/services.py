@@ -228,6 +228,7 @@ async def running_services(
         conversations = Conversations(database, cipher, writes, room)
         pieces = open_pieces(settings.file_store)
         files = Files(database, FileContent(database, pieces, cipher, room), cipher)
+        batches = Batches(database, cipher)
         residency = Residency(database, lambda: pools.by_base)
         authenticator.changes.subscribe(residency.changed)
         admin = _admin_services(
@@ -251,6 +252,8 @@ async def running_services(
             passwords or Passwords(),
             responses,
             conversations,
+            files,
+            batches,
         )
         authenticator.changes.subscribe(admin.watchers.changed)
         stack.push_async_callback(admin.logins.stop)
@@ -332,7 +335,7 @@ async def running_services(
             conversations=conversations,
             files=files,
             uploads=Uploads(database, files, cipher),
-            batches=Batches(database, cipher),
+            batches=batches,
             contents=contents,
             refusals=refusals,
             votes=Votes(database, project_keys, cipher),
@@ -440,6 +443,8 @@ def _admin_services(
     passwords: Passwords,
     responses: StoredResponses,
     conversations: Conversations,
+    files: Files,
+    batches: Batches,
 ) -> AdminServices:
     return AdminServices(
         database=database,
@@ -470,6 +475,9 @@ def _admin_services(
         contents=contents,
         responses=responses,
         conversations=conversations,
+        files=files,
+        batches=batches,
+        max_file_bytes=settings.max_file_bytes,
         load_adapters=residency.load,
         secrets=secrets,
         unit_keys=unit_keys,

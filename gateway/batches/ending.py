@@ -3,12 +3,16 @@ status or not at all."""
 
 from __future__ import annotations
 
+import datetime
+from collections.abc import Sequence
+
 from gateway.batches.lines import LineReader
 from gateway.batches.output import CANCELLED, EXPIRED, line_id, not_run, read_line
 from gateway.batches.parts import Tools
 from gateway.batches.service import result_place
 from gateway.db.batches import work as db
 from gateway.db.batches.work import LeasedBatch, StoredResult
+from gateway.domain.batches.line import request_id_of
 from gateway.files.content import PartWriter
 from gateway.support.cipher import Sealed
 
@@ -20,6 +24,7 @@ async def end_batch(tools: Tools, batch: LeasedBatch, reader: LineReader, ending
     GatewayError where files can be neither read nor written."""
     output = await tools.output.begin(batch.project_id)
     errors = await tools.output.begin(batch.project_id)
+    begun = []
     try:
         after = 0
         while True:
@@ -29,6 +34,8 @@ async def end_batch(tools: Tools, batch: LeasedBatch, reader: LineReader, ending
                 break
             for result in found:
                 if result.sealed_result is None:
+                    if result.attempt and result.begun_at is not None:
+                        begun.append((request_id_of(batch.id, result.number), result.begun_at))
                     await errors.write(await _never_ran(batch, reader, result, ending))
                 else:
                     sealed = Sealed(result.content_key or "", result.sealed_result)
@@ -37,10 +44,22 @@ async def end_batch(tools: Tools, batch: LeasedBatch, reader: LineReader, ending
             after = found[-1].number
         for part in (output, errors):
             await part.flush()
+        if begun and not await _disown(tools, batch, begun):
+            return False
         return await _end(tools, batch, ending, output, errors)
     finally:
         for part in (output, errors):
             await part.give_up()  # does nothing to a part that a file has
+
+
+async def _disown(tools: Tools, batch: LeasedBatch, begun: Sequence[tuple[str, datetime.datetime]]) -> bool:
+    """Have nobody billed for lines that were begun and have no result; False where the batch is lost meanwhile. The
+    gateway that was at them may have died with their results, or be too slow to store them."""
+    async with tools.database.transaction() as conn:
+        if await db.lock_batch(conn, batch) is None:
+            return False
+        await db.disown_lines(conn, batch, begun)
+    return True
 
 
 async def _never_ran(batch: LeasedBatch, reader: LineReader, result: StoredResult, ending: str) -> bytes:

@@ -11,13 +11,24 @@ from gateway.http.sse import in_one_line
 EXPIRED = ("batch_expired", "This request could not be executed before the completion window expired.")
 CANCELLED = ("batch_cancelled", "This request was not executed, since its batch was cancelled.")
 
+MAX_REASON_CHARS = 64
+
 
 class _CustomId(msgspec.Struct):
     custom_id: str
     body: msgspec.Raw
 
 
-_LINE = msgspec.json.Decoder(_CustomId)
+class _Error(msgspec.Struct):
+    code: str | None = None
+    type: str | None = None
+
+
+class _Failed(msgspec.Struct):
+    error: _Error
+
+
+_LINE, _FAILED = msgspec.json.Decoder(_CustomId), msgspec.json.Decoder(_Failed)
 
 
 def read_line(line: bytes) -> tuple[str, bytes]:
@@ -36,6 +47,17 @@ def not_run(id: str, custom_id: str, why: tuple[str, str]) -> bytes:
     """Return the line of a request that never ran. why: code and message."""
     error = {"code": why[0], "message": why[1]}
     return _line({"id": id, "custom_id": custom_id, "response": None, "error": error})
+
+
+def reason_of(status: int, body: bytes) -> str:
+    """Return the code of the error with which a line was answered, or its type or status; "" where it is none."""
+    if status < 400:
+        return ""
+    try:
+        error = _FAILED.decode(body).error
+    except msgspec.MsgspecError:
+        error = _Error()
+    return (error.code or error.type or f"status_{status}")[:MAX_REASON_CHARS]
 
 
 def line_id(batch_id: str, number: int) -> str:

@@ -10,7 +10,7 @@ import msgspec
 import structlog
 
 from gateway.batches.lines import LineReader
-from gateway.batches.output import line_id, read_line, replied
+from gateway.batches.output import line_id, read_line, reason_of, replied
 from gateway.batches.parts import Tools
 from gateway.batches.runner import LineReply
 from gateway.batches.service import result_place
@@ -151,6 +151,7 @@ class RunningLines:
                 number=line.number,
                 attempt=line.attempt,
                 is_completed=reply.status < 400,
+                reason=reason_of(reply.status, reply.body),
                 content_key=sealed.key_id,
                 sealed_result=sealed.data,
                 input_tokens=reply.input_tokens,

@@ -14,7 +14,6 @@ from gateway.db.ids import new_id
 from gateway.db.organization import audit
 from gateway.db.pool import Database
 from gateway.domain.errors import Conflict, InvalidRequest, QuotaExceeded
-from gateway.domain.tenancy.principal import Principal
 from gateway.files.service import BATCH_SECONDS
 from gateway.support.cipher import Cipher, Place, Sealed
 
@@ -38,6 +37,8 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
     row: BatchRow
     metadata: dict[str, str]
     errors: list[BatchError]
+    failures: dict[str, int]
+    """How many lines failed, by the code of the error."""
 
 
 class BatchPage(msgspec.Struct, frozen=True):
@@ -57,25 +58,27 @@ class Batches:
 
     async def create(
         self,
-        caller: Principal,
+        project_id: str,
         author: audit.Author,
         *,
+        api_key_id: str,
         endpoint: str,
         input_file_id: str,
         metadata: Mapping[str, str],
         keep_seconds: int | None,
     ) -> Batch:
-        """Make a batch of an input file. keep_seconds: after which its output expires; None: after 30 days.
+        """Make a batch of an input file. api_key_id: the key of the project as which its lines run. keep_seconds: after
+        which its output expires; None: after 30 days.
 
         Raises InvalidRequest: where there is no such file, or it is not meant for a batch.
         Raises QuotaExceeded: where too many batches have not ended.
         """
-        project_id, batch_id = caller.project_id, new_id("batch")
+        batch_id = new_id("batch")
         sealed = self._cipher.seal(msgspec.json.encode(dict(metadata)), place_of(project_id, batch_id, "metadata"))
         new = NewBatch(
             project_id=project_id,
             id=batch_id,
-            api_key_id=caller.api_key_id,
+            api_key_id=api_key_id,
             endpoint=endpoint,
             input_file_id=input_file_id,
             output_file_id=new_id("file"),
@@ -141,7 +144,8 @@ class Batches:
         errors: list[BatchError] = []
         if row.sealed_errors is not None:
             errors = msgspec.json.decode(opened(row.sealed_errors, "errors"), type=list[BatchError])
-        return Batch(row=row, metadata=metadata, errors=errors)
+        failures = msgspec.json.decode(row.failures, type=dict[str, int])
+        return Batch(row=row, metadata=metadata, errors=errors, failures=failures)
 
 
 def place_of(project_id: str, batch_id: str, part: str) -> Place:

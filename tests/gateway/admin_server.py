@@ -27,6 +27,7 @@ from gateway.adapters.service import Lifecycle
 from gateway.admin import AdminServices, admin_routers
 from gateway.backends.base import Health
 from gateway.backends.snapshot import EngineSnapshot
+from gateway.batches.service import Batches
 from gateway.billing.price_cache import PriceCache
 from gateway.content.backend_keys import BackendKeys
 from gateway.content.conversations import Conversations
@@ -43,6 +44,9 @@ from gateway.domain.errors import GatewayError
 from gateway.domain.tenancy.addresses import Network
 from gateway.domain.tenancy.principal import Role, Scope
 from gateway.experiments.keys import ProjectKeys
+from gateway.files.content import FileContent
+from gateway.files.pieces import FolderPieces
+from gateway.files.service import Files
 from gateway.http.disconnect import telling_protocol
 from gateway.http.envelope import Application
 from gateway.http.errors import exception_handlers
@@ -282,6 +286,9 @@ async def serve_admin(
         contents=RequestContents(database, CIPHER, Writes(metrics.content_lost)),
         responses=StoredResponses(database, CIPHER, Writes(metrics.content_lost)),
         conversations=Conversations(database, CIPHER, Writes(metrics.content_lost)),
+        files=Files(database, FileContent(database, FolderPieces(folder / "files"), CIPHER), CIPHER),
+        batches=Batches(database, CIPHER),
+        max_file_bytes=MAX_ADAPTER_BYTES,
         load_adapters=engines.load,
         secrets=SECRETS,
         pace=pace or Pace(1e6, 1e6, what="the admin API"),

@@ -43,6 +43,10 @@ class BatchRow(msgspec.Struct, frozen=True, kw_only=True):
     content_key: str
     sealed_metadata: bytes
     sealed_errors: bytes | None
+    failures: str
+    """A JSON object: how many lines failed, by the code of the error."""
+    lines_per_s: float
+    """The pace of the last minute."""
 
 
 class NewBatch(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,11 +74,13 @@ _INSERT = """
     WHERE open.number < $12
     RETURNING b.id
 """
+# Without a result for a while the pace is one line in that time at most.
 _GET = """
     SELECT b.id, b.created_at, b.api_key_id, b.endpoint, b.input_file_id, b.output_file_id, b.error_file_id,
            b.has_output, b.has_errors, b.status, b.expires_at, b.in_progress_at, b.finalizing_at, b.cancelling_at,
            b.ended_at, b.num_total, b.num_completed, b.num_failed, b.input_tokens, b.cached_tokens, b.output_tokens,
-           b.content_key, b.sealed_metadata, b.sealed_errors
+           b.content_key, b.sealed_metadata, b.sealed_errors, b.failures,
+           least(b.lines_per_s, 1 / nullif(extract(epoch FROM now() - b.counted_at), 0))::float8 AS lines_per_s
     FROM batches b JOIN projects p ON p.id = b.project_id
     WHERE b.project_id = $1 AND b.id = $2 AND p.purged_at IS NULL
 """
@@ -110,7 +116,8 @@ _LIST = """
     SELECT b.id, b.created_at, b.api_key_id, b.endpoint, b.input_file_id, b.output_file_id, b.error_file_id,
            b.has_output, b.has_errors, b.status, b.expires_at, b.in_progress_at, b.finalizing_at, b.cancelling_at,
            b.ended_at, b.num_total, b.num_completed, b.num_failed, b.input_tokens, b.cached_tokens, b.output_tokens,
-           b.content_key, b.sealed_metadata, b.sealed_errors
+           b.content_key, b.sealed_metadata, b.sealed_errors, b.failures,
+           least(b.lines_per_s, 1 / nullif(extract(epoch FROM now() - b.counted_at), 0))::float8 AS lines_per_s
     FROM batches b JOIN projects p ON p.id = b.project_id
     WHERE b.project_id = $1 AND p.purged_at IS NULL
       AND ($2::text IS NULL OR (b.created_at, b.id) < (

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 LEASE_SECONDS = 8
 """Seconds after which a batch goes to another gateway, unless its own renews the lease."""
 
+PACE_SECONDS = 60.0
+"""The seconds over which the pace of a batch is taken."""
+
 
 class LeasedBatch(msgspec.Struct, frozen=True, kw_only=True):
     """A batch that this gateway works on."""
@@ -68,6 +71,8 @@ class LineResult(msgspec.Struct, frozen=True, kw_only=True):
     number: int
     attempt: int
     is_completed: bool
+    reason: str
+    """The code of the error of a line that failed; "" for one that did not."""
     content_key: str
     sealed_result: bytes
     input_tokens: int
@@ -76,12 +81,14 @@ class LineResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StoredResult(msgspec.Struct, frozen=True):
-    """The result of a line, or a line that never ran: then state is `waiting` and there is no result."""
+    """The result of a line, or a line without one, which may have been begun."""
 
     number: int
     first_byte: int
     num_bytes: int
     state: str
+    attempt: int
+    begun_at: datetime.datetime | None
     content_key: str | None
     sealed_result: bytes | None
 
@@ -229,25 +236,37 @@ async def give_lines_back(conn: Connection, batch: LeasedBatch, lines: Sequence[
     await conn.execute(_UNBEGIN, batch.project_id, batch.id, *columns)
 
 
+# The pace is that of the last minute: results of before count for less and less.
 _STORE = """
     WITH stored AS (
         UPDATE batch_lines l SET state = CASE WHEN r.is_completed THEN 'completed' ELSE 'failed' END,
                                  content_key = r.content_key, sealed_result = r.sealed_result
-        FROM unnest($3::integer[], $4::integer[], $5::boolean[], $6::text[], $7::bytea[], $8::bigint[], $9::bigint[],
-                    $10::bigint[])
-             AS r (number, attempt, is_completed, content_key, sealed_result,
+        FROM unnest($3::integer[], $4::integer[], $5::boolean[], $6::text[], $7::text[], $8::bytea[], $9::bigint[],
+                    $10::bigint[], $11::bigint[])
+             AS r (number, attempt, is_completed, reason, content_key, sealed_result,
                    input_tokens, cached_tokens, output_tokens)
         WHERE l.project_id = $1 AND l.batch_id = $2 AND l.number = r.number AND l.attempt = r.attempt
           AND l.state = 'running'
-        RETURNING r.is_completed, r.input_tokens, r.cached_tokens, r.output_tokens)
+        RETURNING r.is_completed, r.reason, r.input_tokens, r.cached_tokens, r.output_tokens)
     UPDATE batches b
     SET num_completed = b.num_completed + s.completed, num_failed = b.num_failed + s.failed,
         input_tokens = b.input_tokens + s.input_tokens, cached_tokens = b.cached_tokens + s.cached_tokens,
-        output_tokens = b.output_tokens + s.output_tokens
+        output_tokens = b.output_tokens + s.output_tokens, counted_at = now(),
+        lines_per_s = b.lines_per_s * (1 - least(1, t.since_s / t.window_s))
+                      + (s.completed + s.failed) / greatest(t.since_s, t.window_s),
+        failures = CASE WHEN s.failed = 0 THEN b.failures ELSE (
+            SELECT jsonb_object_agg(reason, number) FROM (
+                SELECT reason, sum(number) AS number FROM (
+                    SELECT key AS reason, value::bigint AS number FROM jsonb_each_text(b.failures)
+                    UNION ALL SELECT reason, count(*) FROM stored WHERE NOT is_completed GROUP BY reason) each
+                GROUP BY reason) known) END
     FROM (SELECT count(*) FILTER (WHERE is_completed) AS completed, count(*) FILTER (WHERE NOT is_completed) AS failed,
                  coalesce(sum(input_tokens), 0)::bigint AS input_tokens,
                  coalesce(sum(cached_tokens), 0)::bigint AS cached_tokens,
-                 coalesce(sum(output_tokens), 0)::bigint AS output_tokens FROM stored) s
+                 coalesce(sum(output_tokens), 0)::bigint AS output_tokens FROM stored) s,
+         (SELECT extract(epoch FROM now() - coalesce(counted_at, in_progress_at))::float8 AS since_s,
+                 greatest(least(extract(epoch FROM now() - in_progress_at)::float8, $12), 0.001) AS window_s
+          FROM batches WHERE project_id = $1 AND id = $2) t
     WHERE b.project_id = $1 AND b.id = $2
 """
 
@@ -255,7 +274,7 @@ _STORE = """
 async def store_results(conn: Connection, batch: LeasedBatch, results: Sequence[LineResult]) -> None:
     """Store results of a batch that the caller's transaction has locked, and count them."""
     columns = [[getattr(result, name) for result in results] for name in LineResult.__struct_fields__]
-    await conn.execute(_STORE, batch.project_id, batch.id, *columns)
+    await conn.execute(_STORE, batch.project_id, batch.id, *columns, PACE_SECONDS)
 
 
 _NUM_OPEN = """
@@ -281,7 +300,7 @@ async def finalize_batch(conn: Connection, batch: LeasedBatch, ending: str) -> N
 
 
 _RESULTS = """
-    SELECT number, first_byte, num_bytes, state, content_key, sealed_result FROM batch_lines
+    SELECT number, first_byte, num_bytes, state, attempt, begun_at, content_key, sealed_result FROM batch_lines
     WHERE project_id = $1 AND batch_id = $2 AND number > $3 ORDER BY number LIMIT $4
 """
 
@@ -292,9 +311,21 @@ async def results_after(conn: Connection, batch: LeasedBatch, number: int, limit
     return [StoredResult(**row) for row in rows]
 
 
+_DISOWN = "SELECT disown_lines($1, $2, $3, $4)"
+
+
+async def disown_lines(conn: Connection, batch: LeasedBatch, lines: Sequence[tuple[str, datetime.datetime]]) -> None:
+    """Have nobody billed for lines of a locked batch that have no result. lines: the id of each one's request, and when
+    the line was begun first. No usage is written until the caller's transaction ends."""
+    ids, begun = [id for id, _ in lines], [at for _, at in lines]
+    await conn.execute(_DISOWN, batch.project_id, batch.id, ids, begun)
+
+
 _END = """
     UPDATE batches SET status = $3, ended_at = now(), has_output = $4, has_errors = $5,
-                       num_failed = num_total - num_completed
+                       num_failed = num_total - num_completed,
+                       failures = failures || CASE WHEN num_total > num_completed + num_failed THEN
+                           jsonb_build_object('batch_' || $3, num_total - num_completed - num_failed) ELSE '{}' END
     WHERE project_id = $1 AND id = $2
 """
 

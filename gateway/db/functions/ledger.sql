@@ -152,7 +152,7 @@ $$;
 --
 -- Of two copies of one attempt, the copy that did not end in 'error' counts, with the larger numbers: a row with 'error'
 -- is what a gateway saw before it lost its engine, and the difference to the engine's own count becomes a row beside it.
--- A copy that is 'superseded' counts before all others, and for nothing.
+-- A copy that is 'superseded' counts before all others, and for nothing; each copy at a disowned line of a batch is one.
 -- The lock comes first: while it is held, no period is closed, no price set and no limit made, so what is read after it
 -- holds when this transaction ends. Only the ledger as a whole is locked, here and everywhere: its partitions are many,
 -- and a vacuum of one of them would be in the way.
@@ -165,6 +165,7 @@ BEGIN
         SELECT DISTINCT (e.created_at AT TIME ZONE 'UTC')::date AS day FROM unnest(events) e ORDER BY day
     ) days;
     LOCK TABLE ONLY ledger IN ROW EXCLUSIVE MODE;
+    events := with_disowned(events);
     RETURN QUERY
     INSERT INTO ledger SELECT n.* FROM unnest(events) e CROSS JOIN LATERAL first_row(e) n
     ORDER BY n.request_id, n.attempt

@@ -39,6 +39,11 @@ CREATE TABLE batches (
     gateway          text,
     leased_until     timestamptz NOT NULL DEFAULT '-infinity',
     fence            bigint NOT NULL DEFAULT 0,
+    -- How many lines failed for each reason.
+    failures         jsonb NOT NULL DEFAULT '{}',
+    -- The pace of the last minute, and when results were counted last.
+    lines_per_s      double precision NOT NULL DEFAULT 0,
+    counted_at       timestamptz,
     PRIMARY KEY (project_id, id)
 );
 
@@ -71,6 +76,17 @@ CREATE TABLE batch_lines (
 
 CREATE INDEX batch_lines_open ON batch_lines (project_id, batch_id, number) WHERE state IN ('waiting', 'running');
 CREATE INDEX batch_lines_by_content_key ON batch_lines (content_key) WHERE content_key IS NOT NULL;
+
+-- Lines that were begun and have no result although their batch has ended: whatever is told of their usage, be it long
+-- after the end, nobody is billed for it.
+CREATE TABLE disowned_lines (
+    request_id  text PRIMARY KEY,
+    project_id  text NOT NULL,
+    batch_id    text NOT NULL,
+    FOREIGN KEY (project_id, batch_id) REFERENCES batches ON DELETE CASCADE
+);
+
+CREATE INDEX disowned_lines_by_batch ON disowned_lines (project_id, batch_id);
 
 ALTER TABLE batches
     ALTER COLUMN sealed_metadata SET STORAGE EXTERNAL,

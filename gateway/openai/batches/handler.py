@@ -60,8 +60,9 @@ def batches(kept: Batches, bodies: Bodies) -> list[HTTPRouteHandler]:
         changes.take(caller.project_id)
         wire = await decoded(_CREATE, await bodies.read(request, caller))
         made = await kept.create(
-            caller,
+            caller.project_id,
             author_of(call_of(request.scope), caller),
+            api_key_id=caller.api_key_id,
             endpoint=wire.endpoint,
             input_file_id=known_file(wire.input_file_id),
             metadata=wire.metadata or {},

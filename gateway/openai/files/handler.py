@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping
 from typing import Any, get_args
-from urllib.parse import quote
 
 import msgspec
 from litestar import Request, delete, get, post
 from litestar.handlers import HTTPRouteHandler
 from litestar.params import FromPath
 from litestar.response.base import ASGIResponse
-from litestar.types import Receive, Scope, Send
 from msgspec import UNSET
 
 from gateway.db.organization.audit import Author
 from gateway.domain.errors import InvalidRequest, NotFound
 from gateway.domain.tenancy.principal import Principal
+from gateway.files.names import checked_name
 from gateway.files.service import File, Files
 from gateway.http.caller import Caller
+from gateway.http.download import open_download
 from gateway.http.envelope import Call, call_of
 from gateway.http.fields import invalid, missing
 from gateway.http.shape import Form, shape
@@ -44,7 +44,6 @@ BYTES_PER_REQUEST = 4 << 20
 """The bytes read or written for which a request counts as one more."""
 
 MAX_LISTED = 10_000
-MAX_NAME_CHARS = 255
 PURPOSES: tuple[str, ...] = get_args(FilePurpose)
 ANCHOR, SECONDS = "expires_after[anchor]", "expires_after[seconds]"
 FORM = Form(required=("file", "purpose"), optional=(ANCHOR, SECONDS), texts=("purpose", ANCHOR, SECONDS))
@@ -120,7 +119,7 @@ def files(kept: Files, *, max_bytes: int) -> list[HTTPRouteHandler]:
         """Return the content of a file."""
         file = await _found(caller, file_id)
         pace.take(caller.project_id, 1 + file.num_bytes / BYTES_PER_REQUEST)
-        return await open_download(file, kept.read(caller.project_id, file.id))
+        return await open_download(file.name, file.num_bytes, kept.read(caller.project_id, file.id))
 
     @delete("/files/{file_id:str}", status_code=200, opt=shape(reply=FileDeleted))
     async def delete_file(file_id: FromPath[str], request: Request[Any, Any, Any], caller: Caller) -> ASGIResponse:
@@ -151,21 +150,6 @@ def shown(file: File) -> FileObject:
     )
 
 
-def checked_name(name: str, purpose: str, param: str) -> str:
-    """Return the name of a file: its last part, as browsers may send a whole path.
-
-    Raises InvalidRequest: where it is not one, or not one of a batch's input.
-    """
-    name = re.split(r"[/\\]", name)[-1]
-    if not name or len(name) > MAX_NAME_CHARS or not name.isprintable():
-        raise invalid(f"Invalid value for '{param}': the file needs a name of 1 to {MAX_NAME_CHARS} characters.", param)
-    if purpose == "batch" and not name.lower().endswith(".jsonl"):
-        raise InvalidRequest(
-            "Invalid file format for Batch API. Must be .jsonl", param=param, code="invalid_file_format"
-        )
-    return name
-
-
 def known(file_id: str) -> str:
     """Return the id of a file, or "", which is none's, for a text that can be none."""
     return file_id if _ID.fullmatch(file_id) else ""
@@ -186,36 +170,6 @@ def author_of(call: Call, caller: Principal) -> Author:
         address=call.address,
         request_id=call.request_id,
     )
-
-
-async def open_download(file: File, pieces: AsyncIterator[bytes]) -> ASGIResponse:
-    """Return a reply with a file's content, once its first piece is there: what cannot be read is refused before.
-
-    Raises FileUnavailable and ContentUnreadable.
-    """
-    return _Download(file, await anext(pieces, b""), pieces)
-
-
-class _Download(ASGIResponse):
-    """The content of a file, piece by piece. A piece that cannot be read ends the connection before the end."""
-
-    def __init__(self, file: File, first: bytes, rest: AsyncIterator[bytes]) -> None:  # the base's fields are of no use
-        self._file = file
-        self._first = first
-        self._rest = rest
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        named = f"attachment; filename*=UTF-8''{quote(self._file.name, safe='')}"
-        headers = [
-            (b"content-type", b"application/octet-stream"),
-            (b"content-length", b"%d" % self._file.num_bytes),
-            (b"content-disposition", named.encode()),
-        ]
-        await send({"type": "http.response.start", "status": 200, "headers": headers})
-        await send({"type": "http.response.body", "body": self._first, "more_body": True})
-        async for piece in self._rest:
-            await send({"type": "http.response.body", "body": piece, "more_body": True})
-        await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
 def _purpose(fields: Mapping[str, str]) -> str:

@@ -14,12 +14,13 @@ from litestar.response.base import ASGIResponse
 
 from gateway.domain.errors import InvalidRequest, NotFound
 from gateway.files.content import FileContent
+from gateway.files.names import checked_name
 from gateway.files.uploads import MAX_PART_BYTES, Upload, Uploads
 from gateway.http.bodies import Bodies, decoded
 from gateway.http.caller import Caller
 from gateway.http.shape import Form, shape
 from gateway.http.uploaded import receive_form
-from gateway.openai.files.handler import checked_name, shown
+from gateway.openai.files.handler import shown
 from gateway.openai.files.wire import CompleteUpload, CreateUpload, UploadObject, UploadPart
 from gateway.openai.shared.list_query import MAX_SHOWN
 from gateway.openai.shared.replies import json_response

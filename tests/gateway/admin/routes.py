@@ -15,6 +15,7 @@ from gateway.admin.adapters.adapter_settings import SetAdapter
 from gateway.admin.adapters.adapters import AddFromSource
 from gateway.admin.adapters.aliases import CreateAlias, MoveAlias
 from gateway.admin.adapters.shares import ShareAdapter
+from gateway.admin.batches.batches import CreateProjectBatch
 from gateway.admin.billing.adjustments import Adjust
 from gateway.admin.billing.credits import GrantCredit, SetBilling
 from gateway.admin.billing.deliveries import SetDelivery
@@ -178,6 +179,11 @@ GOOD_BODIES: dict[type[msgspec.Struct], dict[str, Any]] = {
         "grants": [],
     },
     CreateProject: {"name": "x"},
+    CreateProjectBatch: {
+        "input_file_id": f"file_{'a' * 24}",
+        "endpoint": "/v1/completions",
+        "api_key_id": f"key_{'a' * 24}",
+    },
     CreateServiceAccount: {"name": "x"},
     CreateUser: {"email": "x@example.com", "name": "X", "role": "viewer", "password": "a long new password"},
     CreateWebhook: {"url": "https://example.com/hook", "events": ["response.completed"]},

@@ -14,6 +14,7 @@ from litestar import Router, get
 
 from gateway.admin.access import Nothing, UndeclaredRoute, check_routes, needs
 from gateway.admin.limits.spend_alerts import SetSpendAlert
+from gateway.db.organization.audit import Author
 from gateway.db.pools.pools import create_pool
 from gateway.db.pools.provider_keys import list_provider_keys
 from gateway.db.pools.replicas import add_running_replica
@@ -177,6 +178,9 @@ MEANT = {
     ("refusals",): "limits",
     ("projects", "refusals"): "limits",
     ("projects", "requests"): "billing",
+    ("projects", "batches"): "billing",
+    ("projects", "files"): "content",
+    ("projects", "files", "content"): "content",
     ("projects", "requests", "content"): "content",
     ("projects", "requests", "response"): "content",
     ("projects", "stored_conversations"): "content",
@@ -248,7 +252,12 @@ MEANT = {
     ("audit_logs",): "audit",
 }
 """What a path is about, without ids and actions."""
-MEANT_TO_CHANGE = {("projects", "limits"): "key_limits", ("projects", "adapters", "shares"): "projects"}
+MEANT_TO_CHANGE = {
+    ("projects", "limits"): "key_limits",
+    ("projects", "adapters", "shares"): "projects",
+    ("projects", "batches"): "keys",
+    ("projects", "files"): "keys",
+}
 """Where that differs; limits of the project itself are a matter of the body."""
 ACTIONS = {"close", "suspend", "resume", "archive", "rotate", "reset", "verify", "write_off"} | {
     "promote",
@@ -353,6 +362,8 @@ class Foreign(msgspec.Struct, frozen=True):
     replica_id: str
     experiment_id: str
     provider_key_id: str
+    file_id: str
+    batch_id: str
     rate_limit_id: str = "rl-tiny:pirate"
     name: str = "pirate"
 
@@ -389,6 +400,7 @@ async def foreign(server: AdminServer) -> Foreign:
         replica = (await add_running_replica(conn, pool, 1, "ipc:///run/theirs.sock")).id
         await server.services.provider_keys.keep(conn, project, pool, "sk-0123456789abcdef")
         (provider_key,) = await list_provider_keys(conn, project)
+    file_id, batch_id = await _make_batch(server, organization_id, project, account["api_key"]["id"])
     async with server.client(key) as other:
         experiment = (await other.post(f"/projects/{project}/experiments", json=EXPERIMENT)).json()["id"]
         metric = {"name": "pirate", "type": "boolean", "goal": "increase"}
@@ -403,7 +415,27 @@ async def foreign(server: AdminServer) -> Foreign:
         shared = await other.post("/routes", json={"name": "pirate", "document": ROUTE})
         assert shared.status_code == 200, shared.text
     ids = (user["id"], account["id"], account["api_key"]["id"], admin_key, limit, webhook, alert, delivered, import_id)
-    return Foreign(project, *ids, pool, replica, experiment, provider_key.id)
+    return Foreign(project, *ids, pool, replica, experiment, provider_key.id, file_id, batch_id)
+
+
+async def _make_batch(server: AdminServer, organization_id: str, project_id: str, key_id: str) -> tuple[str, str]:
+    """Return the ids of a file and of a batch of it."""
+    files = server.services.files
+    part = await files.content.begin(project_id)
+    await part.write(b"{}")
+    await part.flush()
+    file = await files.make(project_id, part, name="a.jsonl", purpose="batch", keep_seconds=None)
+    author = Author(organization_id=organization_id, kind="api_key", id=key_id, email=None, address="", request_id="")
+    batch = await server.services.batches.create(
+        project_id,
+        author,
+        api_key_id=key_id,
+        endpoint="/v1/completions",
+        input_file_id=file.id,
+        metadata={},
+        keep_seconds=None,
+    )
+    return file.id, batch.row.id
 
 
 async def test_other_tenants_ids_answer_as_nonexistent_ones_to_the_byte(cast: Cast, foreign: Foreign) -> None:
@@ -483,6 +515,7 @@ async def test_other_tenants_ids_in_bodies_and_cursors_answer_as_nonexistent_one
         (foreign.pool_id, lambda id: operator.get("/pools", params={"after": id})),
         (foreign.replica_id, lambda id: operator.get("/replicas", params={"after": id})),
         (foreign.pool_id, lambda id: operator.get(f"{acme}/models", params={"after": id})),
+        (foreign.batch_id, lambda id: operator.get(f"{acme}/batches", params={"after": id})),
         (
             foreign.key_id,
             lambda id: operator.post(

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import datetime
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import msgspec
 import pytest
 from prometheus_client import CollectorRegistry
 
@@ -16,6 +18,7 @@ from gateway.batches.feed import Feed
 from gateway.batches.parts import Tools
 from gateway.batches.runner import LineReply
 from gateway.batches.service import Batch, Batches
+from gateway.db.ledger.usage import UsageEvent
 from gateway.db.organization.audit import Author
 from gateway.db.pool import Database
 from gateway.domain.batches.line import BatchLine
@@ -28,6 +31,7 @@ from gateway.files.service import Files
 from gateway.observability.batch_metrics import BatchMetrics
 from gateway.support.cipher import Cipher
 from tests.gateway.batches.jobs import CHAT, chat_line, file_of
+from tests.gateway.db.test_tenant_isolation import usage_event
 from tests.installation.tenants import Key, make_key
 from tests.installation.waiting import until
 
@@ -70,6 +74,9 @@ class World:
         content = FileContent(database, FolderPieces(folder), self._cipher)
         self.files = Files(database, content, self._cipher)
         self.batches = Batches(database, self._cipher)
+        self._author = Author(
+            organization_id=key.organization_id, kind="api_key", id="x", email=None, address="", request_id=""
+        )
 
     @asynccontextmanager
     async def dispatching(self, runner: Runner) -> AsyncIterator[None]:
@@ -96,12 +103,28 @@ class World:
         await part.write(content)
         await part.flush()
         file = await self.files.make(project_id, part, name="a.jsonl", purpose="batch", keep_seconds=None)
-        caller = Principal(self._key.organization_id, project_id, self._key.id, frozenset({"inference"}))
-        author = Author(
-            organization_id=self._key.organization_id, kind="api_key", id="x", email=None, address="", request_id=""
-        )
         return await self.batches.create(
-            caller, author, endpoint=CHAT, input_file_id=file.id, metadata={}, keep_seconds=None
+            project_id,
+            self._author,
+            api_key_id=self._key.id,
+            endpoint=CHAT,
+            input_file_id=file.id,
+            metadata={},
+            keep_seconds=None,
+        )
+
+    async def cancel(self, batch: Batch) -> None:
+        await self.batches.cancel(self._key.project_id, batch.row.id, self._author)
+
+    def usage(self, request_id: str, begun_at: datetime.datetime, attempt: int = 0) -> UsageEvent:
+        """Return what a gateway tells of an attempt at a line."""
+        event = usage_event(request_id, self._key.project_id, attempt)
+        return msgspec.structs.replace(
+            event,
+            organization_id=self._key.organization_id,
+            created_at=begun_at,
+            finished_at=begun_at,
+            service_tier="batch",
         )
 
     async def status(self, batch: Batch) -> Batch:

@@ -514,6 +514,12 @@ TABLES: dict[str, Coverage] = {
         bound=Bound(validator.MAX_LINES, "lines of a batch"),
         removal=Removal(batch_work._DROP_LINES),
     ),
+    "disowned_lines": Coverage(
+        access=INTERNAL,
+        foreign=INTERNAL,
+        bound=Bound(validator.MAX_LINES, "lines of a batch"),
+        removal=Reason("goes with its batch, by the foreign key"),
+    ),
     "request_contents": Coverage(
         access=Route(("projects", "requests", "content")),
         foreign=test_contents.test_another_projects_is_answered_as_nothing_to_the_byte,

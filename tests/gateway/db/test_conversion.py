@@ -76,7 +76,7 @@ OF_RESPONSES = {
     "conversations",
     "conversation_items",
 }
-OF_FILES = {"files", "file_uploads", "file_parts", "batches", "batch_lines"}
+OF_FILES = {"disowned_lines", "files", "file_uploads", "file_parts", "batches", "batch_lines"}
 LATER = OF_POOLS | OF_EXPERIMENTS | OF_ROUTES | OF_RESPONSES | OF_FILES
 """Tables that came with a later migration, empty after it."""
 

@@ -1,0 +1,1 @@
+"""Admin API routes of files and batches."""

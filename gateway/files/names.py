@@ -1,0 +1,28 @@
+"""Names of files as people give them."""
+
+from __future__ import annotations
+
+import re
+
+from gateway.domain.errors import InvalidRequest
+
+MAX_NAME_CHARS = 255
+
+
+def checked_name(name: str, purpose: str, param: str) -> str:
+    """Return the name of a file: its last part, as browsers may send a whole path.
+
+    Raises InvalidRequest: where it is not one, or not one of a batch's input.
+    """
+    name = re.split(r"[/\\]", name)[-1]
+    if not name or len(name) > MAX_NAME_CHARS or not name.isprintable():
+        raise InvalidRequest(
+            f"Invalid value for '{param}': the file needs a name of 1 to {MAX_NAME_CHARS} characters.",
+            param=param,
+            code="invalid_value",
+        )
+    if purpose == "batch" and not name.lower().endswith(".jsonl"):
+        raise InvalidRequest(
+            "Invalid file format for Batch API. Must be .jsonl", param=param, code="invalid_file_format"
+        )
+    return name

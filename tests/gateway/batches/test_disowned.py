@@ -1,0 +1,69 @@
+"""Lines that were begun and have no result when their batch ends are billed to nobody, whenever their usage is told."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+
+from gateway.db.ledger.usage import UsageEvent, write_usage_events
+from gateway.db.pool import Database
+from gateway.domain.batches.line import request_id_of
+from tests.gateway.batches.jobs import chat_line, file_of
+from tests.gateway.batches.test_dispatcher import DONE, Runner, World
+from tests.gateway.batches.test_dispatcher import world as world
+from tests.installation.waiting import until
+
+
+async def test_what_a_killed_gateway_did_not_store_is_billed_to_nobody_once_its_batch_is_cancelled(
+    world: World, dsn: str
+) -> None:
+    stuck = asyncio.Event()
+
+    class Killed(Runner):
+        """Stores the first line, and no other."""
+
+        async def run(self, *asked: object) -> object:  # type: ignore[override]
+            if b"first" not in asked[2]:  # type: ignore[operator]
+                await stuck.wait()
+            return await super().run(*asked)  # type: ignore[arg-type]
+
+    batch = await world.create(file_of([chat_line("0", "first"), *(chat_line(str(n)) for n in range(1, 4))]))
+    lines = [request_id_of(batch.row.id, number) for number in range(1, 5)]
+    async with await Database.connect(dsn) as database:
+
+        async def begun() -> dict[int, datetime.datetime]:
+            sql = "SELECT number, begun_at FROM batch_lines WHERE batch_id = $1 AND attempt > 0"
+            async with database.acquire() as conn:
+                return {row["number"]: row["begun_at"] for row in await conn.fetch(sql, batch.row.id)}
+
+        async def write(*events: UsageEvent) -> None:
+            async with database.transaction() as conn:
+                await write_usage_events(conn, events)
+
+        async with world.dispatching(Killed(lambda body, line: DONE)):  # type: ignore[arg-type]
+
+            async def first_is_stored() -> bool:
+                return (await world.status(batch)).row.num_completed == 1 and len(await begun()) == 4
+
+            await until(first_is_stored, "nothing was done", patience_s=20, pause_s=0.05)
+            times = await begun()
+            usages = [world.usage(line, times[number]) for number, line in enumerate(lines, 1)]
+            # The ledger has the first two lines, and a second prompt of the second one.
+            await write(usages[0], usages[1], world.usage(f"{lines[1]}.1", times[2]))
+            async with database.acquire() as conn:  # the lease is over, as when its gateway is dead
+                await conn.execute("UPDATE batches SET fence = fence + 1, leased_until = '-infinity'")
+            await world.cancel(batch)
+        async with world.dispatching(Runner(lambda body, line: DONE)):
+            ended = await world.ended(batch)
+        # The dead gateway's journal is read, and its engine tells what it has, only after the end.
+        await write(usages[1], usages[2], world.usage(lines[3], times[4], attempt=8))
+        async with database.acquire() as conn:
+            sql = (
+                "SELECT request_id, prompt_tokens, completion_tokens, discarded_tokens, cost_nanos FROM usage_attempts"
+            )
+            rows = {row["request_id"]: tuple(row.values())[1:] for row in await conn.fetch(sql)}
+    assert (ended.row.status, ended.row.num_completed, ended.row.num_failed) == ("cancelled", 1, 3)
+    assert ended.failures == {"batch_cancelled": 3}
+    assert rows.pop(lines[0])[:2] == (usages[0].prompt_tokens, usages[0].completion_tokens)
+    made = usages[0].completion_tokens + usages[0].discarded_tokens
+    assert rows == dict.fromkeys((lines[1], f"{lines[1]}.1", *lines[2:]), (0, 0, made, 0))
