@@ -20,6 +20,7 @@ from gateway.text.options import USUAL, Rendering
 from gateway.text.pieces import Pieces
 from gateway.text.system_messages import LATE_SYSTEM, has_late_system, without_late_system
 from gateway.text.template_arguments import chosen, known_arguments
+from gateway.text.thinking import BEGIN
 from gateway.text.token_text import TokenText
 from gateway.text.tools.formats import TemplateTools, template_tools
 from gateway.text.tools.prompt import as_plain_messages, with_call_ids
@@ -48,6 +49,8 @@ class Tokenizer:
         """Bytes of text in the longest token: a text has no fewer tokens than its bytes divided by that."""
         self._template_arguments = known_arguments(fast)
         self._takes_late_system: bool | None = None
+        self.thinks = BEGIN in self._template_source()
+        """Whether the chat template knows of thinking before an answer."""
         self.tools = self._template_tools()
         """The way in which the chat template treats tools."""
 
@@ -142,11 +145,15 @@ class Tokenizer:
         """Return the text of token ids, without special tokens unless with_special."""
         return str(self.backend.decode(token_ids, skip_special_tokens=not with_special))
 
-    def _template_tools(self) -> TemplateTools:
+    def _template_source(self) -> str:
+        """Return the source of the chat template, of several of the one for tools."""
         template = self._fast.chat_template
-        if isinstance(template, dict):  # of several, one is for tools
+        if isinstance(template, dict):
             template = template.get("tool_use") or template.get("default")
-        found = template_tools(template)
+        return template or ""
+
+    def _template_tools(self) -> TemplateTools:
+        found = template_tools(self._template_source())
         special = {
             token.content: token_id
             for token_id, token in self.backend.get_added_tokens_decoder().items()

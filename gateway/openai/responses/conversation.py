@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
 import msgspec
+from msgspec import UNSET
 
 from gateway.backends.base import Message
 from gateway.content.transcript import LoggedCall, LoggedMessage
@@ -31,6 +32,7 @@ from gateway.openai.responses.items import (
     Refusal,
     SummaryText,
 )
+from gateway.openai.responses.sealed_items import Kind
 from gateway.openai.shared.callable_tools import made_call
 
 PREFIXES = {
@@ -47,8 +49,8 @@ PREFIXES = {
 SUMMARY = "Summary of the conversation so far:\n\n"
 """The beginning of the message that the model reads in place of a compaction item."""
 
-SummaryOf = Callable[[CompactionItem, str], str]
-"""Opens a compaction item. Called with the path of its content; raises InvalidRequest."""
+Open = Callable[[str, Kind, str], str]
+"""Opens sealed content of a kind. Called with the path of the content; raises InvalidRequest."""
 
 _FIELDS = {
     "role": ("message",),
@@ -92,6 +94,13 @@ def own_items(given: str | Sequence[InputItem], resolved: Mapping[str, Item], fi
     return items
 
 
+def is_sealed(item: Item) -> bool:
+    """Tell whether an item has content that the server sealed for a client to keep."""
+    return isinstance(item, CompactionItem) or (
+        isinstance(item, ReasoningItem) and isinstance(item.encrypted_content, str)
+    )
+
+
 def numbered(items: Sequence[Item], random_part: str) -> list[Item]:
     """Return items with ids. random_part: of the id of the response that they are the input of."""
     prefixes = [PREFIXES[str(item.__struct_config__.tag)] for item in items]
@@ -112,22 +121,24 @@ def unstored_item(wanted: str | None, path: str) -> InvalidRequest:
 
 
 def template_messages(
-    instructions: str | None, items: Sequence[Item], num_earlier: int = 0, summary_of: SummaryOf | None = None
+    instructions: str | None, items: Sequence[Item], num_earlier: int = 0, opened: Open | None = None
 ) -> list[Message]:
     """Return the messages of a conversation. num_earlier: of the items, those that this request did not send.
-    summary_of: opens compaction items, where there are any.
+    opened: opens sealed content, where there is any.
 
     Raises InvalidRequest: for calls without an output, and outputs without a call.
     """
     _check_arguments(items)
     messages: list[Message] = []
     unanswered: dict[str, str] = {}  # names by the ids of calls
+    thoughts: list[str] = []  # that the next answer followed
     if instructions is not None:
         messages.append({"role": "system", "content": instructions})
     for place, item in enumerate(items):
         path = f"input[{place - num_earlier}]" if place >= num_earlier else "input"
         if isinstance(item, ReasoningItem):
-            continue  # templates leave out the reasoning of earlier turns
+            thoughts.append(_thought(item, opened, f"{path}.encrypted_content"))
+            continue
         if isinstance(item, FunctionCallOutputItem | CustomToolCallOutputItem):
             if item.call_id not in unanswered:
                 raise invalid(
@@ -142,10 +153,12 @@ def template_messages(
             raise _no_output(unanswered, path)
         if isinstance(item, MessageItem):
             _add_message(messages, item, merges=instructions is not None)
+            _add_thoughts(messages, thoughts)
             continue
         if isinstance(item, CompactionItem):
-            assert summary_of is not None
-            messages.append({"role": "user", "content": SUMMARY + summary_of(item, f"{path}.encrypted_content")})
+            assert opened is not None
+            summary = opened(item.encrypted_content, "compaction", f"{path}.encrypted_content")
+            messages.append({"role": "user", "content": SUMMARY + summary})
             continue
         if item.call_id in unanswered:
             raise invalid(
@@ -154,6 +167,7 @@ def template_messages(
             )
         unanswered[item.call_id] = item.name
         _add_call(messages, item, path)
+        _add_thoughts(messages, thoughts)
     if unanswered:
         raise _no_output(unanswered, "input")
     return messages
@@ -213,6 +227,23 @@ def _add_call(messages: list[Message], item: FunctionCallItem | CustomToolCallIt
     if not messages or messages[-1]["role"] != "assistant":
         messages.append({"role": "assistant", "content": ""})
     messages[-1].setdefault("tool_calls", []).append(call)
+
+
+def _thought(item: ReasoningItem, opened: Open | None, path: str) -> str:
+    """Return what a model thought."""
+    if isinstance(item.encrypted_content, str):
+        assert opened is not None
+        return opened(item.encrypted_content, "reasoning", path)
+    return "\n".join(part.text for part in item.content)
+
+
+def _add_thoughts(messages: list[Message], thoughts: list[str]) -> None:
+    """Add thoughts to the answer that followed them, for templates that show them; they are dropped where none did."""
+    said = "\n".join(filter(None, thoughts))
+    thoughts.clear()
+    if said and messages[-1]["role"] == "assistant":
+        before = messages[-1].get("reasoning_content")
+        messages[-1]["reasoning_content"] = f"{before}\n{said}" if before else said
 
 
 def _item(given: InputItem, path: str, id: str) -> Item:
@@ -302,12 +333,6 @@ def _texts(parts: Sequence[InputPart], path: str) -> list[InputText]:
 
 
 def _reasoning(given: InputItem, path: str, id: str) -> ReasoningItem:
-    if given.encrypted_content is not None:
-        raise InvalidRequest(
-            f"'{path}.encrypted_content' was not made by this server: there is no encrypted reasoning here.",
-            param=f"{path}.encrypted_content",
-            code="invalid_encrypted_content",
-        )
     parts = given.content if isinstance(given.content, list) else []
     if isinstance(given.content, str):
         raise invalid(f"'{path}.content' must be a list of parts.", f"{path}.content")
@@ -318,7 +343,8 @@ def _reasoning(given: InputItem, path: str, id: str) -> ReasoningItem:
         SummaryText(_of_type(part, "summary_text", f"{path}.summary[{place}]"))
         for place, part in enumerate(given.summary or ())
     ]
-    return ReasoningItem(id, given.status or "completed", summary, content)
+    sealed = UNSET if given.encrypted_content is None else given.encrypted_content
+    return ReasoningItem(id, given.status or "completed", summary, content, sealed)
 
 
 def _of_type(part: InputPart, wanted: str, path: str) -> str:

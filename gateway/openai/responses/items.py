@@ -78,7 +78,7 @@ class InputItem(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     output: str | Annotated[list[InputPart], Meta(max_length=MAX_ITEMS)] | None = None
     summary: Annotated[list[InputPart], Meta(max_length=MAX_ITEMS)] | None = None
     encrypted_content: str | None = None
-    """The summary of a `compaction`, as the server sealed it."""
+    """The summary of a `compaction`, or the thinking of a `reasoning`, as the server sealed it."""
     namespace: Any = None
     caller: Any = None
 
@@ -158,6 +158,9 @@ class ReasoningItem(msgspec.Struct, frozen=True, tag_field="type", tag="reasonin
     status: ItemStatus
     summary: list[SummaryText] = []
     content: list[ReasoningText] = []
+    """The model's thinking before its answer."""
+    encrypted_content: str | UnsetType = UNSET
+    """The thinking, sealed, where that was asked for. To be sent back as it is, to the same base model."""
 
 
 class CompactionItem(msgspec.Struct, frozen=True, tag_field="type", tag="compaction"):
@@ -168,8 +171,8 @@ class CompactionItem(msgspec.Struct, frozen=True, tag_field="type", tag="compact
     """To be sent back as it is, to the same base model."""
 
 
-OutputItem = MessageItem | FunctionCallItem | CustomToolCallItem
+OutputItem = MessageItem | ReasoningItem | FunctionCallItem | CustomToolCallItem
 """The items that a model makes."""
 
-Item = OutputItem | FunctionCallOutputItem | CustomToolCallOutputItem | ReasoningItem | CompactionItem
+Item = OutputItem | FunctionCallOutputItem | CustomToolCallOutputItem | CompactionItem
 """An item as it is stored and listed."""

@@ -33,6 +33,7 @@ from gateway.text.options import Rendering
 
 FORMAT = "text.format"
 LOGPROBS = "message.output_text.logprobs"
+SEALED_REASONING = "reasoning.encrypted_content"
 
 
 def check_options(wire: CreateResponse) -> None:
