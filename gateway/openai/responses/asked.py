@@ -14,12 +14,20 @@ from gateway.domain.tenancy.principal import Principal, ServiceTier
 from gateway.openai.responses.conversation import items_said, own_items, template_messages
 from gateway.openai.responses.items import Item
 from gateway.openai.responses.open_items import Seal
-from gateway.openai.responses.options import SEALED_REASONING, initial_response, shows_logprobs, text_request
+from gateway.openai.responses.options import (
+    SEALED_REASONING,
+    initial_response,
+    rendering_of,
+    shows_logprobs,
+    text_request,
+)
 from gateway.openai.responses.reply import Reply, ReplyIds
 from gateway.openai.responses.state import Earlier, base_of, id_of, opener
 from gateway.openai.responses.tools import ResponseTools, response_tools
+from gateway.openai.responses.truncation import truncated
 from gateway.openai.responses.wire import CreateResponse, ResponseObject
 from gateway.openai.shared.tiers import service_tier
+from gateway.pipeline.context import RequestContext
 from gateway.pipeline.pipeline import Pipeline
 from gateway.pipeline.requests import TextRequest
 from gateway.pipeline.run import Run
@@ -68,7 +76,7 @@ class Asked(msgspec.Struct, frozen=True):
         return Reply(
             initial,
             ReplyIds(request_id, initial.id.removeprefix("resp_"), len(self.items)),
-            custom=self.tools.custom,
+            tools=self.tools,
             must_call=self.tools.use is not None and self.tools.use.must_call,
             to_bytes=run.token_bytes if shows_logprobs(self.wire) else None,
             num_prompt_tokens=run.prompt_tokens[0],
@@ -95,6 +103,9 @@ async def asked_of(
     messages = template_messages(wire.instructions, conversation, len(before), opened)
     if then is not None:
         messages.append({"role": "user", "content": then})
+    if wire.truncation == "auto":
+        context = RequestContext(principal=caller, request_id="", model=wire.model, endpoint="")
+        messages = await truncated(pipeline, context, messages, tools, rendering_of(wire), wire.max_output_tokens)
     seal = None
     if SEALED_REASONING in (wire.include or ()):
         base = await base_of(pipeline, caller, wire.model)

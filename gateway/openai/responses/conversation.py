@@ -33,6 +33,7 @@ from gateway.openai.responses.items import (
     SummaryText,
 )
 from gateway.openai.responses.sealed_items import Kind
+from gateway.openai.responses.tools import in_namespace
 from gateway.openai.shared.callable_tools import made_call
 
 PREFIXES = {
@@ -63,7 +64,7 @@ _FIELDS = {
     "output": ("function_call_output", "custom_tool_call_output"),
     "summary": ("reasoning",),
     "encrypted_content": ("reasoning", "compaction"),
-    "namespace": (),
+    "namespace": ("function_call", "custom_tool_call"),
     "caller": (),
 }
 """The types of item that have a field."""
@@ -165,7 +166,7 @@ def template_messages(
                 f"The call_id '{shortened(item.call_id)}' is used by another call; every call needs one of its own.",
                 f"{path}.call_id",
             )
-        unanswered[item.call_id] = item.name
+        unanswered[item.call_id] = _known_name(item)
         _add_call(messages, item, path)
         _add_thoughts(messages, thoughts)
     if unanswered:
@@ -223,7 +224,7 @@ def _add_message(messages: list[Message], item: MessageItem, *, merges: bool) ->
 def _add_call(messages: list[Message], item: FunctionCallItem | CustomToolCallItem, path: str) -> None:
     """Add a call to the assistant's message before it: the model has written both in one turn."""
     arguments = item.arguments if isinstance(item, FunctionCallItem) else arguments_of(item.input)
-    call = made_call(item.call_id, item.name, arguments, f"{path}.arguments")
+    call = made_call(item.call_id, _known_name(item), arguments, f"{path}.arguments")
     if not messages or messages[-1]["role"] != "assistant":
         messages.append({"role": "assistant", "content": ""})
     messages[-1].setdefault("tool_calls", []).append(call)
@@ -246,6 +247,11 @@ def _add_thoughts(messages: list[Message], thoughts: list[str]) -> None:
         messages[-1]["reasoning_content"] = f"{before}\n{said}" if before else said
 
 
+def _known_name(item: FunctionCallItem | CustomToolCallItem) -> str:
+    """Return the name by which the model knows the tool of a call."""
+    return in_namespace(item.namespace, item.name) if isinstance(item.namespace, str) else item.name
+
+
 def _item(given: InputItem, path: str, id: str) -> Item:
     """Return an item in the form in which it is stored."""
     _check_fields(given, path)
@@ -259,9 +265,10 @@ def _item(given: InputItem, path: str, id: str) -> Item:
             return MessageItem(id, status, cast("Any", role), content, given.phase)
         case "function_call":
             arguments = _needed(given.arguments, f"{path}.arguments")
-            return FunctionCallItem(id, status, *_called(given, path), arguments)
+            return FunctionCallItem(id, status, *_called(given, path), arguments, given.namespace or UNSET)
         case "custom_tool_call":
-            return CustomToolCallItem(id, status, *_called(given, path), _needed(given.input, f"{path}.input"))
+            text = _needed(given.input, f"{path}.input")
+            return CustomToolCallItem(id, status, *_called(given, path), text, given.namespace or UNSET)
         case "reasoning":
             return _reasoning(given, path, id)
         case "compaction":

@@ -79,7 +79,8 @@ class InputItem(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     summary: Annotated[list[InputPart], Meta(max_length=MAX_ITEMS)] | None = None
     encrypted_content: str | None = None
     """The summary of a `compaction`, or the thinking of a `reasoning`, as the server sealed it."""
-    namespace: Any = None
+    namespace: Name | None = None
+    """The namespace of the tool that is called."""
     caller: Any = None
 
 
@@ -126,6 +127,8 @@ class FunctionCallItem(msgspec.Struct, frozen=True, tag_field="type", tag="funct
     name: str
     arguments: str
     """JSON text that fits the schema of the function, unless the response is incomplete."""
+    namespace: str | UnsetType = UNSET
+    """The namespace of the function, where it has one."""
 
 
 class CustomToolCallItem(msgspec.Struct, frozen=True, tag_field="type", tag="custom_tool_call"):
@@ -137,6 +140,7 @@ class CustomToolCallItem(msgspec.Struct, frozen=True, tag_field="type", tag="cus
     name: str
     input: str
     """Text in the tool's format, unless the response is incomplete."""
+    namespace: str | UnsetType = UNSET
 
 
 class FunctionCallOutputItem(msgspec.Struct, frozen=True, tag_field="type", tag="function_call_output"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 
 from gateway.openai.responses.custom_input import CustomInput
 from gateway.openai.responses.events import (
@@ -135,16 +135,19 @@ class OpenMessage:
 class OpenCall:
     """A call of a function under way."""
 
-    def __init__(self, id: str, place: int, call_id: str, name: str, numbers: Numbers) -> None:
+    def __init__(
+        self, id: str, place: int, call_id: str, name: str, numbers: Numbers, namespace: str | UnsetType = UNSET
+    ) -> None:
         self._id = id
         self._place = place
         self._call_id = call_id
         self._name = name
+        self._namespace = namespace
         self._numbers = numbers
         self._arguments: list[str] = []
 
     def begin(self) -> list[ResponseEvent]:
-        item = FunctionCallItem(self._id, "in_progress", self._call_id, self._name, "")
+        item = FunctionCallItem(self._id, "in_progress", self._call_id, self._name, "", self._namespace)
         return [ItemAdded(sequence_number=self._numbers(), output_index=self._place, item=item)]
 
     def write(self, arguments: str) -> list[ResponseEvent]:
@@ -156,7 +159,7 @@ class OpenCall:
 
     def end(self, status: ItemStatus) -> tuple[list[ResponseEvent], OutputItem]:
         arguments = "".join(self._arguments)
-        item = FunctionCallItem(self._id, status, self._call_id, self._name, arguments)
+        item = FunctionCallItem(self._id, status, self._call_id, self._name, arguments, self._namespace)
         return [
             ArgumentsDone(
                 sequence_number=self._numbers(),
@@ -172,17 +175,20 @@ class OpenCall:
 class OpenCustomCall:
     """A call of a custom tool under way."""
 
-    def __init__(self, id: str, place: int, call_id: str, name: str, numbers: Numbers) -> None:
+    def __init__(
+        self, id: str, place: int, call_id: str, name: str, numbers: Numbers, namespace: str | UnsetType = UNSET
+    ) -> None:
         self._id = id
         self._place = place
         self._call_id = call_id
         self._name = name
+        self._namespace = namespace
         self._numbers = numbers
         self._input = CustomInput()
         self._texts: list[str] = []
 
     def begin(self) -> list[ResponseEvent]:
-        item = CustomToolCallItem(self._id, "in_progress", self._call_id, self._name, "")
+        item = CustomToolCallItem(self._id, "in_progress", self._call_id, self._name, "", self._namespace)
         return [ItemAdded(sequence_number=self._numbers(), output_index=self._place, item=item)]
 
     def write(self, arguments: str) -> list[ResponseEvent]:
@@ -191,7 +197,7 @@ class OpenCustomCall:
     def end(self, status: ItemStatus) -> tuple[list[ResponseEvent], OutputItem]:
         events = self.say(self._input.finish())
         text = "".join(self._texts)
-        item = CustomToolCallItem(self._id, status, self._call_id, self._name, text)
+        item = CustomToolCallItem(self._id, status, self._call_id, self._name, text, self._namespace)
         return [
             *events,
             InputDone(sequence_number=self._numbers(), output_index=self._place, item_id=self._id, input=text),

@@ -11,10 +11,11 @@ laws.py` checks on every stream hold for whatever comes in:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal, Protocol
 
 import msgspec
+from msgspec import UNSET
 
 from gateway.domain.errors import GatewayError, InvalidRequest, LimitReached
 from gateway.http.error_body import body_of
@@ -91,16 +92,18 @@ class Progress:
         ids: Ids,
         *,
         custom: frozenset[str] = frozenset(),
+        namespaces: Mapping[str, tuple[str, str]] | None = None,
         must_call: bool = False,
         thinking: ThinkingText | None = None,
         seal: Seal | None = None,
     ) -> None:
-        """initial: the response without output. custom: the names of custom tools. must_call: no text is to come.
+        """initial: the response without output. custom, namespaces: as of `ResponseTools`. must_call: no text comes.
         thinking: tells reasoning from the rest, of a model that thinks. seal: of reasoning, where that is asked for."""
         self.response = initial
         """The response by now."""
         self._ids = ids
         self._custom = custom
+        self._namespaces = namespaces or {}
         self._must_call = must_call
         self._numbers = _Numbers()
         self._output: list[OutputItem] = []
@@ -170,9 +173,10 @@ class Progress:
             events += self._end_thinking()
             call_id, self._num_calls = self._ids.call(self._num_calls), self._num_calls + 1
             is_custom = new.name in self._custom
+            namespace, name = self._namespaces.get(new.name, (UNSET, new.name))
             kind, prefix = (OpenCustomCall, "ctc") if is_custom else (OpenCall, "fc")
             place = self._place
-            events += self._add(kind(self._ids.item(prefix, place), place, call_id, new.name, self._numbers))
+            events += self._add(kind(self._ids.item(prefix, place), place, call_id, name, self._numbers, namespace))
         assert isinstance(self._open, OpenCall | OpenCustomCall)
         return events + self._open.write(new.arguments)
 
@@ -278,10 +282,10 @@ class Progress:
                 return OpenMessage(id, place, numbers)
             case ReasoningItem(id=id):
                 return OpenReasoning(id, place, numbers, self._seal)
-            case FunctionCallItem(id=id, call_id=call_id, name=name):
-                return OpenCall(id, place, call_id, name, numbers)
-            case CustomToolCallItem(id=id, call_id=call_id, name=name):
-                return OpenCustomCall(id, place, call_id, name, numbers)
+            case FunctionCallItem(id=id, call_id=call_id, name=name, namespace=namespace):
+                return OpenCall(id, place, call_id, name, numbers, namespace)
+            case CustomToolCallItem(id=id, call_id=call_id, name=name, namespace=namespace):
+                return OpenCustomCall(id, place, call_id, name, numbers, namespace)
 
     @property
     def num_reasoning_tokens(self) -> int:

@@ -17,6 +17,7 @@ from gateway.openai.responses.conversation import item_id
 from gateway.openai.responses.events import ArgumentsDelta, InputDelta, ReasoningDelta, ResponseEvent, TextDelta
 from gateway.openai.responses.open_items import Seal
 from gateway.openai.responses.progress import Progress, TokenShown
+from gateway.openai.responses.tools import ResponseTools
 from gateway.openai.responses.wire import InputTokensDetails, ResponseObject, ResponseUsage
 from gateway.openai.shared.logprobs import ChatTokenLogprob, TokenBytes, chat_logprobs
 from gateway.openai.shared.obfuscation import padding
@@ -62,7 +63,7 @@ class Reply:
         initial: ResponseObject,
         ids: ReplyIds,
         *,
-        custom: frozenset[str],
+        tools: ResponseTools,
         must_call: bool,
         to_bytes: TokenBytes | None,
         num_prompt_tokens: int,
@@ -78,7 +79,7 @@ class Reply:
         self.is_added = False
         """Whether the response was added to its conversation; what its last event says."""
         self._ids = ids
-        self._custom = custom
+        self._tools = tools
         self._must_call = must_call
         self._to_bytes = to_bytes
         self._num_prompt_tokens = num_prompt_tokens
@@ -138,7 +139,8 @@ class Reply:
         return Progress(
             self.initial,
             self._ids,
-            custom=self._custom,
+            custom=self._tools.custom,
+            namespaces=self._tools.namespaces,
             must_call=self._must_call,
             thinking=ThinkingText(is_open=self._is_thinking) if self._thinks else None,
             seal=self._seal,

@@ -301,7 +301,7 @@ class Running:
         reply = Reply(
             self._initial,
             ReplyIds(self._request.request_id, self._initial.id.removeprefix("resp_"), num_input),
-            custom=response_tools(wire.tools, wire.tool_choice, wire.parallel_tool_calls).custom,
+            tools=response_tools(wire.tools, wire.tool_choice, wire.parallel_tool_calls),
             must_call=False,
             to_bytes=None,
             num_prompt_tokens=0,

@@ -104,6 +104,7 @@ def _item(events: Events, place: int) -> dict[str, Any]:
         text = part_done["part"]["text"]
     else:
         assert begun[field] == "" and begun["name"] == item["name"] and begun["call_id"] == item["call_id"]
+        assert begun.get("namespace") == item.get("namespace") and "__" not in item["name"]
         text = item[field]
     *deltas, told = within
     assert told["type"] == f"response.{KINDS[kind]}.done" and told[field] == text

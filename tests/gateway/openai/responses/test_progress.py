@@ -30,6 +30,12 @@ TOOLS = [
     {"type": "function", "name": "f", "parameters": {"type": "object"}},
     {"type": "custom", "name": "c"},
     {"type": "function", "name": "g"},
+    {
+        "type": "namespace",
+        "name": "n",
+        "description": "More of them.",
+        "tools": [{"type": "function", "name": "f"}, {"type": "custom", "name": "c"}],
+    },
 ]
 ALPHABET = ["a", " ", "\n", '"', "\\", "}", "<tool_call>", "é", "😀", "\u2028", "\x85", "\x00", "𝄞", "data: [DONE]\n\n"]
 ENDS = ["</think>", "\n</think>\n\n", "</think", ""]
@@ -66,8 +72,8 @@ def made_up(
     pieces = [Piece(0, part, [token(rng)] * rng.randrange(2 * with_logprobs + 1)) for part in cut(rng, said)]
     deltas: list[CallDelta] = []
     for index in range(rng.randrange(4) if may_call else 0):
-        name = rng.choice("fcg")
-        if name == "c":
+        name = rng.choice(["f", "c", "g", "n__f", "n__c"])
+        if name.endswith("c"):
             whole = arguments_of(text(rng)) if rng.random() < 0.9 else json.dumps({"input": text(rng)})
         else:
             whole = json.dumps({"a": text(rng)})
@@ -97,7 +103,7 @@ def reply_to(fields: dict[str, Any], *, num_input: int = 1, thinks: bool = False
     return Reply(
         initial,
         ids,
-        custom=tools.custom,
+        tools=tools,
         must_call=must_call,
         to_bytes=lambda _: b"t\xc3",
         num_prompt_tokens=7,
