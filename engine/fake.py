@@ -17,6 +17,7 @@ import struct
 import threading
 import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO
 
@@ -110,10 +111,15 @@ class _Running(msgspec.Struct):
         return len(self.num_sent) - len(self.num_kept)
 
 
+TokenOf = Callable[[GenerateRequest, int, int], int]
+"""Returns the completion token at a position of a choice."""
+
+
 class FakeCore:
     """One token for every running choice each step; steps last 1 / tokens_per_s seconds.
 
     produced: an unbuffered file that gets a line with the request's id for each token, before anybody sees it.
+    token_of: what is said. end_id: the token that ends an answer, if any.
     """
 
     def __init__(
@@ -124,8 +130,12 @@ class FakeCore:
         vocab_size: int = 512,
         hidden_size: int = 32,
         produced: BinaryIO | None = None,
+        token_of: TokenOf = fake_token,
+        end_id: int | None = None,
     ) -> None:
         self._mailbox = mailbox
+        self._token_of = token_of
+        self._end_id = end_id
         self._produced = produced
         self._step_s = 1 / tokens_per_s if tokens_per_s else 0.0
         self._vocab_size = vocab_size
@@ -251,10 +261,11 @@ class FakeCore:
         stop_token_id: int | None = None
         reason: FinishReason | None = None
         if position < sampling.max_tokens:
-            token = fake_token(request, position, index)
+            token = self._token_of(request, position, index)
             position += 1
             self._num_tokens += 1
-            if token in sampling.stop_token_ids and position > sampling.min_tokens:
+            is_end = token in sampling.stop_token_ids or (token == self._end_id and not sampling.ignore_eos)
+            if is_end and position > sampling.min_tokens:
                 reason, stop_token_id = "stop", token
             else:
                 token_ids.append(token)
@@ -314,6 +325,11 @@ class FakeCore:
 
 
 def main() -> None:
+    serve(arguments().parse_args(), fake_token)
+
+
+def arguments() -> argparse.ArgumentParser:
+    """Return the parser of the command line."""
     parser = argparse.ArgumentParser(prog="python -m engine.fake", description=__doc__)
     parser.add_argument("--endpoint", required=True, help="ZeroMQ address to listen on, such as ipc:///run/engine.sock")
     parser.add_argument("--model-dir", required=True, help="folder whose config.json the gateway serves")
@@ -322,7 +338,11 @@ def main() -> None:
     parser.add_argument("--max-num-seqs", type=int, default=64)
     parser.add_argument("--max-waiting", type=int, default=512)
     parser.add_argument("--unattended-s", type=float, default=0.0, help="as in EngineConfig")
-    args = parser.parse_args()
+    return parser
+
+
+def serve(args: argparse.Namespace, token_of: TokenOf, *, end_id: int | None = None) -> None:
+    """Serve until a signal ends the process. token_of, end_id: as of `FakeCore`."""
     model = load_model_config(args.model_dir)
     limits = EngineLimits(
         model.max_position, args.max_num_seqs, args.max_waiting, block_size=BLOCK_SIZE, num_blocks=4096
@@ -340,6 +360,8 @@ def main() -> None:
         vocab_size=model.vocab_size,
         hidden_size=model.hidden_size,
         produced=args.produced.open("ab", buffering=0) if args.produced else None,
+        token_of=token_of,
+        end_id=end_id,
     )
     threading.Thread(target=core.run, name="fake-core", daemon=True).start()
     server.run()

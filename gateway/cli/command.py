@@ -38,6 +38,7 @@ from gateway.cli.organization import (
 from gateway.cli.pools import pools, provider_keys, replicas
 from gateway.cli.routing import routes
 from gateway.cli.server import backup, doctor, processes
+from gateway.cli.stored import conversations, responses
 from gateway.settings import BadSetting
 
 _EPILOG = """\
@@ -84,6 +85,8 @@ def build_parser() -> argparse.ArgumentParser:
         chat,
         batches,
         files,
+        responses,
+        conversations,
         pools,
         replicas,
         provider_keys,

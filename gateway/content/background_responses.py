@@ -31,11 +31,11 @@ _ZLIB_LEVEL = 1
 
 
 class Events(msgspec.Struct, frozen=True):
-    """Events that follow one another, as a stream has them, and what they were made of."""
+    """Events that follow one another, as a stream has them."""
 
     encoded: list[bytes]
-    source: bytes = b""
-    """What the model said in these events, as its runner keeps it."""
+    counts: bytes = b""
+    """The tokens that there were by then, as the runner counts them."""
 
 
 class Claim(msgspec.Struct, frozen=True, kw_only=True):

@@ -22,15 +22,14 @@ from gateway.messages.errors import MessageError
 from gateway.messages.events import StreamedEvent
 from gateway.messages.examples import MESSAGE
 from gateway.messages.options import check_options, conversation_of, is_to_think, text_request
-from gateway.messages.reply import MessageEvents, Reply, ends_thinking
-from gateway.messages.thinking import ENDS_OPEN_TOKENS, Signatures
+from gateway.messages.reply import MessageEvents, Reply
+from gateway.messages.thinking import Signatures
 from gateway.messages.wire import CreateMessage, MessageObject, MessageUsage
 from gateway.openai.shared.context import attach, context_of, tell_cost
 from gateway.openai.shared.idempotent import idempotent
 from gateway.openai.shared.replies import json_response
 from gateway.openai.shared.units import Wishes
 from gateway.pipeline.pipeline import Pipeline
-from gateway.pipeline.run import Run
 from gateway.support.threads import maybe_in_thread
 
 ENDPOINT = "/v1/messages"
@@ -64,7 +63,7 @@ def messages(pipeline: Pipeline, bodies: Bodies, idempotency: Idempotency, signa
         note_user(call, (wire.metadata or {}).get("user_id"))
         run = await pipeline.complete(context, [text_request(wire, prompt)])
         attach(call, run)
-        is_thinking = _has_begun_to_think(run)
+        is_thinking = run.has_begun_to_think
         reply = Reply(
             request_id=call.request_id,
             initial=MessageObject(
@@ -86,9 +85,3 @@ def messages(pipeline: Pipeline, bodies: Bodies, idempotency: Idempotency, signa
         return json_response(reply.whole(collected))
 
     return create_message
-
-
-def _has_begun_to_think(run: Run) -> bool:
-    """Tell whether the chat template has written the beginning of the model's thinking into the prompt."""
-    last = run.prompts[0][-ENDS_OPEN_TOKENS:]
-    return bool(last) and ends_thinking(b"".join(map(run.token_bytes, last)))

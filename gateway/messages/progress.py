@@ -31,8 +31,8 @@ from gateway.messages.events import (
     ThinkingDelta,
 )
 from gateway.messages.partial_json import object_of
-from gateway.messages.thinking import Part, ThinkingText
 from gateway.messages.wire import MessageObject, MessageUsage, StopReason
+from gateway.text.thinking import Part, ThinkingText
 from gateway.text.tools.parser import CallDelta
 
 Kind = Literal["text", "thinking", "call"]

@@ -14,10 +14,10 @@ from gateway.http.sse import named_event
 from gateway.messages.errors import message_error
 from gateway.messages.events import MessageEvent
 from gateway.messages.progress import Progress
-from gateway.messages.thinking import BEGIN, ThinkingText
 from gateway.messages.wire import MessageObject, MessageUsage
 from gateway.openai.shared.replies import call_id
 from gateway.pipeline.collected import Collected
+from gateway.text.thinking import ThinkingText
 
 _CALL_PREFIX = "toolu_"
 
@@ -102,11 +102,6 @@ def usage_of(usage: Usage) -> MessageUsage:
         output_tokens=usage.completion_tokens,
         cache_read_input_tokens=usage.cached_tokens,
     )
-
-
-def ends_thinking(prompt_end: bytes) -> bool:
-    """Tell whether a prompt that ends so has begun the model's thinking for it."""
-    return prompt_end.rstrip().endswith(BEGIN.encode())
 
 
 def _encoded(event: MessageEvent) -> bytes:

@@ -31,8 +31,9 @@ class Thinking(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     type: Literal["enabled", "adaptive", "disabled"]
     budget_tokens: Annotated[int, Meta(ge=MIN_THINKING_TOKENS, le=2**31 - 1)] | None = None
     """A number below `max_tokens`, which alone bounds the message: thinking has no bound of its own here."""
-    display: Literal["summarized"] | None = None
-    """Without effect: thinking is shown as it is."""
+    display: Literal["summarized", "omitted"] | None = None
+    """`omitted` to leave the text of thinking out of the reply: its signature holds it, sealed. Else it is shown as it
+    is."""
 
 
 class OutputFormat(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -19,6 +19,8 @@ class Answer(msgspec.Struct):
     """The deltas of the choice's calls, in order."""
     token_ids: list[int] = []
     """The choice's token ids, where they were asked for."""
+    steps: list[tuple[int, int]] = []
+    """The characters of the text and the tokens that there were after each piece, of a model that thinks."""
     stop_string: str = ""
     """The stop string that ended the choice; "" where none did, or where that is not known."""
 
@@ -35,9 +37,11 @@ class Collected(msgspec.Struct, frozen=True):
 class Collector:
     """Puts the items of one prompt together."""
 
-    def __init__(self, num_choices: int) -> None:
+    def __init__(self, num_choices: int, *, counts_steps: bool = False) -> None:
+        """counts_steps: answers have their steps."""
         self._answers = [Answer() for _ in range(num_choices)]
         self._prompt_tokens: list[Token] = []
+        self._counts_steps = counts_steps
 
     def add(self, item: Item) -> Collected | None:
         """Take one item; return the whole with the last one."""
@@ -53,5 +57,7 @@ class Collector:
             answer.calls += piece.calls
             answer.token_ids += piece.token_ids
             answer.finish_reason = piece.finish_reason or ""
+            if self._counts_steps:
+                answer.steps.append((len(answer.text), piece.num_tokens))
             answer.stop_string = piece.stop_string
         return None

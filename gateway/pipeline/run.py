@@ -37,6 +37,7 @@ from gateway.pipeline.items.timed import Took, timed
 from gateway.pipeline.items.whole import gathered, replayed
 from gateway.pipeline.merge import all_of, merged
 from gateway.routing.route import RoutedAdapter
+from gateway.text.thinking import ENDS_OPEN_TOKENS, begins_thinking
 
 log = structlog.get_logger(__name__)
 
@@ -148,9 +149,24 @@ class Run:
     @property
     def token_bytes(self) -> Callable[[int], bytes]:
         """Return what gives the bytes of a token id's text, which need not be whole characters."""
-        if "token_ids" not in self._pool.capabilities.features:
+        if not self._knows_tokens:
             return _no_bytes
         return self._pool.tokenizer.token_bytes
+
+    @property
+    def thinks(self) -> bool:
+        """Tell whether the model may think before it answers, by its chat template."""
+        return self._knows_tokens and self._pool.tokenizer.thinks
+
+    @property
+    def has_begun_to_think(self) -> bool:
+        """Tell whether the chat template has written the beginning of the model's thinking into the first prompt."""
+        last = self.prompts[0][-ENDS_OPEN_TOKENS:]
+        return bool(last) and begins_thinking(b"".join(map(self.token_bytes, last)))
+
+    @property
+    def _knows_tokens(self) -> bool:
+        return "token_ids" in self._pool.capabilities.features
 
     def decode(self, token_ids: list[int]) -> str:
         """Return the text of token ids of this run's model, special tokens included."""
@@ -279,7 +295,7 @@ class Run:
 
     async def _watched(self, index: int, prepared: Prepared) -> AsyncGenerator[Item]:
         """Yield the same items once the request log and `before_end` have seen each."""
-        collector = Collector(prepared.generation.request.n) if self._before_end is not None else None
+        collector = self._collector(prepared) if self._before_end is not None else None
         async with aclosing(self._generated(prepared)) as items:
             async for item in items:
                 self._log(index, item)
@@ -291,13 +307,13 @@ class Run:
     async def _collected(self, index: int) -> Collected:
         prepared = self._prepared[index]
         num_choices = prepared.generation.request.n
-        collector = Collector(num_choices)
+        collector = self._collector(prepared)
         try:
             async with aclosing(self._source(prepared, may_restart=True)) as items:
                 self._context.check()
                 async for item in items:
                     if isinstance(item, Restarted):
-                        collector = Collector(num_choices)
+                        collector = self._collector(prepared)
                         if self._transcript is not None:
                             self._transcript.restart(range(index * num_choices, (index + 1) * num_choices))
                         continue
@@ -309,6 +325,9 @@ class Run:
         except (InvalidRequest, BackendFailed) as error:
             raise self._for_caller(error, prepared) from None
         raise AssertionError("the backend ended without a usage")
+
+    def _collector(self, prepared: Prepared) -> Collector:
+        return Collector(prepared.generation.request.n, counts_steps=self.thinks)
 
     async def _embedded(self, prepared: Prepared) -> tuple[bytes, Usage]:
         self._context.check()

@@ -77,6 +77,14 @@ class TokenRequests:
 
         Raises as `tokenize`.
         """
+        num_tokens, _ = await self.counted(context, prompt, field)
+        return num_tokens
+
+    async def counted(self, context: RequestContext, prompt: Prompt, field: str) -> tuple[int, int]:
+        """Return what `count` does, and the most tokens that prompt and completion may have together.
+
+        Raises as `tokenize`.
+        """
         route, pool = await self._placing.route(context)
         assert pool.tokenizer  # else an upper bound is all that is known here
         found = await self._tokenizing.tokenized(
@@ -86,7 +94,7 @@ class TokenRequests:
             field,
             add_special_tokens=True,
         )
-        return found.num_tokens
+        return found.num_tokens, pool.capabilities.max_model_len
 
     async def detokenize(self, context: RequestContext, token_ids: list[int], field: str) -> str:
         """Return the text of token ids, special tokens included; `field` is the client's name of the ids.

@@ -63,9 +63,14 @@ class Cipher:
         """The ids of all keys that decrypt."""
         return list(self._keys)
 
-    def seal(self, content: bytes, place: Place, *, key_id: str | None = None) -> Sealed:
-        """Return content encrypted for its place. key_id: of the key to encrypt with, if not the first one."""
-        key, nonce = self._keys[key_id or self._first.id], os.urandom(NONCE_BYTES)
+    def seal(self, content: bytes, place: Place, *, key_id: str | None = None, is_repeatable: bool = False) -> Sealed:
+        """Return content encrypted for its place. key_id: of the key to encrypt with, if not the first one.
+        is_repeatable: the same content is sealed alike, by a nonce that is a keyed digest of content and place."""
+        key = self._keys[key_id or self._first.id]
+        nonce = os.urandom(NONCE_BYTES)
+        if is_repeatable:
+            whole = msgspec.msgpack.encode((place.associated_data, content))
+            nonce = hmac.digest(_derived(key, b"nonces", place.project_id), whole, "sha256")[:NONCE_BYTES]
         cipher = AESGCM(_derived(key, b"content", place.project_id))
         return Sealed(key.id, nonce + cipher.encrypt(nonce, content, place.associated_data))
 

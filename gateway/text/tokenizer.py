@@ -17,6 +17,7 @@ from gateway.text.options import USUAL, Rendering
 from gateway.text.pieces import Pieces
 from gateway.text.system_messages import LATE_SYSTEM, has_late_system, without_late_system
 from gateway.text.template_arguments import chosen, is_reserved
+from gateway.text.thinking import BEGIN
 from gateway.text.token_text import TokenText
 from gateway.text.tokenizer_files import read_tokenizer
 from gateway.text.tools.formats import TemplateTools, template_tools
@@ -50,7 +51,10 @@ class Tokenizer:
         reads = self._template.reads if self._template is not None else ()
         self._template_arguments = frozenset(name for name in reads if not is_reserved(name))
         self._takes_late_system: bool | None = None
-        self.tools = self._template_tools(templates)
+        source = _source_for_tools(templates)
+        self.thinks = BEGIN in source
+        """Whether the chat template knows of thinking before an answer."""
+        self.tools = self._template_tools(source)
         """The way in which the chat template treats tools."""
 
     @classmethod
@@ -139,15 +143,18 @@ class Tokenizer:
         """Return the text of token ids, without special tokens unless with_special."""
         return str(self.backend.decode(token_ids, skip_special_tokens=not with_special))
 
-    def _template_tools(self, templates: Sources | None) -> TemplateTools:
-        # of several, one is for tools
-        template = (
-            templates.get("tool_use") or templates.get("default") if isinstance(templates, Mapping) else templates
-        )
-        found = template_tools(template)
+    def _template_tools(self, source: str) -> TemplateTools:
+        found = template_tools(source)
         special = {
             token.content: token_id
             for token_id, token in self.backend.get_added_tokens_decoder().items()
             if token.special
         }
         return msgspec.structs.replace(found, trigger_id=special.get(found.format.trigger))
+
+
+def _source_for_tools(templates: Sources | None) -> str:
+    """Return the source of the chat template that describes tools: where there are several, it has a name."""
+    if isinstance(templates, Mapping):
+        return templates.get("tool_use") or templates.get("default") or ""
+    return templates or ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import shutil
 import sys
+from functools import partial
 from pathlib import Path
 from typing import get_args
 
@@ -14,7 +15,8 @@ from tests.conformance.environments import Unavailable
 from tests.conformance.page import page
 from tests.conformance.results import Outcome, Result, keep, kept, to_run_again
 from tests.conformance.run import installed, run_command
-from tests.conformance.site import ALL_UNITS, FEW_UNITS, serving
+from tests.conformance.scripted.site import playing
+from tests.conformance.site import ALL_UNITS, FEW_UNITS, Site, serving
 from tests.conformance.suites import APART, HERE, OPENFEATURE, REPOSITORY, SUITES, Suite
 from tests.conformance.tree import tree_of
 from tests.gateway.openai.field_matrix import FIELDS
@@ -59,7 +61,7 @@ def _write_pages(tree: str, folder: Path) -> None:
 
 
 def _run(suites: list[Suite], build: Path, tree: str, num_units: int) -> list[Result]:
-    """Installs everything before it starts the server. tree: of the sources, as they are now. num_units: of the demo's
+    """Installs everything before it starts a server. tree: of the sources, as they are now. num_units: of the demo's
     experiment, which is not started where there are none."""
     commands: list[tuple[Suite, list[str] | Unavailable]] = []
     for suite in suites:
@@ -68,19 +70,28 @@ def _run(suites: list[Suite], build: Path, tree: str, num_units: int) -> list[Re
             commands.append((suite, installed(suite, build)))
         except Unavailable as unavailable:
             commands.append((suite, unavailable))
-    shutil.rmtree(build / "server", ignore_errors=True)
     results = []
-    with serving(build / "server", num_units=num_units) as site:
-        for suite, command in commands:
-            if isinstance(command, Unavailable):
-                result = Result(suite.name, suite.versions(), not_run=str(command))
-            else:
-                result = run_command(suite, command, site, build / "results")
-            result = _of_tree(result, tree)
-            keep(result, build / "results")
-            results.append(result)
-            _say(suite, result)
+    for plays, site_of in ((False, partial(serving, num_units=num_units)), (True, playing)):
+        mine = [(suite, command) for suite, command in commands if suite.plays == plays]
+        if not mine:
+            continue
+        folder = build / ("playing" if plays else "server")
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        with site_of(folder) as site:
+            results += [_ran(suite, command, site, build / "results", tree) for suite, command in mine]
     return results
+
+
+def _ran(suite: Suite, command: list[str] | Unavailable, site: Site, folder: Path, tree: str) -> Result:
+    if isinstance(command, Unavailable):
+        result = Result(suite.name, suite.versions(), not_run=str(command))
+    else:
+        result = run_command(suite, command, site, folder)
+    result = _of_tree(result, tree)
+    keep(result, folder)
+    _say(suite, result)
+    return result
 
 
 def _of_tree(result: Result, tree: str) -> Result:

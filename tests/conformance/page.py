@@ -23,7 +23,8 @@ Clients and suites that others wrote, run against `lorikeet serve` with its demo
 
 Each suite lives in an environment of its own below `build/conformance/`, with the versions named here; raw results are
 in `build/conformance/results/`. Where a suite is a client, its tests are ours, in `clients/`, and the client's own
-types and checks judge the answers.
+types and checks judge the answers. Loops of agents run over an engine that plays written scripts, `scripted/`, since
+the demo model is too small to follow their prompts: all but the choice of tokens is as in any request.
 
 "Refused" is what the suite itself calls failed and Lorikeet means so; the case says why. All results are of one tree of
 sources, as `{AS_GIT_NAMES_IT}` names it; others are not put together

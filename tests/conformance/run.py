@@ -27,6 +27,8 @@ def installed(suite: Suite, build: Path) -> list[str]:
         return [str(node), "--test", "--test-reporter=junit", "--test-reporter-destination={junit}", *scripts]
     if suite.runtime == "repository":
         return [sys.executable, "-m", "pytest", "-o", "junit_family=xunit1", "--junitxml={junit}", *suite.scripts]
+    if suite.commands:
+        node_environment(build / "node")
     return pytest_command(python_environment(suite, build / suite.name), suite)
 
 
@@ -50,11 +52,12 @@ def run_command(suite: Suite, command: list[str], site: Site, folder: Path) -> R
     junit = folder / f"{suite.name}.xml"
     junit.unlink(missing_ok=True)
     inherited = {name: os.environ[name] for name in OF_THE_SHELL if name in os.environ}
+    commands = {"CONFORMANCE_COMMANDS": str(folder.parent / "node" / "node_modules" / ".bin")} if suite.commands else {}
     with (folder / f"{suite.name}.log").open("w") as log:
         process = subprocess.Popen(
             [part.replace("{junit}", str(junit)) for part in command],
             cwd=REPOSITORY if suite.runtime == "repository" else folder,
-            env=inherited | site.environ(suite.model) | (BARE if suite.runtime == "python" else {}),
+            env=inherited | site.environ(suite.model) | (BARE if suite.runtime == "python" else {}) | commands,
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,

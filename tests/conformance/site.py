@@ -27,14 +27,16 @@ class Site(msgspec.Struct, frozen=True):
     broke_key: str
     num_units: int = FEW_UNITS
     """The units whose arms are compared, of the demo's experiment."""
+    model: str = BASE
+    """The base model."""
 
-    def environ(self, model: str) -> dict[str, str]:
-        """How scripts of suites learn of it."""
+    def environ(self, model: str | None) -> dict[str, str]:
+        """How scripts of suites learn of it. model: to be asked, None for the base."""
         return {
             "OPENAI_BASE_URL": f"{self.url}/v1",
             "OPENAI_API_KEY": self.key,
-            "CONFORMANCE_MODEL": model,
-            "CONFORMANCE_BASE": BASE,
+            "CONFORMANCE_MODEL": model or self.model,
+            "CONFORMANCE_BASE": self.model,
             "CONFORMANCE_NARROW_KEY": self.narrow_key,
             "CONFORMANCE_BROKE_KEY": self.broke_key,
             "CONFORMANCE_EXPERIMENT": EXPERIMENT,

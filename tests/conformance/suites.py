@@ -29,6 +29,9 @@ class Suite(msgspec.Struct, frozen=True, kw_only=True):
     "node", the one of clients/node/package.json; "repository", this interpreter with whatever version it has of
     `packages`, for tests that are part of `make test`. scripts: what its runner is given, relative to `clients/`, or to
     this repository. borrows: packages too large to install twice, taken from the environment that runs us.
+
+    plays: it runs against the engine that plays scripts (`scripted/`) instead of the demo. commands: of Node's
+    packages, those that it runs.
     """
 
     name: str
@@ -37,15 +40,17 @@ class Suite(msgspec.Struct, frozen=True, kw_only=True):
     runtime: Literal["python", "node", "repository"]
     packages: tuple[str, ...]
     scripts: tuple[str, ...]
-    model: str = BASE
+    model: str | None = None
     borrows: tuple[str, ...] = ()
+    plays: bool = False
+    commands: tuple[str, ...] = ()
     timeout_s: float = 1800.0
 
     def versions(self) -> list[str]:
         """What is under test, with the versions that run here."""
         if self.runtime == "repository":
             return [f"{package}=={metadata.version(package)}" for package in self.packages]
-        return [package for package in self.packages if package != PYTEST]
+        return [*self.commands, *(package for package in self.packages if package != PYTEST)]
 
 
 def node_package(name: str) -> str:
@@ -133,6 +138,89 @@ SUITES = (
         borrows=("torch", "transformers", "accelerate"),
     ),
     Suite(
+        name="llm-comply-responses",
+        title="llm-comply (responses)",
+        what="all of its format `open-responses`: responses and their events against the schemas of Open Responses",
+        runtime="python",
+        packages=("llm-comply==0.5.0", PYTEST),
+        scripts=("use_llm_comply_responses.py",),
+        model=f"{BASE}:json",
+    ),
+    Suite(
+        name="agents-python",
+        title="openai-agents (Python)",
+        what="loops with two tools, one after the other, at once and with reasoning; hand-offs, sessions, typed output",
+        runtime="python",
+        packages=("openai-agents==0.24.0", PYTEST),
+        scripts=("loops/use_openai_agents.py",),
+        plays=True,
+    ),
+    Suite(
+        name="agents-node",
+        title="openai-agents (JavaScript)",
+        what="loops with two tools, streams, state that the server keeps",
+        runtime="node",
+        packages=(node_package("@openai/agents"),),
+        scripts=("node/agents.test.mjs",),
+        plays=True,
+    ),
+    Suite(
+        name="ai-sdk-responses",
+        title="AI SDK (responses)",
+        what="its providers for OpenAI and for Open Responses: loops with two tools, reasoning, typed output",
+        runtime="node",
+        packages=(node_package("@ai-sdk/openai"), node_package("@ai-sdk/open-responses")),
+        scripts=("node/ai_sdk_responses.test.mjs",),
+        plays=True,
+    ),
+    Suite(
+        name="langchain-agents",
+        title="langchain (agents)",
+        what="`create_agent` over Responses: loops with two tools, reasoning, state that the server keeps",
+        runtime="python",
+        packages=("langchain==1.5.2", "langchain-openai==1.7.3", PYTEST),
+        scripts=("loops/use_langchain_agents.py",),
+        plays=True,
+    ),
+    Suite(
+        name="codex",
+        title="Codex",
+        what="its command line with stock settings but for the search of the web: a loop of two commands",
+        runtime="python",
+        packages=(PYTEST,),
+        commands=(node_package("@openai/codex"),),
+        scripts=("loops/use_codex.py",),
+        plays=True,
+    ),
+    Suite(
+        name="claude-code",
+        title="Claude Code",
+        what="its command line with stock settings: a loop of two commands, and a second turn from the cache",
+        runtime="python",
+        packages=(PYTEST,),
+        commands=(node_package("@anthropic-ai/claude-code"),),
+        scripts=("loops/use_claude_code.py",),
+        plays=True,
+    ),
+    Suite(
+        name="anthropic-python",
+        title="anthropic (Python)",
+        what="Anthropic's client with `_strict_response_validation`: messages whole and streamed, tools, counts of "
+        "tokens, models, its classes of errors",
+        runtime="python",
+        packages=("anthropic==2.13.0", PYTEST),
+        scripts=("anthropic_python",),
+    ),
+    Suite(
+        name="llm-comply-messages",
+        title="llm-comply (messages)",
+        what="all of its format `anthropic`: messages against Anthropic's schemas, and what must be in them",
+        runtime="python",
+        packages=("llm-comply==0.5.0", PYTEST),
+        scripts=("use_llm_comply_messages.py",),
+        model=f"{BASE}:json",
+    ),
+    Suite(
         name="schemathesis",
         title="Schemathesis",
         what="operations of `/openapi.json` with what it makes of the schemas, right and wrong, as many as its cases "
@@ -152,23 +240,5 @@ OPENFEATURE = Suite(
     packages=("openfeature-sdk==0.10.0", "openfeature-provider-ofrep==0.3.0", PYTEST),
     scripts=("use_openfeature.py",),
 )
-ANTHROPIC = Suite(
-    name="anthropic-python",
-    title="anthropic (Python)",
-    what="Anthropic's client with `_strict_response_validation`: messages whole and streamed, tools, counts of tokens, "
-    "models, its classes of errors",
-    runtime="python",
-    packages=("anthropic==2.13.0", PYTEST),
-    scripts=("anthropic_python",),
-)
-COMPLY_MESSAGES = Suite(
-    name="llm-comply-messages",
-    title="llm-comply (messages)",
-    what="all of its format `anthropic`: messages against Anthropic's schemas, and what must be in them",
-    runtime="python",
-    packages=("llm-comply==0.5.0", PYTEST),
-    scripts=("use_llm_comply_messages.py",),
-    model=f"{BASE}:json",
-)
-APART = (OPENFEATURE, ANTHROPIC, COMPLY_MESSAGES)
+APART = (OPENFEATURE,)
 """Suites of what is beside OpenAI's API: run alone, by name, and not on the page."""

@@ -4,6 +4,7 @@ the background."""
 from __future__ import annotations
 
 import time
+from functools import partial
 
 import msgspec
 
@@ -12,12 +13,21 @@ from gateway.content.transcript import LoggedMessage
 from gateway.domain.tenancy.principal import Principal, ServiceTier
 from gateway.openai.responses.conversation import items_said, own_items, template_messages
 from gateway.openai.responses.items import Item
-from gateway.openai.responses.options import initial_response, shows_logprobs, text_request
+from gateway.openai.responses.open_items import Seal
+from gateway.openai.responses.options import (
+    SEALED_REASONING,
+    initial_response,
+    rendering_of,
+    shows_logprobs,
+    text_request,
+)
 from gateway.openai.responses.reply import Reply, ReplyIds
-from gateway.openai.responses.state import Earlier, id_of, summaries
+from gateway.openai.responses.state import Earlier, base_of, id_of, opener
 from gateway.openai.responses.tools import ResponseTools, response_tools
+from gateway.openai.responses.truncation import truncated
 from gateway.openai.responses.wire import CreateResponse, ResponseObject
 from gateway.openai.shared.tiers import service_tier
+from gateway.pipeline.context import RequestContext
 from gateway.pipeline.pipeline import Pipeline
 from gateway.pipeline.requests import TextRequest
 from gateway.pipeline.run import Run
@@ -35,6 +45,8 @@ class Asked(msgspec.Struct, frozen=True):
     """The items that the request itself sent."""
     request: TextRequest
     """What the pipeline is asked for."""
+    seal: Seal | None = None
+    """Seals reasoning for the client to keep, where it asks for that."""
 
     @property
     def said(self) -> list[LoggedMessage]:
@@ -64,10 +76,13 @@ class Asked(msgspec.Struct, frozen=True):
         return Reply(
             initial,
             ReplyIds(request_id, initial.id.removeprefix("resp_"), len(self.items)),
-            custom=self.tools.custom,
+            tools=self.tools,
             must_call=self.tools.use is not None and self.tools.use.must_call,
             to_bytes=run.token_bytes if shows_logprobs(self.wire) else None,
             num_prompt_tokens=run.prompt_tokens[0],
+            thinks=run.thinks,
+            is_thinking=run.thinks and run.has_begun_to_think,
+            seal=self.seal,
         )
 
 
@@ -84,8 +99,15 @@ async def asked_of(
     before = await earlier.items(caller, wire.previous_response_id, wire.conversation)
     items = own_items(wire.input, await earlier.referenced(caller, wire.input))
     conversation = [*before, *items]
-    opened = await summaries(pipeline, caller, wire.model, conversation, earlier.sealed)
+    opened = await opener(pipeline, caller, wire.model, conversation, earlier.sealed)
     messages = template_messages(wire.instructions, conversation, len(before), opened)
     if then is not None:
         messages.append({"role": "user", "content": then})
-    return Asked(wire, tools, tier, before, items, text_request(wire, messages, tools, tier))
+    if wire.truncation == "auto":
+        context = RequestContext(principal=caller, request_id="", model=wire.model, endpoint="")
+        messages = await truncated(pipeline, context, messages, tools, rendering_of(wire), wire.max_output_tokens)
+    seal = None
+    if SEALED_REASONING in (wire.include or ()):
+        base = await base_of(pipeline, caller, wire.model)
+        seal = partial(earlier.sealed.seal, project_id=caller.project_id, base=base, kind="reasoning")
+    return Asked(wire, tools, tier, before, items, text_request(wire, messages, tools, tier), seal)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
 import msgspec
+from msgspec import UNSET
 
 from gateway.backends.base import Message
 from gateway.content.transcript import LoggedCall, LoggedMessage
@@ -31,6 +32,8 @@ from gateway.openai.responses.items import (
     Refusal,
     SummaryText,
 )
+from gateway.openai.responses.sealed_items import Kind
+from gateway.openai.responses.tools import in_namespace
 from gateway.openai.shared.callable_tools import made_call
 
 PREFIXES = {
@@ -47,8 +50,8 @@ PREFIXES = {
 SUMMARY = "Summary of the conversation so far:\n\n"
 """The beginning of the message that the model reads in place of a compaction item."""
 
-SummaryOf = Callable[[CompactionItem, str], str]
-"""Opens a compaction item. Called with the path of its content; raises InvalidRequest."""
+Open = Callable[[str, Kind, str], str]
+"""Opens sealed content of a kind. Called with the path of the content; raises InvalidRequest."""
 
 _FIELDS = {
     "role": ("message",),
@@ -61,7 +64,7 @@ _FIELDS = {
     "output": ("function_call_output", "custom_tool_call_output"),
     "summary": ("reasoning",),
     "encrypted_content": ("reasoning", "compaction"),
-    "namespace": (),
+    "namespace": ("function_call", "custom_tool_call"),
     "caller": (),
 }
 """The types of item that have a field."""
@@ -92,6 +95,13 @@ def own_items(given: str | Sequence[InputItem], resolved: Mapping[str, Item], fi
     return items
 
 
+def is_sealed(item: Item) -> bool:
+    """Tell whether an item has content that the server sealed for a client to keep."""
+    return isinstance(item, CompactionItem) or (
+        isinstance(item, ReasoningItem) and isinstance(item.encrypted_content, str)
+    )
+
+
 def numbered(items: Sequence[Item], random_part: str) -> list[Item]:
     """Return items with ids. random_part: of the id of the response that they are the input of."""
     prefixes = [PREFIXES[str(item.__struct_config__.tag)] for item in items]
@@ -112,22 +122,24 @@ def unstored_item(wanted: str | None, path: str) -> InvalidRequest:
 
 
 def template_messages(
-    instructions: str | None, items: Sequence[Item], num_earlier: int = 0, summary_of: SummaryOf | None = None
+    instructions: str | None, items: Sequence[Item], num_earlier: int = 0, opened: Open | None = None
 ) -> list[Message]:
     """Return the messages of a conversation. num_earlier: of the items, those that this request did not send.
-    summary_of: opens compaction items, where there are any.
+    opened: opens sealed content, where there is any.
 
     Raises InvalidRequest: for calls without an output, and outputs without a call.
     """
     _check_arguments(items)
     messages: list[Message] = []
     unanswered: dict[str, str] = {}  # names by the ids of calls
+    thoughts: list[str] = []  # that the next answer followed
     if instructions is not None:
         messages.append({"role": "system", "content": instructions})
     for place, item in enumerate(items):
         path = f"input[{place - num_earlier}]" if place >= num_earlier else "input"
         if isinstance(item, ReasoningItem):
-            continue  # templates leave out the reasoning of earlier turns
+            thoughts.append(_thought(item, opened, f"{path}.encrypted_content"))
+            continue
         if isinstance(item, FunctionCallOutputItem | CustomToolCallOutputItem):
             if item.call_id not in unanswered:
                 raise invalid(
@@ -142,18 +154,21 @@ def template_messages(
             raise _no_output(unanswered, path)
         if isinstance(item, MessageItem):
             _add_message(messages, item, merges=instructions is not None)
+            _add_thoughts(messages, thoughts)
             continue
         if isinstance(item, CompactionItem):
-            assert summary_of is not None
-            messages.append({"role": "user", "content": SUMMARY + summary_of(item, f"{path}.encrypted_content")})
+            assert opened is not None
+            summary = opened(item.encrypted_content, "compaction", f"{path}.encrypted_content")
+            messages.append({"role": "user", "content": SUMMARY + summary})
             continue
         if item.call_id in unanswered:
             raise invalid(
                 f"The call_id '{shortened(item.call_id)}' is used by another call; every call needs one of its own.",
                 f"{path}.call_id",
             )
-        unanswered[item.call_id] = item.name
+        unanswered[item.call_id] = _known_name(item)
         _add_call(messages, item, path)
+        _add_thoughts(messages, thoughts)
     if unanswered:
         raise _no_output(unanswered, "input")
     return messages
@@ -209,10 +224,32 @@ def _add_message(messages: list[Message], item: MessageItem, *, merges: bool) ->
 def _add_call(messages: list[Message], item: FunctionCallItem | CustomToolCallItem, path: str) -> None:
     """Add a call to the assistant's message before it: the model has written both in one turn."""
     arguments = item.arguments if isinstance(item, FunctionCallItem) else arguments_of(item.input)
-    call = made_call(item.call_id, item.name, arguments, f"{path}.arguments")
+    call = made_call(item.call_id, _known_name(item), arguments, f"{path}.arguments")
     if not messages or messages[-1]["role"] != "assistant":
         messages.append({"role": "assistant", "content": ""})
     messages[-1].setdefault("tool_calls", []).append(call)
+
+
+def _thought(item: ReasoningItem, opened: Open | None, path: str) -> str:
+    """Return what a model thought."""
+    if isinstance(item.encrypted_content, str):
+        assert opened is not None
+        return opened(item.encrypted_content, "reasoning", path)
+    return "\n".join(part.text for part in item.content)
+
+
+def _add_thoughts(messages: list[Message], thoughts: list[str]) -> None:
+    """Add thoughts to the answer that followed them, for templates that show them; they are dropped where none did."""
+    said = "\n".join(filter(None, thoughts))
+    thoughts.clear()
+    if said and messages[-1]["role"] == "assistant":
+        before = messages[-1].get("reasoning_content")
+        messages[-1]["reasoning_content"] = f"{before}\n{said}" if before else said
+
+
+def _known_name(item: FunctionCallItem | CustomToolCallItem) -> str:
+    """Return the name by which the model knows the tool of a call."""
+    return in_namespace(item.namespace, item.name) if isinstance(item.namespace, str) else item.name
 
 
 def _item(given: InputItem, path: str, id: str) -> Item:
@@ -228,9 +265,10 @@ def _item(given: InputItem, path: str, id: str) -> Item:
             return MessageItem(id, status, cast("Any", role), content, given.phase)
         case "function_call":
             arguments = _needed(given.arguments, f"{path}.arguments")
-            return FunctionCallItem(id, status, *_called(given, path), arguments)
+            return FunctionCallItem(id, status, *_called(given, path), arguments, given.namespace or UNSET)
         case "custom_tool_call":
-            return CustomToolCallItem(id, status, *_called(given, path), _needed(given.input, f"{path}.input"))
+            text = _needed(given.input, f"{path}.input")
+            return CustomToolCallItem(id, status, *_called(given, path), text, given.namespace or UNSET)
         case "reasoning":
             return _reasoning(given, path, id)
         case "compaction":
@@ -302,12 +340,6 @@ def _texts(parts: Sequence[InputPart], path: str) -> list[InputText]:
 
 
 def _reasoning(given: InputItem, path: str, id: str) -> ReasoningItem:
-    if given.encrypted_content is not None:
-        raise InvalidRequest(
-            f"'{path}.encrypted_content' was not made by this server: there is no encrypted reasoning here.",
-            param=f"{path}.encrypted_content",
-            code="invalid_encrypted_content",
-        )
     parts = given.content if isinstance(given.content, list) else []
     if isinstance(given.content, str):
         raise invalid(f"'{path}.content' must be a list of parts.", f"{path}.content")
@@ -318,7 +350,8 @@ def _reasoning(given: InputItem, path: str, id: str) -> ReasoningItem:
         SummaryText(_of_type(part, "summary_text", f"{path}.summary[{place}]"))
         for place, part in enumerate(given.summary or ())
     ]
-    return ReasoningItem(id, given.status or "completed", summary, content)
+    sealed = UNSET if given.encrypted_content is None else given.encrypted_content
+    return ReasoningItem(id, given.status or "completed", summary, content, sealed)
 
 
 def _of_type(part: InputPart, wanted: str, path: str) -> str:

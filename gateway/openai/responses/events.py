@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from gateway.http.error_body import ErrorDetail
-from gateway.openai.responses.items import OutputItem, OutputText
+from gateway.openai.responses.items import OutputItem, OutputText, ReasoningText
 from gateway.openai.responses.wire import ResponseObject
 from gateway.openai.shared.logprobs import ChatTokenLogprob
 
@@ -64,11 +64,11 @@ class _OfPart(_OfItem, frozen=True, kw_only=True, tag_field="type"):
 
 
 class PartAdded(_OfPart, frozen=True, kw_only=True, tag="response.content_part.added"):
-    part: OutputText
+    part: OutputText | ReasoningText
 
 
 class PartDone(_OfPart, frozen=True, kw_only=True, tag="response.content_part.done"):
-    part: OutputText
+    part: OutputText | ReasoningText
 
 
 class TextDelta(_OfPart, frozen=True, kw_only=True, tag="response.output_text.delta"):
@@ -79,6 +79,14 @@ class TextDelta(_OfPart, frozen=True, kw_only=True, tag="response.output_text.de
 class TextDone(_OfPart, frozen=True, kw_only=True, tag="response.output_text.done"):
     text: str
     logprobs: list[ChatTokenLogprob] = []
+
+
+class ReasoningDelta(_OfPart, frozen=True, kw_only=True, tag="response.reasoning_text.delta"):
+    delta: str
+
+
+class ReasoningDone(_OfPart, frozen=True, kw_only=True, tag="response.reasoning_text.done"):
+    text: str
 
 
 class ArgumentsDelta(_OfItem, frozen=True, kw_only=True, tag="response.function_call_arguments.delta"):
@@ -111,7 +119,7 @@ class Error(Event, frozen=True, kw_only=True, tag="error"):
     error: ErrorDetail
 
 
-Delta = TextDelta | ArgumentsDelta | InputDelta
+Delta = TextDelta | ReasoningDelta | ArgumentsDelta | InputDelta
 """The events whose sizes tell how long tokens are."""
 
 ResponseEvent = (
@@ -123,6 +131,8 @@ ResponseEvent = (
     | TextDelta
     | TextDone
     | PartDone
+    | ReasoningDelta
+    | ReasoningDone
     | ArgumentsDelta
     | ArgumentsDone
     | InputDelta

@@ -12,13 +12,12 @@ from litestar.response.base import ASGIResponse
 from gateway.http.bodies import Bodies, decoded
 from gateway.http.caller import Caller
 from gateway.http.envelope import call_of
-from gateway.http.fields import refuse_unsupported
 from gateway.http.shape import shape
 from gateway.openai.responses.conversation import own_items, template_messages
 from gateway.openai.responses.options import check_reasoning, rendering_of
-from gateway.openai.responses.state import Earlier, summaries
+from gateway.openai.responses.state import Earlier, opener
 from gateway.openai.responses.tools import response_tools
-from gateway.openai.responses.wire import COUNT_NO_EFFECT, CountInputTokens, InputTokens
+from gateway.openai.responses.wire import CountInputTokens, InputTokens
 from gateway.openai.shared.context import context_of
 from gateway.openai.shared.replies import json_response
 from gateway.openai.tokens.handler import BYTES_PER_REQUEST
@@ -40,12 +39,11 @@ def input_tokens(pipeline: Pipeline, bodies: Bodies, pace: Pace, earlier: Earlie
         body = await bodies.read(request, caller)
         pace.take(caller.project_id, 1 + len(body) / BYTES_PER_REQUEST)
         wire = await decoded(_DECODER, body)
-        refuse_unsupported(wire, COUNT_NO_EFFECT)
         check_reasoning(wire.reasoning)
         tools = response_tools(wire.tools, wire.tool_choice, wire.parallel_tool_calls)
         before = await earlier.items(caller, wire.previous_response_id, wire.conversation)
         items = [*before, *own_items(wire.input, await earlier.referenced(caller, wire.input))]
-        opened = await summaries(pipeline, caller, wire.model, items, earlier.sealed)
+        opened = await opener(pipeline, caller, wire.model, items, earlier.sealed)
         num_tokens = await pipeline.tokens.count(
             context_of(call_of(request.scope), caller, wire.model, ENDPOINT),
             Conversation(

@@ -78,8 +78,9 @@ class InputItem(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     output: str | Annotated[list[InputPart], Meta(max_length=MAX_ITEMS)] | None = None
     summary: Annotated[list[InputPart], Meta(max_length=MAX_ITEMS)] | None = None
     encrypted_content: str | None = None
-    """The summary of a `compaction`, as the server sealed it."""
-    namespace: Any = None
+    """The summary of a `compaction`, or the thinking of a `reasoning`, as the server sealed it."""
+    namespace: Name | None = None
+    """The namespace of the tool that is called."""
     caller: Any = None
 
 
@@ -126,6 +127,8 @@ class FunctionCallItem(msgspec.Struct, frozen=True, tag_field="type", tag="funct
     name: str
     arguments: str
     """JSON text that fits the schema of the function, unless the response is incomplete."""
+    namespace: str | UnsetType = UNSET
+    """The namespace of the function, where it has one."""
 
 
 class CustomToolCallItem(msgspec.Struct, frozen=True, tag_field="type", tag="custom_tool_call"):
@@ -137,6 +140,7 @@ class CustomToolCallItem(msgspec.Struct, frozen=True, tag_field="type", tag="cus
     name: str
     input: str
     """Text in the tool's format, unless the response is incomplete."""
+    namespace: str | UnsetType = UNSET
 
 
 class FunctionCallOutputItem(msgspec.Struct, frozen=True, tag_field="type", tag="function_call_output"):
@@ -158,6 +162,9 @@ class ReasoningItem(msgspec.Struct, frozen=True, tag_field="type", tag="reasonin
     status: ItemStatus
     summary: list[SummaryText] = []
     content: list[ReasoningText] = []
+    """The model's thinking before its answer."""
+    encrypted_content: str | UnsetType = UNSET
+    """The thinking, sealed, where that was asked for. To be sent back as it is, to the same base model."""
 
 
 class CompactionItem(msgspec.Struct, frozen=True, tag_field="type", tag="compaction"):
@@ -168,8 +175,8 @@ class CompactionItem(msgspec.Struct, frozen=True, tag_field="type", tag="compact
     """To be sent back as it is, to the same base model."""
 
 
-OutputItem = MessageItem | FunctionCallItem | CustomToolCallItem
+OutputItem = MessageItem | ReasoningItem | FunctionCallItem | CustomToolCallItem
 """The items that a model makes."""
 
-Item = OutputItem | FunctionCallOutputItem | CustomToolCallOutputItem | ReasoningItem | CompactionItem
+Item = OutputItem | FunctionCallOutputItem | CustomToolCallOutputItem | CompactionItem
 """An item as it is stored and listed."""

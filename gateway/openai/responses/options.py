@@ -33,6 +33,7 @@ from gateway.text.options import Rendering
 
 FORMAT = "text.format"
 LOGPROBS = "message.output_text.logprobs"
+SEALED_REASONING = "reasoning.encrypted_content"
 
 
 def check_options(wire: CreateResponse) -> None:
@@ -141,6 +142,7 @@ def initial_response(
         frequency_penalty=sampling.frequency_penalty,
         top_logprobs=wire.top_logprobs or 0,
         max_output_tokens=wire.max_output_tokens,
+        truncation=wire.truncation or "disabled",
         store=is_stored,
         service_tier=tier,
         metadata=wire.metadata or {},

@@ -11,17 +11,16 @@ laws.py` checks on every stream hold for whatever comes in:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal, Protocol
 
 import msgspec
+from msgspec import UNSET
 
 from gateway.domain.errors import GatewayError, InvalidRequest, LimitReached
 from gateway.http.error_body import body_of
-from gateway.openai.responses.custom_input import CustomInput
 from gateway.openai.responses.events import (
     ArgumentsDelta,
-    ArgumentsDone,
     Completed,
     Created,
     Error,
@@ -29,15 +28,12 @@ from gateway.openai.responses.events import (
     Incomplete,
     InProgress,
     InputDelta,
-    InputDone,
     ItemAdded,
     ItemDone,
-    PartAdded,
-    PartDone,
     Queued,
+    ReasoningDelta,
     ResponseEvent,
     TextDelta,
-    TextDone,
 )
 from gateway.openai.responses.items import (
     CustomToolCallItem,
@@ -45,16 +41,35 @@ from gateway.openai.responses.items import (
     ItemStatus,
     MessageItem,
     OutputItem,
-    OutputText,
+    ReasoningItem,
 )
-from gateway.openai.responses.wire import IncompleteDetails, ReplyError, ResponseObject, ResponseUsage
+from gateway.openai.responses.open_items import (
+    Logprobs,
+    OpenCall,
+    OpenCustomCall,
+    OpenItem,
+    OpenMessage,
+    OpenReasoning,
+    Seal,
+)
+from gateway.openai.responses.wire import (
+    IncompleteDetails,
+    OutputTokensDetails,
+    ReplyError,
+    ResponseObject,
+    ResponseUsage,
+)
 from gateway.openai.shared.logprobs import ChatTokenLogprob
+from gateway.text.thinking import ThinkingText
 from gateway.text.tools.parser import CallDelta
 
-Numbers = Callable[[], int]
-"""Gives each event its number."""
 
-Logprobs = Sequence[ChatTokenLogprob]
+class TokenShown(msgspec.Struct, frozen=True):
+    """A token with its log-probabilities."""
+
+    start: int
+    """Where the token begins, in characters of what the model says."""
+    logprobs: ChatTokenLogprob
 
 
 class Ids(Protocol):
@@ -67,36 +82,64 @@ class Ids(Protocol):
         """Return the id of the call of this number."""
 
 
-class _OpenItem(Protocol):
-    """An item that is under way."""
-
-    def begin(self) -> list[ResponseEvent]: ...
-
-    def end(self, status: ItemStatus) -> tuple[list[ResponseEvent], OutputItem]: ...
-
-
 class Progress:
     """One response. Call `begin` first, `say` and `call` as text and calls come, `stop`, then `finish`; or `fail`, once
     at any time after `begin`."""
 
     def __init__(
-        self, initial: ResponseObject, ids: Ids, *, custom: frozenset[str] = frozenset(), must_call: bool = False
+        self,
+        initial: ResponseObject,
+        ids: Ids,
+        *,
+        custom: frozenset[str] = frozenset(),
+        namespaces: Mapping[str, tuple[str, str]] | None = None,
+        must_call: bool = False,
+        thinking: ThinkingText | None = None,
+        seal: Seal | None = None,
     ) -> None:
-        """initial: the response without output. custom: the names of custom tools. must_call: no text is to come."""
+        """initial: the response without output. custom, namespaces: as of `ResponseTools`. must_call: no text comes.
+        thinking: tells reasoning from the rest, of a model that thinks. seal: of reasoning, where that is asked for."""
         self.response = initial
         """The response by now."""
         self._ids = ids
         self._custom = custom
+        self._namespaces = namespaces or {}
         self._must_call = must_call
         self._numbers = _Numbers()
         self._output: list[OutputItem] = []
-        self._open: _OpenItem | None = None
+        self._open: OpenItem | None = None
         self._num_calls = 0
         self._is_cut = False
+        self._thinking = thinking
+        self._seal = seal
+        self._undecided: list[TokenShown] = []  # of tokens, those that may belong to reasoning
+        self._num_reasoning_tokens = 0
 
-    def go_on_at(self, number: int) -> None:
-        """Give the next event this number."""
-        self._numbers.following = number
+    def restore(self, events: Sequence[ResponseEvent], num_reasoning_tokens: int) -> None:
+        """Bring a response that has not begun to where these events end, which are all that it had."""
+        for event in events:
+            match event:
+                case InProgress():
+                    self._change(status="in_progress")
+                case ItemAdded(item=item):
+                    self._open = self._begun(item)
+                case ItemDone(item=item):
+                    self._open = None
+                    self._output.append(item)
+                case TextDelta(delta=delta, logprobs=logprobs):
+                    assert isinstance(self._open, OpenMessage)
+                    self._open.say(delta, logprobs)
+                case ReasoningDelta(delta=delta):
+                    assert isinstance(self._open, OpenReasoning)
+                    self._open.say(delta)
+                case ArgumentsDelta(delta=delta):
+                    assert isinstance(self._open, OpenCall)
+                    self._open.write(delta)
+                case InputDelta(delta=delta):
+                    assert isinstance(self._open, OpenCustomCall)
+                    self._open.say(delta)
+        self._num_reasoning_tokens = num_reasoning_tokens
+        self._numbers.following = len(events)
 
     def begin(self) -> list[ResponseEvent]:
         """Return the first events. A response that waits to be run in the background says so before it is in
@@ -107,34 +150,44 @@ class Progress:
             self._change(status="in_progress")
         return [*events, InProgress(sequence_number=self._numbers(), response=self.response)]
 
-    def say(self, text: str, logprobs: Logprobs = ()) -> list[ResponseEvent]:
-        """Take more text, or log-probabilities of tokens without any."""
-        if not text and not logprobs:
-            return []
-        events: list[ResponseEvent] = []
-        if not isinstance(self._open, _Message):
-            events += self._add(_Message(self._ids.item("msg", self._place), self._place, self._numbers))
-        assert isinstance(self._open, _Message)
-        return events + self._open.say(text, logprobs)
+    def say(self, text: str, tokens: Sequence[TokenShown] = (), num_tokens: int = 0) -> list[ResponseEvent]:
+        """Take more text, or log-probabilities of tokens without any. num_tokens: tokens of the response so far."""
+        thinking = self._thinking
+        if thinking is None:
+            return self._write(text, [token.logprobs for token in tokens])
+        self._undecided += tokens
+        was_over = thinking.is_over
+        parts, events = thinking.push(text), list[ResponseEvent]()
+        for kind, part in parts:
+            events += self._think(part) if kind == "thinking" else self._write(part, self._decided())
+        if not parts:
+            events += self._write("", self._decided())
+        if text and not was_over:
+            self._num_reasoning_tokens = num_tokens if thinking.has_thought else 0
+        return events
 
     def call(self, new: CallDelta) -> list[ResponseEvent]:
         """Take the next part of a call."""
         events: list[ResponseEvent] = []
         if new.name is not None:
+            events += self._end_thinking()
             call_id, self._num_calls = self._ids.call(self._num_calls), self._num_calls + 1
             is_custom = new.name in self._custom
-            kind, prefix = (_CustomCall, "ctc") if is_custom else (_FunctionCall, "fc")
+            namespace, name = self._namespaces.get(new.name, (UNSET, new.name))
+            kind, prefix = (OpenCustomCall, "ctc") if is_custom else (OpenCall, "fc")
             place = self._place
-            events += self._add(kind(self._ids.item(prefix, place), place, call_id, new.name, self._numbers))
-        assert isinstance(self._open, _FunctionCall | _CustomCall)
+            events += self._add(kind(self._ids.item(prefix, place), place, call_id, name, self._numbers, namespace))
+        assert isinstance(self._open, OpenCall | OpenCustomCall)
         return events + self._open.write(new.arguments)
 
     def stop(self, *, is_cut: bool) -> list[ResponseEvent]:
         """End the output. is_cut: a limit has ended it."""
         self._is_cut = is_cut
-        events: list[ResponseEvent] = []
-        if self._open is None and not self._output and not self._must_call:
-            events += self._add(_Message(self._ids.item("msg", 0), 0, self._numbers))
+        events = self._end_thinking()
+        has_nothing = self._open is None and not self._output
+        is_thought_alone = isinstance(self._open, OpenReasoning) and not is_cut
+        if (has_nothing or is_thought_alone) and not self._must_call:
+            events += self._add(OpenMessage(self._ids.item("msg", self._place), self._place, self._numbers))
         return events + self._close("incomplete" if is_cut else "completed")
 
     def finish(
@@ -142,7 +195,7 @@ class Progress:
     ) -> list[ResponseEvent]:
         """Return the last event. is_stored, is_added: whether the response is stored by now, and
         added to its conversation."""
-        common = {"output": list(self._output), "usage": usage, "store": is_stored}
+        common = {"output": list(self._output), "usage": self._counted(usage), "store": is_stored}
         if not is_added:
             common["conversation"] = None
         if self._is_cut:
@@ -167,7 +220,7 @@ class Progress:
         )
         self._change(
             output=list(self._output),
-            usage=usage,
+            usage=self._counted(usage),
             store=self.response.background,
             conversation=None,
             status="failed",
@@ -178,15 +231,73 @@ class Progress:
     def cancel(self, usage: ResponseUsage) -> list[ResponseEvent]:
         """Return the last events of a response that was cancelled: what was said of it so far stays."""
         events = self._close("incomplete")
-        self._change(output=list(self._output), usage=usage, conversation=None, status="cancelled")
+        self._change(output=list(self._output), usage=self._counted(usage), conversation=None, status="cancelled")
         return [*events, Failed(sequence_number=self._numbers(), response=self.response)]
+
+    def _think(self, text: str) -> list[ResponseEvent]:
+        events: list[ResponseEvent] = []
+        if not isinstance(self._open, OpenReasoning):
+            place = self._place
+            events += self._add(OpenReasoning(self._ids.item("rs", place), place, self._numbers, self._seal))
+        assert isinstance(self._open, OpenReasoning)
+        return events + self._open.say(text)
+
+    def _write(self, text: str, logprobs: Logprobs) -> list[ResponseEvent]:
+        if not text and not logprobs:
+            return []
+        events: list[ResponseEvent] = []
+        if not isinstance(self._open, OpenMessage):
+            events += self._add(OpenMessage(self._ids.item("msg", self._place), self._place, self._numbers))
+        assert isinstance(self._open, OpenMessage)
+        return events + self._open.say(text, logprobs)
+
+    def _decided(self) -> Logprobs:
+        """Take the tokens that belong to the text, once it is known where that begins."""
+        assert self._thinking is not None
+        start = self._thinking.text_start
+        if start is None:
+            return []
+        taken, self._undecided = self._undecided, []
+        return [token.logprobs for token in taken if token.start >= start]
+
+    def _end_thinking(self) -> list[ResponseEvent]:
+        """Say what was held back as it may have become reasoning, or have belonged to it."""
+        if self._thinking is None:
+            return []
+        events: list[ResponseEvent] = []
+        for kind, part in self._thinking.finish():
+            events += self._think(part) if kind == "thinking" else self._write(part, self._decided())
+        return events
+
+    def _counted(self, usage: ResponseUsage) -> ResponseUsage:
+        """Return the usage with the tokens of reasoning."""
+        num_tokens = min(self._num_reasoning_tokens, usage.output_tokens)
+        return msgspec.structs.replace(usage, output_tokens_details=OutputTokensDetails(num_tokens))
+
+    def _begun(self, item: OutputItem) -> OpenItem:
+        """Return an item that has begun and has no content yet."""
+        place, numbers = len(self._output), self._numbers
+        match item:
+            case MessageItem(id=id):
+                return OpenMessage(id, place, numbers)
+            case ReasoningItem(id=id):
+                return OpenReasoning(id, place, numbers, self._seal)
+            case FunctionCallItem(id=id, call_id=call_id, name=name, namespace=namespace):
+                return OpenCall(id, place, call_id, name, numbers, namespace)
+            case CustomToolCallItem(id=id, call_id=call_id, name=name, namespace=namespace):
+                return OpenCustomCall(id, place, call_id, name, numbers, namespace)
+
+    @property
+    def num_reasoning_tokens(self) -> int:
+        """The tokens that were reasoning, by now."""
+        return self._num_reasoning_tokens
 
     @property
     def _place(self) -> int:
         """The place of the next item in the output."""
         return len(self._output) + (self._open is not None)
 
-    def _add(self, item: _OpenItem) -> list[ResponseEvent]:
+    def _add(self, item: OpenItem) -> list[ResponseEvent]:
         events = self._close("completed")
         self._open = item
         return events + item.begin()
@@ -212,125 +323,6 @@ class _Numbers:
     def __call__(self) -> int:
         number, self.following = self.following, self.following + 1
         return number
-
-
-class _Message:
-    """A message under way, of one part."""
-
-    def __init__(self, id: str, place: int, numbers: Numbers) -> None:
-        self._id = id
-        self._place = place
-        self._numbers = numbers
-        self._texts: list[str] = []
-        self._logprobs: list[ChatTokenLogprob] = []
-        self._num_told = 0  # of the log-probabilities, those that a delta had
-
-    def begin(self) -> list[ResponseEvent]:
-        item = MessageItem(self._id, "in_progress", "assistant", [])
-        return [
-            ItemAdded(sequence_number=self._numbers(), output_index=self._place, item=item),
-            PartAdded(sequence_number=self._numbers(), output_index=self._place, item_id=self._id, part=OutputText("")),
-        ]
-
-    def say(self, text: str, logprobs: Logprobs) -> list[ResponseEvent]:
-        self._logprobs += logprobs
-        if not text:
-            return []
-        self._texts.append(text)
-        new = self._logprobs[self._num_told :]
-        self._num_told = len(self._logprobs)
-        return [
-            TextDelta(
-                sequence_number=self._numbers(),
-                output_index=self._place,
-                item_id=self._id,
-                delta=text,
-                logprobs=new,
-            )
-        ]
-
-    def end(self, status: ItemStatus) -> tuple[list[ResponseEvent], OutputItem]:
-        text, logprobs, place, id = "".join(self._texts), self._logprobs, self._place, self._id
-        part = OutputText(text, [], logprobs)
-        item = MessageItem(id, status, "assistant", [part])
-        return [
-            TextDone(sequence_number=self._numbers(), output_index=place, item_id=id, text=text, logprobs=logprobs),
-            PartDone(sequence_number=self._numbers(), output_index=place, item_id=id, part=part),
-            ItemDone(sequence_number=self._numbers(), output_index=place, item=item),
-        ], item
-
-
-class _FunctionCall:
-    """A call of a function under way."""
-
-    def __init__(self, id: str, place: int, call_id: str, name: str, numbers: Numbers) -> None:
-        self._id = id
-        self._place = place
-        self._call_id = call_id
-        self._name = name
-        self._numbers = numbers
-        self._arguments: list[str] = []
-
-    def begin(self) -> list[ResponseEvent]:
-        item = FunctionCallItem(self._id, "in_progress", self._call_id, self._name, "")
-        return [ItemAdded(sequence_number=self._numbers(), output_index=self._place, item=item)]
-
-    def write(self, arguments: str) -> list[ResponseEvent]:
-        if not arguments:
-            return []
-        self._arguments.append(arguments)
-        number = self._numbers()
-        return [ArgumentsDelta(sequence_number=number, output_index=self._place, item_id=self._id, delta=arguments)]
-
-    def end(self, status: ItemStatus) -> tuple[list[ResponseEvent], OutputItem]:
-        arguments = "".join(self._arguments)
-        item = FunctionCallItem(self._id, status, self._call_id, self._name, arguments)
-        return [
-            ArgumentsDone(
-                sequence_number=self._numbers(),
-                output_index=self._place,
-                item_id=self._id,
-                name=self._name,
-                arguments=arguments,
-            ),
-            ItemDone(sequence_number=self._numbers(), output_index=self._place, item=item),
-        ], item
-
-
-class _CustomCall:
-    """A call of a custom tool under way."""
-
-    def __init__(self, id: str, place: int, call_id: str, name: str, numbers: Numbers) -> None:
-        self._id = id
-        self._place = place
-        self._call_id = call_id
-        self._name = name
-        self._numbers = numbers
-        self._input = CustomInput()
-        self._texts: list[str] = []
-
-    def begin(self) -> list[ResponseEvent]:
-        item = CustomToolCallItem(self._id, "in_progress", self._call_id, self._name, "")
-        return [ItemAdded(sequence_number=self._numbers(), output_index=self._place, item=item)]
-
-    def write(self, arguments: str) -> list[ResponseEvent]:
-        return self._said(self._input.push(arguments))
-
-    def end(self, status: ItemStatus) -> tuple[list[ResponseEvent], OutputItem]:
-        events = self._said(self._input.finish())
-        text = "".join(self._texts)
-        item = CustomToolCallItem(self._id, status, self._call_id, self._name, text)
-        return [
-            *events,
-            InputDone(sequence_number=self._numbers(), output_index=self._place, item_id=self._id, input=text),
-            ItemDone(sequence_number=self._numbers(), output_index=self._place, item=item),
-        ], item
-
-    def _said(self, text: str) -> list[ResponseEvent]:
-        if not text:
-            return []
-        self._texts.append(text)
-        return [InputDelta(sequence_number=self._numbers(), output_index=self._place, item_id=self._id, delta=text)]
 
 
 def _code_of(error: GatewayError) -> Literal["server_error", "rate_limit_exceeded", "invalid_prompt"]:

@@ -14,15 +14,20 @@ from gateway.backends.generation import Item, Piece, Token
 from gateway.domain.errors import GatewayError
 from gateway.http.sse import DONE, named_event
 from gateway.openai.responses.conversation import item_id
-from gateway.openai.responses.events import ArgumentsDelta, InputDelta, ResponseEvent, TextDelta
-from gateway.openai.responses.progress import Progress
+from gateway.openai.responses.events import ArgumentsDelta, InputDelta, ReasoningDelta, ResponseEvent, TextDelta
+from gateway.openai.responses.open_items import Seal
+from gateway.openai.responses.progress import Progress, TokenShown
+from gateway.openai.responses.tools import ResponseTools
 from gateway.openai.responses.wire import InputTokensDetails, ResponseObject, ResponseUsage
 from gateway.openai.shared.logprobs import ChatTokenLogprob, TokenBytes, chat_logprobs
 from gateway.openai.shared.obfuscation import padding
 from gateway.openai.shared.replies import call_id
 from gateway.pipeline.collected import Collected
+from gateway.text.thinking import ThinkingText
 
 TOKENS_AT_ONCE = 64
+
+_EVENT = msgspec.json.Decoder(ResponseEvent)
 
 
 class ReplyIds(msgspec.Struct, frozen=True):
@@ -41,6 +46,15 @@ class ReplyIds(msgspec.Struct, frozen=True):
         return call_id(self.request_id, 0, index)
 
 
+class Counts(msgspec.Struct, frozen=True):
+    """Tokens of a response that has not ended."""
+
+    output: int = 0
+    reasoning: int = 0
+    input: int | None = None
+    """The tokens of the prompt, where only a server of another maker knows them."""
+
+
 class Reply:
     """The reply to one request."""
 
@@ -49,22 +63,29 @@ class Reply:
         initial: ResponseObject,
         ids: ReplyIds,
         *,
-        custom: frozenset[str],
+        tools: ResponseTools,
         must_call: bool,
         to_bytes: TokenBytes | None,
         num_prompt_tokens: int,
+        thinks: bool = False,
+        is_thinking: bool = False,
+        seal: Seal | None = None,
     ) -> None:
-        """to_bytes: of tokens, where log-probabilities are shown."""
+        """to_bytes: of tokens, where log-probabilities are shown. thinks: the model may think before it answers.
+        is_thinking: the prompt ended with the beginning of thinking. seal: as of `Progress`."""
         self.initial = initial
         self.is_stored = False
         """Whether the response was stored; what its last event says."""
         self.is_added = False
         """Whether the response was added to its conversation; what its last event says."""
         self._ids = ids
-        self._custom = custom
+        self._tools = tools
         self._must_call = must_call
         self._to_bytes = to_bytes
         self._num_prompt_tokens = num_prompt_tokens
+        self._thinks = thinks
+        self._is_thinking = is_thinking
+        self._seal = seal
         self._completed_at: int | None = None
         self._whole: ResponseObject | None = None
 
@@ -79,11 +100,14 @@ class Reply:
             return msgspec.structs.replace(self._whole, store=self.is_stored, conversation=conversation)
         progress, answer = self._progress(), collected.answers[0]
         progress.begin()
-        logprobs: list[ChatTokenLogprob] = []
+        tokens: list[TokenShown] = []
         for first in range(0, len(answer.tokens), TOKENS_AT_ONCE):
-            logprobs += self.logprobs(answer.tokens[first : first + TOKENS_AT_ONCE])
+            tokens += self.shown(answer.tokens[first : first + TOKENS_AT_ONCE])
             await asyncio.sleep(0)
-        progress.say(answer.text, logprobs)
+        begin = 0
+        for end, num_tokens in answer.steps or [(len(answer.text), 0)]:
+            progress.say(answer.text[begin:end], tokens, num_tokens)
+            begin, tokens = end, []
         for new in answer.calls:
             progress.call(new)
         progress.stop(is_cut=answer.finish_reason == "length")
@@ -98,12 +122,13 @@ class Reply:
             self._completed_at = int(time.time())
         return self._completed_at
 
-    def logprobs(self, tokens: Sequence[Token]) -> list[ChatTokenLogprob]:
+    def shown(self, tokens: Sequence[Token]) -> list[TokenShown]:
         """Return what is shown of tokens. Each is encoded already: the same ones are shown several times."""
         if self._to_bytes is None or not tokens:
             return []
-        shown = chat_logprobs(tokens, self._to_bytes).content
-        return [cast("ChatTokenLogprob", msgspec.Raw(msgspec.json.encode(each))) for each in shown]
+        content = chat_logprobs(tokens, self._to_bytes).content
+        encoded = [cast("ChatTokenLogprob", msgspec.Raw(msgspec.json.encode(each))) for each in content]
+        return [TokenShown(token.start, each) for token, each in zip(tokens, encoded, strict=True)]
 
     def usage_so_far(self, num_output_tokens: int, prompt_tokens: int | None) -> ResponseUsage:
         """Return the usage of a response that has not ended by itself."""
@@ -111,7 +136,15 @@ class Reply:
         return ResponseUsage(num_input, num_output_tokens, num_input + num_output_tokens, InputTokensDetails(0))
 
     def _progress(self) -> Progress:
-        return Progress(self.initial, self._ids, custom=self._custom, must_call=self._must_call)
+        return Progress(
+            self.initial,
+            self._ids,
+            custom=self._tools.custom,
+            namespaces=self._tools.namespaces,
+            must_call=self._must_call,
+            thinking=ThinkingText(is_open=self._is_thinking) if self._thinks else None,
+            seal=self._seal,
+        )
 
 
 class ResponseEvents:
@@ -165,9 +198,15 @@ class ResponseEvents:
         """Return the events of a cancellation, each by itself."""
         return [*map(self._encoded, self._progress.cancel(self._usage_so_far))]
 
-    def go_on_at(self, number: int) -> None:
-        """Give the next event this number."""
-        self._progress.go_on_at(number)
+    def restore(self, encoded: Sequence[bytes], counts: Counts) -> None:
+        """Bring a response that has not begun to where these events end, which are all that it had."""
+        self._progress.restore([*map(_decoded, encoded)], counts.reasoning)
+        self._num_tokens, self._prompt_tokens, self._has_begun = counts.output, counts.input, True
+
+    @property
+    def counts(self) -> Counts:
+        """The tokens by now."""
+        return Counts(self._num_tokens, self._progress.num_reasoning_tokens, self._prompt_tokens)
 
     @property
     def response(self) -> ResponseObject:
@@ -182,7 +221,7 @@ class ResponseEvents:
         self._num_tokens = piece.num_tokens
         if piece.prompt_tokens is not None:
             self._prompt_tokens = piece.prompt_tokens
-        events = self._progress.say(piece.text, self._reply.logprobs(piece.tokens))
+        events = self._progress.say(piece.text, self._reply.shown(piece.tokens), piece.num_tokens)
         for new in piece.calls:
             events += self._progress.call(new)
         if piece.finish_reason is not None:
@@ -193,12 +232,18 @@ class ResponseEvents:
         name = event.__struct_config__.tag
         assert isinstance(name, str)
         data = named_event(name, event)
-        if not self._is_padded or not isinstance(event, TextDelta | ArgumentsDelta | InputDelta):
+        if not self._is_padded or not isinstance(event, TextDelta | ReasoningDelta | ArgumentsDelta | InputDelta):
             return data
         return b'%b,"obfuscation":"%b"}\n\n' % (data[: -len(b"}\n\n")], padding(_num_shown_bytes(event)).encode())
 
 
-def _num_shown_bytes(event: TextDelta | ArgumentsDelta | InputDelta) -> int:
+def _decoded(encoded: bytes) -> ResponseEvent:
+    """Return an event that is encoded as a stream has it."""
+    event: ResponseEvent = _EVENT.decode(encoded.partition(b"\ndata: ")[2])
+    return event
+
+
+def _num_shown_bytes(event: TextDelta | ReasoningDelta | ArgumentsDelta | InputDelta) -> int:
     """Return the size of what an event shows of the model's tokens."""
     size = len(msgspec.json.encode(event.delta))
     return size + len(msgspec.json.encode(event.logprobs)) if isinstance(event, TextDelta) else size

@@ -23,7 +23,7 @@ MAX_CONTENT_BYTES = 8 << 20
 
 VERSION = b"\x01"
 
-Kind = Literal["compaction"]
+Kind = Literal["compaction", "reasoning"]
 
 
 class SealedItems:
@@ -33,8 +33,9 @@ class SealedItems:
         self._cipher = cipher
 
     def seal(self, content: str, project_id: str, base: str, kind: Kind) -> str:
-        """Return content sealed for a project and a base model."""
-        sealed = self._cipher.seal(zlib.compress(content.encode()), _place(project_id, base, kind))
+        """Return content sealed for a project and a base model; the same content always alike."""
+        compressed = zlib.compress(content.encode(errors="replace"))
+        sealed = self._cipher.seal(compressed, _place(project_id, base, kind), is_repeatable=True)
         return base64.b64encode(VERSION + msgspec.msgpack.encode(sealed)).decode()
 
     def open(self, encrypted: str, project_id: str, base: str, kind: Kind, path: str) -> str:

@@ -12,8 +12,8 @@ from gateway.content.stored_responses import MAX_REFERRED, Response, StoredRespo
 from gateway.domain.errors import CONTEXT_LENGTH_EXCEEDED, InvalidRequest, shortened
 from gateway.domain.tenancy.principal import Principal
 from gateway.http.bodies import Bodies
-from gateway.openai.responses.conversation import SummaryOf, numbered
-from gateway.openai.responses.items import CompactionItem, InputItem, Item
+from gateway.openai.responses.conversation import Open, is_sealed, numbered
+from gateway.openai.responses.items import InputItem, Item
 from gateway.openai.responses.sealed_items import SealedItems
 from gateway.openai.responses.wire import ConversationParam, ConversationRef, CreateResponse, ResponseObject
 from gateway.pipeline.context import RequestContext
@@ -64,17 +64,25 @@ def not_allowed(what: str, param: str | None = None) -> InvalidRequest:
     return InvalidRequest(f"This project does not allow {what}.", param=param, code="store_not_allowed")
 
 
-async def summaries(
+async def opener(
     pipeline: Pipeline, caller: Principal, model: str, items: Sequence[Item], sealed: SealedItems
-) -> SummaryOf | None:
-    """Return what opens the compaction items of a request to a model; None where there are none.
+) -> Open | None:
+    """Return what opens the sealed content of a request to a model; None where there is none.
 
     Raises ModelNotFound: when the caller may use no such model.
     """
-    if not any(isinstance(item, CompactionItem) for item in items):
+    if not any(is_sealed(item) for item in items):
         return None
-    base = await pipeline.base(RequestContext(principal=caller, request_id="", model=model, endpoint=""))
-    return lambda item, path: sealed.open(item.encrypted_content, caller.project_id, base, "compaction", path)
+    base = await base_of(pipeline, caller, model)
+    return lambda content, kind, path: sealed.open(content, caller.project_id, base, kind, path)
+
+
+async def base_of(pipeline: Pipeline, caller: Principal, model: str) -> str:
+    """Return the base that a model stands for, to which sealed content is bound.
+
+    Raises ModelNotFound: when the caller may use no such model.
+    """
+    return await pipeline.base(RequestContext(principal=caller, request_id="", model=model, endpoint=""))
 
 
 def items_of(turn: Turn) -> list[Item]:

@@ -10,12 +10,14 @@ from gateway.domain.errors import InvalidRequest
 from gateway.http.fields import invalid, missing
 from gateway.openai.responses.custom_input import parameters_of
 from gateway.openai.responses.tools_wire import (
+    MAX_TOOLS,
     AllowedToolsChosen,
     CustomChosen,
     CustomFormat,
     CustomToolShown,
     FunctionChosen,
     FunctionToolShown,
+    NamespaceShown,
     ResponseTool,
     ResponseToolChoice,
     ToolChoiceShown,
@@ -33,7 +35,9 @@ class ResponseTools(msgspec.Struct, frozen=True):
     use: ToolUse | None
     """What the completion may call; None where it may call nothing."""
     custom: frozenset[str]
-    """The names of custom tools."""
+    """The names of custom tools, as the model knows them."""
+    namespaces: dict[str, tuple[str, str]]
+    """The namespace and the name in it of each tool of a namespace, by the name that the model knows."""
     shown: list[ToolShown]
     choice: ToolChoiceShown
 
@@ -43,15 +47,31 @@ def response_tools(tools: Sequence[ResponseTool] | None, choice: Choice, paralle
 
     Raises InvalidRequest: for tools that cannot be served, and for a choice of a tool that is not there.
     """
-    given = tools or ()
-    known = [_tool(tool, f"tools[{index}]") for index, tool in enumerate(given)]
+    namespaces: dict[str, tuple[str, str]] = {}
+    given: list[ResponseTool] = []
+    known: list[Tool] = []
+    for index, tool in enumerate(tools or ()):
+        path = f"tools[{index}]"
+        if tool.type != "namespace":
+            if tool.tools is not None:
+                raise invalid(f"'{path}.tools' does not belong to the type '{tool.type}'.", f"{path}.tools")
+            given.append(tool)
+            known.append(_tool(tool, path))
+            continue
+        for place, each in enumerate(_within(tool, path)):
+            inner = msgspec.structs.replace(each, name=in_namespace(tool.name, each.name))
+            namespaces[inner.name] = (tool.name, each.name)
+            given.append(inner)
+            known.append(_tool(inner, f"{path}.tools[{place}]"))
+    if len(known) > MAX_TOOLS:
+        raise invalid(f"'tools' has more than {MAX_TOOLS} tools.", "tools")
     check_unique(known, "tools", ".name")
     custom = frozenset(tool.name for tool in given if tool.type == "custom")
-    shown = [_shown(tool) for tool in given]
+    shown = [_shown(tool) for tool in tools or ()]
     if not known and choice not in (None, "none", "auto"):
         raise invalid("'tool_choice' needs 'tools'.", "tool_choice")
     if not known or choice == "none":
-        return ResponseTools(None, custom, shown, "none" if choice == "none" else "auto")
+        return ResponseTools(None, custom, namespaces, shown, "none" if choice == "none" else "auto")
     use = ToolUse(
         tuple(known),
         frozenset(tool.name for tool in known),
@@ -60,8 +80,8 @@ def response_tools(tools: Sequence[ResponseTool] | None, choice: Choice, paralle
     )
     if isinstance(choice, ResponseToolChoice):
         chosen, told = _chosen(use, choice, custom)
-        return ResponseTools(chosen, custom, shown, told)
-    return ResponseTools(use, custom, shown, "required" if choice == "required" else "auto")
+        return ResponseTools(chosen, custom, namespaces, shown, told)
+    return ResponseTools(use, custom, namespaces, shown, "required" if choice == "required" else "auto")
 
 
 def _chosen(use: ToolUse, choice: ResponseToolChoice, custom: frozenset[str]) -> tuple[ToolUse, ToolChoiceShown]:
@@ -92,6 +112,25 @@ def _chosen(use: ToolUse, choice: ResponseToolChoice, custom: frozenset[str]) ->
 def _check_type(kind: str, name: str, custom: frozenset[str], path: str) -> None:
     if (name in custom) != (kind == "custom"):
         raise invalid(f"'{path}' is '{kind}', which the tool '{name}' is not.", path)
+
+
+def in_namespace(namespace: str, name: str) -> str:
+    """Return the name by which the model knows a tool of a namespace."""
+    return f"{namespace}__{name}"
+
+
+def _within(tool: ResponseTool, path: str) -> Sequence[ResponseTool]:
+    """Return the tools of a namespace."""
+    for field in ("parameters", "strict", "format"):
+        if getattr(tool, field) is not None:
+            raise invalid(f"'{path}.{field}' does not belong to the type 'namespace'.", f"{path}.{field}")
+    if tool.tools is None:
+        raise missing(f"{path}.tools")
+    for place, each in enumerate(tool.tools):
+        if each.type == "namespace" or each.tools is not None:
+            where = f"{path}.tools[{place}]"
+            raise invalid(f"'{where}' is a namespace, which no namespace can have.", f"{where}.type")
+    return tool.tools
 
 
 def _tool(tool: ResponseTool, path: str) -> Tool:
@@ -133,6 +172,12 @@ def _pattern(form: CustomFormat | None, path: str) -> str | None:
 
 
 def _shown(tool: ResponseTool) -> ToolShown:
+    if tool.type == "namespace":
+        return NamespaceShown(tool.name, tool.description or "", [_tool_shown(each) for each in tool.tools or ()])
+    return _tool_shown(tool)
+
+
+def _tool_shown(tool: ResponseTool) -> FunctionToolShown | CustomToolShown:
     if tool.type == "function":
         return FunctionToolShown(tool.name, tool.description, tool.parameters, tool.strict is not False)
     form = tool.format

@@ -21,9 +21,10 @@ class CustomFormat(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ResponseTool(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A tool that the model may call: a function, whose arguments are JSON, or a custom tool, whose input is text."""
+    """A tool that the model may call: a function, whose arguments are JSON, or a custom tool, whose input is text; or a
+    namespace of such tools."""
 
-    type: Literal["function", "custom"]
+    type: Literal["function", "custom", "namespace"]
     name: Name
     description: str | None = None
     parameters: dict[str, Any] | None = None
@@ -32,6 +33,8 @@ class ResponseTool(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The schema is enforced whatever this says."""
     format: CustomFormat | None = None
     """The form of a custom tool's input; any text where it is left out."""
+    tools: Annotated[list[ResponseTool], Meta(min_length=1, max_length=MAX_TOOLS)] | None = None
+    """The tools of a namespace, which the model knows as `NAMESPACE__NAME`."""
     output_schema: Any = None
     defer_loading: bool | None = None
     allowed_callers: Any = None
@@ -68,6 +71,14 @@ class CustomToolShown(msgspec.Struct, frozen=True, tag_field="type", tag="custom
     format: dict[str, str]
 
 
+class NamespaceShown(msgspec.Struct, frozen=True, tag_field="type", tag="namespace"):
+    """A namespace as a reply shows it."""
+
+    name: str
+    description: str
+    tools: list[FunctionToolShown | CustomToolShown]
+
+
 class FunctionChosen(msgspec.Struct, frozen=True, tag_field="type", tag="function"):
     name: str
 
@@ -81,5 +92,5 @@ class AllowedToolsChosen(msgspec.Struct, frozen=True, tag_field="type", tag="all
     tools: list[FunctionChosen | CustomChosen]
 
 
-ToolShown = FunctionToolShown | CustomToolShown
+ToolShown = FunctionToolShown | CustomToolShown | NamespaceShown
 ToolChoiceShown = Literal["none", "auto", "required"] | FunctionChosen | CustomChosen | AllowedToolsChosen

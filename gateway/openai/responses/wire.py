@@ -98,6 +98,7 @@ class CreateResponse(SamplingFields, frozen=True, forbid_unknown_fields=True, kw
     """Bounds calls of tools that the server runs, of which there are none."""
     reasoning: ReasoningOptions | None = None
     truncation: Literal["auto", "disabled"] | None = None
+    """`auto` to leave out the oldest turns where the conversation does not fit the model's context."""
     service_tier: Literal["auto", "default", "flex", "scale", "priority", "fast"] | None = None
     safety_identifier: Annotated[str, Meta(max_length=64)] | None = None
     prompt_cache_key: Annotated[str, Meta(max_length=512)] | None = None
@@ -146,6 +147,7 @@ class CountInputTokens(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
     text: TextOptions | None = None
     reasoning: ReasoningOptions | None = None
     truncation: Literal["auto", "disabled"] | None = None
+    """Without effect: all of the input is counted."""
     conversation: ConversationParam | None = None
     chat_template_kwargs: TemplateArguments | None = None
 
@@ -156,9 +158,7 @@ class InputTokens(msgspec.Struct, frozen=True):
     object: Literal["response.input_tokens"] = "response.input_tokens"
 
 
-COUNT_NO_EFFECT: dict[str, tuple[Any, ...]] = {"truncation": ("disabled",)}
 RESPONSES_NO_EFFECT: dict[str, tuple[Any, ...]] = {
-    "truncation": ("disabled",),
     "prompt_cache_retention": ("in_memory",),
     "context_management": ([],),
     "prompt": (),

@@ -11,9 +11,8 @@ import pytest
 
 from gateway.messages.conversation import template_turns
 from gateway.messages.partial_json import object_of
-from gateway.messages.reply import ends_thinking
-from gateway.messages.thinking import ThinkingText
 from gateway.messages.wire import ContextEdit, ContextManagement, MessageParam
+from gateway.text.thinking import ThinkingText, begins_thinking
 from tests.gateway.messages.laws import check, read
 from tests.gateway.messages.test_progress import cut
 
@@ -45,8 +44,8 @@ def test_thinking_is_told_from_the_rest_however_it_comes(is_open: bool, said: st
 
 
 def test_a_prompt_may_begin_the_thinking_itself() -> None:
-    assert ends_thinking(b"<|im_start|>assistant\n<think>\n")
-    assert not ends_thinking(b"<think>\n\n</think>\n\n")
+    assert begins_thinking(b"<|im_start|>assistant\n<think>\n")
+    assert not begins_thinking(b"<think>\n\n</think>\n\n")
 
 
 def test_arguments_that_were_cut_off_keep_their_whole_values() -> None:

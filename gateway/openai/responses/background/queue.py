@@ -48,7 +48,7 @@ async def queued(
     reply = Reply(
         initial,
         ReplyIds(call.request_id, random_part, len(asked.items)),
-        custom=asked.tools.custom,
+        tools=asked.tools,
         must_call=False,
         to_bytes=None,
         num_prompt_tokens=0,

@@ -6,8 +6,6 @@ from collections.abc import Iterable
 
 import msgspec
 
-from gateway.backends.generation import Piece
-
 _PREFIX = b"x-lorikeet-"
 
 
@@ -19,10 +17,6 @@ class BackgroundRequest(msgspec.Struct, frozen=True):
     """The body of the request."""
     headers: list[tuple[bytes, bytes]]
     """The headers that experiments read."""
-
-
-PIECES = msgspec.msgpack.Decoder(list[Piece])
-"""Reads what the model said in logged events."""
 
 
 def of_experiments(headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:

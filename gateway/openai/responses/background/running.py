@@ -12,7 +12,6 @@ import msgspec
 import structlog
 
 from engine.protocol import Usage
-from gateway.backends.generation import Piece
 from gateway.content.background_responses import BackgroundResponses, Claim, Events
 from gateway.content.stored_responses import Response
 from gateway.db.ids import new_id
@@ -21,8 +20,8 @@ from gateway.domain.errors import BackendFailed, GatewayError, LimitReached, Ove
 from gateway.domain.tenancy.principal import Principal
 from gateway.http.error_body import unexpected
 from gateway.openai.responses.asked import Asked, asked_of
-from gateway.openai.responses.background.request import PIECES, BackgroundRequest
-from gateway.openai.responses.reply import Reply, ReplyIds, ResponseEvents
+from gateway.openai.responses.background.request import BackgroundRequest
+from gateway.openai.responses.reply import Counts, Reply, ReplyIds, ResponseEvents
 from gateway.openai.responses.state import Earlier, stored_form
 from gateway.openai.responses.tools import response_tools
 from gateway.openai.responses.wire import CreateResponse, ResponseObject
@@ -34,6 +33,9 @@ from gateway.pipeline.pipeline import Pipeline
 log = structlog.get_logger(__name__)
 
 ENDPOINT = "/v1/responses"
+NUM_BEFORE_OUTPUT = 3
+"""The events that a response has before its output: `created`, `queued` and `in_progress`."""
+
 EVENTS_AT_ONCE = 64
 LOG_S = 0.1
 """The most events and seconds between two writes of the log while the model speaks."""
@@ -78,7 +80,6 @@ class Running:
         self._initial = msgspec.json.decode(claim.response, type=ResponseObject)
         self._num_logged = claim.num_events
         self._new: list[bytes] = []
-        self._said: list[Piece] = []
         self._has_spoken = False
         self._asked: Asked | None = None
         self._events = self._plain_events()
@@ -103,9 +104,10 @@ class Running:
     async def run(self) -> str:
         """Run the response, and return what came of it."""
         try:
-            said = await self._said_before()
-            if said:
-                self._replay(said)
+            logged, counts = await self._logged_before()
+            if len(logged) > NUM_BEFORE_OUTPUT:
+                self._has_spoken = True
+                self._events.restore(logged, counts)
                 return await self._fail(BackendFailed("The server that ran the response has ended."))
             if not self._is_cancelled:
                 self._speaking = asyncio.create_task(self._speak())
@@ -185,7 +187,7 @@ class Running:
                         await self._durably(self._end(self._events.each(item)))
                         return
                     self._new += self._events.each(item)
-                    self._said += item if isinstance(item, list) else []
+                    self._has_spoken = self._has_spoken or bool(item)
                     if len(self._new) >= EVENTS_AT_ONCE or time.monotonic() - logged_at_s >= LOG_S:
                         await self._durably(self._log())
                         logged_at_s = time.monotonic()
@@ -226,17 +228,17 @@ class Running:
         """
         if not self._new:
             return
-        new, source = self._taken()
+        new, counts = self._taken()
 
         async def append() -> bool:
-            return await self._tools.background.append(self.claim.turn, self._num_logged, Events(new, source))
+            return await self._tools.background.append(self.claim.turn, self._num_logged, Events(new, counts))
 
         await self._written(append)
         self._num_logged += len(new)
 
     async def _end(self, last: Sequence[bytes]) -> None:
         """Log the last events, and store the response as it ended."""
-        new, source = self._taken()
+        new, counts = self._taken()
         response = self._events.response
         kept = None if response.status == "failed" else self._kept(response)
 
@@ -244,7 +246,7 @@ class Running:
             return await self._tools.background.end(
                 self.claim.turn,
                 self._num_logged,
-                Events([*new, *last], source),
+                Events([*new, *last], counts),
                 response.status,
                 msgspec.json.encode(response),
                 kept,
@@ -259,11 +261,9 @@ class Running:
         return stored_form(self._wire, items, response) if items else None
 
     def _taken(self) -> tuple[list[bytes], bytes]:
-        """Take the events that are not logged, and what they were made of."""
-        new, said = self._new, self._said
-        self._new, self._said = [], []
-        self._has_spoken = self._has_spoken or bool(said)
-        return new, msgspec.msgpack.encode(said) if said else b""
+        """Take the events that are not logged, and the tokens by now."""
+        new, self._new = self._new, []
+        return new, msgspec.msgpack.encode(self._events.counts)
 
     async def _written(self, write: Callable[[], Awaitable[bool]]) -> None:
         """Have a write done once the database answers.
@@ -282,23 +282,17 @@ class Running:
                 await asyncio.sleep(LOG_S)
         raise Lost
 
-    async def _said_before(self) -> list[Piece]:
-        """Return what the model has said in the log, for another gateway."""
-        turn, found, number = self.claim.turn, list[Piece](), 0
-        while number < self._num_logged:
-            segments = await self._tools.background.events(turn.project_id, turn.id, number)
+    async def _logged_before(self) -> tuple[list[bytes], Counts]:
+        """Return the events that the response has had so far, where another gateway ran it, and the tokens by then."""
+        turn, logged, counts = self.claim.turn, list[bytes](), b""
+        while len(logged) < self._num_logged:
+            segments = await self._tools.background.events(turn.project_id, turn.id, len(logged))
             if not segments:
                 break
             for first_number, events in segments:
-                found += PIECES.decode(events.source) if events.source else []
-                number = first_number + len(events.encoded)
-        return found
-
-    def _replay(self, said: Sequence[Piece]) -> None:
-        """Bring the response to where the log ends."""
-        plain = [msgspec.structs.replace(piece, tokens=[]) for piece in said]
-        self._events.each(plain)
-        self._events.go_on_at(self._num_logged)
+                logged += events.encoded[len(logged) - first_number :]
+                counts = events.counts or counts
+        return logged, msgspec.msgpack.decode(counts, type=Counts) if counts else Counts()
 
     def _plain_events(self) -> ResponseEvents:
         """Return the response as it begins, without a run."""
@@ -307,7 +301,7 @@ class Running:
         reply = Reply(
             self._initial,
             ReplyIds(self._request.request_id, self._initial.id.removeprefix("resp_"), num_input),
-            custom=response_tools(wire.tools, wire.tool_choice, wire.parallel_tool_calls).custom,
+            tools=response_tools(wire.tools, wire.tool_choice, wire.parallel_tool_calls),
             must_call=False,
             to_bytes=None,
             num_prompt_tokens=0,

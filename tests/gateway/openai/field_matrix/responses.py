@@ -93,7 +93,27 @@ def _input() -> list[Field]:
             wrong_type=(refused(1), refused("x")),
             note="not served",
         ),
-        no_effect(PATH, "truncation", "disabled", ("auto", "left"), (1,)),
+        Field(
+            endpoint=PATH,
+            name="truncation",
+            valid=(
+                honoured(
+                    "auto",
+                    lambda seen: "oldest" not in seen.prompt and "user\nnewest" in seen.prompt,
+                    input=[
+                        {"role": "user", "content": "oldest " * 400},
+                        {"role": "assistant", "content": "I see."},
+                        {"role": "user", "content": "newest"},
+                    ],
+                ),
+                honoured("disabled", _echoes("truncation", "disabled")),
+            ),
+            edge=(honoured("auto", _echoes("truncation", "auto")),),
+            invalid=(refused("left"), refused("auto", "input", input="xyz " * 400)),
+            null=ABSENT,
+            wrong_type=(refused(1),),
+            note="the last turn is never left out",
+        ),
         Field(
             endpoint=PATH,
             name="background",
@@ -234,11 +254,17 @@ def _tools() -> list[Field]:
                     [CUSTOM | {"format": {"type": "grammar", "syntax": "regex", "definition": "[a-z]+"}}],
                     _is_grammar("tool_calls"),
                 ),
+                honoured(
+                    [{"type": "namespace", "name": "n", "description": "d", "tools": [FUNCTION]}],
+                    lambda seen: "n__f" in seen.sampling.grammar.source,
+                ),
             ),
             edge=(accepted([]),),
             invalid=(
                 refused([{"type": "web_search"}], "tools[0].type"),
-                refused([{"type": "namespace"}], "tools[0].type"),
+                refused([{"type": "namespace"}], "tools[0].name"),
+                refused([{"type": "namespace", "name": "n"}], "tools[0].tools"),
+                refused([{"type": "namespace", "name": "n", "tools": [{"type": "mcp"}]}], "tools[0].tools[0].type"),
                 refused([{"type": "mcp"}], "tools[0].type"),
                 refused([FUNCTION, FUNCTION], "tools[1].name"),
                 refused([FUNCTION | {"name": "a b"}], "tools[0].name"),
@@ -413,7 +439,7 @@ INPUT_TOKENS = [
     _counted("parallel_tool_calls", True, False, wrong=(1, "true")),
     _counted("text", {}, {"format": {"type": "text"}}, invalid=(({"format": {}}, "text.format.type"),), wrong=("x",)),
     _counted("reasoning", {}, {"effort": "low"}, invalid=(({"mode": "pro"}, "reasoning.mode"),), wrong=("low",)),
-    no_effect(COUNT, "truncation", "disabled", ("auto",), (1,)),
+    _counted("truncation", "auto", "disabled", invalid=("left",), wrong=(1,)),
     _counted("conversation", invalid=("conv_x", {"id": "conv_x"}), wrong=(1,)),
     _counted(
         "chat_template_kwargs",

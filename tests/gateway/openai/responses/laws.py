@@ -9,13 +9,18 @@ from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
 
 EVENT: TypeAdapter[Any] = TypeAdapter(ResponseStreamEvent)
-PREFIXES = {"message": "msg_", "function_call": "fc_", "custom_tool_call": "ctc_"}
+PREFIXES = {"message": "msg_", "function_call": "fc_", "custom_tool_call": "ctc_", "reasoning": "rs_"}
 TERMINAL = {"response.completed", "response.incomplete", "response.failed"}
 TEXT_OF = {"message": "text", "function_call": "arguments", "custom_tool_call": "input"}
 KINDS = {
     "message": "output_text",
     "function_call": "function_call_arguments",
     "custom_tool_call": "custom_tool_call_input",
+    "reasoning": "reasoning_text",
+}
+EMPTY_PARTS: dict[str, dict[str, Any]] = {
+    "message": {"type": "output_text", "text": "", "annotations": [], "logprobs": []},
+    "reasoning": {"type": "reasoning_text", "text": ""},
 }
 CODES = {"server_error", "rate_limit_exceeded", "invalid_prompt"}
 
@@ -86,19 +91,20 @@ def _item(events: Events, place: int) -> dict[str, Any]:
     assert added["type"] == "response.output_item.added"
     assert {event["output_index"] for event in events} == {place}
     begun, item = added["item"], ended["item"]
-    kind, field, id = item["type"], TEXT_OF[item["type"]], item["id"]
+    kind, field, id = item["type"], TEXT_OF.get(item["type"], "text"), item["id"]
     assert (begun["type"], begun["id"], begun["status"]) == (kind, id, "in_progress") and id.startswith(PREFIXES[kind])
     assert all(event["item_id"] == id for event in within)
-    if kind == "message":
-        assert begun["content"] == []
+    if kind in EMPTY_PARTS:
+        assert begun["content"] == [] and begun.get("summary", []) == []
         part_added, *within, part_done = within
         assert part_added["type"] == "response.content_part.added"
-        assert part_added["part"] == {"type": "output_text", "text": "", "annotations": [], "logprobs": []}
+        assert part_added["part"] == EMPTY_PARTS[kind]
         assert part_done["type"] == "response.content_part.done"
         assert [part_done["part"]] == item["content"]
         text = part_done["part"]["text"]
     else:
         assert begun[field] == "" and begun["name"] == item["name"] and begun["call_id"] == item["call_id"]
+        assert begun.get("namespace") == item.get("namespace") and "__" not in item["name"]
         text = item[field]
     *deltas, told = within
     assert told["type"] == f"response.{KINDS[kind]}.done" and told[field] == text

@@ -30,8 +30,15 @@ TOOLS = [
     {"type": "function", "name": "f", "parameters": {"type": "object"}},
     {"type": "custom", "name": "c"},
     {"type": "function", "name": "g"},
+    {
+        "type": "namespace",
+        "name": "n",
+        "description": "More of them.",
+        "tools": [{"type": "function", "name": "f"}, {"type": "custom", "name": "c"}],
+    },
 ]
 ALPHABET = ["a", " ", "\n", '"', "\\", "}", "<tool_call>", "é", "😀", "\u2028", "\x85", "\x00", "𝄞", "data: [DONE]\n\n"]
+ENDS = ["</think>", "\n</think>\n\n", "</think", ""]
 ERRORS: list[GatewayError] = [
     BackendFailed("The engine died."),
     ShuttingDown(),
@@ -55,14 +62,18 @@ def token(rng: random.Random) -> Token:
     return Token(rng.randrange(200), 0, TokenLogprobs(-0.5, list(range(top)), [-1.0] * top))
 
 
-def made_up(rng: random.Random, *, with_logprobs: bool, may_call: bool, must_call: bool) -> list[Piece]:
+def made_up(
+    rng: random.Random, *, with_logprobs: bool, may_call: bool, must_call: bool, thinks: bool = False
+) -> list[Piece]:
     """Return what a run yields, without its end."""
     said = "" if must_call else text(rng)
+    if thinks and not must_call:
+        said = rng.choice(["<think>", "<think>\n", "\n<think>", ""]) + text(rng) + rng.choice(ENDS) + said
     pieces = [Piece(0, part, [token(rng)] * rng.randrange(2 * with_logprobs + 1)) for part in cut(rng, said)]
     deltas: list[CallDelta] = []
     for index in range(rng.randrange(4) if may_call else 0):
-        name = rng.choice("fcg")
-        if name == "c":
+        name = rng.choice(["f", "c", "g", "n__f", "n__c"])
+        if name.endswith("c"):
             whole = arguments_of(text(rng)) if rng.random() < 0.9 else json.dumps({"input": text(rng)})
         else:
             whole = json.dumps({"a": text(rng)})
@@ -75,7 +86,7 @@ def made_up(rng: random.Random, *, with_logprobs: bool, may_call: bool, must_cal
     return [msgspec.structs.replace(piece, num_tokens=place + 1) for place, piece in enumerate(pieces)]
 
 
-def reply_to(fields: dict[str, Any], *, num_input: int = 1) -> Reply:
+def reply_to(fields: dict[str, Any], *, num_input: int = 1, thinks: bool = False) -> Reply:
     wire = msgspec.convert({"model": "tiny", "input": "hello"} | fields, CreateResponse)
     tools = response_tools(wire.tools, wire.tool_choice, wire.parallel_tool_calls)
     initial = initial_response(
@@ -90,7 +101,14 @@ def reply_to(fields: dict[str, Any], *, num_input: int = 1) -> Reply:
     must_call = tools.use is not None and tools.use.must_call
     ids = ReplyIds("req_x", "x", num_input)
     return Reply(
-        initial, ids, custom=tools.custom, must_call=must_call, to_bytes=lambda _: b"t\xc3", num_prompt_tokens=7
+        initial,
+        ids,
+        tools=tools,
+        must_call=must_call,
+        to_bytes=lambda _: b"t\xc3",
+        num_prompt_tokens=7,
+        thinks=thinks,
+        seal=lambda text: f"sealed {len(text)}",
     )
 
 
@@ -102,12 +120,23 @@ async def streamed(reply: Reply, pieces: list[list[Piece]], end: Usage | Gateway
     return (data + await events.encode(end) + events.end()).decode()
 
 
+async def taken_over(rng: random.Random, reply: Reply, pieces: list[list[Piece]], error: GatewayError) -> str:
+    """Return a stream whose first events are of one run, and its end of another that had these events alone."""
+    first, second = reply.events(is_padded=rng.random() < 0.5), reply.events(is_padded=False)
+    logged = [event for each in pieces[: rng.randrange(len(pieces))] for event in first.each(each)]
+    logged = logged or first.each([])
+    second.restore(logged, first.counts)
+    return b"".join([*logged, second.failed(error)]).decode()
+
+
 async def one_stream(rng: random.Random, *, strictly: bool) -> None:
     may_call = rng.random() < 0.6
     must_call = may_call and rng.random() < 0.3
     fields: dict[str, Any] = {"tools": TOOLS, "tool_choice": "required" if must_call else "auto"} if may_call else {}
-    reply = reply_to(fields, num_input=rng.randrange(1, 5))
-    pieces = made_up(rng, with_logprobs=rng.random() < 0.3, may_call=may_call, must_call=must_call)
+    thinks = rng.random() < 0.4
+    reply = reply_to(fields, num_input=rng.randrange(1, 5), thinks=thinks)
+    with_logprobs = rng.random() < 0.3
+    pieces = made_up(rng, with_logprobs=with_logprobs, may_call=may_call, must_call=must_call, thinks=thinks)
     is_cut, fails = rng.random() < 0.3, rng.random() < 0.2
     together: list[list[Piece]] = []
     for piece in pieces:
@@ -118,7 +147,8 @@ async def one_stream(rng: random.Random, *, strictly: bool) -> None:
     usage = Usage(7, len(pieces), cached_tokens=rng.randrange(8))
     if fails:
         together = together[: rng.randrange(1, len(together) + 1)]
-        response = check(read(await streamed(reply, together, rng.choice(ERRORS), is_padded=False)), strictly=strictly)
+        error = rng.choice(ERRORS)
+        response = check(read(await streamed(reply, together, error, is_padded=False)), strictly=strictly)
         assert response["status"] == "failed"
         assert response["usage"]["output_tokens"] == sum(map(len, together))
         return
@@ -126,7 +156,8 @@ async def one_stream(rng: random.Random, *, strictly: bool) -> None:
     is_padded = rng.random() < 0.2
     response = check(read(await streamed(reply, together, usage, is_padded=is_padded)), strictly=strictly)
     assert response["status"] == ("incomplete" if is_cut else "completed")
-    collector = Collector(1)
+    check(read(await taken_over(rng, reply, together, rng.choice(ERRORS))), strictly=strictly)
+    collector = Collector(1, counts_steps=thinks)
     for each in together:
         collector.add(each)
     collected = collector.add(usage)

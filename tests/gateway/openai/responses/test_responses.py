@@ -189,7 +189,9 @@ def test_padding_is_of_deltas_alone(http: httpx.Client) -> None:
         ),
         ({"input": [{"type": "function_call", "call_id": "a", "name": "f"}]}, "input[0].arguments"),
         ({"tools": [{"type": "web_search", "filters": {}}]}, "tools[0].type"),
-        ({"tools": [{"type": "namespace", "name": "n", "tools": []}]}, "tools[0].type"),
+        ({"tools": [{"type": "namespace", "name": "n", "tools": []}]}, "tools[0].tools"),
+        ({"tools": [{"type": "namespace", "name": "n", "tools": [TOOLS[0]], "strict": True}]}, "tools[0].strict"),
+        ({"tools": [{**TOOLS[0], "tools": [TOOLS[0]]}]}, "tools[0].tools"),
         ({"tools": [TOOLS[0], TOOLS[0]]}, "tools[1].name"),
         ({"tools": [{"type": "custom", "name": "c", "parameters": {}}]}, "tools[0].parameters"),
         (
@@ -207,7 +209,7 @@ def test_padding_is_of_deltas_alone(http: httpx.Client) -> None:
         ({"background": True}, "background"),
         ({"conversation": "conv_x"}, "conversation"),
         ({"conversation": {"id": "conv_x"}, "previous_response_id": "resp_x"}, "conversation"),
-        ({"truncation": "auto"}, "truncation"),
+        ({"truncation": "left"}, "truncation"),
         ({"input": "x" * 4000}, "input"),
     ],
 )

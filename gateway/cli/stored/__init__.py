@@ -1,0 +1,1 @@
+"""Stored responses and conversations, with a key of a project."""

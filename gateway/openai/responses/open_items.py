@@ -1,0 +1,211 @@
+"""Items of a response that are under way: what the model says goes in, events and the item come out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from msgspec import UNSET, UnsetType
+
+from gateway.openai.responses.custom_input import CustomInput
+from gateway.openai.responses.events import (
+    ArgumentsDelta,
+    ArgumentsDone,
+    InputDelta,
+    InputDone,
+    ItemAdded,
+    ItemDone,
+    PartAdded,
+    PartDone,
+    ReasoningDelta,
+    ReasoningDone,
+    ResponseEvent,
+    TextDelta,
+    TextDone,
+)
+from gateway.openai.responses.items import (
+    CustomToolCallItem,
+    FunctionCallItem,
+    ItemStatus,
+    MessageItem,
+    OutputItem,
+    OutputText,
+    ReasoningItem,
+    ReasoningText,
+)
+from gateway.openai.shared.logprobs import ChatTokenLogprob
+
+Numbers = Callable[[], int]
+"""Gives each event its number."""
+
+Logprobs = Sequence[ChatTokenLogprob]
+
+Seal = Callable[[str], str]
+"""Seals reasoning for its client to keep; the same text always alike."""
+
+
+class OpenItem(Protocol):
+    """An item that is under way."""
+
+    def begin(self) -> list[ResponseEvent]: ...
+
+    def end(self, status: ItemStatus) -> tuple[list[ResponseEvent], OutputItem]: ...
+
+
+class OpenReasoning:
+    """Reasoning under way, of one part."""
+
+    def __init__(self, id: str, place: int, numbers: Numbers, seal: Seal | None) -> None:
+        self._id = id
+        self._place = place
+        self._numbers = numbers
+        self._seal = seal
+        self._texts: list[str] = []
+
+    def begin(self) -> list[ResponseEvent]:
+        item, part = ReasoningItem(self._id, "in_progress"), ReasoningText("")
+        return [
+            ItemAdded(sequence_number=self._numbers(), output_index=self._place, item=item),
+            PartAdded(sequence_number=self._numbers(), output_index=self._place, item_id=self._id, part=part),
+        ]
+
+    def say(self, text: str) -> list[ResponseEvent]:
+        self._texts.append(text)
+        number = self._numbers()
+        return [ReasoningDelta(sequence_number=number, output_index=self._place, item_id=self._id, delta=text)]
+
+    def end(self, status: ItemStatus) -> tuple[list[ResponseEvent], OutputItem]:
+        text, place, id = "".join(self._texts), self._place, self._id
+        part = ReasoningText(text)
+        sealed = self._seal(text) if self._seal is not None else UNSET
+        item = ReasoningItem(id, status, [], [part], sealed)
+        return [
+            ReasoningDone(sequence_number=self._numbers(), output_index=place, item_id=id, text=text),
+            PartDone(sequence_number=self._numbers(), output_index=place, item_id=id, part=part),
+            ItemDone(sequence_number=self._numbers(), output_index=place, item=item),
+        ], item
+
+
+class OpenMessage:
+    """A message under way, of one part."""
+
+    def __init__(self, id: str, place: int, numbers: Numbers) -> None:
+        self._id = id
+        self._place = place
+        self._numbers = numbers
+        self._texts: list[str] = []
+        self._logprobs: list[ChatTokenLogprob] = []
+        self._num_told = 0  # of the log-probabilities, those that a delta had
+
+    def begin(self) -> list[ResponseEvent]:
+        item = MessageItem(self._id, "in_progress", "assistant", [])
+        return [
+            ItemAdded(sequence_number=self._numbers(), output_index=self._place, item=item),
+            PartAdded(sequence_number=self._numbers(), output_index=self._place, item_id=self._id, part=OutputText("")),
+        ]
+
+    def say(self, text: str, logprobs: Logprobs) -> list[ResponseEvent]:
+        self._logprobs += logprobs
+        if not text:
+            return []
+        self._texts.append(text)
+        new = self._logprobs[self._num_told :]
+        self._num_told = len(self._logprobs)
+        return [
+            TextDelta(
+                sequence_number=self._numbers(),
+                output_index=self._place,
+                item_id=self._id,
+                delta=text,
+                logprobs=new,
+            )
+        ]
+
+    def end(self, status: ItemStatus) -> tuple[list[ResponseEvent], OutputItem]:
+        text, logprobs, place, id = "".join(self._texts), self._logprobs, self._place, self._id
+        part = OutputText(text, [], logprobs)
+        item = MessageItem(id, status, "assistant", [part])
+        return [
+            TextDone(sequence_number=self._numbers(), output_index=place, item_id=id, text=text, logprobs=logprobs),
+            PartDone(sequence_number=self._numbers(), output_index=place, item_id=id, part=part),
+            ItemDone(sequence_number=self._numbers(), output_index=place, item=item),
+        ], item
+
+
+class OpenCall:
+    """A call of a function under way."""
+
+    def __init__(
+        self, id: str, place: int, call_id: str, name: str, numbers: Numbers, namespace: str | UnsetType = UNSET
+    ) -> None:
+        self._id = id
+        self._place = place
+        self._call_id = call_id
+        self._name = name
+        self._namespace = namespace
+        self._numbers = numbers
+        self._arguments: list[str] = []
+
+    def begin(self) -> list[ResponseEvent]:
+        item = FunctionCallItem(self._id, "in_progress", self._call_id, self._name, "", self._namespace)
+        return [ItemAdded(sequence_number=self._numbers(), output_index=self._place, item=item)]
+
+    def write(self, arguments: str) -> list[ResponseEvent]:
+        if not arguments:
+            return []
+        self._arguments.append(arguments)
+        number = self._numbers()
+        return [ArgumentsDelta(sequence_number=number, output_index=self._place, item_id=self._id, delta=arguments)]
+
+    def end(self, status: ItemStatus) -> tuple[list[ResponseEvent], OutputItem]:
+        arguments = "".join(self._arguments)
+        item = FunctionCallItem(self._id, status, self._call_id, self._name, arguments, self._namespace)
+        return [
+            ArgumentsDone(
+                sequence_number=self._numbers(),
+                output_index=self._place,
+                item_id=self._id,
+                name=self._name,
+                arguments=arguments,
+            ),
+            ItemDone(sequence_number=self._numbers(), output_index=self._place, item=item),
+        ], item
+
+
+class OpenCustomCall:
+    """A call of a custom tool under way."""
+
+    def __init__(
+        self, id: str, place: int, call_id: str, name: str, numbers: Numbers, namespace: str | UnsetType = UNSET
+    ) -> None:
+        self._id = id
+        self._place = place
+        self._call_id = call_id
+        self._name = name
+        self._namespace = namespace
+        self._numbers = numbers
+        self._input = CustomInput()
+        self._texts: list[str] = []
+
+    def begin(self) -> list[ResponseEvent]:
+        item = CustomToolCallItem(self._id, "in_progress", self._call_id, self._name, "", self._namespace)
+        return [ItemAdded(sequence_number=self._numbers(), output_index=self._place, item=item)]
+
+    def write(self, arguments: str) -> list[ResponseEvent]:
+        return self.say(self._input.push(arguments))
+
+    def end(self, status: ItemStatus) -> tuple[list[ResponseEvent], OutputItem]:
+        events = self.say(self._input.finish())
+        text = "".join(self._texts)
+        item = CustomToolCallItem(self._id, status, self._call_id, self._name, text, self._namespace)
+        return [
+            *events,
+            InputDone(sequence_number=self._numbers(), output_index=self._place, item_id=self._id, input=text),
+            ItemDone(sequence_number=self._numbers(), output_index=self._place, item=item),
+        ], item
+
+    def say(self, text: str) -> list[ResponseEvent]:
+        if not text:
+            return []
+        self._texts.append(text)
+        return [InputDelta(sequence_number=self._numbers(), output_index=self._place, item_id=self._id, delta=text)]

@@ -1,0 +1,109 @@
+"""Thinking: the part of a text between `<think>` and `</think>` at its beginning, as models that think write it."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+BEGIN, END = "<think>", "</think>"
+ENDS_OPEN_TOKENS = 16
+"""The last tokens of a prompt among which one looks for a BEGIN: some chat templates write it themselves."""
+
+Part = tuple[Literal["thinking", "text"], str]
+
+
+def begins_thinking(prompt_end: bytes) -> bool:
+    """Tell whether a prompt that ends so has begun the model's thinking for it."""
+    return prompt_end.rstrip().endswith(BEGIN.encode())
+
+
+class ThinkingText:
+    """Text as it comes, told apart. What may be the beginning of a mark is held back until that is decided."""
+
+    def __init__(self, *, is_open: bool) -> None:
+        """is_open: the prompt ended with BEGIN."""
+        self._state: Literal["start", "thinking", "after", "text"] = "thinking" if is_open else "start"
+        self._held = ""
+        self._num_chars = 0
+        self._has_thought = False
+        self.text_start: int | None = None
+        """Where the text after the thinking begins, in characters of all of it; None until that is decided."""
+
+    @property
+    def is_over(self) -> bool:
+        """Tell whether no thinking is to come any more."""
+        return self._state in ("after", "text")
+
+    @property
+    def has_thought(self) -> bool:
+        """Tell whether there was any thinking."""
+        return self._has_thought
+
+    def push(self, text: str) -> list[Part]:
+        """Return the parts that more text brings, in order."""
+        self._held += text
+        self._num_chars += len(text)
+        parts: list[Part] = []
+        while self._step(parts):
+            pass
+        return parts
+
+    def finish(self) -> list[Part]:
+        """Return what was held back, where no text follows."""
+        held, self._held = self._held, ""
+        if not held or self._state == "after":
+            return []
+        if self._state == "thinking":
+            self._state, held = "after", held.rstrip()
+            self._has_thought = self._has_thought or bool(held)
+            return [("thinking", held)] if held else []
+        self._state, self.text_start = "text", self._num_chars - len(held)
+        return [("text", held)]
+
+    def _step(self, parts: list[Part]) -> bool:
+        """Take what is decided of the text that is held; tell whether there may be more of it."""
+        match self._state:
+            case "start":
+                begun = self._held.lstrip()
+                if begun.startswith(BEGIN):
+                    self._state, self._held = "thinking", begun[len(BEGIN) :]
+                elif BEGIN.startswith(begun):  # also where there is nothing yet
+                    return False
+                else:
+                    self._state = "text"
+            case "thinking":
+                return self._think(parts)
+            case "after":
+                self._held = self._held.lstrip("\n")
+                if not self._held:
+                    return False
+                self._state = "text"
+            case "text":
+                if self.text_start is None:
+                    self.text_start = self._num_chars - len(self._held)
+                if self._held:
+                    parts.append(("text", self._held))
+                    self._held = ""
+                return False
+        return True
+
+    def _think(self, parts: list[Part]) -> bool:
+        if not self._has_thought:
+            self._held = self._held.lstrip("\n")
+        before, mark, after = self._held.partition(END)
+        if mark:
+            thought, self._held, self._state = before.rstrip(), after, "after"
+        else:
+            thought = before[: len(before) - _num_undecided(before)].rstrip()
+            self._held = before[len(thought) :]
+        if thought:
+            self._has_thought = True
+            parts.append(("thinking", thought))
+        return bool(mark)
+
+
+def _num_undecided(text: str) -> int:
+    """Return the length of the end of a text that may be the beginning of END."""
+    for size in range(min(len(END) - 1, len(text)), 0, -1):
+        if END.startswith(text[-size:]):
+            return size
+    return 0
