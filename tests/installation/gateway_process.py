@@ -57,6 +57,11 @@ class GatewayProcess:
         self._process = context.Process(target=run, args=values, daemon=True)
         self._process.start()
 
+    @property
+    def pid(self) -> int | None:
+        """The process that runs, or None."""
+        return None if self._process is None else self._process.pid
+
     def kill(self) -> None:
         """End it at once; does nothing when it does not run."""
         if self._process is not None:

@@ -18,7 +18,7 @@ from gateway.db.pool import Database
 from gateway.db.pools.pools import PoolRow
 from gateway.db.pools.replicas import replace_replicas
 from gateway.settings import load_settings
-from tests.faults.pools.test_replicas import billed
+from tests.faults.pools.load import billed
 from tests.faults.pools.world import World, asked_of_fake
 from tests.gateway.agent.site import Host
 from tests.installation.gateway_process import GatewayProcess

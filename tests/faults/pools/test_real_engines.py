@@ -22,7 +22,7 @@ from gateway.db.adapters.adapter_versions import put_adapter
 from gateway.db.pool import Database
 from gateway.db.pools.pools import PoolRow
 from gateway.settings import load_settings
-from tests.faults.pools.test_replicas import answers, billed
+from tests.faults.pools.load import answers, billed
 from tests.faults.pools.tiny_bases import RANK, Expected, expected, make_adapter, make_base
 from tests.faults.pools.world import BASES, Asked, World
 from tests.gateway.agent.site import Host

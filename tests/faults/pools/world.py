@@ -8,9 +8,11 @@ import asyncio
 import json
 import random
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
 import asyncpg
 import httpx
@@ -95,11 +97,16 @@ class World:
         prompt = [rng.randrange(3, 250) for _ in range(rng.choice((11, 23, 61)))]
         return asked_of_fake(model, rotation(base, number), prompt, rng.randrange(4, 24), stream=rng.random() < 0.3)
 
-    async def ask(self, http: httpx.AsyncClient, asked: Asked, gateway: GatewayProcess) -> None:
-        """Send a request, and note what became of it.
+    async def ask(self, http: httpx.AsyncClient, asked: Asked, gateway: GatewayProcess) -> str:
+        """Send a request, and note and return what became of it.
 
         Raises AssertionError: for an answer that is not the model's own.
         """
+        outcome = await self._outcome(http, asked, gateway)
+        self.outcomes[outcome] += 1
+        return outcome
+
+    async def _outcome(self, http: httpx.AsyncClient, asked: Asked, gateway: GatewayProcess) -> str:
         body = {
             "model": asked.model,
             "prompt": asked.prompt,
@@ -112,23 +119,20 @@ class World:
         try:
             reply = await http.post(f"{gateway.url}/v1/completions", json=body, headers=self.key.headers)
         except httpx.TransportError:
-            self.outcomes["cut off"] += 1
-            return
+            return "cut off"
         if reply.status_code != 200:
-            self.outcomes[f"{reply.status_code} {reply.json()['error']['code']}"] += 1
-            return
+            return f"{reply.status_code} {reply.json()['error']['code']}"
         if asked.stream:
             ids, error = _streamed(reply.text)
             if error:
                 assert ids in [answer[: len(ids)] for answer in asked.answers], (asked, ids)
-                self.outcomes["ended after its text had begun" if ids else f"stream {error}"] += 1
-                return
+                return "ended after its text had begun" if ids else f"stream {error}"
         else:
             ids = reply.json()["choices"][0]["token_ids"]
         assert ids in asked.answers, (asked, ids)
-        self.outcomes["answered"] += 1
         self.answered[reply.headers["x-request-id"]] = len(ids)
         self.by_answer[asked.model, asked.answers.index(ids)] += 1
+        return "answered"
 
 
 def rotation(base: str, number: int) -> int:
@@ -156,21 +160,31 @@ def _streamed(text: str) -> tuple[list[int], str]:
 
 @contextmanager
 def running_world(
-    dsn: str, folder: Path, *, num_replicas: int = 2, engine_flags: tuple[str, ...] = ()
+    dsn: str,
+    folder: Path,
+    *,
+    num_replicas: int = 2,
+    engine_flags: tuple[str, ...] = (),
+    clock_jumps_s: Sequence[int] = (0, 0),
+    changes: Mapping[str, Any] = MappingProxyType({}),
 ) -> Iterator[tuple[World, Engines]]:
-    """Give a world over a migrated database, which is gone when the context is left."""
+    """Give a world over a migrated database, which is gone when the context is left.
+
+    clock_jumps_s: of each gateway, as in `GatewayProcess`. changes: fields of `Settings` in place of the usual ones.
+    """
     folders = {base: make_model_folder(folder / base) for base in BASES}
     config = json.loads((folders["large"] / "config.json").read_text())
     (folders["large"] / "config.json").write_text(json.dumps(config | {"num_hidden_layers": 2, "hidden_size": 64}))
-    settings = Settings(data_dir=folder, model=str(folders["small"]), model_name="small", drain_seconds=5.0)
+    usual = {"data_dir": folder, "model": str(folders["small"]), "model_name": "small", "drain_seconds": 5.0}
+    settings = Settings(**(usual | dict(changes)))
     settings.run_dir.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
         engines = Engines(settings.run_dir, folders, num_replicas, engine_flags)
         stack.callback(engines.kill)
         key = asyncio.run(_rows(dsn, folders, engines))
         gateways = []
-        for number in range(2):
-            gateway = GatewayProcess(settings, dsn, number)
+        for number, jumps_s in enumerate(clock_jumps_s):
+            gateway = GatewayProcess(settings, dsn, number, clock_jumps_s=jumps_s)
             stack.callback(gateway.close)
             gateway.start()
             gateways.append(gateway)

@@ -1,0 +1,133 @@
+"""What a drill happens on: a PostgreSQL of its own, two base models over fake engines, two gateways, and their traffic.
+
+After a drill everything must add up: no answer is another model's, each answer is billed once with its tokens, nothing
+is billed that no engine made, and nothing that an engine made is billed to nobody.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import asyncpg
+
+from gateway.db.migrate import migrate
+from tests.drills.traffic import Traffic
+from tests.faults.pools.load import billed
+from tests.faults.pools.world import Engines, World, running_world
+from tests.faults.processes import Postgres
+from tests.installation.gateway_process import GatewayProcess
+from tests.installation.waiting import wait_until
+
+PLACES = 8
+"""Sequences of an engine at once."""
+
+TOKENS_PER_S = 20
+MEAN_TOKENS = 13.5
+"""Of an answer, as `World.some` asks for them."""
+
+
+class Ground:
+    """Owns what runs. folder: the data folder, which every user can pass through. replicas: of each base."""
+
+    def __init__(self, folder: Path, postgres: Postgres, world: World, engines: Engines, produced: Path) -> None:
+        self.folder = folder
+        self.postgres = postgres
+        self.world = world
+        self.engines = engines
+        self._produced = produced
+
+    @property
+    def gateways(self) -> list[GatewayProcess]:
+        return self.world.gateways
+
+    @property
+    def capacity_per_s(self) -> float:
+        """Requests that all places together could answer in a second."""
+        num_engines = sum(len(engines) for engines in self.engines.of_base.values())
+        return num_engines * PLACES * TOKENS_PER_S / MEAN_TOKENS
+
+    @contextmanager
+    def traffic(self, share: float, seed: int = 0) -> Iterator[Traffic]:
+        """Requests at this share of the capacity, until the context is left."""
+        traffic = Traffic(self.world, share * self.capacity_per_s, seed)
+        traffic.start()
+        try:
+            yield traffic
+        finally:
+            traffic.stop()
+
+    def check(self) -> None:
+        """Hold the ledger against clients and engines. Raises AssertionError where they differ."""
+        asyncio.run(billed(self.world))
+        wait_until(self._adds_up, lambda: f"the ledger and the engines differ: {self.differences()}", patience_s=60)
+
+    def differences(self) -> list[str]:
+        """Return a line for each request that is billed for more than was made, or made and billed to nobody."""
+        rows = asyncio.run(_ledger(self.postgres.dsn))
+        produced = Counter(self._produced.read_text().splitlines()) if self._produced.exists() else Counter()
+        wrong = [f"{id}: {num} billed, {produced[id]} made" for id, num in rows.items() if num > produced[id]]
+        return wrong + [f"{id}: {produced[id]} made, billed to nobody" for id in produced.keys() - rows.keys()]
+
+    def settle(self) -> None:
+        """Stop the gateways in order. Raises AssertionError where usage stays behind in a journal."""
+        assert [gateway.terminate() for gateway in self.gateways] == [0] * len(self.gateways)
+        left = [path for path in (self.folder / "journal").rglob("*") if path.suffix in (".journal", ".damaged")]
+        assert left == [], f"journals stayed behind: {left}"
+
+    def _adds_up(self) -> bool:
+        return not self.differences()
+
+
+_BILLED = """
+    SELECT request_id, sum(completion_tokens + discarded_tokens)::bigint AS tokens
+    FROM usage_attempts GROUP BY request_id
+"""
+
+
+async def _ledger(dsn: str) -> dict[str, int]:
+    """Return the tokens that each request is billed for or was discarded, over its attempts."""
+    conn = await asyncpg.connect(dsn)
+    try:
+        rows = await conn.fetch(_BILLED)
+    finally:
+        await conn.close()
+    return {row["request_id"]: row["tokens"] for row in rows}
+
+
+@contextmanager
+def running_ground(
+    folder: Path,
+    *,
+    num_replicas: int = 1,
+    postgres: Postgres | None = None,
+    clock_jumps_s: Sequence[int] = (0, 0),
+    changes: Mapping[str, Any] = MappingProxyType({}),
+) -> Iterator[Ground]:
+    """Give an installation in a folder, which runs until the context is left. The arguments are `running_world`'s.
+
+    postgres: a server that runs; without one, one is started in the folder.
+    """
+    folder.chmod(0o711)
+    produced = folder / "produced"
+    own = Postgres(folder / "postgres") if postgres is None else postgres
+    try:
+        asyncio.run(migrate(own.dsn))
+        flags = ("--tokens-per-s", str(TOKENS_PER_S), "--max-num-seqs", str(PLACES), "--produced", str(produced))
+        world = running_world(
+            own.dsn,
+            folder,
+            num_replicas=num_replicas,
+            engine_flags=flags,
+            clock_jumps_s=clock_jumps_s,
+            changes=changes,
+        )
+        with world as (made, engines):
+            yield Ground(folder, own, made, engines, produced)
+    finally:
+        own.stop()

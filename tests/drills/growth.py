@@ -1,0 +1,83 @@
+"""Growth over a long run: memory and descriptors of processes, rows of tables, files of a folder."""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+from collections.abc import Mapping, Sequence
+from itertools import combinations
+from pathlib import Path
+
+import asyncpg
+import msgspec
+
+MIB = 1 << 20
+
+
+class Sample(msgspec.Struct, frozen=True):
+    """One moment. at_s: since the run began. rows: of each table that has any."""
+
+    at_s: float
+    rss_bytes: dict[str, int]
+    descriptors: dict[str, int]
+    rows: dict[str, int]
+    num_files: int
+    file_bytes: int
+
+
+class Slope(msgspec.Struct, frozen=True):
+    """The growth of a value by the median of all pairs of moments, and what the same values scatter about that line.
+
+    is_flat: whether the growth over the run is no more than the scatter, or than 2 % of the value.
+    """
+
+    first: float
+    last: float
+    per_hour: float
+    noise: float
+    is_flat: bool
+
+
+def take(at_s: float, pids: Mapping[str, int], dsn: str, folder: Path) -> Sample:
+    """Look at all of it. Processes that are about to start or have just ended are left out."""
+    rss, descriptors = {}, {}
+    for name, pid in pids.items():
+        try:
+            rss[name] = _rss_bytes(pid)
+            descriptors[name] = len(list(Path(f"/proc/{pid}/fd").iterdir()))
+        except (OSError, IndexError):
+            continue
+    files = [path.stat().st_size for path in folder.rglob("*") if path.is_file() and "postgres" not in path.parts]
+    return Sample(at_s, rss, descriptors, asyncio.run(_rows(dsn)), len(files), sum(files))
+
+
+def slope(times_s: Sequence[float], values: Sequence[float]) -> Slope:
+    """Return the growth of these values but for the first fifth, while caches fill and code is loaded."""
+    begin = len(values) // 5
+    times_s, values = times_s[begin:], values[begin:]
+    if len(values) < 2:
+        return Slope(values[0] if values else 0, values[-1] if values else 0, 0.0, 0.0, True)
+    pairs = combinations(zip(times_s, values, strict=True), 2)
+    per_s = statistics.median(
+        (late[1] - early[1]) / (late[0] - early[0]) for early, late in pairs if late[0] > early[0]
+    )
+    rest = [value - per_s * time_s for time_s, value in zip(times_s, values, strict=True)]
+    middle = statistics.median(rest)
+    noise = 3 * statistics.median(abs(each - middle) for each in rest)
+    growth = per_s * (times_s[-1] - times_s[0])
+    is_flat = growth <= max(noise, 0.02 * statistics.median(values))
+    return Slope(values[0], values[-1], 3600 * per_s, noise, is_flat)
+
+
+def _rss_bytes(pid: int) -> int:
+    line = next(line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("VmRSS"))
+    return int(line.split()[1]) << 10
+
+
+async def _rows(dsn: str) -> dict[str, int]:
+    conn = await asyncpg.connect(dsn)
+    try:
+        found = await conn.fetch("SELECT relname, n_live_tup FROM pg_stat_user_tables WHERE n_live_tup > 0")
+    finally:
+        await conn.close()
+    return {row["relname"]: row["n_live_tup"] for row in found}
