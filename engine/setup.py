@@ -15,7 +15,7 @@ from adapters.stores import open_store
 from engine.compilations import Compilations
 from engine.config import EngineConfig, ModelConfig, load_model_config, model_digest
 from engine.core import EngineCore
-from engine.cpu.quantization import quantization
+from engine.cpu.quantization import settle_format
 from engine.cpu.setup import build_cpu
 from engine.device import BuildDevice, Device, kv_token_bytes
 from engine.grammar.compiler import GrammarCompiler
@@ -32,6 +32,7 @@ from engine.scheduling.limits import BatchLimits, Limits
 from engine.scheduling.scheduler import Scheduler
 from engine.server import EngineServer
 from engine.statistics import Statistics
+from kernels.cpu.library import installed
 
 log = logging.getLogger(__name__)
 
@@ -43,12 +44,13 @@ def build_engine(config: EngineConfig) -> tuple[EngineCore, EngineServer]:
     zmq.ZMQError."""
     use_huge_pages()
     mailbox = Mailbox()
+    config = settled(config)
     core, limits = build_core(config, mailbox)
     digest = model_digest(config.model_dir)
     where = resolve_device(config.device)
     name = torch.cuda.get_device_name(where) if where.type == "cuda" else "cpu"
     dtype = str(resolve_dtype(config.dtype, where))
-    quantized = quantization(config.quantization, where)
+    quantized = config.quantization
     server = EngineServer(
         config.endpoint,
         digest,
@@ -62,9 +64,20 @@ def build_engine(config: EngineConfig) -> tuple[EngineCore, EngineServer]:
     return core, server
 
 
+def settled(config: EngineConfig) -> EngineConfig:
+    """Return the configuration with the quantization that `auto` stands for with this model on this machine.
+
+    Raises SetupError or UnsupportedModel.
+    """
+    device = resolve_device(config.device)
+    quantized = settle_format(config, device, resolve_dtype(config.dtype, device))
+    return msgspec.structs.replace(config, quantization=quantized)
+
+
 def _formats(dtype: str, quantized: str) -> str:
-    """Return the number formats for people, such as `bfloat16` or `float32, products in int8`."""
-    return dtype if quantized == "none" else f"{dtype}, products in {quantized}"
+    """Return the number formats for people, such as `bfloat16` or `float32, products in int8 by avx2`."""
+    library = installed() if quantized == "int8" else None
+    return dtype if library is None else f"{dtype}, products in {quantized} by {library.paths[-1]}"
 
 
 def _fingerprint(digest: str, device: str, dtype: str, quantized: str) -> str:
@@ -81,7 +94,7 @@ def build_core(
     Raises SetupError, StoreFailure or UnsupportedModel.
     """
     where = resolve_device(config.device)
-    quantization(config.quantization, where)  # before anything is loaded
+    config = settled(config)  # before anything is loaded
     config = msgspec.structs.replace(config, max_batched_tokens=batched_tokens(config.max_batched_tokens, where))
     dtype = resolve_dtype(config.dtype, where)
     model = load_model_config(config.model_dir)

@@ -54,7 +54,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         Literal["auto", "none", "int8"],
         Meta(
             description="Quantization of the base model's matrices on a CPU: `none`, `int8` (8-bit integers, made of "
-            "the weights at start; adapters stay as they are) or `auto`, which is `none`."
+            "the weights at start; adapters stay as they are) or `auto`: `int8` where weights would be float32 and the "
+            "first start with a model finds it near enough to itself in float32, else `none`."
         ),
     ] = "auto"
     kv_cache_bytes: Annotated[

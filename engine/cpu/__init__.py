@@ -5,6 +5,7 @@
     tables      adapters side by side, as batched products want them
     lora        the adapters of one step
     quantization   the number format of products with frozen matrices
+    quality     what that format changes of a model's predictions
     path        batch, attention and lora together: a plan to hidden states
     native      a plan to hidden states by the native kernels, for products in 8-bit integers
 

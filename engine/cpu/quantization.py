@@ -1,4 +1,4 @@
-"""The number format in which a CPU multiplies by the frozen matrices of a base model.
+"""The number format in which a CPU multiplies by the frozen matrices of a base model, and why.
 
 Deltas of adapters are computed from inputs that are not quantized, by matrices in the formats of `engine.cpu.tables`.
 """
@@ -6,36 +6,95 @@ Deltas of adapters are computed from inputs that are not quantized, by matrices 
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from functools import partial
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 
-from engine.hardware import SetupError
+from engine.config import EngineConfig
+from engine.cpu.quality import Quality, keep_quality, kept_quality, measure_quality
+from engine.hardware import SetupError, num_threads
 from engine.models.weights import MakeLinear
-from kernels.cpu.library import installed
+from kernels.cpu.library import NativeLibrary, installed
 from kernels.cpu.linear import Int8Linear
 from kernels.linear import Linear
 
 log = logging.getLogger(__name__)
 
+Format = Literal["none", "int8"]
+Asked = Literal["auto", "none", "int8"]
 
-def quantization(asked: Literal["auto", "none", "int8"], device: torch.device) -> Literal["none", "int8"]:
-    """Return the format that is computed: the one that was asked for, if its kernels are there.
+
+class Choice(NamedTuple):
+    """A format, and a sentence that says why."""
+
+    format: Format
+    reason: str
+
+
+def choose_format(
+    asked: Asked, device: torch.device, dtype: torch.dtype, quality: Callable[[NativeLibrary], Quality | None]
+) -> Choice:
+    """Return the format that is computed.
+
+    quality: called where `auto` depends on what 8-bit integers change of the model; None: nobody can tell.
 
     Raises SetupError: when the device has no such format.
     """
-    if asked != "int8":
-        return "none"
+    library = installed()
+    if asked == "int8":
+        if device.type != "cpu":
+            raise SetupError(
+                f"LORIKEET_QUANTIZATION is int8, which is for a CPU, not for {device.type}; set it to auto"
+            )
+        if library is None:
+            return Choice(
+                "none", "LORIKEET_QUANTIZATION is int8, but the native kernels are not there: PyTorch computes."
+            )
+        return Choice(
+            "int8", f"LORIKEET_QUANTIZATION is int8, and {library.paths[-1]} is this processor's fastest path."
+        )
+    if asked == "none":
+        return Choice("none", "LORIKEET_QUANTIZATION is none.")
     if device.type != "cpu":
-        raise SetupError(f"LORIKEET_QUANTIZATION is int8, which is for a CPU, not for {device.type}; set it to auto")
-    return "none" if installed() is None else "int8"
+        return Choice("none", "8-bit integers are for a CPU.")
+    if library is None or len(library.paths) < 2:
+        return Choice("none", "There are no native kernels for this processor: PyTorch computes.")
+    if dtype != torch.float32:
+        # Measured: tokens of few streams come faster in 8-bit integers there, too, but a prompt of 512 tokens takes up
+        # to 2.7 times as long. So nothing that was fast before becomes slow without being asked for (`engine/LOG.md`).
+        name = str(dtype).removeprefix("torch.")
+        return Choice("none", f"Matrices stay in {name}, in which long prompts are faster than in 8-bit integers.")
+    found = quality(library)
+    if found is None:
+        return Choice("none", "Matrices stay as they are: what 8-bit integers change of this model is not known.")
+    if not found.holds:
+        return Choice("none", f"Matrices stay as they are: in 8-bit integers this model is {found}, too far.")
+    return Choice("int8", f"Matrices are 8-bit integers, by {library.paths[-1]}: this model is {found}.")
 
 
-def make_linear(quantized: Literal["none", "int8"]) -> MakeLinear:
+def settle_format(config: EngineConfig, device: torch.device, dtype: torch.dtype) -> Format:
+    """Return the format of an engine with this configuration, whose first start with a model measures that.
+
+    Raises SetupError: when the device has no such format. Raises UnsupportedModel.
+    """
+
+    def quality(library: NativeLibrary) -> Quality | None:
+        found = kept_quality(config.model_dir)
+        if found is None:
+            torch.set_num_threads(num_threads(config.num_threads))
+            found = measure_quality(library, config.model_dir)
+            if found is not None:
+                keep_quality(config.model_dir, found)
+        return found
+
+    choice = choose_format(config.quantization, device, dtype, quality)
+    log.info("%s", choice.reason)
+    return choice.format
+
+
+def make_linear(quantized: Format) -> MakeLinear:
     """Return what makes products of a model's weights."""
     library = installed() if quantized == "int8" else None
-    if library is None:
-        return Linear
-    log.info("products with frozen matrices in 8-bit integers, by %s", library.paths[-1])
-    return partial(Int8Linear, library)
+    return Linear if library is None else partial(Int8Linear, library)

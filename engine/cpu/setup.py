@@ -10,7 +10,7 @@ from engine.config import EngineConfig, ModelConfig
 from engine.cpu.attention import PagedCache
 from engine.cpu.native import NativePath, make_decoder
 from engine.cpu.path import CpuPath
-from engine.cpu.quantization import make_linear, quantization
+from engine.cpu.quantization import make_linear, settle_format
 from engine.cpu.tables import AdapterTables
 from engine.cpu.threads import AdaptedThreads, linux_usage
 from engine.device import AdapterIn, Device, DevicePath, blocks_within, context_length, kv_token_bytes
@@ -32,7 +32,7 @@ def build_cpu(config: EngineConfig, model: ModelConfig, dtype: torch.dtype) -> D
     most = num_threads(config.num_threads)
     torch.set_num_threads(most)
     cpu = torch.device("cpu")
-    quantized = quantization(config.quantization, cpu)
+    quantized = settle_format(config, cpu, dtype)
     weights = load_weights(config.model_dir, model, dtype, cpu, make_linear=make_linear(quantized))
     budget = KV_CACHE_BYTES if config.kv_cache_bytes is None else config.kv_cache_bytes
     num_blocks = blocks_within(budget, kv_token_bytes(model, dtype) * config.block_size, free_host_bytes())

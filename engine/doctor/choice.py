@@ -8,7 +8,8 @@ from __future__ import annotations
 import torch
 
 from engine.config import EngineConfig
-from engine.cpu.quantization import quantization
+from engine.cpu.quality import Quality, kept_quality
+from engine.cpu.quantization import choose_format
 from engine.doctor.report import Choice, Gpu, Machine
 from engine.hardware import num_threads, resolve_device, resolve_dtype
 from kernels.cpu.library import installed
@@ -17,6 +18,9 @@ CROWDED = 0.5
 """Other processes that use more than this share of a processor slow the engine down."""
 
 SMALL_MEMORY_BYTES = 2 << 30
+
+UNMEASURED = Quality(model_digest="", format="", num_tokens=0, divergence_nats=0.0, perplexity_ratio=1.0)
+"""What is assumed of a model that no engine has started with yet."""
 
 
 def find_gpus() -> tuple[Gpu, ...]:
@@ -35,10 +39,14 @@ def choose(config: EngineConfig, machine: Machine, gpus: tuple[Gpu, ...]) -> Cho
     Raises SetupError: when it would not start here.
     """
     device = resolve_device(config.device)
-    dtype = str(resolve_dtype(config.dtype, device)).removeprefix("torch.")
+    computed = resolve_dtype(config.dtype, device)
+    dtype = str(computed).removeprefix("torch.")
     library = installed()
     paths = library.paths if library is not None else ()
-    quantized = quantization(config.quantization, device)
+    kept = kept_quality(config.model_dir)
+    quantized, why = choose_format(config.quantization, device, computed, lambda library: kept or UNMEASURED)
+    if quantized == "int8" and config.quantization == "auto" and kept is None:
+        why = f"Matrices are 8-bit integers, by {paths[-1]}, if the first start finds the model near enough to float32."
     products = f"int8 {paths[-1]}" if quantized == "int8" else "torch"
     threads = num_threads(config.num_threads)
     return Choice(
@@ -47,14 +55,12 @@ def choose(config: EngineConfig, machine: Machine, gpus: tuple[Gpu, ...]) -> Cho
         products=products,
         native_paths=paths,
         num_threads=threads,
-        reasons=tuple(_reasons(config, device, dtype, products, paths, gpus)),
+        reasons=(*_reasons(config, device, dtype, gpus), why),
         advice=tuple(_advice(config, device, dtype, products, paths, machine, threads)),
     )
 
 
-def _reasons(
-    config: EngineConfig, device: torch.device, dtype: str, products: str, paths: tuple[str, ...], gpus: tuple[Gpu, ...]
-) -> list[str]:
+def _reasons(config: EngineConfig, device: torch.device, dtype: str, gpus: tuple[Gpu, ...]) -> list[str]:
     lines = []
     if config.device != "auto":
         lines.append(f"LORIKEET_DEVICE is {config.device}.")
@@ -68,10 +74,6 @@ def _reasons(
         lines.append("The processor multiplies bfloat16.")
     elif device.type == "cpu":
         lines.append("The processor does not multiply bfloat16, so weights are float32.")
-    if config.quantization == "int8" and products == "torch":
-        lines.append("LORIKEET_QUANTIZATION is int8, but the native kernels are not there, so PyTorch computes.")
-    elif config.quantization == "int8":
-        lines.append(f"LORIKEET_QUANTIZATION is int8, and {paths[-1]} is the fastest path of this processor.")
     return lines
 
 
@@ -85,9 +87,11 @@ def _advice(
     threads: int,
 ) -> list[str]:
     lines = []
-    if device.type == "cpu" and products == "torch" and dtype == "float32" and len(paths) > 1:
+    if device.type == "cpu" and products == "torch" and len(paths) > 1:
+        slower = "" if dtype == "float32" else " and makes long prompts slower"
         lines.append(
-            "LORIKEET_QUANTIZATION=int8 reads a quarter of the bytes; it changes outputs slightly (engine/README.md)."
+            f"LORIKEET_QUANTIZATION=int8 makes tokens of few streams faster{slower}; it changes outputs slightly "
+            "(engine/README.md)."
         )
     if device.type == "cpu" and not paths:
         lines.append("The native kernels are missing: reinstall the package to have them built.")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import torch
@@ -62,3 +62,14 @@ def load_weights(
         if unknown:
             raise UnsupportedModel(f"the checkpoint has tensors the config does not explain: {', '.join(unknown[:5])}")
     return weights
+
+
+@contextmanager
+def weights_in_turn(model_dir: str | Path, config: ModelConfig, make_linear: MakeLinear) -> Iterator[ModelWeights]:
+    """Yield weights in float32 on a CPU whose layers are read one by one, each time that they are gone through.
+
+    A model that is larger than the memory can be computed so. Raises UnsupportedModel on a missing or misshapen tensor.
+    """
+    with ExitStack() as stack:
+        checkpoint = _Checkpoint(Path(model_dir), torch.float32, torch.device("cpu"), stack)
+        yield assemble(checkpoint.take, config, RmsNorm, make_linear, in_turn=True)

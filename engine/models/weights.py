@@ -5,8 +5,8 @@ Projections that share an input are fused: q, k, v into one matrix, gate and up 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Protocol
+from collections.abc import Callable, Sequence
+from typing import Protocol, overload
 
 import msgspec
 import torch
@@ -52,16 +52,41 @@ class LayerWeights(msgspec.Struct, frozen=True):
 
 class ModelWeights(msgspec.Struct, frozen=True):
     embed: Tensor  # [V, H]
-    layers: list[LayerWeights]
+    layers: Sequence[LayerWeights]
     norm: Norm  # [H]
     lm_head: Product  # H -> V; of the embedding where they are tied
 
 
-def assemble(take: Take, config: ModelConfig, make_norm: MakeNorm, make_linear: MakeLinear = Linear) -> ModelWeights:
-    """Every tensor of a model, fused."""
+class LayersInTurn(Sequence[LayerWeights]):
+    """Layers that are read anew whenever they are asked for, and not kept."""
+
+    def __init__(self, read: Callable[[int], LayerWeights], num_layers: int) -> None:
+        self._read = read
+        self._indices = range(num_layers)
+
+    def __len__(self) -> int:
+        return len(self._indices)
+
+    @overload
+    def __getitem__(self, index: int) -> LayerWeights: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[LayerWeights]: ...
+    def __getitem__(self, index: int | slice) -> LayerWeights | Sequence[LayerWeights]:
+        return (
+            [self._read(each) for each in self._indices[index]]
+            if isinstance(index, slice)
+            else self._read(self._indices[index])
+        )
+
+
+def assemble(
+    take: Take, config: ModelConfig, make_norm: MakeNorm, make_linear: MakeLinear = Linear, *, in_turn: bool = False
+) -> ModelWeights:
+    """Every tensor of a model, fused. in_turn: layers are read when they are gone through, as long as take can."""
     hidden = config.hidden_size
     embed = take("model.embed_tokens.weight", (config.vocab_size, hidden))
-    layers = [_layer(take, config, index, make_norm, make_linear) for index in range(config.num_layers)]
+    each = LayersInTurn(lambda index: _layer(take, config, index, make_norm, make_linear), config.num_layers)
+    layers = each if in_turn else list(each)
     norm = make_norm(_norm_weight(take, "model.norm", hidden, config), config.rms_norm_eps)
     lm_head = embed if config.tie_word_embeddings else take("lm_head.weight", (config.vocab_size, hidden))
     return ModelWeights(embed, layers, norm, make_linear(lm_head, None))

@@ -52,7 +52,7 @@ def serving(data_dir: Path, *, num_units: int = 0) -> Iterator[Site]:
 
     num_units: of the demo's experiment, which is started where there are any."""
     installation = Installation(data_dir)
-    installation.env |= {"LORIKEET_DTYPE": "float32"}
+    installation.env |= {"LORIKEET_DTYPE": "float32", "LORIKEET_QUANTIZATION": "none"}
     installation.start()
     try:
         site = prepare(installation)

@@ -83,6 +83,7 @@ def installation(open_folder: Path) -> Iterator[Installation]:
         "LORIKEET_MODEL": str(model),
         "LORIKEET_MODEL_NAME": BASE,
         "LORIKEET_DTYPE": "float32",
+        "LORIKEET_QUANTIZATION": "none",
         "LORIKEET_MAX_ADAPTERS": "8",
         "LORIKEET_KV_CACHE_BYTES": "64MiB",
     }

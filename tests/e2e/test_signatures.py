@@ -40,6 +40,7 @@ def installation(open_folder: Path) -> Iterator[Installation]:
         "LORIKEET_MODEL": str(model),
         "LORIKEET_MODEL_NAME": BASE,
         "LORIKEET_DTYPE": "float32",
+        "LORIKEET_QUANTIZATION": "none",
         "LORIKEET_MAX_ADAPTERS": str(NUM_SLOTS),
         "LORIKEET_KV_CACHE_BYTES": "64MiB",
         "LORIKEET_ADAPTER_GRACE_SECONDS": "3",  # deleted content leaves while requests run

@@ -117,6 +117,7 @@ def engine_config(model_dir: Path, adapter_store: Path, **changes: object) -> En
         "dtype": "float32",
         "kv_cache_bytes": 64 << 20,
         "num_threads": 1,
+        "quantization": "none",
     }
     return msgspec.convert(settings | changes, EngineConfig)
 

@@ -40,7 +40,8 @@ from tests.patience import PATIENCE_S
 CONTEXT = 512
 NUM_SLOTS = 3
 FLAGS = (
-    f"--dtype float32 --max-model-len {CONTEXT} --max-num-seqs 8 --max-batched-tokens 64 --num-threads 1 "
+    f"--dtype float32 --quantization none --max-model-len {CONTEXT} --max-num-seqs 8 --max-batched-tokens 64 "
+    "--num-threads 1 "
     f"--kv-cache-bytes {4 << 20} --adapter-device-bytes {4 << 20} --max-adapters {NUM_SLOTS} --max-adapter-rank 16"
 )
 NAMES = ["", *LORAS]

@@ -8,12 +8,15 @@ import msgspec
 import pytest
 import torch
 
-from engine.config import EngineConfig
+from engine.config import EngineConfig, model_digest
+from engine.cpu.quality import Quality, keep_quality
 from engine.doctor.choice import choose
 from engine.doctor.report import Choice, Machine
 from engine.hardware import SetupError, num_threads, resolve_device, resolve_dtype
 from kernels.cpu.library import installed
+from kernels.cpu.linear import FORMAT
 from tests.engine.harness import engine_config
+from tests.engine.models.tiny import save_tiny
 
 QUIET = Machine(
     processor="A Processor",
@@ -53,9 +56,32 @@ def test_int8_names_the_path_that_runs(config: EngineConfig) -> None:
     assert choice.products == ("torch" if library is None else f"int8 {library.paths[-1]}")
 
 
-def test_float32_is_advised_to_quantize_only_where_kernels_are_there(config: EngineConfig) -> None:
-    choice = choose(msgspec.structs.replace(config, dtype="float32"), QUIET, ())
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_int8_is_advised_only_where_kernels_are_there(dtype: str, config: EngineConfig) -> None:
+    choice = choose(msgspec.structs.replace(config, dtype=dtype), QUIET, ())
     assert ("LORIKEET_QUANTIZATION=int8" in _advice(choice)) == (len(choice.native_paths) > 1)
+    assert ("long prompts slower" in _advice(choice)) == (dtype == "bfloat16" and len(choice.native_paths) > 1)
+
+
+def test_auto_is_told_with_what_is_known_of_the_model(config: EngineConfig) -> None:
+    config = msgspec.structs.replace(config, dtype="float32", quantization="auto")
+    library = installed()
+    if library is None:
+        assert choose(config, QUIET, ()).products == "torch"
+        return
+    save_tiny("llama", Path(config.model_dir))
+    for ratio, products, why in [
+        (None, f"int8 {library.paths[-1]}", "if the first start finds the model near enough"),
+        (1.001, f"int8 {library.paths[-1]}", "perplexity +0.10 %"),
+        (1.01, "torch", "too far"),
+    ]:
+        if ratio is not None:
+            measured = {"divergence_nats": 0.001, "perplexity_ratio": ratio, "num_tokens": 9}
+            digest = model_digest(config.model_dir)
+            keep_quality(config.model_dir, Quality(model_digest=digest, format=FORMAT, **measured))  # type: ignore[arg-type]
+        choice = choose(config, QUIET, ())
+        assert choice.products == products
+        assert why in choice.reasons[-1]
 
 
 @pytest.mark.parametrize(

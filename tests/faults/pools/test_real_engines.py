@@ -84,7 +84,7 @@ def _name(pool: str, number: int) -> str:
 def host(dsn: str, database: Database) -> Iterator[Host]:
     folder = Path(tempfile.mkdtemp(prefix="lk-"))  # a short path, for the sockets below it
     host = Host(folder, dsn, database)
-    host.variables |= {"LORIKEET_DTYPE": "float32", "LORIKEET_MAX_MODEL_LEN": "256"}
+    host.variables |= {"LORIKEET_DTYPE": "float32", "LORIKEET_QUANTIZATION": "none", "LORIKEET_MAX_MODEL_LEN": "256"}
     yield host
     host.close()
     shutil.rmtree(folder)

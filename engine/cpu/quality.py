@@ -1,0 +1,166 @@
+"""Whether a base model in 8-bit integers is near enough to itself in float32 to be served so without being asked.
+
+Both compute one fixed text. What differs is kept beside the model, so that it is measured once.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import time
+from pathlib import Path
+
+import msgspec
+import torch
+from tokenizers import Tokenizer
+from torch import Tensor
+
+from engine.config import ModelConfig, load_model_config, model_digest
+from engine.cpu.attention import AttentionRows, PagedAttention, PagedCache, PrefillRows
+from engine.models.checkpoint import weights_in_turn
+from engine.models.decoder import Batch, Decoder
+from engine.models.weights import MakeLinear, Product
+from kernels.cpu.library import NativeLibrary
+from kernels.cpu.linear import FORMAT, Int8Linear
+from kernels.linear import Linear
+
+log = logging.getLogger(__name__)
+
+LARGEST_DIVERGENCE_NATS = 0.002
+LARGEST_PERPLEXITY_RATIO = 1.005
+
+TEXT = Path(__file__).with_name("prose.txt")
+FILE_NAME = "lorikeet-int8.json"
+ROWS_OF_LOGITS = 64
+"""Those of all tokens at once would be larger than many a model."""
+
+
+class Quality(msgspec.Struct, frozen=True, kw_only=True):
+    """What 8-bit integers change of a model's predictions for the tokens of a text."""
+
+    model_digest: str
+    format: str
+    num_tokens: int
+    divergence_nats: float
+    """The mean Kullback-Leibler divergence of float32's predictions to these."""
+    perplexity_ratio: float
+
+    @property
+    def holds(self) -> bool:
+        """Tell whether the change is small enough to be made without being asked for."""
+        near = self.divergence_nats <= LARGEST_DIVERGENCE_NATS  # false for a NaN
+        return near and self.perplexity_ratio <= LARGEST_PERPLEXITY_RATIO
+
+    def __str__(self) -> str:
+        change = (self.perplexity_ratio - 1) * 100
+        return f"{self.divergence_nats:.4f} nats from float32, perplexity {change:+.2f} %"
+
+
+def kept_quality(model_dir: str | Path) -> Quality | None:
+    """Return what was measured of this model before; None where nothing was, or of another format."""
+    try:
+        found = msgspec.json.decode((Path(model_dir) / FILE_NAME).read_bytes(), type=Quality)
+    except (OSError, msgspec.DecodeError):
+        return None
+    return found if (found.model_digest, found.format) == (model_digest(model_dir), FORMAT) else None
+
+
+def keep_quality(model_dir: str | Path, quality: Quality) -> None:
+    """Keep what was measured beside the model, if files can be made there."""
+    path = Path(model_dir) / FILE_NAME
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        beside.write_bytes(msgspec.json.format(msgspec.json.encode(quality), indent=2))
+        beside.replace(path)
+    except OSError as error:
+        log.warning("the next start measures 8-bit integers again: %s", error)
+
+
+def measure_quality(library: NativeLibrary, model_dir: str | Path) -> Quality | None:
+    """Compute the text by the model in float32 and in 8-bit integers, a layer of weights in memory at a time.
+
+    None where that says nothing: the model has no tokenizer, or numbers that are not finite. Raises UnsupportedModel.
+    """
+    began_s = time.monotonic()
+    config = load_model_config(model_dir)
+    token_ids = _token_ids(Path(model_dir), config)
+    if len(token_ids) < 2:
+        return None
+    log.info("comparing 8-bit integers with float32 over %d tokens, once for this model", len(token_ids))
+
+    def quantized(weight: Tensor, bias: Tensor | None) -> Product:
+        return Int8Linear(library, weight, bias)
+
+    with torch.inference_mode():
+        try:
+            plain, eight = (_states(model_dir, config, token_ids, make) for make in (Linear, quantized))
+        except ValueError as error:
+            log.warning("8-bit integers are not for this model: %s", error)
+            return None
+        divergence, lost = _differences(plain, eight, torch.tensor(token_ids[1:]))
+    quality = Quality(
+        model_digest=model_digest(model_dir),
+        format=FORMAT,
+        num_tokens=len(token_ids),
+        divergence_nats=divergence,
+        perplexity_ratio=math.exp(min(lost, 100.0)),
+    )
+    log.info("8-bit integers: %s, measured in %.1f s", quality, time.monotonic() - began_s)
+    return quality
+
+
+class _States(msgspec.Struct, frozen=True):
+    """Of each token of the text, and what makes logits of them."""
+
+    decoder: Decoder
+    hidden: Tensor  # [T, H]
+
+
+def _states(model_dir: str | Path, config: ModelConfig, token_ids: list[int], make_linear: MakeLinear) -> _States:
+    num_tokens = len(token_ids)
+    with weights_in_turn(model_dir, config, make_linear) as weights:
+        decoder = Decoder(config, weights)
+        cache = PagedCache(config, num_tokens, num_tokens, torch.float32)
+        rows = {window: _rows(num_tokens, window) for window in set(cache.windows)}
+        everything = torch.arange(num_tokens)
+        batch = Batch(torch.tensor(token_ids), PagedAttention(cache, rows), everything, None)
+        return _States(decoder, decoder.forward(batch))
+
+
+def _rows(num_tokens: int, window: int | None) -> AttentionRows:
+    """Return the rows of one prompt that begins the cache."""
+    positions = torch.arange(num_tokens)
+    behind = positions[:, None] - positions
+    visible = (behind >= 0) & (behind < (window or num_tokens))
+    return AttentionRows(
+        positions=positions,
+        slots=positions,
+        num_decodes=0,
+        decode_blocks=torch.empty(0, 1, dtype=torch.int64),
+        decode_hidden=torch.empty(0, 1, 0, dtype=torch.bool),
+        prefills=[PrefillRows(0, num_tokens, positions, visible)],
+    )
+
+
+def _differences(plain: _States, eight: _States, following: Tensor) -> tuple[float, float]:
+    """Return the mean divergence, and the mean of what the logarithm of the next token's probability loses."""
+    divergence = lost = 0.0
+    num_tokens = len(plain.hidden)
+    for first in range(0, num_tokens, ROWS_OF_LOGITS):
+        part = slice(first, first + ROWS_OF_LOGITS)
+        ours, theirs = (each.decoder.logits(each.hidden[part]).log_softmax(-1) for each in (eight, plain))
+        divergence += (theirs.exp() * (theirs - ours)).sum().item()
+        wanted = following[part][:, None]
+        lost += (theirs[: len(wanted)].gather(1, wanted) - ours[: len(wanted)].gather(1, wanted)).sum().item()
+    return divergence / num_tokens, lost / (num_tokens - 1)
+
+
+def _token_ids(model_dir: Path, config: ModelConfig) -> list[int]:
+    """Return the text as the model's tokens; [] where it has no tokenizer that fits it."""
+    try:
+        ids: list[int] = Tokenizer.from_file(str(model_dir / "tokenizer.json")).encode(TEXT.read_text()).ids
+    except Exception as error:  # what the library raises for a file that it cannot read
+        log.warning("8-bit integers cannot be measured: no usable tokenizer.json (%s)", error)
+        return []
+    return ids[: config.max_position] if max(ids, default=0) < config.vocab_size else []
