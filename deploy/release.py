@@ -7,6 +7,7 @@
 | `lorikeet_serving-VERSION-….whl` | the product, built twice in folders of its own and equal to the byte |
 | `requirements.txt`, `requirements-torch.txt` | all packages of a server by version and hash, PyTorch apart |
 | `requirements-gateway.txt` | those of gateways alone, without PyTorch |
+| `requirements-cuda.txt` | those that PyTorch's CUDA build asks for |
 | `sbom.json` | the bill of materials in CycloneDX's format |
 | `llms.txt` | the documents by title, for language models |
 | `SHA256SUMS` | the hashes of the others |
@@ -27,7 +28,12 @@ ROOT = Path(__file__).parents[1]
 BACKEND = ROOT / "build/backend"
 """Where `make` installs what builds wheels, by the hashes of deploy/locks/build.txt."""
 
-LOCKS = {"runtime": "requirements.txt", "torch": "requirements-torch.txt", "gateway": "requirements-gateway.txt"}
+LOCKS = {
+    "runtime": "requirements.txt",
+    "torch": "requirements-torch.txt",
+    "gateway": "requirements-gateway.txt",
+    "cuda": "requirements-cuda.txt",
+}
 _ROW = re.compile(r"^\| \[(.+?\.md)\]\((.+?\.md)\) \| (.+) \|$", re.MULTILINE)
 
 
