@@ -80,7 +80,7 @@ def environment(folder: Path, *installed: tuple[str, ...]) -> Path:
 
 
 def install_torch(bin_folder: Path) -> None:
-    """Install PyTorch as `make` does: from this machine if pip finds it here, with CUDA's packages if it asks for them."""
+    """Install PyTorch as `make` does: from this machine if pip finds it here, else with the packages of CUDA."""
     pip = [str(bin_folder / "python"), "-m", "pip", "install", "--quiet", "--no-compile"]
     here = subprocess.run([*pip, "--no-index", *locked("torch")], capture_output=True, check=False)
     if here.returncode != 0:
