@@ -60,6 +60,7 @@ def export(folder: Path) -> None:
 
 def build_wheel(folder: Path) -> Path:
     """Return a wheel that is built in a folder, from a copy of the checkout that is made there."""
+    folder = folder.resolve()
     export(folder)
     environ = {**os.environ, "PYTHONPATH": str(BACKEND), "SOURCE_DATE_EPOCH": committed_at()}
     command = [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(folder / "dist")]
