@@ -19,7 +19,8 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 .PHONY: serve test check bench bench-gateway bench-balance bench-votes bench-adapters bench-kernels bench-cpu-kernels bench-gpu long-kernels long-numerics long-scheduler \
 	long-grammar long-schemathesis long-tenancy long-limits long-conservation long-pools long-foreign long-adapter-kills long-usage long-exports long-hostile long-idempotency \
 	long-malformed long-signatures long-tools long-experiments long-batches long-responses long-background long-alerts \
-	long-streams long-upgrade long-soak drills bench-streams conformance screenshots lock audit sbom install clean
+	long-streams long-upgrade long-soak drills bench-streams long-wheel conformance screenshots lock audit sbom release install \
+	clean
 
 # DEMO=two serves a second, small base model with random weights beside the demo's.
 # `exec`: Ctrl-C reaches Lorikeet itself rather than a shell around it. Make only waits for it to drain.
@@ -130,6 +131,11 @@ drills: $(VENV)/.installed-dev
 #     make long-soak ARGS="--seed 7 --minutes 20"
 long-soak: $(VENV)/.installed-dev
 	$(BIN)/python -m tests.drills.soak $(ARGS)
+
+# The wheel built twice, equal to the byte and to the repository's files; installed into an empty environment it serves the demo
+# from another folder, and without PyTorch a gateway: ten minutes and 2 GB of disk.
+long-wheel: $(VENV)/.installed-dev build/backend/.installed
+	$(BIN)/pytest --full -s tests/deploy/test_wheel.py $(ARGS)
 
 # 100,000 made-up streams of responses, each by the laws and by the types of OpenAI's client: about half an hour.
 long-responses: $(VENV)/.installed-dev
@@ -299,6 +305,15 @@ audit: $(TOOLS)/.installed
 sbom: $(TOOLS)/.installed
 	@mkdir -p build
 	$(TOOLS)/bin/python -m deploy.locks.sbom build/sbom.json
+
+# All files of a release in dist/, from what is committed: wheel, requirements with hashes, bill of materials, hashes. Uploads nothing.
+release: $(TOOLS)/.installed build/backend/.installed
+	$(BIN)/python -m deploy.release
+
+build/backend/.installed: deploy/locks/build.txt | $(BIN)/python
+	@rm -rf build/backend
+	$(LOCKED) --quiet --target build/backend -r deploy/locks/build.txt
+	@touch $@
 
 $(TOOLS)/.installed: deploy/locks/tools.txt | $(BIN)/python
 	@$(PYTHON) -m venv $(TOOLS)

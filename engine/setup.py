@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import logging
 import time
-from importlib.metadata import version
 from pathlib import Path
 
 import msgspec
@@ -33,6 +32,7 @@ from engine.scheduling.scheduler import Scheduler
 from engine.server import EngineServer
 from engine.statistics import Statistics
 from kernels.cpu.library import installed
+from engine.version import VERSION
 
 log = logging.getLogger(__name__)
 
@@ -82,7 +82,7 @@ def _formats(dtype: str, quantized: str) -> str:
 
 def _fingerprint(digest: str, device: str, dtype: str, quantized: str) -> str:
     """See `protocol.Welcome`. Threads are left out: they change no more than neighbors do."""
-    parts = (digest, version("lorikeet"), torch.__version__, device, dtype, quantized)
+    parts = (digest, VERSION, torch.__version__, device, dtype, quantized)
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
 

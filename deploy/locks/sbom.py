@@ -10,7 +10,6 @@ import json
 import re
 import subprocess
 import sys
-import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -32,10 +31,16 @@ def bill(requirements: str) -> dict[str, Any]:
         check=True,
     )
     made: dict[str, Any] = json.loads(answer.stdout)
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    made["metadata"]["component"]["version"] = project["version"]
+    made["metadata"]["component"]["version"] = version()
     made["components"] = [*made["components"], *vendored(), demo_model()]
     return made
+
+
+def version() -> str:
+    """Return the product's version, without importing the product."""
+    found = re.search(r'^VERSION = "(.+)"$', (ROOT / "engine/version.py").read_text(), re.MULTILINE)
+    assert found is not None
+    return found[1]
 
 
 def vendored() -> list[dict[str, Any]]:

@@ -222,11 +222,11 @@ def run_gateway(
     `drain_seconds`.
 
     model_dir: the prepared base model. sockets: listening ones to serve on; without any, settings' host and port.
-    metrics_socket: a listening one for metrics; without any, and without sockets, settings' metrics_listen.
+    metrics_socket: a listening one for metrics; without any, settings' metrics_listen.
     """
     configure_logging(settings.log_level)
     raise_descriptor_limit()
-    if sockets is None and metrics_socket is None:
+    if metrics_socket is None:
         metrics_socket = listening_socket(settings.metrics_address)
     with contextlib.suppress(asyncio.CancelledError), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(_serve(settings, model_dir, dsn, list(sockets) if sockets else None, metrics_socket))

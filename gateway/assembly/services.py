@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import datetime
-import importlib.metadata
 import os
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -20,6 +19,7 @@ from prometheus_client import CollectorRegistry
 from adapters.inspection import Bounds
 from adapters.stores import open_store
 from engine.config import model_digest
+from engine.version import VERSION
 from gateway.adapters.download import Downloader
 from gateway.adapters.fetch import Fetcher, Hub
 from gateway.adapters.importer import Importer
@@ -187,7 +187,7 @@ async def running_services(
             metrics,
             database_id=database_id,
             max_journal_bytes=settings.journal_bytes,
-            version=_version(),
+            version=VERSION,
         )
         backend_keys = BackendKeys(database, cipher)
         authenticator.changes.subscribe(backend_keys.changed)
@@ -323,7 +323,7 @@ async def running_services(
             resolver=resolver,
             pools=pools,
             readiness=GatewayReadiness(database, pools),
-            version=_version(),
+            version=VERSION,
             pipeline=pipeline,
             metrics=metrics,
             admin=admin,
@@ -463,7 +463,7 @@ def _admin_services(
         sources=settings.allowed_sources,
         authenticator=authenticator,
         bases=bases,
-        version=_version(),
+        version=VERSION,
         max_adapter_bytes=settings.max_adapter_bytes,
         max_body_bytes=settings.max_body_bytes,
         private_webhooks=settings.private_webhooks,
@@ -510,13 +510,6 @@ def _first_health(pools: LivePools) -> Health:
 async def _database_id(database: Database) -> str:
     async with database.acquire() as conn:
         return await installation_id(conn)
-
-
-def _version() -> str:
-    try:
-        return importlib.metadata.version("lorikeet")
-    except importlib.metadata.PackageNotFoundError:
-        return "unknown"  # run from a source tree that is not installed
 
 
 async def connect_database(dsn: str, max_connections: int = CONNECTIONS) -> Database:

@@ -10,6 +10,7 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 
+from engine.version import VERSION
 from gateway.cli.adapters import adapters, aliases
 from gateway.cli.batches import batches, files
 from gateway.cli.billing import (
@@ -77,7 +78,7 @@ def build_parser() -> argparse.ArgumentParser:
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--version", action=_Version, help="show the version and exit")
+    parser.add_argument("--version", action="version", version=f"lorikeet {VERSION}", help="show the version and exit")
     verbs = parser.add_subparsers(metavar="COMMAND", required=True)
     rooms = (
         processes,
@@ -118,19 +119,6 @@ def build_parser() -> argparse.ArgumentParser:
     for room in rooms:
         room.register(verbs)
     return parser
-
-
-class _Version(argparse.Action):
-    """Looks the version up only when asked."""
-
-    def __init__(self, option_strings: Sequence[str], dest: str, help: str) -> None:
-        super().__init__(option_strings, dest=argparse.SUPPRESS, default=argparse.SUPPRESS, nargs=0, help=help)
-
-    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
-        from importlib.metadata import version
-
-        print(f"lorikeet {version('lorikeet')}")
-        parser.exit()
 
 
 def _complain(message: str, exit_code: int) -> int:

@@ -90,6 +90,20 @@ async def bootstrap(dsn: str, settings: Settings, base_digest: str, runtime: str
         return Access(operator_key, tenant_keys, new_password, await _has_demo_prices(connection, organization.id))
 
 
+async def make_operator(dsn: str, settings: Settings) -> None:
+    """Make the operator's key and the first person, each where a setting names its secret: what an installation needs
+    whose processes no `serve` starts. Change nothing the second time.
+
+    Raises BadOperatorKey, or what the database raises.
+    """
+    async with await Database.connect(dsn, max_size=1) as database, database.acquire() as connection:
+        organization = await ensure_organization(connection, ORGANIZATION)
+        if settings.admin_key:
+            await _operator_key(connection, organization.id, settings)
+        if settings.admin_password:
+            await _first_person(connection, organization.id, settings)
+
+
 async def _operator_key(connection: Connection, organization_id: str, settings: Settings) -> str:
     if settings.admin_key:
         if not _is_key(settings.admin_key, "admin"):

@@ -20,7 +20,7 @@ DAY_S = 86_400
 def register(verbs: Verbs) -> None:
     key = verbs.add_parser(
         "admin-key",
-        help="create, list and revoke operators' keys",
+        help="create, list, revoke and generate operators' keys",
         description="Manage operators' keys, which open the admin API.",
     )
     actions = key.add_subparsers(metavar="ACTION", required=True)
@@ -48,8 +48,26 @@ def register(verbs: Verbs) -> None:
     )
     revoke.add_argument("key_id", metavar="KEY_ID", help="id of the key, as `admin-key list` shows it")
     revoke.set_defaults(run=_revoke)
-    for parser in (create, listing, revoke):
+    generate = actions.add_parser(
+        "generate",
+        help="print a new key for LORIKEET_ADMIN_KEY",
+        description="Print a new operator's key that no server knows yet. It is for LORIKEET_ADMIN_KEY of `lorikeet "
+        "migrate` or the first start, which make it valid.",
+    )
+    generate.set_defaults(run=_generate)
+    for parser in (create, listing, revoke, generate):
         add_json_flag(parser)
+
+
+def _generate(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
+    from gateway.domain.tenancy.keys import new_key
+
+    secret = new_key("admin").secret
+    if arguments.json:
+        print_json({"key": secret})
+    else:
+        print(secret)
+    return 0
 
 
 def _create(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:

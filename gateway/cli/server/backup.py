@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from engine.version import VERSION
 from gateway.cli.errors import CommandFailed, ServerUnreachable
 from gateway.cli.output import add_json_flag, print_result
 from gateway.settings import Settings, load_settings
@@ -65,7 +66,7 @@ def _backup(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
     settings = load_settings(environ)
     dsn = both_dsns(settings).owner
     with _failures():
-        backup = take_backup(_installation(settings), dsn, arguments.folder, version=_version(), say=_say)
+        backup = take_backup(_installation(settings), dsn, arguments.folder, version=VERSION, say=_say)
         manifest = asyncio.run(backup)
     missing = "".join(f"\nmissing in the store: adapter {digest}" for digest in manifest.missing_digests)
     text = f"backed up {_summary(manifest)} to {arguments.folder}{missing}"
@@ -180,12 +181,6 @@ def _summary(manifest: BackupManifest) -> str:
         f"{holds.num_ledger_rows} rows of the ledger, {holds.num_api_keys} keys, {len(manifest.digests)} adapters "
         f"({manifest.num_bytes} bytes)"
     )
-
-
-def _version() -> str:
-    from importlib.metadata import version
-
-    return version("lorikeet")
 
 
 def _say(line: str) -> None:

@@ -59,7 +59,7 @@ def register(verbs: Verbs) -> None:
         "--metrics-fd",
         type=int,
         metavar="N",
-        help="file descriptor of an inherited listening socket for metrics (with --fd)",
+        help="file descriptor of an inherited listening socket for metrics, instead of LORIKEET_METRICS_LISTEN",
     )
     gateway.set_defaults(run=_gateway)
     agent = verbs.add_parser(
@@ -89,7 +89,8 @@ def register(verbs: Verbs) -> None:
     migrate = verbs.add_parser(
         "migrate",
         help="bring the database schema up to date",
-        description="Bring the schema of DATABASE_URL, or of the running embedded database, up to date.",
+        description="Bring the schema of DATABASE_URL, or of the running embedded database, up to date. Makes the "
+        "operator's key and the first person too, where LORIKEET_ADMIN_KEY and LORIKEET_ADMIN_PASSWORD are set.",
     )
     add_json_flag(migrate)
     migrate.set_defaults(run=_migrate)
@@ -220,6 +221,13 @@ def _migrate(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
 
     try:
         applied = asyncio.run(migrate(dsns.owner, runtime=asyncio.run(runtime_role(dsns))))
+        if settings.admin_key or settings.admin_password:
+            from gateway.serve.bootstrap import BadOperatorKey, make_operator
+
+            try:
+                asyncio.run(make_operator(dsns.owner, settings))
+            except BadOperatorKey as error:
+                raise CommandFailed(str(error)) from None
     except MigrationRefused as error:
         raise CommandFailed(str(error)) from None
     except UNUSABLE as error:

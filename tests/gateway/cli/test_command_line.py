@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
+import hashlib
 import json
 import os
 import re
 import subprocess
 import sys
 from collections.abc import Iterator
-from importlib.metadata import version
 from pathlib import Path
 from urllib.parse import urlsplit
 
+import asyncpg
 import pytest
 
+from engine.version import VERSION
 from gateway.cli import main
 from gateway.cli.command import build_parser
 from gateway.db.schema_files import schema_names
@@ -68,7 +71,7 @@ def test_an_argument_that_is_no_text_exits_2_with_one_line() -> None:
 def test_the_version_is_that_of_the_package(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as left:
         main(["--version"], {})
-    assert (left.value.code, capsys.readouterr().out) == (0, f"lorikeet {version('lorikeet')}\n")
+    assert (left.value.code, capsys.readouterr().out) == (0, f"lorikeet {VERSION}\n")
 
 
 @pytest.mark.parametrize(
@@ -93,6 +96,27 @@ def test_migrate_names_what_it_applied(empty_dsn: str, capsys: pytest.CaptureFix
     assert json.loads(capsys.readouterr().out) == {"applied": list(schema_names())}
     assert main(["migrate"], environ) == 0
     assert capsys.readouterr().out == "the schema is up to date\n"
+
+
+def test_migrate_makes_the_operator_whom_settings_name_and_changes_nothing_the_second_time(
+    dsn: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["admin-key", "generate"], {}) == 0
+    key, password = capsys.readouterr().out.strip(), "correct horse battery"
+    environ = {"DATABASE_URL": dsn, "LORIKEET_ADMIN_KEY": key, "LORIKEET_ADMIN_PASSWORD": password}
+    assert [main(["migrate"], environ) for _ in range(2)] == [0, 0]
+
+    async def made() -> tuple[list[bytes], list[str]]:
+        conn = await asyncpg.connect(dsn)
+        try:
+            keys = await conn.fetch("SELECT sha256 FROM api_keys WHERE kind = 'admin'")
+            return [row[0] for row in keys], [row[0] for row in await conn.fetch("SELECT email FROM users")]
+        finally:
+            await conn.close()
+
+    assert asyncio.run(made()) == ([hashlib.sha256(key.encode()).digest()], ["admin@localhost"])
+    assert main(["migrate"], environ | {"LORIKEET_ADMIN_KEY": "sk-wrong"}) == 1
+    assert "LORIKEET_ADMIN_KEY is not an operator's key" in capsys.readouterr().err
 
 
 def test_migrate_without_a_database_exits_3(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,0 +1,64 @@
+"""systemd takes the units of `deploy/systemd`, finds them closed, and they say what gateways and engines understand."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from gateway.settings import settings_table
+from tests.documents import REPOSITORY
+
+UNITS = REPOSITORY / "deploy/systemd"
+MOST_EXPOSED = {"lorikeet-gateway@.service": 1.5, "lorikeet-migrate.service": 1.5, "lorikeet-engine.service": 2.0}
+"""What systemd may find at the most, of 10."""
+
+ANALYZE = shutil.which("systemd-analyze")
+
+
+def variables(name: str) -> dict[str, str]:
+    """Return the variables that a unit sets."""
+    lines = re.findall(r"^Environment=(.+)$", (UNITS / name).read_text(), re.MULTILINE)
+    return dict(pair.split("=", 1) for line in lines for pair in line.split())
+
+
+@pytest.mark.skipif(ANALYZE is None, reason="systemd-analyze is not installed")
+def test_systemd_takes_every_unit(tmp_path: Path) -> None:
+    for path in UNITS.iterdir():
+        name = path.name.replace("@.", "@1.")
+        (tmp_path / name).write_text(path.read_text().replace("/opt/lorikeet/bin/lorikeet", "/bin/true"))
+    units = sorted(str(path) for path in tmp_path.iterdir() if path.suffix in (".service", ".socket"))
+    command = [str(ANALYZE), "verify", "--man=no", *units]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout + done.stderr) == (0, "")
+
+
+@pytest.mark.skipif(ANALYZE is None, reason="systemd-analyze is not installed")
+@pytest.mark.parametrize("name", MOST_EXPOSED)
+def test_a_unit_is_closed_to_what_it_does_not_need(name: str) -> None:
+    threshold = f"--threshold={round(10 * MOST_EXPOSED[name])}"
+    command = [str(ANALYZE), "security", "--offline=true", "--no-pager", threshold, str(UNITS / name)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout[-200:]
+
+
+@pytest.mark.parametrize("name", MOST_EXPOSED)
+def test_a_unit_sets_variables_that_there_are_and_reads_secrets_from_files(name: str) -> None:
+    known = {row.name for row in settings_table()}
+    ours = {each for each in variables(name) if each.startswith(("LORIKEET_", "DATABASE_"))}
+    assert {each.removesuffix("_FILE") for each in ours} <= known
+    credentials = set(re.findall(r"^LoadCredential=([\w-]+):", (UNITS / name).read_text(), re.MULTILINE))
+    assert {value for each, value in variables(name).items() if each.endswith("_FILE")} == {
+        f"%d/{credential}" for credential in credentials
+    }
+
+
+def test_systemd_waits_for_lame_duck_and_drain_and_15_seconds_more() -> None:
+    name = "lorikeet-gateway@.service"
+    [stop_s] = re.findall(r"^TimeoutStopSec=(\d+)$", (UNITS / name).read_text(), re.MULTILINE)
+    found = variables(name)
+    waits_s = int(found["LORIKEET_LAME_DUCK_SECONDS"]) + int(found["LORIKEET_DRAIN_SECONDS"])
+    assert int(stop_s) == waits_s + 15
