@@ -95,7 +95,9 @@ class Attempt:
     @property
     def billed_prompt_tokens(self) -> int | None:
         """The prompt's tokens as they are billed by now; None where they were counted before the request was sent."""
-        return None if self._is_prompt_exact else self._settled().prompt_tokens
+        if self._is_prompt_exact:
+            return None
+        return self._own_prompt if self.reported is None and self.has_begun else self._settled().prompt_tokens
 
     def count(self, index: int) -> int:
         """Return our own count of the tokens of a choice so far."""
