@@ -31,8 +31,8 @@ from engine.scheduling.limits import BatchLimits, Limits
 from engine.scheduling.scheduler import Scheduler
 from engine.server import EngineServer
 from engine.statistics import Statistics
-from kernels.cpu.library import installed
 from engine.version import VERSION
+from kernels.cpu.library import installed
 
 log = logging.getLogger(__name__)
 

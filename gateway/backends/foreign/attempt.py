@@ -65,6 +65,11 @@ class Attempt:
         self._counts = [0] * self.request.n
         self._bytes = [0] * self.request.n
         self._events = [0] * self.request.n
+        self._own = [0] * self.request.n
+        """Our own counts of the tokens of each choice so far."""
+        self._own_prompt = own_prompt(self._all)
+        self._settled_now: Settled | None = None
+        """As `_settled`, until something comes."""
         self._first_s: float | None = None
 
     @property
@@ -90,13 +95,14 @@ class Attempt:
     @property
     def billed_prompt_tokens(self) -> int | None:
         """The prompt's tokens as they are billed by now; None where they were counted before the request was sent."""
-        return None if self._is_prompt_exact else self._settled().prompt_tokens
+        if self._is_prompt_exact:
+            return None
+        return self._own_prompt if self.reported is None and self.has_begun else self._settled().prompt_tokens
 
     def count(self, index: int) -> int:
         """Return our own count of the tokens of a choice so far."""
-        seen = self._seen(self._counts[index], self._bytes[index], self._events[index], num_choices=1)
-        own = own_completion(seen)
-        return min(own, self.stopped_at.get(index, own))
+        own = self._own[index]
+        return min(own, self.stopped_at[index]) if index in self.stopped_at else own
 
     @property
     def waited_ms(self) -> float:
@@ -119,12 +125,13 @@ class Attempt:
 
     def report(self, usage: ReportedUsage) -> None:
         """Take the usage that the server reports, of all that came by now."""
-        self.reported, self._has_come_since = usage, False
+        self.reported, self._has_come_since, self._settled_now = usage, False, None
 
     def add(self, parts: list[Part]) -> None:
         """Count the parts that came. Nobody reads them before `progressed` was called."""
         if self._first_s is None:
             self._first_s = asyncio.get_running_loop().time()
+        self._settled_now = None
         for part in parts:
             index = part.index
             self._counts[index] += len(part.token_ids)
@@ -134,13 +141,15 @@ class Attempt:
             self._bytes[index] += size
             self._events[index] += bool(size)
             self._has_come_since = self._has_come_since or bool(size or part.token_ids)
+            seen = self._seen(self._counts[index], self._bytes[index], self._events[index], num_choices=1)
+            self._own[index] = own_completion(seen)
             if part.finish_reason is not None:
                 self.finished[index] = part.finish_reason
 
     def progressed(self) -> None:
         """Have the counts noted by now, before anybody reads the parts."""
         request = self.request
-        self._sink.progressed([Count(request.request_id, request.attempt, own_prompt(self._all), self._num_counted)])
+        self._sink.progressed([Count(request.request_id, request.attempt, self._own_prompt, self._num_counted)])
 
     def record(self, outcome: Outcome) -> Usage:
         """Record the usage of the attempt; return it."""
@@ -183,6 +192,11 @@ class Attempt:
 
     def _settled(self) -> Settled:
         """Return what is billed were the request to end now."""
+        if self._settled_now is None:
+            self._settled_now = self._settle()
+        return self._settled_now
+
+    def _settle(self) -> Settled:
         reported = self.reported
         if not self.has_begun and reported is None:
             return Settled(0, 0, 0, is_ours=True, is_lie=False)

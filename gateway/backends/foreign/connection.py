@@ -6,7 +6,7 @@ The parser is httptools', in C. Knows nothing of what is asked, and nothing of o
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from typing import cast
 
 import httptools
@@ -62,8 +62,8 @@ class Connection(asyncio.Protocol):
         """True if the connection may take another request."""
         self.was_held_back = False
         """True if the server had to wait in the present response, since what it had sent was not read."""
-        self.is_proved = False
-        """True once the server behind the connection was found to be the expected one."""
+        self.proved: Hashable = None
+        """What the server behind the connection was found to be; None where nobody has asked it."""
         self.num_requests = 0
         """Requests that were sent over the connection."""
         self._lost = lost

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import msgspec
+import numpy as np
 
 from engine.protocol import FinishReason, TokenLogprobs
 from gateway.text.tools.parser import CallDelta
@@ -81,5 +82,14 @@ class ServerRefused(Exception):
 
 def check_objects(data: bytes) -> None:
     """Raise BadReply where a piece of JSON has more objects than any reply needs, before it is decoded."""
-    if len(data) > MAX_OBJECTS and data.count(b"{") > MAX_OBJECTS:
+    if len(data) > MAX_OBJECTS and data.count(b"{") > MAX_OBJECTS and _num_objects(data) > MAX_OBJECTS:
         raise BadReply("it sends too many objects at once")
+
+
+def _num_objects(data: bytes) -> int:
+    """Return the number of objects of a piece of JSON, without the braces within its texts."""
+    if b"\\" in data:  # what a backslash escapes is no end of a text
+        data = data.replace(rb"\\", b"__").replace(rb"\"", b"__")
+    codes = np.frombuffer(data, np.uint8)
+    is_outside = np.bitwise_xor.accumulate((codes == ord('"')).view(np.uint8)) == 0
+    return int(np.count_nonzero((codes == ord("{")) & is_outside))

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 import urllib.parse
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Hashable, Mapping
 
 import msgspec
 
@@ -36,12 +36,15 @@ where it may not be connected to."""
 class Proof(msgspec.Struct, frozen=True):
     """A question whose answer tells that the server behind a connection is the one that was asked how it is.
 
-    A server that ends closes its connections, so one answer holds for all requests over the same connection.
+    A connection leads to one process, so that one answer holds for all requests of the same proof over it. For another
+    proof it is asked anew: a server that ends may go on with its connections while the next one runs at its address.
     """
 
     path: str
-    is_same: Callable[[bytes], bool]
-    """Tells whether the body of an answer is as expected."""
+    of: Hashable
+    """What the answer has to be."""
+    read: Callable[[bytes], Hashable]
+    """Returns what the body of an answer is. Raises BadReply: where it is no answer."""
 
 
 class Reply(msgspec.Struct, frozen=True):
@@ -117,7 +120,7 @@ class Server:
             try:
                 if sent is not None:
                     sent(connection)
-                if proof is not None and not connection.is_proved:
+                if proof is not None and connection.proved != proof.of:
                     await self._prove(connection, proof, headers, until_s)
                 connection.send(method, self._path + path, headers, body)
                 await connection.head(until_s)
@@ -128,7 +131,7 @@ class Server:
                 raise
             return connection
 
-        if (idle := self._take_idle(is_proved=proof is not None)) is not None:
+        if (idle := self._take_idle(proof)) is not None:
             began_s = _now_s()
             try:
                 return await asked(idle)
@@ -143,11 +146,11 @@ class Server:
         connection.send("GET", self._path + proof.path, headers, b"")
         await connection.head(until_s)
         body = await read_at_most(connection, MAX_REPLY_BYTES, until_s)
-        if connection.status != 200 or not proof.is_same(body):
+        if connection.status != 200 or not _shows(body, proof):
             raise ServerChanged("the server is not the one that was asked before", has_begun=True)
         if not connection.is_reusable:
             raise ServerGone("it closes its connection after each request", has_begun=True)
-        connection.is_proved = True
+        connection.proved = proof.of
 
     async def whole(
         self, method: str, path: str, body: bytes = b"", *, within_s: float, proof: Proof | None = None
@@ -203,9 +206,9 @@ class Server:
             raise
         self.give(connection)
 
-    def _take_idle(self, *, is_proved: bool) -> Connection | None:
-        """Return the connection that was used last and is still open. is_proved: one that was proved."""
-        for connection in reversed([each for each in self._idle if each.is_proved or not is_proved]):
+    def _take_idle(self, proof: Proof | None) -> Connection | None:
+        """Return the connection that was used last and is still open; with a proof, of those that have it."""
+        for connection in reversed([each for each in self._idle if proof is None or each.proved == proof.of]):
             self._idle.remove(connection)
             if connection.is_open:
                 return connection
@@ -237,6 +240,13 @@ class Server:
     def _lost(self, connection: Connection) -> None:
         if connection in self._idle:
             self._idle.remove(connection)
+
+
+def _shows(body: bytes, proof: Proof) -> bool:
+    try:
+        return proof.read(body) == proof.of
+    except BadReply:
+        return False
 
 
 async def read_at_most(connection: Connection, max_bytes: int, until_s: float) -> bytes:

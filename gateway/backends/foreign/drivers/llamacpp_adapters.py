@@ -1,7 +1,7 @@
 """The adapters of llama.cpp's server: those with which it was started, each by its number.
 
-It answers an unknown number from the base in silence, and a restart may give a number to another adapter. So each new
-connection has to prove that the numbers are still those that were listed: a server that ends closes its connections.
+It answers an unknown number from the base in silence, and a restart may give a number to another adapter. So each
+connection has to prove that the numbers of its server are those of the request.
 """
 
 from __future__ import annotations
@@ -92,14 +92,7 @@ def scales_of(info: ServerInfo, digest: str) -> list[dict[str, Any]]:
 
 def proof_of(info: ServerInfo) -> Proof:
     """Return the question whose answer shows that the numbers of adapters are still those that were listed."""
-
-    def is_same(body: bytes) -> bool:
-        try:
-            return places_in(body) == info.places
-        except BadReply:
-            return False
-
-    return Proof(PATH, is_same)
+    return Proof(PATH, info.places, places_in)
 
 
 def places_in(body: bytes) -> tuple[str, ...]:

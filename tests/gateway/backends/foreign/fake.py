@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -119,6 +120,8 @@ class FakeServer:
         """Answers in whose midst the gateway closed the connection."""
         self.port = 0
         self._server: asyncio.Server | None = None
+        self._life = 0
+        """The number of the process that the fake stands for."""
         self._tasks: set[asyncio.Task[None]] = set()
 
     @property
@@ -130,20 +133,28 @@ class FakeServer:
         async with asyncio.timeout(PATIENCE_S):
             while self._server is None:
                 try:
-                    self._server = await asyncio.start_server(self._serve, "127.0.0.1", self.port)
+                    self._server = await asyncio.start_server(partial(self._serve, self._life), "127.0.0.1", self.port)
                 except OSError:
                     await asyncio.sleep(0.05)
         self.port = self._server.sockets[0].getsockname()[1]
 
-    async def stop(self) -> None:
+    def leave_port(self) -> None:
+        """Take no new connection; those that are there go on."""
         if self._server is not None:
             self._server.close()
-            for task in [*self._tasks]:
-                task.cancel()
-            await asyncio.gather(*self._tasks, return_exceptions=True)
             self._server = None
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def stop(self) -> None:
+        self.leave_port()
+        self._life += 1
+        for task in [*self._tasks]:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _serve(self, life: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if life != self._life:  # accepted by a process that has ended since
+            writer.close()
+            return
         task = asyncio.current_task()
         assert task is not None
         self._tasks.add(task)

@@ -153,6 +153,7 @@ HOSTILE: dict[str, Answer] = {
     "a negative choice": sending(HEAD, event(delta("word", index=-1)), FINISHED, END),
     "a huge choice": sending(HEAD, event(delta("word", index=10**30)), FINISHED, END),
     "a megabyte of choices": a_megabyte_of("{}", '{"choices":[', "]}"),
+    "a megabyte of choices after a backslash": a_megabyte_of("{}", r'{"x":"\\\\","y":"\"","choices":[', "]}"),
     "a megabyte of deltas": a_megabyte_of('{"delta":{}}', '{"choices":[', "]}"),
     "many choices of long names": a_megabyte_of(
         '{"an_unknown_name":"which is skipped but long"}', '{"choices":[', "]}"
@@ -215,6 +216,7 @@ ODD = {
     + event({"choices": [{"index": 0, "delta": {"content": None}, "finish_reason": None}], "usage": None})
     + GOOD,
     "unknown fields": HEAD + event(delta("") | {"x": {"y": [1]}, "timings": {}}) + GOOD,
+    "a text of braces": HEAD + event(delta("") | {"x": 'of a program: "' + "{" * 40_000}) + GOOD,
     "until the connection closes": plain(b"200 OK", EVENTS)
     + b"".join(
         f"data: {json.dumps(each)}\n\n".encode() for each in (delta("Hello"), delta("", finish="stop"), usage(9, 1))

@@ -12,6 +12,7 @@ import msgspec
 import pytest
 
 from adapters.ref import content_key
+from adapters.store import is_digest
 from engine.protocol import GenerateRequest, SamplingParams
 from gateway.backends.base import Unanswered
 from gateway.backends.engine.model import EngineModel
@@ -21,6 +22,7 @@ from gateway.backends.foreign.reply import BadReply
 from gateway.backends.generation import Generation
 from gateway.domain.errors import InvalidRequest, Overloaded
 from tests.gateway.backends.foreign.backends import FAST, backend_of, hear, until, until_ready
+from tests.gateway.backends.foreign.fake import FakeServer, Received
 from tests.gateway.backends.foreign.fake_llamacpp import FakeLlamaCpp, fake_llamacpp
 from tests.gateway.backends.scripted import ListSink
 from tests.gateway.model_folder import make_model_folder
@@ -114,6 +116,42 @@ async def test_a_restart_with_other_numbers_gives_nobody_another_adapter(
     await until(lambda: not backend.resident())
 
 
+async def test_connections_of_a_former_process_that_goes_on_get_no_request_of_the_next_ones_numbers(
+    llama: FakeLlamaCpp, backend: ForeignBackend
+) -> None:
+    answer, is_free = llama.server.answer, asyncio.Event()
+
+    async def answer_late(received: Received, writer: asyncio.StreamWriter) -> None:
+        if received.path == "/completion":
+            await is_free.wait()
+        await answer(received, writer)
+
+    llama.server.answer = answer_late
+    running = [asyncio.create_task(ask(backend, each, f"req_{each}")) for each in (key(1), "")]
+    await until(lambda: sum(each.path == "/completion" for each in llama.server.received) == 2)
+    llama.server.leave_port()
+    server = FakeServer()
+    following = FakeLlamaCpp(server, file(2), "/srv/ggufs/somebody-elses.gguf", file(1))
+    server.port = llama.server.port
+    await server.start()
+    try:
+        await until_places(backend, following)
+        is_free.set()
+        assert await asyncio.gather(*running) == [file(1), "base"]
+        for number in (1, 2) * 3:
+            assert await ask(backend, key(number), f"req_{number}") == file(number)
+    finally:
+        await server.stop()
+
+
+async def until_places(backend: ForeignBackend, llama: FakeLlamaCpp) -> None:
+    """Have a backend ask its server, until it knows the numbers of a process."""
+    backend._condition.ask_soon()
+    names = [Path(path).stem if is_digest(Path(path).stem) else "" for path in llama.paths]
+    await until(lambda: (info := backend._condition.info) is not None and list(info.places) == names)
+    await until_ready(backend)
+
+
 async def test_one_connection_is_proved_once(llama: FakeLlamaCpp, backend: ForeignBackend) -> None:
     for number in (1, 2) * 10:
         assert await ask(backend, key(number)) == file(number)
@@ -123,16 +161,10 @@ async def test_one_connection_is_proved_once(llama: FakeLlamaCpp, backend: Forei
 async def test_the_right_adapter_answers_or_none_through_restarts_in_any_order(
     llama: FakeLlamaCpp, backend: ForeignBackend
 ) -> None:
-    chance, is_done = random.Random(3), False
+    chance, files = random.Random(3), [file(number) for number in range(1, 5)]
 
-    async def disturb() -> None:
-        while not is_done:
-            await asyncio.sleep(0.02)
-            files = [file(number) for number in range(1, 5)]
-            chance.shuffle(files)
-            await llama.restart(*files)
-
-    async def one(number: int, request_id: str) -> bool:
+    async def one(request_id: str) -> bool:
+        number = chance.randrange(5)
         try:
             text = await ask(backend, key(number) if number else "", request_id)
         except Unanswered as unanswered:
@@ -141,30 +173,24 @@ async def test_the_right_adapter_answers_or_none_through_restarts_in_any_order(
         assert text == (file(number) if number else "base")
         return True
 
-    disturbing, num_answered = asyncio.create_task(disturb()), 0
-    for step in range(60):
-        asked = [one(chance.randrange(5), f"req_{step}_{at}") for at in range(6)]
-        num_answered += sum(await asyncio.gather(*asked))
-        await asyncio.sleep(0.005)
-    is_done = True
-    await disturbing
-    assert num_answered > 0
-    await until_ready(backend)
+    await llama.restart(*files)
+    for step in range(40):
+        await until_places(backend, llama)
+        assert await one(f"req_{step}"), "its numbers are known, and nothing happens to it"
+        before = [asyncio.create_task(one(f"req_{step}_{at}")) for at in range(2)]
+        await asyncio.sleep(chance.choice((0.0, 0.001, 0.004)))
+        chance.shuffle(files)
+        await llama.restart(*files)
+        await asyncio.gather(*before, one(f"req_{step}_after"))
 
 
 async def test_each_restart_costs_a_request_at_most_and_all_others_get_their_adapter(
     llama: FakeLlamaCpp, backend: ForeignBackend
 ) -> None:
-    async def until_known() -> None:
-        names = tuple(Path(path).stem for path in llama.paths)
-        await until(lambda: (info := backend._condition.info) is not None and info.places == names)
-        await until_ready(backend)
-
     chance, num_refused = random.Random(5), 0
     files = [file(number) for number in range(1, 5)]
     await llama.restart(*files)
-    backend._condition.ask_soon()
-    await until_known()
+    await until_places(backend, llama)
     for step in range(40):
         chance.shuffle(files)
         await llama.restart(*files)
@@ -175,7 +201,7 @@ async def test_each_restart_costs_a_request_at_most_and_all_others_get_their_ada
             except Unanswered as unanswered:
                 unanswered.settle()
                 num_refused += 1
-                await until_known()
+                await until_places(backend, llama)
                 continue
             assert text == (file(number) if number else "base")
     assert num_refused <= 40
