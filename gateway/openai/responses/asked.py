@@ -9,7 +9,7 @@ import msgspec
 
 from engine.protocol import SamplingParams
 from gateway.content.transcript import LoggedMessage
-from gateway.domain.tenancy.principal import Principal, ServiceTier
+from gateway.domain.tenancy.principal import Principal
 from gateway.openai.responses.conversation import items_said, own_items, template_messages
 from gateway.openai.responses.items import Item
 from gateway.openai.responses.options import initial_response, shows_logprobs, text_request
@@ -17,7 +17,7 @@ from gateway.openai.responses.reply import Reply, ReplyIds
 from gateway.openai.responses.state import Earlier, id_of, summaries
 from gateway.openai.responses.tools import ResponseTools, response_tools
 from gateway.openai.responses.wire import CreateResponse, ResponseObject
-from gateway.openai.shared.tiers import service_tier
+from gateway.openai.shared.tiers import service_tier, shown_tier
 from gateway.pipeline.pipeline import Pipeline
 from gateway.pipeline.requests import TextRequest
 from gateway.pipeline.run import Run
@@ -28,7 +28,7 @@ class Asked(msgspec.Struct, frozen=True):
 
     wire: CreateResponse
     tools: ResponseTools
-    tier: ServiceTier
+    tier: str
     before: list[Item]
     """The items that the request goes on from."""
     items: list[Item]
@@ -88,4 +88,4 @@ async def asked_of(
     messages = template_messages(wire.instructions, conversation, len(before), opened)
     if then is not None:
         messages.append({"role": "user", "content": then})
-    return Asked(wire, tools, tier, before, items, text_request(wire, messages, tools, tier))
+    return Asked(wire, tools, shown_tier(tier, caller), before, items, text_request(wire, messages, tools, tier))
