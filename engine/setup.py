@@ -37,6 +37,8 @@ from kernels.cpu.library import installed
 log = logging.getLogger(__name__)
 
 GPU_BATCH_STEP_MS, CPU_BATCH_STEP_MS = 30.0, 50.0
+CPU_EFFICIENCY, CPU_ONE_ROW_STEPS = 0.95, 5.0
+"""A CPU reads all weights in each step, which takes as long as a dozen sequences: it needs longer steps than 50 ms."""
 
 
 def build_engine(config: EngineConfig) -> tuple[EngineCore, EngineServer]:
@@ -165,13 +167,13 @@ def scheduler_limits(
 
 def batch_limits(config: EngineConfig, where: torch.device) -> BatchLimits:
     """Return what the batch band may take of an engine on this device."""
-    step_ms, num_one_row_steps = float(config.batch_step_ms), 0.0
-    if not config.batch_step_ms:
-        step_ms, num_one_row_steps = (GPU_BATCH_STEP_MS, 0.0) if where.type == "cuda" else (CPU_BATCH_STEP_MS, 2.0)
+    is_free = not config.batch_step_ms and where.type != "cuda"
+    step_ms = config.batch_step_ms or (CPU_BATCH_STEP_MS if is_free else GPU_BATCH_STEP_MS)
     return BatchLimits(
         lengthening=config.batch_lengthening,
         step_s=step_ms / 1e3,
-        num_one_row_steps=num_one_row_steps,
+        efficiency=CPU_EFFICIENCY if is_free else 0.0,
+        num_one_row_steps=CPU_ONE_ROW_STEPS if is_free else 0.0,
         share=config.batch_share,
     )
 

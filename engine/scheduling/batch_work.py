@@ -159,7 +159,7 @@ class BatchWork:
         if not self._band.num_alive or self._must_wait:
             return
         load = StepLoad.of(decodes, prefills)
-        room = StepRoom(self.step_time, load, self._limits.batch)
+        room = StepRoom(self.step_time, load, self._limits.batch, self._limits.max_num_seqs)
         for owed in self._planned.values():
             _add(load, owed)
         paused: list[Sequence] = []

@@ -38,8 +38,11 @@ class BatchLimits(msgspec.Struct, frozen=True, kw_only=True):
     """The largest part by which batch work may lengthen a step in which interactive requests are computed."""
     step_s: float = 0.030
     """The longest step of batch work alone, as predicted."""
+    efficiency: float = 0.0
+    """A step of batch work alone may be longer than step_s, if it takes that to do this part of the work that steps
+    with all sequences do in the same time."""
     num_one_row_steps: float = 0.0
-    """A step of batch work alone may last as long as this many steps of one sequence, if that is longer than step_s."""
+    """But no longer than so many steps of one sequence."""
     share: float = 0.02
     """The part of all service that the band gets while it has work, however many interactive requests there are."""
 

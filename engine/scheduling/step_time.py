@@ -135,6 +135,17 @@ def _features(load: StepLoad) -> NDArray[np.float64]:
     return features
 
 
+def longest_alone_s(costs: StepCosts, limits: BatchLimits, max_num_seqs: int) -> float:
+    """Return how long a step of batch work alone may be, in seconds.
+
+    Each step costs base_s whatever it computes, so a step of t seconds does 1 - base_s / t of what the device could.
+    The step with all sequences sets what can be had: where base_s is long, a part of that takes long steps.
+    """
+    best = 1 - costs.base_s / max(costs.seconds(StepLoad(max_num_seqs)), TINY)
+    efficient_s = costs.base_s / (1 - limits.efficiency * best) if limits.efficiency else 0.0
+    return max(limits.step_s, min(efficient_s, limits.num_one_row_steps * costs.seconds(StepLoad(1))))
+
+
 class StepRoom:
     """What is left of one step for batch work.
 
@@ -142,7 +153,7 @@ class StepRoom:
     that work gets on however slow the device is. Beside others nothing fits before any step was seen.
     """
 
-    def __init__(self, step_time: StepTime, load: StepLoad, limits: BatchLimits) -> None:
+    def __init__(self, step_time: StepTime, load: StepLoad, limits: BatchLimits, max_num_seqs: int) -> None:
         """load: of the interactive requests in the step. Whatever is added to it takes up room."""
         self._costs = costs = step_time.costs()
         self._max_rows = step_time.max_rows
@@ -150,7 +161,7 @@ class StepRoom:
         self._load = load
         self._is_alone = not load.num_rows
         if self._is_alone:
-            self._limit_s = max(limits.step_s, limits.num_one_row_steps * costs.seconds(StepLoad(1)))
+            self._limit_s = longest_alone_s(costs, limits, max_num_seqs)
         else:
             self._limit_s = (1 + limits.lengthening) * costs.seconds(load) if step_time.is_known else 0.0
 

@@ -310,7 +310,7 @@ async def running_services(
             files=files,
             output=FileContent(database, pieces, cipher),
             cipher=cipher,
-            runner=Lines(pipeline, idempotency, chats),
+            runner=Lines(pipeline, idempotency, chats, responses, earlier, background),
             feed=Feed(pools),
             max_line_bytes=settings.max_body_bytes,
             metrics=metrics.batches,

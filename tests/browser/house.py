@@ -29,6 +29,7 @@ from tests.gateway.live import BASE, FakeEngine, LiveGateway, make_operator_key
 from tests.gateway.model_folder import make_model_folder
 from tests.gateway.pools.acting_agent import Agent
 from tests.installation.live_gateway import running_gateways
+from tests.installation.waiting import until
 from tests.patience import PATIENCE_S
 
 PASSWORD = "correct horse battery staple"
@@ -93,7 +94,8 @@ def request_id(project_id: str, model: str, number: int) -> str:
 
 class BrowserHouse(msgspec.Struct, frozen=True):
     """url: of the gateway, without a slash at the end. projects: ids by name. keys: an inference key by project.
-    pool: the id of one whose replicas are still being started. experiment: the id of a running one of acme's."""
+    pool: the id of one whose replicas are still being started. experiment: the id of a running one of acme's.
+    batch: the id of one of acme's that is half done and stays so."""
 
     url: str
     dsn: str
@@ -102,6 +104,7 @@ class BrowserHouse(msgspec.Struct, frozen=True):
     keys: dict[str, str]
     pool: str
     experiment: str
+    batch: str
     gateway: LiveGateway
     engine: FakeEngine
 
@@ -110,7 +113,8 @@ class BrowserHouse(msgspec.Struct, frozen=True):
         """What views' paths name: ids of projects by their name, one of a request, the present month."""
         request = request_id(self.projects["acme"], f"{BASE}:pirate", 2)
         month = f"{datetime.datetime.now(datetime.UTC):%Y-%m}"
-        return self.projects | {"request": request, "month": month, "pool": self.pool, "experiment": self.experiment}
+        ids = {"request": request, "pool": self.pool, "experiment": self.experiment, "batch": self.batch}
+        return self.projects | ids | {"month": month}
 
     def operator(self) -> httpx.Client:
         """For the admin API, with the operator's key."""
@@ -129,11 +133,15 @@ def open_house(dsn: str, folder: Path) -> Iterator[BrowserHouse]:
     ) as installed:
         gateway = installed.gateway
         projects, keys = _seed(gateway.url, operator_key)
+        made = [_make_batch(gateway.url, keys["acme"]) for _ in range(3)]
         asyncio.run(_write_history(dsn, projects))
         pool = _make_pool(gateway.url, operator_key, projects["hooli"])
         asyncio.run(_start_replicas(dsn, pool))
         running = _make_experiment(gateway.url, operator_key, dsn, projects["acme"])
-        yield BrowserHouse(gateway.url, dsn, operator_key, projects, keys, pool, running, gateway, installed.engine)
+        asyncio.run(_show_batches(dsn, made))
+        yield BrowserHouse(
+            gateway.url, dsn, operator_key, projects, keys, pool, running, made[2], gateway, installed.engine
+        )
 
 
 def _seed(url: str, operator_key: str) -> tuple[dict[str, str], dict[str, str]]:
@@ -178,6 +186,43 @@ def _make_pool(url: str, operator_key: str, project_id: str) -> str:
     reply = httpx.post(f"{url}/v1/organization/pools", json=body, headers=headers, timeout=PATIENCE_S)
     assert reply.status_code == 200, reply.text
     return str(reply.json()["id"])
+
+
+def _make_batch(url: str, key: str) -> str:
+    """Make a batch of a file that is wrong, so that nothing of it ever runs; return its id."""
+    with httpx.Client(base_url=f"{url}/v1", headers={"authorization": f"Bearer {key}"}, timeout=PATIENCE_S) as client:
+        form: dict[str, Any] = {"files": {"file": ("reviews.jsonl", b"{no JSON\n")}, "data": {"purpose": "batch"}}
+        file_id = client.post("/files", **form).json()["id"]
+        body = {"input_file_id": file_id, "endpoint": "/v1/chat/completions", "completion_window": "24h"}
+        reply = client.post("/batches", json=body)
+    assert reply.status_code == 200, reply.text
+    return str(reply.json()["id"])
+
+
+_AS_IF_IT_RAN = """
+    UPDATE batches SET status = $2, ended_at = CASE WHEN $2 = 'completed' THEN now() - interval '3 minutes' END,
+        created_at = now() - interval '10 minutes',
+        in_progress_at = now() - interval '9 minutes', leased_until = 'infinity', sealed_errors = NULL,
+        num_total = 12000, num_completed = $3, num_failed = 37, lines_per_s = 9.4, input_tokens = 1204311,
+        cached_tokens = 402117, output_tokens = 377420,
+        failures = '{"model_not_found": 21, "context_length_exceeded": 12, "invalid_value": 4}'
+    WHERE id = $1
+"""
+
+
+async def _show_batches(dsn: str, made: list[str]) -> None:
+    """Have two of three refused batches look as if they had run: one to its end, one to its half."""
+    conn = await asyncpg.connect(dsn)
+    try:
+
+        async def are_refused() -> bool:
+            return bool(await conn.fetchval("SELECT count(*) = 3 FROM batches WHERE status = 'failed'"))
+
+        await until(are_refused, "the files were not checked", pause_s=0.1)
+        await conn.execute(_AS_IF_IT_RAN, made[1], "completed", 11963)
+        await conn.execute(_AS_IF_IT_RAN, made[2], "in_progress", 5238)
+    finally:
+        await conn.close()
 
 
 def _make_experiment(url: str, operator_key: str, dsn: str, project_id: str) -> str:

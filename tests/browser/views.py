@@ -1,5 +1,6 @@
 """Every view of the dashboard, by the name of its screenshot. {acme} is the id of that project, {request} one of its
-requests, {month} the present one, {pool} the id of a pool, {experiment} of an experiment."""
+requests, {month} the present one, {pool} the id of a pool, {experiment} of an experiment, {batch}
+of a batch."""
 
 VIEWS = {
     "overview": "",
@@ -51,6 +52,8 @@ VIEWS = {
     "tenant-adapters": "tenants/{acme}/adapters",
     "tenant-routes": "tenants/{acme}/routes",
     "route": "tenants/{acme}/routes/assistant",
+    "batches": "tenants/{acme}/batches",
+    "batch": "tenants/{acme}/batches/{batch}",
     "tenant-refusals": "tenants/{acme}/refusals",
     "tenant-changes": "tenants/{acme}/changes",
     "tenant-settings": "tenants/{acme}/settings",
@@ -82,5 +85,11 @@ ONE_OF_EACH_KIND = (
 """Charts, a drawer, a form, progress, intervals, a long form, a conversation, a table with totals, a timeline, gauges,
 long words."""
 
-OF_THE_GUIDE = (("light", "overview"), ("light", "experiment"), ("dark", "adapter-traffic"), ("phone", "tenant"))
-"""By mode: README.md shows them, and the playground with answers."""
+OF_THE_GUIDE = (
+    ("light", "overview"),
+    ("light", "experiment"),
+    ("light", "batch"),
+    ("dark", "adapter-traffic"),
+    ("phone", "tenant"),
+)
+"""By mode: README.md and the dashboard's page show them, and the playground with answers."""

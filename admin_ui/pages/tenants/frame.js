@@ -20,6 +20,7 @@ const VIEWS = [
   ["Members", "members", "members.read"],
   ["Adapters", "adapters", "adapters.read"],
   ["Routes", "routes", "routes.read"],
+  ["Batches", "batches", "billing.read"],
   ["Refusals", "refusals", "limits.read"],
   ["Changes", "changes", "audit.read"],
   ["Settings", "settings", "content.write"],

@@ -31,7 +31,7 @@ class CreateProjectBatch(msgspec.Struct, frozen=True, forbid_unknown_fields=True
 
     input_file_id: Annotated[str, Meta(pattern="^file_[a-z2-7]{24}$")]
     """The file with a request on each line, of the purpose `batch`."""
-    endpoint: Literal["/v1/chat/completions", "/v1/completions", "/v1/embeddings"]
+    endpoint: Literal["/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/responses"]
     """The endpoint of all requests."""
     api_key_id: Annotated[str, Meta(pattern="^key_[a-z2-7]{24}$")]
     """The key of the project as which the requests run: they may use the models that the key may use then."""

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 POLL_S = 0.5
 ENDED = ("completed", "failed", "expired", "cancelled")
-ENDPOINTS = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings")
+ENDPOINTS = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/responses")
 
 
 def register(verbs: Verbs) -> None:

@@ -13,8 +13,10 @@ from litestar import Request
 from litestar.response.base import ASGIResponse
 
 from gateway.batches.runner import LineReply
+from gateway.content.background_responses import BackgroundResponses
 from gateway.content.idempotency import Idempotency
 from gateway.content.stored_chats import StoredChats
+from gateway.content.stored_responses import StoredResponses
 from gateway.domain.batches.line import ATTEMPTS_PER_BEGIN, BatchLine
 from gateway.domain.errors import InvalidRequest
 from gateway.domain.tenancy.principal import Principal
@@ -23,6 +25,9 @@ from gateway.http.envelope import Call
 from gateway.openai.chat import handler as chat
 from gateway.openai.completions import handler as completions
 from gateway.openai.embeddings import handler as embeddings
+from gateway.openai.responses import handler as responses
+from gateway.openai.responses.background.follow import Followers
+from gateway.openai.responses.state import Earlier
 from gateway.pipeline.pipeline import Pipeline
 
 Answer = Callable[..., Awaitable[ASGIResponse]]
@@ -40,39 +45,59 @@ class _Details(msgspec.Struct):
 
 
 class _Usage(msgspec.Struct):
+    """The usage of a reply, in the names of any endpoint."""
+
     prompt_tokens: int = 0
     completion_tokens: int = 0
     prompt_tokens_details: _Details | None = None
+    input_tokens: int = 0
+    output_tokens: int = 0
+    input_tokens_details: _Details | None = None
 
 
 class _Reply(msgspec.Struct):
     usage: _Usage | None = None
 
 
-class _Streamed(msgspec.Struct):
+class _Refused(msgspec.Struct):
+    """The fields that no line may have."""
+
     stream: Any = None
+    background: Any = None
+    conversation: Any = None
 
 
-_REPLY, _STREAMED = msgspec.json.Decoder(_Reply), msgspec.json.Decoder(_Streamed)
+_REPLY, _REFUSED = msgspec.json.Decoder(_Reply), msgspec.json.Decoder(_Refused)
 
 
 class Lines:
     """The runner of lines, one per gateway process."""
 
-    def __init__(self, pipeline: Pipeline, idempotency: Idempotency, chats: StoredChats) -> None:
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        idempotency: Idempotency,
+        chats: StoredChats,
+        stored: StoredResponses,
+        earlier: Earlier,
+        background: BackgroundResponses,
+    ) -> None:
         bodies = _Unpaced()
         self._pipeline = pipeline
         self._answers: dict[str, Answer] = {
             chat.ENDPOINT: chat.chat_completions(pipeline, bodies, idempotency, chats).fn,
             completions.ENDPOINT: completions.completions(pipeline, bodies, idempotency).fn,
             embeddings.ENDPOINT: embeddings.embeddings(pipeline, bodies, idempotency).fn,
+            responses.ENDPOINT: responses.responses(
+                pipeline, bodies, idempotency, stored, earlier, background, Followers(background)
+            ).fn,
         }
 
     async def run(
         self, principal: Principal, endpoint: str, body: bytes, request_id: str, line: BatchLine
     ) -> LineReply:
         """Answer a line, as `LineRunner.run`."""
-        _check_whole(body)
+        _check_alone(body)
         call = Call(request_id, time.perf_counter_ns(), batch=line)
         try:
             response = await self._answers[endpoint](_LineRequest(body, endpoint, call), principal)
@@ -84,12 +109,13 @@ class Lines:
                 call.on_end()
         reply = bytes(response.body)
         usage = _REPLY.decode(reply).usage or _Usage()
+        details = usage.prompt_tokens_details or usage.input_tokens_details or _Details()
         return LineReply(
             status=response.status_code,
             body=reply,
-            input_tokens=usage.prompt_tokens,
-            cached_tokens=usage.prompt_tokens_details.cached_tokens if usage.prompt_tokens_details else 0,
-            output_tokens=usage.completion_tokens,
+            input_tokens=usage.prompt_tokens or usage.input_tokens,
+            cached_tokens=details.cached_tokens,
+            output_tokens=usage.completion_tokens or usage.output_tokens,
         )
 
     def disown(self, request_id: str, line: BatchLine) -> None:
@@ -98,17 +124,22 @@ class Lines:
         self._pipeline.disown(request_id, range(first, first + ATTEMPTS_PER_BEGIN))
 
 
-def _check_whole(body: bytes) -> None:
-    """Check that a line does not ask for a stream.
+def _check_alone(body: bytes) -> None:
+    """Check that a line has its whole reply at once, and changes nothing that others read: it may run twice.
 
     Raises InvalidRequest.
     """
     try:
-        is_streamed = _STREAMED.decode(body).stream is True
+        asked = _REFUSED.decode(body)
     except msgspec.MsgspecError:
         return  # the handler says what is wrong
-    if is_streamed:
-        raise InvalidRequest("A request of a batch cannot be streamed.", param="stream", code="unsupported_value")
+    for is_wrong, param, message in (
+        (asked.stream is True, "stream", "be streamed"),
+        (asked.background is True, "background", "run in the background"),
+        (asked.conversation is not None, "conversation", "add to a conversation"),
+    ):
+        if is_wrong:
+            raise InvalidRequest(f"A request of a batch cannot {message}.", param=param, code="unsupported_value")
 
 
 class _LineRequest(Request[Any, Any, Any]):

@@ -10,7 +10,7 @@ import msgspec
 
 from engine.protocol import SamplingParams
 from gateway.content.transcript import LoggedMessage
-from gateway.domain.tenancy.principal import Principal, ServiceTier
+from gateway.domain.tenancy.principal import Principal
 from gateway.openai.responses.conversation import items_said, own_items, template_messages
 from gateway.openai.responses.items import Item
 from gateway.openai.responses.open_items import Seal
@@ -26,7 +26,7 @@ from gateway.openai.responses.state import Earlier, base_of, id_of, opener
 from gateway.openai.responses.tools import ResponseTools, response_tools
 from gateway.openai.responses.truncation import truncated
 from gateway.openai.responses.wire import CreateResponse, ResponseObject
-from gateway.openai.shared.tiers import service_tier
+from gateway.openai.shared.tiers import service_tier, shown_tier
 from gateway.pipeline.context import RequestContext
 from gateway.pipeline.pipeline import Pipeline
 from gateway.pipeline.requests import TextRequest
@@ -38,7 +38,7 @@ class Asked(msgspec.Struct, frozen=True):
 
     wire: CreateResponse
     tools: ResponseTools
-    tier: ServiceTier
+    tier: str
     before: list[Item]
     """The items that the request goes on from."""
     items: list[Item]
@@ -110,4 +110,5 @@ async def asked_of(
     if SEALED_REASONING in (wire.include or ()):
         base = await base_of(pipeline, caller, wire.model)
         seal = partial(earlier.sealed.seal, project_id=caller.project_id, base=base, kind="reasoning")
-    return Asked(wire, tools, tier, before, items, text_request(wire, messages, tools, tier), seal)
+    request = text_request(wire, messages, tools, tier)
+    return Asked(wire, tools, shown_tier(tier, caller), before, items, request, seal)

@@ -111,7 +111,7 @@ def initial_response(
     *,
     id: str,
     created_at: int,
-    tier: ServiceTier,
+    tier: str,
     is_stored: bool,
     conversation_id: str | None = None,
 ) -> ResponseObject:

@@ -7,7 +7,6 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from gateway.domain.tenancy.principal import ServiceTier
 from gateway.http.fields import Name, NumTokens
 from gateway.openai.chat.rendering import ReasoningEffort, TemplateArguments, Verbosity
 from gateway.openai.responses.items import MAX_ITEMS, CompactionItem, InputItem, Item, MessageItem, OutputItem
@@ -248,7 +247,7 @@ class ResponseObject(msgspec.Struct, frozen=True, kw_only=True):
     store: bool
     """True if the response is stored. The last event of a stream counts."""
     background: bool = False
-    service_tier: ServiceTier
+    service_tier: str
     metadata: dict[str, str]
     safety_identifier: str | None
     prompt_cache_key: str | None

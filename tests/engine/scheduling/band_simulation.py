@@ -20,7 +20,8 @@ from tests.engine.scheduling.fairness_simulator import Simulator
 GPU = StepCosts(7e-3, 40e-6, 22e-6, 30e-9)
 CPU = StepCosts(20e-3, 1.9e-3, 1e-3, 2e-6)
 GPU_BAND = BatchLimits()
-CPU_BAND = BatchLimits(step_s=0.050, num_one_row_steps=2.0)
+CPU_BAND = BatchLimits(step_s=0.050, efficiency=0.95, num_one_row_steps=5.0)
+MAX_NUM_SEQS = 64
 
 
 class Machine(Simulator):
@@ -33,7 +34,7 @@ class Machine(Simulator):
         band: BatchLimits,
         *,
         num_blocks: int = 4_000,
-        max_num_seqs: int = 64,
+        max_num_seqs: int = MAX_NUM_SEQS,
         max_batched_tokens: int = 2_048,
         noise: float = 0.0,
         ahead: bool = False,

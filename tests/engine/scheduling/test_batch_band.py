@@ -10,8 +10,8 @@ import msgspec
 import pytest
 
 from engine.scheduling.band import URGENT_S
-from engine.scheduling.step_time import StepCosts, StepLoad
-from tests.engine.scheduling.band_simulation import CPU, CPU_BAND, GPU, GPU_BAND, Machine, Sizes, keep_fed
+from engine.scheduling.step_time import StepCosts, StepLoad, longest_alone_s
+from tests.engine.scheduling.band_simulation import CPU, CPU_BAND, GPU, GPU_BAND, MAX_NUM_SEQS, Machine, Sizes, keep_fed
 from tests.engine.scheduling.fairness_simulator import percentile
 
 MACHINES = {"gpu": (GPU, GPU_BAND), "cpu": (CPU, CPU_BAND)}
@@ -76,7 +76,7 @@ def test_steps_are_lengthened_by_a_share_beside_interactive_requests_and_bounded
         if machine.now % 6 < 1 and machine.outstanding["t"] < 6:
             machine.send("t", *Sizes().draw(chance))
         machine.step()
-    bound_s = max(band.step_s, band.num_one_row_steps * costs.seconds(StepLoad(1)))
+    bound_s = longest_alone_s(costs, band, MAX_NUM_SEQS)
     assert percentile(machine.seconds_alone[20:], 0.99) <= TOLERANCE * bound_s
     ratios = [whole_s / own_s for whole_s, own_s in machine.seconds_beside[20:]]
     assert percentile(ratios, 0.99) <= 1 + TOLERANCE * band.lengthening + 0.02
@@ -97,7 +97,7 @@ def test_an_interactive_request_that_arrives_is_part_of_the_next_step(name: str)
         request_id = machine.send("t", 100, 1)
         machine.step()
         assert any(chunk.sequence.request_id == request_id and chunk.samples for chunk in machine.plan.prefills)
-        bound_s = max(band.step_s, band.num_one_row_steps * costs.seconds(StepLoad(1)))
+        bound_s = longest_alone_s(costs, band, MAX_NUM_SEQS)
         assert machine.now - arrived_s <= TOLERANCE * (bound_s + (1 + band.lengthening) * own_s) or arrival < 3
         machine.scheduler.check_integrity()
 
@@ -139,7 +139,7 @@ def test_bursts_are_filled_up_with_batch_work_of_which_little_is_computed_again(
     assert totals.batch_recomputed_tokens <= 0.02 * (totals.batch_prompt_tokens + totals.batch_generated_tokens)
 
 
-@pytest.mark.parametrize(("name", "least"), [("gpu", 0.97), ("cpu", 0.6)])
+@pytest.mark.parametrize(("name", "least"), [("gpu", 0.97), ("cpu", 0.82)])
 def test_batch_work_alone_is_as_fast_as_the_bound_of_its_steps_allows(name: str, least: float) -> None:
     """The same requests as interactive ones have no bound. On a GPU theirs are no longer; on a CPU they are."""
     costs, band = MACHINES[name]

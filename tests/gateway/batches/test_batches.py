@@ -90,6 +90,7 @@ async def test_lines_over_models_and_adapters_end_once_each_and_add_up(
     [
         ("/v1/completions", {"model": "tiny", "prompt": ["one", "two"], "max_tokens": 3}),
         ("/v1/embeddings", {"model": "tiny", "input": ["one", "two"]}),
+        ("/v1/responses", {"model": "tiny", "input": "one", "max_output_tokens": 16}),
     ],
 )
 async def test_other_endpoints(jobs: Jobs, tables: Database, tenant: Key, endpoint: str, body: dict[str, Any]) -> None:
@@ -98,7 +99,8 @@ async def test_other_endpoints(jobs: Jobs, tables: Database, tenant: Key, endpoi
     assert (ended.status, ended.request_counts.completed) == ("completed", 3), await jobs.lines(ended.error_file_id)
     for line in await jobs.lines(ended.output_file_id):
         found = line["response"]["body"]
-        assert len(found.get("choices") or found["data"]) == 2
+        assert len(found.get("choices") or found.get("data") or [found["output"], found["usage"]]) == 2
+        assert endpoint != "/v1/responses" or found["service_tier"] == "batch"
     await billed(tables, tenant, ended)
     assert ended.error_file_id is None
 
