@@ -94,7 +94,7 @@ def _label(grammar: Grammar) -> str:
     if grammar.kind != "tool_calls":
         return ""
     tools = msgspec.json.decode(grammar.source, type=CallGrammar).tools
-    return next((tool.label for tool in tools if UNSUPPORTED_WORD in str(tool.parameters)), "")
+    return next((tool.label for tool in tools if UNSUPPORTED_WORD in f"{tool.parameters}{tool.input_lark}"), "")
 
 
 class _Running(msgspec.Struct):

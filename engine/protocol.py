@@ -44,13 +44,15 @@ class Grammar(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     source: str = ""
 
 
-class CallableTool(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class CallableTool(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """head: the text of a call up to its arguments, the tool's name included. parameters: JSON schema of the arguments,
-    which are an object. label: what a refusal of that schema calls it."""
+    which are an object. label: what a refusal of that schema calls it. input_lark: where it is not empty, the arguments
+    are `{"input": TEXT}`, and this is the grammar of TEXT before JSON escapes it."""
 
     head: str
     parameters: dict[str, Any]
     label: str
+    input_lark: str = ""
 
 
 class CallGrammar(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):

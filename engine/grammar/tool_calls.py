@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from engine.grammar.escaped_lark import escaped_lark
 from engine.grammar.json_schema import Unenforceable, prepare_schema
 from engine.protocol import CallableTool, CallGrammar
 
@@ -21,17 +22,18 @@ def call_rules(source: str) -> str:
     rules = [_start(wanted), _calls(wanted)]
     for index, tool in enumerate(wanted.tools):
         rules.append(f"call_{index}: {_text(tool.head)} arguments_{index} {_text(wanted.end)}")
-        rules.append(f"arguments_{index}: %json {json.dumps(_arguments_schema(tool))}")
+        rules.append(_arguments(tool, f"arguments_{index}", f"input_{index}"))
     return "\n".join(rules)
 
 
 def parts(source: str) -> list[tuple[str, str]]:
     """(label, rules) of the schemas that it is made of, each as a grammar of its own: which of them is at fault?"""
     wanted = _grammar(source)
-    schemas = [(tool.label, _arguments_schema(tool)) for tool in wanted.tools]
+    found = [(tool.label, _arguments(tool, "start", "input")) for tool in wanted.tools]
     if wanted.text_schema is not None:
-        schemas.append((wanted.text_label, _schema(wanted.text_schema, wanted.text_label)))
-    return [(label, f"start: %json {json.dumps(schema)}") for label, schema in schemas]
+        schema = _schema(wanted.text_schema, wanted.text_label)
+        found.append((wanted.text_label, f"start: %json {json.dumps(schema)}"))
+    return found
 
 
 def _grammar(source: str) -> CallGrammar:
@@ -64,6 +66,18 @@ def _calls(wanted: CallGrammar) -> str:
     repeated = f"({_text(wanted.separator)} call){{0,{more}}}" if more else ""
     call = " | ".join(f"call_{index}" for index in range(len(wanted.tools)))
     return f"calls: {_text(wanted.opening)} call {repeated} {_text(wanted.closing)}\ncall: {call}"
+
+
+def _arguments(tool: CallableTool, rule: str, input_rule: str) -> str:
+    """Return the rule of a tool's arguments. input_rule: the name of another one that it may need."""
+    if not tool.input_lark:
+        return f"{rule}: %json {json.dumps(_arguments_schema(tool))}"
+    try:
+        inner = escaped_lark(tool.input_lark)
+    except Unenforceable as error:
+        raise Unenforceable(str(error), tool.label) from None
+    before, after = json.dumps('{"input": "'), json.dumps('"}')
+    return f"{rule}: {before} {input_rule} {after}\n{input_rule}: %lark {{\n{inner}\n}}"
 
 
 def _arguments_schema(tool: CallableTool) -> dict[str, Any]:

@@ -39,8 +39,8 @@ _ROLES = {
     "redacted_thinking": ("assistant",),
 }
 
-CheckSignature = Callable[[str, str, str], None]
-"""Checks thinking: the text, its signature, and the path of that. Raises InvalidRequest."""
+CheckSignature = Callable[[str, str, str], str]
+"""Checks thinking and returns it: the text, its signature, and the path of that. Raises InvalidRequest."""
 
 
 class Turns(msgspec.Struct, frozen=True):
@@ -174,8 +174,7 @@ class _Building:
         for block, where in zip(blocks, paths, strict=True):
             if block.type == "thinking":
                 assert block.thinking is not None and block.signature is not None
-                self._check_signature(block.thinking, block.signature, f"{where}.signature")
-                thoughts.append(block.thinking)
+                thoughts.append(self._check_signature(block.thinking, block.signature, f"{where}.signature"))
             if block.type == "tool_use":
                 assert block.id is not None and block.name is not None
                 if block.id in self._unanswered:

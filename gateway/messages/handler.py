@@ -63,6 +63,8 @@ def messages(pipeline: Pipeline, bodies: Bodies, idempotency: Idempotency, signa
         note_user(call, (wire.metadata or {}).get("user_id"))
         run = await pipeline.complete(context, [text_request(wire, prompt)])
         attach(call, run)
+        omits_thinking = wire.thinking is not None and wire.thinking.display == "omitted"
+        sign = signatures.sign_omitted if omits_thinking else signatures.sign
         is_thinking = run.has_begun_to_think
         reply = Reply(
             request_id=call.request_id,
@@ -72,7 +74,8 @@ def messages(pipeline: Pipeline, bodies: Bodies, idempotency: Idempotency, signa
                 content=[],
                 usage=MessageUsage(run.prompt_tokens[0], 0),
             ),
-            sign=partial(signatures.sign, caller.project_id),
+            sign=partial(sign, caller.project_id),
+            omits_thinking=omits_thinking,
             splits_thinking=is_thinking or is_to_think(wire.thinking),
             is_thinking=is_thinking,
             may_fill_context=run.may_fill_context,

@@ -56,14 +56,16 @@ class Progress:
         call_id: Callable[[int], str],
         sign: Callable[[str], str],
         thinking: ThinkingText | None,
+        omits_thinking: bool = False,
     ) -> None:
         """initial: the message without content. call_id: of the call of a number. sign: signs thinking. thinking: tells
-        thinking from the rest, where the model thinks."""
+        thinking from the rest, where the model thinks. omits_thinking: nothing but its signature is shown."""
         self.message = initial
         """The message by now."""
         self._call_id = call_id
         self._sign = sign
         self._thinking = thinking
+        self._omits_thinking = omits_thinking
         self._content: list[OutputBlock] = []
         self._open: _Open | None = None
         self._num_calls = 0
@@ -129,6 +131,8 @@ class Progress:
                 events += self._begin(kind, block)
             assert self._open is not None
             self._open.parts.append(text)
+            if kind == "thinking" and self._omits_thinking:
+                continue
             delta = TextDelta(text) if kind == "text" else ThinkingDelta(text)
             events.append(BlockDelta(self._place, delta))
         return events
@@ -152,7 +156,7 @@ class Progress:
             case TextBlock():
                 block = TextBlock(text)
             case ThinkingBlock():
-                block = ThinkingBlock(text, self._sign(text))
+                block = ThinkingBlock("" if self._omits_thinking else text, self._sign(text))
                 events.append(BlockDelta(place, SignatureDelta(block.signature)))
             case ToolUseBlock():
                 block = msgspec.structs.replace(begun, input=object_of(text))

@@ -34,6 +34,8 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True):
     """True where the model was asked to think, or has been made to begin with that."""
     is_thinking: bool
     """True where the prompt ended with the beginning of thinking."""
+    omits_thinking: bool = False
+    """True where the client wants the signature of thinking alone."""
     may_fill_context: bool
     """True where the bound of the completion is what is left of the model's context."""
 
@@ -44,6 +46,7 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True):
             call_id=partial(_tool_use_id, self.request_id),
             sign=self.sign,
             thinking=ThinkingText(is_open=self.is_thinking) if self.splits_thinking else None,
+            omits_thinking=self.omits_thinking,
         )
 
     def whole(self, collected: Collected) -> MessageObject:

@@ -27,8 +27,13 @@ class Signatures:
         sealed = self._cipher.seal(b"", _place(project_id, thinking))
         return base64.b64encode(msgspec.msgpack.encode(sealed)).decode()
 
-    def check(self, project_id: str, thinking: str, signature: str, path: str) -> None:
-        """Check a signature.
+    def sign_omitted(self, project_id: str, thinking: str) -> str:
+        """Return the signature of thinking that is left out of a reply: it holds the thinking, sealed."""
+        sealed = self._cipher.seal(thinking.encode(errors="replace"), _omitted(project_id))
+        return base64.b64encode(msgspec.msgpack.encode(sealed)).decode()
+
+    def check(self, project_id: str, thinking: str, signature: str, path: str) -> str:
+        """Check a signature, and return the thinking, which the signature may hold itself.
 
         Raises InvalidRequest: for one that this installation did not make for this text.
         """
@@ -36,12 +41,21 @@ class Signatures:
             sealed = msgspec.msgpack.decode(base64.b64decode(signature, validate=True), type=Sealed)
         except (binascii.Error, ValueError, msgspec.DecodeError):
             sealed = None
+        if sealed is not None and not thinking:
+            found = self._cipher.open_from_client(sealed, _omitted(project_id))
+            if found is not None:
+                return found.decode()
         if sealed is None or self._cipher.open_from_client(sealed, _place(project_id, thinking)) is None:
             raise InvalidRequest(
                 f"'{path}' is no signature of this thinking. Send thinking back as it came, or leave it out.",
                 param=path,
                 code="invalid_signature",
             )
+        return thinking
+
+
+def _omitted(project_id: str) -> Place:
+    return Place(project_id, "messages.thinking", "omitted")
 
 
 def _place(project_id: str, thinking: str) -> Place:

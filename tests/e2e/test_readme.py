@@ -21,7 +21,7 @@ MARKS = (
     "stream=True",
     "from langchain_openai",
     "response_format=",
-    "tools=[",
+    "tools=[{",
     "embeddings.create",
     "from peft",
     "responses.stream",
@@ -31,6 +31,7 @@ MARKS = (
     "responses.compact",
     "notes.txt",
     "batches.create",
+    "from agents",
 )
 """Words that only one program has each, and that its test finds it by."""
 
@@ -77,6 +78,11 @@ def test_openais_client_streams_an_adapter(installation: Installation, folder: P
 @pytest.mark.skipif(importlib.util.find_spec("langchain_openai") is None, reason="langchain-openai is not installed")
 def test_langchain_asks_an_adapter(installation: Installation, folder: Path) -> None:
     assert run(installation, folder, program("from langchain_openai")).startswith("Arr")
+
+
+@pytest.mark.skipif(importlib.util.find_spec("agents") is None, reason="openai-agents is not installed")
+def test_openais_agents_ask_an_adapter(installation: Installation, folder: Path) -> None:
+    assert run(installation, folder, program("from agents"))
 
 
 def test_a_response_is_made_whole_and_streamed(installation: Installation, folder: Path) -> None:
@@ -127,7 +133,7 @@ def test_an_answer_is_held_to_a_schema(installation: Installation, folder: Path)
 
 
 def test_a_tool_is_called(installation: Installation, folder: Path) -> None:
-    name, _, arguments = run(installation, folder, program("tools=[")).partition(" ")
+    name, _, arguments = run(installation, folder, program("tools=[{")).partition(" ")
     assert name == "weather" and isinstance(json.loads(arguments)["city"], str)
 
 

@@ -4,7 +4,8 @@
     conversation              from items to the form in which they are stored, and to what a chat template takes
     tools, custom_input       from tools and a choice among them to what a completion may call, and custom tools back
     options                   from a request to the pipeline's
-    progress                  a response as it comes into being: pieces in, events and the response out
+    progress, open_items      a response as it comes into being: pieces in, events and the response out
+    truncation                what is left out of a conversation that does not fit the model's context
     reply                     what a run yields as one object, or as the bytes of a stream
     state                     stored responses: what a request goes on from, and what is stored of its reply
     asked                     a request as it was understood, and the reply that is made of its run
@@ -15,5 +16,5 @@
 
 One `Progress` makes the events of a stream, the whole reply and the stored response, so that these cannot differ. Ids
 are made of the request's: `resp_<id>` and, numbered from the first input item to the last output item,
-`msg_<id>_<n>`, `fc_<id>_<n>`, `ctc_<id>_<n>`, `cmp_<id>_<n>`.
+`msg_<id>_<n>`, `rs_<id>_<n>`, `fc_<id>_<n>`, `ctc_<id>_<n>`, `cmp_<id>_<n>`.
 """

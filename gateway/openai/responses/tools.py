@@ -146,13 +146,19 @@ def _tool(tool: ResponseTool, path: str) -> Tool:
     for field in ("parameters", "strict"):
         if getattr(tool, field) is not None:
             raise invalid(f"'{path}.{field}' does not belong to the type 'custom'.", f"{path}.{field}")
-    pattern = _pattern(tool.format, f"{path}.format")
-    label = f"{path}.format" if pattern is None else f"{path}.format.definition"
-    return make_tool(tool.name, tool.description, parameters_of(pattern), label)
+    form, where = tool.format, f"{path}.format"
+    definition = _definition(form, where)
+    if definition is None or form is None:
+        return make_tool(tool.name, tool.description, parameters_of(None), where)
+    label = f"{where}.definition"
+    if form.syntax == "regex":
+        return make_tool(tool.name, tool.description, parameters_of(definition), label)
+    made = make_tool(tool.name, tool.description, parameters_of(None), label)
+    return msgspec.structs.replace(made, input_lark=definition)
 
 
-def _pattern(form: CustomFormat | None, path: str) -> str | None:
-    """Return the regular expression that a custom tool's input must match; None where any text will do."""
+def _definition(form: CustomFormat | None, path: str) -> str | None:
+    """Return the grammar that a custom tool's input must match; None where any text will do."""
     if form is None or form.type == "text":
         for field in ("syntax", "definition"):
             if form is not None and getattr(form, field) is not None:
@@ -160,12 +166,6 @@ def _pattern(form: CustomFormat | None, path: str) -> str | None:
         return None
     if form.syntax is None:
         raise missing(f"{path}.syntax")
-    if form.syntax == "lark":
-        raise InvalidRequest(
-            f"'{path}.syntax' must be 'regex': grammars in Lark are not supported for the input of tools.",
-            param=f"{path}.syntax",
-            code="unsupported_value",
-        )
     if form.definition is None:
         raise missing(f"{path}.definition")
     return form.definition
@@ -183,5 +183,5 @@ def _tool_shown(tool: ResponseTool) -> FunctionToolShown | CustomToolShown:
     form = tool.format
     if form is None or form.definition is None:
         return CustomToolShown(tool.name, tool.description, {"type": "text"})
-    shown = {"type": "grammar", "syntax": "regex", "definition": form.definition}
+    shown = {"type": "grammar", "syntax": form.syntax or "regex", "definition": form.definition}
     return CustomToolShown(tool.name, tool.description, shown)

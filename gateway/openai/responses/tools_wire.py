@@ -13,7 +13,7 @@ MAX_TOOLS = 128
 
 
 class CustomFormat(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The form that a custom tool's input must have: any text, or a regular expression. Lark is refused by name."""
+    """The form that a custom tool's input must have: any text, or a grammar: a regular expression, or Lark."""
 
     type: Literal["text", "grammar"]
     syntax: Literal["regex", "lark"] | None = None

@@ -32,7 +32,10 @@ def call_grammar(template: TemplateTools, use: ToolUse, text: Grammar | None, fi
         text_schema = msgspec.json.decode(text.source) if text.kind == "json_schema" else ANY_OBJECT
     max_calls = use.max_calls if template.is_native else min(use.max_calls, MAX_CALLS_UNTRAINED)
     calls = CallGrammar(
-        tools=[CallableTool(form.head(tool.name), tool.parameters, tool.label) for tool in use.callable_tools],
+        tools=[
+            CallableTool(form.head(tool.name), tool.parameters, tool.label, tool.input_lark)
+            for tool in use.callable_tools
+        ],
         end=form.end,
         trigger=form.trigger if template.trigger_id is None else template.trigger_id,
         opening=form.opening,

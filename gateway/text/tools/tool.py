@@ -22,6 +22,8 @@ class Tool(msgspec.Struct, frozen=True):
     parameters: dict[str, Any]
     label: str
     description: str = ""
+    input_lark: str = ""
+    """The grammar, in Lark, of the text that is the tool's only argument `input`; "" for any that fits `parameters`."""
 
     def described(self) -> dict[str, Any]:
         """Return the tool as chat templates expect it."""

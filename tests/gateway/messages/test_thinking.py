@@ -13,6 +13,7 @@ from gateway.messages.conversation import template_turns
 from gateway.messages.partial_json import object_of
 from gateway.messages.wire import ContextEdit, ContextManagement, MessageParam
 from gateway.text.thinking import ThinkingText, begins_thinking
+from tests.gateway.conftest import House
 from tests.gateway.messages.laws import check, read
 from tests.gateway.messages.test_progress import cut
 
@@ -84,13 +85,32 @@ def test_thinking_is_signed_and_refused_where_it_was_changed(http: httpx.Client)
         assert reply.status_code == 400 and "signature" in reply.json()["error"]["message"]
 
 
+def test_thinking_that_is_left_out_comes_back_in_its_signature(house: House, http: httpx.Client) -> None:
+    says = {"role": "user", "content": "<think>\nhm, well\n</think>\n\nYes. END"}
+    asked: dict[str, Any] = {
+        "messages": [says],
+        "tools": [{"name": "f", "input_schema": {"type": "object"}}],
+        "thinking": {"type": "adaptive", "display": "omitted"},
+        "stop_sequences": ["END"],
+    }
+    message = check(read(ask(http, stream=True, **asked).text))
+    assert message is not None
+    thought, answer = message["content"]
+    assert thought["thinking"] == "" and "well" not in thought["signature"] and answer["text"] == "Yes. "
+    turns = [says, {"role": "assistant", "content": [thought, answer]}, {"role": "user", "content": "and now?"}]
+    assert ask(http, messages=turns, max_tokens=1).status_code == 200
+    headers = {"x-api-key": house.globex.key}
+    foreign = http.post("/v1/messages", headers=headers, json={"model": "tiny", "max_tokens": 1, "messages": turns})
+    assert foreign.status_code == 400 and "signature" in foreign.json()["error"]["message"]
+
+
 def test_the_thinking_of_earlier_turns_is_left_out_where_that_is_asked_for() -> None:
     turn = [{"type": "thinking", "thinking": "hm", "signature": "s"}, {"type": "text", "text": "yes"}]
     said = [{"role": "user", "content": "go"}, {"role": "assistant", "content": turn}] * 3
     turns = [_turn(each) for each in [*said, said[0]]]
     for keep, num_kept in (("all", 3), (None, 1)):
         edits = ContextManagement([ContextEdit("clear_thinking_20251015", keep)])  # type: ignore[arg-type]
-        messages = template_turns(None, turns, lambda *_: None, edits).messages
+        messages = template_turns(None, turns, lambda thinking, *_: thinking, edits).messages
         assert len([message for message in messages if "reasoning_content" in message]) == num_kept
 
 

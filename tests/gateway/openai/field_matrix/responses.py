@@ -255,6 +255,10 @@ def _tools() -> list[Field]:
                     _is_grammar("tool_calls"),
                 ),
                 honoured(
+                    [CUSTOM | {"format": {"type": "grammar", "syntax": "lark", "definition": 'start: "a"+'}}],
+                    lambda seen: '"input_lark"' in seen.sampling.grammar.source,
+                ),
+                honoured(
                     [{"type": "namespace", "name": "n", "description": "d", "tools": [FUNCTION]}],
                     lambda seen: "n__f" in seen.sampling.grammar.source,
                 ),
@@ -270,14 +274,15 @@ def _tools() -> list[Field]:
                 refused([FUNCTION | {"name": "a b"}], "tools[0].name"),
                 refused([FUNCTION | {"parameters": {"type": "array"}}], "tools[0].parameters"),
                 refused([FUNCTION | {"defer_loading": True}], "tools[0].defer_loading"),
+                refused([CUSTOM | {"format": {"type": "grammar", "syntax": "lark"}}], "tools[0].format.definition"),
                 refused(
-                    [CUSTOM | {"format": {"type": "grammar", "syntax": "lark", "definition": "start: X"}}],
-                    "tools[0].format.syntax",
+                    [CUSTOM | {"format": {"type": "grammar", "syntax": "lark", "definition": "unsupported"}}],
+                    "tools[0].format.definition",
                 ),
             ),
             null=ABSENT,
             wrong_type=(refused("x"), refused([3], "tools[0]")),
-            note="functions, and custom tools whose input is any text or a regular expression",
+            note="functions, custom tools with any text, a regular expression or Lark, and namespaces of these",
         ),
         Field(
             endpoint=PATH,

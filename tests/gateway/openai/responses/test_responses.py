@@ -196,7 +196,7 @@ def test_padding_is_of_deltas_alone(http: httpx.Client) -> None:
         ({"tools": [{"type": "custom", "name": "c", "parameters": {}}]}, "tools[0].parameters"),
         (
             {"tools": [{"type": "custom", "name": "c", "format": {"type": "grammar", "syntax": "lark"}}]},
-            "tools[0].format.syntax",
+            "tools[0].format.definition",
         ),
         ({"tool_choice": "required"}, "tool_choice"),
         ({"tools": TOOLS, "tool_choice": {"type": "function", "name": "h"}}, "tool_choice.name"),

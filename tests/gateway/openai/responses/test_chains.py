@@ -1,0 +1,103 @@
+"""Chains of responses over two gateways: each link is there as soon as its reply is, and is stored once."""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+import time
+from collections.abc import Iterator
+
+import asyncpg
+import httpx
+import pytest
+
+from tests.gateway.model_folder import make_model_folder
+from tests.installation.databases import Databases, execute
+from tests.installation.live_gateway import Installed, running_gateways
+from tests.installation.tenants import Key, make_key
+from tests.patience import PATIENCE_S
+
+NUM_FOLLOWED, FULL_FOLLOWED = 20, 10_000
+NUM_TURNS, FULL_TURNS = 10, 200
+AT_ONCE = 4
+MAX_TRIES = 5
+CONTEXT = 131_072
+MAX_BYTES = 1.3
+
+STORED_BYTES = """
+    SELECT sum(octet_length(sealed_input) + octet_length(sealed_output)) FROM stored_responses WHERE project_id = $1
+"""
+
+
+class Pair:
+    """Two gateways over one database, and a project that stores responses."""
+
+    def __init__(self, dsn: str, installed: Installed, key: Key) -> None:  # type: ignore[type-arg]
+        self.dsn = dsn
+        self.urls = [gateway.url for gateway in installed.gateways]
+        self.key = key
+
+    def client(self) -> httpx.AsyncClient:
+        return httpx.AsyncClient(headers=self.key.headers, timeout=PATIENCE_S)
+
+    async def ask(self, client: httpx.AsyncClient, number: int, text: str, parent: str | None) -> dict[str, object]:
+        """Ask a gateway until its reply says that it is stored: where the database does not answer, it says that it is
+        not."""
+        body = {"model": "tiny", "input": text, "max_output_tokens": 4, "previous_response_id": parent}
+        for _ in range(MAX_TRIES):
+            reply = await client.post(f"{self.urls[number % 2]}/v1/responses", json=body)
+            assert reply.status_code == 200, reply.text
+            found: dict[str, object] = reply.json()
+            if found["store"]:
+                return found
+        raise AssertionError("nothing is stored")
+
+
+@pytest.fixture(scope="module")
+def pair(databases: Databases, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+    dsn, folder = databases.create("chains"), tmp_path_factory.mktemp("chains")
+    key = asyncio.run(make_key(dsn, "chains"))
+    asyncio.run(execute(dsn, f"UPDATE projects SET store_days = 1 WHERE id = '{key.project_id}'"))
+    model_dir = make_model_folder(folder / "model", CONTEXT)
+    with running_gateways(dsn, model_dir, num_gateways=2, data_dir=folder) as installed:
+        yield Pair(dsn, installed, key)
+
+
+async def test_a_response_is_followed_at_once_at_another_gateway(pair: Pair, full: bool) -> None:
+    total = FULL_FOLLOWED if full else NUM_FOLLOWED
+    numbers = iter(range(total))
+
+    async def follow() -> None:
+        async with pair.client() as client:
+            for number in numbers:
+                first = await pair.ask(client, number, f"question {number}", None)
+                second = await pair.ask(client, number + 1, "and then?", str(first["id"]))
+                assert second["previous_response_id"] == first["id"]
+
+    await asyncio.gather(*(follow() for _ in range(AT_ONCE)))
+
+
+async def test_a_chain_stores_each_of_its_turns_once(pair: Pair, full: bool) -> None:
+    num_turns = FULL_TURNS if full else NUM_TURNS
+    conn = await asyncpg.connect(pair.dsn)
+    before = await conn.fetchval(STORED_BYTES, pair.key.project_id) or 0
+    parent, turn_bytes, overheads = None, 0, list[float]()
+    async with pair.client() as client:
+        for number in range(num_turns):
+            text = f"turn {number}: " + "what do you think of it? " * 80
+            began_s = time.monotonic()
+            reply = await pair.ask(client, number, text, parent)
+            followed_s = time.monotonic() - began_s
+            turn_bytes += len(text.encode()) + len(str(reply["output"]).encode())
+            began_s = time.monotonic()
+            again = await pair.ask(client, number, text, None)  # the same turn without a past
+            overheads.append(followed_s - (time.monotonic() - began_s))
+            turn_bytes += len(text.encode()) + len(str(again["output"]).encode())
+            parent = str(reply["id"])
+    stored = await conn.fetchval(STORED_BYTES, pair.key.project_id) - before
+    await conn.close()
+    assert stored <= MAX_BYTES * turn_bytes
+    if full:
+        quarter = num_turns // 4
+        parts = [statistics.median(overheads[start : start + quarter]) * 1e3 for start in range(0, num_turns, quarter)]
+        print(f"stored {stored} of {turn_bytes} bytes; overhead of a followed turn, ms by quarter: {parts}")
