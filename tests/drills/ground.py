@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import asyncpg
@@ -106,26 +105,27 @@ def running_ground(
     *,
     num_replicas: int = 1,
     postgres: Postgres | None = None,
-    clock_jumps_s: Sequence[int] = (0, 0),
-    changes: Mapping[str, Any] = MappingProxyType({}),
+    dsn: str = "",
+    produced: Path | None = None,
+    **of_world: Any,
 ) -> Iterator[Ground]:
-    """Give an installation in a folder, which runs until the context is left. The arguments are `running_world`'s.
+    """Give an installation in a folder, which runs until the context is left. of_world: more for `running_world`.
 
-    postgres: a server that runs; without one, one is started in the folder.
+    postgres: a server that runs; without one, one is started in the folder. dsn: for gateways, where they reach it by
+    another way than this process. produced: the file in which engines note tokens; without one, in the folder.
     """
     folder.chmod(0o711)
-    produced = folder / "produced"
+    produced = produced or folder / "produced"
     own = Postgres(folder / "postgres") if postgres is None else postgres
     try:
         asyncio.run(migrate(own.dsn))
         flags = ("--tokens-per-s", str(TOKENS_PER_S), "--max-num-seqs", str(PLACES), "--produced", str(produced))
         world = running_world(
-            own.dsn,
+            dsn or own.dsn,
             folder,
             num_replicas=num_replicas,
             engine_flags=flags,
-            clock_jumps_s=clock_jumps_s,
-            changes=changes,
+            **of_world,
         )
         with world as (made, engines):
             yield Ground(folder, own, made, engines, produced)
