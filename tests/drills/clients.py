@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 import resource
 import socket
@@ -13,7 +14,7 @@ import msgspec
 
 from tests.drills.drill import Drill, Outcome
 from tests.drills.ground import Ground, running_ground
-from tests.drills.growth import MIB, rss_bytes
+from tests.drills.growth import MIB, cpu_s, rss_bytes
 
 NUM_CONNECTIONS, NUM_ADDRESSES = 5000, 50
 HEAD_S = UNREAD_S = 10.0
@@ -33,7 +34,7 @@ class Ends(msgspec.Struct):
 
 
 async def client(kind: str, port: int, address: str, ends: Ends) -> None:
-    loop, begun_s = asyncio.get_running_loop(), time.monotonic()
+    loop, begun_s = asyncio.get_running_loop(), 0.0
     sock = socket.socket()
     sock.setblocking(False)
     if kind == "not reading":
@@ -41,6 +42,7 @@ async def client(kind: str, port: int, address: str, ends: Ends) -> None:
     try:
         sock.bind((address, 0))
         await loop.sock_connect(sock, ("127.0.0.1", port))
+        begun_s = time.monotonic()
         if kind == "not reading":
             await loop.sock_sendall(sock, UNREAD)
             await asyncio.sleep(UNREAD_S + 5)  # then what was kept for it comes, and the end
@@ -62,7 +64,8 @@ async def client(kind: str, port: int, address: str, ends: Ends) -> None:
         pass
     finally:
         sock.close()
-    ends.took_s.setdefault(kind, []).append(time.monotonic() - begun_s)
+    if begun_s:
+        ends.took_s.setdefault(kind, []).append(time.monotonic() - begun_s)
 
 
 async def new_clients(port: int, until_done: asyncio.Event, waits_s: list[float]) -> None:
@@ -105,15 +108,18 @@ def slow_clients(folder: Path, rng: random.Random) -> Outcome:
             ends, waits_s, grown = Ends(), list[float](), list[int]()
             with ground.traffic(0.1, rng.randrange(1 << 30)) as traffic:
                 traffic.more_answers(10)
+                before_s, pid = cpu_s(ground.gateways[0].pid or 0), ground.gateways[0].pid or 0
                 asyncio.run(_flood(ground, ends, waits_s, grown))
+                took_s = cpu_s(pid) - before_s
                 traffic.more_answers(20)
             ground.check()
             assert not traffic.wrong
             latest = {kind: max(took_s) for kind, took_s in ends.took_s.items()}
             worst_s, grown_mib = max(waits_s), max(grown) / MIB
             remark = (
-                f"closed after at most {', '.join(f'{late:.1f} s ({kind})' for kind, late in latest.items())}; "
-                f"a new client waits at most {worst_s:.2f} s; RSS + {grown_mib:.0f} MiB; {ends.refused} refused"
+                f"closed after at most {', '.join(f'{late:.1f} s ({kind})' for kind, late in sorted(latest.items()))}; "
+                f"a new client waits at most {worst_s:.2f} s; RSS + {grown_mib:.0f} MiB; "
+                f"{took_s:.1f} s of its processor time; {ends.refused} refused; load {os.getloadavg()[0]:.0f}"
             )
             held = max(latest.values()) <= HEAD_S + MAX_LATE_S
             assert held and worst_s <= MAX_NEW_CLIENT_S and max(grown) <= MAX_GROWN_BYTES, remark

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import statistics
 from collections.abc import Mapping, Sequence
 from itertools import combinations
@@ -73,6 +74,12 @@ def rss_bytes(pid: int) -> int:
     """Return the memory of a process. Raises OSError where it has ended."""
     line = next(line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("VmRSS"))
     return int(line.split()[1]) << 10
+
+
+def cpu_s(pid: int) -> float:
+    """Return the processor time that a process has taken, by proc(5)."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 async def _rows(dsn: str) -> dict[str, int]:

@@ -121,6 +121,6 @@ def cut(what: str, folder: Path, rng: random.Random) -> Outcome:
 
 
 DRILLS = (
-    Drill("network cut: database", "requests go on for 12 s without it", partial(cut, "database")),
+    Drill("network cut: database", "most requests go on for 12 s, some are refused with 503", partial(cut, "database")),
     Drill("network cut: engines", "refused with 503 or cut until it is back", partial(cut, "engines")),
 )

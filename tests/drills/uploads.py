@@ -18,7 +18,7 @@ from tests.gateway.admin.adapter_uploads import CONFIG, WEIGHTS
 from tests.installation.tenants import make_key, make_operator_key
 from tests.patience import PATIENCE_S
 
-NUM_PROJECTS, NUM_OF_EACH = 30, 5
+NUM_PROJECTS, NUM_OF_EACH = 8, 4
 MAX_GROWN_BYTES = 256 * MIB
 
 
