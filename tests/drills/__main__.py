@@ -15,13 +15,14 @@ from pathlib import Path
 
 import msgspec
 
-from tests.drills import backups, clients, disks, networks, processes, uploads
+from tests.drills import backups, clients, disks, failover, networks, processes, uploads
 from tests.drills.drill import CannotRun, Drill, Outcome
 
 DRILLS: tuple[Drill, ...] = (
     *processes.DRILLS,
     *disks.DRILLS,
     *networks.DRILLS,
+    *failover.DRILLS,
     *clients.DRILLS,
     *uploads.DRILLS,
     *backups.DRILLS,

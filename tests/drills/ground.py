@@ -68,7 +68,7 @@ class Ground:
 
     def differences(self) -> list[str]:
         """Return a line for each request that is billed for more than was made, or made and billed to nobody."""
-        rows = asyncio.run(_ledger(self.postgres.dsn))
+        rows = asyncio.run(_ledger(self.world.dsn))
         produced = Counter(self._produced.read_text().splitlines()) if self._produced.exists() else Counter()
         wrong = [f"{id}: {num} billed, {produced[id]} made" for id, num in rows.items() if num > produced[id]]
         return wrong + [f"{id}: {produced[id]} made, billed to nobody" for id in produced.keys() - rows.keys()]

@@ -47,6 +47,15 @@ class Postgres:
         """Start it once it has ended by itself. Raises EmbeddedPostgresError where it cannot."""
         self._start()
 
+    @property
+    def pid(self) -> int:
+        return self._pid
+
+    def end(self) -> None:
+        """Kill it for good."""
+        os.kill(self._pid, signal.SIGKILL)
+        self._server.stop()
+
     def restart(self) -> None:
         with self.stopped():
             pass
