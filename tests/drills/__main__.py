@@ -15,7 +15,7 @@ from pathlib import Path
 
 import msgspec
 
-from tests.drills import backups, clients, disks, failover, networks, processes, uploads
+from tests.drills import backups, clients, disks, failover, neighbours, networks, processes, uploads
 from tests.drills.drill import CannotRun, Drill, Outcome
 
 DRILLS: tuple[Drill, ...] = (
@@ -26,6 +26,7 @@ DRILLS: tuple[Drill, ...] = (
     *clients.DRILLS,
     *uploads.DRILLS,
     *backups.DRILLS,
+    *neighbours.DRILLS,
 )
 
 
