@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 import time
 from collections.abc import Callable
@@ -66,6 +67,7 @@ def under_load(fault: Fault, *, allowed: frozenset[str] = frozenset(), **grounds
 
 def measure(ground: Ground, fault: Fault, rng: random.Random, allowed: frozenset[str] = frozenset()) -> Outcome:
     """Let a fault happen to a ground under load. Raises AssertionError where something is wrong, lost or doubled."""
+    asyncio.run(ground.warm_up())
     with ExitStack() as stack:
         traffic = stack.enter_context(ground.traffic(SHARE, rng.randrange(1 << 30)))
         traffic.more_answers(NUM_BEFORE)

@@ -14,14 +14,25 @@ from pathlib import Path
 from typing import Any
 
 import asyncpg
+import httpx
 
 from gateway.db.migrate import migrate
 from tests.drills.traffic import Traffic
 from tests.faults.pools.load import billed
-from tests.faults.pools.world import Engines, World, running_world
+from tests.faults.pools.world import (
+    BASES,
+    NUM_ADAPTERS,
+    Engines,
+    World,
+    asked_of_fake,
+    name_of,
+    rotation,
+    running_world,
+)
 from tests.faults.processes import Postgres
 from tests.installation.gateway_process import GatewayProcess
 from tests.installation.waiting import wait_until
+from tests.patience import PATIENCE_S
 
 PLACES = 8
 """Sequences of an engine at once."""
@@ -50,6 +61,24 @@ class Ground:
         """Requests that all places together could answer in a second."""
         num_engines = sum(len(engines) for engines in self.engines.of_base.values())
         return num_engines * PLACES * TOKENS_PER_S / MEAN_TOKENS
+
+    async def warm_up(self) -> None:
+        """Ask each gateway for each model once: what it knows without the database is a promise about known models."""
+        models = [(base, number) for base in BASES for number in range(NUM_ADAPTERS + 1)]
+        async with httpx.AsyncClient(timeout=PATIENCE_S, trust_env=False) as http:
+            for gateway in self.gateways:
+                asked = [
+                    asked_of_fake(
+                        f"{base}:{name_of(base, number)}" if number else base,
+                        rotation(base, number),
+                        [5, 6, 7],
+                        1,
+                        stream=False,
+                    )
+                    for base, number in models
+                ]
+                outcomes = await asyncio.gather(*(self.world.ask(http, each, gateway) for each in asked))
+                assert set(outcomes) == {"answered"}, outcomes
 
     @contextmanager
     def traffic(self, share: float, seed: int = 0) -> Iterator[Traffic]:
