@@ -15,6 +15,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from gateway.domain.errors import Overloaded
+from gateway.support.process import make_private_folder
 
 MAX_WAIT_S = 120.0
 """About two of the longest inspections there are."""
@@ -88,7 +89,7 @@ class InspectionQueue:
     async def _lock(self) -> int:
         """The locked file's descriptor. The kernel has no way to wait for it that can be given up."""
         await asyncio.sleep(max(0.0, self._free_s - asyncio.get_running_loop().time()))
-        self._lock_path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_private_folder(self._lock_path.parent)
         descriptor = os.open(self._lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             while True:

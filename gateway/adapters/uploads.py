@@ -23,6 +23,7 @@ from gateway.db.adapters import adapter_imports
 from gateway.db.adapters.adapter_imports import ImportRow
 from gateway.db.pool import Database
 from gateway.domain.errors import Conflict, InvalidRequest, Overloaded
+from gateway.support.process import make_private_folder
 
 SYNC_BYTES = 8 << 20
 SYNC_S = 5.0
@@ -138,7 +139,7 @@ class Uploads:
     @asynccontextmanager
     async def _locked(self, imported: ImportRow) -> AsyncIterator[BinaryIO]:
         """The file, which the first request of an import makes."""
-        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_private_folder(self._folder)
         flags = os.O_RDWR | os.O_CLOEXEC | (0 if imported.received_bytes else os.O_CREAT)
         try:
             descriptor = os.open(self._path(imported), flags, 0o600)

@@ -20,7 +20,7 @@ import msgspec
 
 from gateway.agent.launcher import Ended, Engine, Spec
 from gateway.domain.pools.addresses import key_file_of, socket_of
-from gateway.support.process import last_lines, open_log
+from gateway.support.process import last_lines, make_private_folder, open_log
 
 NUM_LAST_LINES = 10
 _SUFFIX = ".lock"
@@ -52,7 +52,7 @@ class LocalLauncher:
         self._log_dir = log_dir
         self._processes: dict[tuple[str, int], _Process] = {}
         self._ended: Callable[[Ended], None] = lambda ended: None
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_private_folder(folder)
 
     async def start(self, replica_id: str, begin: Callable[[], Awaitable[Spec | None]]) -> Engine | None:
         """Start an engine under the replica's lock, as `Launcher.start`."""

@@ -14,7 +14,7 @@ from adapters.errors import AdapterMissing
 from adapters.store import FILE_NAMES, AdapterStore
 from gateway.backup.manifest import ADAPTERS, COPY_BYTES, TENANTS_FILES
 from gateway.files.pieces import Pieces
-from gateway.support.process import naming
+from gateway.support.process import make_private_folder, naming
 
 
 def copy_adapters(store: AdapterStore, digests: Iterable[str], backup: Path) -> list[str]:
@@ -84,8 +84,7 @@ def removed_on_failure(folder: Path) -> Iterator[None]:
 
 
 def make_folder(path: Path) -> Path:
-    path.mkdir(mode=0o700, parents=True, exist_ok=True)
-    return path
+    return make_private_folder(path)
 
 
 def sync_folders(root: Path) -> None:

@@ -12,7 +12,7 @@ from typing import IO, Protocol
 
 from gateway.exports.manifest import Manifest
 from gateway.exports.produce import Export
-from gateway.support.process import naming
+from gateway.support.process import make_private_folder, naming
 
 
 class Place(Protocol):
@@ -47,7 +47,7 @@ class Folder:
         self._root = root
 
     async def put(self, name: str, chunks: AsyncIterator[bytes]) -> None:
-        await asyncio.to_thread(self._root.mkdir, mode=0o700, parents=True, exist_ok=True)
+        await asyncio.to_thread(make_private_folder, self._root)
         path, temporary = self._root / name, self._root / f".{name}.{secrets.token_hex(4)}.partial"
         try:
             file = await asyncio.to_thread(_create, temporary)

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Protocol
 
 from adapters.errors import StoreFailure
+from gateway.support.process import make_private_folder
 
 _NAME = re.compile(r"[a-z0-9_]{1,64}")
 _TEMPORARY = ".temporary-"
@@ -50,7 +51,7 @@ class FolderPieces:
         temporary = folder / f"{_TEMPORARY}{secrets.token_hex(8)}"
         with _failures("written"):
             if not folder.is_dir():
-                folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+                make_private_folder(folder)
                 for above in (self._root, folder.parent):
                     _sync(above)
             descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)

@@ -11,6 +11,8 @@ import os
 from pathlib import Path
 from typing import Self
 
+from gateway.support.process import make_private_folder
+
 LOCK_NAME = "lock"
 SUFFIX = ".journal"
 DAMAGED_SUFFIX = ".damaged"
@@ -53,7 +55,7 @@ class JournalFolder:
     @classmethod
     def try_claim(cls, path: Path) -> Self | None:
         """Own a folder, which is made if need be; None while another process does. Raises OSError."""
-        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_private_folder(path)
         lock = os.open(path / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

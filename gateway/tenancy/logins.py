@@ -45,13 +45,14 @@ log = logging.getLogger(__name__)
 
 class Client(msgspec.Struct, frozen=True):
     """The place from which somebody logs in. now_s: of a monotonic clock, for limits per address. device: the token
-    that an earlier login from there left."""
+    that an earlier login from there left. replaces: the token of a login that the same browser has."""
 
     address: str
     user_agent: str
     request_id: str
     now_s: float
     device: str | None = None
+    replaces: str | None = None
 
     def __repr__(self) -> str:
         return f"Client(address={self.address!r}, request_id={self.request_id!r})"
@@ -246,6 +247,7 @@ class Logins:
         token, device_token = secrets.token_urlsafe(32), secrets.token_urlsafe(32)
         async with self._database.acquire() as conn, conn.transaction():
             await unlock(conn, user.email)
+            replaced = None if client.replaces is None else await logins.end_replaced(conn, _digest(client.replaces))
             login = await logins.create_login(
                 conn,
                 user.id,
@@ -255,7 +257,8 @@ class Logins:
                 user_agent=client.user_agent[:MAX_USER_AGENT_CHARS],
                 device_sha256=_digest(device_token),
             )
-            await audit.record(conn, _author(user, client), "login.succeeded", user.id, after={"login_id": login.id})
+            after = {"login_id": login.id} | ({"replaces": replaced} if replaced else {})
+            await audit.record(conn, _author(user, client), "login.succeeded", user.id, after=after)
         return NewLogin(token, device_token, login, user)
 
 

@@ -8,21 +8,31 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import asyncpg
+import httpx
 
 from gateway.db.migrate import migrate
 from tests.drills.traffic import Traffic
 from tests.faults.pools.load import billed
-from tests.faults.pools.world import Engines, World, running_world
+from tests.faults.pools.world import (
+    BASES,
+    NUM_ADAPTERS,
+    Engines,
+    World,
+    asked_of_fake,
+    name_of,
+    rotation,
+    running_world,
+)
 from tests.faults.processes import Postgres
 from tests.installation.gateway_process import GatewayProcess
 from tests.installation.waiting import wait_until
+from tests.patience import PATIENCE_S
 
 PLACES = 8
 """Sequences of an engine at once."""
@@ -52,6 +62,24 @@ class Ground:
         num_engines = sum(len(engines) for engines in self.engines.of_base.values())
         return num_engines * PLACES * TOKENS_PER_S / MEAN_TOKENS
 
+    async def warm_up(self) -> None:
+        """Ask each gateway for each model once: what it knows without the database is a promise about known models."""
+        models = [(base, number) for base in BASES for number in range(NUM_ADAPTERS + 1)]
+        async with httpx.AsyncClient(timeout=PATIENCE_S, trust_env=False) as http:
+            for gateway in self.gateways:
+                asked = [
+                    asked_of_fake(
+                        f"{base}:{name_of(base, number)}" if number else base,
+                        rotation(base, number),
+                        [5, 6, 7],
+                        1,
+                        stream=False,
+                    )
+                    for base, number in models
+                ]
+                outcomes = await asyncio.gather(*(self.world.ask(http, each, gateway) for each in asked))
+                assert set(outcomes) == {"answered"}, outcomes
+
     @contextmanager
     def traffic(self, share: float, seed: int = 0) -> Iterator[Traffic]:
         """Requests at this share of the capacity, until the context is left."""
@@ -69,7 +97,7 @@ class Ground:
 
     def differences(self) -> list[str]:
         """Return a line for each request that is billed for more than was made, or made and billed to nobody."""
-        rows = asyncio.run(_ledger(self.postgres.dsn))
+        rows = asyncio.run(_ledger(self.world.dsn))
         produced = Counter(self._produced.read_text().splitlines()) if self._produced.exists() else Counter()
         wrong = [f"{id}: {num} billed, {produced[id]} made" for id, num in rows.items() if num > produced[id]]
         return wrong + [f"{id}: {produced[id]} made, billed to nobody" for id in produced.keys() - rows.keys()]
@@ -106,26 +134,27 @@ def running_ground(
     *,
     num_replicas: int = 1,
     postgres: Postgres | None = None,
-    clock_jumps_s: Sequence[int] = (0, 0),
-    changes: Mapping[str, Any] = MappingProxyType({}),
+    dsn: str = "",
+    produced: Path | None = None,
+    **of_world: Any,
 ) -> Iterator[Ground]:
-    """Give an installation in a folder, which runs until the context is left. The arguments are `running_world`'s.
+    """Give an installation in a folder, which runs until the context is left. of_world: more for `running_world`.
 
-    postgres: a server that runs; without one, one is started in the folder.
+    postgres: a server that runs; without one, one is started in the folder. dsn: for gateways, where they reach it by
+    another way than this process. produced: the file in which engines note tokens; without one, in the folder.
     """
     folder.chmod(0o711)
-    produced = folder / "produced"
+    produced = produced or folder / "produced"
     own = Postgres(folder / "postgres") if postgres is None else postgres
     try:
         asyncio.run(migrate(own.dsn))
         flags = ("--tokens-per-s", str(TOKENS_PER_S), "--max-num-seqs", str(PLACES), "--produced", str(produced))
         world = running_world(
-            own.dsn,
+            dsn or own.dsn,
             folder,
             num_replicas=num_replicas,
             engine_flags=flags,
-            clock_jumps_s=clock_jumps_s,
-            changes=changes,
+            **of_world,
         )
         with world as (made, engines):
             yield Ground(folder, own, made, engines, produced)

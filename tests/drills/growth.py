@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import statistics
 from collections.abc import Mapping, Sequence
 from itertools import combinations
@@ -43,7 +44,7 @@ def take(at_s: float, pids: Mapping[str, int], dsn: str, folder: Path) -> Sample
     rss, descriptors = {}, {}
     for name, pid in pids.items():
         try:
-            rss[name] = _rss_bytes(pid)
+            rss[name] = rss_bytes(pid)
             descriptors[name] = len(list(Path(f"/proc/{pid}/fd").iterdir()))
         except (OSError, IndexError):
             continue
@@ -69,9 +70,16 @@ def slope(times_s: Sequence[float], values: Sequence[float]) -> Slope:
     return Slope(values[0], values[-1], 3600 * per_s, noise, is_flat)
 
 
-def _rss_bytes(pid: int) -> int:
+def rss_bytes(pid: int) -> int:
+    """Return the memory of a process. Raises OSError where it has ended."""
     line = next(line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("VmRSS"))
     return int(line.split()[1]) << 10
+
+
+def cpu_s(pid: int) -> float:
+    """Return the processor time that a process has taken, by proc(5)."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 async def _rows(dsn: str) -> dict[str, int]:

@@ -181,6 +181,8 @@ def table(state: State) -> tuple[str, bool]:
                 f"  {name:28} {found.first / unit:9.1f} -> {found.last / unit:9.1f}   {found.per_hour / unit:+8.2f}/h"
                 f"   scatter {found.noise / unit:6.2f}   {verdict}"
             ]
+        if not samples:
+            continue
         rows = sorted(samples[-1].rows.items(), key=lambda item: -item[1])
         lines += ["  rows at the end: " + ", ".join(f"{name} {count}" for name, count in rows[:12])]
         lines += [

@@ -20,6 +20,10 @@ MAX_IN_FLIGHT = 400
 """Of these clients; what comes beyond is not sent, so that a fault does not let this process grow without end."""
 
 
+ANSWER_S = 60.0
+"""A request that is neither answered nor refused for so long counts as "no answer"."""
+
+
 class Event(msgspec.Struct, frozen=True):
     """A request's end: when, on the monotonic clock; how long it took; what became of it."""
 
@@ -74,7 +78,7 @@ class Traffic:
 
     async def _run(self) -> None:
         limits = httpx.Limits(max_connections=MAX_IN_FLIGHT, max_keepalive_connections=100)
-        async with httpx.AsyncClient(timeout=PATIENCE_S, trust_env=False, limits=limits) as http:
+        async with httpx.AsyncClient(timeout=ANSWER_S, trust_env=False, limits=limits) as http:
             running: set[asyncio.Task[None]] = set()
             while not self._stop.is_set():
                 await asyncio.sleep(self._rng.expovariate(self._rate))

@@ -8,9 +8,10 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 
 import asyncpg
 
@@ -25,8 +26,8 @@ __all__ = ["Engine", "Gateway", "Postgres"]
 class Postgres:
     """A server of the site's own."""
 
-    def __init__(self, data_dir: Path) -> None:
-        self._server = EmbeddedPostgres(data_dir)
+    def __init__(self, data_dir: Path, settings: Mapping[str, str] = MappingProxyType({})) -> None:
+        self._server = EmbeddedPostgres(data_dir, settings=settings)
         self.dsn = self._server.start()
         self._pid = asyncio.run(_postmaster(self.dsn))
 
@@ -38,6 +39,22 @@ class Postgres:
         os.kill(self._pid, signal.SIGKILL)
         self._server.stop()
         self._start()
+
+    def is_alive(self) -> bool:
+        return self._server.alive()
+
+    def again(self) -> None:
+        """Start it once it has ended by itself. Raises EmbeddedPostgresError where it cannot."""
+        self._start()
+
+    @property
+    def pid(self) -> int:
+        return self._pid
+
+    def end(self) -> None:
+        """Kill it for good."""
+        os.kill(self._pid, signal.SIGKILL)
+        self._server.stop()
 
     def restart(self) -> None:
         with self.stopped():

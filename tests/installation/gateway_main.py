@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import socket
 import sys
@@ -12,14 +13,25 @@ from typing import Any
 PRELOADED = ["gateway.assembly.app"]
 """What a fork server imports once for all gateways that it starts."""
 
+CLONE_NEWNET = 0x40000000
+"""From Linux's sched.h."""
+
 
 def run(
-    settings: dict[str, Any], dsn: str, listener: socket.socket, metrics: socket.socket, log: str, jumps_s: int
+    settings: dict[str, Any],
+    dsn: str,
+    listener: socket.socket,
+    metrics: socket.socket,
+    log: str,
+    jumps_s: int,
+    network: str = "",
 ) -> None:
     """Serve as `lorikeet gateway` does; the tests' model has no weights to prepare.
 
-    settings: fields of `Settings`, since a made one checks itself anew. jumps_s: as in `GatewayProcess`.
+    settings: fields of `Settings`, since a made one checks itself anew. jumps_s, network: as in `GatewayProcess`.
     """
+    if network:
+        _enter(network)
     output = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     os.dup2(output, 1)
     os.dup2(output, 2)
@@ -31,6 +43,14 @@ def run(
 
     model_dir = Path(settings["model"])
     run_gateway(Settings(**settings), model_dir=model_dir, dsn=dsn, sockets=[listener], metrics_socket=metrics)
+
+
+def _enter(network: str) -> None:
+    """Let what this process opens from now on be in a network of its own; what it was given stays where it is."""
+    namespace = os.open(f"/run/netns/{network}", os.O_RDONLY)
+    if ctypes.CDLL(None, use_errno=True).setns(namespace, CLONE_NEWNET):
+        raise OSError(ctypes.get_errno(), f"the network {network} cannot be entered")
+    os.close(namespace)
 
 
 def _jump(jumps_s: int) -> None:

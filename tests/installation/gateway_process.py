@@ -35,14 +35,18 @@ class GatewayProcess:
     """A gateway on a socket that stays open while it is away, where clients wait for it.
 
     number: of its log among those of one folder. clock_jumps_s: seconds by which the time of day that it sees jumps to
-    and fro every second; such a one takes some seconds to start.
+    and fro every second; such a one takes some seconds to start. network: the name of a network namespace in which it
+    connects to others; its own sockets are where this process is.
     """
 
-    def __init__(self, settings: Settings, dsn: str, number: int = 0, *, clock_jumps_s: int = 0) -> None:
+    def __init__(
+        self, settings: Settings, dsn: str, number: int = 0, *, clock_jumps_s: int = 0, network: str = ""
+    ) -> None:
         self.log: Path = settings.data_dir / f"gateway{number}.log"
         self._settings = settings
         self._dsn = of_gateways(dsn)
         self._clock_jumps_s = clock_jumps_s
+        self._network = network
         self._socket = socket.create_server(("127.0.0.1", 0), backlog=512)
         self.port = int(self._socket.getsockname()[1])
         self.url = f"http://127.0.0.1:{self.port}"
@@ -52,7 +56,8 @@ class GatewayProcess:
 
     def start(self) -> None:
         sockets = (self._socket, self._metrics_socket)
-        values = (msgspec.structs.asdict(self._settings), self._dsn, *sockets, str(self.log), self._clock_jumps_s)
+        place = (str(self.log), self._clock_jumps_s, self._network)
+        values = (msgspec.structs.asdict(self._settings), self._dsn, *sockets, *place)
         context = _SPAWNS if self._clock_jumps_s else _FORKS
         self._process = context.Process(target=run, args=values, daemon=True)
         self._process.start()

@@ -169,7 +169,7 @@ _log_in_decoder = msgspec.json.Decoder(LogIn)
 
 @post("/login", status_code=200, opt=shape(body=LogIn), request_max_body_size=MAX_LOGIN_BYTES)
 async def log_in(request: Request[Any, Any, Any], services: Services) -> Response[CurrentLogin]:
-    """Log in with an e-mail address and a password."""
+    """Log in with an e-mail address and a password. A login that the same browser had ends."""
     if request.headers.get("sec-fetch-site", "none") not in ("none", "same-origin") or _is_form(request):
         raise PermissionDenied("A page of another website cannot log people in here.", code="csrf")
     wanted = decode(_log_in_decoder, await request.body() or b"{}")
@@ -388,7 +388,8 @@ def _client(request: Request[Any, Any, Any]) -> Client:
     call = call_of(request.scope)
     agent = request.headers.get("user-agent", "")
     device = request.cookies.get(device_cookie_name(call))
-    return Client(call.address, agent, call.request_id, asyncio.get_running_loop().time(), device)
+    now_s = asyncio.get_running_loop().time()
+    return Client(call.address, agent, call.request_id, now_s, device, login_token(request))
 
 
 def _cookie(call: Call, name: str, token: str, max_age_s: int) -> Cookie:

@@ -301,3 +301,16 @@ async def revoke_logins(
     keeps_device: the device stays known, as where its user logs out.
     """
     return [row["id"] for row in await conn.fetch(_REVOKE, user_id, login_id, except_id, keeps_device)]
+
+
+_REPLACE = """
+    UPDATE logins SET revoked_at = now(), device_sha256 = NULL
+    WHERE token_sha256 = $1 AND revoked_at IS NULL AND expires_at > now()
+    RETURNING id
+"""
+
+
+async def end_replaced(conn: Connection, token_sha256: bytes) -> str | None:
+    """End the login of a token, which a new one in the same browser replaces; return its id if it held until now."""
+    ended: str | None = await conn.fetchval(_REPLACE, token_sha256)
+    return ended

@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+import socket
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -59,16 +60,18 @@ def asked_of_fake(model: str, rotation: int, prompt: list[int], max_tokens: int,
 class Engines:
     """The replicas of both bases, each of which can be killed, frozen and started again."""
 
-    def __init__(self, run_dir: Path, folders: dict[str, Path], num_replicas: int, flags: tuple[str, ...]) -> None:
-        self.of_base = {
+    def __init__(
+        self, run_dir: Path, folders: dict[str, Path], num_replicas: int, flags: tuple[str, ...], host: str = ""
+    ) -> None:
+        self.addresses = {
             base: [
-                FakeEngine(f"ipc://{run_dir}/{base}{number}.sock", folders[base], *flags)
+                f"tcp://{host}:{free_port(host)}" if host else f"ipc://{run_dir}/{base}{number}.sock"
                 for number in range(num_replicas)
             ]
             for base in BASES
         }
-        self.addresses = {
-            base: [f"ipc://{run_dir}/{base}{number}.sock" for number in range(num_replicas)] for base in BASES
+        self.of_base = {
+            base: [FakeEngine(address, folders[base], *flags) for address in self.addresses[base]] for base in BASES
         }
 
     def kill(self) -> None:
@@ -118,6 +121,8 @@ class World:
         }
         try:
             reply = await http.post(f"{gateway.url}/v1/completions", json=body, headers=self.key.headers)
+        except httpx.TimeoutException:
+            return "no answer"
         except httpx.TransportError:
             return "cut off"
         if reply.status_code != 200:
@@ -133,6 +138,12 @@ class World:
         self.answered[reply.headers["x-request-id"]] = len(ids)
         self.by_answer[asked.model, asked.answers.index(ids)] += 1
         return "answered"
+
+
+def free_port(host: str) -> int:
+    """Return a port of this address that nothing listens on."""
+    with socket.create_server((host, 0)) as listener:
+        return int(listener.getsockname()[1])
 
 
 def rotation(base: str, number: int) -> int:
@@ -165,12 +176,14 @@ def running_world(
     *,
     num_replicas: int = 2,
     engine_flags: tuple[str, ...] = (),
-    clock_jumps_s: Sequence[int] = (0, 0),
+    gateways: Sequence[Mapping[str, Any]] = ({}, {}),
+    host: str = "",
     changes: Mapping[str, Any] = MappingProxyType({}),
 ) -> Iterator[tuple[World, Engines]]:
     """Give a world over a migrated database, which is gone when the context is left.
 
-    clock_jumps_s: of each gateway, as in `GatewayProcess`. changes: fields of `Settings` in place of the usual ones.
+    gateways: keyword arguments of each `GatewayProcess`. host: the address that engines listen at; without one they
+    have sockets in the folder. changes: fields of `Settings` in place of the usual ones.
     """
     folders = {base: make_model_folder(folder / base) for base in BASES}
     config = json.loads((folders["large"] / "config.json").read_text())
@@ -179,18 +192,18 @@ def running_world(
     settings = Settings(**(usual | dict(changes)))
     settings.run_dir.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
-        engines = Engines(settings.run_dir, folders, num_replicas, engine_flags)
+        engines = Engines(settings.run_dir, folders, num_replicas, engine_flags, host)
         stack.callback(engines.kill)
         key = asyncio.run(_rows(dsn, folders, engines))
-        gateways = []
-        for number, jumps_s in enumerate(clock_jumps_s):
-            gateway = GatewayProcess(settings, dsn, number, clock_jumps_s=jumps_s)
-            stack.callback(gateway.close)
-            gateway.start()
-            gateways.append(gateway)
-        for gateway in gateways:
-            gateway.wait_ready()
-        world = World(dsn, key, gateways)
+        processes = []
+        for number, options in enumerate(gateways):
+            process = GatewayProcess(settings, dsn, number, **options)
+            stack.callback(process.close)
+            process.start()
+            processes.append(process)
+        for process in processes:
+            process.wait_ready()
+        world = World(dsn, key, processes)
         asyncio.run(_all_connected(world))
         yield world, engines
 

@@ -72,6 +72,22 @@ async def test_a_login_opens_the_admin_api_until_it_ends(server: AdminServer, an
         assert code_of(await stale.get("/projects")) == (401, "login_ended")
 
 
+async def test_a_new_login_ends_the_one_that_the_same_browser_had(server: AdminServer, ann: str) -> None:
+    body = {"email": EMAIL, "password": PASSWORD}
+    async with server.person(EMAIL) as browser, server.person(EMAIL) as elsewhere:
+        first = browser.cookies["lorikeet_login"]
+        assert (
+            await browser.post(f"{server.url}/admin/v1/login", json=body | {"password": "wrong"})
+        ).status_code == 401
+        assert (await browser.get("/projects")).status_code == 200, "a guess ends nothing"
+        assert (await browser.post(f"{server.url}/admin/v1/login", json=body)).status_code == 200
+        assert (await browser.get("/projects")).status_code == 200
+        assert (await elsewhere.get("/projects")).status_code == 200
+        browser.cookies.clear()
+        browser.cookies.set("lorikeet_login", first)
+        assert code_of(await browser.get("/projects")) == (401, "login_ended")
+
+
 async def test_a_session_says_what_its_person_may_do_and_where(server: AdminServer, ann: str) -> None:
     async with server.person(EMAIL) as browser:
         owner = (await browser.get(f"{server.url}/admin/v1/session")).json()

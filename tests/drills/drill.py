@@ -1,0 +1,88 @@
+"""What a drill is, what it tells, and how a fault under load is measured."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from tests.drills.ground import Ground, running_ground
+from tests.drills.traffic import Traffic
+
+SHARE = 0.2
+"""Of the capacity: the machine may be shared with others."""
+
+NUM_BEFORE, NUM_AFTER = 20, 40
+"""Answers before a fault, and after it."""
+
+
+class Outcome(msgspec.Struct, kw_only=True):
+    """What a drill that held has to tell.
+
+    outcomes: what became of requests. silence_s: the longest time without an answer. back_after_s: from the end of the
+    fault to the next answer. remark: what else is worth a word.
+    """
+
+    outcomes: dict[str, int] = {}
+    silence_s: float = 0.0
+    back_after_s: float = 0.0
+    remark: str = ""
+
+
+class CannotRun(Exception):
+    """This machine lacks what a drill needs; the message says what."""
+
+
+class Drill(msgspec.Struct, frozen=True):
+    """run: takes an empty folder that every user can pass through. Raises AssertionError where a promise is broken."""
+
+    name: str
+    promise: str
+    run: Callable[[Path, random.Random], Outcome]
+
+
+Fault = Callable[[Ground, Traffic, random.Random], str | None]
+"""Happens to a ground under load and returns once it is over, with a remark."""
+
+
+def under_load(fault: Fault, *, allowed: frozenset[str] = frozenset(), **grounds: Any) -> Callable[..., Outcome]:
+    """Return what runs a drill: traffic, a fault, answers again, and everything adds up.
+
+    allowed: outcomes that may come beside answers and refusals with a status of 503. grounds: arguments of
+    `running_ground`.
+    """
+
+    def run(folder: Path, rng: random.Random) -> Outcome:
+        with running_ground(folder, **grounds) as ground:
+            return measure(ground, fault, rng, allowed)
+
+    return run
+
+
+def measure(ground: Ground, fault: Fault, rng: random.Random, allowed: frozenset[str] = frozenset()) -> Outcome:
+    """Let a fault happen to a ground under load. Raises AssertionError where something is wrong, lost or doubled."""
+    asyncio.run(ground.warm_up())
+    with ExitStack() as stack:
+        traffic = stack.enter_context(ground.traffic(SHARE, rng.randrange(1 << 30)))
+        traffic.more_answers(NUM_BEFORE)
+        remark = fault(ground, traffic, rng)
+        over_s = time.monotonic()
+        traffic.more_answers(NUM_AFTER)
+    ground.check()
+    assert traffic.wrong == [], traffic.wrong
+    found = traffic.outcomes()
+    surprises = {name for name in found if name != "answered" and name not in allowed and not name.startswith("503 ")}
+    assert not surprises, dict(found)
+    ground.settle()
+    return Outcome(
+        outcomes=dict(found),
+        silence_s=traffic.longest_silence_s(),
+        back_after_s=traffic.first_answer_after(over_s),
+        remark=remark or "",
+    )
