@@ -10,7 +10,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from engine.bench import fairness, overview, prefix, quantization, slots, speculative, structured, throughput
+from engine.bench import fairness, llamacpp, overview, prefix, quantization, slots, speculative, structured, throughput
 from engine.bench.options import add_options, read_options
 from engine.bench.report import Report, machine
 from engine.config import EngineConfig
@@ -19,7 +19,7 @@ from engine.hardware import use_huge_pages
 DEMO_MODEL = "build/models/smollm2-135m-instruct"
 SCENARIOS = {
     module.__name__.rpartition(".")[2]: module
-    for module in (overview, throughput, slots, prefix, fairness, structured, speculative, quantization)
+    for module in (overview, throughput, slots, prefix, fairness, structured, speculative, quantization, llamacpp)
 }
 
 
