@@ -43,9 +43,10 @@ check: $(VENV)/.installed-dev
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-# Offline beside transformers, then the demo served over HTTP. Twenty minutes on two cores.
+# Offline beside transformers and beside llama.cpp, then the demo served over HTTP. Twenty minutes on two cores.
 bench: $(VENV)/.installed-dev $(DEMO_MODEL)
 	$(BIN)/python -m engine.bench overview --model-dir $(DEMO_MODEL)
+	$(BIN)/python -m engine.bench llamacpp --model-dir $(DEMO_MODEL)
 	@echo; echo "served over HTTP, by lorikeet serve with its demo:"
 	$(BIN)/python -m gateway.bench --serve build/bench \
 	    --model smollm2-135m-instruct --model smollm2-135m-instruct:pirate --model smollm2-135m-instruct:json

@@ -10,7 +10,18 @@ import sys
 import tempfile
 from pathlib import Path
 
-from engine.bench import band, fairness, overview, prefix, quantization, slots, speculative, structured, throughput
+from engine.bench import (
+    band,
+    fairness,
+    llamacpp,
+    overview,
+    prefix,
+    quantization,
+    slots,
+    speculative,
+    structured,
+    throughput,
+)
 from engine.bench.options import add_options, read_options
 from engine.bench.report import Report, machine
 from engine.config import EngineConfig
@@ -19,7 +30,7 @@ from engine.hardware import use_huge_pages
 DEMO_MODEL = "build/models/smollm2-135m-instruct"
 SCENARIOS = {
     module.__name__.rpartition(".")[2]: module
-    for module in (overview, throughput, slots, prefix, fairness, band, structured, speculative, quantization)
+    for module in (overview, throughput, slots, prefix, fairness, band, structured, speculative, quantization, llamacpp)
 }
 
 

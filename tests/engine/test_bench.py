@@ -12,7 +12,7 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from engine.bench import fairness, overview, prefix, quantization, slots, speculative, structured, throughput
+from engine.bench import fairness, llamacpp, overview, prefix, quantization, slots, speculative, structured, throughput
 from engine.bench.drive import BenchEngine, Source, run_closed
 from engine.bench.measures import auc
 from engine.bench.report import Report, Row
@@ -20,6 +20,7 @@ from engine.bench.scenarios import SCENARIOS, main
 from engine.bench.workload import Workload
 from engine.config import EngineConfig
 from engine.protocol import SamplingParams
+from tests.demo import demo_model_dir
 from tests.engine.harness import engine_config
 from tests.gateway.model_folder import make_model_folder
 
@@ -112,6 +113,17 @@ def test_both_formats_of_a_base_model_are_measured_alone_and_beside_others(confi
     rows = list(quantization.measure(config, options))
     assert [(row["busy"], row["adapters"]) for row in rows] == [(0, 0), (0, 2), (1, 0), (1, 2)]
     assert all(row["none"] > 0 and row["int8"] > 0 for row in rows)
+
+
+def test_llama_cpp_takes_turns_with_the_same_demo(tmp_path: Path) -> None:
+    pytest.importorskip("xllamacpp")
+    options = llamacpp.Options(
+        formats=("Q4_1",), streams=(2,), prompts=(8,), prompt_tokens=8, new_tokens=2, threads=1, rank=4, repeat=1
+    )
+    rows = list(llamacpp.measure(engine_config(demo_model_dir(), tmp_path), options))
+    kinds = [(row["case"], row["streams"], row["adapters"], row["prompt"]) for row in rows]
+    assert kinds == [("ms a token", 2, 0, 8), ("ms a token", 2, 2, 8), ("ms of a prompt", 1, 0, 8)]
+    assert all(row["ours"] > 0 and row["llama.cpp"] > 0 and row["ratio"] > 0 for row in rows)
 
 
 def test_what_a_benchmark_asks_wrongly_ends_it(config: EngineConfig) -> None:

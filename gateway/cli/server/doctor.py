@@ -15,6 +15,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from gateway.cli.errors import CommandFailed
 from gateway.cli.output import add_json_flag, print_result
 from gateway.settings import Settings, load_settings
@@ -60,8 +62,11 @@ def _report(settings: Settings, environ: Mapping[str, str], measure_s: float) ->
     """Return what the engine's own program says. Raises CommandFailed: when it cannot say it."""
     from engine.config.text import whole_flag
     from gateway.agent.commands import engine_environ
+    from gateway.agent.model import prepared_folder
 
-    command = [sys.executable, "-m", "engine.doctor", "--measure-s", f"{measure_s:g}", *whole_flag(settings.engine)]
+    folder = Path(settings.model) if Path(settings.model).is_dir() else prepared_folder(settings)
+    config = msgspec.structs.replace(settings.engine, model_dir=str(folder))
+    command = [sys.executable, "-m", "engine.doctor", "--measure-s", f"{measure_s:g}", *whole_flag(config)]
     try:
         done = subprocess.run(
             command,

@@ -13,12 +13,16 @@ inline void half(const int8_t* w, const uint16_t* scales, const Rows& rows, int6
                  int64_t stride) {
   const int16_t* x = rows.values + row * groups * kGroup;
   __m256 sums[R];
+#pragma GCC unroll 16
   for (int r = 0; r < R; r++) sums[r] = _mm256_setzero_ps();
   for (int64_t g = 0; g < groups; g++, scales += kBlock, x += kGroup) {
     __m256i products[R];
+#pragma GCC unroll 16
     for (int r = 0; r < R; r++) products[r] = _mm256_setzero_si256();
+#pragma GCC unroll 16
     for (int p = 0; p < kPairs; p++, w += 2 * kBlock) {
       const __m256i weights = _mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(w)));
+#pragma GCC unroll 16
       for (int r = 0; r < R; r++) {
         int32_t pair;
         memcpy(&pair, x + r * groups * kGroup + p * 2, 4);
@@ -27,11 +31,13 @@ inline void half(const int8_t* w, const uint16_t* scales, const Rows& rows, int6
     }
     const __m128i halves = _mm_loadu_si128(reinterpret_cast<const __m128i*>(scales));
     const __m256 wscales = _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(halves), 16));
+#pragma GCC unroll 16
     for (int r = 0; r < R; r++) {
       const __m256 both = _mm256_mul_ps(wscales, _mm256_set1_ps(rows.scales[(row + r) * groups + g]));
       sums[r] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(products[r]), both, sums[r]);
     }
   }
+#pragma GCC unroll 16
   for (int r = 0; r < R; r++) _mm256_storeu_ps(out + r * stride, sums[r]);
 }
 

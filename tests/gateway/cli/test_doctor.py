@@ -8,7 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from engine.config import model_digest
 from gateway.cli import main
+from kernels.cpu.linear import FORMAT
+from tests.engine.models.tiny import save_tiny
 
 
 def _environ(tmp_path: Path, **settings: str) -> dict[str, str]:
@@ -35,6 +38,18 @@ def test_people_read_the_path_and_the_advice(tmp_path: Path, capsys: pytest.Capt
     assert main(["doctor", "--measure", "0"], _environ(tmp_path, LORIKEET_DEVICE="cpu")) == 0
     out = capsys.readouterr().out
     assert "An engine computes here on the processor in " in out and "What would make it faster:" in out
+
+
+def test_what_the_first_start_found_of_the_model_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    save_tiny("llama", tmp_path / "model")
+    quality = {"model_digest": model_digest(tmp_path / "model"), "format": FORMAT, "num_tokens": 9}
+    quality |= {"divergence_nats": 0.0123, "perplexity_ratio": 1.0}
+    (tmp_path / "model" / "lorikeet-int8.json").write_text(json.dumps(quality))
+    settings = {"LORIKEET_MODEL": str(tmp_path / "model"), "LORIKEET_DTYPE": "float32", "LORIKEET_DEVICE": "cpu"}
+    assert main(["doctor", "--json", "--measure", "0"], _environ(tmp_path, **settings)) == 0
+    choice = json.loads(capsys.readouterr().out)["choice"]
+    assert choice["products"] == "torch"
+    assert len(choice["native_paths"]) < 2 or "0.0123 nats" in choice["reasons"][-1]
 
 
 @pytest.mark.parametrize("seconds", ["-1", "x", "301", "nan"])
