@@ -116,6 +116,7 @@ class PoolRevision:
         self._successor: PoolRevision | None = None
         self._replicas: dict[str, Replica] = {}
         self._max_in_flight = 0
+        self._capabilities: Capabilities | None = None
         self._paced_s = 0.0
         self._balancer = Balancer(seed=secrets.randbits(32))
         for replica in replicas:
@@ -183,12 +184,9 @@ class PoolRevision:
 
     @property
     def capabilities(self) -> Capabilities:
-        """The bounds of one replica that is ready, whichever: all of a revision have the same settings."""
-        for replica in self._replicas.values():
-            if replica.backend.health().ready:
-                return replica.backend.capabilities
-        any_replica = next(iter(self._replicas.values()), None)
-        return any_replica.backend.capabilities if any_replica is not None else self.model.capabilities
+        """The bounds of one replica that is ready, whichever, as of the last change of any: all of a revision have the
+        same settings."""
+        return self._capabilities or self.model.capabilities
 
     @property
     def max_in_flight(self) -> int:
@@ -290,7 +288,11 @@ class PoolRevision:
             self._balancer.pace(paces({each.id: each.backend.usual_ms() for each in self._replicas.values()}))
 
     def _count_places(self) -> None:
-        self._max_in_flight = sum(each.backend.capabilities.max_in_flight for each in self._ready())
+        """Count again what the replicas can take, all together, and each request."""
+        ready = self._ready()
+        usual = next(iter(ready or self._replicas.values()), None)
+        self._capabilities = usual.backend.capabilities if usual is not None else None
+        self._max_in_flight = sum(each.backend.capabilities.max_in_flight for each in ready)
 
     def _ready(self) -> list[Replica]:
         """Return the ready replicas that do not drain; where there is none, those that do."""

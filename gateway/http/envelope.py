@@ -30,6 +30,7 @@ from gateway.domain.batches.line import BatchLine
 from gateway.domain.errors import ClientGone, DeadlinePassed, GatewayError, ShuttingDown
 from gateway.domain.tenancy.addresses import Network, client_address, contains
 from gateway.domain.tenancy.keys import parse_key
+from gateway.http.direct import direct_routes, is_usual
 from gateway.http.error_body import OPENAI, Dialect, headers_of
 from gateway.observability.metrics import Metrics
 from gateway.observability.refusals import Refusals, Refused
@@ -149,6 +150,7 @@ class Application(Litestar):
         self._is_leaving = is_leaving
         self._running: dict[asyncio.Task[Any], Call] = {}
         super().__init__(**options)
+        self.direct = direct_routes(self)
 
     def cut_off(self) -> None:
         """Answer what has no reply yet with ShuttingDown."""
@@ -186,7 +188,11 @@ class Application(Litestar):
         assert task is not None
         self._running[task] = call
         try:
-            await super().__call__(scope, watched_receive, send_with_headers)
+            direct = self.direct.get(scope["path"])
+            if direct is not None and is_usual(scope):
+                await direct(scope, watched_receive, send_with_headers)
+            else:
+                await super().__call__(scope, watched_receive, send_with_headers)
         except asyncio.CancelledError:
             if not call.is_cut_off:
                 raise
