@@ -225,7 +225,8 @@ long-tools: $(VENV)/.installed-dev $(DEMO_MODEL)
 # once all are of the same sources. Needs the network the first time. A quarter of an hour and 1 GB.
 #     make conformance ARGS="--only openai-python"
 #     make conformance ARGS="--only openfeature --full"
-#     make conformance ARGS="--only anthropic-python llm-comply-messages"
+#     make conformance ARGS="--only agents-python agents-node ai-sdk-responses langchain-agents codex claude-code"
+#     make conformance ARGS="--only anthropic-python llm-comply-messages llm-comply-responses"
 conformance: $(VENV)/.installed-dev $(DEMO_MODEL)
 	$(BIN)/python -m tests.conformance $(ARGS)
 

@@ -138,6 +138,27 @@ SUITES = (
         borrows=("torch", "transformers", "accelerate"),
     ),
     Suite(
+        name="schemathesis",
+        title="Schemathesis",
+        what="operations of `/openapi.json` with what it makes of the schemas, right and wrong, as many as its cases "
+        "say: no fault of the server, and no reply that the document does not describe",
+        runtime="repository",
+        packages=("schemathesis",),
+        scripts=("tests/gateway/test_schemathesis.py",),
+    ),
+)
+
+OPENFEATURE = Suite(
+    name="openfeature",
+    title="OpenFeature",
+    what="its SDK with the stock provider for remote evaluation: the arms of experiments that it gets are those that "
+    "requests get",
+    runtime="python",
+    packages=("openfeature-sdk==0.10.0", "openfeature-provider-ofrep==0.3.0", PYTEST),
+    scripts=("use_openfeature.py",),
+)
+AGENTS = (
+    Suite(
         name="llm-comply-responses",
         title="llm-comply (responses)",
         what="all of its format `open-responses`: responses and their events against the schemas of Open Responses",
@@ -220,25 +241,6 @@ SUITES = (
         scripts=("use_llm_comply_messages.py",),
         model=f"{BASE}:json",
     ),
-    Suite(
-        name="schemathesis",
-        title="Schemathesis",
-        what="operations of `/openapi.json` with what it makes of the schemas, right and wrong, as many as its cases "
-        "say: no fault of the server, and no reply that the document does not describe",
-        runtime="repository",
-        packages=("schemathesis",),
-        scripts=("tests/gateway/test_schemathesis.py",),
-    ),
 )
-
-OPENFEATURE = Suite(
-    name="openfeature",
-    title="OpenFeature",
-    what="its SDK with the stock provider for remote evaluation: the arms of experiments that it gets are those that "
-    "requests get",
-    runtime="python",
-    packages=("openfeature-sdk==0.10.0", "openfeature-provider-ofrep==0.3.0", PYTEST),
-    scripts=("use_openfeature.py",),
-)
-APART = (OPENFEATURE,)
-"""Suites of what is beside OpenAI's API: run alone, by name, and not on the page."""
+APART = (OPENFEATURE, *AGENTS)
+"""Suites that are run alone, by name, and are not on the page yet."""
