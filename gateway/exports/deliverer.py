@@ -9,6 +9,7 @@ import asyncio
 import datetime
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import httpx
 import msgspec
@@ -25,6 +26,9 @@ from gateway.exports.produce import open_export
 from gateway.exports.request import make_request
 from gateway.support.outbound import Guard
 from gateway.support.secrets import Secrets
+
+if TYPE_CHECKING:
+    from gateway.db.pool import Connection
 
 log = structlog.get_logger(__name__)
 
@@ -74,21 +78,27 @@ class Deliverer:
     async def deliver_due(self) -> int:
         """Deliver all that is due, unless another gateway does; returns the number of attempts. Raises `FAILURES`.
 
-        The pool gives the lock back with the connection, and the server does where this process dies.
+        Where this process dies, the server gives the lock back.
         """
-        num_attempts = 0
         async with self._database.acquire() as conn:
             if not await deliveries.try_become_deliverer(conn):
                 return 0
-            await deliveries.queue_due_periods(conn)
-            while (run := await deliveries.next_due_run(conn)) is not None:
-                num_attempts += 1
-                error = await self._deliver(run)
-                if error is None:
-                    await deliveries.note_delivered(conn, run)
-                    log.info("export_delivered", delivery=run.delivery.id, period=run.period)
-                else:
-                    await deliveries.note_failed(conn, run, error, first_delay=self._first_delay)
+            try:
+                return await self._deliver_due(conn)
+            finally:
+                await deliveries.stop_delivering(conn)
+
+    async def _deliver_due(self, conn: Connection) -> int:
+        num_attempts = 0
+        await deliveries.queue_due_periods(conn)
+        while (run := await deliveries.next_due_run(conn)) is not None:
+            num_attempts += 1
+            error = await self._deliver(run)
+            if error is None:
+                await deliveries.note_delivered(conn, run)
+                log.info("export_delivered", delivery=run.delivery.id, period=run.period)
+            else:
+                await deliveries.note_failed(conn, run, error, first_delay=self._first_delay)
         return num_attempts
 
     async def _deliver(self, run: DueRun) -> str | None:

@@ -26,11 +26,21 @@ Daily deliveries begin no earlier."""
 
 _LOCK_KEY = 0x6C6F726964656C76  # "loridelv"
 _TRY_LOCK = "SELECT pg_try_advisory_lock($1)"
+_UNLOCK = "SELECT pg_advisory_unlock($1)"
 
 
 async def try_become_deliverer(conn: Connection) -> bool:
-    """Tell whether this session is the one that delivers, until the session ends."""
+    """Tell whether this session is the one that delivers, until `stop_delivering` or the end of the session."""
     return bool(await conn.fetchval(_TRY_LOCK, _LOCK_KEY))
+
+
+async def stop_delivering(conn: Connection) -> None:
+    """Let another session deliver. A session that cannot say so any more is ended, which says it as well."""
+    try:
+        await conn.execute(_UNLOCK, _LOCK_KEY)
+    except BaseException:
+        conn.terminate()
+        raise
 
 
 class DeliveryRow(msgspec.Struct, frozen=True):
