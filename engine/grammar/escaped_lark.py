@@ -51,11 +51,12 @@ _TOKEN = re.compile(
     |(?P<negation>~(?![ \t]*[0-9]))
     |(?P<range>"[^"\n]*"[ \t]*\.\.[ \t]*")
     |(?P<both>&)
-    |(?P<terminal>\b[A-Z][A-Z0-9_]*\b)
+    |(?P<terminal>\b_?[A-Z][A-Z0-9_]*\b)
     |(?P<word>\w+)
     |(?P<other>.)""",
     re.VERBOSE | re.DOTALL,
 )
+_RANGE_GOES_ON = re.compile(r"\s*\.\.")
 _REFUSED = {
     "directive": "the directive '{}' is not supported in the grammar of a tool's input",
     "token": "special tokens such as '{}' have no place in the grammar of a tool's input",
@@ -75,7 +76,7 @@ def escaped_lark(source: str) -> str:
         if found["comment"]:
             continue
         if found["string"]:
-            if source[found.end() :].lstrip().startswith(".."):
+            if _RANGE_GOES_ON.match(source, found.end()):
                 raise Unenforceable(
                     "ranges of characters are not supported in the grammar of a tool's input: use /[a-z]/"
                 )
@@ -189,8 +190,9 @@ def _repeated(least: int, most: Any, inner: Any, *, is_dotall: bool) -> _Express
     is_open = most is sre.MAXREPEAT
     found = _sequence(inner, is_dotall=is_dotall)
     if is_open and least <= 1 and len(inner) == 1 and inner[0][0] in (sre.NOT_LITERAL, sre.ANY, sre.IN):
-        found = _class(_items(*inner[0], is_dotall=is_dotall), "+")  # a run of plain characters is one lexeme
-        return _Expression(f"{found.text}{'+' if least else '*'}", False) if not found.is_regex else found
+        run = _class(_items(*inner[0], is_dotall=is_dotall), "+")  # a run of plain characters is one lexeme
+        if not run.is_regex:
+            return _Expression(f"{run.text}{'+' if least else '*'}", False)
     bounds = f"{{{least},{'' if is_open else most}}}"
     if found.is_regex:
         return _Expression(f"(?:{found.text}){bounds}", True)

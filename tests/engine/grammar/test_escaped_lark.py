@@ -58,6 +58,8 @@ def test_a_patch_matches_and_nothing_else_does() -> None:
         (r"(?s:a.)|b?", ["a\n", "b", ""], ["a", "c"]),
         (r'["\\]', ['"', "\\"], ["a", "/", "\n"]),
         (r"(ab|cd){2,3}?", ["abcd", "cdcdab"], ["ab", "abababab"]),
+        (r"[a-z]*\d", ["7", "a7", "abc7"], ["", "abc", "A7"]),
+        (r"[a-z]+\d", ["a7", "abc7"], ["7"]),
     ],
 )
 def test_regular_expressions_mean_the_text_before_it_is_escaped(
@@ -74,6 +76,12 @@ def test_strings_of_any_characters_match_themselves_alone() -> None:
         text = "".join(rng.choices(["a", '"', "\\", "\n", "\x01", "/", "é", "😀", "<"], k=rng.randrange(1, 6)))
         source = f"start: {json.dumps(text)}"
         assert accepts(source, text) and not accepts(source, text + "a")
+
+
+def test_names_of_one_letter_and_terminals_that_begin_with_an_underscore_are_known() -> None:
+    source = "start: CNAME _NL CNAME\n_NL: CR? LF\n%import common (CNAME, CR, LF)"
+    assert accepts(source, "a\nb1") and accepts(source, "long_name\r\n_")
+    assert not accepts(source, "a b") and not accepts(source, "1\na")
 
 
 @pytest.mark.parametrize(
