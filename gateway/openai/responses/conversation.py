@@ -231,8 +231,9 @@ def _add_call(messages: list[Message], item: FunctionCallItem | CustomToolCallIt
 
 
 def _thought(item: ReasoningItem, opened: Open | None, path: str) -> str:
-    """Return what a model thought."""
-    if isinstance(item.encrypted_content, str):
+    """Return what a model thought. Sealed content is opened only where there is no plain one: a stored conversation may
+    go on with another base model, for which it was not sealed."""
+    if isinstance(item.encrypted_content, str) and not item.content:
         assert opened is not None
         return opened(item.encrypted_content, "reasoning", path)
     return "\n".join(part.text for part in item.content)

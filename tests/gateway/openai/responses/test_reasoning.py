@@ -50,6 +50,11 @@ def test_reasoning_is_shown_with_the_answer_that_followed(sealed: SealedItems) -
     assert all("reasoning_content" not in message for message in messages(sealed, ASKED, THOUGHT, ASKED))
 
 
+def test_reasoning_that_is_there_in_plain_text_goes_on_with_another_base_model(sealed: SealedItems) -> None:
+    stored = THOUGHT | {"encrypted_content": sealed.seal("easy", "proj_a", "another base", "reasoning")}
+    assert messages(sealed, ASKED, stored, ANSWERED)[1]["reasoning_content"] == "easy"
+
+
 def test_the_same_reasoning_is_sealed_alike_and_opened_nowhere_else(sealed: SealedItems) -> None:
     assert sealed.seal("easy", *PLACE) == sealed.seal("easy", *PLACE)
     assert sealed.seal("easy", *PLACE) != sealed.seal("easy", "proj_b", "base", "reasoning")
