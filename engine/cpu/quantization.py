@@ -75,7 +75,7 @@ def choose_format(
 
 
 def settle_format(config: EngineConfig, device: torch.device, dtype: torch.dtype) -> Format:
-    """Return the format of an engine with this configuration, whose first start with a model measures that.
+    """Return the format of an engine with this configuration. The first start with a model measures what `auto` needs.
 
     Raises SetupError: when the device has no such format. Raises UnsupportedModel.
     """
@@ -90,7 +90,8 @@ def settle_format(config: EngineConfig, device: torch.device, dtype: torch.dtype
         return found
 
     choice = choose_format(config.quantization, device, dtype, quality)
-    log.info("%s", choice.reason)
+    if choice.format != config.quantization:  # else it was asked for
+        log.info("%s", choice.reason)
     return choice.format
 
 
