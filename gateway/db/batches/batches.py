@@ -80,7 +80,8 @@ _GET = """
            b.has_output, b.has_errors, b.status, b.expires_at, b.in_progress_at, b.finalizing_at, b.cancelling_at,
            b.ended_at, b.num_total, b.num_completed, b.num_failed, b.input_tokens, b.cached_tokens, b.output_tokens,
            b.content_key, b.sealed_metadata, b.sealed_errors, b.failures,
-           least(b.lines_per_s, 1 / nullif(extract(epoch FROM now() - b.counted_at), 0))::float8 AS lines_per_s
+           least(b.lines_per_s, 1 / nullif(greatest(extract(epoch FROM now() - b.counted_at), 0), 0))::float8
+               AS lines_per_s
     FROM batches b JOIN projects p ON p.id = b.project_id
     WHERE b.project_id = $1 AND b.id = $2 AND p.purged_at IS NULL
 """
@@ -117,7 +118,8 @@ _LIST = """
            b.has_output, b.has_errors, b.status, b.expires_at, b.in_progress_at, b.finalizing_at, b.cancelling_at,
            b.ended_at, b.num_total, b.num_completed, b.num_failed, b.input_tokens, b.cached_tokens, b.output_tokens,
            b.content_key, b.sealed_metadata, b.sealed_errors, b.failures,
-           least(b.lines_per_s, 1 / nullif(extract(epoch FROM now() - b.counted_at), 0))::float8 AS lines_per_s
+           least(b.lines_per_s, 1 / nullif(greatest(extract(epoch FROM now() - b.counted_at), 0), 0))::float8
+               AS lines_per_s
     FROM batches b JOIN projects p ON p.id = b.project_id
     WHERE b.project_id = $1 AND p.purged_at IS NULL
       AND ($2::text IS NULL OR (b.created_at, b.id) < (
