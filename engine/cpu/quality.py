@@ -1,6 +1,6 @@
-"""Whether a base model in 8-bit integers is near enough to itself in float32 to be served so without being asked.
+"""Tells whether a base model in 8-bit integers is near enough to itself in float32 to be served so without being asked.
 
-Both compute one fixed text. What differs is kept beside the model, so that it is measured once.
+Both compute one fixed text. The difference is kept beside the model, so that it is measured once.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ LARGEST_PERPLEXITY_RATIO = 1.005
 TEXT = Path(__file__).with_name("prose.txt")
 FILE_NAME = "lorikeet-int8.json"
 ROWS_OF_LOGITS = 64
-"""Those of all tokens at once would be larger than many a model."""
+"""Tokens whose logits are in memory at once: the logits of all tokens would be larger than many a model."""
 
 
 class Quality(msgspec.Struct, frozen=True, kw_only=True):
-    """What 8-bit integers change of a model's predictions for the tokens of a text."""
+    """The change that 8-bit integers make to a model's predictions for the tokens of a text."""
 
     model_digest: str
     format: str
@@ -58,7 +58,7 @@ class Quality(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def kept_quality(model_dir: str | Path) -> Quality | None:
-    """Return what was measured of this model before; None where nothing was, or of another format."""
+    """Return the quality that was measured of this model before; None where none was, or one of another format."""
     try:
         found = msgspec.json.decode((Path(model_dir) / FILE_NAME).read_bytes(), type=Quality)
     except (OSError, msgspec.DecodeError):
@@ -67,7 +67,7 @@ def kept_quality(model_dir: str | Path) -> Quality | None:
 
 
 def keep_quality(model_dir: str | Path, quality: Quality) -> None:
-    """Keep what was measured beside the model, if files can be made there."""
+    """Keep a measured quality beside the model, if files can be made there."""
     path = Path(model_dir) / FILE_NAME
     beside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
@@ -111,7 +111,7 @@ def measure_quality(library: NativeLibrary, model_dir: str | Path) -> Quality | 
 
 
 class _States(msgspec.Struct, frozen=True):
-    """Of each token of the text, and what makes logits of them."""
+    """The hidden states of all tokens of the text, and the decoder that makes logits of them."""
 
     decoder: Decoder
     hidden: Tensor  # [T, H]

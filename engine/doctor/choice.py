@@ -20,7 +20,7 @@ CROWDED = 0.5
 SMALL_MEMORY_BYTES = 2 << 30
 
 UNMEASURED = Quality(model_digest="", format="", num_tokens=0, divergence_nats=0.0, perplexity_ratio=1.0)
-"""What is assumed of a model that no engine has started with yet."""
+"""The quality that is assumed of a model that no engine has started with yet."""
 
 
 def find_gpus() -> tuple[Gpu, ...]:

@@ -82,7 +82,7 @@ class LayersInTurn(Sequence[LayerWeights]):
 def assemble(
     take: Take, config: ModelConfig, make_norm: MakeNorm, make_linear: MakeLinear = Linear, *, in_turn: bool = False
 ) -> ModelWeights:
-    """Every tensor of a model, fused. in_turn: layers are read when they are gone through, as long as take can."""
+    """Return every tensor of a model, fused. in_turn: each layer is read whenever it is used, and not kept."""
     hidden = config.hidden_size
     embed = take("model.embed_tokens.weight", (config.vocab_size, hidden))
     each = LayersInTurn(lambda index: _layer(take, config, index, make_norm, make_linear), config.num_layers)

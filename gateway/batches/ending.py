@@ -53,8 +53,8 @@ async def end_batch(tools: Tools, batch: LeasedBatch, reader: LineReader, ending
 
 
 async def _disown(tools: Tools, batch: LeasedBatch, begun: Sequence[tuple[str, datetime.datetime]]) -> bool:
-    """Have nobody billed for lines that were begun and have no result; False where the batch is lost meanwhile. The
-    gateway that was at them may have died with their results, or be too slow to store them."""
+    """Have nobody billed for lines that were begun and have no result; return False where the batch is lost meanwhile.
+    The gateway that ran those lines may have died with their results, or be too slow to store them."""
     async with tools.database.transaction() as conn:
         if await db.lock_batch(conn, batch) is None:
             return False

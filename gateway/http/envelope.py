@@ -51,7 +51,7 @@ caches between store nothing, guess no type, show nothing in a frame and tell no
 
 
 NOT_OURS = (None, ClientGone.code, DeadlinePassed.code)
-"""What a streamed reply may end with, other than a fault of the server."""
+"""Codes with which a streamed reply may end that are no fault of the server."""
 
 
 class Call(msgspec.Struct):

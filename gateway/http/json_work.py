@@ -26,7 +26,7 @@ MAX_WORK = 384 << 10
 """The most that is decoded of one body: 300,000 token ids, or 20,000 content parts. Such a body takes some 20 ms."""
 
 FEW_STRINGS = 10_000
-"""So few are cut out of a text faster than each byte is told to be inside or outside of them."""
+"""The most strings of a text for which cutting them out is faster than to mark each byte as inside or outside."""
 
 UNCOUNTED_BYTES = MAX_WORK // CONTAINER_WORK
 """A text of no more bytes is within MAX_WORK whatever it holds."""

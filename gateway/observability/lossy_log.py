@@ -22,6 +22,6 @@ class LossyLog:
         return len(data)
 
     def flush(self) -> None:
-        """Hand to the system what the file takes. What it does not take is tried again with the next line."""
+        """Hand to the system what the file takes. The rest is tried again with the next line."""
         with contextlib.suppress(OSError):
             self._file.flush()

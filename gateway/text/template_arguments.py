@@ -21,7 +21,7 @@ _RENDERERS = frozenset(
         *("sanitize_control_tokens", "self", "tokenize", "tokenizer_kwargs", "tools", "truncation"),
     }
 )
-"""What every template gets, and the parameters of transformers' `apply_chat_template`."""
+"""Variables that every template gets, and the parameters of transformers' `apply_chat_template`."""
 _RESERVED = GLOBALS | _RENDERERS
 
 

@@ -17,7 +17,7 @@ def begins_thinking(prompt_end: bytes) -> bool:
 
 
 class ThinkingText:
-    """Text as it comes, told apart. What may be the beginning of a mark is held back until that is decided."""
+    """Tells thinking from the text after it, as both come. Text that may begin a mark is held back."""
 
     def __init__(self, *, is_open: bool) -> None:
         """is_open: the prompt ended with BEGIN."""

@@ -1,5 +1,5 @@
-"""The batches of a project over HTTP, for its people and for operators: how far each is, and why lines failed. What
-lines say and get is in files, which are another matter."""
+"""The batches of a project over HTTP, for its people and for operators: how far each is, and why lines failed. The
+content of lines and of their results is in files, which are another matter."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ class Attempt:
         """Our own counts of the tokens of each choice so far."""
         self._own_prompt = own_prompt(self._all)
         self._settled_now: Settled | None = None
-        """As `_settled`, until something comes."""
+        """The result of `_settled`, kept until something comes."""
         self._first_s: float | None = None
 
     @property

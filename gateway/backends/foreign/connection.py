@@ -63,7 +63,7 @@ class Connection(asyncio.Protocol):
         self.was_held_back = False
         """True if the server had to wait in the present response, since what it had sent was not read."""
         self.proved: Hashable = None
-        """What the server behind the connection was found to be; None where nobody has asked it."""
+        """The proof that the server behind the connection has given; None where nobody has asked for one."""
         self.num_requests = 0
         """Requests that were sent over the connection."""
         self._lost = lost

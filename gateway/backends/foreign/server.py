@@ -42,9 +42,9 @@ class Proof(msgspec.Struct, frozen=True):
 
     path: str
     of: Hashable
-    """What the answer has to be."""
+    """The value that the answer has to have."""
     read: Callable[[bytes], Hashable]
-    """Returns what the body of an answer is. Raises BadReply: where it is no answer."""
+    """Returns the value of an answer's body. Raises BadReply: where the body is no answer."""
 
 
 class Reply(msgspec.Struct, frozen=True):

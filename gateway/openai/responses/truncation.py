@@ -53,10 +53,9 @@ async def truncated(
         num_tokens, most = await pipeline.tokens.counted(context, kept, "input")
         return num_tokens + (max_output_tokens or OUTPUT_TOKENS) <= most
 
-    least, most = 0, max(0, len(turn_starts(messages)) - 1)
+    least, most = 1, max(0, len(turn_starts(messages)) - 1)
     if not most or await fits(0):
         return list(messages)
-    least = 1
     while least < most:  # the fewest turns that have to go lie between them
         middle = (least + most) // 2
         if await fits(middle):
