@@ -153,6 +153,8 @@ def _tool(tool: ResponseTool, path: str) -> Tool:
     label = f"{where}.definition"
     if form.syntax == "regex":
         return make_tool(tool.name, tool.description, parameters_of(definition), label)
+    if not definition:  # which the engine would take for no grammar
+        raise invalid(f"'{label}' is empty: a grammar in Lark has a rule 'start'.", label)
     made = make_tool(tool.name, tool.description, parameters_of(None), label)
     return msgspec.structs.replace(made, input_lark=definition)
 

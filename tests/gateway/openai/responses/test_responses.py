@@ -198,6 +198,14 @@ def test_padding_is_of_deltas_alone(http: httpx.Client) -> None:
             {"tools": [{"type": "custom", "name": "c", "format": {"type": "grammar", "syntax": "lark"}}]},
             "tools[0].format.definition",
         ),
+        (
+            {
+                "tools": [
+                    {"type": "custom", "name": "c", "format": {"type": "grammar", "syntax": "lark", "definition": ""}}
+                ]
+            },
+            "tools[0].format.definition",
+        ),
         ({"tool_choice": "required"}, "tool_choice"),
         ({"tools": TOOLS, "tool_choice": {"type": "function", "name": "h"}}, "tool_choice.name"),
         ({"tools": TOOLS, "tool_choice": {"type": "custom", "name": "f"}}, "tool_choice.type"),
