@@ -22,7 +22,7 @@ CONTEXT = 1024
 
 
 class Answered(msgspec.Struct, frozen=True):
-    """What requests that were sent at once took."""
+    """The times that requests took that were sent at once."""
 
     seconds: float
     """From the first one to the end of the last one."""
@@ -30,9 +30,9 @@ class Answered(msgspec.Struct, frozen=True):
     """The processor time of all threads, which other work on the machine hardly changes."""
     num_tokens: int
     prompt_ms: float
-    """Of the first one."""
+    """The time that the first request's prompt took."""
     token_ms: float
-    """Of each token of the first one."""
+    """The time that each token of the first request's answer took."""
 
 
 class Peer:
