@@ -69,6 +69,9 @@ def _asked_of_template(conversation: Conversation) -> Iterator[tuple[Feature, st
     rendering = conversation.rendering
     if conversation.tools is not None:
         yield "tools", "tools"
+        for tool in conversation.tools.callable_tools:
+            if tool.input_lark:  # no server that renders the conversation itself is told of it
+                yield "token_ids", tool.label
     if rendering.continue_final_message:
         yield "continue_message", "continue_final_message"
     if not (rendering.add_generation_prompt or rendering.continue_final_message):
