@@ -50,6 +50,7 @@ def response_tools(tools: Sequence[ResponseTool] | None, choice: Choice, paralle
     namespaces: dict[str, tuple[str, str]] = {}
     given: list[ResponseTool] = []
     known: list[Tool] = []
+    paths: list[str] = []
     for index, tool in enumerate(tools or ()):
         path = f"tools[{index}]"
         if tool.type != "namespace":
@@ -57,15 +58,17 @@ def response_tools(tools: Sequence[ResponseTool] | None, choice: Choice, paralle
                 raise invalid(f"'{path}.tools' does not belong to the type '{tool.type}'.", f"{path}.tools")
             given.append(tool)
             known.append(_tool(tool, path))
+            paths.append(path)
             continue
         for place, each in enumerate(_within(tool, path)):
             inner = msgspec.structs.replace(each, name=in_namespace(tool.name, each.name))
             namespaces[inner.name] = (tool.name, each.name)
             given.append(inner)
-            known.append(_tool(inner, f"{path}.tools[{place}]"))
+            paths.append(f"{path}.tools[{place}]")
+            known.append(_tool(inner, paths[-1]))
     if len(known) > MAX_TOOLS:
         raise invalid(f"'tools' has more than {MAX_TOOLS} tools.", "tools")
-    check_unique(known, "tools", ".name")
+    check_unique(known, "tools", ".name", paths)
     custom = frozenset(tool.name for tool in given if tool.type == "custom")
     shown = [_shown(tool) for tool in tools or ()]
     if not known and choice not in (None, "none", "auto"):

@@ -38,15 +38,15 @@ def only(use: ToolUse, names: Sequence[str], path: str, tools: str) -> ToolUse:
     return msgspec.structs.replace(use, callable_names=frozenset(names))
 
 
-def check_unique(tools: Sequence[Tool], field: str, name_field: str) -> None:
-    """Check that no two tools have one name.
+def check_unique(tools: Sequence[Tool], field: str, name_field: str, paths: Sequence[str] | None = None) -> None:
+    """Check that no two tools have one name. paths: the path of each tool, where it is not its place in the field.
 
     Raises InvalidRequest: naming the second one.
     """
     seen: set[str] = set()
     for index, tool in enumerate(tools):
         if tool.name in seen:
-            path = f"{field}[{index}]{name_field}"
+            path = f"{paths[index] if paths is not None else f'{field}[{index}]'}{name_field}"
             raise invalid(f"'{path}' is not unique: another tool has the name '{tool.name}' too.", path)
         seen.add(tool.name)
 

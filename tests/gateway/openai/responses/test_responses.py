@@ -192,6 +192,10 @@ def test_padding_is_of_deltas_alone(http: httpx.Client) -> None:
         ({"tools": [{"type": "namespace", "name": "n", "tools": []}]}, "tools[0].tools"),
         ({"tools": [{"type": "namespace", "name": "n", "tools": [TOOLS[0]], "strict": True}]}, "tools[0].strict"),
         ({"tools": [{**TOOLS[0], "tools": [TOOLS[0]]}]}, "tools[0].tools"),
+        (
+            {"tools": [TOOLS[0], {"type": "namespace", "name": "n", "tools": [TOOLS[0], TOOLS[0]]}]},
+            "tools[1].tools[1].name",
+        ),
         ({"tools": [TOOLS[0], TOOLS[0]]}, "tools[1].name"),
         ({"tools": [{"type": "custom", "name": "c", "parameters": {}}]}, "tools[0].parameters"),
         (
