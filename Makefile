@@ -146,7 +146,7 @@ long-responses: $(VENV)/.installed-dev
 # prometheus: half a minute.
 long-alerts: $(VENV)/.installed-dev
 	@command -v promtool > /dev/null || { echo "promtool is not installed: apt-get install prometheus" >&2; exit 1; }
-	$(BIN)/pytest -s tests/deploy/alerts
+	$(BIN)/pytest --full -s tests/deploy/alerts
 
 # 1,000 gateways killed while they run background responses that clients follow at another one: four hours.
 long-background: $(VENV)/.installed-dev

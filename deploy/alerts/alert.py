@@ -1,4 +1,4 @@
-"""What an alert is, and how rules become the YAML that Prometheus reads. Knows nothing of particular alerts."""
+"""Alerts, and the YAML of rules that Prometheus reads. Knows nothing of particular alerts."""
 
 from __future__ import annotations
 

@@ -18,10 +18,11 @@ METERING = Group(
         ),
         Alert(
             "LedgerBehind",
-            "max(min_over_time(lorikeet_usage_events_waiting[<5m>])) > 0\n"
-            "and sum(rate(lorikeet_usage_events_written_total[<5m>])) == 0",
+            "max by (instance) (min_over_time(lorikeet_usage_events_waiting[<5m>])) > 0\n"
+            "and sum by (instance) (rate(lorikeet_usage_events_written_total[<5m>])) == 0",
             "page",
-            "No usage has reached the ledger for five minutes, though some waits: the database is away or refuses it.",
+            "No usage of {{ $labels.instance }} has reached the ledger for five minutes, though some waits: the "
+            "database is away or refuses it.",
             "<1m>",
         ),
         Alert(

@@ -17,7 +17,7 @@ ROUTES = "/v1/(chat/completions|completions|embeddings|responses|messages)"
 
 
 class Objectives(NamedTuple):
-    """What is promised over 30 days.
+    """The promises over 30 days.
 
     availability: the share of requests that no fault of the server fails or cuts off. first_token_share: the share of
     answers whose first token comes within first_token_s seconds, which has to be a bound of a bucket of the histogram
@@ -73,7 +73,8 @@ def _alerts(objectives: Objectives) -> list[Alert]:
     found = []
     for burn in BURNS:
         bound = f"{burn.factor} * {round(1 - objectives.availability, 9)}"
-        few = f'sum(increase(lorikeet_http_requests_total{{route=~"{ROUTES}"}}[<{burn.long}>])) >= {MIN_REQUESTS}'
+        asked = f'lorikeet_http_requests_total{{method="POST",route=~"{ROUTES}",status!~"4.."}}[<{burn.long}>]'
+        few = f"sum(increase({asked})) >= {MIN_REQUESTS}"
         found.append(
             Alert(
                 "RequestsFail",

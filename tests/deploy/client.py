@@ -21,7 +21,7 @@ Hear = Callable[[bytes], None]
 
 
 class Outcome(msgspec.Struct, kw_only=True):
-    """What one request came to. wanted: tokens that were asked for. error: what ended it early, in words.
+    """The outcome of one request. wanted: tokens that were asked for. error: what ended it early, in words.
 
     spread_s: from the first piece of the reply to the last one.
     """

@@ -14,7 +14,7 @@ from tests.documents import REPOSITORY
 
 UNITS = REPOSITORY / "deploy/systemd"
 MOST_EXPOSED = {"lorikeet-gateway@.service": 1.5, "lorikeet-migrate.service": 1.5, "lorikeet-engine.service": 2.0}
-"""What systemd may find at the most, of 10."""
+"""The most exposure that systemd may find, of 10."""
 
 ANALYZE = shutil.which("systemd-analyze")
 
@@ -54,6 +54,13 @@ def test_a_unit_sets_variables_that_there_are_and_reads_secrets_from_files(name:
     assert {value for each, value in variables(name).items() if each.endswith("_FILE")} == {
         f"%d/{credential}" for credential in credentials
     }
+
+
+@pytest.mark.parametrize("name", MOST_EXPOSED)
+def test_a_unit_lets_a_thread_lower_its_priority(name: str) -> None:
+    """Passwords are hashed, and files are checked, at a lower priority, which `@resources` holds."""
+    filters = re.findall(r"^SystemCallFilter=~(.+)$", (UNITS / name).read_text(), re.MULTILINE)
+    assert filters and "@resources" not in " ".join(filters).split()
 
 
 def test_systemd_waits_for_lame_duck_and_drain_and_15_seconds_more() -> None:

@@ -1,4 +1,4 @@
-"""What a drill is, what it tells, and how a fault under load is measured."""
+"""A drill, its outcome, and how a fault under load is measured."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from tests.drills.ground import Ground, running_ground
 from tests.drills.traffic import Traffic
 
 SHARE = 0.2
-"""Of the capacity: the machine may be shared with others."""
+"""The share of the capacity that traffic takes: the machine may be shared with others."""
 
 NUM_BEFORE, NUM_AFTER = 20, 40
 """Answers before a fault, and after it."""
 
 
 class Outcome(msgspec.Struct, kw_only=True):
-    """What a drill that held has to tell.
+    """The figures of a drill that held.
 
     outcomes: what became of requests. silence_s: the longest time without an answer. back_after_s: from the end of the
     fault to the next answer. remark: what else is worth a word.

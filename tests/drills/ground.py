@@ -1,4 +1,4 @@
-"""What a drill happens on: a PostgreSQL of its own, two base models over fake engines, two gateways, and their traffic.
+"""The installation of a drill: a PostgreSQL of its own, two base models over fake engines, two gateways, their traffic.
 
 After a drill everything must add up: no answer is another model's, each answer is billed once with its tokens, nothing
 is billed that no engine made, and nothing that an engine made is billed to nobody.
@@ -39,7 +39,7 @@ PLACES = 8
 
 TOKENS_PER_S = 20
 MEAN_TOKENS = 13.5
-"""Of an answer, as `World.some` asks for them."""
+"""Mean tokens of an answer, as `World.some` asks for them."""
 
 
 class Ground:

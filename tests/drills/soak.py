@@ -44,14 +44,14 @@ class Stretch(msgspec.Struct):
 
 
 class State(msgspec.Struct):
-    """What is known of a soak so far."""
+    """The stretches of a soak so far."""
 
     seed: int
     stretches: list[Stretch] = []
 
 
 class Faults:
-    """What happens, each kind as often as the others."""
+    """Brings faults upon a ground, each kind as often as the others."""
 
     def __init__(self, ground: Ground, rng: random.Random) -> None:
         self._ground = ground

@@ -1,4 +1,4 @@
-"""What drills and soaks tell of what they saw."""
+"""The tables that drills and soaks print say whether everything held."""
 
 from __future__ import annotations
 

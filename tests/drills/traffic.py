@@ -17,7 +17,7 @@ from tests.installation.waiting import wait_until
 from tests.patience import PATIENCE_S
 
 MAX_IN_FLIGHT = 400
-"""Of these clients; what comes beyond is not sent, so that a fault does not let this process grow without end."""
+"""Requests under way at once. More are not sent, so that a fault does not let this process grow without end."""
 
 
 ANSWER_S = 60.0

@@ -1,5 +1,5 @@
-"""What the model says, by the name that a prompt has in it: `[script:NAME]`. One text for each of the assistant's turns
-since. Tools are called as `gateway.text.tools.formats.HERMES` writes it."""
+"""Texts that the model says, by the name that a prompt has in it: `[script:NAME]`. One text for each of the
+assistant's turns since. Tools are called as `gateway.text.tools.formats.HERMES` writes it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 THOUGHT = "The user wants two facts, so I call two tools, one after the other."
 OTHERWISE = "Fine."
-"""What is said where no script is named, or where it is over."""
+"""The text where no script is named, or where it is over."""
 
 _NAME = re.compile(r"\[script:([a-z_]+)\]")
 

@@ -15,7 +15,7 @@ from tests.patience import PATIENCE_S
 
 NUM_CLIENTS = 12
 PAUSE_S = 0.1
-"""Of a client between two requests: there are always some under way, and a machine that others use can follow."""
+"""Pause of a client between two requests: there are always some under way, and a machine that others use can follow."""
 
 
 @asynccontextmanager

@@ -42,11 +42,11 @@ START_S, WARM_UP_S = 4.0, 7.0
 
 
 class Tenant(msgspec.Struct):
-    """What a tenant got since the warm-up."""
+    """A tenant, with the answers that it got since the warm-up."""
 
     key: Key
     num_tokens: float = 0.0
-    """Of prompts and completions, as engines charge them: a completion token counts as `DECODE_COST`."""
+    """Tokens of prompts and completions, as engines charge them: a completion token counts as `DECODE_COST`."""
     num_answers: int = 0
     ttfts_ms: list[int] = []
     """Milliseconds to the first text of requests that began after the warm-up."""
