@@ -64,11 +64,18 @@ PROCESSES = Group(
             "<1m>",
         ),
         Alert(
+            "PoolDown",
+            "max by (model_name) (lorikeet_engine_up) == 0",
+            "page",
+            "No engine of {{ $labels.model_name }} serves requests.",
+            "<2m>",
+        ),
+        Alert(
             "EngineDown",
             "max by (model_name, engine) (lorikeet_engine_up) == 0",
-            "page",
+            "ticket",
             "The engine {{ $labels.engine }} of {{ $labels.model_name }} serves no requests.",
-            "<2m>",
+            "<15m>",
         ),
         Alert(
             "Watchdog",

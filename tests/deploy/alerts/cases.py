@@ -95,13 +95,24 @@ CASES: list[tuple[str, Case]] = [
     ("GatewayDown", Case({_JOB: "1x10 0x20"}, {_JOB: "1x20"})),
     ("GatewayDown", Case({}, {_JOB: "1x20"})),
     (
+        "PoolDown",
+        Case(
+            {f'lorikeet_engine_up{{model_name="tiny",engine="rep_{at}"}}': "1x10 0x20" for at in (1, 2)},
+            {
+                'lorikeet_engine_up{model_name="tiny",engine="rep_1"}': "0x30",
+                'lorikeet_engine_up{model_name="tiny",engine="rep_2"}': "1x30",
+            },
+        ),
+    ),
+    (
         "EngineDown",
         Case(
-            {f'lorikeet_engine_up{{model_name="tiny",engine="rep_1",instance="{at}"}}': "1x10 0x20" for at in "ab"},
+            {f'lorikeet_engine_up{{model_name="tiny",engine="rep_1",instance="{at}"}}': "1x10 0x40" for at in "ab"},
             {
-                'lorikeet_engine_up{model_name="tiny",engine="rep_1",instance="a"}': "1x30",
-                'lorikeet_engine_up{model_name="tiny",engine="rep_1",instance="b"}': "0x30",
+                'lorikeet_engine_up{model_name="tiny",engine="rep_1",instance="a"}': "1x50",
+                'lorikeet_engine_up{model_name="tiny",engine="rep_1",instance="b"}': "0x50",
             },
+            40,
         ),
     ),
     (
