@@ -17,6 +17,7 @@ from gateway.files.content import PartWriter
 from gateway.support.cipher import Sealed
 
 AT_ONCE = 200
+DISOWNED_AT_ONCE = 500
 
 
 async def end_batch(tools: Tools, batch: LeasedBatch, reader: LineReader, ending: str) -> bool:
@@ -54,11 +55,13 @@ async def end_batch(tools: Tools, batch: LeasedBatch, reader: LineReader, ending
 
 async def _disown(tools: Tools, batch: LeasedBatch, begun: Sequence[tuple[str, datetime.datetime]]) -> bool:
     """Have nobody billed for lines that were begun and have no result; return False where the batch is lost meanwhile.
-    The gateway that ran those lines may have died with their results, or be too slow to store them."""
-    async with tools.database.transaction() as conn:
-        if await db.lock_batch(conn, batch) is None:
-            return False
-        await db.disown_lines(conn, batch, begun)
+    The gateway that ran those lines may have died with their results, or be too slow to store them. No usage of anybody
+    is written while one transaction of this lasts, so each is of DISOWNED_AT_ONCE lines at most."""
+    for start in range(0, len(begun), DISOWNED_AT_ONCE):
+        async with tools.database.transaction() as conn:
+            if await db.lock_batch(conn, batch) is None:
+                return False
+            await db.disown_lines(conn, batch, begun[start : start + DISOWNED_AT_ONCE])
     return True
 
 

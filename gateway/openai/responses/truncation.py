@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gateway.backends.base import Message
+from gateway.domain.errors import InvalidRequest
 from gateway.openai.responses.tools import ResponseTools
 from gateway.pipeline.context import RequestContext
 from gateway.pipeline.pipeline import Pipeline
@@ -45,12 +46,19 @@ async def truncated(
     alone is too long, the request will be refused.
 
     Raises ModelNotFound: when the caller may use no such model.
-    Raises InvalidRequest: when the chat template refuses the messages.
+    Raises InvalidRequest: when the chat template refuses the messages, or the model's tokens are not known here.
     """
 
     async def fits(num_turns: int) -> bool:
         kept = Conversation(without_oldest(messages, num_turns), tools.use, rendering)
-        num_tokens, most = await pipeline.tokens.counted(context, kept, "input")
+        try:
+            num_tokens, most = await pipeline.tokens.counted(context, kept, "input")
+        except InvalidRequest as error:
+            if error.param != "model":
+                raise
+            raise InvalidRequest(
+                f"{error} So nothing can be left out to fit.", param="truncation", code=error.code
+            ) from None
         return num_tokens + (max_output_tokens or OUTPUT_TOKENS) <= most
 
     least, most = 1, max(0, len(turn_starts(messages)) - 1)
