@@ -24,6 +24,8 @@ def tag_of(path: str) -> Tag:
             return Tag(ADMIN, "Projects")
         case ["v1", "organization", "projects", "models"] | ["v1", "organization", "pools" | "replicas" | "hosts", *_]:
             return Tag(ADMIN, "Pools")
+        case ["v1", "organization", "projects", "files" | "batches" as resource, *_]:
+            return Tag(ADMIN, f"{_words(resource)} of projects")
         case ["v1", "organization", "projects", resource, *_]:
             return Tag(ADMIN, _words(resource))
         case ["v1", "organization"] | ["v1", "organization", "suspend" | "resume" | "status" | "engines"]:

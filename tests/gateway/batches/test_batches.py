@@ -160,7 +160,7 @@ async def test_line_ends_marks_and_odd_characters(jobs: Jobs, content: bytes, st
     ("fields", "param"),
     [
         ({"input_file_id": "file_aaaaaaaaaaaaaaaaaaaaaaaa"}, "input_file_id"),
-        ({"endpoint": "/v1/responses"}, "endpoint"),
+        ({"endpoint": "/v1/images/generations"}, "endpoint"),
         ({"completion_window": "1h"}, "completion_window"),
         ({"metadata": {"a": 1}}, "metadata"),
         ({"output_expires_after": {"anchor": "created_at", "seconds": 1}}, "output_expires_after.seconds"),

@@ -29,8 +29,9 @@ def fleet(module_dsn: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 
 
 def limits(max_connections: int) -> httpx.Limits:
-    """Of a client that gives up idle connections before the gateways do, after 5 seconds."""
-    return httpx.Limits(max_connections=max_connections, keepalive_expiry=2.0)
+    """Return the limits of a client that uses no connection twice: a busy client may send on a connection that has been
+    idle for so long that the gateway closes it."""
+    return httpx.Limits(max_connections=max_connections, max_keepalive_connections=0)
 
 
 def request_of(number: int) -> tuple[str, dict[str, Any]]:

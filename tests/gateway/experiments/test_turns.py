@@ -26,6 +26,10 @@ from tests.patience import PATIENCE_S
 if TYPE_CHECKING:
     from gateway.db.pool import Connection
 
+_NUM_BUSY = """
+SELECT count(*) FROM pg_stat_activity
+WHERE datname = current_database() AND backend_type = 'client backend' AND pid <> pg_backend_pid() AND state <> 'idle'
+"""
 _AGE = "UPDATE experiment_events SET queued_at = now() - make_interval(secs => $1)"
 
 
@@ -84,6 +88,16 @@ async def test_a_window_that_is_due_and_not_closed_is_behind(database: Database)
         assert await behind_s(conn, GRACE) == 0
 
 
+async def freeze(conn: Connection, pid: int) -> None:
+    """Stop a process between two of its transactions: in one it would hold what it has locked."""
+    while True:
+        os.kill(pid, signal.SIGSTOP)
+        if not await conn.fetchval(_NUM_BUSY):
+            return
+        os.kill(pid, signal.SIGCONT)
+        await asyncio.sleep(0.01)
+
+
 async def test_a_worker_that_stands_still_or_dies_is_stood_in_for(database: Database, dsn: str, tmp_path: Path) -> None:
     variables = {name: value for name, value in os.environ.items() if not name.startswith("LORIKEET_")}
     variables |= {"DATABASE_URL": dsn, "LORIKEET_DATA_DIR": str(tmp_path)}
@@ -98,7 +112,7 @@ async def test_a_worker_that_stands_still_or_dies_is_stood_in_for(database: Data
             made = await make_experiment(conn)
             await ten_requests(conn, made, 0)
             await until_true(partial(is_waiting, conn), False)
-            os.kill(worker.pid, signal.SIGSTOP)
+            await freeze(conn, worker.pid)
             await ten_requests(conn, made, 10)
             await conn.execute(_AGE, STAND_IN_AFTER_S + 1)
             await gateway.work()

@@ -33,6 +33,8 @@ STATS = EngineStats(ended_prompt_tokens_total=30, ended_completion_tokens_total=
 class Transcript:
     """A backend, as far as its heartbeats go."""
 
+    capabilities = None
+
     def __init__(self, stats: EngineStats | None) -> None:
         self.stats = stats
 

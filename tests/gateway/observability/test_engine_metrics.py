@@ -20,6 +20,8 @@ WITHOUT_A_METRIC = {"resident_adapters", "waiting_adapters"}  # digests, which a
 class Transcript:
     """A backend, as far as its heartbeats go."""
 
+    capabilities = None
+
     def __init__(self, stats: EngineStats | None) -> None:
         self._stats = stats
 

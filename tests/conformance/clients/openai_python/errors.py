@@ -68,7 +68,8 @@ def test_a_used_up_budget_is_a_rate_limit_error_that_is_not_retried(place, ask):
 def test_a_limit_that_frees_up_is_retried_until_it_does(place, ask):
     counted = Counted(place.narrow_key, max_retries=5)
     with counted.client as client:
-        with client.chat.completions.create(**ask | {"max_tokens": 64}, stream=True) as running:
+        long = {"max_tokens": 200, "extra_body": {"ignore_eos": True}}
+        with client.chat.completions.create(**ask | long, stream=True) as running:
             next(iter(running))
             with pytest.raises(package.RateLimitError) as refused:
                 client.with_options(max_retries=0).chat.completions.create(**ask)
