@@ -21,7 +21,7 @@ from tests.patience import PATIENCE_S
 
 NUM_TENANTS, NUM_ADAPTERS = 8, 5
 NUM_CLIENTS = 16
-NUM_REQUESTS, NUM_REQUESTS_FULL = 600, 100_000
+NUM_REQUESTS, NUM_REQUESTS_FULL = 400, 100_000
 NUM_SLOTS = 12
 """Of the engine's device: most adapters are evicted again and again."""
 

@@ -39,7 +39,7 @@ CHECKS = [
     negative_data_rejection,
 ]
 MODES = (GenerationMode.POSITIVE, GenerationMode.NEGATIVE)
-NUM_CASES, NUM_CASES_FULL = 150, 100_000
+NUM_CASES, NUM_CASES_FULL = 100, 100_000
 SHARE_OF_INFERENCE = 0.4
 """Of all cases: four routes take most of what comes."""
 

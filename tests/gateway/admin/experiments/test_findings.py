@@ -244,7 +244,7 @@ async def past_traffic(lab: Lab, *, days: int = 10, per_day: int = 40) -> None:
                     ttft_ms=20.0 + number % 5,
                     latency_ms=60.0,
                     adapter_load_bytes=0,
-                    created_at=NOW - datetime.timedelta(days=day, minutes=number),
+                    created_at=NOW - datetime.timedelta(days=day, milliseconds=number),
                     finished_at=NOW,
                 )
                 for day in range(days)
