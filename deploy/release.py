@@ -26,7 +26,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 BACKEND = ROOT / "build/backend"
-"""Where `make` installs what builds wheels, by the hashes of deploy/locks/build.txt."""
+"""The folder into which `make` installs the packages that build wheels, by the hashes of deploy/locks/build.txt."""
 
 LOCKS = {
     "runtime": "requirements.txt",

@@ -38,7 +38,7 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
     metadata: dict[str, str]
     errors: list[BatchError]
     failures: dict[str, int]
-    """How many lines failed, by the code of the error."""
+    """The numbers of failed lines, by the code of their error."""
 
 
 class BatchPage(msgspec.Struct, frozen=True):

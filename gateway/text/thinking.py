@@ -26,7 +26,7 @@ class ThinkingText:
         self._num_chars = 0
         self._has_thought = False
         self.text_start: int | None = None
-        """Where the text after the thinking begins, in characters of all of it; None until that is decided."""
+        """The place at which the answer begins after the thinking, in characters of all text; None while unknown."""
 
     @property
     def is_over(self) -> bool:

@@ -53,7 +53,7 @@ class Tokenizer:
         self._takes_late_system: bool | None = None
         source = _source_for_tools(templates)
         self.thinks = BEGIN in source
-        """Whether the chat template knows of thinking before an answer."""
+        """True if the chat template has thinking before an answer."""
         self.tools = self._template_tools(source)
         """The way in which the chat template treats tools."""
 

@@ -32,7 +32,7 @@ DRAWN_IN_TIMES = """async () => {
     for (let frame = 0; frame < 600 && !window.labels.some(isTime); frame++) await new Promise(requestAnimationFrame);
     return window.labels.some(isTime);
 }"""
-"""Whether the axis of a picture has times, or gets them soon."""
+"""A script that waits until the axis of a picture has times."""
 TIME = re.compile(r"\d\d:\d\d")
 
 

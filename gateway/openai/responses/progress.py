@@ -68,7 +68,7 @@ class TokenShown(msgspec.Struct, frozen=True):
     """A token with its log-probabilities."""
 
     start: int
-    """Where the token begins, in characters of what the model says."""
+    """The place at which the token begins, in characters of the model's output."""
     logprobs: ChatTokenLogprob
 
 
