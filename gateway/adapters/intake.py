@@ -27,7 +27,7 @@ from gateway.adapters.cooldown import begin_if_due, import_over
 from gateway.adapters.inspection_queue import InspectionQueue
 from gateway.adapters.presence import kept_present
 from gateway.adapters.prober import Prober
-from gateway.adapters.workspace import workspace
+from gateway.adapters.workspace import Leftovers, workspace
 from gateway.db.adapters import adapter_imports
 from gateway.db.adapters.adapter_imports import ImportRow
 from gateway.db.adapters.adapter_versions import Content, PutVersion, VersionState, find_version, put_version
@@ -114,6 +114,7 @@ class Intake:
         self._inspect = inspect
         self._queue = queue
         self._referring = asyncio.Semaphore(MAX_REFERRING)
+        self._leftovers = Leftovers()
 
     async def take_in(self, imported: ImportRow, content: Path, *, again: Again | None = None) -> Taken:
         """Inspect, keep, refer to and probe what an import in the state 'uploaded' brought; its end is recorded on it,
@@ -213,7 +214,7 @@ class Intake:
         Raises Overloaded, too, where files cannot be written.
         """
         try:
-            async with workspace(self._store) as folder:
+            async with workspace(self._store, self._leftovers) as folder:
                 into = folder / "adapter"
                 into.mkdir(mode=0o700)
                 report = await self._inspect(content, into, shape, self._bounds, niceness=niceness)

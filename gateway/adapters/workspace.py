@@ -3,19 +3,46 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import AsyncIterator
 from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
 
 from adapters.store import AdapterStore
 
+LEFT_S = (0.5, 2.0)
+"""How long what is left in a workspace stays, where nobody is to wait for its deletion."""
+
 
 @asynccontextmanager
-async def workspace(store: AdapterStore) -> AsyncIterator[Path]:
-    """Yield a workspace as the store's own does, without holding up the event loop while files are deleted."""
+async def workspace(store: AdapterStore, leftovers: Leftovers | None = None) -> AsyncIterator[Path]:
+    """Yield a workspace as the store's own does, without holding up the event loop while files are deleted. With
+    leftovers, a caller without an error goes on before they are."""
     with ExitStack() as stack:
         folder = await asyncio.to_thread(stack.enter_context, store.workspace())
         try:
             yield folder
+            if leftovers is not None:
+                leftovers.take(stack.pop_all())
         finally:
             await asyncio.to_thread(stack.close)
+
+
+class Leftovers:
+    """Deletes workspaces some time after their use: files that the disk has just made durable take milliseconds to
+    delete, and only content that the store had already leaves any. The time of an upload is not to tell that."""
+
+    def __init__(self) -> None:
+        self._deleting: set[asyncio.Task[None]] = set()
+
+    def take(self, workspace: ExitStack) -> None:
+        """Close a workspace within LEFT_S, or at once when the event loop ends."""
+        task = asyncio.create_task(self._delete(workspace))
+        self._deleting.add(task)
+        task.add_done_callback(self._deleting.discard)
+
+    async def _delete(self, workspace: ExitStack) -> None:
+        try:
+            await asyncio.sleep(random.SystemRandom().uniform(*LEFT_S))
+        finally:
+            await asyncio.to_thread(workspace.close)
