@@ -338,6 +338,7 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--max-num-seqs", type=int, default=64)
     parser.add_argument("--max-waiting", type=int, default=512)
     parser.add_argument("--unattended-s", type=float, default=0.0, help="as in EngineConfig")
+    parser.add_argument("--link-dir", default="", help="as in EngineConfig")
     return parser
 
 
@@ -350,7 +351,14 @@ def serve(args: argparse.Namespace, token_of: TokenOf, *, end_id: int | None = N
     mailbox = Mailbox()
     digest = model_digest(args.model_dir)
     server = EngineServer(
-        args.endpoint, digest, limits, mailbox, fingerprint=digest, device="fake", unattended_s=args.unattended_s
+        args.endpoint,
+        digest,
+        limits,
+        mailbox,
+        fingerprint=digest,
+        device="fake",
+        unattended_s=args.unattended_s,
+        link_dir=args.link_dir,
     )
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: server.drain())

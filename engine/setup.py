@@ -42,7 +42,7 @@ CPU_EFFICIENCY, CPU_ONE_ROW_STEPS = 0.95, 5.0
 
 
 def build_engine(config: EngineConfig) -> tuple[EngineCore, EngineServer]:
-    """Load the model and bind the endpoint. Raises SetupError, StoreFailure, UnsupportedModel or
+    """Load the model and bind the endpoint. Raises SetupError, StoreFailure, UnsupportedModel, BadKey or
     zmq.ZMQError."""
     use_huge_pages()
     mailbox = Mailbox()
@@ -62,6 +62,7 @@ def build_engine(config: EngineConfig) -> tuple[EngineCore, EngineServer]:
         device=name,
         dtype=_formats(dtype.removeprefix("torch."), quantized),
         unattended_s=config.unattended_s,
+        link_dir=config.link_dir,
     )
     return core, server
 

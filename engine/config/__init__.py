@@ -143,5 +143,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     ] = 0
     # Tokens in one block of the KV cache. Without a description, as it is no setting: tests alone vary it.
     block_size: int = 16
+    # The folder of the host's keys (`engine.curve`), with which an endpoint on TCP is guarded. An agent says it.
+    link_dir: str = ""
     # Seconds without any connection after which the engine ends by itself (0: never). An agent says it for its engines.
     unattended_s: float = 0.0

@@ -86,6 +86,7 @@ from gateway.openai.responses.state import Earlier
 from gateway.pipeline.pipeline import Pipeline
 from gateway.pools.first_pool import ensure_first_pool
 from gateway.pools.foreign import ForeignServers
+from gateway.pools.here import Here
 from gateway.pools.live import LivePools
 from gateway.pools.readiness import GatewayReadiness
 from gateway.routing.planner import Planner
@@ -193,13 +194,18 @@ async def running_services(
         authenticator.changes.subscribe(backend_keys.changed)
         provider_keys = ProviderKeys(database, cipher)
         authenticator.changes.subscribe(provider_keys.changed)
-        context = engine_context()
+        context, here = engine_context(), Here(settings)
         stack.push_async_callback(asyncio.to_thread, context.term)  # waits for goodbyes to leave
         pools = LivePools(
             database,
             bases,
-            lambda address, model: EngineBackend(
-                address, database_id=database_id, model=model, sink=metering.meter, context=context
+            lambda address, model, key: EngineBackend(
+                address,
+                database_id=database_id,
+                model=model,
+                sink=metering.meter,
+                context=context,
+                peer=here.peer(key),
             ),
             forget_routes=lambda: resolver.changed(None),
             connect_foreign=ForeignServers(
@@ -210,6 +216,7 @@ async def running_services(
                 provider_keys.find,
                 lambda digest: lifecycle.store.reading(digest),
             ).connect,
+            here=here,
         )
         authenticator.changes.subscribe(pools.changed)
 

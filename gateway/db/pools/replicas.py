@@ -48,6 +48,8 @@ class ReplicaRow(msgspec.Struct, frozen=True):
     replace: bool
     """Whether another replica shall take its place, ready before this one drains where both fit."""
     created_at: datetime.datetime
+    public_key: str | None = None
+    """The key that the engine proves where its address is on TCP."""
 
 
 _fields = itemgetter(*ReplicaRow.__struct_fields__)
@@ -97,20 +99,27 @@ async def list_all_replicas(conn: Connection, pool_ids: Sequence[str] | None = N
 
 
 _BEGIN = """
-    UPDATE replicas r SET generation = r.generation + 1, address = $3, state = 'loading', why = $4, retry_at = NULL
+    UPDATE replicas r SET generation = r.generation + 1, address = $3, state = 'loading', why = $4, retry_at = NULL,
+        public_key = $5
     FROM hosts h WHERE r.id = $1 AND h.id = r.host_id AND h.generation = $2 AND h.lease_until > clock_timestamp()
         AND r.state IN ('starting', 'failed') RETURNING r.generation
 """
 
 
 async def begin_start(
-    conn: Connection, replica_id: str, host_generation: int, *, address: str, why: str = ""
+    conn: Connection,
+    replica_id: str,
+    host_generation: int,
+    *,
+    address: str,
+    public_key: str | None = None,
+    why: str = "",
 ) -> int | None:
     """Take the next generation of a replica, just before its process is started; return it.
 
     None: another agent has the host, or the replica is not to be started any more. Nothing may be started then.
     """
-    generation: int | None = await conn.fetchval(_BEGIN, replica_id, host_generation, address, why)
+    generation: int | None = await conn.fetchval(_BEGIN, replica_id, host_generation, address, why, public_key)
     return generation
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 import msgspec
 
 from engine.config import EngineConfig, model_digest
+from engine.curve import Peer
 from engine.protocol import (
     EngineMessage,
     Final,
@@ -268,14 +269,14 @@ class Conversation:
 
 
 @asynccontextmanager
-async def calling(host: Host, replica: ReplicaRow) -> AsyncIterator[Conversation]:
-    """Be connected to the engine of a replica."""
+async def calling(host: Host, replica: ReplicaRow, peer: Peer | None = None) -> AsyncIterator[Conversation]:
+    """Be connected to the engine of a replica. peer: the keys for one on TCP."""
     caller = _Caller()
     served = await host.served()
     assert served is not None and replica.address is not None
     digest = served.revisions[replica.revision].base_digest
     assert digest is not None
-    link = EngineLink(replica.address, database_id="", model_digest=digest, listener=caller)
+    link = EngineLink(replica.address, database_id="", model_digest=digest, listener=caller, peer=peer)
     link.start()
     try:
         await caller.is_there.wait()
