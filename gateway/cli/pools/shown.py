@@ -71,7 +71,7 @@ def print_hosts(hosts: Sequence[dict[str, Any]]) -> None:
     rows = [
         (
             each["name"],
-            "alive" if each["is_alive"] else "no agent",
+            ("alive" if each["is_alive"] else "no agent") + (", drained" if each["is_drained"] else ""),
             each["num_processors"],
             f"{size(each['taken_bytes'])} of {size(each['memory_bytes'])}",
             ", ".join(f"{size(gpu['taken_bytes'])} of {size(gpu['memory_bytes'])}" for gpu in each["gpus"]),

@@ -44,7 +44,8 @@ class HostRow(msgspec.Struct, frozen=True):
 _CLAIM = """
     INSERT INTO hosts AS h (id, name, generation, lease_until, num_processors, memory_bytes, gpu_bytes, programs)
     VALUES ($1, $2, 1, clock_timestamp() + $3::interval, $4, $5, $6, $8)
-    ON CONFLICT (id) DO UPDATE SET name = excluded.name, generation = h.generation + 1,
+    ON CONFLICT (id) DO UPDATE SET
+        name = CASE WHEN h.public_keys = '{}' THEN excluded.name ELSE h.name END, generation = h.generation + 1,
         lease_until = excluded.lease_until, num_processors = excluded.num_processors,
         memory_bytes = excluded.memory_bytes, gpu_bytes = excluded.gpu_bytes, programs = excluded.programs
     WHERE (h.lease_until <= clock_timestamp() OR $7) AND h.removed_at IS NULL

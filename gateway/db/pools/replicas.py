@@ -67,13 +67,19 @@ async def create_replica(
 
 
 _CONNECT = """
-    INSERT INTO replicas (id, pool_id, revision, address, state) VALUES ($1, $2, $3, $4, 'ready') RETURNING *
+    INSERT INTO replicas (id, pool_id, revision, address, public_key, state) VALUES ($1, $2, $3, $4, $5, 'ready')
+    RETURNING *
 """
 
 
-async def add_running_replica(conn: Connection, pool_id: str, revision: int, address: str) -> ReplicaRow:
-    """Return a replica for an engine that somebody else runs at this ZeroMQ endpoint, or a server at this URL."""
-    row = await conn.fetchrow(_CONNECT, new_id("replica"), pool_id, revision, address)
+async def add_running_replica(
+    conn: Connection, pool_id: str, revision: int, address: str, public_key: str | None = None
+) -> ReplicaRow:
+    """Return a replica for an engine that somebody else runs at this ZeroMQ endpoint, or a server at this URL.
+
+    public_key: as of `ReplicaRow`.
+    """
+    row = await conn.fetchrow(_CONNECT, new_id("replica"), pool_id, revision, address, public_key)
     assert row is not None
     return replica_of(row)
 
@@ -193,6 +199,14 @@ _LOSE = "UPDATE replicas SET state = 'stopped', why = $2 WHERE id = $1 AND state
 async def lose_replica(conn: Connection, replica_id: str, why: str) -> None:
     """Take a replica for ended whose host nobody tends; an agent that comes back ends its engine."""
     await conn.execute(_LOSE, replica_id, why)
+
+
+_LOSE_ALL = "UPDATE replicas SET state = 'stopped', why = $2 WHERE host_id = $1 AND state <> 'stopped'"
+
+
+async def lose_replicas_of(conn: Connection, host_id: str, why: str) -> None:
+    """Take all replicas of a host for ended."""
+    await conn.execute(_LOSE_ALL, host_id, why)
 
 
 _REPLACE = "UPDATE replicas SET replace = true WHERE id = ANY ($1::text[]) AND state NOT IN ('draining', 'stopped')"
