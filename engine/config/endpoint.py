@@ -31,8 +31,8 @@ def check_endpoint(endpoint: str, *, is_open: bool, is_guarded: bool = False) ->
         return
     if _OF_THE_MACHINE.fullmatch(endpoint) is None:
         raise BadEndpoint(
-            "Expected ipc://PATH, or tcp://HOST:PORT with localhost, 127.x.x.x or [::1]; engines that other machines "
-            "reach are started by the agent of their host, with LORIKEET_LINK_ADDRESS"
+            "Expected ipc://PATH, or tcp://HOST:PORT with localhost, 127.x.x.x or [::1]; only engines on this machine "
+            "are reached without keys: those of other hosts are started by their agents, with LORIKEET_LINK_ADDRESS"
         )
     if not is_open:
         raise BadEndpoint(
