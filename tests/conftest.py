@@ -23,8 +23,8 @@ if not Path("/dev/nvidiactl").exists():
 # Each HTTP client parses all authorities of the machine otherwise, which takes longer than most of what it asks.
 os.environ["SSL_CERT_FILE"] = str(Path(__file__).parent / "installation" / "authority.pem")
 
-_INSTALLED_APART = ("test_experiment_arms.py", "test_signatures.py")
-"""End-to-end tests that start an installation of their own, and so need not wait for those that share one."""
+_SIGNS = ("test_experiment_arms.py", "test_signatures.py")
+"""End-to-end tests that share an installation of their own, and so need not wait for those that share the other."""
 
 _KEEPER = pytest.StashKey[Keeper]()
 MAX_WORKERS = 8
@@ -179,12 +179,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def group_of(item: pytest.Item) -> str:
     """Return the name of the tests that one worker runs: those of a file, so that it starts their servers once.
 
-    The end-to-end tests share one worker but for those with an installation of their own, and those in a browser share
-    another one, with their house and their browser.
+    The end-to-end tests share one worker but for those with another installation, which share a second one; and those
+    in a browser share one, with their house and their browser.
     """
     path = item.path.relative_to(item.config.rootpath)
+    if path.name in _SIGNS:
+        return "signs"
     shared = {"browser", "e2e"} & set(path.parts)
-    return shared.pop() if shared and path.name not in _INSTALLED_APART else path.as_posix()
+    return shared.pop() if shared else path.as_posix()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -8,6 +8,13 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.installation import Installation
+from tests.e2e.signatures.model import make_signature_model
+
+SIGNS = "signs"
+"""The public name of the model whose adapters say who they are."""
+
+NUM_SLOTS = 8
+"""Of the engine's device: with many adapters, most are evicted again and again."""
 
 
 @pytest.fixture(scope="session")
@@ -17,3 +24,22 @@ def installation(open_folder: Path) -> Iterator[Installation]:
     yield installation
     if installation.process is not None:
         installation.stop()
+
+
+@pytest.fixture(scope="session")
+def signs(open_folder: Path) -> Iterator[Installation]:
+    """Two gateways over a model whose adapters say who they are; tests leave it running."""
+    model = make_signature_model(open_folder / "signature-model")
+    installation = Installation(open_folder / "signatures", flags=("--gateways", "2"))
+    installation.env |= {
+        "LORIKEET_MODEL": str(model),
+        "LORIKEET_MODEL_NAME": SIGNS,
+        "LORIKEET_DTYPE": "float32",
+        "LORIKEET_QUANTIZATION": "none",
+        "LORIKEET_MAX_ADAPTERS": str(NUM_SLOTS),
+        "LORIKEET_KV_CACHE_BYTES": "64MiB",
+        "LORIKEET_ADAPTER_GRACE_SECONDS": "3",  # deleted content leaves while requests run
+    }
+    installation.start()
+    yield installation
+    assert installation.stop() == 0

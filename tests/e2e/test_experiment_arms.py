@@ -20,7 +20,6 @@ from typing import Any
 import asyncpg
 import httpx
 import msgspec
-import pytest
 
 from gateway.content.keys import content_keys
 from gateway.db.pool import Database
@@ -28,19 +27,19 @@ from gateway.domain.experiments.assignment import assign, unit_digest
 from gateway.experiments.keys import ProjectKeys
 from gateway.postgres.embedded import running_dsn
 from gateway.support.cipher import Cipher
+from tests.e2e.conftest import SIGNS
 from tests.e2e.installation import Installation
-from tests.e2e.signatures.model import Signature, make_signature_model, write_signature
+from tests.e2e.signatures.model import Signature, write_signature
 from tests.e2e.signatures.tenants import FILES, signatures
 from tests.e2e.test_usage_survives import gateway_pid
 from tests.gateway.experiments.making import ArmOf, Made, start_experiment
 from tests.patience import PATIENCE_S
 
-NUM_REQUESTS, NUM_REQUESTS_FULL = 300, 5_000
+NUM_REQUESTS, NUM_REQUESTS_FULL = 200, 5_000
 NUM_CLIENTS = 8
 NUM_UNITS = 150
 NUM_TROUBLES, NUM_TROUBLES_FULL = 2, 60
 PROMOTE_EVERY_S = 0.5
-BASE = "signs"
 ARMS = (ArmOf("control", "a0", 1, 2), ArmOf("warm", "a0", 2), ArmOf("cold", "a1", 1))
 VERSIONS = {"a0": 3, "a1": 2}
 """How many versions each adapter has. The current one changes all the time; arms stay what they were."""
@@ -75,24 +74,8 @@ class Tenant(msgspec.Struct, frozen=True):
         return Answered(reply.headers["x-request-id"], self.project_id, unit, at)
 
 
-@pytest.fixture
-def installation(open_folder: Path) -> Iterator[Installation]:
-    model = make_signature_model(open_folder / "arms-model")
-    installation = Installation(open_folder / "arms", flags=("--gateways", "2"))
-    installation.env |= {
-        "LORIKEET_MODEL": str(model),
-        "LORIKEET_MODEL_NAME": BASE,
-        "LORIKEET_DTYPE": "float32",
-        "LORIKEET_QUANTIZATION": "none",
-        "LORIKEET_MAX_ADAPTERS": "8",
-        "LORIKEET_KV_CACHE_BYTES": "64MiB",
-    }
-    installation.start()
-    yield installation
-    assert installation.stop() == 0
-
-
-async def test_the_recorded_arm_is_the_served_arm(installation: Installation, tmp_path: Path, full: bool) -> None:
+async def test_the_recorded_arm_is_the_served_arm(signs: Installation, tmp_path: Path, full: bool) -> None:
+    installation = signs
     rng = random.Random(int(os.environ.get("FIRST_SEED", "0")))
     num_requests = NUM_REQUESTS_FULL if full else NUM_REQUESTS
     num_troubles = NUM_TROUBLES_FULL if full else NUM_TROUBLES
@@ -151,7 +134,7 @@ async def _tenant(
             assert reply.json()["version_state"] == "ready", reply.text
             says[adapter, version] = signature[0]
     async with await _connected(installation) as database, database.acquire() as conn:
-        started = await start_experiment(conn, project_id, ARMS, pool=BASE)
+        started = await start_experiment(conn, project_id, ARMS, pool=SIGNS)
     return Tenant(project_id, key, says, started)
 
 

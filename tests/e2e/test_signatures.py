@@ -1,4 +1,4 @@
-"""The right adapter in the right version, whatever happens to adapters meanwhile: 8 tenants with 5 adapters each."""
+"""The right adapter in the right version, whatever happens to adapters meanwhile."""
 
 from __future__ import annotations
 
@@ -7,64 +7,46 @@ import os
 import random
 import time
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
-import pytest
 
+from tests.e2e.conftest import NUM_SLOTS, SIGNS
 from tests.e2e.installation import Installation
-from tests.e2e.signatures.model import make_signature_model
 from tests.e2e.signatures.tenants import Tenant, signatures
 from tests.e2e.signatures.timeline import Answer
 from tests.patience import PATIENCE_S
 
-NUM_TENANTS, NUM_ADAPTERS = 8, 5
-NUM_CLIENTS = 16
-NUM_REQUESTS, NUM_REQUESTS_FULL = 400, 100_000
-NUM_SLOTS = 12
-"""Of the engine's device: most adapters are evicted again and again."""
+NUM_TENANTS, NUM_TENANTS_FULL = 6, 8
+NUM_ADAPTERS, NUM_ADAPTERS_FULL = 3, 5
+"""Of each tenant."""
 
-CHANGE_EVERY_S = 1.0
+NUM_CLIENTS = 16
+NUM_REQUESTS, NUM_REQUESTS_FULL = 300, 100_000
+CHANGE_EVERY_S, CHANGE_EVERY_S_FULL = 2.0, 1.0
+"""Of each tenant; an upload takes as much processor time as some thirty requests."""
+
 BUSY_S = 20.0
 """By which a gateway may follow late where the machine has other work, in one answer of a hundred."""
 
-BASE = "signs"
 
-
-@pytest.fixture
-def installation(open_folder: Path) -> Iterator[Installation]:
-    model = make_signature_model(open_folder / "signature-model")
-    installation = Installation(open_folder / "signatures", flags=("--gateways", "2"))
-    installation.env |= {
-        "LORIKEET_MODEL": str(model),
-        "LORIKEET_MODEL_NAME": BASE,
-        "LORIKEET_DTYPE": "float32",
-        "LORIKEET_QUANTIZATION": "none",
-        "LORIKEET_MAX_ADAPTERS": str(NUM_SLOTS),
-        "LORIKEET_KV_CACHE_BYTES": "64MiB",
-        "LORIKEET_ADAPTER_GRACE_SECONDS": "3",  # deleted content leaves while requests run
-    }
-    installation.start()
-    yield installation
-    assert installation.stop() == 0
-
-
-async def test_no_answer_comes_from_a_wrong_adapter_or_version(
-    installation: Installation, tmp_path: Path, full: bool
-) -> None:
+async def test_no_answer_comes_from_a_wrong_adapter_or_version(signs: Installation, tmp_path: Path, full: bool) -> None:
     seed = int(os.environ.get("FIRST_SEED", "0"))
     rng, outcomes = random.Random(seed), Counter[str]()
     num_requests = NUM_REQUESTS_FULL if full else NUM_REQUESTS
-    operator = {"authorization": f"Bearer {(installation.data_dir / 'operator.key').read_text().strip()}"}
-    limits = httpx.Limits(max_connections=NUM_TENANTS + NUM_CLIENTS)
+    operator = {"authorization": f"Bearer {(signs.data_dir / 'operator.key').read_text().strip()}"}
+    num_tenants = NUM_TENANTS_FULL if full else NUM_TENANTS
+    num_adapters = NUM_ADAPTERS_FULL if full else NUM_ADAPTERS
+    change_every_s = CHANGE_EVERY_S_FULL if full else CHANGE_EVERY_S
+    assert num_tenants * num_adapters > 2 * NUM_SLOTS
+    limits = httpx.Limits(max_connections=num_tenants + NUM_CLIENTS)
     async with (
-        httpx.AsyncClient(base_url=installation.url, timeout=PATIENCE_S, limits=limits, trust_env=False) as http,
-        httpx.AsyncClient(base_url=installation.url, headers=operator, timeout=PATIENCE_S, trust_env=False) as admin,
+        httpx.AsyncClient(base_url=signs.url, timeout=PATIENCE_S, limits=limits, trust_env=False) as http,
+        httpx.AsyncClient(base_url=signs.url, headers=operator, timeout=PATIENCE_S, trust_env=False) as admin,
     ):
-        tenants = await _tenants(admin, installation, tmp_path, rng)
+        tenants = await _tenants(admin, signs, tmp_path, rng, num_tenants, num_adapters)
         stop = asyncio.Event()
-        changing = [asyncio.create_task(_keep_changing(tenant, stop)) for tenant in tenants]
+        changing = [asyncio.create_task(_keep_changing(tenant, stop, change_every_s)) for tenant in tenants]
         share = num_requests // NUM_CLIENTS
         clients = [_client(http, tenants, random.Random(f"{seed}-{n}"), share, outcomes) for n in range(NUM_CLIENTS)]
         try:
@@ -76,29 +58,34 @@ async def test_no_answer_comes_from_a_wrong_adapter_or_version(
     print(f"seed {seed}: {dict(outcomes)}, {num_changes} changes")
     assert outcomes["answered"] > num_requests / 2
     assert outcomes["late"] <= num_requests / 100
-    assert num_changes > NUM_TENANTS
+    assert num_changes > num_tenants
 
 
 async def _tenants(
-    admin: httpx.AsyncClient, installation: Installation, folder: Path, rng: random.Random
+    admin: httpx.AsyncClient,
+    signs: Installation,
+    folder: Path,
+    rng: random.Random,
+    num_tenants: int,
+    num_adapters: int,
 ) -> list[Tenant]:
-    model, fresh = Path(installation.env["LORIKEET_MODEL"]), signatures(rng)
+    model, fresh = Path(signs.env["LORIKEET_MODEL"]), signatures(rng)
     tenants = []
-    for number in range(NUM_TENANTS):
+    for number in range(num_tenants):
         project = (await admin.post("/v1/organization/projects", json={"name": f"tenant-{number}"})).json()["id"]
         key = (await admin.post(f"/v1/organization/projects/{project}/api_keys", json={"name": "key"})).json()["value"]
         place = folder / str(number)
         tenant_rng = random.Random(rng.random())
-        tenants.append(Tenant(admin, project, key, BASE, model, place, tenant_rng, fresh, NUM_ADAPTERS))
+        tenants.append(Tenant(admin, project, key, SIGNS, model, place, tenant_rng, fresh, num_adapters))
     await asyncio.gather(*(tenant.begin() for tenant in tenants))
     return tenants
 
 
-async def _keep_changing(tenant: Tenant, stop: asyncio.Event) -> None:
+async def _keep_changing(tenant: Tenant, stop: asyncio.Event, every_s: float) -> None:
     while not stop.is_set():
         await tenant.change()
         try:
-            await asyncio.wait_for(stop.wait(), CHANGE_EVERY_S)
+            await asyncio.wait_for(stop.wait(), every_s)
         except TimeoutError:
             continue
 

@@ -16,9 +16,9 @@ STYLES = {"pirate": ("OPENAI_API_KEY", "Arr"), "json": ("OPENAI_API_KEY", "{"), 
 
 
 async def test_every_answer_comes_from_the_adapter_that_was_asked_for(installation: Installation, full: bool) -> None:
-    """500 requests of 16 clients in random order over both tenants (128 in CI), a few of them over the base."""
+    """500 requests of 16 clients in random order over both tenants (64 in CI), a few of them over the base."""
     rnd = random.Random(11)
-    jobs = [(rnd.choice([*STYLES, ""]), rnd.choice(QUESTIONS)) for _ in range(500 if full else 128)]
+    jobs = [(rnd.choice([*STYLES, ""]), rnd.choice(QUESTIONS)) for _ in range(500 if full else 64)]
     wrong: list[tuple[str, str]] = []
 
     async def client(http: httpx.AsyncClient) -> None:

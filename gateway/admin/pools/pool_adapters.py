@@ -130,7 +130,10 @@ def _adapter(content: LiveContent) -> PoolAdapter:
 
 
 async def _rollout(conn: Connection, pool: ServedPool, serving: RevisionRow) -> How | None:
+    """Raises NotFound: where the pool was removed since it was read."""
     world = await read_world(conn)
+    if not any(each.id == pool.row.id for each in world[0]):
+        raise NotFound(f"There is no pool with the id '{pool.row.id}'.", param="pool_id")
     try:
         return how(*world, pool.row.id, needs_of(serving))
     except Unfit:

@@ -61,7 +61,9 @@ uint16_t best_scale(const float* w, float bound) {
   uint16_t best = uint16_t((bits + 0xffff) >> 16);
   double least = loss(w, from_bfloat16(best));
   for (int number = 1, half = best - 1; number < kScales; number++, half--) {
-    const double lost = loss(w, from_bfloat16(uint16_t(half)));
+    const float scale = from_bfloat16(uint16_t(half)), cut = rounded(bound, scale) * scale - bound;
+    if (double(cut) * cut >= least) continue;  // the largest weight alone loses that much, and a sum is no smaller
+    const double lost = loss(w, scale);
     if (lost < least) least = lost, best = uint16_t(half);
   }
   return best;

@@ -24,16 +24,16 @@ NUM_TOKENS, NUM_TOKENS_FULL = 18, 64  # of an answer: both fill blocks of 16 and
 class Demo:
     """The engine's configuration and, for the base ("") and each adapter, the reference and the digest."""
 
-    def __init__(self, store_dir: Path, num_threads: int) -> None:
+    def __init__(self, store_dir: Path, full: bool) -> None:
         store = AdapterStore(store_dir)
         self.digests = {"": ""} | {demo.name: store.add(demo.path) for demo in DEMO}
         self.config: EngineConfig = engine_config(
             demo_model_dir(),
             store_dir,
             kv_cache_bytes=256 << 20,
-            max_batched_tokens=128,
+            max_batched_tokens=128 if full else 64,
             max_num_seqs=32,
-            num_threads=num_threads,
+            num_threads=0 if full else 1,  # beside others more threads only wait
         )
         base = AutoModelForCausalLM.from_pretrained(demo_model_dir(), dtype=torch.float32).eval()
         first, *others = DEMO
@@ -58,12 +58,12 @@ class Demo:
 
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory: pytest.TempPathFactory, full: bool) -> Demo:
-    return Demo(tmp_path_factory.mktemp("store"), num_threads=0 if full else 1)  # beside others more threads only wait
+    return Demo(tmp_path_factory.mktemp("store"), full)
 
 
 def test_greedy_text_and_logprobs_equal_transformers_and_peft(demo: Demo, full: bool) -> None:
     """Every prompt for the base and each demo adapter, all in shared batches."""
-    questions, num_tokens = (QUESTIONS, NUM_TOKENS_FULL) if full else (QUESTIONS[:2], NUM_TOKENS)
+    questions, num_tokens = (QUESTIONS, NUM_TOKENS_FULL) if full else (QUESTIONS[:1], NUM_TOKENS)
     requests = {
         name: [
             greedy(f"{name}/{i}", chat_ids(question), num_tokens, adapter=digest, ignore_eos=True)
@@ -78,18 +78,18 @@ def test_greedy_text_and_logprobs_equal_transformers_and_peft(demo: Demo, full: 
 
 
 def test_a_mixed_staggered_batch_gives_each_request_what_it_gets_alone(demo: Demo, full: bool) -> None:
-    """16 requests of base and three adapters, arriving while others run; prompts of 1 to 300 tokens: around the borders
-    of blocks, and some that no step takes whole."""
-    rnd, num_tokens = random.Random(3), 16 if full else 8
+    """16 requests of base and three adapters, arriving while others run; prompts of 1 to 140 tokens, at full size of 1
+    to 300: around the borders of blocks, and some that no step takes whole."""
+    rnd, num_tokens = random.Random(3), 16 if full else 6
     text = [token for question in QUESTIONS * 4 for token in chat_ids(question)]
-    lengths = [1, 2, 3, 5, 15, 16, 17, 31, 33, 48, 63, 64, 65, 100, 130, 300]
+    lengths = [1, 2, 3, 5, 15, 16, 17, 31, 33, 48, 63, 64, 65, *((100, 130, 300) if full else (66, 80, 140))]
     rnd.shuffle(lengths)
     names = [list(demo.digests)[i % 4] for i in range(16)]
     requests = [
         greedy(f"r{i}", text[i : i + length], num_tokens, adapter=demo.digests[name], ignore_eos=True)
         for i, (length, name) in enumerate(zip(lengths, names, strict=True))
     ]
-    together = run_engine(demo.config, requests[:4], {step: [requests[step + 2]] for step in range(2, 14)})
+    together = run_engine(demo.config, requests[:4], {step: requests[2 * step : 2 * step + 2] for step in range(2, 8)})
     assert all(len(together[request.request_id].token_ids) == num_tokens for request in requests)
     for request, name in zip(requests, names, strict=True):
         demo.assert_follow(name, [request], together)

@@ -12,7 +12,7 @@ from engine.protocol import Service
 from engine.scheduling.fairness import MAX_REMEMBERED, QUANTUM_TOKENS, ServiceCounters
 from tests.engine.scheduling.fairness_simulator import TOKEN_BYTES, Simulator, percentile
 
-NUM_WORKLOADS, NUM_WORKLOADS_FULL = 300, 1_000
+NUM_WORKLOADS, NUM_WORKLOADS_FULL = 120, 1_000
 NUM_STEPS = 120
 
 

@@ -18,6 +18,7 @@ from tests.faults.foreign.hostile_process import hostile_process
 from tests.faults.foreign.site import PASSWORD, Desk
 from tests.gateway.backends.foreign.fake import FakeServer, fake_server
 from tests.gateway.backends.foreign.hostile import HOSTILE, KEY, LYING, ODD, OF_REQUEST, WORDS
+from tests.installation.waiting import until
 from tests.patience import PATIENCE_S
 
 NUM_CLIENTS = 6
@@ -38,22 +39,31 @@ async def test_nothing_of_a_hostile_server_reaches_a_tenant(desk: Desk, server: 
     random.Random(1).shuffle(names)
     left, asked = iter(names), list[tuple[str, httpx.Response]]()
 
+    async def ask(name: str, **fields: Any) -> bool:
+        """Tell whether the server was asked: for a while after failures it is left alone."""
+        asked.append((name, reply := await desk.chat("hostile", name, **fields)))
+        return any(each.headers["x-request-id"] == reply.headers["x-request-id"] for each in server.received)
+
     async def client(stream: bool) -> None:
         for name in left:
             fields: dict[str, Any] = {"stream": stream, "tools": TOOLS} if name in OF_REQUEST else {"stream": stream}
-            for each in (name, GOOD, GOOD):  # so many good ones that the server is seldom left alone
-                asked.append((each, await desk.chat("hostile", each, **fields)))
+            while not await ask(name, **fields):
+                await until(lambda: ask(GOOD, stream=stream), pause_s=0.1)  # which ends that
+            for _ in range(2):  # so many good ones that the server is seldom left alone
+                await ask(GOOD, **fields)
 
     async with desk.pool("hostile", [server.url], key=KEY, **SHORT):
         await asyncio.gather(*(client(number % 2 == 0) for number in range(NUM_CLIENTS)))
         for name, reply in asked:
             shown = f"{reply.status_code} {reply.headers} {reply.text}"
             assert not [word for word in secrets if word in shown], (name, shown)
-        served = [reply for name, reply in asked if name in ODD or name in LYING or name == GOOD]
-        num_good = sum(reply.status_code == httpx.codes.OK and "Hello" in reply.text for reply in served)
-        assert num_good > 0.7 * len(served), "the others came while the server was left alone"
-        assert len({each.body["messages"][-1]["content"] for each in server.received}) > 0.7 * len(names)
-        await desk.ledger({each.headers["x-request-id"] for each in server.received})
+        answered = {each.headers["x-request-id"] for each in server.received}
+        served = [(name, reply) for name, reply in asked if reply.headers["x-request-id"] in answered]
+        good = [reply for name, reply in served if name in ODD or name in LYING or name == GOOD]
+        bad = [reply.text for reply in good if reply.status_code != httpx.codes.OK or "Hello" not in reply.text]
+        assert len(bad) < 0.1 * len(good), bad  # some may come too late on a slow machine
+        assert {name for name, _ in served} >= set(names)
+        await desk.ledger(answered)
         async with tenants_people(desk) as people:
             pages = await pages_of(people, desk.site.key.project_id, asked[0][1].headers["x-request-id"])
     assert len(pages) > 30
