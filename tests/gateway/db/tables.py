@@ -323,7 +323,7 @@ TABLES: dict[str, Coverage] = {
         removal=Removal(leases._CLEAN_UP),
     ),
     "limit_gateways": Coverage(
-        access=INTERNAL, foreign=INTERNAL, bound=Reason("one row per gateway"), removal=Removal(leases._FORGET)
+        access=INTERNAL, foreign=INTERNAL, bound=Reason("one row per gateway"), removal=Removal(leases._BEAT)
     ),
     "limit_leases": Coverage(
         access=INTERNAL,
