@@ -44,6 +44,9 @@ MAX_LIES = 10
 LIES_AMONG = 50
 DISTRUST_S = 60.0
 
+SHARED_CACHE = "tenants would share its prompt cache, as far as is known, which 'separate_caches' forbids"
+"""The reason why a server of a version that was not tried gets no requests, where caches have to be separate."""
+
 FIRST_FULL_S, MAX_FULL_S = 0.5, 8.0
 """Seconds for which a server that has no room is asked after others of its pool: at first, and at most."""
 
@@ -264,7 +267,10 @@ class ServerCondition:
             self.info = await self.choice.driver.inspect(self._server, INSPECT_WITHIN_S)
             self.capabilities = capabilities_of(self._pooled, self.choice.driver, self.info)
             self._listed()
-            self._answered()
+            if self._pooled.settings.separate_caches and not self.choice.driver.separates_caches:
+                self._unready(SHARED_CACHE)
+            else:
+                self._answered()
         except ServerGone as gone:
             self._unready(f"the server does not answer: {gone}")
         except ServerRefused as refused:

@@ -113,6 +113,18 @@ async def test_another_version_gets_openais_protocol_and_its_operator_is_told(mo
         assert shown == ("0.99.0", False, False, False)
 
 
+async def test_it_gets_no_requests_where_tenants_may_not_share_a_cache(model: EngineModel) -> None:
+    settings = msgspec.structs.replace(FAST, separate_caches=True)
+    async with fake_vllm(FOLDER) as vllm:
+        vllm.server.facts = {"/version": UNTRIED}
+        made = backend_of(vllm.server.url, ListSink(), driver="vllm", model=model, settings=settings, waits=False)
+        async with made as backend:
+            await until(lambda: "'separate_caches' forbids" in backend.health().reason)
+            with pytest.raises(Unanswered):
+                await hear(backend, of_text())
+            assert not vllm.server.received
+
+
 async def test_an_adapter_answers_there_once_a_probe_has_shown_it(model: EngineModel) -> None:
     async with untried_vllm(model) as (vllm, backend):
         assert "each adapter once a probe has shown it" in backend.health().reason
