@@ -23,7 +23,7 @@ from statistics import quantiles
 import uvloop
 
 from gateway.admin.pools.foreign import serve_at
-from gateway.bench.foreign.compare import measure, running_servers, table
+from gateway.bench.foreign.compare import measure, running_peers, servers_of, table
 from gateway.bench.http import Connection, connect, post
 from gateway.bench.installation import Installation, free_port, running, spawn
 from gateway.bench.overhead import SWITCH_INTERVAL_S
@@ -120,11 +120,11 @@ def _compare(args: argparse.Namespace, folder: Path, installation: Installation,
             how = peer.made_by.format(args.peers)
             sys.stderr.write(f"{peer.name} is not in {args.peers} and is not measured. To install it: {how}\n")
     sys.setswitchinterval(SWITCH_INTERVAL_S)
-    for stream in (False, True):
-        with running_servers(args, folder, installation, upstream, POOL, stream=stream) as servers:
+    with running_peers(args.peers, folder, upstream) as peers:
+        for stream in (False, True):
             kind, load = "streams" if stream else "whole replies", os.getloadavg()[0]
             _say(f"\n{kind} at {args.rate:g} requests/s, load {load:.1f} before")
-            for line in table(measure(args, servers)):
+            for line in table(measure(args, servers_of(installation, POOL, upstream, peers, stream=stream))):
                 _say(line)
 
 

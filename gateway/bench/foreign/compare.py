@@ -21,44 +21,44 @@ import uvloop
 
 from gateway.bench.http import connect, post
 from gateway.bench.installation import MODEL_NAME, Installation
-from gateway.bench.open_loop import Connections, at_rate
+from gateway.bench.open_loop import Connections, as_fast_as_possible, at_rate
 from gateway.bench.overhead import PATH, Server, theirs
 from gateway.bench.peers import PEERS, RunningPeer, running_peer
 
 CONNECTIONS = 64
-WARM_UP = 400
-"""Requests that each server gets before any counts."""
+STREAMS = 16
+WARM_UP_S = 4.0
+"""Seconds for which each server is asked as fast as it answers, before any round."""
+
+SPARE = 0.7
+"""The part of that rate at which one is asked that does not keep up with the rate of the others: past it, requests
+would pile up, and say nothing of one of them."""
 
 Rows = dict[str, list[dict[str, Any]]]
 """The rounds of each server, by its name."""
 
 
 @contextmanager
-def running_servers(
-    args: argparse.Namespace,
-    folder: Path,
-    installation: Installation,
-    upstream: RunningPeer,
-    pool: str,
-    *,
-    stream: bool,
-) -> Iterator[list[Server]]:
-    """Give the server itself, our gateway before it, and each other gateway that is installed."""
+def running_peers(peers: Path, folder: Path, upstream: RunningPeer) -> Iterator[list[RunningPeer]]:
+    """Give each other gateway that is installed in the folder of peers, before the server. folder: for their logs."""
+    installed = [each for each in PEERS if (peers / each.program).exists()]
+    with ExitStack() as stack:
+        yield [stack.enter_context(running_peer(each, peers, folder, upstream)) for each in installed]
+
+
+def servers_of(
+    installation: Installation, pool: str, upstream: RunningPeer, peers: Sequence[RunningPeer], *, stream: bool
+) -> list[Server]:
+    """Return the server itself, our gateway before it, and other gateways, each with requests for it."""
 
     def bodies(model: str) -> Iterator[bytes]:
         for number in itertools.count():
             messages = [{"role": "user", "content": f"Seven birds sleep by the harbor. {number:07}"}]
             yield msgspec.json.encode({"model": model, "messages": messages, "max_tokens": 8, "stream": stream})
 
-    with ExitStack() as stack:
-        servers = [theirs(upstream, bodies(MODEL_NAME))]
-        requests = (post(PATH, installation.keys[0], body) for body in bodies(pool))
-        servers.append(Server("lorikeet", installation.ports, requests, installation.cpu_s))
-        for peer in PEERS:
-            if (args.peers / peer.program).exists():
-                running = stack.enter_context(running_peer(peer, args.peers, folder, upstream))
-                servers.append(theirs(running, bodies(MODEL_NAME)))
-        yield servers
+    requests = (post(PATH, installation.keys[0], body) for body in bodies(pool))
+    ours = Server("lorikeet", installation.ports, requests, installation.cpu_s)
+    return [theirs(upstream, bodies(MODEL_NAME)), ours, *(theirs(each, bodies(MODEL_NAME)) for each in peers)]
 
 
 def measure(args: argparse.Namespace, servers: Sequence[Server]) -> Rows:
@@ -71,15 +71,16 @@ async def _rounds(args: argparse.Namespace, servers: Sequence[Server]) -> Rows:
     rng = random.Random(args.seed)  # noqa: S311 - arrivals are no secret
     opened = {each.name: [await connect("127.0.0.1", each.ports[0]) for _ in range(CONNECTIONS)] for each in servers}
     connections = {name: Connections(found) for name, found in opened.items()}
+    rates = {}
     for each in servers:
-        for request in itertools.islice(each.requests, WARM_UP):
-            await connections[each.name].ask(request)
+        most = await as_fast_as_possible(connections[each.name], each.requests, STREAMS, WARM_UP_S)
+        rates[each.name] = min(args.rate, max(1.0, SPARE * most["per_s"]))
     rows: Rows = {each.name: [] for each in servers}
     for _ in range(args.rounds):
         for each in rng.sample(servers, len(servers)):
             before_s = each.cpu_s()
-            row = await at_rate(connections[each.name], each.requests, args.rate, args.seconds, rng)
-            cpu_ms = (each.cpu_s() - before_s) * 1e3 / (args.rate * args.seconds)
+            row = await at_rate(connections[each.name], each.requests, rates[each.name], args.seconds, rng)
+            cpu_ms = (each.cpu_s() - before_s) * 1e3 / (rates[each.name] * args.seconds)
             rows[each.name].append(row | {"cpu_ms": cpu_ms})
     for found in connections.values():
         found.close()
@@ -89,7 +90,9 @@ async def _rounds(args: argparse.Namespace, servers: Sequence[Server]) -> Rows:
 def table(rows: Rows) -> Iterator[str]:
     """Yield the lines of the table: medians of the rounds, and what is between ours and each other one."""
     found = {
-        name: {key: median(each[key] or 0.0 for each in rounds) for key in ("ms_p50", "ms_p99", "cpu_ms", "per_s")}
+        name: {
+            key: median(each[key] or 0.0 for each in rounds) for key in ("ms_p50", "ms_p99", "cpu_ms", "offered_per_s")
+        }
         for name, rounds in rows.items()
     }
     direct, ours = found["upstream"], found["lorikeet"]
@@ -98,7 +101,7 @@ def table(rows: Rows) -> Iterator[str]:
         yield (
             f"{name:<9} p50 {each['ms_p50']:7.2f} ms   p99 {each['ms_p99']:7.2f} ms   added p50 "
             f"{each['ms_p50'] - direct['ms_p50']:6.2f} ms   CPU {each['cpu_ms']:5.2f} ms a request   "
-            f"{each['per_s']:5.0f} requests/s   errors {errors}"
+            f"at {each['offered_per_s']:3.0f}/s   errors {errors}"
         )
     for name in found.keys() - {"upstream", "lorikeet"}:
         ratios = {key: median(_ratios(rows["lorikeet"], rows[name], key)) for key in ("ms_p99", "cpu_ms")}
