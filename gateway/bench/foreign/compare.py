@@ -10,7 +10,7 @@ import argparse
 import asyncio
 import itertools
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from statistics import median
@@ -23,7 +23,7 @@ from gateway.bench.http import connect, post
 from gateway.bench.installation import MODEL_NAME, Installation
 from gateway.bench.open_loop import Connections, as_fast_as_possible, at_rate
 from gateway.bench.overhead import PATH, Server, theirs
-from gateway.bench.peers import PEERS, RunningPeer, running_peer
+from gateway.bench.peers import LITELLM, PEERS, RunningPeer, running_peer
 
 CONNECTIONS = 64
 STREAMS = 16
@@ -31,8 +31,7 @@ WARM_UP_S = 4.0
 """Seconds for which each server is asked as fast as it answers, before any round."""
 
 SPARE = 0.7
-"""The part of that rate at which one is asked that does not keep up with the rate of the others: past it, requests
-would pile up, and say nothing of one of them."""
+"""The part of that rate at which requests come at most: past it they pile up, and a latency says nothing of one."""
 
 Rows = dict[str, list[dict[str, Any]]]
 """The rounds of each server, by its name."""
@@ -71,10 +70,11 @@ async def _rounds(args: argparse.Namespace, servers: Sequence[Server]) -> Rows:
     rng = random.Random(args.seed)  # noqa: S311 - arrivals are no secret
     opened = {each.name: [await connect("127.0.0.1", each.ports[0]) for _ in range(CONNECTIONS)] for each in servers}
     connections = {name: Connections(found) for name, found in opened.items()}
-    rates = {}
+    most = {}
     for each in servers:
-        most = await as_fast_as_possible(connections[each.name], each.requests, STREAMS, WARM_UP_S)
-        rates[each.name] = min(args.rate, max(1.0, SPARE * most["per_s"]))
+        row = await as_fast_as_possible(connections[each.name], each.requests, STREAMS, WARM_UP_S)
+        most[each.name] = max(1.0, SPARE * row["per_s"])
+    rates = rates_of(most, args.rate)
     rows: Rows = {each.name: [] for each in servers}
     for _ in range(args.rounds):
         for each in rng.sample(servers, len(servers)):
@@ -85,6 +85,12 @@ async def _rounds(args: argparse.Namespace, servers: Sequence[Server]) -> Rows:
     for found in connections.values():
         found.close()
     return rows
+
+
+def rates_of(most: Mapping[str, float], wanted: float) -> dict[str, float]:
+    """Return the rate at which each server is asked: one for all, but for LiteLLM, which others need not wait for."""
+    common = min(wanted, *(rate for name, rate in most.items() if name != LITELLM.name))
+    return {name: min(common, rate) for name, rate in most.items()}
 
 
 def table(rows: Rows) -> Iterator[str]:
