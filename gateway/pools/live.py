@@ -279,6 +279,7 @@ class LivePools(Mapping[str, Pool]):
                     base_digest=_digest_of(row, model),
                     pool_id=served.row.id,
                     own_keys=own_keys_of(row.driver, row.settings),
+                    as_text=None if row.driver == OWN_DRIVER else opaque_model_of(row),
                 )
         return made
 

@@ -37,6 +37,7 @@ from gateway.pools.first_pool import make_pool
 from tests.gateway.model_folder import make_model_folder
 from tests.installation.processes import ChildProcess
 from tests.installation.waiting import until
+from tests.patience import PATIENCE_S
 
 
 class Host:
@@ -120,7 +121,9 @@ class Host:
         pool = await self.served(name)
         return [each for each in (pool.replicas if pool else ()) if not states or each.state in states]
 
-    async def ready(self, count: int = 1, revision: int | None = None, name: str = "tiny") -> list[ReplicaRow]:
+    async def ready(
+        self, count: int = 1, revision: int | None = None, name: str = "tiny", *, patience_s: float = PATIENCE_S
+    ) -> list[ReplicaRow]:
         """Wait until a pool has exactly so many replicas, all ready, of the revision that serves; return them."""
 
         async def ask() -> list[ReplicaRow] | None:
@@ -132,7 +135,7 @@ class Host:
             fits = fits and (pool is None or count == 0 or pool.row.revision == rows[0].revision)
             return (rows or [None]) if fits else None  # type: ignore[list-item]
 
-        found = await until(ask, lambda: f"never {count} ready: {self.log()}")
+        found = await until(ask, lambda: f"never {count} ready: {self.log()}", patience_s=patience_s)
         return [each for each in found if each is not None]
 
     def configurations(self, folder: Path) -> list[EngineConfig]:
