@@ -15,9 +15,9 @@ import torch
 from engine.config import EngineConfig
 from engine.cpu.quality import Quality, keep_quality, kept_quality, measure_quality
 from engine.hardware import SetupError, num_threads
-from engine.models.weights import MakeLinear
+from engine.models.weights import MakeEmbedding, MakeLinear, plain_embedding
 from kernels.cpu.library import NativeLibrary, installed
-from kernels.cpu.linear import Int8Linear
+from kernels.cpu.linear import Int8Embedding, Int8Linear
 from kernels.linear import Linear
 
 log = logging.getLogger(__name__)
@@ -99,3 +99,9 @@ def make_linear(quantized: Format) -> MakeLinear:
     """Return what makes products of a model's weights."""
     library = installed() if quantized == "int8" else None
     return Linear if library is None else partial(Int8Linear, library)
+
+
+def make_embedding(quantized: Format) -> MakeEmbedding:
+    """Return what makes the rows of a model's tokens. A quantized head that is tied to them is where they are read."""
+    library = installed() if quantized == "int8" else None
+    return plain_embedding if library is None else partial(Int8Embedding.of, library)

@@ -18,6 +18,7 @@ _SIGNATURES: dict[str, tuple[object, list[object]]] = {
     "lorikeet_path_name": (ctypes.c_char_p, [_INT32]),
     "lorikeet_int8_quantize": (_POINTER, [_POINTER, _INT64, _INT64, _INT32]),
     "lorikeet_int8_dequantize": (None, [_POINTER, _POINTER]),
+    "lorikeet_int8_rows": (None, [_POINTER, _POINTER, _INT64, _POINTER]),
     "lorikeet_int8_free": (None, [_POINTER]),
     "lorikeet_int8_multiply": (_INT32, [_POINTER] * 4 + [_INT64] * 3 + [_INT32] * 4),
     "lorikeet_decoder_new": (_POINTER, [_POINTER, _POINTER, _INT32]),

@@ -37,6 +37,10 @@ EXPORT Int8Matrix* lorikeet_int8_quantize(const float* weight, int64_t num_outpu
 
 EXPORT void lorikeet_int8_dequantize(const Int8Matrix* matrix, float* out) { dequantize_matrix(*matrix, out); }
 
+EXPORT void lorikeet_int8_rows(const Int8Matrix* matrix, const int64_t* outputs, int64_t count, float* out) {
+  for (int64_t i = 0; i < count; i++) dequantize_row(*matrix, outputs[i], out + i * matrix->num_inputs);
+}
+
 EXPORT void lorikeet_int8_free(Int8Matrix* matrix) { free_matrix(matrix); }
 
 // path: an index, or -1 for the fastest. Returns 0, or 1 if there is no memory.
