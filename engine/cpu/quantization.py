@@ -33,6 +33,19 @@ class Choice(NamedTuple):
     reason: str
 
 
+def use_native_path(asked: str) -> None:
+    """Make the native kernels use no faster instructions than asked for; auto: the processor's fastest.
+
+    Raises SetupError: when the processor does not have them.
+    """
+    library = installed()
+    if library is None:
+        return
+    if asked != "auto" and asked not in library.all_paths:
+        raise SetupError(f"LORIKEET_NATIVE_PATH is {asked}, but this processor has {', '.join(library.all_paths)}")
+    library.use_up_to(None if asked == "auto" else asked)
+
+
 def choose_format(
     asked: Asked, device: torch.device, dtype: torch.dtype, quality: Callable[[NativeLibrary], Quality | None]
 ) -> Choice:
@@ -59,7 +72,7 @@ def choose_format(
         return Choice("none", "LORIKEET_QUANTIZATION is none.")
     if device.type != "cpu":
         return Choice("none", "8-bit integers are for a CPU.")
-    if library is None or len(library.paths) < 2:
+    if library is None or len(library.all_paths) < 2:
         return Choice("none", "There are no native kernels for this processor: PyTorch computes.")
     if dtype != torch.float32:
         # Measured: tokens of few streams come faster in 8-bit integers there, too, but a prompt of 512 tokens takes up
@@ -89,6 +102,7 @@ def settle_format(config: EngineConfig, device: torch.device, dtype: torch.dtype
                 keep_quality(config.model_dir, found)
         return found
 
+    use_native_path(config.native_path)
     choice = choose_format(config.quantization, device, dtype, quality)
     if choice.format != config.quantization:  # else it was asked for
         log.info("%s", choice.reason)

@@ -25,6 +25,8 @@ EXPORT int32_t lorikeet_num_paths() {
   return processor_paths(&paths);
 }
 
+EXPORT void lorikeet_limit_paths(int32_t count) { limit_paths(count); }
+
 EXPORT const char* lorikeet_path_name(int32_t index) {
   const Path* paths;
   return index >= 0 && index < processor_paths(&paths) ? paths[index].name : nullptr;
