@@ -16,10 +16,10 @@ TOOLS := build/tools
 DEMO_MODEL := build/models/smollm2-135m-instruct
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: serve test check bench bench-gateway bench-balance bench-votes bench-adapters bench-kernels bench-cpu-kernels bench-gpu long-kernels long-numerics long-scheduler \
+.PHONY: serve test check bench bench-gateway bench-balance bench-votes bench-adapters bench-kernels bench-cpu-kernels bench-cpu bench-gpu long-kernels long-numerics long-scheduler \
 	long-grammar long-schemathesis long-tenancy long-limits long-conservation long-pools long-foreign long-adapter-kills long-usage long-exports long-hostile long-idempotency \
 	long-malformed long-signatures long-tools long-experiments long-batches long-responses long-background long-alerts \
-	long-streams long-upgrade long-soak drills bench-streams long-wheel conformance screenshots lock audit sbom release install \
+	long-native long-streams long-upgrade long-soak drills bench-streams long-wheel conformance screenshots lock audit sbom release install \
 	clean
 
 # DEMO=two serves a second, small base model with random weights beside the demo's.
@@ -246,6 +246,17 @@ bench-adapters: $(VENV)/.installed-dev $(DEMO_MODEL)
 #     make bench-cpu-kernels ARGS="--rows 1 32 --busy 2"
 bench-cpu-kernels: $(VENV)/.installed-dev
 	$(BIN)/python -m kernels.bench.cpu_linear $(ARGS)
+
+# What the engine is held to on a CPU, measured beside llama.cpp with the same file and beside busy processes: PASS or FAIL.
+# On a machine that does nothing else; a quarter of an hour on two cores.
+#     make bench-cpu ARGS="--json --repeat 3"
+bench-cpu: $(VENV)/.installed-dev $(DEMO_MODEL)
+	$(BIN)/python -m engine.bench bounds --model-dir $(DEMO_MODEL) $(ARGS)
+
+# The native kernels' tests with GCC's sanitizers of addresses, undefined behaviour and threads.
+#     make long-native ARGS="address thread"
+long-native: $(VENV)/.installed-dev
+	$(BIN)/python -m tests.kernels.cpu.sanitized $(ARGS)
 
 # Each kernel beside the least that its bytes and operations can take on this machine's GPU.
 bench-kernels: $(VENV)/.installed-dev

@@ -37,7 +37,7 @@ def main() -> int:
     os.umask(0o077)  # its socket is for its own user
     spin_briefly()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
-    from engine.hardware import SetupError
+    from engine.hardware import SetupError, return_memory
     from engine.setup import build_engine  # imports torch: after the arguments are known to be good
 
     try:
@@ -51,6 +51,7 @@ def main() -> int:
     # What lives as long as the process need not be walked through amid steps, which would all wait for that.
     gc.collect()
     gc.freeze()
+    return_memory()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: server.drain())
     serving = threading.Thread(target=_run_or_die, args=(server.run,), name="engine-server", daemon=True)
