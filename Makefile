@@ -62,10 +62,11 @@ bench-gateway: $(VENV)/.installed-dev $(DEMO_MODEL)
 bench-balance: $(VENV)/.installed-dev
 	$(BIN)/python -m gateway.bench.balance $(ARGS)
 
-# What a streamed chat costs the gateway by request, by chunk and by room, its overhead over the engine's own protocol,
-# and what 500 clients that do not read cost others: five minutes.
+# What a streamed chat costs the gateway by request, by chunk and by room, its overhead over the engine's own protocol, what a
+# response costs beside a chat, and what 500 clients that do not read cost others: ten minutes.
 bench-streams: $(VENV)/.installed-dev $(DEMO_MODEL)
 	$(BIN)/python -m gateway.bench.streams --model-dir $(DEMO_MODEL) $(ARGS)
+	$(BIN)/python -m gateway.bench.responses --model-dir $(DEMO_MODEL)
 	$(BIN)/python -m gateway.bench.slow_readers --model-dir $(DEMO_MODEL)
 
 # The engine against transformers and peft at full size, with drafts against without, and 500 mixed requests: minutes.
