@@ -62,10 +62,11 @@ bench-gateway: $(VENV)/.installed-dev $(DEMO_MODEL)
 bench-balance: $(VENV)/.installed-dev
 	$(BIN)/python -m gateway.bench.balance $(ARGS)
 
-# What a streamed chat costs the gateway by request, by chunk and by room, its overhead over the engine's own protocol,
-# and what 500 clients that do not read cost others: five minutes.
+# What a streamed chat costs the gateway by request, by chunk and by room, its overhead over the engine's own protocol, what a
+# response costs beside a chat, and what 500 clients that do not read cost others: ten minutes.
 bench-streams: $(VENV)/.installed-dev $(DEMO_MODEL)
 	$(BIN)/python -m gateway.bench.streams --model-dir $(DEMO_MODEL) $(ARGS)
+	$(BIN)/python -m gateway.bench.responses --model-dir $(DEMO_MODEL)
 	$(BIN)/python -m gateway.bench.slow_readers --model-dir $(DEMO_MODEL)
 
 # The engine against transformers and peft at full size, with drafts against without, and 500 mixed requests: minutes.
@@ -138,7 +139,8 @@ long-soak: $(VENV)/.installed-dev
 long-wheel: $(VENV)/.installed-dev build/backend/.installed
 	$(BIN)/pytest --full -s tests/deploy/test_wheel.py $(ARGS)
 
-# 100,000 made-up streams of responses, each by the laws and by the types of OpenAI's client: about half an hour.
+# 100,000 made-up streams of responses, each by the laws and by the types of OpenAI's client: about half an hour. FIRST_SEED goes
+# on from one, of which a run that is stopped tells.
 long-responses: $(VENV)/.installed-dev
 	$(BIN)/pytest --full -s tests/gateway/openai/responses tests/gateway/messages
 
@@ -148,7 +150,8 @@ long-alerts: $(VENV)/.installed-dev
 	@command -v promtool > /dev/null || { echo "promtool is not installed: apt-get install prometheus" >&2; exit 1; }
 	$(BIN)/pytest --full -s tests/deploy/alerts
 
-# 1,000 gateways killed while they run background responses that clients follow at another one: four hours.
+# 1,000 gateways killed while they run background responses that clients follow at another one: four hours. FIRST_SEED goes on
+# from one, of which a run that is stopped tells.
 long-background: $(VENV)/.installed-dev
 	$(BIN)/pytest --full -s tests/faults/test_background_kills.py
 

@@ -215,8 +215,9 @@ class FakeCore:
     def _look_up(self, request: GenerateRequest) -> int:
         """How many of the prompt's tokens are cached; all but its last one may be. Its own blocks are, from now on."""
         prompt, num_cached = request.prompt_token_ids, 0
+        key = hash((request.tenant, request.adapter))
         for end in range(BLOCK_SIZE, len(prompt), BLOCK_SIZE):
-            key = hash((request.tenant, request.adapter, tuple(prompt[:end])))
+            key = hash((key, *prompt[end - BLOCK_SIZE : end]))  # of all before it as well
             if key in self._seen:
                 num_cached = end
             self._seen[key] = None
