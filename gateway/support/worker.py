@@ -43,7 +43,7 @@ async def forever(
             log.exception("background_work_failed", work=name)
         try:
             took_s = clock_s() - began_s if by_starts else 0.0
-            most_s = interval_s if isinstance(interval_s, float) else interval_s()
+            most_s = interval_s() if callable(interval_s) else interval_s
             async with asyncio.timeout(max(most_s / 5, most_s - took_s)):
                 await wake.wait()
         except TimeoutError:
