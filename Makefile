@@ -16,10 +16,10 @@ TOOLS := build/tools
 DEMO_MODEL := build/models/smollm2-135m-instruct
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: serve test check bench bench-gateway bench-balance bench-votes bench-adapters bench-kernels bench-cpu-kernels bench-gpu long-kernels long-numerics long-scheduler \
+.PHONY: serve test check bench bench-gateway bench-balance bench-votes bench-adapters bench-kernels bench-cpu-kernels bench-cpu bench-gpu long-kernels long-numerics long-scheduler \
 	long-grammar long-schemathesis long-tenancy long-limits long-conservation long-pools long-foreign long-adapter-kills long-usage long-exports long-hostile long-idempotency \
 	long-malformed long-signatures long-tools long-experiments long-batches long-responses long-background long-alerts \
-	long-streams long-upgrade long-soak drills bench-streams long-wheel conformance screenshots lock audit sbom release install \
+	long-native long-streams long-upgrade long-soak drills bench-streams long-wheel conformance screenshots lock audit sbom release install \
 	clean
 
 # DEMO=two serves a second, small base model with random weights beside the demo's.
@@ -62,10 +62,11 @@ bench-gateway: $(VENV)/.installed-dev $(DEMO_MODEL)
 bench-balance: $(VENV)/.installed-dev
 	$(BIN)/python -m gateway.bench.balance $(ARGS)
 
-# What a streamed chat costs the gateway by request, by chunk and by room, its overhead over the engine's own protocol,
-# and what 500 clients that do not read cost others: five minutes.
+# What a streamed chat costs the gateway by request, by chunk and by room, its overhead over the engine's own protocol, what a
+# response costs beside a chat, and what 500 clients that do not read cost others: ten minutes.
 bench-streams: $(VENV)/.installed-dev $(DEMO_MODEL)
 	$(BIN)/python -m gateway.bench.streams --model-dir $(DEMO_MODEL) $(ARGS)
+	$(BIN)/python -m gateway.bench.responses --model-dir $(DEMO_MODEL)
 	$(BIN)/python -m gateway.bench.slow_readers --model-dir $(DEMO_MODEL)
 
 # The engine against transformers and peft at full size, with drafts against without, and 500 mixed requests: minutes.
@@ -138,7 +139,8 @@ long-soak: $(VENV)/.installed-dev
 long-wheel: $(VENV)/.installed-dev build/backend/.installed
 	$(BIN)/pytest --full -s tests/deploy/test_wheel.py $(ARGS)
 
-# 100,000 made-up streams of responses, each by the laws and by the types of OpenAI's client: about half an hour.
+# 100,000 made-up streams of responses, each by the laws and by the types of OpenAI's client: about half an hour. FIRST_SEED goes
+# on from one, of which a run that is stopped tells.
 long-responses: $(VENV)/.installed-dev
 	$(BIN)/pytest --full -s tests/gateway/openai/responses tests/gateway/messages
 
@@ -148,7 +150,8 @@ long-alerts: $(VENV)/.installed-dev
 	@command -v promtool > /dev/null || { echo "promtool is not installed: apt-get install prometheus" >&2; exit 1; }
 	$(BIN)/pytest --full -s tests/deploy/alerts
 
-# 1,000 gateways killed while they run background responses that clients follow at another one: four hours.
+# 1,000 gateways killed while they run background responses that clients follow at another one: four hours. FIRST_SEED goes on
+# from one, of which a run that is stopped tells.
 long-background: $(VENV)/.installed-dev
 	$(BIN)/pytest --full -s tests/faults/test_background_kills.py
 
@@ -157,14 +160,12 @@ long-background: $(VENV)/.installed-dev
 long-pools: $(VENV)/.installed-dev
 	$(BIN)/pytest --full -s tests/faults/pools
 
-# Faults, cuts and hostile replies of servers of other makers at full size: half an hour.
-# Then vLLM's CPU build, started by an agent: 60 requests to two adapters and the base, of which one has a place, through a kill:
-# ten minutes. Then NVIDIA's Triton, with models that stand in for its vLLM backend and TensorRT-LLM. Both are installed into
-# build/ first, 4 GB.
+# All that is sized of servers of other makers, part by part, with a table at the end: what a gateway adds to a direct call
+# beside LiteLLM and Portkey; llama.cpp, vLLM's CPU build and NVIDIA's Triton themselves; usage, faults, hostile replies,
+# explanations of routes, and 20,000 requests to adapters. An hour and a half; installs 5 GB into build/ first.
+#     make long-foreign ARGS="overhead vllm"
 long-foreign: $(VENV)/.installed-dev $(DEMO_MODEL)
-	$(BIN)/python -m tests.gateway.agent.vllm_environment $(PIP_ARGS)
-	$(BIN)/python -m tests.gateway.backends.foreign.triton_environment $(PIP_ARGS)
-	$(BIN)/pytest --full -s tests/faults/foreign tests/gateway/backends/foreign/test_llamacpp.py tests/gateway/agent/test_real_servers.py tests/gateway/backends/foreign/test_triton.py
+	$(BIN)/python -m tests.faults.foreign --pip-args="$(PIP_ARGS)" $(ARGS)
 
 # 2,000 experiments without an effect for each of five shapes of outcomes, looked at 1,000 times each; with effects, faults
 # and errors as many; a million units under 200 changes of weights: a minute. Then 20 of each shape and 200 with and without
@@ -248,6 +249,17 @@ bench-adapters: $(VENV)/.installed-dev $(DEMO_MODEL)
 #     make bench-cpu-kernels ARGS="--rows 1 32 --busy 2"
 bench-cpu-kernels: $(VENV)/.installed-dev
 	$(BIN)/python -m kernels.bench.cpu_linear $(ARGS)
+
+# What the engine is held to on a CPU, measured beside llama.cpp with the same file and beside busy processes: PASS or FAIL.
+# On a machine that does nothing else; a quarter of an hour on two cores.
+#     make bench-cpu ARGS="--json --repeat 3"
+bench-cpu: $(VENV)/.installed-dev $(DEMO_MODEL)
+	$(BIN)/python -m engine.bench bounds --model-dir $(DEMO_MODEL) $(ARGS)
+
+# The native kernels' tests with GCC's sanitizers of addresses, undefined behaviour and threads.
+#     make long-native ARGS="address thread"
+long-native: $(VENV)/.installed-dev
+	$(BIN)/python -m tests.kernels.cpu.sanitized $(ARGS)
 
 # Each kernel beside the least that its bytes and operations can take on this machine's GPU.
 bench-kernels: $(VENV)/.installed-dev

@@ -18,6 +18,7 @@ from engine.config import EngineConfig, UnsupportedModel
 from engine.config.endpoint import BadEndpoint, check_endpoint
 from engine.config.openmp import spin_briefly
 from engine.config.text import read_flags
+from engine.curve import BadKey
 
 
 def parse_arguments(argv: list[str] | None = None) -> EngineConfig:
@@ -25,7 +26,7 @@ def parse_arguments(argv: list[str] | None = None) -> EngineConfig:
     parser = argparse.ArgumentParser(prog="python -m engine", description=__doc__)
     config = read_flags(parser, EngineConfig, argv)
     try:
-        check_endpoint(config.endpoint, is_open=config.open_endpoint)
+        check_endpoint(config.endpoint, is_open=config.open_endpoint, is_guarded=bool(config.link_dir))
     except BadEndpoint as error:
         parser.error(f"argument --endpoint: {config.endpoint!r}: {error}")
     return config
@@ -36,7 +37,7 @@ def main() -> int:
     os.umask(0o077)  # its socket is for its own user
     spin_briefly()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
-    from engine.hardware import SetupError
+    from engine.hardware import SetupError, return_memory
     from engine.setup import build_engine  # imports torch: after the arguments are known to be good
 
     try:
@@ -44,12 +45,13 @@ def main() -> int:
     except (SetupError, StoreFailure, UnsupportedModel) as error:
         sys.stderr.write(f"engine: {error}\n")
         return os.EX_CONFIG
-    except zmq.ZMQError as error:
+    except (BadKey, zmq.ZMQError) as error:
         sys.stderr.write(f"engine: can't listen on {config.endpoint}: {error}\n")
         return os.EX_CONFIG
     # What lives as long as the process need not be walked through amid steps, which would all wait for that.
     gc.collect()
     gc.freeze()
+    return_memory()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: server.drain())
     serving = threading.Thread(target=_run_or_die, args=(server.run,), name="engine-server", daemon=True)

@@ -64,6 +64,8 @@ class Device(msgspec.Struct, frozen=True):
 
     num_blocks: int
     max_model_len: int
+    token_bytes: int
+    """The bytes of one token's keys and values."""
     adapter_bytes: int
     transfers: Transfers
     choose: Choose

@@ -215,8 +215,9 @@ class FakeCore:
     def _look_up(self, request: GenerateRequest) -> int:
         """How many of the prompt's tokens are cached; all but its last one may be. Its own blocks are, from now on."""
         prompt, num_cached = request.prompt_token_ids, 0
+        key = hash((request.tenant, request.adapter))
         for end in range(BLOCK_SIZE, len(prompt), BLOCK_SIZE):
-            key = hash((request.tenant, request.adapter, tuple(prompt[:end])))
+            key = hash((key, *prompt[end - BLOCK_SIZE : end]))  # of all before it as well
             if key in self._seen:
                 num_cached = end
             self._seen[key] = None
@@ -338,6 +339,7 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--max-num-seqs", type=int, default=64)
     parser.add_argument("--max-waiting", type=int, default=512)
     parser.add_argument("--unattended-s", type=float, default=0.0, help="as in EngineConfig")
+    parser.add_argument("--link-dir", default="", help="as in EngineConfig")
     return parser
 
 
@@ -350,7 +352,14 @@ def serve(args: argparse.Namespace, token_of: TokenOf, *, end_id: int | None = N
     mailbox = Mailbox()
     digest = model_digest(args.model_dir)
     server = EngineServer(
-        args.endpoint, digest, limits, mailbox, fingerprint=digest, device="fake", unattended_s=args.unattended_s
+        args.endpoint,
+        digest,
+        limits,
+        mailbox,
+        fingerprint=digest,
+        device="fake",
+        unattended_s=args.unattended_s,
+        link_dir=args.link_dir,
     )
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: server.drain())

@@ -12,10 +12,12 @@ import time
 import uuid
 from collections import deque
 from collections.abc import Iterator
+from pathlib import Path
 
 import msgspec
 import zmq
 
+from engine.curve import Gate
 from engine.mailbox import Drain, Drained, Event, Mailbox, ServedElsewhere
 from engine.protocol import (
     HEARTBEAT_INTERVAL_S,
@@ -64,6 +66,8 @@ class Session(msgspec.Struct):
     gateway_id: str
     database_id: str
     last_heard_s: float
+    key: str = ""
+    """The public key of its host; "" over a socket of this machine."""
     num_in_flight: int = 0
     """Interactive requests: the scheduler bounds those of the batch band."""
     heartbeats_sent: int = 0
@@ -98,7 +102,13 @@ class EngineServer:
         device: str = "",
         dtype: str = "",
         unattended_s: float = 0.0,
+        link_dir: str = "",
     ) -> None:
+        """link_dir: the folder of this host's keys, with which the endpoint is guarded; "" for one that others cannot
+        reach.
+
+        Raises zmq.ZMQError, or BadKey.
+        """
         self._unattended_s = unattended_s
         self._attended_at_s = time.monotonic()
         self._model_digest = model_digest
@@ -120,12 +130,18 @@ class EngineServer:
         self._socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
         self._socket.setsockopt(zmq.SNDHWM, SEND_HIGH_WATER_MARK)
         self._socket.setsockopt(zmq.MAXMSGSIZE, MAX_MESSAGE_BYTES)
+        self._gate = Gate(self._context, Path(link_dir)) if link_dir else None
+        if self._gate is not None:
+            self._gate.guard(self._socket)
+        self._socket.setsockopt(zmq.IPV6, "[" in endpoint)
         self._socket.bind(endpoint)
 
     def run(self) -> None:
         poller = zmq.Poller()
         poller.register(self._socket, zmq.POLLIN)
         poller.register(self._mailbox.wake_fd, zmq.POLLIN)
+        if self._gate is not None:
+            poller.register(self._gate.socket, zmq.POLLIN)
         next_beat_s = time.monotonic()
         ended_s: float | None = None
         while ended_s is None or self._has_usage_to_hand_over(time.monotonic() - ended_s):
@@ -133,6 +149,8 @@ class EngineServer:
             if any(session.outbox for session in self._sessions.values()):
                 wait_s = min(wait_s, 0.01)
             poller.poll(math.ceil(wait_s * 1e3))
+            if self._gate is not None:
+                self._gate.answer()
             self._receive()
             if self._drain_requested and not self._draining:
                 self._draining = True  # after this no request follows the command
@@ -147,6 +165,8 @@ class EngineServer:
         if len(self._usage):
             log.warning("%d usage records were never acknowledged and end with this process", len(self._usage))
         self._socket.close(linger=FLUSH_ON_CLOSE_MS)
+        if self._gate is not None:
+            self._gate.close()
         self._context.term()
 
     def drain(self) -> None:
@@ -164,23 +184,34 @@ class EngineServer:
     def _receive(self) -> None:
         for _ in range(1024):  # bounded, so that outputs are not starved by a flood of requests
             try:
-                gateway, frame = self._socket.recv_multipart(zmq.NOBLOCK)
+                gateway, frame, key = self._take()
             except zmq.Again:
                 return
             except ValueError:
                 log.warning("dropped a message that is not one frame")
                 continue
+            if self._gate is not None and not self._gate.allows(key):
+                continue  # its host was removed while it was connected
             try:
                 message = decode_from_gateway(frame)
             except (msgspec.DecodeError, UnicodeDecodeError) as error:
                 log.warning("dropped a message that does not decode: %s", error)
                 self._send(gateway, Refused(f"message does not decode: {error}"))
                 continue
-            self._handle(gateway, message)
+            self._handle(gateway, message, key)
 
-    def _handle(self, gateway: bytes, message: GatewayMessage) -> None:
+    def _take(self) -> tuple[bytes, bytes, str]:
+        """Return the next message: its gateway, its frame, and the public key of the gateway's host, which has one over
+        TCP. Raises zmq.Again, or ValueError for a message that is not one frame."""
+        if self._gate is None:
+            gateway, frame = self._socket.recv_multipart(zmq.NOBLOCK)
+            return gateway, frame, ""
+        identity, content = self._socket.recv_multipart(zmq.NOBLOCK, copy=False)
+        return identity.bytes, content.bytes, str(content.get("User-Id"))
+
+    def _handle(self, gateway: bytes, message: GatewayMessage, key: str) -> None:
         if isinstance(message, Hello):
-            return self._welcome(gateway, message)
+            return self._welcome(gateway, message, key)
         session = self._sessions.get(gateway)
         if session is None:
             return self._send(gateway, Refused("say hello first"))
@@ -203,12 +234,12 @@ class EngineServer:
                     self._mailbox.command(ServedElsewhere(services))
         return None
 
-    def _welcome(self, gateway: bytes, hello: Hello) -> None:
+    def _welcome(self, gateway: bytes, hello: Hello, key: str) -> None:
         if hello.version != PROTOCOL_VERSION:
             reason = f"protocol version {hello.version} is not {PROTOCOL_VERSION}: upgrade the older side"
             return self._send(gateway, Refused(reason))
         if gateway not in self._sessions:
-            self._sessions[gateway] = Session(hello.gateway_id, hello.database_id, time.monotonic())
+            self._sessions[gateway] = Session(hello.gateway_id, hello.database_id, time.monotonic(), key)
             log.info("gateway %s connected", hello.gateway_id)
         self._send(
             gateway,
@@ -329,6 +360,10 @@ class EngineServer:
             ended_prompt_tokens_total=self._usage.num_prompt_tokens,
             ended_completion_tokens_total=self._usage.num_completion_tokens,
         )
+        if self._gate is not None and self._gate.read_again():
+            for gateway, session in list(self._sessions.items()):
+                if not self._gate.allows(session.key):
+                    self._forget(gateway, "is of a host that may not connect any more")
         batch_credits = self._batch_credits()
         for gateway, session in list(self._sessions.items()):
             if now_s - session.last_heard_s > HEARTBEAT_INTERVAL_S * HEARTBEATS_MISSED:

@@ -16,7 +16,7 @@ from engine.config import EngineConfig, ModelConfig, load_model_config, model_di
 from engine.core import EngineCore
 from engine.cpu.quantization import settle_format
 from engine.cpu.setup import build_cpu
-from engine.device import BuildDevice, Device, kv_token_bytes
+from engine.device import BuildDevice, Device
 from engine.grammar.compiler import GrammarCompiler
 from engine.hardware import SetupError, batched_tokens, resolve_device, resolve_dtype, use_huge_pages
 from engine.lora.loader import AdapterLoader, HostTier, loading_executor
@@ -42,7 +42,7 @@ CPU_EFFICIENCY, CPU_ONE_ROW_STEPS = 0.95, 5.0
 
 
 def build_engine(config: EngineConfig) -> tuple[EngineCore, EngineServer]:
-    """Load the model and bind the endpoint. Raises SetupError, StoreFailure, UnsupportedModel or
+    """Load the model and bind the endpoint. Raises SetupError, StoreFailure, UnsupportedModel, BadKey or
     zmq.ZMQError."""
     use_huge_pages()
     mailbox = Mailbox()
@@ -62,6 +62,7 @@ def build_engine(config: EngineConfig) -> tuple[EngineCore, EngineServer]:
         device=name,
         dtype=_formats(dtype.removeprefix("torch."), quantized),
         unattended_s=config.unattended_s,
+        link_dir=config.link_dir,
     )
     return core, server
 
@@ -105,7 +106,7 @@ def build_core(
     host = HostTier(config.adapter_host_bytes, pinned=device.pin)
     pool = build_adapter_pool(config, model, dtype, device, host, mailbox)
     blocks = BlockManager(device.num_blocks, config.block_size)
-    bounds = scheduler_limits(config, model, dtype, device.max_model_len, where)
+    bounds = scheduler_limits(config, model, device, where)
     scheduler = Scheduler(blocks, pool, bounds, time.monotonic)
     compiler = GrammarCompiler(
         config.model_dir, model.vocab_size, model.eos_token_ids, wake=lambda: mailbox.command(Wake())
@@ -149,17 +150,15 @@ def build_adapter_pool(
     )
 
 
-def scheduler_limits(
-    config: EngineConfig, model: ModelConfig, dtype: torch.dtype, max_model_len: int, where: torch.device
-) -> Limits:
+def scheduler_limits(config: EngineConfig, model: ModelConfig, device: Device, where: torch.device) -> Limits:
     return Limits(
         max_num_seqs=config.max_num_seqs,
         max_batched_tokens=config.max_batched_tokens,
         max_waiting=config.max_waiting,
-        max_model_len=max_model_len,
+        max_model_len=device.max_model_len,
         vocab_size=model.vocab_size,
         eos_token_ids=frozenset(model.eos_token_ids),
-        token_bytes=kv_token_bytes(model, dtype),
+        token_bytes=device.token_bytes,
         num_draft_tokens=config.num_draft_tokens,
         batch=batch_limits(config, where),
     )

@@ -16,6 +16,18 @@ from torch import Tensor
 ROWS_HINT = 32  # of the input, for oneDNN's choice of blocks: measured the same from 1 to 512
 
 
+class Embedding:
+    """The rows of a table [V, H] by their numbers."""
+
+    def __init__(self, table: Tensor) -> None:
+        self._table = table
+        self.dtype, self.device = table.dtype, table.device
+
+    def __call__(self, token_ids: Tensor) -> Tensor:
+        """token_ids [N] integers -> [N, H], which the caller may overwrite."""
+        return self._table[token_ids]
+
+
 class Linear:
     """weight [out, in], not kept when it is reordered; bias [out] or None."""
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import structlog
 
+import kernels.cpu.library
 from gateway.db.pool import Database
 from tests.installation.databases import RUN_VARIABLE, Databases, Keeper, server_dsn
 from tests.installation.databases import with_database as with_database
@@ -50,6 +51,8 @@ def log_plainly() -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("native_library"):
+        kernels.cpu.library.LIBRARY = Path(config.getoption("native_library"))
     log_plainly()
     config.pluginmanager.register(CaseCount(config))
     if num := _num_workers(config.getoption("workers")):
@@ -200,6 +203,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="N",
         help="processes that share the tests; auto is by this machine's processors",
     )
+    parser.addoption("--native-library", default="", help="the shared object of the native kernels to test")
     parser.addoption("--full", action="store_true", help="the sizes that are run by hand before a release")
 
 

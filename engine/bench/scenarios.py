@@ -12,6 +12,7 @@ from pathlib import Path
 
 from engine.bench import (
     band,
+    bounds,
     fairness,
     llamacpp,
     overview,
@@ -30,7 +31,19 @@ from engine.hardware import use_huge_pages
 DEMO_MODEL = "build/models/smollm2-135m-instruct"
 SCENARIOS = {
     module.__name__.rpartition(".")[2]: module
-    for module in (overview, throughput, slots, prefix, fairness, band, structured, speculative, quantization, llamacpp)
+    for module in (
+        overview,
+        throughput,
+        slots,
+        prefix,
+        fairness,
+        band,
+        structured,
+        speculative,
+        quantization,
+        llamacpp,
+        bounds,
+    )
 }
 
 

@@ -58,8 +58,20 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             "first start with a model finds it near enough to itself in float32, else `none`."
         ),
     ] = "auto"
+    native_path: Annotated[
+        Literal["auto", "plain", "avx2", "avx_vnni", "avx512_vnni"],
+        Meta(
+            description="Instructions of the native kernels on a CPU: `auto` takes the fastest that the processor has; "
+            "another value is for comparisons."
+        ),
+    ] = "auto"
     kv_cache_bytes: Annotated[
-        Bytes | None, Meta(description="Memory for the KV cache, e.g. `512MiB` (unset: chosen at start).")
+        Bytes | None,
+        Meta(
+            description="Memory for the KV cache, e.g. `512MiB` (unset: what a GPU has left; on a CPU room for 256 "
+            "tokens of each sequence in a batch and for one longest sequence, at most 1 GiB and a quarter of the free "
+            "memory)."
+        ),
     ] = None
     max_model_len: Annotated[Count, Meta(description="Longest sequence in tokens (0: the model's own).")] = 0
     max_num_seqs: Annotated[Positive, Meta(description="Largest number of sequences in one batch.")] = 64
@@ -143,5 +155,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     ] = 0
     # Tokens in one block of the KV cache. Without a description, as it is no setting: tests alone vary it.
     block_size: int = 16
+    # The folder of the host's keys (`engine.curve`), with which an endpoint on TCP is guarded. An agent says it.
+    link_dir: str = ""
     # Seconds without any connection after which the engine ends by itself (0: never). An agent says it for its engines.
     unattended_s: float = 0.0

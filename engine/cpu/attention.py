@@ -42,9 +42,20 @@ class AttentionRows(msgspec.Struct, frozen=True):
 
 
 class PagedCache:
-    """Keys and values of all layers, num_slots of them, and the angles of every position below max_position."""
+    """Keys and values of all layers, num_slots of them, and the angles of every position below max_position.
 
-    def __init__(self, config: ModelConfig, num_slots: int, max_position: int, dtype: torch.dtype) -> None:
+    rounded_to: a dtype that keys and values are rounded to before they are kept.
+    """
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        num_slots: int,
+        max_position: int,
+        dtype: torch.dtype,
+        rounded_to: torch.dtype | None = None,
+    ) -> None:
+        self.rounded_to = rounded_to
         self.heads = config.num_heads, config.num_kv_heads
         rotated = config.num_heads + config.num_kv_heads, config.num_kv_heads
         ropes = [config.rope_of(layer) for layer in range(config.num_layers)]
@@ -80,6 +91,8 @@ class PagedAttention:
         if (parameters := self._cache.ropes[index]) is not None:
             qkv = rope(qkv, *self._rotary[parameters])
         q, kv = torch.split(qkv, [num_heads, 2 * num_kv_heads], 1)
+        if self._cache.rounded_to is not None:
+            kv = kv.to(self._cache.rounded_to).to(cache.dtype)
         write_kv(cache, kv, rows.slots)
         parts = [
             prefill_attention(q[part.first : part.last], cache, part.slots, part.visible) for part in rows.prefills

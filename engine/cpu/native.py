@@ -32,7 +32,7 @@ from kernels.cpu.decoder import (
     NativeDecoder,
 )
 from kernels.cpu.library import NativeLibrary
-from kernels.cpu.linear import Int8Linear
+from kernels.cpu.linear import Int8Embedding, Int8Linear
 from kernels.norm import RmsNorm
 from kernels.workspace import Workspace
 
@@ -140,11 +140,15 @@ def make_decoder(
     num_blocks: int,
     max_position: int,
     path: str | None = None,
+    cache_dtype: torch.dtype | None = None,
 ) -> NativeDecoder:
-    """Return a model's layers with a cache of so many blocks. weights: with quantized products; path: as there.
+    """Return a model's layers with a cache of so many blocks. weights: with quantized products; path: as there;
+    cache_dtype: None for the model's.
 
     Raises ValueError: when the native kernels do not compute this model.
     """
+    embed = weights.embed
+    assert isinstance(embed, Int8Embedding)
     shape = DecoderShape(
         num_heads=config.num_heads,
         num_kv_heads=config.num_kv_heads,
@@ -152,12 +156,12 @@ def make_decoder(
         intermediate_size=config.intermediate_size,
         max_position=max_position,
         num_blocks=num_blocks,
-        cache_dtype=weights.embed.dtype,
-        adapter_dtype=weights.embed.dtype,
+        cache_dtype=cache_dtype or embed.dtype,
+        adapter_dtype=embed.dtype,
         activation=config.activation,
         eps=config.rms_norm_eps,
         # As transformers has it for Gemma: a factor of the embedding is a number of the model's own format.
-        embedding_multiplier=float(torch.tensor(config.embedding_multiplier, dtype=weights.embed.dtype)),
+        embedding_multiplier=float(torch.tensor(config.embedding_multiplier, dtype=embed.dtype)),
         query_multiplier=config.query_multiplier,
         residual_multiplier=config.residual_multiplier,
     )
@@ -167,7 +171,7 @@ def make_decoder(
     for index, layer in enumerate(weights.layers):
         rotated = None if index in config.unrotated_layers else angles[config.rope_of(index)]
         layers.append(_tensors(layer, rotated, config.window(index)))
-    return NativeDecoder(library, shape, weights.embed, layers, _weight(weights.norm), path)
+    return NativeDecoder(library, shape, embed.table, layers, _weight(weights.norm), path)
 
 
 def _tensors(layer: LayerWeights, angles: tuple[Tensor, Tensor] | None, window: int | None) -> LayerTensors:

@@ -15,9 +15,9 @@ import torch
 from engine.config import EngineConfig
 from engine.cpu.quality import Quality, keep_quality, kept_quality, measure_quality
 from engine.hardware import SetupError, num_threads
-from engine.models.weights import MakeLinear
+from engine.models.weights import MakeEmbedding, MakeLinear, plain_embedding
 from kernels.cpu.library import NativeLibrary, installed
-from kernels.cpu.linear import Int8Linear
+from kernels.cpu.linear import Int8Embedding, Int8Linear
 from kernels.linear import Linear
 
 log = logging.getLogger(__name__)
@@ -31,6 +31,19 @@ class Choice(NamedTuple):
 
     format: Format
     reason: str
+
+
+def use_native_path(asked: str) -> None:
+    """Make the native kernels use no faster instructions than asked for; auto: the processor's fastest.
+
+    Raises SetupError: when the processor does not have them.
+    """
+    library = installed()
+    if library is None:
+        return
+    if asked != "auto" and asked not in library.all_paths:
+        raise SetupError(f"LORIKEET_NATIVE_PATH is {asked}, but this processor has {', '.join(library.all_paths)}")
+    library.use_up_to(None if asked == "auto" else asked)
 
 
 def choose_format(
@@ -59,7 +72,7 @@ def choose_format(
         return Choice("none", "LORIKEET_QUANTIZATION is none.")
     if device.type != "cpu":
         return Choice("none", "8-bit integers are for a CPU.")
-    if library is None or len(library.paths) < 2:
+    if library is None or len(library.all_paths) < 2:
         return Choice("none", "There are no native kernels for this processor: PyTorch computes.")
     if dtype != torch.float32:
         # Measured: tokens of few streams come faster in 8-bit integers there, too, but a prompt of 512 tokens takes up
@@ -89,6 +102,7 @@ def settle_format(config: EngineConfig, device: torch.device, dtype: torch.dtype
                 keep_quality(config.model_dir, found)
         return found
 
+    use_native_path(config.native_path)
     choice = choose_format(config.quantization, device, dtype, quality)
     if choice.format != config.quantization:  # else it was asked for
         log.info("%s", choice.reason)
@@ -99,3 +113,9 @@ def make_linear(quantized: Format) -> MakeLinear:
     """Return what makes products of a model's weights."""
     library = installed() if quantized == "int8" else None
     return Linear if library is None else partial(Int8Linear, library)
+
+
+def make_embedding(quantized: Format) -> MakeEmbedding:
+    """Return what makes the rows of a model's tokens. A quantized head that is tied to them is where they are read."""
+    library = installed() if quantized == "int8" else None
+    return plain_embedding if library is None else partial(Int8Embedding.of, library)

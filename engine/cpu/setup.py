@@ -10,7 +10,8 @@ from engine.config import EngineConfig, ModelConfig
 from engine.cpu.attention import PagedCache
 from engine.cpu.native import NativePath, make_decoder
 from engine.cpu.path import CpuPath
-from engine.cpu.quantization import make_linear, settle_format
+from engine.cpu.quality import CACHE_DTYPE
+from engine.cpu.quantization import make_embedding, make_linear, settle_format
 from engine.cpu.tables import AdapterTables
 from engine.cpu.threads import AdaptedThreads, linux_usage
 from engine.device import AdapterIn, Device, DevicePath, blocks_within, context_length, kv_token_bytes
@@ -23,7 +24,11 @@ from engine.transfers import HostTransfers
 from kernels.cpu.decoder import CACHE_BLOCK
 from kernels.cpu.library import installed
 
-KV_CACHE_BYTES = 1 << 30
+MOST_CACHE_BYTES = 1 << 30
+CACHED_TOKENS = 256
+"""Tokens of each sequence of a full batch that the KV cache has room for, where its size is left open."""
+CACHE_SHARE = 4
+"""The KV cache takes at most one part in so many of the free memory, where its size is left open."""
 ADAPTER_BYTES = 1 << 30
 
 
@@ -33,14 +38,24 @@ def build_cpu(config: EngineConfig, model: ModelConfig, dtype: torch.dtype) -> D
     torch.set_num_threads(most)
     cpu = torch.device("cpu")
     quantized = settle_format(config, cpu, dtype)
-    weights = load_weights(config.model_dir, model, dtype, cpu, make_linear=make_linear(quantized))
-    budget = KV_CACHE_BYTES if config.kv_cache_bytes is None else config.kv_cache_bytes
-    num_blocks = blocks_within(budget, kv_token_bytes(model, dtype) * config.block_size, free_host_bytes())
+    weights = load_weights(
+        config.model_dir,
+        model,
+        dtype,
+        cpu,
+        make_linear=make_linear(quantized),
+        make_embedding=make_embedding(quantized),
+    )
+    library = installed() if quantized == "int8" and config.block_size == CACHE_BLOCK else None
+    is_native = library is not None and dtype != torch.float16
+    token_bytes = kv_token_bytes(model, CACHE_DTYPE if is_native else dtype)
+    free_bytes = free_host_bytes()
+    budget = config.kv_cache_bytes or cache_bytes(config, model, token_bytes, free_bytes)
+    num_blocks = blocks_within(budget, token_bytes * config.block_size, free_bytes)
     max_model_len = context_length(config.max_model_len, model, num_blocks, config.block_size)
     adapter_bytes = ADAPTER_BYTES if config.adapter_device_bytes is None else config.adapter_device_bytes
-    library = installed() if quantized == "int8" and config.block_size == CACHE_BLOCK else None
     tables = None
-    if library is None or dtype == torch.float16:
+    if not is_native:
         table_bytes = adapter_bytes * AdapterTables.bytes_per_element(dtype) // dtype.itemsize
         tables = AdapterTables(config.max_adapters, dtype, table_bytes)
 
@@ -51,18 +66,31 @@ def build_cpu(config: EngineConfig, model: ModelConfig, dtype: torch.dtype) -> D
             cache = PagedCache(model, num_blocks * config.block_size, max_model_len, dtype)
             return CpuPath(Decoder(model, weights), cache, config.block_size, adapter_in, tables, threads)
         assert library is not None
-        decoder = make_decoder(library, model, weights, num_blocks, max_model_len)
+        decoder = make_decoder(library, model, weights, num_blocks, max_model_len, cache_dtype=CACHE_DTYPE)
         return NativePath(decoder, model, weights.lm_head, adapter_in, threads)
 
     return Device(
         num_blocks=num_blocks,
         max_model_len=max_model_len,
+        token_bytes=token_bytes,
         adapter_bytes=adapter_bytes,
         transfers=HostTransfers(),
         choose=choose_on_host,
         make_path=make_path,
         expect=_nothing if tables is None else tables.expect,
     )
+
+
+def cache_bytes(config: EngineConfig, model: ModelConfig, token_bytes: int, free_bytes: int | None) -> int:
+    """Return the size in bytes of the KV cache where the settings leave it open.
+
+    The cache has room for a full batch of sequences of CACHED_TOKENS tokens, and for one of the longest, within bounds.
+    Where it is full, new requests wait, and the latest of those that run begin again later.
+    """
+    longest = min(config.max_model_len or model.max_position, model.max_position)
+    wanted = max(config.max_num_seqs * CACHED_TOKENS, longest) * token_bytes
+    most = MOST_CACHE_BYTES if free_bytes is None else min(MOST_CACHE_BYTES, free_bytes // CACHE_SHARE)
+    return max(min(wanted, most), 2 * config.block_size * token_bytes)
 
 
 def _nothing(layout: AdapterLayout) -> None:

@@ -79,6 +79,7 @@ def build_around(config: EngineConfig, model: ModelConfig, weights: ModelWeights
     return Device(
         num_blocks=num_blocks,
         max_model_len=max_model_len,
+        token_bytes=kv_token_bytes(model, dtype),
         adapter_bytes=division.adapters,
         transfers=transfers,
         choose=choose,

@@ -9,7 +9,7 @@ import torch
 
 from engine.config import EngineConfig
 from engine.cpu.quality import Quality, kept_quality
-from engine.cpu.quantization import choose_format
+from engine.cpu.quantization import choose_format, use_native_path
 from engine.doctor.report import Choice, Gpu, Machine
 from engine.hardware import num_threads, resolve_device, resolve_dtype
 from kernels.cpu.library import installed
@@ -41,6 +41,7 @@ def choose(config: EngineConfig, machine: Machine, gpus: tuple[Gpu, ...]) -> Cho
     device = resolve_device(config.device)
     computed = resolve_dtype(config.dtype, device)
     dtype = str(computed).removeprefix("torch.")
+    use_native_path(config.native_path)
     library = installed()
     paths = library.paths if library is not None else ()
     kept = kept_quality(config.model_dir)
@@ -68,6 +69,8 @@ def _reasons(config: EngineConfig, device: torch.device, dtype: str, gpus: tuple
         lines.append("PyTorch sees a GPU.")
     else:
         lines.append("PyTorch sees no GPU.")
+    if config.native_path != "auto" and device.type == "cpu":
+        lines.append(f"LORIKEET_NATIVE_PATH is {config.native_path}.")
     if config.dtype != "auto":
         lines.append(f"LORIKEET_DTYPE is {config.dtype}.")
     elif device.type == "cpu" and dtype == "bfloat16":

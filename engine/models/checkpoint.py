@@ -11,7 +11,7 @@ from safetensors import safe_open
 from torch import Tensor
 
 from engine.config import ModelConfig, UnsupportedModel
-from engine.models.weights import MakeLinear, MakeNorm, ModelWeights, assemble
+from engine.models.weights import MakeEmbedding, MakeLinear, MakeNorm, ModelWeights, assemble, plain_embedding
 from kernels.linear import Linear
 from kernels.norm import RmsNorm
 
@@ -52,11 +52,12 @@ def load_weights(
     device: torch.device,
     make_norm: MakeNorm = RmsNorm,
     make_linear: MakeLinear = Linear,
+    make_embedding: MakeEmbedding = plain_embedding,
 ) -> ModelWeights:
     """Read and fuse all weights. Raises UnsupportedModel on a missing, misshapen or unknown tensor."""
     with ExitStack() as stack:
         checkpoint = _Checkpoint(Path(model_dir), dtype, device, stack)
-        weights = assemble(checkpoint.take, config, make_norm, make_linear)
+        weights = assemble(checkpoint.take, config, make_norm, make_linear, make_embedding)
         tied = config.tie_word_embeddings
         unknown = [name for name in checkpoint.unread() if not (tied and name == "lm_head.weight")]
         if unknown:
@@ -65,11 +66,13 @@ def load_weights(
 
 
 @contextmanager
-def weights_in_turn(model_dir: str | Path, config: ModelConfig, make_linear: MakeLinear) -> Iterator[ModelWeights]:
+def weights_in_turn(
+    model_dir: str | Path, config: ModelConfig, make_linear: MakeLinear, make_embedding: MakeEmbedding = plain_embedding
+) -> Iterator[ModelWeights]:
     """Yield weights in float32 on a CPU whose layers are read one by one, each time that they are gone through.
 
     A model that is larger than the memory can be computed so. Raises UnsupportedModel on a missing or misshapen tensor.
     """
     with ExitStack() as stack:
         checkpoint = _Checkpoint(Path(model_dir), torch.float32, torch.device("cpu"), stack)
-        yield assemble(checkpoint.take, config, RmsNorm, make_linear, in_turn=True)
+        yield assemble(checkpoint.take, config, RmsNorm, make_linear, make_embedding, in_turn=True)

@@ -80,7 +80,7 @@ class Decoder:
     def forward(self, batch: Batch, before: Callable[[int], None] = lambda index: None) -> Tensor:
         """Compute the batch. before: called ahead of each layer, with its index. Returns the hidden states [W, hidden]
         of batch.output_rows after the final norm."""
-        x = _scaled(self.weights.embed[batch.token_ids], self._embedding_multiplier)
+        x = _scaled(self.weights.embed(batch.token_ids), self._embedding_multiplier)
         for index, layer in enumerate(self.weights.layers):
             before(index)
             x = self._attend(index, layer, x, batch)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from engine.config import ModelConfig
-from kernels.linear import Linear
+from kernels.linear import Embedding, Linear
 
 
 class Norm(Protocol):
@@ -30,7 +30,19 @@ class Product(Protocol):
     def add(self, x: Tensor, y: Tensor) -> Tensor: ...
 
 
+class TokenRows(Protocol):
+    """The row of each token, as `kernels.linear.Embedding`."""
+
+    dtype: torch.dtype
+    """The dtype of the rows, and of the model."""
+    device: torch.device
+
+    def __call__(self, token_ids: Tensor) -> Tensor: ...
+
+
 MakeLinear = Callable[[Tensor, Tensor | None], Product]  # of a weight and its bias
+# Of a table [V, H], and the product with the same table where the head is tied to it.
+MakeEmbedding = Callable[[Tensor, Product | None], TokenRows]
 MakeNorm = Callable[[Tensor, float], Norm]  # of a weight and its epsilon
 Take = Callable[[str, tuple[int, ...]], Tensor]  # a tensor of this shape by its name in Hugging Face's checkpoints
 
@@ -51,7 +63,7 @@ class LayerWeights(msgspec.Struct, frozen=True):
 
 
 class ModelWeights(msgspec.Struct, frozen=True):
-    embed: Tensor  # [V, H]
+    embed: TokenRows  # V rows of H
     layers: Sequence[LayerWeights]
     norm: Norm  # [H]
     lm_head: Product  # H -> V; of the embedding where they are tied
@@ -79,17 +91,29 @@ class LayersInTurn(Sequence[LayerWeights]):
         )
 
 
+def plain_embedding(table: Tensor, head: Product | None) -> TokenRows:
+    """Return the rows of the table as it is."""
+    return Embedding(table)
+
+
 def assemble(
-    take: Take, config: ModelConfig, make_norm: MakeNorm, make_linear: MakeLinear = Linear, *, in_turn: bool = False
+    take: Take,
+    config: ModelConfig,
+    make_norm: MakeNorm,
+    make_linear: MakeLinear = Linear,
+    make_embedding: MakeEmbedding = plain_embedding,
+    *,
+    in_turn: bool = False,
 ) -> ModelWeights:
     """Return every tensor of a model, fused. in_turn: each layer is read whenever it is used, and not kept."""
     hidden = config.hidden_size
-    embed = take("model.embed_tokens.weight", (config.vocab_size, hidden))
+    table = take("model.embed_tokens.weight", (config.vocab_size, hidden))
     each = LayersInTurn(lambda index: _layer(take, config, index, make_norm, make_linear), config.num_layers)
     layers = each if in_turn else list(each)
     norm = make_norm(_norm_weight(take, "model.norm", hidden, config), config.rms_norm_eps)
-    lm_head = embed if config.tie_word_embeddings else take("lm_head.weight", (config.vocab_size, hidden))
-    return ModelWeights(embed, layers, norm, make_linear(lm_head, None))
+    is_tied = config.tie_word_embeddings
+    head = make_linear(table if is_tied else take("lm_head.weight", (config.vocab_size, hidden)), None)
+    return ModelWeights(make_embedding(table, head if is_tied else None), layers, norm, head)
 
 
 def _layer(take: Take, config: ModelConfig, index: int, make_norm: MakeNorm, make_linear: MakeLinear) -> LayerWeights:

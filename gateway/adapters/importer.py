@@ -19,6 +19,7 @@ from gateway.adapters.fetch import Fetcher
 from gateway.adapters.workspace import workspace
 from gateway.db.adapters.adapter_imports import ImportRow, claim_fetch, end_import, set_uploaded, touch_import
 from gateway.db.adapters.refused_adapters import put_off_import
+from gateway.db.due_work import RARELY_S
 from gateway.db.pool import FAILURES, Database
 from gateway.domain.errors import GatewayError, UploadsPaused
 from gateway.support.worker import forever
@@ -51,18 +52,21 @@ class Importer:
         store: AdapterStore,
         *,
         poll_s: float = POLL_S,
+        wake: asyncio.Event | None = None,
     ) -> None:
+        """wake: set when an import may wait; None: the importer looks each poll_s."""
         self._database = database
         self._fetcher = fetcher
         self._take_in = take_in
         self._store = store
-        self._poll_s = poll_s
+        self._poll_s = poll_s if wake is None else RARELY_S
+        self._wake = wake
         self._at_work: set[asyncio.Task[None]] = set()
         self._taking_in: set[str] = set()  # ids of imports whose content is here
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        self._task = asyncio.create_task(forever(self._begin, self._poll_s, name="imports"))
+        self._task = asyncio.create_task(forever(self._begin, self._poll_s, name="imports", wake=self._wake))
 
     async def stop(self) -> None:
         """Stop fetching. An adapter that is being taken in may come to its end, since nobody else has its content."""

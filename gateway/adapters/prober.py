@@ -17,6 +17,7 @@ from adapters.ref import content_key
 from gateway.adapters.presence import kept_present
 from gateway.db.adapters import probes
 from gateway.db.adapters.probes import MAX_PROBES, ToProbe
+from gateway.db.due_work import RARELY_S
 from gateway.db.organization import audit
 from gateway.db.pool import Database
 from gateway.domain.errors import BackendFailed, GatewayError, InvalidRequest
@@ -39,12 +40,15 @@ class Prober:
         database: Database,
         ready_bases: Callable[[], Collection[str]],
         probe: Callable[[str | None, str], Awaitable[msgspec.Struct]],
+        wake: asyncio.Event | None = None,
     ) -> None:
-        """ready_bases, probe: as in `gateway.adapters.service.Engines`."""
+        """ready_bases, probe: as in `gateway.adapters.service.Engines`. wake: set when a version may wait; None: the
+        prober looks each INTERVAL_S."""
         self._database = database
         self._ready_bases = ready_bases
         self._probe = probe
         self._slots = asyncio.Semaphore(MAX_AT_ONCE)
+        self._wake = wake
         self._task: asyncio.Task[None] | None = None
 
     def is_ready(self, base: str | None) -> bool:
@@ -53,7 +57,8 @@ class Prober:
         return bool(ready) if base is None else base in ready
 
     def start(self) -> None:
-        self._task = asyncio.create_task(forever(self._probe_all, INTERVAL_S, name="probes"))
+        interval_s = INTERVAL_S if self._wake is None else RARELY_S
+        self._task = asyncio.create_task(forever(self._probe_all, interval_s, name="probes", wake=self._wake))
 
     async def stop(self) -> None:
         if self._task is not None:

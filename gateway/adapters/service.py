@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Protocol
@@ -92,7 +93,7 @@ class Lifecycle:
 
     bases: the base models that adapters may be for; each is registered in the database. upload_dir: for the bytes of
     resumable uploads. inspection_lock: a file that all gateways of this machine share. grace_s: how long content stays
-    that nothing refers to.
+    that nothing refers to. version_waits: set when a version may wait for a probe; None: one is looked for each second.
     """
 
     def __init__(
@@ -107,12 +108,13 @@ class Lifecycle:
         inspection_lock: Path,
         grace_s: float,
         inspect: Inspect = inspect,
+        version_waits: asyncio.Event | None = None,
     ) -> None:
         self.store = store
         self.bounds = bounds
         self.uploads = Uploads(database, upload_dir)
         self.verifier = Verifier(database, store)
-        self.prober = Prober(database, engines.ready_bases, engines.probe)
+        self.prober = Prober(database, engines.ready_bases, engines.probe, version_waits)
         self.intake = Intake(
             database,
             store,

@@ -55,7 +55,8 @@ from gateway.admin.organization.projects import ProjectController
 from gateway.admin.organization.search import search
 from gateway.admin.organization.service_accounts import ServiceAccountController
 from gateway.admin.organization.users import UserController
-from gateway.admin.pools.hosts import list_all_hosts
+from gateway.admin.pools.host_tokens import create_host_token, join_host
+from gateway.admin.pools.hosts import HostController
 from gateway.admin.pools.pool_adapters import PoolAdapterController
 from gateway.admin.pools.pool_keys import PoolKeyController
 from gateway.admin.pools.pools import PoolController
@@ -140,7 +141,8 @@ _HANDLERS: tuple[ControllerRouterHandler, ...] = (
     find_key,
     list_all_adapters,
     verify_adapters,
-    list_all_hosts,
+    HostController,
+    create_host_token,
     list_project_models,
     status,
     list_engines,
@@ -173,7 +175,7 @@ def admin_routers(services: AdminServices) -> list[Router]:
     return [
         check_routes(Router(PATH, route_handlers=_HANDLERS, **guarded)),
         check_routes(Router(LOGIN_PATH, route_handlers=[LoginController], **guarded)),
-        Router(LOGIN_PATH, route_handlers=[has_login, log_in], dependencies=dependencies, **common),
+        Router(LOGIN_PATH, route_handlers=[has_login, log_in, join_host], dependencies=dependencies, **common),
     ]
 
 

@@ -7,6 +7,7 @@ import contextlib
 import datetime
 import os
 from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING
 
 import structlog
 
@@ -20,12 +21,19 @@ from gateway.agent.steps import Site, in_words
 from gateway.agent.tending import Replicas
 from gateway.db.changes import Change, ChangeFeed
 from gateway.db.pool import FAILURES, Database
+from gateway.db.pools.hosts import announce_key, list_keys
 from gateway.db.pools.planning import plan_pools
 from gateway.db.pools.replicas import forget_stopped
 from gateway.db.pools.revisions import prepare_again
 from gateway.db.pools.served import ServedPool, list_served
 from gateway.domain.pools.plan import Action
 from gateway.settings import Settings
+from gateway.support.host import allow, host_keys
+from gateway.support.model_folders import on_this_machine
+
+if TYPE_CHECKING:
+    from engine.curve import KeyPair
+    from gateway.db.pool import Connection
 
 LOOK_S = 1.0
 """Seconds between two reads of the rows while no change is announced."""
@@ -59,10 +67,13 @@ class Agent:
         *,
         gives_up: bool = False,
     ) -> None:
+        """Raises OSError or BadKey: when this host's keys cannot be read, where its engines serve other machines."""
         self._database = database
+        self._settings = settings
+        self._keys = host_keys(settings.data_dir) if settings.link_address else None
         self._lease = Lease(database, settings.data_dir, hardware, programs)
         self._wake = asyncio.Event()
-        site = Site(database, settings, hardware, launcher, command, self._lease, programs)
+        site = Site(database, settings, hardware, launcher, command, self._lease, programs, self._keys)
         self._replicas = Replicas(site, changed=self._wake.set)
         self._models = Models(database, settings, hardware, changed=self._wake.set)
         self._forget_at_s = 0.0
@@ -127,12 +138,14 @@ class Agent:
             if not self._has_begun:
                 await prepare_again(conn)  # this agent may have what the one before lacked
                 self._has_begun = True
-            pools = await list_served(conn)
+            if self._keys is not None:
+                await self._exchange_keys(conn, self._keys)
+            pools = await self._served(conn)
             await self._models.measure(pools)
             fitting = await self._models.fitting(conn, pools)
             for action in await plan_pools(conn, self._lease.host_id, self._lease.generation, fitting):
                 log.info("planned", **_fields(action))
-            pools = await list_served(conn)
+            pools = await self._served(conn)
             if _now_s() >= self._forget_at_s:
                 self._forget_at_s = _now_s() + FORGET_EVERY_S
                 await forget_stopped(conn, KEPT_STOPPED)
@@ -141,6 +154,14 @@ class Agent:
         await self._replicas.look(pools, busy)
         if self._gives_up:
             self._check(pools)
+
+    async def _served(self, conn: Connection) -> list[ServedPool]:
+        return [on_this_machine(each, self._settings) for each in await list_served(conn)]
+
+    async def _exchange_keys(self, conn: Connection, own: KeyPair) -> None:
+        """Tell this host's key, and let the holders of all keys connect to its engines."""
+        await announce_key(conn, self._lease.host_id, self._lease.host_name, own.public)
+        await asyncio.to_thread(allow, self._settings.data_dir, await list_keys(conn))
 
     # where nothing can be started
 

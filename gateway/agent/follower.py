@@ -9,6 +9,7 @@ import asyncio
 import uuid
 from collections.abc import Callable
 
+from engine.curve import Peer
 from engine.protocol import (
     AdapterStatus,
     EngineMessage,
@@ -45,7 +46,8 @@ class Follower:
     changed: called when the engine comes or goes.
     """
 
-    def __init__(self, address: str, model_digest: str, changed: Callable[[], None]) -> None:
+    def __init__(self, address: str, model_digest: str, changed: Callable[[], None], peer: Peer | None = None) -> None:
+        """peer: as of `EngineLink`."""
         self.stats: EngineStats | None = None
         """The picture of the last heartbeat; None while the engine is not there."""
         self.silent_since_s: float | None = asyncio.get_running_loop().time()
@@ -53,7 +55,7 @@ class Follower:
         self.was_connected = False
         self._changed = changed
         self._finals: dict[str, asyncio.Future[Final]] = {}
-        self._link = EngineLink(address, database_id=NOBODYS, model_digest=model_digest, listener=self)
+        self._link = EngineLink(address, database_id=NOBODYS, model_digest=model_digest, listener=self, peer=peer)
         self._adapter_calls = AdapterCalls(self._link.send)
         self._link.start()
 

@@ -1,4 +1,4 @@
-"""Find out the id, processors, memory and accelerators of this host, without PyTorch."""
+"""Find out the processors, memory and accelerators of this host, without PyTorch."""
 
 from __future__ import annotations
 
@@ -11,11 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from gateway.db.ids import new_id
-from gateway.support.process import make_private
-
 VISIBLE = "CUDA_VISIBLE_DEVICES"
-ID_NAME = "host.id"
 _MEMORY_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
 _QUERY = ["--query-gpu=memory.total", "--format=csv,noheader,nounits"]
 _QUERY_TIMEOUT_S = 20.0
@@ -32,11 +28,6 @@ class Hardware(msgspec.Struct, frozen=True):
     """The memory of each accelerator that may be used."""
     gpu_names: list[str]
     """The name of each accelerator as CUDA_VISIBLE_DEVICES takes it."""
-
-
-def host_id(data_dir: Path) -> str:
-    """Return the id of this host, which its data folder keeps."""
-    return make_private(data_dir / ID_NAME, f"{new_id('host')}\n").strip()
 
 
 def this_host(device: str, environ: Mapping[str, str] = os.environ) -> Hardware:

@@ -18,6 +18,8 @@ class Spec(msgspec.Struct, frozen=True):
     command: Sequence[str]
     environ: Mapping[str, str]
     """The whole environment of the process."""
+    public_key: str | None = None
+    """The key that the engine proves where its address is on TCP."""
 
 
 class Engine(msgspec.Struct, frozen=True):

@@ -15,9 +15,10 @@ from pathlib import Path
 
 import structlog
 
-from gateway.agent.hardware import Hardware, host_id
+from gateway.agent.hardware import Hardware
 from gateway.db.pool import FAILURES, Database
-from gateway.db.pools.hosts import claim_host, release_host, renew_host
+from gateway.db.pools.hosts import claim_host, is_removed, release_host, renew_host
+from gateway.support.host import host_id
 
 LEASE_S = 5.0
 RENEW_S = 1.0
@@ -34,12 +35,17 @@ class Superseded(Exception):
     """Another agent has the host: this one must not touch anything any more."""
 
 
+class Removed(Superseded):
+    """An operator has removed the host."""
+
+
 class Lease:
     """The right to change the replicas of a host, until another agent takes it."""
 
     def __init__(self, database: Database, data_dir: Path, hardware: Hardware, programs: Iterable[str] = ()) -> None:
         """programs: the drivers whose servers the host can start."""
         self.host_id = host_id(data_dir)
+        self.host_name = hardware.name
         self.generation = 0
         self._database = database
         self._hardware = hardware
@@ -70,6 +76,9 @@ class Lease:
             except FAILURES as error:
                 log.warning("host_not_claimed", error=str(error) or type(error).__name__)
                 generation = None
+            else:
+                if generation is None:
+                    await self._check_removed()
             if generation is not None:
                 self.generation = generation
                 log.info("host_claimed", host=self.host_id, generation=generation)
@@ -96,9 +105,16 @@ class Lease:
         async with asyncio.timeout(LEASE_S), self._database.acquire() as conn:
             renewed = await renew_host(conn, self.host_id, self.generation, datetime.timedelta(seconds=LEASE_S))
         if not renewed:
+            await self._check_removed()
             raise Superseded(f"another agent has host {self.host_id}")
         if asyncio.get_running_loop().time() - begun_s > LEASE_S:
             raise TimeoutError("the lease ran out while it was renewed")
+
+    async def _check_removed(self) -> None:
+        """Raise Removed where an operator has removed the host, or one of FAILURES."""
+        async with self._database.acquire() as conn:
+            if await is_removed(conn, self.host_id):
+                raise Removed("this host was removed (`lorikeet host remove`): join again in another data folder")
 
     async def release(self, *, leaves_engines: bool) -> None:
         """Give the host to the next agent at once. leaves_engines: some serve on."""

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
-import re
 import signal
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from gateway.settings import Settings, model_name_of
+from gateway.settings import Settings
 from gateway.support.accounts import Account, as_root, environ_of
+from gateway.support.model_folders import prepared_folder
 from gateway.support.process import die_with_parent
 
 
@@ -68,21 +67,3 @@ def preparation(settings: Settings) -> list[str]:
 def why_not(last_line: str, returncode: int) -> str:
     """Return why a preparation failed. last_line: of its stderr."""
     return last_line.removeprefix("error: ") or f"the preparation ended with exit code {returncode}"
-
-
-def prepared_folder(settings: Settings) -> Path:
-    """Return the folder that keeps a prepared model: one for each source, whatever the pools of the model are called.
-
-    A folder that was prepared under the name of a pool is used as well.
-    """
-    model, cache = settings.model, settings.model_cache_dir
-    if model == "demo":
-        own, others = cache / _as_folder_name(model_name_of(model)), [cache / _as_folder_name(settings.model_name)]
-    else:
-        digest = hashlib.sha256(model.encode()).hexdigest()[:8]
-        own, others = cache / f"{_as_folder_name(model_name_of(model))}-{digest}", sorted(cache.glob(f"*-{digest}"))
-    return next((each for each in (own, *others) if each.is_dir()), own)
-
-
-def _as_folder_name(name: str) -> str:
-    return re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.")

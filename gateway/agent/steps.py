@@ -18,6 +18,7 @@ import msgspec
 import structlog
 
 from engine.config import UnsupportedModel, load_model_config, model_digest
+from engine.curve import KeyPair, Peer
 from gateway.agent.commands import Command, address, engine_environ
 from gateway.agent.follower import Follower, ProbeFailed
 from gateway.agent.hardware import Hardware
@@ -36,6 +37,7 @@ from gateway.domain.pools.foreign_settings import parse_foreign_settings
 from gateway.domain.pools.settings import engine_config
 from gateway.domain.pools.states import ReplicaState
 from gateway.settings import Settings
+from gateway.support.host import engine_address, host_keys, link_folder, port_of
 
 FIRST_RETRY_S, MAX_RETRY_S = 0.5, 30.0
 HEALTHY_S = 30.0
@@ -86,6 +88,8 @@ class Site(msgspec.Struct, frozen=True):
     lease: Lease
     programs: Programs
     """The programs of servers of other makers."""
+    keys: KeyPair | None = None
+    """The keys of this host, where its engines serve other machines."""
 
 
 class Served(msgspec.Struct, frozen=True):
@@ -123,7 +127,9 @@ class Steps:
         async def begin() -> Spec | None:
             spec = spec_of(row.generation + 1)
             async with site.database.acquire() as conn:
-                generation = await begin_start(conn, row.id, site.lease.generation, address=spec.address)
+                generation = await begin_start(
+                    conn, row.id, site.lease.generation, address=spec.address, public_key=spec.public_key
+                )
             if generation is None:
                 return None
             assert generation == spec.generation, "only the holder of the lock starts a replica"
@@ -132,7 +138,8 @@ class Steps:
         engine = await site.launcher.start(row.id, begin)
         if engine is not None:
             self.endings.pop(row.id, None)
-            self._follow_engine(engine, revision)
+            key = site.keys.public if site.keys is not None and port_of(engine.address) is not None else None
+            self._follow_engine(engine, revision, key)
             log.info("engine_started", replica=row.id, generation=engine.generation, pid=engine.pid)
 
     def _engine_plan(self, served: Served, num_engines: int) -> Callable[[int], Spec]:
@@ -146,11 +153,22 @@ class Steps:
         )
 
         def spec(generation: int) -> Spec:
-            where = address(site.settings.run_dir, row.id, generation)
-            command = site.command(msgspec.structs.replace(config, endpoint=where))
-            return Spec(generation, where, command, engine_environ(os.environ, gpu))
+            environ = engine_environ(os.environ, gpu)
+            if site.keys is None:
+                where = address(site.settings.run_dir, row.id, generation)
+                return Spec(generation, where, site.command(msgspec.structs.replace(config, endpoint=where)), environ)
+            where, endpoint = engine_address(site.settings.link_address, site.settings.engine_ports, self._ports())
+            guarded = msgspec.structs.replace(
+                config, endpoint=endpoint, link_dir=str(link_folder(site.settings.data_dir))
+            )
+            return Spec(generation, where, site.command(guarded), environ, site.keys.public)
 
         return spec
+
+    def _ports(self) -> set[int]:
+        """Return the ports of this host's engines that live, some of which may not listen yet."""
+        ports = {port_of(engine.address) for engine in self._site.launcher.running().values()}
+        return {port for port in ports if port is not None}
 
     def _server_plan(self, served: Served, num_engines: int) -> Callable[[int], Spec]:
         """Return how a server of another maker is started, by the generation. Raises as `_place`."""
@@ -304,16 +322,20 @@ class Steps:
     def follow(self, row: ReplicaRow, revision: RevisionRow) -> Follower | ServerFollower:
         """Return the connection to the engine of a replica, begun where there is none."""
         assert row.address is not None
-        return self._follow_engine(Engine(row.id, row.generation, row.address, None), revision)
+        return self._follow_engine(Engine(row.id, row.generation, row.address, None), revision, row.public_key)
 
-    def _follow_engine(self, engine: Engine, revision: RevisionRow) -> Follower | ServerFollower:
+    def _follow_engine(
+        self, engine: Engine, revision: RevisionRow, public_key: str | None
+    ) -> Follower | ServerFollower:
         key = engine.replica_id, engine.generation
         if key not in self._followers:
             assert revision.base_digest is not None
             if revision.starts_servers:
                 self._followers[key] = ServerFollower(engine.address, revision, self._changed)
             else:
-                self._followers[key] = Follower(engine.address, revision.base_digest, self._changed)
+                keys = self._site.keys or host_keys(self._site.settings.data_dir) if public_key else None
+                peer = Peer(keys, public_key) if keys is not None and public_key else None
+                self._followers[key] = Follower(engine.address, revision.base_digest, self._changed, peer)
         return self._followers[key]
 
     async def unfollow(self, alive: set[tuple[str, int]], busy: set[str]) -> None:

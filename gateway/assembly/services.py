@@ -51,6 +51,7 @@ from gateway.content.stored_responses import StoredResponses
 from gateway.content.writes import Writes
 from gateway.db.billing.prices import PriceLoader
 from gateway.db.changes import Change
+from gateway.db.due_work import DueWork
 from gateway.db.limits.leases import PostgresLeases
 from gateway.db.limits.limits import LimitLoader
 from gateway.db.organization.organizations import installation_id
@@ -86,6 +87,7 @@ from gateway.openai.responses.state import Earlier
 from gateway.pipeline.pipeline import Pipeline
 from gateway.pools.first_pool import ensure_first_pool
 from gateway.pools.foreign import ForeignServers
+from gateway.pools.here import Here
 from gateway.pools.live import LivePools
 from gateway.pools.readiness import GatewayReadiness
 from gateway.routing.planner import Planner
@@ -193,13 +195,19 @@ async def running_services(
         authenticator.changes.subscribe(backend_keys.changed)
         provider_keys = ProviderKeys(database, cipher)
         authenticator.changes.subscribe(provider_keys.changed)
-        context = engine_context()
+        context, here = engine_context(), Here(settings)
         stack.push_async_callback(asyncio.to_thread, context.term)  # waits for goodbyes to leave
+        due = authenticator.changes.due_work
         pools = LivePools(
             database,
             bases,
-            lambda address, model: EngineBackend(
-                address, database_id=database_id, model=model, sink=metering.meter, context=context
+            lambda address, model, key: EngineBackend(
+                address,
+                database_id=database_id,
+                model=model,
+                sink=metering.meter,
+                context=context,
+                peer=here.peer(key),
             ),
             forget_routes=lambda: resolver.changed(None),
             connect_foreign=ForeignServers(
@@ -210,6 +218,7 @@ async def running_services(
                 provider_keys.find,
                 lambda digest: lifecycle.store.reading(digest),
             ).connect,
+            here=here,
         )
         authenticator.changes.subscribe(pools.changed)
 
@@ -218,7 +227,7 @@ async def running_services(
 
         planner = Planner(resolver, prices, lambda name: name in pools and pools[name].ready, key_use=key_use)
         reconciler = Reconciler(database, pools, metrics.journal)
-        lifecycle = _lifecycle(settings, database, bases, pools)
+        lifecycle = _lifecycle(settings, database, bases, pools, due)
         content_writes = Writes(metrics.content_lost, max_bytes=MAX_WAITING_BYTES)
         disk = DiskReserve(settings.data_dir, settings.disk_reserve_bytes)
         room = ContentRoom(database, settings.max_content_bytes, disk)
@@ -260,7 +269,7 @@ async def running_services(
         await _start(stack, authenticator, limiter, metering, pools, Purger(database))
         idempotency = Idempotency(database, cipher, writes, room=room)
         refusals = Refusals(database, metrics.refusals_lost)
-        notes = Notes(database, metrics.experiment_notes_lost)
+        notes = Notes(database, metrics.experiment_notes_lost, is_awaited=due.wake("awaited_notes"))
         _run(
             stack,
             writes,
@@ -269,14 +278,14 @@ async def running_services(
             Keeper(database, cipher),
             Sweeper(database, pieces),
             lifecycle,
-            *_ways_in(settings, database, lifecycle),
+            *_ways_in(settings, database, lifecycle, due),
             residency,
             refusals,
             notes,
-            WebhookSender(database, secrets, allow_private=settings.private_webhooks),
+            WebhookSender(database, secrets, allow_private=settings.private_webhooks, wake=due.wake("deliveries")),
             Deliverer(database, places_below(settings.export_dir, allow_private=settings.private_webhooks), secrets),
-            Bookkeeper(database),
-            ExperimentBookkeeper(database, metrics.experiments, turn=StandIn(database)),
+            Bookkeeper(database, due.wake("books")),
+            ExperimentBookkeeper(database, metrics.experiments, turn=StandIn(database), wake=due.wake("experiments")),
             reconciler,
         )
         metrics.watch(pools)
@@ -302,6 +311,7 @@ async def running_services(
             RunTools(pipeline, background, earlier, authenticator.principal),
             metrics.background_responses,
             drain_s=settings.drain_seconds,
+            wake=due.wake("responses"),
         )
         authenticator.changes.subscribe(runner.changed)
         chats = StoredChats(database, cipher, writes, room)
@@ -315,7 +325,7 @@ async def running_services(
             max_line_bytes=settings.max_body_bytes,
             metrics=metrics.batches,
         )
-        _run(stack, pipeline.shadows, runner, Dispatcher(tools, metering.meter.journal_id))
+        _run(stack, pipeline.shadows, runner, Dispatcher(tools, metering.meter.journal_id, due.wake("batches")))
         yield Services(
             settings=settings,
             database=database,
@@ -398,7 +408,7 @@ def _run(stack: AsyncExitStack, *workers: Worker) -> None:
         stack.push_async_callback(worker.stop)
 
 
-def _lifecycle(settings: Settings, database: Database, bases: Bases, pools: LivePools) -> Lifecycle:
+def _lifecycle(settings: Settings, database: Database, bases: Bases, pools: LivePools, due_work: DueWork) -> Lifecycle:
     return Lifecycle(
         database,
         open_store(settings.engine.adapter_store, settings.adapter_cache_dir, settings.engine.adapter_cache_bytes),
@@ -408,15 +418,17 @@ def _lifecycle(settings: Settings, database: Database, bases: Bases, pools: Live
         upload_dir=settings.data_dir / "uploads",
         inspection_lock=settings.data_dir / "inspection.lock",
         grace_s=settings.adapter_grace_seconds,
+        version_waits=due_work.wake("probes"),
     )
 
 
-def _ways_in(settings: Settings, database: Database, lifecycle: Lifecycle) -> list[Worker]:
+def _ways_in(settings: Settings, database: Database, lifecycle: Lifecycle, due_work: DueWork) -> list[Worker]:
     """Yield the workers that bring adapters in without a request: downloads from sources, and the watched folder."""
     take_in, store, max_bytes = lifecycle.intake.take_in, lifecycle.store, settings.max_adapter_bytes
     downloader = Downloader(Guard.of(allow_private=settings.private_webhooks))
     fetcher = Fetcher(downloader, settings.allowed_sources, max_bytes=max_bytes, hub=Hub.of(os.environ))
-    workers: list[Worker] = [Importer(database, fetcher, partial(take_in, again="fetching"), store)]
+    import_waits = due_work.wake("imports")
+    workers: list[Worker] = [Importer(database, fetcher, partial(take_in, again="fetching"), store, wake=import_waits)]
     if settings.adapter_folder is not None:
         workers.append(Watcher(database, settings.adapter_folder, take_in, store, max_bytes=max_bytes))
     return workers

@@ -7,17 +7,20 @@ from __future__ import annotations
 
 import asyncio
 import signal
+from functools import partial
 
 import structlog
 import uvloop
 from prometheus_client import CollectorRegistry
 
+from gateway.db.due_work import LOOK_EVERY_S, DueWork
 from gateway.db.pool import Database
 from gateway.db.turns import BOOKS, Turn
 from gateway.experiments.bookkeeper import ExperimentBookkeeper
 from gateway.observability.experiment_metrics import ExperimentMetrics
 from gateway.observability.metrics import configure_logging
 from gateway.settings import Settings
+from gateway.support.worker import forever
 
 NUM_CONNECTIONS = 2
 
@@ -36,8 +39,17 @@ async def _work(dsn: str) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, ending.set)
     async with await Database.connect(dsn, max_size=NUM_CONNECTIONS) as database:
-        books = ExperimentBookkeeper(database, ExperimentMetrics(CollectorRegistry()), turn=Turn(database, BOOKS))
+        due = DueWork()
+        metrics, turn = ExperimentMetrics(CollectorRegistry()), Turn(database, BOOKS)
+        books = ExperimentBookkeeper(database, metrics, turn=turn, wake=due.wake("experiments"))
         books.start()
+        looking = asyncio.create_task(forever(partial(_look, database, due), LOOK_EVERY_S, name="due work"))
         await ending.wait()
+        looking.cancel()
         await books.stop()
     log.info("worker_stopped")
+
+
+async def _look(database: Database, due: DueWork) -> None:
+    async with database.acquire() as conn:
+        await due.look(conn)

@@ -108,6 +108,14 @@ class ServerState(msgspec.Struct, frozen=True):
     """Usages of the last ones that the server reported and that cannot be true."""
     distrusted_for_s: float
     """Seconds for which the server gets no requests, since too many of its usages cannot be true; 0 for none."""
+    version: str = ""
+    """The version that the server says it has; "" where it says none."""
+    is_tried: bool = True
+    """Whether the version is one with which the driver was tried; another one is asked by a generic protocol."""
+    has_adapters: bool = False
+    """Whether adapters of tenants answer at the server."""
+    separates_caches: bool = False
+    """Whether the prompts of each tenant have a cache of their own at the server."""
 
 
 class Health(msgspec.Struct, frozen=True):

@@ -15,7 +15,7 @@ from typing import Protocol, runtime_checkable
 import msgspec
 
 from engine.protocol import GenerateRequest, Service
-from gateway.backends.base import Backend, Capabilities, Fit, Message, Model, PreparedPrompt, as_it_is
+from gateway.backends.base import Backend, Capabilities, Feature, Fit, Message, Model, PreparedPrompt, as_it_is
 from gateway.backends.snapshot import EngineSnapshot
 from gateway.backends.used import Used
 from gateway.domain.balancing.answer_times import paces
@@ -104,8 +104,10 @@ class PoolRevision:
         base_digest: str = "",
         pool_id: str = "",
         own_keys: OwnKeys = "none",
+        as_text: Model | None = None,
     ) -> None:
-        """name: the public name of the pool. base_digest: what identifies the base model."""
+        """name: the public name of the pool. base_digest: what identifies the base model. as_text: prepares prompts
+        where a server of another maker takes no token ids, which depends on its version; None where all do."""
         self.name = name
         self.model = model
         self.pool_id = pool_id
@@ -113,6 +115,7 @@ class PoolRevision:
         self.own_keys: OwnKeys = own_keys
         """Whether projects bring keys of their own for the servers."""
         self._base_digest = base_digest
+        self._as_text = as_text
         self._successor: PoolRevision | None = None
         self._replicas: dict[str, Replica] = {}
         self._max_in_flight = 0
@@ -184,8 +187,8 @@ class PoolRevision:
 
     @property
     def capabilities(self) -> Capabilities:
-        """The bounds of one replica that is ready, whichever, as of the last change of any: all of a revision have the
-        same settings."""
+        """The bounds of one replica that is ready, whichever, as of the last change of any, since all of a revision
+        have the same settings; of features those that each of them has."""
         return self._capabilities or self.model.capabilities
 
     @property
@@ -206,8 +209,15 @@ class PoolRevision:
         return taken < share * places or not places
 
     @property
+    def _prepares(self) -> Model:
+        """The model as its servers take prompts."""
+        if self._as_text is None or "token_ids" in self.capabilities.features:
+            return self.model
+        return self._as_text
+
+    @property
     def tokenizer(self) -> Tokenizer:
-        return self.model.tokenizer
+        return self._prepares.tokenizer
 
     def prepare_chat(
         self,
@@ -217,10 +227,10 @@ class PoolRevision:
         fit: Fit = as_it_is,
         owner: str = "",
     ) -> PreparedPrompt:
-        return self.model.prepare_chat(messages, tools, rendering, fit, owner)
+        return self._prepares.prepare_chat(messages, tools, rendering, fit, owner)
 
     def prepare_text(self, prompt: str | list[int], field: str, *, add_special_tokens: bool = True) -> PreparedPrompt:
-        return self.model.prepare_text(prompt, field, add_special_tokens=add_special_tokens)
+        return self._prepares.prepare_text(prompt, field, add_special_tokens=add_special_tokens)
 
     # which replica
 
@@ -292,6 +302,10 @@ class PoolRevision:
         ready = self._ready()
         usual = next(iter(ready or self._replicas.values()), None)
         self._capabilities = usual.backend.capabilities if usual is not None else None
+        if len(ready) > 1 and self._capabilities is not None:
+            features = frozenset[Feature].intersection(*(each.backend.capabilities.features for each in ready))
+            if features != self._capabilities.features:
+                self._capabilities = msgspec.structs.replace(self._capabilities, features=features)
         self._max_in_flight = sum(each.backend.capabilities.max_in_flight for each in ready)
 
     def _ready(self) -> list[Replica]:

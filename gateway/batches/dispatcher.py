@@ -15,6 +15,7 @@ from gateway.batches.service import BatchError, place_of
 from gateway.batches.validation import Verdict, check_file
 from gateway.db.batches import work as db
 from gateway.db.batches.work import LeasedBatch
+from gateway.db.due_work import RARELY_S
 from gateway.db.limits.limits import exceeded_enqueued
 from gateway.db.organization.keys import find_usable_key_by_id
 from gateway.db.pool import FAILURES
@@ -28,6 +29,8 @@ from gateway.tenancy.authenticate import principal_of
 log = structlog.get_logger(__name__)
 
 LOOK_S = 1.0
+RENEW_S = 0.8
+"""How often leases are renewed at most: the dispatcher may be woken more often than each LOOK_S."""
 MAX_BATCHES = 16
 """The most batches that a gateway works on at once."""
 
@@ -43,15 +46,19 @@ TOO_LATE = Verdict(
 class Dispatcher:
     """Works between `start` and `stop`."""
 
-    def __init__(self, tools: Tools, gateway_id: str) -> None:
-        """gateway_id: names this gateway in the rows of its batches."""
+    def __init__(self, tools: Tools, gateway_id: str, wake: asyncio.Event | None = None) -> None:
+        """gateway_id: names this gateway in the rows of its batches. wake: set when a batch may wait; None: the
+        dispatcher looks each LOOK_S, as it does while it works on batches."""
         self._tools = tools
         self._gateway_id = gateway_id
         self._working: dict[tuple[str, str], tuple[LeasedBatch, asyncio.Task[None]]] = {}
+        self._wake = wake or asyncio.Event()
+        self._idle_s = LOOK_S if wake is None else RARELY_S
+        self._renewed_s = float("-inf")
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        self._task = asyncio.create_task(forever(self._look, LOOK_S, name="batches"))
+        self._task = asyncio.create_task(forever(self._look, self._interval_s, name="batches", wake=self._wake))
 
     async def stop(self) -> None:
         """Let all batches go. What runs of them is aborted, and begun anew by another gateway."""
@@ -63,10 +70,10 @@ class Dispatcher:
 
     async def _look(self) -> None:
         """Renew the leases, and take what nobody works on."""
-        for batch, task in list(self._working.values()):
-            async with self._tools.database.acquire() as conn:
-                if not await db.renew_lease(conn, batch):
-                    task.cancel()
+        now_s = asyncio.get_running_loop().time()
+        if now_s - self._renewed_s >= RENEW_S:
+            self._renewed_s = now_s
+            await self._renew()
         room = MAX_BATCHES - len(self._working)
         if room <= 0:
             return
@@ -78,6 +85,16 @@ class Dispatcher:
                 self._working[key][1].cancel()
             task = asyncio.create_task(self._work(batch))
             self._working[key] = (batch, task)
+
+    async def _renew(self) -> None:
+        for batch, task in list(self._working.values()):
+            async with self._tools.database.acquire() as conn:
+                if not await db.renew_lease(conn, batch):
+                    task.cancel()
+
+    def _interval_s(self) -> float:
+        """Return the seconds until the next look if nothing waits before."""
+        return LOOK_S if self._working else self._idle_s
 
     async def _work(self, batch: LeasedBatch) -> None:
         again_s: float | None = AGAIN_S

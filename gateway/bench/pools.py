@@ -53,7 +53,7 @@ async def measure(dsn: str, model_dir: Path, *, num_pools: int, num_replicas: in
         pools = LivePools(
             database,
             bases,
-            lambda address, model: EngineBackend(
+            lambda address, model, key: EngineBackend(
                 address, database_id="none", model=model, sink=NoBooks(), context=context
             ),
             forget_routes=lambda: resolver.changed(None),

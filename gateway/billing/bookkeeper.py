@@ -6,10 +6,12 @@ Every gateway has one; of all of them one works at a time, and any may take over
 from __future__ import annotations
 
 import asyncio
+import contextlib
 
 import structlog
 
 from gateway.db.billing.credits import lapse_due
+from gateway.db.due_work import RARELY_S
 from gateway.db.ledger.rollups import catch_up, ensure_days
 from gateway.db.pool import FAILURES, Database
 
@@ -22,10 +24,12 @@ DAYS_INTERVAL_S = 3600.0
 
 
 class Bookkeeper:
-    """Works between `start` and `stop`."""
+    """Works between `start` and `stop`. wake: set when there is something to do; None: looks each INTERVAL_S."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, wake: asyncio.Event | None = None) -> None:
         self._database = database
+        self._wake = wake or asyncio.Event()
+        self._interval_s = INTERVAL_S if wake is None else RARELY_S
         self._task: asyncio.Task[None] | None = None
         self._days_ensured_s = float("-inf")
 
@@ -50,8 +54,11 @@ class Bookkeeper:
 
     async def _run(self) -> None:
         while True:
+            self._wake.clear()
             try:
                 await self.work()
             except FAILURES as error:
                 log.warning("books_kept_later", error=repr(error))
-            await asyncio.sleep(INTERVAL_S)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._interval_s):
+                    await self._wake.wait()

@@ -16,6 +16,7 @@ from gateway.cli.parts import id_part
 from gateway.settings import URL_VARIABLE, Settings, load_settings, variable
 
 ADMIN_PATH = "/v1/organization"
+LOGIN_PATH = "/admin/v1"
 CONNECT_TIMEOUT_S = 5.0
 REPLY_TIMEOUT_S = 300.0
 PAGE_LIMIT = 100
@@ -41,12 +42,14 @@ def tls_for(url: str) -> ssl.SSLContext | bool:
 class AdminClient:
     """A context manager. Every method raises ServerUnreachable, or Refused with the server's own words."""
 
-    def __init__(self, url: str, key: str) -> None:
+    def __init__(self, url: str, key: str, path: str = ADMIN_PATH) -> None:
+        """key: "" for the routes below LOGIN_PATH that need none."""
         self._url = url
+        self._path = path
         # Proxies of the environment are left alone: the key is for this server only.
         self._http = httpx.Client(
             base_url=url,
-            headers={"authorization": f"Bearer {key}"},
+            headers={"authorization": f"Bearer {key}"} if key else {},
             timeout=httpx.Timeout(REPLY_TIMEOUT_S, connect=CONNECT_TIMEOUT_S),
             trust_env=False,
             verify=tls_for(url),
@@ -89,7 +92,7 @@ class AdminClient:
 
     def download(self, path: str, into: IO[bytes], **params: Any) -> None:
         """Write a reply to a file as it comes, however large it is."""
-        with self._reaching(), self._http.stream("GET", ADMIN_PATH + path, params=params) as reply:
+        with self._reaching(), self._http.stream("GET", self._path + path, params=params) as reply:
             if not reply.is_success:
                 reply.read()
                 self._refuse(reply)
@@ -147,7 +150,7 @@ class AdminClient:
 
     def _send(self, method: str, path: str, **options: Any) -> httpx.Response:
         with self._reaching():
-            return self._http.request(method, ADMIN_PATH + path, **options)
+            return self._http.request(method, self._path + path, **options)
 
     @contextmanager
     def _reaching(self) -> Iterator[None]:

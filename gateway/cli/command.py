@@ -37,7 +37,7 @@ from gateway.cli.organization import (
     tenants,
     users,
 )
-from gateway.cli.pools import pools, provider_keys, replicas
+from gateway.cli.pools import hosts, pools, provider_keys, replicas
 from gateway.cli.routing import routes
 from gateway.cli.server import backup, doctor, processes
 from gateway.cli.stored import conversations, responses
@@ -93,6 +93,7 @@ def build_parser() -> argparse.ArgumentParser:
         conversations,
         pools,
         replicas,
+        hosts,
         provider_keys,
         tenants,
         keys,

@@ -1,7 +1,8 @@
 """Tells this process what changed in keys, adapters and limits, so that its caches are never stale for long.
 
 LISTEN brings each change within milliseconds. A counter that the changing transaction itself increments is polled
-beside it: whatever a lost connection failed to bring is noticed within `POLL_INTERVAL_S`.
+beside it: whatever a lost connection failed to bring is noticed within `LOOK_EVERY_S`. The statement that polls it also
+tells which work waits in the database (`due_work`).
 """
 
 from __future__ import annotations
@@ -13,15 +14,14 @@ from typing import Any
 
 import msgspec
 
+from gateway.db.due_work import LOOK_EVERY_S, LOOK_TIMEOUT_S, DueWork
 from gateway.db.pool import FAILURES, Database
 
 CHANNEL = "lorikeet_changes"
-POLL_INTERVAL_S = 0.4
-QUERY_TIMEOUT_S = 0.5
 MIN_BACKOFF_S = 0.05
 MAX_BACKOFF_S = 5.0
-
-_SELECT_VERSION = "SELECT change_version FROM installation"
+WAKE_ALL_EVERY_S = 1.0
+"""How often workers are woken while the database cannot be asked what waits for them."""
 
 log = logging.getLogger(__name__)
 
@@ -45,6 +45,7 @@ class ChangeFeed:
     """Calls its subscribers, in the event loop, for every change that other connections commit."""
 
     def __init__(self, database: Database) -> None:
+        self.due_work = DueWork()
         self._database = database
         self._subscribers: list[Subscriber] = []
         self._version: int | None = None
@@ -95,23 +96,27 @@ class ChangeFeed:
         self._tell(change)
 
     async def _poll(self) -> None:
-        failing = False
+        failing, woke_all_s = False, float("-inf")
+        clock_s = asyncio.get_running_loop().time
         while True:
             before = self._version
             try:
-                async with asyncio.timeout(QUERY_TIMEOUT_S), self._database.acquire() as connection:
-                    version: int = await connection.fetchval(_SELECT_VERSION)
+                async with asyncio.timeout(LOOK_TIMEOUT_S), self._database.acquire() as connection:
+                    version = await self.due_work.look(connection)
             except FAILURES as error:
                 if not failing:
                     log.warning("cannot poll for changes: %s", str(error) or type(error).__name__)
                 failing = True
+                if clock_s() - woke_all_s >= WAKE_ALL_EVERY_S:
+                    woke_all_s = clock_s()
+                    self.due_work.wake_all()
             else:
                 failing = False
                 # Notifications may have moved our version on while the query ran.
                 if version not in (before, self._version):
                     self._version = version
                     self._tell(None)
-            await asyncio.sleep(POLL_INTERVAL_S)
+            await asyncio.sleep(LOOK_EVERY_S)
 
     def _tell(self, change: Change | None) -> None:
         for subscriber in self._subscribers:

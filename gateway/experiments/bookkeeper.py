@@ -34,6 +34,8 @@ log = structlog.get_logger(__name__)
 
 INTERVAL_S = 0.5
 """Between the starts of two rounds: sums follow the ledger by this and the time of a transaction."""
+IDLE_S = 5.0
+"""Between two rounds of a bookkeeper that is woken when something waits."""
 JUDGE_EVERY_S = 1.0
 """How often one experiment is judged at most."""
 JUDGE_ALL_EVERY_S = 30.0
@@ -46,10 +48,16 @@ KNOWN_AFTER = datetime.timedelta(seconds=2)
 
 
 class ExperimentBookkeeper:
-    """Works between `start` and `stop`. turn: tells when to work; None: always."""
+    """Works between `start` and `stop`. turn: tells when to work; None: always. wake: set when something waits; None:
+    looks each INTERVAL_S."""
 
     def __init__(
-        self, database: Database, metrics: ExperimentMetrics | None = None, *, turn: HasTurn | None = None
+        self,
+        database: Database,
+        metrics: ExperimentMetrics | None = None,
+        *,
+        turn: HasTurn | None = None,
+        wake: asyncio.Event | None = None,
     ) -> None:
         self._database = database
         self._metrics = metrics
@@ -57,10 +65,18 @@ class ExperimentBookkeeper:
         self._to_judge: set[str] = set()
         self._judged_s: dict[str, float] = {}
         self._judge_all_s = self._tidy_s = float("-inf")
+        self._wake = wake
+        self._num_waiting = 0  # as last shown in the metrics
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        self._task = asyncio.create_task(forever(self.work, INTERVAL_S, name="experiments' books", by_starts=True))
+        self._task = asyncio.create_task(
+            forever(self.work, self._interval_s, name="experiments' books", wake=self._wake, by_starts=True)
+        )
+
+    def _interval_s(self) -> float:
+        """Return the seconds until the next round if nothing waits before."""
+        return INTERVAL_S if self._wake is None or self._to_judge or self._num_waiting else IDLE_S
 
     async def stop(self) -> None:
         if self._task is not None:
@@ -75,7 +91,9 @@ class ExperimentBookkeeper:
             await self._work()
         if self._metrics is not None:
             async with self._database.acquire() as conn:
-                self._metrics.observe(await waiting(conn))
+                now = await waiting(conn)
+            self._metrics.observe(now)
+            self._num_waiting = now.num
 
     async def _work(self) -> None:
         await self._count()

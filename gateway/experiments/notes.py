@@ -37,6 +37,8 @@ from gateway.domain.experiments.shadowing import OUTCOME_PREFIX, Outcome
 log = structlog.get_logger(__name__)
 
 WRITE_EVERY_S = 1.0
+TELL_EVERY_S = 30.0
+"""How often a gateway that notes nothing says so, if nobody waits for that."""
 TIMEOUT_S = 3.0
 
 MAX_WAITING = 50_000
@@ -68,10 +70,17 @@ class _Batch(msgspec.Struct):
 
 
 class Notes:
-    """One per gateway process; writes between `start` and `stop`. lost: counts the notes that were not written."""
+    """One per gateway process; writes between `start` and `stop`. lost: counts the notes that were not written.
+    is_awaited: set when somebody waits for all notes to be written; None: each second it is told that none wait."""
 
     def __init__(
-        self, database: Database, lost: Counter, *, max_waiting: int = MAX_WAITING, max_written: int = MAX_WRITTEN
+        self,
+        database: Database,
+        lost: Counter,
+        *,
+        max_waiting: int = MAX_WAITING,
+        max_written: int = MAX_WRITTEN,
+        is_awaited: asyncio.Event | None = None,
     ) -> None:
         self._database = database
         self._lost = lost
@@ -84,6 +93,8 @@ class Notes:
         self._gateway_id = f"gateway_{secrets.token_hex(16)}"
         self._num_batches = 0
         self._batch: _Batch | None = None  # what the database did not take, or of which it did not say so
+        self._is_awaited = is_awaited
+        self._told_s = float("-inf")
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -160,12 +171,23 @@ class Notes:
         if batch.num:
             self._batch = batch
             await self._write(batch)
-            return
+        elif self._has_to_tell():
+            await self._tell_of_nothing()
+
+    def _has_to_tell(self) -> bool:
+        return self._is_awaited is None or self._is_awaited.is_set() or time.monotonic() - self._told_s >= TELL_EVERY_S
+
+    async def _tell_of_nothing(self) -> None:
+        if self._is_awaited is not None:
+            self._is_awaited.clear()
+        told_s = time.monotonic()
         try:
             async with asyncio.timeout(TIMEOUT_S), self._database.transaction() as conn:
                 await nothing_noted(conn, self._gateway_id, datetime.timedelta(seconds=TIMEOUT_S))
         except FAILURES as error:
             log.warning("experiment_notes_not_told_of", error=repr(error))
+        else:
+            self._told_s = told_s
 
     def _has_room(self, what: Literal["units", "refused", "reasons"]) -> bool:
         """Tell whether one note more of a kind may wait."""

@@ -7,18 +7,47 @@ same functions, and whatever is unusual goes through the framework, so that both
 from __future__ import annotations
 
 import inspect
+import math
 import re
 from collections.abc import Awaitable, Callable
 from typing import Any, cast
 
 from litestar import Litestar, Request, Response
-from litestar.exceptions import LitestarException
+from litestar.exceptions import InternalServerException, LitestarException
+from litestar.exceptions.http_exceptions import RequestEntityTooLarge
 from litestar.handlers import HTTPRouteHandler
 from litestar.routes import HTTPRoute
-from litestar.types import HTTPScope, Receive, Send
+from litestar.types import Empty, HTTPReceiveMessage, HTTPScope, Receive, Send
 
 _PARAMETERS = {"request", "caller"}
 _USUAL_HOST = re.compile(rb"[0-9A-Za-z.:\[\]-]*")
+
+
+class DirectRequest(Request[Any, Any, Any]):
+    """A request whose body is read without Litestar's copy of the headers and its generator."""
+
+    async def body(self) -> bytes:
+        """Return the body. Raises what Litestar raises."""
+        if self._body is not Empty:
+            return self._body
+        max_bytes = self.route_handler.resolve_request_max_body_size() or math.inf
+        for name, value in self.scope["headers"]:
+            if name == b"content-length" and (not value.isdigit() or int(value) > max_bytes):
+                return await super().body()
+        parts, num_bytes = [], 0
+        while True:
+            message = cast("HTTPReceiveMessage", await self.receive())
+            if message["type"] == "http.disconnect":
+                raise InternalServerException("client disconnected prematurely")
+            num_bytes += len(message["body"])
+            if num_bytes > max_bytes:
+                raise RequestEntityTooLarge
+            parts.append(message["body"])
+            if not message.get("more_body", False):
+                break
+        self.is_connected = False
+        self._body = self._connection_state.body = b"".join(parts)
+        return self._body
 
 
 class DirectRoute:
@@ -38,7 +67,7 @@ class DirectRoute:
         """Answer a request. Raises LitestarException: for an error after the reply has begun."""
         scope["app"] = scope["litestar_app"] = self._app
         scope["path_params"], scope["path_template"], scope["route_handler"] = {}, self._path, self._handler
-        request: Request[Any, Any, Any] = Request(scope, receive, send)
+        request = DirectRequest(scope, receive, send)
         try:
             response = await self._handler.fn(request=request, caller=await self._caller(request))
             await response(scope, receive, send)

@@ -10,13 +10,15 @@ import asyncio
 import contextlib
 import socket
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any
 
 import msgspec
 import structlog
 import uvicorn
 from prometheus_client import CONTENT_TYPE_LATEST
+
+from gateway.http.uvicorn_server import UvicornServer
 
 log = structlog.get_logger(__name__)
 
@@ -97,20 +99,13 @@ def listening_socket(address: tuple[str, int] | None) -> socket.socket | None:
         return None
 
 
-class _Server(uvicorn.Server):
-    @contextlib.contextmanager
-    def capture_signals(self) -> Generator[None]:
-        """Leave signals to the gateway."""
-        yield
-
-
 @contextlib.asynccontextmanager
 async def serving_metrics(config: uvicorn.Config, listener: socket.socket | None) -> AsyncIterator[None]:
     """Serve metrics until the context is left. config: of `metrics_app`. listener: None for not at all."""
     if listener is None:
         yield
         return
-    server = _Server(config)
+    server = UvicornServer(config)
     serving = asyncio.create_task(server.serve([listener]))
     try:
         yield

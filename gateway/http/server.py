@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from types import FrameType
 
 import msgspec
@@ -17,6 +17,7 @@ import structlog
 import uvicorn
 
 from gateway.http.envelope import Application
+from gateway.http.uvicorn_server import UvicornServer
 
 log = structlog.get_logger(__name__)
 
@@ -37,7 +38,7 @@ class Stages(msgspec.Struct, frozen=True, kw_only=True):
     """Aborts what engines work on, so that its readers answer with an error."""
 
 
-class Server(uvicorn.Server):
+class Server(UvicornServer):
     """The server of one gateway.
 
     A stop has two parts. For lame_duck_s seconds requests are still taken, and the gateway says that it is about to
@@ -54,11 +55,6 @@ class Server(uvicorn.Server):
         self._lame_duck_s = lame_duck_s
         self._hurried = asyncio.Event()
         self._is_leaving = False
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Generator[None]:
-        """Leaves signals to us: uvicorn would raise them again before the ledger is written."""
-        yield
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Begin to stop; a second signal ends both the wait for the balancer and the drain."""

@@ -34,7 +34,8 @@ class Form(msgspec.Struct, frozen=True):
 
 class Shape(msgspec.Struct, frozen=True, kw_only=True):
     """body: JSON that it takes. reply: JSON that it answers with; for a route that can stream, the whole answer, and
-    event what each event of a stream holds.
+    event what each event of a stream holds: a union of structs whose tags are the events' names, or one struct where
+    they have no name. has_end_mark: the last event of a stream is `[DONE]`.
 
     accepted: JSON that it answers with, as status 202, where the work goes on. statuses: JSON of failures that have a
     body of their own. media: types of what it answers with that is no JSON. query: schemas of query parameters that are
@@ -45,6 +46,7 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True):
     body: type[msgspec.Struct] | None = None
     reply: Any = None
     event: Any = None
+    has_end_mark: bool = True
     accepted: type[msgspec.Struct] | None = None
     statuses: Mapping[int, type[msgspec.Struct]] = {}
     media: tuple[str, ...] = ()

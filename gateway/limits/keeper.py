@@ -151,7 +151,8 @@ class Keeper:
     async def _work(self) -> None:
         while True:
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(TICK_S):
+                # Without slices there is no pace to measure.
+                async with asyncio.timeout(TICK_S if self.holdings.slices else None):
                     await self._wake.wait()
             self._wake.clear()
             now_s = self._clock.monotonic()

@@ -39,6 +39,7 @@ SHAPE = shape(
     body=CreateMessage,
     reply=MessageObject,
     event=StreamedEvent,
+    has_end_mark=False,
     is_billed=True,
     statuses=FAILURES,
     example=MESSAGE,

@@ -7,7 +7,7 @@ A field of the meter tag or of a backend's usage that has the name of a field of
 from __future__ import annotations
 
 import datetime
-from typing import Any
+from operator import attrgetter
 
 import msgspec
 
@@ -21,19 +21,15 @@ EPOCH = datetime.datetime.fromtimestamp(0, datetime.UTC)
 
 def usage_event(ended: Ended, tag: MeterTag) -> UsageEvent:
     """tag: what its record's meter says."""
-    fields: dict[str, Any] = {
-        "created_at": _time(tag.created_at_ns),
-        "finished_at": _time(ended.finished_at_ns),
-    }
-    for source, names in (
-        (tag, _OF_TAG),
-        (ended, _OF_ENDED),
-        (ended.record, _OF_RECORD),
-        (ended.record.usage, _OF_USAGE),
-    ):
-        for name in names:
-            fields[name] = getattr(source, name)
-    event = UsageEvent(**fields)
+    values = (
+        *_of_tag(tag),
+        *_of_ended(ended),
+        *_of_record(ended.record),
+        *_of_usage(ended.record.usage),
+        _time(tag.created_at_ns),
+        _time(ended.finished_at_ns),
+    )
+    event = UsageEvent(**dict(zip(_NAMES, values, strict=True)))
     return _unbilled(event) if ended.superseded else event
 
 
@@ -58,6 +54,9 @@ def _shared(source: type[msgspec.Struct]) -> tuple[str, ...]:
 
 _OF_TAG, _OF_ENDED = _shared(MeterTag), _shared(Ended)
 _OF_RECORD, _OF_USAGE = _shared(UsageRecord), _shared(Usage)
+_of_tag, _of_ended = attrgetter(*_OF_TAG), attrgetter(*_OF_ENDED)
+_of_record, _of_usage = attrgetter(*_OF_RECORD), attrgetter(*_OF_USAGE)
+_NAMES = (*_OF_TAG, *_OF_ENDED, *_OF_RECORD, *_OF_USAGE, "created_at", "finished_at")
 
 
 def _time(unix_ns: int) -> datetime.datetime:

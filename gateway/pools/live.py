@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import structlog
 
@@ -31,6 +32,7 @@ from gateway.domain.pools.drivers import OWN_DRIVER
 from gateway.domain.pools.foreign_settings import has_adapters, opaque_digest, own_keys_of
 from gateway.domain.routing.bases import Base, Bases
 from gateway.pools.foreign import opaque_model_of
+from gateway.pools.here import Here
 from gateway.support.worker import forever
 
 LOOK_S = 5.0
@@ -48,10 +50,14 @@ FIND_EVERY_S = 0.01
 CONNECTED = frozenset({"loading", "ready", "draining"})
 """States of replicas that a gateway connects to."""
 
+if TYPE_CHECKING:
+    from gateway.db.pool import Connection
+
 log = structlog.get_logger(__name__)
 
-Connect = Callable[[str, EngineModel], ManagedBackend]
-"""Makes the backend of an engine at a ZeroMQ endpoint, not started."""
+Connect = Callable[[str, EngineModel, str | None], ManagedBackend]
+"""Makes the backend of an engine at a ZeroMQ endpoint, not started; the text is the public key that the engine proves
+where the endpoint is on TCP."""
 
 ConnectForeign = Callable[[str, RevisionRow, Model, ReplicaName], ManagedBackend]
 """Makes the backend of a server of another maker at a URL, for a revision and its model, not started."""
@@ -76,9 +82,14 @@ class LivePools(Mapping[str, Pool]):
         connect: Connect,
         forget_routes: Callable[[], None],
         connect_foreign: ConnectForeign | None = None,
+        *,
+        here: Here | None = None,
     ) -> None:
         """bases: replaced in place whenever what is served changes, and then forget_routes is called. connect_foreign:
-        None leaves out the pools of other makers' servers."""
+        None leaves out the pools of other makers' servers. here: None for models
+        whose folders are as in the rows, and engines on sockets alone."""
+        self._here = here
+        self._is_announced = here is None
         self._connect_foreign = connect_foreign
         self._database = database
         self._bases = bases
@@ -183,7 +194,7 @@ class LivePools(Mapping[str, Pool]):
             async with self._database.acquire() as conn:
                 num_gateways = len(await living_gateways(conn))
                 if stale is None or stale:
-                    served = {each.row.id: each for each in await list_served(conn, stale)}
+                    served = {each.row.id: each for each in await self._list_served(conn, stale)}
                     former_names = await base_names(conn)
             if stale is None:
                 self._served = served
@@ -199,6 +210,16 @@ class LivePools(Mapping[str, Pool]):
             raise
         for revision in self._revisions.values():
             revision.share_among(max(1, num_gateways))
+
+    async def _list_served(self, conn: Connection, pool_ids: set[str] | None) -> list[ServedPool]:
+        """Return pools as of this machine. Its key is announced before an engine on TCP is connected to."""
+        found = await list_served(conn, pool_ids)
+        if self._here is None:
+            return found
+        if not self._is_announced and any(replica.public_key for each in found for replica in each.replicas):
+            await self._here.announce(conn)
+            self._is_announced = True
+        return [self._here.placed(each) for each in found]
 
     async def _tell_used(self) -> None:
         for revision in self._revisions.values():
@@ -258,6 +279,7 @@ class LivePools(Mapping[str, Pool]):
                     base_digest=_digest_of(row, model),
                     pool_id=served.row.id,
                     own_keys=own_keys_of(row.driver, row.settings),
+                    as_text=None if row.driver == OWN_DRIVER else opaque_model_of(row),
                 )
         return made
 
@@ -280,13 +302,14 @@ class LivePools(Mapping[str, Pool]):
             shape = BaseShape(model.config.adapter_targets(), model.config.num_layers)
         return Base(served.row.name, _digest_of(row, model), shape, allowed)
 
-    def _connected(self, address: str, row: RevisionRow, model: Model, name: ReplicaName) -> ManagedBackend:
-        """Return the backend of a replica, not started."""
+    def _connected(self, replica: ReplicaRow, row: RevisionRow, model: Model, pool: str) -> ManagedBackend:
+        """Return the backend of a replica that has an address, not started."""
+        assert replica.address is not None
         if row.driver == OWN_DRIVER:
             assert isinstance(model, EngineModel)
-            return self._connect(address, model)
+            return self._connect(replica.address, model, replica.public_key)
         assert self._connect_foreign is not None
-        return self._connect_foreign(address, row, model, name)
+        return self._connect_foreign(replica.address, row, model, ReplicaName(pool, replica.id))
 
     def _follow_replicas(
         self, revision: PoolRevision, of: RevisionRow, rows: Sequence[ReplicaRow], gone: dict[str, Key]
@@ -300,7 +323,7 @@ class LivePools(Mapping[str, Pool]):
             if replica is None or gone.get(row.id) != key:
                 if replica is not None:
                     self._leave(revision, row.id)
-                backend = self._connected(row.address, of, revision.model, ReplicaName(revision.name, row.id))
+                backend = self._connected(row, of, revision.model, revision.name)
                 backend.start()
                 replica = Replica(row.id, backend)
                 revision.add(replica)

@@ -14,15 +14,16 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from gateway.agent import hardware, lease
-from gateway.agent.model import prepared_folder
+from gateway.agent import lease
 from gateway.settings import Settings
+from gateway.support import host
 from gateway.support.accounts import Account, system_account
+from gateway.support.model_folders import prepared_folder
 
 ACCOUNT_NAME = "lorikeet-server"
 CHECK_TIMEOUT_S = 60.0
-FOLDERS = ("adapters", "adapter-cache", "uploads", "replicas")
-FILES = ("inspection.lock", hardware.ID_NAME, lease.LOCK_NAME)
+FOLDERS = ("adapters", "adapter-cache", "link", "uploads", "replicas")
+FILES = ("inspection.lock", host.ID_NAME, lease.LOCK_NAME)
 """What agents and gateways make in the data folder, beside what settings have paths of."""
 
 # Ends with what cannot be reached. Each argument is a kind and a path: enter, read all of, or write to.

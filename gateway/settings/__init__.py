@@ -277,6 +277,22 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             "elsewhere. Some more than the balancer takes to notice; 0 without a balancer.",
         ),
     ] = 0.0
+    link_address: Annotated[
+        str,
+        Meta(
+            pattern=r"^[A-Za-z0-9_.:-]*$",
+            description="Address or name by which gateways on other machines reach the engines of this host, e.g. "
+            "`10.0.0.5`: what they say travels encrypted, and only between hosts that joined (unset: engines serve the "
+            "gateways of this machine alone).",
+        ),
+    ] = ""
+    link_ports: Annotated[
+        str,
+        Meta(
+            pattern=r"^\d{1,5}-\d{1,5}$",
+            description="First and last TCP port that engines listen on where LORIKEET_LINK_ADDRESS is set.",
+        ),
+    ] = "7400-7499"
     llama_server: Annotated[
         str,
         Meta(
@@ -381,6 +397,14 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         """URL at which this machine reaches the gateway, without a path."""
         host = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(self.host, self.host)  # noqa: S104
         return f"http://[{host}]:{self.port}" if ":" in host else f"http://{host}:{self.port}"
+
+    @property
+    def engine_ports(self) -> range:
+        """The ports of link_ports. Raises ValueError, which `load_settings` turns into BadSetting."""
+        first, last = map(int, self.link_ports.split("-"))
+        if not 0 < first <= last <= MAX_PORT:
+            raise ValueError(f"Expected the first and the last of some ports between 1 and {MAX_PORT}, as 7400-7499")
+        return range(first, last + 1)
 
     @property
     def metrics_address(self) -> tuple[str, int] | None:
@@ -521,6 +545,7 @@ def load_settings(environ: Mapping[str, str]) -> Settings:
     _check_model_name(settings)
     _check_engine_endpoint(settings.engine)
     _check_metrics_listen(settings)
+    _check_ports(settings)
     _check_networks(settings)
     _check_origins(settings)
     _check_adapter_places(settings)
@@ -598,6 +623,13 @@ def _check_metrics_listen(settings: Settings) -> None:
         _ = settings.metrics_address
     except ValueError as error:
         raise BadSetting(f"LORIKEET_METRICS_LISTEN={settings.metrics_listen!r}: {error}") from None
+
+
+def _check_ports(settings: Settings) -> None:
+    try:
+        _ = settings.engine_ports
+    except ValueError as error:
+        raise BadSetting(f"LORIKEET_LINK_PORTS={settings.link_ports!r}: {error}") from None
 
 
 def _check_networks(settings: Settings) -> None:

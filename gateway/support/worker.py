@@ -19,7 +19,7 @@ log = structlog.get_logger(__name__)
 
 async def forever(
     step: Callable[[], Awaitable[object]],
-    interval_s: float,
+    interval_s: float | Callable[[], float],
     *,
     name: str,
     wake: asyncio.Event | None = None,
@@ -27,8 +27,8 @@ async def forever(
 ) -> None:
     """Take a step, wait for interval_s or until `wake` is set, and so on until canceled.
 
-    name: for the log. by_starts: whether steps begin interval_s apart where they take less, with a fifth of it between
-    them at least.
+    interval_s: or a function that tells it after each step. name: for the log. by_starts: whether steps begin
+    interval_s apart where they take less, with a fifth of it between them at least.
     """
     wake = wake or asyncio.Event()
     clock_s = asyncio.get_running_loop().time
@@ -43,7 +43,8 @@ async def forever(
             log.exception("background_work_failed", work=name)
         try:
             took_s = clock_s() - began_s if by_starts else 0.0
-            async with asyncio.timeout(max(interval_s / 5, interval_s - took_s)):
+            most_s = interval_s if isinstance(interval_s, float) else interval_s()
+            async with asyncio.timeout(max(most_s / 5, most_s - took_s)):
                 await wake.wait()
         except TimeoutError:
             continue

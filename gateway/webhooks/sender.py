@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import datetime
 import functools
 import hashlib
@@ -16,6 +17,7 @@ import hmac
 import httpx
 import structlog
 
+from gateway.db.due_work import RARELY_S
 from gateway.db.limits.webhooks import (
     FIRST_DELAY,
     Delivery,
@@ -59,12 +61,16 @@ class WebhookSender:
         allow_private: bool,
         first_delay: datetime.timedelta = FIRST_DELAY,
         timeout_s: float = TIMEOUT_S,
+        wake: asyncio.Event | None = None,
     ) -> None:
+        """wake: set when a message may wait; None: the sender looks each POLL_S."""
         self._database = database
         self._secrets = secrets
         self._guard = Guard.of(allow_private=allow_private)
         self._first_delay = first_delay
         self._timeout_s = timeout_s
+        self._wake = wake or asyncio.Event()
+        self._poll_s = POLL_S if wake is None else RARELY_S
         self._sending: dict[str, asyncio.Task[None]] = {}  # by the webhook's id
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -80,14 +86,14 @@ class WebhookSender:
     async def _run(self) -> None:
         async with new_client(self._timeout_s) as client:
             while True:
+                self._wake.clear()
                 try:
                     await self._begin(client)
                 except FAILURES as error:
                     log.warning("webhooks_unavailable", error=repr(error))
-                if self._sending:
-                    await asyncio.wait(self._sending.values(), timeout=POLL_S, return_when=asyncio.FIRST_COMPLETED)
-                else:
-                    await asyncio.sleep(POLL_S)
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(self._poll_s):
+                        await self._wake.wait()
 
     async def _begin(self, client: httpx.AsyncClient) -> None:
         """Start what is due and has room."""
@@ -104,6 +110,7 @@ class WebhookSender:
 
     def _ended(self, webhook_id: str, _: asyncio.Task[None]) -> None:
         del self._sending[webhook_id]
+        self._wake.set()
 
     async def _deliver(self, client: httpx.AsyncClient, delivery: Delivery) -> None:
         reason = await self._attempt(client, delivery)

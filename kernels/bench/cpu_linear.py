@@ -13,7 +13,7 @@ import os
 import platform
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
@@ -109,6 +109,20 @@ def _times(
                 if number:  # the first round warms up
                     times.setdefault((name, rows), []).append(1e3 * (time.perf_counter() - started_s))
     return times if rounds else {}
+
+
+def product_times(num_rows: Sequence[int], rounds: int) -> dict[int, list[float]]:
+    """Return the milliseconds of all products by the native kernels' path in use, by the number of rows."""
+    import torch
+
+    library = installed()
+    if library is None:
+        raise RuntimeError("the native kernels are not built")
+    torch.manual_seed(0)
+    shapes = [*LAYER * LAYERS, HEAD]
+    steps: list[tuple[int, Product]] = [(shape[1], Int8Linear(library, torch.randn(shape) * 0.05)) for shape in shapes]
+    times = _times({"int8": steps}, list(num_rows), rounds)
+    return {number: times["int8", number] for number in num_rows}
 
 
 @contextmanager

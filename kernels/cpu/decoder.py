@@ -1,7 +1,7 @@
 """A decoder's step on a CPU in one call: all layers, attention over the paged cache, and the adapters of all rows.
 
 Semantics: those of the modules of `kernels` in their order, with products as `kernels.cpu.linear` has them. All numbers
-are in float32 but for the embedding, the cache and the matrices of adapters.
+are in float32 but for the embedding, which is a matrix of 8-bit integers, too, the cache and the matrices of adapters.
 
 The structs of this module are those of `native/step/model.h`.
 """
@@ -84,16 +84,16 @@ class NativeDecoder:
         self,
         library: NativeLibrary,
         shape: DecoderShape,
-        embed: Tensor,
+        embed: Int8Linear,
         layers: Sequence[LayerTensors],
         norm: Tensor,
         path: str | None = None,
     ) -> None:
-        """embed [V, H]; norm [H] float32, the last one; path: as in `Int8Linear`.
+        """embed: the matrix [V, H] whose rows tokens become; norm [H] float32, the last one; path: as in `Int8Linear`.
 
         Raises ValueError: when the kernels do not compute a model of this shape.
         """
-        dtypes = (embed.dtype, shape.cache_dtype, shape.adapter_dtype)
+        dtypes = (shape.cache_dtype, shape.adapter_dtype)
         if any(dtype not in _DTYPES for dtype in dtypes):
             raise ValueError(f"the native kernels compute in float32 and bfloat16, not in {dtypes}")
         self._functions = library.functions
@@ -113,7 +113,7 @@ class NativeDecoder:
             shape.num_kv_heads,
             shape.head_dim,
             shape.max_position,
-            embed.data_ptr(),
+            embed.matrix,
             norm.data_ptr(),
             *(_DTYPES[dtype] for dtype in dtypes),
             ("silu", "gelu_tanh").index(shape.activation),
@@ -180,7 +180,7 @@ class _Model(ctypes.Structure):
         ("max_position", _INT64),
         ("embed", _POINTER),
         ("norm", _POINTER),
-        *((name, _INT64) for name in ("embed_dtype", "cache_dtype", "adapter_dtype", "activation")),
+        *((name, _INT64) for name in ("cache_dtype", "adapter_dtype", "activation")),
         *((name, _DOUBLE) for name in ("eps", "embedding_multiplier", "query_multiplier", "residual_multiplier")),
     ]
 

@@ -15,9 +15,11 @@ _POINTER, _INT64, _INT32, _FLOAT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int
 _SIGNATURES: dict[str, tuple[object, list[object]]] = {
     "lorikeet_digest": (ctypes.c_char_p, []),
     "lorikeet_num_paths": (_INT32, []),
+    "lorikeet_limit_paths": (None, [_INT32]),
     "lorikeet_path_name": (ctypes.c_char_p, [_INT32]),
     "lorikeet_int8_quantize": (_POINTER, [_POINTER, _INT64, _INT64, _INT32]),
     "lorikeet_int8_dequantize": (None, [_POINTER, _POINTER]),
+    "lorikeet_int8_rows": (None, [_POINTER, _POINTER, _INT64, _POINTER]),
     "lorikeet_int8_free": (None, [_POINTER]),
     "lorikeet_int8_multiply": (_INT32, [_POINTER] * 4 + [_INT64] * 3 + [_INT32] * 4),
     "lorikeet_decoder_new": (_POINTER, [_POINTER, _POINTER, _INT32]),
@@ -37,7 +39,10 @@ _SIGNATURES: dict[str, tuple[object, list[object]]] = {
 
 
 class NativeLibrary:
-    """The functions of one shared object, with their types. paths: what this processor can run, the slowest first."""
+    """The functions of one shared object, with their types.
+
+    all_paths: what this processor can run, the slowest first; paths: those of them that are in use.
+    """
 
     def __init__(self, path: Path) -> None:
         """Raises OSError: where the file is missing or does not load."""
@@ -47,7 +52,14 @@ class NativeLibrary:
             function.restype, function.argtypes = result, arguments
         self.digest: str = self.functions.lorikeet_digest().decode()
         count = self.functions.lorikeet_num_paths()
-        self.paths: tuple[str, ...] = tuple(self.functions.lorikeet_path_name(i).decode() for i in range(count))
+        self.all_paths: tuple[str, ...] = tuple(self.functions.lorikeet_path_name(i).decode() for i in range(count))
+        self.paths = self.all_paths
+
+    def use_up_to(self, path: str | None) -> None:
+        """Leave the paths unused that are faster than this one; None: use all. Raises ValueError: where there is none
+        of this name."""
+        self.paths = self.all_paths if path is None else self.all_paths[: self.all_paths.index(path) + 1]
+        self.functions.lorikeet_limit_paths(len(self.paths))
 
 
 def load(path: Path) -> NativeLibrary | None:

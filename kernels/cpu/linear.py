@@ -6,6 +6,7 @@ Semantics, with groups g of 32 inputs i:
     xq[n, i] = round(x[n, i] / xs[n, g])            xs[n, g] = max_i |x[n, i]| / 32767, in float32
     linear(x)[n, o]     = sum_g ws[o, g] * xs[n, g] * (sum_{i in g} xq[n, i] * wq[o, i]) + bias[o]
     linear.add(x, y)    = y + linear(x)             rounded once
+    embedding(t)[n]     = ws[t, g] * wq[t, :]
 The inner sum is of integers; the outer one is in float32, in the order of g. So a row depends on nothing but itself.
 
 Inputs have 16 bits, because with 8 they would be two thirds of the error (`kernels/LOG.md`).
@@ -20,8 +21,9 @@ from torch import Tensor
 
 from kernels.cpu.library import NativeLibrary
 
-FORMAT = "int8, groups of 32, the best of 8 scales, inputs in 16 bits"
-"""The semantics above in words: figures that were measured with others are not these kernels'."""
+FORMAT = "int8, groups of 32, the best of 8 scales, inputs in 16 bits; embedding too; cache in bfloat16"
+"""The semantics above in words, and how the cache is kept beside: figures that were measured with others are not these
+kernels'."""
 
 GROUP = 32
 NUM_SCALES = 8
@@ -42,6 +44,7 @@ class Int8Linear:
         self, library: NativeLibrary, weight: Tensor, bias: Tensor | None = None, path: str | None = None
     ) -> None:
         """Raises ValueError: where the matrix is too large or holds what is no finite number."""
+        self.shape = weight.shape
         self._num_outputs, self._num_inputs = weight.shape
         source = weight.detach().float().contiguous()
         self._functions = library.functions
@@ -71,6 +74,14 @@ class Int8Linear:
         self._functions.lorikeet_int8_dequantize(self.matrix, out.data_ptr())
         return out
 
+    def rows(self, outputs: Tensor) -> Tensor:
+        """outputs [N] integers -> [N, in] float32: what these rows of the matrix stand for."""
+        numbers = outputs.to(torch.int64).contiguous()
+        assert not len(numbers) or 0 <= int(numbers.min()) <= int(numbers.max()) < self._num_outputs
+        out = torch.empty(len(numbers), self._num_inputs)
+        self._functions.lorikeet_int8_rows(self.matrix, numbers.data_ptr(), len(numbers), out.data_ptr())
+        return out
+
     def _multiply(self, x: Tensor, y: Tensor, *, add: bool) -> Tensor:
         if x.dtype not in _DTYPES:  # float16
             return self._multiply(x.float(), y.float(), add=add).to(x.dtype)
@@ -94,6 +105,23 @@ class Int8Linear:
         if failed:
             raise MemoryError(f"no memory to quantize {x.shape[0]} rows")
         return y
+
+
+class Int8Embedding:
+    """The same calls as `kernels.linear.Embedding`. table: the matrix [V, H] whose rows are looked up."""
+
+    def __init__(self, table: Int8Linear, dtype: torch.dtype) -> None:
+        self.table = table
+        self.dtype, self.device = dtype, torch.device("cpu")
+
+    @classmethod
+    def of(cls, library: NativeLibrary, table: Tensor, head: object) -> Int8Embedding:
+        """Return the rows of a table [V, H]: those of the head, where that is the same matrix in 8-bit integers."""
+        return cls(head if isinstance(head, Int8Linear) else Int8Linear(library, table), table.dtype)
+
+    def __call__(self, token_ids: Tensor) -> Tensor:
+        """token_ids [N] integers -> [N, H]."""
+        return self.table.rows(token_ids).to(self.dtype)
 
 
 def int8_linear_reference(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:

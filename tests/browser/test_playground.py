@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
+from typing import Any
 
 import pytest
 from playwright.async_api import Page, expect
@@ -77,6 +78,45 @@ async def test_two_models_answer_side_by_side(visit: Visit, browser_house: Brows
     await page.get_by_role("button", name="Revoke it").click()
     await expect(page.get_by_text("The first message makes a key for an hour")).to_be_visible()
     assert True not in keys_made(browser_house, "acme")
+
+
+async def test_answers_by_responses_go_on_from_the_stored_one(visit: Visit, browser_house: BrowserHouse) -> None:
+    with browser_house.operator() as operator:
+        project_id = operator.post("/projects", json={"name": "stores"}).json()["id"]
+        operator.post(f"/projects/{project_id}", json={"store_days": 1}).raise_for_status()
+    watched = await visit()
+    page = watched.page
+    await watched.open(f"playground?project={project_id}&max_tokens=4&seed=7")
+    await page.get_by_role("radio", name="Responses").click()
+    await page.get_by_label("System prompt").fill("Be brief.")
+
+    async def sent(text: str) -> dict[str, Any]:
+        async with page.expect_request("**/v1/responses") as request:
+            await say(page, text)
+        body: dict[str, Any] = (await request.value).post_data_json
+        return body
+
+    said = await sent("hello there")
+    assert said["input"] == [{"role": "user", "content": "hello there"}]
+    assert (said["instructions"], said["max_output_tokens"], said["seed"]) == ("Be brief.", 4, 7)
+    assert said["store"] is False and "previous_response_id" not in said
+    await expect(page.locator(".turn-facts").last).to_contain_text("4 out")
+    await expect(page.locator(".turn-facts").last).to_contain_text("max output tokens")
+    said = await sent("and again")
+    assert [message["role"] for message in said["input"]] == ["user", "assistant", "user"]
+
+    await page.get_by_label("Store the answers").check()
+    assert (await sent("now stored"))["store"] is True
+    said = await sent("and gone on from")
+    assert said["input"] == [{"role": "user", "content": "and gone on from"}]
+    assert said["previous_response_id"].startswith("resp_")
+    assert "api=responses" in page.url and "store=yes" in page.url and "Be" not in page.url
+    await page.get_by_role("button", name="Code").click()
+    code = page.get_by_role("dialog")
+    await expect(code).to_contain_text("/v1/responses")
+    await code.get_by_role("radio", name="Python").click()
+    await expect(code).to_contain_text("client.responses.create(")
+    await expect(code).to_contain_text("extra_body={")
 
 
 async def test_a_made_key_serves_until_its_page_or_login_ends(visit: Visit, browser_house: BrowserHouse) -> None:

@@ -22,10 +22,11 @@ from tests.patience import PATIENCE_S
 class Gateway:
     """A DEALER that says what a test tells it to, and no heartbeat of its own."""
 
-    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], endpoint: str) -> None:
+    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], endpoint: str, *, connect: bool = True) -> None:
         self.socket = context.socket(zmq.DEALER)
         self.socket.setsockopt(zmq.LINGER, 0)
-        self.socket.connect(endpoint)
+        if connect:
+            self.socket.connect(endpoint)
 
     def say(self, message: GatewayMessage) -> None:
         self.socket.send(encode(message))

@@ -15,6 +15,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from engine.bench import fairness, llamacpp, overview, prefix, quantization, slots, speculative, structured, throughput
 from engine.bench.drive import BenchEngine, Source, run_closed
 from engine.bench.measures import auc
+from engine.bench.pairs import Bound, Pair, ratio_row, value_row
 from engine.bench.report import Report, Row
 from engine.bench.scenarios import SCENARIOS, main
 from engine.bench.workload import Workload
@@ -124,6 +125,15 @@ def test_llama_cpp_takes_turns_with_the_same_demo(tmp_path: Path) -> None:
     kinds = [(row["case"], row["streams"], row["adapters"], row["prompt"]) for row in rows]
     assert kinds == [("ms a token", 2, 0, 8), ("ms a token", 2, 2, 8), ("ms of a prompt", 1, 0, 8)]
     assert all(row["ours"] > 0 and row["llama.cpp"] > 0 and row["ratio"] > 0 for row in rows)
+
+
+def test_a_bound_is_held_by_the_median_of_what_took_turns() -> None:
+    pairs = [Pair(10.0, 10.0), Pair(30.0, 20.0), Pair(11.0, 10.0)]
+    row = ratio_row("2", "ms", pairs, Bound(1.15))
+    assert (row["ours"], row["other"], row["value"], row["verdict"]) == (11.0, 10.0, 1.1, "PASS")
+    assert ratio_row("2", "ms", pairs, Bound(1.05))["verdict"] == "FAIL"
+    assert ratio_row("3", "tokens/s", pairs, Bound(1.05, is_least=True))["verdict"] == "PASS"
+    assert value_row("9", "MB", float("nan"), Bound(600.0))["verdict"] == "FAIL"
 
 
 def test_what_a_benchmark_asks_wrongly_ends_it(config: EngineConfig) -> None:

@@ -17,6 +17,7 @@ import pytest
 from tests.faults.site import Site
 from tests.gateway.openai.responses.laws import check, read
 from tests.patience import PATIENCE_S
+from tests.seeds import seeds
 
 NUM_KILLS, FULL_KILLS = 1, 1000
 AT_ONCE = 6
@@ -116,5 +117,5 @@ async def one_kill(site: Site, rng: random.Random, victim: int) -> None:
 
 
 async def test_no_event_is_lost_or_renumbered_whoever_is_killed(site: Site, full: bool) -> None:
-    for number in range(FULL_KILLS if full else NUM_KILLS):
+    for number in seeds(NUM_KILLS, FULL_KILLS, full=full):
         await one_kill(site, random.Random(number), number % 2)

@@ -18,7 +18,7 @@ PUBLIC = {
     *("GET /health", "GET /health/live", "GET /health/ready", "GET /health/startup", "GET /version"),
     *("GET /openapi.json", "GET /docs", "GET /docs/style.css"),
     *("GET /", "GET /admin", "GET /admin/{path}"),
-    *("GET /admin/v1/login", "POST /admin/v1/login"),
+    *("GET /admin/v1/login", "POST /admin/v1/login", "POST /admin/v1/hosts/join"),
 }
 BY_ID = (
     "{completion_id}",

@@ -46,10 +46,6 @@ SHARE_OF_INFERENCE = 0.4
 ESSENTIAL = {"messages", "prompt", "input"}
 """What is asked: of an example, it lets the other fields be looked at."""
 
-NAMED_EVENTS = {"create_response", "create_message"}
-"""Operations whose streams name each event. Schemathesis holds the name and the data together to the schema of
-the data; these streams have tests of their own, by the document of their API."""
-
 EMAIL, PASSWORD = "fuzz@example.com", "correct horse battery staple"
 NEVER = {
     "suspend_organization": "which shuts everybody out, tests included",
@@ -106,8 +102,6 @@ class Caller:
     def send(self, case: Case) -> None:
         name = name_of(case.operation)
         self._lead_somewhere(case, name)
-        if name in NAMED_EVENTS and isinstance(case.body, dict) and case.body.get("stream") is True:
-            del case.body["stream"]
         reply = case.call(headers=self._headers(case.operation), timeout=PATIENCE_S)
         self.num_sent += 1
         if name == "log_out":
@@ -175,6 +169,17 @@ def test_no_reply_is_one_that_the_document_does_not_describe(
     )
     assert wrong == [], "\n".join(wrong)
     assert caller.num_sent >= 0.8 * (NUM_CASES_FULL if full else NUM_CASES) or first
+
+
+def test_a_stream_is_one_that_the_document_describes(own_house: House, schema: BaseSchema) -> None:
+    caller, asked = Caller(own_house), 0
+    for operation in operations(schema):
+        content = operation.definition.raw["responses"]["200"].get("content", {})
+        if is_inference(operation) and "text/event-stream" in content:
+            example = operation.definition.raw["requestBody"]["content"]["application/json"]["example"]
+            caller.send(operation.Case(body=example | {"model": BASE, "stream": True}))
+            asked += 1
+    assert asked == 4
 
 
 def num_cases(operation: APIOperation, found: list[APIOperation], num_all: int) -> int:

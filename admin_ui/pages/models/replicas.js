@@ -33,6 +33,7 @@ export function Replicas({ pool }) {
 function State({ replica: { state, why, replace, num_failures: failures, retry_at: retryAt, server } }) {
   const more = [why, failures > 0 && `failed ${failures} ${failures === 1 ? "time" : "times"} in a row`].filter(Boolean).join("; ");
   return html`<span><${Badge} dot>${state}<//>${replace && html` <${Badge} tone="info">to be replaced<//>`} <${Trust} server=${server} />
+    <${Abilities} server=${server} />
     ${more && html`<br /><small class="faint">${more}${retryAt && html`; next start <${Time} at=${retryAt} relative />`}</small>`}</span>`;
 }
 
@@ -43,6 +44,16 @@ function Trust({ server }) {
   return html`${breaker !== "closed" && html`<${Badge} tone=${breaker === "open" ? "bad" : "warn"} title="It failed at its last requests">${breaker === "open" ? `breaker open, a trial in ${Math.ceil(open)} s` : "breaker half open"}<//>`}
     ${distrusted > 0 && html` <${Badge} tone="bad" title="It reported counts of tokens that cannot be true">distrusted for ${Math.ceil(distrusted)} s<//>`}
     ${distrusted === 0 && lies > 0 && html` <small class="faint">${lies} of its last 50 counts not believed</small>`}`;
+}
+
+/** What a server of another maker can do, by its version. */
+function Abilities({ server }) {
+  if (!server) return null;
+  const { version, is_tried_version: isTried, has_adapters: hasAdapters, separates_caches: separates } = server;
+  const adapters = hasAdapters ? (isTried ? "adapters answer" : "adapters answer once a probe has shown them") : "no adapters";
+  const facts = [version && `version ${version}`, adapters, separates ? "a prompt cache for each tenant" : "tenants may share its prompt cache"];
+  return html`${!isTried && html` <${Badge} tone="warn" title="Its driver was not tried with this version, so that a generic protocol is spoken">version not tried<//>`}
+    <br /><small class="faint">${facts.filter(Boolean).join(" · ")}</small>`;
 }
 
 /** While a change of revision is under way, that decides which replicas drain. */

@@ -1,25 +1,31 @@
 // A request as a program would make it. The key is a placeholder: it never comes into a text.
 
-/** request: the body of a chat completion. */
-export function asCurl(origin, request) {
+/** api: of APIS; request: the body of a request. */
+export function asCurl(origin, api, request) {
   const body = JSON.stringify(request, null, 2).replaceAll("'", "'\\''");
-  return `curl ${origin}/v1/chat/completions \\
+  return `curl ${origin}${api.path} \\
   -H "Authorization: Bearer $LORIKEET_API_KEY" \\
   -H "Content-Type: application/json" \\
   -d '${body}'`;
 }
 
-export function asPython(origin, request) {
-  const fields = Object.entries(request).map(([name, value]) => `    ${name}=${literal(value, "    ")},`);
+/** What OpenAI's client does not know of an API goes into `extra_body`. */
+export function asPython(origin, { python: { create, text, extra } }, request) {
+  const isExtra = ([name]) => extra.includes(name);
+  const given = Object.entries(request);
+  const beyond = Object.fromEntries(given.filter(isExtra));
+  const known = given.filter((field) => !isExtra(field));
+  if (Object.keys(beyond).length) known.push(["extra_body", beyond]);
+  const fields = known.map(([name, value]) => `    ${name}=${literal(value, "    ")},`);
   return `import os
 
 from openai import OpenAI
 
 client = OpenAI(base_url="${origin}/v1", api_key=os.environ["LORIKEET_API_KEY"])
-answer = client.chat.completions.create(
+answer = ${create}(
 ${fields.join("\n")}
 )
-print(answer.choices[0].message.content)`;
+print(${text})`;
 }
 
 /** A Python literal. JSON's strings are Python's, but for the halves of characters beyond the basic plane, which it keeps. */

@@ -3,7 +3,7 @@
 import { get } from "../../lib/api.js";
 import { useCallback, useEffect, useRef, useState } from "../../lib/html.js";
 import { can } from "../../lib/session.js";
-import { complete } from "./chat.js";
+import { complete } from "./answer.js";
 
 const COST_TRIES = 6;
 const COST_PAUSE_MS = 1500;
@@ -19,8 +19,8 @@ export function useConversation() {
   const change = (at, more) => show(kept.current.map((turn, place) => (place === at ? { ...turn, ...more(turn) } : turn)));
   useEffect(() => () => open.current?.abort(), []);
 
-  /** Whether it was answered, or stopped. key: of needKey; projectId: whose requests tell what the answer cost. */
-  const send = useCallback(async ({ text, key, model, system, fields, projectId }) => {
+  /** Whether it was answered, or stopped. api: of APIS; key: of needKey; projectId: whose requests tell what the answer cost. */
+  const send = useCallback(async ({ text, api, key, model, settings, projectId }) => {
     const stopper = new AbortController();
     open.current = stopper;
     const before = kept.current.filter(({ failed }) => !failed);
@@ -30,9 +30,8 @@ export function useConversation() {
     setBusy(true);
     setError(null);
     try {
-      const messages = [...(system ? [{ role: "system", content: system }] : []), ...said.map(({ role, content }) => ({ role, content }))];
       const result = await complete({
-        key: key.value, body: { model, messages, ...fields }, signal: stopper.signal,
+        api, key: key.value, body: api.body({ model, turns: said, settings }), signal: stopper.signal,
         onText: (more) => change(at, ({ content }) => ({ content: content + more })),
       });
       change(at, () => ({ result }));

@@ -7,12 +7,13 @@ import { html, useState } from "../../lib/html.js";
 import { useProjectId } from "../../lib/projects.js";
 import { setQuery, useLocation } from "../../lib/router.js";
 import { can } from "../../lib/session.js";
+import { APIS } from "./apis.js";
 import { useConversation } from "./conversation.js";
 import { useKept } from "./kept.js";
 import { needKey, useKey } from "./key.js";
 import { useModels } from "./models.js";
 import { Pane } from "./pane.js";
-import { Access, Settings, useSettings } from "./settings.js";
+import { Access, Settings, apiOf, useSettings } from "./settings.js";
 
 export default function Playground() {
   const { query } = useLocation();
@@ -21,6 +22,7 @@ export default function Playground() {
   const access = useKey(projectId);
   const models = useModels(projectId, access);
   const settings = useSettings();
+  const api = APIS[apiOf(settings.values)];
   const sides = [useConversation(), useConversation()];
   const [text, setText] = useState("");
   const [error, setError] = useState(null);
@@ -39,7 +41,7 @@ export default function Playground() {
     try {
       const key = await needKey(projectId);
       setText("");
-      const answered = await Promise.all(shown.map((chat, side) => chat.send({ text: said, key, model: chosen[side] || models.base, system: settings.values.system, fields: settings.fields, projectId })));
+      const answered = await Promise.all(shown.map((chat, side) => chat.send({ text: said, api, key, model: chosen[side] || models.base, settings: settings.asked, projectId })));
       if (!answered.some(Boolean)) setText((now) => now || said);
     } catch (failure) {
       setError(failure);
@@ -47,15 +49,11 @@ export default function Playground() {
   };
   const stop = () => shown.forEach((chat) => chat.stop());
   const clear = () => sides.forEach((chat) => chat.clear());
-  const request = (side) => ({
-    model: chosen[side] || models.base,
-    messages: [
-      ...(settings.values.system ? [{ role: "system", content: settings.values.system }] : []),
-      ...sides[side].turns.filter(({ content, failed }) => content && !failed).map(({ role, content }) => ({ role, content })),
-      ...(text.trim() || sides[side].turns.length === 0 ? [{ role: "user", content: text.trim() || "Hello" }] : []),
-    ],
-    ...settings.fields,
-  });
+  const request = (side) => {
+    const said = sides[side].turns.filter(({ content, failed }) => content && !failed);
+    const next = { role: "user", content: text.trim() || "Hello" };
+    return api.body({ model: chosen[side] || models.base, turns: [...said, next], settings: settings.asked });
+  };
   const choose = (side, model) => setQuery(side === 0 ? { model } : { with: model || models.base });
   const compare = () => setQuery({ with: models.ids.find((id) => id !== (chosen[0] || models.base)) ?? chosen[0] ?? models.base }, { push: true });
   const keep = () => (sides[1].clear(), setQuery({ with: null }));
@@ -66,7 +64,7 @@ export default function Playground() {
       <div class="play-main">
         <div class="panes ${isTwo ? "two" : ""}">
           ${shown.map((chat, side) => html`<${Pane} key=${side} label=${isTwo ? `Side ${side + 1}` : "Model"} chat=${chat} model=${chosen[side]} models=${models} projectId=${projectId}
-            onModel=${(model) => choose(side, model)} onRemove=${side === 1 && keep} request=${request(side)} />`)}
+            onModel=${(model) => choose(side, model)} onRemove=${side === 1 && keep} api=${api} request=${request(side)} />`)}
         </div>
         <${ErrorBox} error=${error} what="make a key" />
         <${Composer} text=${text} onText=${setText} busy=${busy} onSend=${send} onStop=${stop} hint=${hintOf(mayCall, projectId, isWrong)} />

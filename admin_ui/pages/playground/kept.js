@@ -6,7 +6,7 @@ import { setQuery, useLocation } from "../../lib/router.js";
 import { session$ } from "../../lib/session.js";
 
 const KEY = "lorikeet.playground";
-const NAMES = ["model", "with", "temperature", "top_p", "max_tokens", "seed", "stop"];
+const NAMES = ["model", "with", "api", "store", "temperature", "top_p", "max_tokens", "seed", "stop"];
 
 session$.watch(({ state }) => state === "out" && sessionStorage.removeItem(KEY));
 

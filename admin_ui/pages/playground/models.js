@@ -5,7 +5,7 @@ import { Menu } from "../../components/menu.js";
 import { useApi } from "../../lib/data.js";
 import { html, useEffect, useState } from "../../lib/html.js";
 import { can, useSession } from "../../lib/session.js";
-import { listModels } from "./chat.js";
+import { listModels } from "./client.js";
 
 const MAX_SHOWN = 40;
 

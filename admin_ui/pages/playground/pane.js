@@ -12,8 +12,8 @@ import { can } from "../../lib/session.js";
 import { asCurl, asPython } from "./code.js";
 import { ModelPicker } from "./models.js";
 
-/** onRemove: of the second side. request: what would be sent now, for the code. */
-export function Pane({ label, chat, model, models, projectId, onModel, onRemove, request }) {
+/** onRemove: of the second side. api, request: what would be sent now, and by which of APIS, for the code. */
+export function Pane({ label, chat, model, models, projectId, onModel, onRemove, api, request }) {
   const log = useRef(null);
   const [showing, show] = useState(false);
   const length = chat.turns.reduce((sum, { content, result, cost }) => sum + content.length + !!result + !!cost, chat.turns.length);
@@ -35,7 +35,7 @@ export function Pane({ label, chat, model, models, projectId, onModel, onRemove,
       <${ErrorBox} error=${chat.error} what="get an answer" />
       ${chat.error?.requestId && can("limits.read", projectId) && html`<p class="pane-why"><a href=${`${projectId ? to("tenants", projectId, "refusals") : "/admin/refusals"}?q=${encodeURIComponent(chat.error.requestId)}`}>Why was this refused?</a></p>`}
     </div>
-    ${showing && html`<${Code} request=${request} onClose=${() => show(false)} />`}
+    ${showing && html`<${Code} api=${api} request=${request} onClose=${() => show(false)} />`}
   </section>`;
 }
 
@@ -52,20 +52,20 @@ function Turn({ turn, waits }) {
 
 function Facts({ result: { usage, ttftMs, tokensPerS, totalMs, finishReason, requestId }, cost }) {
   return html`
-    ${usage && html`<span title="Tokens of the prompt, and of the answer">${format.tokens(usage.prompt_tokens)} in, ${format.tokens(usage.completion_tokens)} out</span>`}
+    ${usage && html`<span title="Tokens of the prompt, and of the answer">${format.tokens(usage.input)} in, ${format.tokens(usage.output)} out</span>`}
     <span title="Until the first text came, as this page saw it">first token ${format.ms(ttftMs)}</span>
     ${tokensPerS !== null && html`<span>${format.count(Number(tokensPerS.toPrecision(3)))} tokens/s</span>`}
     <span title="Until the answer had ended">${format.ms(totalMs)}</span>
     ${cost && html`<${Money} nanos=${cost.nanos} currency=${cost.currency} />`}
-    <span title="Why it ended">${finishReason}</span>
+    <span title="Why it ended">${finishReason?.replaceAll("_", " ")}</span>
     ${requestId && html`<a href="/admin/requests/${encodeURIComponent(requestId)}">Request</a>`}`;
 }
 
 const LANGUAGES = [["curl", "curl"], ["python", "Python"]];
 
-function Code({ request, onClose }) {
+function Code({ api, request, onClose }) {
   const [language, setLanguage] = useState("curl");
-  const text = (language === "curl" ? asCurl : asPython)(window.location.origin, request);
+  const text = (language === "curl" ? asCurl : asPython)(window.location.origin, api, request);
   return html`<${Dialog} wide title="The same from a program" onClose=${onClose}>
     <div class="stack">
       <div class="spread"><${Choice} label="Language" value=${language} onValue=${setLanguage} options=${LANGUAGES} /></div>

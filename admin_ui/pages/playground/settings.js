@@ -2,49 +2,63 @@
 
 import { Button } from "../../components/button.js";
 import { ErrorBox } from "../../components/feedback.js";
-import { Select, TextArea, TextField } from "../../components/form.js";
+import { Checkbox, Select, TextArea, TextField } from "../../components/form.js";
 import { Time } from "../../components/numbers.js";
+import { Choice } from "../../components/tabs.js";
 import { exactly } from "../../lib/format/format.js";
 import { html, useState } from "../../lib/html.js";
 import { useProjects } from "../../lib/projects.js";
 import { setQuery, useLocation } from "../../lib/router.js";
 import { checkSampling } from "../../lib/rules/sampling.js";
 import { can, isMember } from "../../lib/session.js";
+import { APIS } from "./apis.js";
 import { forget, paste } from "./key.js";
 
 const NUMBERS = [
   ["temperature", "Temperature", "0 to 2"], ["top_p", "Top p", "0 to 1"], ["max_tokens", "Max tokens", "Of the answer"], ["seed", "Seed", "The same one, the same answer"],
 ];
 
+/** Names of settings in Responses, where they differ. */
+const API_NAMES = { system: "instructions", max_tokens: "max_output_tokens", schema: "text.format" };
+
 const MAX_STOPS = 4;
 const MAX_STOP_CHARS = 1024;
 
-/** {values, set, problem, fields}: fields are those of the request's body; problem: by the name of what is wrong. */
+/** {values, set, problem, asked}: asked is what a request is made with, in the terms of APIS; problem: by the name of what is wrong. */
 export function useSettings() {
   const { query } = useLocation();
   const [texts, setTexts] = useState({ system: "", schema: "" });
-  const values = { ...texts, ...Object.fromEntries([...NUMBERS.map(([name]) => name), "stop"].map((name) => [name, query.get(name) ?? ""])) };
+  const values = { ...texts, ...Object.fromEntries([...NUMBERS.map(([name]) => name), "stop", "api", "store"].map((name) => [name, query.get(name) ?? ""])) };
   const set = (name, value) => (name in texts ? setTexts((was) => ({ ...was, [name]: value })) : setQuery({ [name]: value }));
   const problem = checkSampling(values);
-  const fields = Object.fromEntries(NUMBERS.filter(([name]) => values[name].trim() !== "").map(([name]) => [name, Number(values[name])]));
+  const asked = {
+    system: values.system,
+    numbers: Object.fromEntries(NUMBERS.filter(([name]) => values[name].trim() !== "").map(([name]) => [name, Number(values[name])])),
+    store: values.store !== "",
+  };
   const stop = values.stop.split("\n").filter(Boolean);
-  if (stop.length) fields.stop = stop;
+  if (stop.length) asked.stop = stop;
   if (stop.length > MAX_STOPS) problem.stop = `At most ${MAX_STOPS} texts, one a line.`;
   else if (stop.some((text) => [...text].length > MAX_STOP_CHARS)) problem.stop = `Each is at most ${exactly(MAX_STOP_CHARS)} characters long.`;
   if (values.schema.trim()) {
     try {
-      const schema = JSON.parse(values.schema);
-      fields.response_format = { type: "json_schema", json_schema: { name: "answer", schema, strict: true } };
+      asked.schema = JSON.parse(values.schema);
     } catch (error) {
       problem.schema = `It is not valid JSON: ${error.message}.`;
     }
   }
-  return { values, set, problem, fields };
+  return { values, set, problem, asked };
 }
 
+/** The name in APIS of what is spoken. */
+export const apiOf = ({ api }) => (Object.hasOwn(APIS, api) ? api : "chat");
+
 export function Settings({ settings: { values, set, problem }, error }) {
-  const bind = (name) => ({ name, value: values[name], onValue: (value) => set(name, value), error: problem[name] ?? (error?.param === name ? error.message : undefined) });
+  const names = (name) => error && (error.param === name || error.param === API_NAMES[name]);
+  const bind = (name) => ({ name, value: values[name], onValue: (value) => set(name, value), error: problem[name] ?? (names(name) ? error.message : undefined) });
   return html`<aside class="play-settings stack" aria-label="Settings">
+    <${Choice} label="API" value=${apiOf(values)} onValue=${(name) => set("api", name === "chat" ? null : name)} options=${Object.entries(APIS).map(([name, { title }]) => [name, title])} />
+    ${apiOf(values) === "responses" && html`<${Checkbox} label="Store the answers" value=${values.store !== ""} onValue=${(on) => set("store", on ? "yes" : null)} hint="Each goes on from the one before by its id, where the tenant's settings allow that." />`}
     <${TextArea} ...${bind("system")} label="System prompt" rows=${3} placeholder="The model's own" />
     <div class="field-grid">${NUMBERS.map(([name, label, hint]) => html`<${TextField} key=${name} ...${bind(name)} label=${label} hint=${hint} inputmode="decimal" autocomplete="off" placeholder="default" />`)}</div>
     <${TextArea} ...${bind("stop")} label="Stop at" hint="One text a line, at most four." rows=${1} placeholder="nothing" />

@@ -8,32 +8,23 @@ processor time of a round, prompts included, stands beside: on a machine that ot
 from __future__ import annotations
 
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from statistics import median
-from typing import Annotated, NamedTuple
+from typing import Annotated
 
 import msgspec
 
 from engine.bench.adapters import random_adapters
-from engine.bench.drive import BenchEngine, Source, Trace, run_closed
+from engine.bench.drive import BenchEngine
 from engine.bench.llamacpp.gguf import FORMATS, gguf_file
 from engine.bench.llamacpp.peer import Peer
+from engine.bench.llamacpp.turns import Round, Turns
 from engine.bench.options import about
 from engine.bench.report import Row
 from engine.bench.workload import Workload
 from engine.config import EngineConfig, load_model_config
 from engine.hardware import num_threads
-
-
-class Round(NamedTuple):
-    """Milliseconds of the engine and of llama.cpp, and of their processor time, for a token or for a prompt."""
-
-    ours: float
-    theirs: float
-    our_processor: float
-    their_processor: float
 
 
 class Options(msgspec.Struct, frozen=True):
@@ -53,44 +44,18 @@ def measure(config: EngineConfig, options: Options) -> Iterator[Row]:
     threads = num_threads(options.threads)
     config = msgspec.structs.replace(config, num_threads=options.threads)
 
-    def ours(engine: BenchEngine, prompts: list[list[int]], new_tokens: int, adapters: list[str]) -> list[Trace]:
-        picked = workload.pick(adapters, "turns")
-        requests = [workload.request(prompt, new_tokens, adapter=next(picked)) for prompt in prompts]
-        return run_closed(engine, [Source(iter(requests), len(requests))])
-
-    def prompts(number: int, num_tokens: int) -> list[list[int]]:
-        return [workload.prompt(num_tokens) for _ in range(number)]
-
-    def decode(engine: BenchEngine, peer: Peer, streams: int, adapters: list[str]) -> Round:
-        before_s = time.process_time()
-        traces = ours(engine, prompts(streams, options.prompt_tokens), options.new_tokens, adapters)
-        processor_s = time.process_time() - before_s
-        theirs = peer.answer(prompts(streams, options.prompt_tokens), options.new_tokens)
-        num_tokens = sum(len(trace.token_ids) for trace in traces)
-        processor = 1e3 * processor_s / num_tokens, 1e3 * theirs.processor_s / theirs.num_tokens
-        if streams == 1:
-            return Round(1e3 * sum(traces[0].gaps_s) / len(traces[0].gaps_s), theirs.token_ms, *processor)
-        ours_s = max(trace.ended_s for trace in traces) - traces[0].sent_s
-        return Round(1e3 * ours_s / num_tokens, 1e3 * theirs.seconds / theirs.num_tokens, *processor)
-
-    def prefill(engine: BenchEngine, peer: Peer, num_tokens: int) -> Round:
-        before_s = time.process_time()
-        (trace,) = ours(engine, prompts(1, num_tokens), 1, [])
-        processor_s = time.process_time() - before_s
-        theirs = peer.answer(prompts(1, num_tokens), 1)
-        return Round(1e3 * trace.ttft_s, theirs.prompt_ms, 1e3 * processor_s, 1e3 * theirs.processor_s)
-
     with tempfile.TemporaryDirectory() as folder, BenchEngine(config, preload=digests) as engine:
+        turns = Turns(engine, workload, options.prompt_tokens, options.new_tokens)
         for blocks in options.formats:
             file = gguf_file(blocks, Path(folder))
             for streams in options.streams:
                 with Peer(file, threads, streams) as peer:
                     for adapters in ([], digests[:streams]):
-                        rounds = _rounds(lambda: decode(engine, peer, streams, adapters), options.repeat)  # noqa: B023
+                        rounds = _rounds(lambda: turns.decode(peer, streams, adapters), options.repeat)  # noqa: B023
                         yield _row("ms a token", blocks, streams, len(adapters), options.prompt_tokens, rounds)
             with Peer(file, threads, 1) as peer:
                 for num_tokens in options.prompts:
-                    rounds = _rounds(lambda: prefill(engine, peer, num_tokens), options.repeat)  # noqa: B023
+                    rounds = _rounds(lambda: turns.prefill(peer, num_tokens), options.repeat)  # noqa: B023
                     yield _row("ms of a prompt", blocks, 1, 0, num_tokens, rounds)
 
 

@@ -19,7 +19,7 @@ from gateway.domain.errors import InvalidRequest
 from gateway.domain.pools.drivers import OWN_DRIVER, PROGRAMS, Driver
 from gateway.domain.pools.foreign_settings import (
     FOREIGN_SETTINGS,
-    check_adapter_settings,
+    check_abilities,
     check_started_settings,
     opaque_digest,
     parse_foreign_settings,
@@ -87,7 +87,7 @@ def check_adapters(driver: Driver, model: str, settings: Mapping[str, str]) -> N
     if driver == OWN_DRIVER:
         return
     try:
-        check_adapter_settings(driver, model, parse_foreign_settings(settings))
+        check_abilities(driver, model, parse_foreign_settings(settings))
     except BadSetting as error:
         raise wrong_value(f"settings.{error.name}", error.reason) from None
 

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
-from litestar import Request, get
+from litestar import Controller, Request, delete, get, post
+from litestar.params import FromPath
 
-from gateway.admin.access import LIST_QUERY, needs
-from gateway.admin.paging import Page, page_of_all, read_list_query
+from gateway.admin.access import LIST_QUERY, needs, read_body
+from gateway.admin.common import author
+from gateway.admin.paging import Page, page_of_all, read_list_query, wrong_value
+from gateway.admin.pools.host_tokens import Labels, check_labels
 from gateway.admin.services import Caller, Services
-from gateway.db.pools.hosts import HostRow, list_hosts
+from gateway.db.organization import audit
+from gateway.db.pools import hosts
 from gateway.db.pools.managed import TakenMemory, list_taken
+from gateway.db.pools.replicas import lose_replicas_of
+from gateway.domain.errors import Conflict, NotFound
+
+if TYPE_CHECKING:
+    from gateway.db.pool import Connection
 
 
 class HostGpu(msgspec.Struct, frozen=True):
@@ -41,19 +50,102 @@ class Host(msgspec.Struct, frozen=True, kw_only=True):
     """Number of replicas of all organizations, on processors and accelerators."""
     programs: list[str]
     """The drivers of other makers whose servers the agent can start there."""
+    labels: dict[str, str]
+    """What operators say of the host."""
+    is_drained: bool
+    """True if replicas go from the host, and none starts on it."""
+    is_joined: bool
+    """True if the host has keys, with which it reaches engines on other hosts."""
     object: Literal["organization.host"] = "organization.host"
 
 
-@get("/hosts", opt=needs("pools.read", query=LIST_QUERY))
-async def list_all_hosts(request: Request[Any, Any, Any], services: Services, caller: Caller) -> Page[Host]:
-    """List the hosts of the installation, oldest first."""
-    query = read_list_query(request.query_params)
-    async with services.database.acquire() as conn:
-        hosts, taken = await list_hosts(conn), await list_taken(conn)
-    return page_of_all([_wire(host, [each for each in taken if each.host_id == host.id]) for host in hosts], query)
+class SetHost(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What is to change of a host; what is left out stays."""
+
+    is_drained: bool | None = None
+    """True lets other hosts take over its replicas, and none start on it; false uses the host again."""
+    labels: Labels | None = None
+    """Replaces all labels."""
 
 
-def _wire(host: HostRow, taken: list[TakenMemory]) -> Host:
+class DeletedHost(msgspec.Struct, frozen=True):
+    id: str
+    deleted: Literal[True] = True
+    object: Literal["organization.host.deleted"] = "organization.host.deleted"
+
+
+class HostController(Controller):
+    path = "/hosts"
+
+    @get(opt=needs("pools.read", query=LIST_QUERY))
+    async def list_hosts(self, request: Request[Any, Any, Any], services: Services, caller: Caller) -> Page[Host]:
+        """List the hosts of the installation, oldest first."""
+        query = read_list_query(request.query_params)
+        async with services.database.acquire() as conn:
+            return page_of_all(await _hosts(conn), query)
+
+    @get("/{host_id:str}", opt=needs("pools.read"))
+    async def get_host(self, host_id: FromPath[str], services: Services, caller: Caller) -> Host:
+        """Return a host."""
+        async with services.database.acquire() as conn:
+            return await _existing(conn, host_id)
+
+    @post("/{host_id:str}", status_code=200, opt=needs("pools.write", body=SetHost))
+    async def set_host(
+        self, request: Request[Any, Any, Any], host_id: FromPath[str], services: Services, caller: Caller
+    ) -> Host:
+        """Drain a host or use it again, or replace its labels. Replicas go from a drained host as soon as others are
+        ready in their place; those for which no other host has room stay."""
+        wanted = await read_body(request, SetHost)
+        async with services.database.transaction() as conn:
+            before = await _existing(conn, host_id)
+            if wanted.is_drained is not None:
+                await hosts.drain_host(conn, host_id, is_drained=wanted.is_drained)
+            if wanted.labels is not None:
+                check_labels(wanted.labels)
+                await hosts.label_host(conn, host_id, wanted.labels)
+            after = await _existing(conn, host_id)
+            if after != before:
+                await audit.record(conn, author(caller), "host.updated", host_id, before=before, after=after)
+        return after
+
+    @delete("/{host_id:str}", status_code=200, opt=needs("pools.write", query=("force",)))
+    async def remove_host(
+        self, request: Request[Any, Any, Any], host_id: FromPath[str], services: Services, caller: Caller
+    ) -> DeletedHost:
+        """Remove a host for good: its keys open no engine any more, and its agent ends. A host with replicas is refused
+        unless `force` is true: then its replicas count as lost, whether or not they still run."""
+        force = request.query_params.get("force", "false")
+        if force not in ("true", "false"):
+            raise wrong_value("force", "it is `true` or `false`")
+        async with services.database.transaction() as conn:
+            before = await _existing(conn, host_id)
+            if before.num_replicas and force == "false":
+                raise Conflict(
+                    f"The host has replicas ({before.num_replicas}). Drain it first, or remove it by force where it "
+                    "does not come back.",
+                    code="host_in_use",
+                )
+            await lose_replicas_of(conn, host_id, "its host was removed")
+            await hosts.remove_host(conn, host_id)
+            await audit.record(conn, author(caller), "host.deleted", host_id, before=before)
+        return DeletedHost(host_id)
+
+
+async def _existing(conn: Connection, host_id: str) -> Host:
+    """Return a host. Raises NotFound."""
+    found = next((each for each in await _hosts(conn) if each.id == host_id), None)
+    if found is None:
+        raise NotFound(f"There is no host with the id '{host_id}'.", param="host_id")
+    return found
+
+
+async def _hosts(conn: Connection) -> list[Host]:
+    rows, taken = await hosts.list_hosts(conn), await list_taken(conn)
+    return [_wire(row, [each for each in taken if each.host_id == row.id]) for row in rows]
+
+
+def _wire(host: hosts.HostRow, taken: list[TakenMemory]) -> Host:
     by_gpu = {each.gpu: each for each in taken}
     own = by_gpu.get(None)
     return Host(
@@ -70,4 +162,7 @@ def _wire(host: HostRow, taken: list[TakenMemory]) -> Host:
         ],
         num_replicas=sum(each.num_replicas for each in taken),
         programs=host.programs,
+        labels=host.labels,
+        is_drained=host.is_drained,
+        is_joined=host.is_joined,
     )

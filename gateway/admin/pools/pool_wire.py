@@ -91,7 +91,7 @@ class PoolRevision(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ReplicaServer(msgspec.Struct, frozen=True):
-    """The trust of the gateway that was asked in a server of another maker."""
+    """A server of another maker as the gateway knows it that was asked."""
 
     breaker: BreakerState
     """The circuit breaker: `open` where no request is sent for a while, since the server failed; `half-open` where the
@@ -103,6 +103,16 @@ class ReplicaServer(msgspec.Struct, frozen=True):
     minute."""
     distrusted_for_seconds: float
     """Seconds for which the server gets no requests for that reason; 0 where it is trusted."""
+    version: str | None
+    """The version that the server says it has; null where it says none."""
+    is_tried_version: bool
+    """False if the driver was not tried with the version: the server is asked by a generic protocol then."""
+    has_adapters: bool
+    """True if adapters of tenants answer at the server. At one of a version that was not tried each has to be shown by
+    a probe first."""
+    separates_caches: bool
+    """True if the prompts of each tenant have a cache of their own at the server. False if tenants share one, or nobody
+    here knows."""
 
 
 class Replica(msgspec.Struct, frozen=True, kw_only=True):
@@ -137,7 +147,7 @@ class Replica(msgspec.Struct, frozen=True, kw_only=True):
     replace: bool
     """True if another replica shall take the place of this one."""
     server: ReplicaServer | None
-    """The trust in a server of another maker; null for an engine, and before the server was asked."""
+    """The server of another maker; null for an engine, and before the server was asked."""
     object: Literal["organization.replica"] = "organization.replica"
 
 
@@ -238,7 +248,16 @@ def _server(health: Health | None) -> ReplicaServer | None:
     if health is None or health.server is None:
         return None
     trust = health.server
-    return ReplicaServer(trust.breaker, round(trust.open_for_s, 1), trust.num_lies, round(trust.distrusted_for_s, 1))
+    return ReplicaServer(
+        trust.breaker,
+        round(trust.open_for_s, 1),
+        trust.num_lies,
+        round(trust.distrusted_for_s, 1),
+        version=trust.version or None,
+        is_tried_version=trust.is_tried,
+        has_adapters=trust.has_adapters,
+        separates_caches=trust.separates_caches,
+    )
 
 
 def terms(pool: ServedPool) -> dict[str, Any]:

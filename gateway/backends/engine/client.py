@@ -12,6 +12,7 @@ from contextlib import aclosing
 
 import zmq
 
+from engine.curve import Peer
 from engine.protocol import (
     AckUsage,
     AdapterProbe,
@@ -74,9 +75,11 @@ class EngineBackend:
         context: zmq.Context[zmq.Socket[bytes]] | None = None,
         give_up_s: float = GIVE_UP_S,
         full_for_s: float = FULL_FOR_S,
+        peer: Peer | None = None,
     ) -> None:
+        """context, peer: as of `EngineLink`."""
         self._link = EngineLink(
-            endpoint, database_id=database_id, model_digest=model.digest, listener=self, context=context
+            endpoint, database_id=database_id, model_digest=model.digest, listener=self, context=context, peer=peer
         )
         self._model = model
         self._sink = sink

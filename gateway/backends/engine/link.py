@@ -14,6 +14,7 @@ import msgspec
 import structlog
 import zmq
 
+from engine.curve import Peer, connect_as
 from engine.protocol import (
     HEARTBEAT_INTERVAL_S,
     HEARTBEATS_MISSED,
@@ -82,13 +83,16 @@ class EngineLink:
         model_digest: str,
         listener: EngineListener,
         context: zmq.Context[zmq.Socket[bytes]] | None = None,
+        peer: Peer | None = None,
     ) -> None:
-        """context: shared with other links, which costs them one thread in all; None: of this link alone."""
+        """context: shared with other links, which costs them one thread in all; None: of this link alone. peer: the
+        keys for an endpoint that is guarded by them."""
         self.detail = "not started"
         self.endpoint = endpoint
         self._database_id = database_id
         self._model_digest = model_digest
         self._listener = listener
+        self._peer = peer
         self._context = context
         self._owns_context = context is None
         self._frames: Frames | None = None
@@ -150,6 +154,9 @@ class EngineLink:
         socket.setsockopt(zmq.SNDHWM, SEND_HIGH_WATER_MARK)
         socket.setsockopt(zmq.RCVHWM, 0)  # what the engine may owe us is bounded by its window
         socket.setsockopt(zmq.MAXMSGSIZE, MAX_MESSAGE_BYTES)
+        socket.setsockopt(zmq.IPV6, "[" in self.endpoint)
+        if self._peer is not None:
+            connect_as(socket, self._peer)
         monitor = socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
         self._frames, events = Frames(socket), Frames(monitor)
         try:

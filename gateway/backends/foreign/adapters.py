@@ -42,6 +42,9 @@ RETRY_AFTER_S = 1.0
 SILENT_BASE = "it answers from the base where an adapter is asked for that it does not have"
 """The fault for which no adapter of a server is used: a tenant would get another model than it asked for."""
 
+NOT_SHOWN = "with the adapter it says what it says without, so that nothing shows that the adapter answers"
+"""The reason for which an adapter is not used at a server whose version was not tried."""
+
 log = structlog.get_logger(__name__)
 
 
@@ -51,7 +54,7 @@ class ServerAdapters:
     def __init__(
         self,
         server: Server,
-        way: AdapterWay | None,
+        way: Callable[[], AdapterWay | None],
         info: Callable[[], ServerInfo | None],
         name: ReplicaName,
         *,
@@ -60,11 +63,13 @@ class ServerAdapters:
         changed: Callable[[], None],
         ask_soon: Callable[[], None],
     ) -> None:
-        """info: returns the facts of the server's last answer. max_loaded: the most adapters that this gateway has
-        loaded there. restarted: called where the list of the server shows that it was started anew. changed: called
-        when another adapter answers, or one does no more. ask_soon: has the server asked how it is now."""
+        """way: returns the way of the server's version. info: returns the facts of its last answer. max_loaded: the
+        most adapters that this gateway has loaded there. restarted: called where the list of the server shows that it
+        was started anew. changed: called when another adapter answers, or one does no more. ask_soon: has the server
+        asked how it is now."""
         self._server = server
-        self._way = way
+        self._way_now = way
+        self._way = way()
         self._info = info
         self._name = name
         self._max_loaded = max_loaded
@@ -165,7 +170,11 @@ class ServerAdapters:
         self._fault_until_s = time.monotonic() + FAULT_FOR_S
 
     def listed(self) -> None:
-        """Take the server's new list: adapters that it lists no more went with a restart, or somebody unloaded them."""
+        """Take the server's new list: adapters that it lists no more went with a restart, or somebody unloaded them. A
+        server of another version than before has to show each anew."""
+        if (way := self._way_now()) is not self._way:
+            self._way = way
+            self._start_over()
         info = self._info()
         if info is None or info.adapters is None:
             return
@@ -179,6 +188,14 @@ class ServerAdapters:
             self._failed.clear()
             self._restarted()
             self._changed()
+
+    def _start_over(self) -> None:
+        """Know nothing of the adapters of the server any more."""
+        self._ready.clear()
+        self._keys.clear()
+        self._failed.clear()
+        self._has_honest_base, self._fault = False, ""
+        self._changed()
 
     @property
     def _lists(self) -> bool:
@@ -204,7 +221,9 @@ class ServerAdapters:
                 if self._way.can_load:
                     await self._make_room()
                     await self._way.load(self._server, digest, LOAD_WITHIN_S)
-                await self._tried(digest)
+                found = await self._tried(digest)
+                if self._way.has_to_differ and found == await self._tried(""):
+                    raise BadReply(NOT_SHOWN)
         except (InvalidRequest, BackendFailed) as failure:
             now_s = time.monotonic()
             self._failed = {each: found for each, found in self._failed.items() if found[0] > now_s}

@@ -44,7 +44,6 @@ class ForeignBackend:
     ) -> None:
         """authorize: returns the key that the server asks for, "" for none. own_key: finds the keys of projects."""
         self._server = server
-        self._driver = driver
         self._pooled = pooled
         self._changed: Callable[[], None] = _nobody
         self._condition = ServerCondition(
@@ -58,7 +57,7 @@ class ForeignBackend:
         )
         self._adapters = ServerAdapters(
             server,
-            driver.adapters,
+            lambda: self._condition.choice.driver.adapters,
             lambda: self._condition.info,
             name,
             max_loaded=pooled.settings.max_adapters,
@@ -66,9 +65,7 @@ class ForeignBackend:
             changed=lambda: self._changed(),
             ask_soon=self._condition.ask_soon,
         )
-        self._requests = ForeignRequests(
-            server, driver, pooled, sink, self._condition, self._adapters, name, self, own_key
-        )
+        self._requests = ForeignRequests(server, pooled, sink, self._condition, self._adapters, name, self, own_key)
 
     def watch(self, changed: Callable[[], None]) -> None:
         """Call `changed` whenever `health` has changed."""
@@ -93,9 +90,10 @@ class ForeignBackend:
 
     def generate(self, generation: Generation) -> AsyncGenerator[Item]:
         """Yield completions of one prompt, as `Backend.generate`."""
-        if self._driver.takes_ids:
-            return items_of(self._deltas(generation), generation, self._pooled.model.tokenizer, self.stop_at)
-        return self._items(generation)
+        driver = self._condition.choice.of(generation)
+        if driver.takes_ids:
+            return items_of(self._deltas(generation, driver), generation, self._pooled.model.tokenizer, self.stop_at)
+        return self._items(generation, driver)
 
     async def embed(self, request: GenerateRequest) -> tuple[bytes, Usage]:
         """Raises InvalidRequest: no driver asks for embeddings, which the preparation of requests says first."""
@@ -107,10 +105,10 @@ class ForeignBackend:
         if attempt is not None:
             attempt.stopped_at[index] = num_kept_tokens
 
-    async def _items(self, generation: Generation) -> AsyncGenerator[Item]:
+    async def _items(self, generation: Generation, driver: Driver) -> AsyncGenerator[Item]:
         """Yield pieces of text as they come, then the usage."""
         choices = [TextChoice(index, generation.stop) for index in range(generation.request.n)]
-        async with aclosing(self._requests.parts(generation)) as steps:
+        async with aclosing(self._requests.parts(generation, driver)) as steps:
             async for step in steps:
                 if isinstance(step, Usage):
                     yield step
@@ -128,10 +126,10 @@ class ForeignBackend:
                 if pieces:
                     yield pieces
 
-    async def _deltas(self, generation: Generation) -> AsyncGenerator[list[Delta] | Final]:
+    async def _deltas(self, generation: Generation, driver: Driver) -> AsyncGenerator[list[Delta] | Final]:
         """Yield token ids as they come, then the final, as our own engine does."""
         request_id = generation.request.request_id
-        async with aclosing(self._requests.parts(generation)) as steps:
+        async with aclosing(self._requests.parts(generation, driver)) as steps:
             async for step in steps:
                 if isinstance(step, Usage):
                     yield Final(request_id, "stop", step)
@@ -199,7 +197,8 @@ class ForeignBackend:
         try:
             return await self._adapters.probe(key)
         except InvalidRequest as refused:
-            if self._driver.adapters is not None and self._driver.adapters.can_load:
+            way = self._condition.choice.driver.adapters
+            if way is not None and way.can_load:
                 raise
             raise not_ready(refused.message) from None
 

@@ -16,12 +16,18 @@ import structlog
 from engine.protocol import EngineStats
 from gateway.backends.base import Capabilities, Health, ServerState, Unanswered
 from gateway.backends.foreign.connection import ServerGone
-from gateway.backends.foreign.driver import Driver, Pooled, ReplicaName, ServerInfo, capabilities_of
+from gateway.backends.foreign.driver import (
+    Driver,
+    Pooled,
+    ReplicaName,
+    ServerInfo,
+    capabilities_of,
+)
+from gateway.backends.foreign.drivers.choice import DriverChoice
 from gateway.backends.foreign.errors import shown
-from gateway.backends.foreign.failures import not_ready
+from gateway.backends.foreign.failures import NOT_READY, not_ready
 from gateway.backends.foreign.reply import BadReply, ServerRefused
 from gateway.backends.foreign.server import Server
-from gateway.backends.foreign.versions import version_of
 from gateway.backends.snapshot import EngineSnapshot, State
 from gateway.domain.errors import ENGINE_UNAVAILABLE, SHUTTING_DOWN
 from gateway.domain.routing.breaker import Admitted, Breaker
@@ -38,6 +44,9 @@ MAX_LIES = 10
 LIES_AMONG = 50
 DISTRUST_S = 60.0
 
+SHARED_CACHE = "tenants would share its prompt cache, as far as is known, which 'separate_caches' forbids"
+"""The reason why a server of a version that was not tried gets no requests, where caches have to be separate."""
+
 FIRST_FULL_S, MAX_FULL_S = 0.5, 8.0
 """Seconds for which a server that has no room is asked after others of its pool: at first, and at most."""
 
@@ -45,10 +54,6 @@ TICK_S = 0.01
 """Seconds by which a timer of the event loop may be early."""
 
 log = structlog.get_logger(__name__)
-
-
-NOT_READY = "the server is not ready"
-"""The reason that anybody may read; operators get `reason`."""
 
 
 def new_engine_id() -> str:
@@ -87,16 +92,15 @@ class ServerCondition:
         """The id of the server's process, as far as this gateway can tell one from another; in no log line."""
         self.note = ""
         """What operators ought to know of a server that is ready all the same."""
+        self.choice = DriverChoice(driver, name)
+        """The driver by which the server is asked."""
         self._server = server
-        self._driver = driver
         self._pooled = pooled
         self._authorize = authorize
         self._changed = changed
         self._name = name
         self._listed = listed
         self._distrust_s = distrust_s
-        self._version_note = ""
-        """A sentence for operators about a server whose version is none that was tried."""
         self._has_answered = False
         self._is_draining = False
         self._reason = "the server was not asked yet"
@@ -220,7 +224,16 @@ class ServerCondition:
         now_s = _now_s()
         state = self.breaker.state(now_s)
         open_for_s = self.breaker.open_for_s(now_s) if state == "open" else 0.0
-        return ServerState(state, open_for_s, self._truths.count(False), max(0.0, self._distrusted_until_s - now_s))
+        return ServerState(
+            state,
+            open_for_s,
+            self._truths.count(False),
+            max(0.0, self._distrusted_until_s - now_s),
+            version=self.choice.version,
+            is_tried=not self.choice.note,
+            has_adapters=self.choice.driver.adapters is not None,
+            separates_caches=self.choice.driver.separates_caches,
+        )
 
     def snapshot(self, model: str, num_running: int) -> EngineSnapshot:
         """Return the state as the dashboard shows it. model: the name of the pool."""
@@ -247,14 +260,17 @@ class ServerCondition:
         self._is_due.set()
 
     async def _ask(self) -> None:
-        before, had_answered = self.info, self._has_answered
+        before, could, had_answered = self.info, self.capabilities, self._has_answered
         try:
             self._server.key = await self._authorize()
-            self.info = await self._driver.inspect(self._server, INSPECT_WITHIN_S)
-            if self.info != before:
-                self.capabilities = capabilities_of(self._pooled, self._driver, self.info)
+            await self.choice.look(self._server, is_new=not had_answered)
+            self.info = await self.choice.driver.inspect(self._server, INSPECT_WITHIN_S)
+            self.capabilities = capabilities_of(self._pooled, self.choice.driver, self.info)
             self._listed()
-            self._answered()
+            if self._pooled.settings.separate_caches and not self.choice.driver.separates_caches:
+                self._unready(SHARED_CACHE)
+            else:
+                self._answered()
         except ServerGone as gone:
             self._unready(f"the server does not answer: {gone}")
         except ServerRefused as refused:
@@ -272,9 +288,7 @@ class ServerCondition:
             self._unready(f"the server is not what it should be: {bad}")
         except Exception as error:  # the database is away, a key is unreadable, or the address may not be connected to
             self._unready("the server cannot be asked", f"{type(error).__name__}: {error}")
-        self._tell(has_news=self.info != before)
-        if self._has_answered and not had_answered:
-            await self._note_version()
+        self._tell(has_news=self.info != before or self.capabilities != could)
 
     def _tell(self, *, has_news: bool = False) -> None:
         """Tell watchers where the condition is another one than they were told last. has_news: also where it is not."""
@@ -283,22 +297,11 @@ class ServerCondition:
             self._told = now
             self._changed()
 
-    async def _note_version(self) -> None:
-        """Note whether the server, which answers anew, is of a version with which its driver was tried."""
-        tried = self._driver.tried
-        if tried is None:
-            return
-        note = tried.note(await version_of(self._server, tried))
-        if note and note != self._version_note:
-            log.warning("server_version", **self._name.fields, why=note)
-        self._version_note = note
-        self.note = self.note or note
-
     def _answered(self, note: str = "") -> None:
         """Take requests for the server from now on. note: what operators ought to know all the same."""
         if not self._has_answered:
             self._since = int(time.time())
-        self._has_answered, self._reason, self.note = True, note or "ready", note or self._version_note
+        self._has_answered, self._reason, self.note = True, note or "ready", note or self.choice.note
 
     def _why_refused(self) -> str:
         return "the server refuses the pool's key" if self._server.key else "the server asks for a key"

@@ -13,6 +13,7 @@ from typing import Literal, Protocol, runtime_checkable
 
 import msgspec
 
+from adapters.ref import digest_of
 from gateway.backends.base import Capabilities, Feature, Model
 from gateway.backends.foreign.reply import Event
 from gateway.backends.foreign.server import Proof, Server
@@ -87,6 +88,9 @@ class AdapterWay(Protocol):
     """True where adapters are loaded and unloaded while the server runs."""
     takes_names: bool
     """True where requests name adapters, so that the server may answer an unknown name from the base in silence."""
+    has_to_differ: bool
+    """True where an adapter answers only once its token was seen to have another log-probability than the base's: the
+    way was not tried with the server's version."""
 
     missing: re.Pattern[str] | None
     """The errors that say that the server does not have an adapter, where its status does not; None: 404 does."""
@@ -125,6 +129,14 @@ class Driver(Protocol):
     @property
     def tried(self) -> Tried | None:
         """The versions of the server with which the driver was tried; None where the server has none of its own."""
+
+    @property
+    def generic(self) -> Driver | None:
+        """The driver of servers of other versions than those; None: this one is theirs as well."""
+
+    @property
+    def separates_caches(self) -> bool:
+        """True where the prompts of each tenant have a cache of their own at the server."""
 
     @property
     def max_choices(self) -> int:
@@ -170,6 +182,19 @@ class Pooled(msgspec.Struct, frozen=True):
     """True where the model's tokenizer is known here."""
     content: Content | None = None
     """The adapter store, for servers that adapters are sent to."""
+
+    def without_adapters(self) -> Pooled:
+        """Return the same, of a pool whose servers have the base alone."""
+        settings = msgspec.structs.replace(
+            self.settings, adapter_folder="", preloaded_adapters=False, upload_adapters=False
+        )
+        return msgspec.structs.replace(self, settings=settings)
+
+
+def adapter_of(generation: Generation) -> str:
+    """Return the digest of the adapter that a generation asks for, "" for the base."""
+    key = generation.request.adapter
+    return digest_of(key) if key else ""
 
 
 def capabilities_of(pooled: Pooled, driver: Driver, info: ServerInfo | None) -> Capabilities:

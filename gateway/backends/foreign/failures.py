@@ -12,6 +12,9 @@ from gateway.domain.errors import (
     Overloaded,
 )
 
+NOT_READY = "the server is not ready"
+"""The reason that anybody may read; operators get `ServerCondition.reason`."""
+
 RETRY_AFTER_S = 1.0
 MAX_RETRY_AFTER_S = 60.0
 

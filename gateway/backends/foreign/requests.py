@@ -16,11 +16,11 @@ from engine.protocol import Usage
 from gateway.backends.base import Unanswered
 from gateway.backends.foreign.adapters import ServerAdapters
 from gateway.backends.foreign.attempt import Attempt
-from gateway.backends.foreign.condition import NOT_READY, ServerCondition
+from gateway.backends.foreign.condition import ServerCondition
 from gateway.backends.foreign.connection import ReaderTooSlow, ServerChanged, ServerGone
 from gateway.backends.foreign.driver import Driver, Pooled, ReplicaName, ServerInfo
 from gateway.backends.foreign.errors import shown
-from gateway.backends.foreign.failures import failed, is_full, is_the_clients, not_ready, refusal
+from gateway.backends.foreign.failures import NOT_READY, failed, is_full, is_the_clients, not_ready, refusal
 from gateway.backends.foreign.own_keys import KeyInUse, OwnKey, OwnKeys
 from gateway.backends.foreign.reply import AnotherModel, BadReply, Part, ReplyRefused, ServerRefused
 from gateway.backends.foreign.server import Server
@@ -49,7 +49,6 @@ class ForeignRequests:
     def __init__(
         self,
         server: Server,
-        driver: Driver,
         pooled: Pooled,
         sink: UsageSink,
         condition: ServerCondition,
@@ -65,7 +64,6 @@ class ForeignRequests:
         self._times = AnswerTimes()
         self._looked_s = 0.0
         self._server = server
-        self._driver = driver
         self._settings = pooled.settings
         self._sink = sink
         self._condition = condition
@@ -95,25 +93,27 @@ class ForeignRequests:
         for stream in list(self._streams.values()):
             stream.cut()
 
-    async def parts(self, generation: Generation) -> AsyncGenerator[list[Part] | Usage]:
+    async def parts(self, generation: Generation, driver: Driver) -> AsyncGenerator[list[Part] | Usage]:
         """Yield the parts of the reply that came since the last item, then exactly one Usage, which is recorded.
 
-        Closing the generator cuts the connection off; what was used by then is recorded all the same.
+        driver: the way in which the server is asked and read. Closing the generator cuts the connection off; what was
+        used by then is recorded all the same.
         Raises as `Backend.generate`.
         Raises ReadTooSlowly: when more waited for the reader than may wait.
         """
         with self._adapters.using(generation.request.adapter):
-            async with aclosing(self._parts(generation)) as steps:
+            async with aclosing(self._parts(generation, driver)) as steps:
                 async for step in steps:
                     yield step
 
-    async def _parts(self, generation: Generation) -> AsyncGenerator[list[Part] | Usage]:
+    async def _parts(self, generation: Generation, driver: Driver) -> AsyncGenerator[list[Part] | Usage]:
         key = generation.request.adapter
         self._condition.check()
         try:
             await self._adapters.ensure(key)
         except GatewayError as error:
             raise Unanswered(error, "absent") from None
+        self._condition.choice.check(generation, driver)
         key_found = await self._key_of(generation)
         info, admitted = await self._take_place()
         own = self._use_key(generation, key_found, admitted)
@@ -123,9 +123,9 @@ class ForeignRequests:
             self._source,
             self._condition.engine_id,
             self._name,
-            is_exact=self._driver.takes_ids,
+            is_exact=driver.takes_ids,
         )
-        stream = ReplyStream(self._server, self._driver, self._settings, generation, attempt, key_found)
+        stream = ReplyStream(self._server, driver, self._settings, generation, attempt, key_found)
         request_id = generation.request.request_id
         self._streams[request_id] = stream
         is_judged = is_handed_over = False  # by the breaker; to who catches Unanswered, and says what is recorded

@@ -1,4 +1,4 @@
-"""The versions of servers with which drivers were tried. A server of another one is used all the same, and noted."""
+"""The versions of servers with which drivers were tried. Knows nothing of what becomes of a server of another one."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Tried(msgspec.Struct, frozen=True):
         is_known = self.least <= found[: len(self.least)] and found[: len(self.last)] <= self.last
         if not any(found) or is_known:
             return ""
-        return f"its version {version} is none of those that the driver was tried with ({self})"
+        return f"its version {version} is none of those that were tried ({self})"
 
     def __str__(self) -> str:
         least, last = (".".join(map(str, each)) for each in (self.least, self.last))

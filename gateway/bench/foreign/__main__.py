@@ -2,7 +2,8 @@
 
 Starts a database, a gateway and a server that answers at once, with authentication, limits and metering on. Prints the
 latency of the same request sent to the server directly and through the gateway, in turns, and the processor time of the
-gateway for each chunk of a stream whose chunks come one by one. A program, never a timed test.
+gateway for each chunk of a stream whose chunks come one by one. Then the same server at a rate, through the gateway and
+through other gateways that are installed in the folder of peers. A program, never a timed test.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import os
 import sys
 import tempfile
 import time
@@ -21,8 +23,11 @@ from statistics import quantiles
 import uvloop
 
 from gateway.admin.pools.foreign import serve_at
+from gateway.bench.foreign.compare import measure, running_peers, servers_of, table
 from gateway.bench.http import Connection, connect, post
 from gateway.bench.installation import Installation, free_port, running, spawn
+from gateway.bench.overhead import SWITCH_INTERVAL_S
+from gateway.bench.peers import PEERS, RunningPeer
 from gateway.db.organization.organizations import ensure_organization
 from gateway.db.pool import Database
 from gateway.db.pools.pools import create_pool
@@ -98,7 +103,29 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--warm-up", type=int, default=200, help="requests before these that do not count")
     parser.add_argument("--chunks", type=int, default=300, help="chunks of a long stream")
     parser.add_argument("--streams", type=int, default=20, help="streams of each length, at once")
+    parser.add_argument("--peers", type=Path, default=Path("build/peers"), help="where other gateways are installed")
+    parser.add_argument("--rate", type=float, default=200.0, help="requests a second beside other gateways")
+    parser.add_argument(
+        "--seconds", type=float, default=5.0, help="length of each round, a fifth of which does not count"
+    )
+    parser.add_argument("--rounds", type=int, default=8, help="rounds of each gateway, in turns; 0 leaves them out")
+    parser.add_argument("--seed", type=int, default=0, help="of the arrivals")
     return parser.parse_args(argv)
+
+
+def _compare(args: argparse.Namespace, folder: Path, installation: Installation, upstream: RunningPeer) -> None:
+    """Print how our gateway is beside others, for whole replies and for streams."""
+    for peer in PEERS:
+        if not (args.peers / peer.program).exists():
+            how = peer.made_by.format(args.peers)
+            sys.stderr.write(f"{peer.name} is not in {args.peers} and is not measured. To install it: {how}\n")
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
+    with running_peers(args.peers, folder, upstream) as peers:
+        for stream in (False, True):
+            kind, load = "streams" if stream else "whole replies", os.getloadavg()[0]
+            _say(f"\n{kind} at {args.rate:g} requests/s, load {load:.1f} before")
+            for line in table(measure(args, servers_of(installation, POOL, upstream, peers, stream=stream))):
+                _say(line)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -107,13 +134,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         folder = Path(name)
         folder.chmod(0o755)
         port = free_port()
-        spawn(stack, folder / "server.log", (sys.executable, "-m", "gateway.bench.foreign.server", str(port)), {})
+        command = (sys.executable, "-m", "gateway.bench.foreign.server", str(port))
+        server = spawn(stack, folder / "server.log", command, {})
         installation = stack.enter_context(
             running(folder, args.model_dir, num_gateways=1, num_tenants=1, with_limits=True)
         )
         asyncio.run(_make_pool(installation.dsn, f"http://127.0.0.1:{port}"))
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(_measure(args, installation, port))
+        if args.rounds:
+            _compare(args, folder, installation, RunningPeer("upstream", port, "none", {}, (server.pid,)))
     return 0
 
 

@@ -1,7 +1,7 @@
-"""`python -m gateway.bench.foreign.server PORT`: a server with OpenAI's streamed chat that answers at once.
+"""`python -m gateway.bench.foreign.server PORT`: a server with OpenAI's chat that answers at once.
 
 A reply has as many chunks as tokens are asked for. They come all at once, or each by itself where the first
-message says `paced`. Serves until it is ended.
+message says `paced`. Who asks for no stream gets the same in one piece. Serves until it is ended.
 """
 
 from __future__ import annotations
@@ -35,6 +35,15 @@ def _chunk(text: str, finish: str | None = None) -> bytes:
 _WORD, _LAST = _chunk(" seven"), _chunk("", "length")
 
 
+def _whole(count: int) -> bytes:
+    """Return a reply that is no stream."""
+    choice = {"index": 0, "message": {"role": "assistant", "content": " seven" * count}, "finish_reason": "length"}
+    usage = {"prompt_tokens": 20, "completion_tokens": count, "total_tokens": 20 + count}
+    shown = {"id": "chatcmpl-0", "object": "chat.completion", "created": 0, "model": "bench", "choices": [choice]}
+    body = json.dumps(shown | {"usage": usage}).encode()
+    return b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body)
+
+
 async def _answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     try:
         while True:
@@ -44,7 +53,10 @@ async def _answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) ->
                 writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%b" % (len(_MODELS), _MODELS))
                 continue
             asked = json.loads(body)
-            count = asked["max_tokens"]
+            count = asked.get("max_tokens", 1)
+            if not asked.get("stream"):
+                writer.write(_whole(count))
+                continue
             writer.write(_HEAD)
             if "paced" in asked["messages"][0]["content"]:
                 for _ in range(count):

@@ -1,4 +1,4 @@
-"""`lorikeet replica` and `lorikeet host`: the engines of pools, and the machines on which agents run them."""
+"""`lorikeet replica`: the engines of pools."""
 
 from __future__ import annotations
 
@@ -43,13 +43,7 @@ def register(verbs: Verbs) -> None:
     restart.set_defaults(run=_restart)
     for parser in (drain, restart):
         parser.add_argument("replica_id", metavar="REPLICA_ID", help="id of the replica, as `replica list` shows it")
-    hosts = verbs.add_parser("host", help="list hosts", description="Show the machines on which agents start engines.")
-    host_actions = hosts.add_subparsers(metavar="ACTION", required=True)
-    host_list = host_actions.add_parser(
-        "list", help="list hosts", description="List hosts with the memory that replicas take there, by the estimates."
-    )
-    host_list.set_defaults(run=_list_hosts)
-    for parser in (listing, drain, restart, host_list):
+    for parser in (listing, drain, restart):
         add_json_flag(parser)
 
 
@@ -85,16 +79,3 @@ def _restart(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
             return print_result(arguments, replica, text)
         pool = client.get(f"/pools/{replica['pool_id']}")
         return settle(client, arguments, pool, text, replaced=replica["id"])
-
-
-def _list_hosts(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
-    from gateway.cli.client import AdminClient
-    from gateway.cli.pools.shown import print_hosts
-
-    with AdminClient.of(environ) as client:
-        hosts = client.get_all("/hosts")
-    if arguments.json:
-        print_json(hosts)
-    else:
-        print_hosts(hosts)
-    return 0

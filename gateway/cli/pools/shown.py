@@ -45,6 +45,7 @@ def print_pool(pool: dict[str, Any], names: Mapping[str, str]) -> None:
     print_table(("REVISION", "STATE", "ENGINE", "MODEL", "SETTINGS", "BASE", "CREATED", "WHY"), revisions)
     print()
     print_replicas(pool["replicas"])
+    print_servers(pool["replicas"])
 
 
 def print_replicas(replicas: Sequence[dict[str, Any]]) -> None:
@@ -67,11 +68,36 @@ def print_replicas(replicas: Sequence[dict[str, Any]]) -> None:
     print_table(header, rows)
 
 
+def print_servers(replicas: Sequence[dict[str, Any]]) -> None:
+    """Print what the servers of other makers among replicas can do, where there are any."""
+    rows = [
+        (
+            each["id"],
+            server["version"] or "it says none",
+            "its own protocol" if server["is_tried_version"] else "a generic protocol: this version was not tried",
+            _adapters(server),
+            "one for each tenant" if server["separates_caches"] else "shared by tenants, or not known",
+            server["breaker"],
+        )
+        for each in replicas
+        if (server := each["server"]) is not None
+    ]
+    if rows:
+        print()
+        print_table(("REPLICA", "VERSION", "ASKED BY", "ADAPTERS", "PROMPT CACHE", "BREAKER"), rows)
+
+
+def _adapters(server: dict[str, Any]) -> str:
+    if not server["has_adapters"]:
+        return "none"
+    return "yes" if server["is_tried_version"] else "each once a probe has shown it"
+
+
 def print_hosts(hosts: Sequence[dict[str, Any]]) -> None:
     rows = [
         (
             each["name"],
-            "alive" if each["is_alive"] else "no agent",
+            ("alive" if each["is_alive"] else "no agent") + (", drained" if each["is_drained"] else ""),
             each["num_processors"],
             f"{size(each['taken_bytes'])} of {size(each['memory_bytes'])}",
             ", ".join(f"{size(gpu['taken_bytes'])} of {size(gpu['memory_bytes'])}" for gpu in each["gpus"]),

@@ -62,7 +62,7 @@ def _report(settings: Settings, environ: Mapping[str, str], measure_s: float) ->
     """Return what the engine's own program says. Raises CommandFailed: when it cannot say it."""
     from engine.config.text import whole_flag
     from gateway.agent.commands import engine_environ
-    from gateway.agent.model import prepared_folder
+    from gateway.support.model_folders import prepared_folder
 
     folder = Path(settings.model) if Path(settings.model).is_dir() else prepared_folder(settings)
     config = msgspec.structs.replace(settings.engine, model_dir=str(folder))

@@ -14,15 +14,18 @@ if TYPE_CHECKING:
     from gateway.db.pool import Connection, Database
 
 _LOCK_KEY = 0x726F6C6C757073  # "rollups"
-_TRY_LOCK = "SELECT pg_try_advisory_xact_lock($1)"
 _LOCK = "SELECT pg_advisory_xact_lock($1)"
 
 MAX_BATCH = 5000
 DAYS_AHEAD = 7
 
+# Takes the lock itself, where it is free. What another transaction took that has ended meanwhile is not taken again.
 _ROLL_UP = """
     WITH taken AS (
-        DELETE FROM rollup_queue WHERE id IN (SELECT id FROM rollup_queue ORDER BY id LIMIT $1) RETURNING *
+        DELETE FROM rollup_queue WHERE id IN (
+            SELECT id FROM rollup_queue ORDER BY id
+            LIMIT CASE WHEN pg_try_advisory_xact_lock($2) THEN $1::integer ELSE 0 END)
+        RETURNING *
     ), by_time AS (
         INSERT INTO usage_rollups AS r (
             organization_id, width, bucket, project_id, api_key_id, model, adapter_id, endpoint, service_tier,
@@ -127,26 +130,24 @@ _ROLL_UP = """
 """
 
 
-async def roll_up(conn: Connection, max_rows: int = MAX_BATCH) -> int | None:
-    """Add what waits to the sums, in the caller's transaction; how much that was, None while another one does it."""
-    if not await conn.fetchval(_TRY_LOCK, _LOCK_KEY):
-        return None
-    num_rows: int = await conn.fetchval(_ROLL_UP, max_rows)
+async def roll_up(conn: Connection, max_rows: int = MAX_BATCH) -> int:
+    """Add what waits to the sums, in the caller's transaction if there is one, and return how many rows of the queue
+    that were: none while another transaction does it."""
+    num_rows: int = await conn.fetchval(_ROLL_UP, max_rows, _LOCK_KEY)
     return num_rows
 
 
 async def catch_up(database: Database) -> None:
     """Add all that waits, in transactions of their own, or leave it to who is at it."""
-    num_rows: int | None = MAX_BATCH
-    while num_rows == MAX_BATCH:
-        async with database.transaction() as conn:
-            num_rows = await roll_up(conn)
+    async with database.acquire() as conn:
+        while await roll_up(conn) == MAX_BATCH:
+            pass
 
 
 async def roll_up_all(conn: Connection) -> None:
     """Everything that has committed, in the caller's transaction, which waits for whoever is at it."""
     await conn.fetchval(_LOCK, _LOCK_KEY)
-    while await conn.fetchval(_ROLL_UP, MAX_BATCH):
+    while await roll_up(conn):
         pass
 
 

@@ -74,15 +74,33 @@ _SUSPECT_ANEW = """
     UPDATE limit_gateways SET suspected_at = clock_timestamp()
     WHERE suspected_at IS NOT NULL AND (SELECT max(heard_at) FROM limit_gateways) < clock_timestamp() - $1::interval
 """
-_BEAT = """
+_HEARD = """
     UPDATE limit_gateways SET heard_at = clock_timestamp(), suspected_at = NULL WHERE id = $1
     RETURNING heard_at, (SELECT count(*) FROM limit_gateways WHERE suspected_at IS NULL) AS num_gateways
 """
-_SUSPECT = """
-    UPDATE limit_gateways SET suspected_at = clock_timestamp()
-    WHERE suspected_at IS NULL AND heard_at < clock_timestamp() - $1::interval
+# A gateway's own row comes first and the others' rows are not waited for, so that no two gateways wait for each other.
+# After a long silence nobody is forgotten: what was suspected before it is suspected anew.
+_BEAT = """
+    WITH silence AS MATERIALIZED (
+        SELECT max(heard_at) < clock_timestamp() - $2::interval AS is_long FROM limit_gateways
+    ), heard AS (
+        UPDATE limit_gateways SET heard_at = clock_timestamp(), suspected_at = NULL WHERE id = $1
+        RETURNING heard_at, (SELECT count(*) FROM limit_gateways WHERE suspected_at IS NULL) AS num_gateways
+    ), late AS MATERIALIZED (
+        SELECT g.id, NOT s.is_long AND g.suspected_at < clock_timestamp() - $3::interval AS is_gone
+        FROM heard CROSS JOIN silence s CROSS JOIN limit_gateways g
+        WHERE g.id <> $1 AND ((g.suspected_at IS NULL AND g.heard_at < clock_timestamp() - $2::interval)
+                              OR (g.suspected_at IS NOT NULL AND s.is_long)
+                              OR g.suspected_at < clock_timestamp() - $3::interval)
+        FOR UPDATE OF g SKIP LOCKED
+    ), suspected AS (
+        UPDATE limit_gateways SET suspected_at = clock_timestamp()
+        WHERE id IN (SELECT id FROM late WHERE is_gone IS NOT TRUE)
+    ), forgotten AS (
+        DELETE FROM limit_gateways WHERE id IN (SELECT id FROM late WHERE is_gone)
+    )
+    SELECT heard_at, num_gateways FROM heard
 """
-_FORGET = "DELETE FROM limit_gateways WHERE suspected_at < clock_timestamp() - $1::interval"
 _CLEAN_UP = """
     DELETE FROM limit_accounts a USING limits l
     WHERE l.id = a.limit_id AND l.period <> 'none' AND a.window_start < clock_timestamp() -
@@ -114,12 +132,9 @@ class PostgresLeases:
 
     async def beat(self, gateway_id: str) -> Beat:
         async with self._database.acquire() as conn:
-            await conn.execute(_SUSPECT_ANEW, SUSPECT_AFTER)
-            row = await conn.fetchrow(_BEAT, gateway_id)
+            row = await conn.fetchrow(_BEAT, gateway_id, SUSPECT_AFTER, FORGET_AFTER)
             if row is None:
                 raise SessionLost
-            await conn.execute(_SUSPECT, SUSPECT_AFTER)
-            await conn.execute(_FORGET, FORGET_AFTER)
             return Beat(unix_ns(row["heard_at"]), row["num_gateways"])
 
     async def claim(self, gateway_id: str, amounts: Mapping[Key, int]) -> Beat:
@@ -127,7 +142,7 @@ class PostgresLeases:
             await conn.execute(_SUSPECT_ANEW, SUSPECT_AFTER)
             await conn.execute(_CLAIM, gateway_id)
             await write_leases(conn, gateway_id, amounts)
-            row = await conn.fetchrow(_BEAT, gateway_id)
+            row = await conn.fetchrow(_HEARD, gateway_id)
             assert row is not None
             return Beat(unix_ns(row["heard_at"]), row["num_gateways"])
 

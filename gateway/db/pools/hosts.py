@@ -7,7 +7,7 @@ agent before is recognized and ignored.
 from __future__ import annotations
 
 import datetime
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -33,15 +33,22 @@ class HostRow(msgspec.Struct, frozen=True):
     """Seconds since the lease ended; 0 while it lasts, infinite where it was given back with no engine left."""
     programs: list[str]
     """The drivers whose servers its agent can start."""
+    labels: dict[str, str]
+    """What operators say of it."""
+    is_drained: bool
+    """Whether replicas go from it, and none starts on it."""
+    is_joined: bool
+    """Whether its engines and gateways have keys for TCP."""
 
 
 _CLAIM = """
     INSERT INTO hosts AS h (id, name, generation, lease_until, num_processors, memory_bytes, gpu_bytes, programs)
     VALUES ($1, $2, 1, clock_timestamp() + $3::interval, $4, $5, $6, $8)
-    ON CONFLICT (id) DO UPDATE SET name = excluded.name, generation = h.generation + 1,
+    ON CONFLICT (id) DO UPDATE SET
+        name = CASE WHEN h.public_keys = '{}' THEN excluded.name ELSE h.name END, generation = h.generation + 1,
         lease_until = excluded.lease_until, num_processors = excluded.num_processors,
         memory_bytes = excluded.memory_bytes, gpu_bytes = excluded.gpu_bytes, programs = excluded.programs
-    WHERE h.lease_until <= clock_timestamp() OR $7
+    WHERE (h.lease_until <= clock_timestamp() OR $7) AND h.removed_at IS NULL
     RETURNING generation
 """
 
@@ -69,7 +76,8 @@ async def claim_host(
 
 
 _RENEW = """
-    UPDATE hosts SET lease_until = clock_timestamp() + $3::interval WHERE id = $1 AND generation = $2
+    UPDATE hosts SET lease_until = clock_timestamp() + $3::interval
+    WHERE id = $1 AND generation = $2 AND removed_at IS NULL
 """
 
 
@@ -94,11 +102,68 @@ _LIST = """
            lease_until > clock_timestamp() AS is_alive,
            CASE WHEN lease_until = '-infinity' THEN 'infinity'::float8
                ELSE greatest(0, extract(epoch FROM clock_timestamp() - lease_until)) END::float8 AS away_s,
-           programs
-    FROM hosts ORDER BY created_at, id
+           programs, labels, is_drained, public_keys <> '{}' AS is_joined
+    FROM hosts WHERE removed_at IS NULL ORDER BY created_at, id
 """
+_LABELS = msgspec.json.Decoder(dict[str, str])
 
 
 async def list_hosts(conn: Connection) -> list[HostRow]:
     """Return all hosts of the installation, oldest first."""
-    return [HostRow(**row) for row in await conn.fetch(_LIST)]
+    return [HostRow(**dict(row) | {"labels": _LABELS.decode(row["labels"])}) for row in await conn.fetch(_LIST)]
+
+
+_IS_REMOVED = "SELECT EXISTS (SELECT FROM hosts WHERE id = $1 AND removed_at IS NOT NULL)"
+
+
+async def is_removed(conn: Connection, host_id: str) -> bool:
+    """Tell whether an operator has removed the host."""
+    removed: bool = await conn.fetchval(_IS_REMOVED, host_id)
+    return removed
+
+
+_ANNOUNCE = """
+    INSERT INTO hosts AS h (id, name, lease_until, public_keys) VALUES ($1, $2, '-infinity', ARRAY[$3::text])
+    ON CONFLICT (id) DO UPDATE SET public_keys = array_append(h.public_keys, $3)
+    WHERE NOT h.public_keys @> ARRAY[$3::text] AND h.removed_at IS NULL
+"""
+
+
+async def announce_key(conn: Connection, host_id: str, name: str, public_key: str) -> None:
+    """Let all engines take connections of the holder of a host's key. A removed host stays removed."""
+    await conn.execute(_ANNOUNCE, host_id, name, public_key)
+
+
+_KEYS = "SELECT unnest(public_keys) AS key FROM hosts WHERE removed_at IS NULL"
+
+
+async def list_keys(conn: Connection) -> list[str]:
+    """Return the public keys of all hosts."""
+    return [row["key"] for row in await conn.fetch(_KEYS)]
+
+
+_DRAIN = "UPDATE hosts SET is_drained = $2 WHERE id = $1 AND removed_at IS NULL AND is_drained <> $2"
+
+
+async def drain_host(conn: Connection, host_id: str, *, is_drained: bool) -> None:
+    """Let replicas go from a host and none start on it, or use it again."""
+    await conn.execute(_DRAIN, host_id, is_drained)
+
+
+_LABEL = "UPDATE hosts SET labels = $2::jsonb WHERE id = $1 AND removed_at IS NULL"
+
+
+async def label_host(conn: Connection, host_id: str, labels: Mapping[str, str]) -> None:
+    """Replace what operators say of a host."""
+    await conn.execute(_LABEL, host_id, msgspec.json.encode(labels).decode())
+
+
+_REMOVE = """
+    UPDATE hosts SET removed_at = clock_timestamp(), lease_until = '-infinity', generation = generation + 1,
+        public_keys = '{}' WHERE id = $1 AND removed_at IS NULL
+"""
+
+
+async def remove_host(conn: Connection, host_id: str) -> None:
+    """Take a host's keys away and end its agent. Its replicas are taken for ended by the next plan."""
+    await conn.execute(_REMOVE, host_id)

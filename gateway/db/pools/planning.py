@@ -95,11 +95,13 @@ async def _move(conn: Connection, move: _Move, fitting: Set[str]) -> None:
 
 async def read_world(conn: Connection) -> tuple[list[Pool], list[Host]]:
     """Return what `gateway.domain.pools.plan` decides about: all pools, and all hosts."""
-    return [pool_of(each) for each in await read_served(conn)], [host_of(each) for each in await list_hosts(conn)]
+    hosts = await list_hosts(conn)
+    drained = frozenset(each.id for each in hosts if each.is_drained)
+    return [pool_of(each, drained) for each in await read_served(conn)], [host_of(each) for each in hosts]
 
 
-def pool_of(served: ServedPool) -> Pool:
-    """Return a pool as the planner sees it."""
+def pool_of(served: ServedPool, drained: Set[str] = frozenset()) -> Pool:
+    """Return a pool as the planner sees it. drained: the hosts from which replicas go."""
     row = served.row
     return Pool(
         id=row.id,
@@ -107,14 +109,23 @@ def pool_of(served: ServedPool) -> Pool:
         revision=row.revision,
         wanted_revision=row.wanted_revision,
         revisions={number: _revision_of(each) for number, each in served.revisions.items()},
-        replicas=[_replica_of(each) for each in served.replicas],
+        replicas=[_replica_of(each, drained) for each in served.replicas],
         is_removed=served.is_removed,
     )
 
 
 def host_of(row: HostRow) -> Host:
     """Return a host as the planner sees it."""
-    return Host(row.id, row.name, row.is_alive, row.memory_bytes, row.gpu_bytes, row.away_s, frozenset(row.programs))
+    return Host(
+        row.id,
+        row.name,
+        row.is_alive,
+        row.memory_bytes,
+        row.gpu_bytes,
+        row.away_s,
+        frozenset(row.programs),
+        is_drained=row.is_drained,
+    )
 
 
 def needs_of(row: RevisionRow) -> Needs:
@@ -127,9 +138,10 @@ def _revision_of(row: RevisionRow) -> Revision:
     return Revision(row.revision, row.state, needs_of(row), row.why, row.base_digest or "")
 
 
-def _replica_of(row: ReplicaRow) -> Replica:
+def _replica_of(row: ReplicaRow, drained: Set[str]) -> Replica:
     place = None if row.host_id is None else Place(row.host_id, row.gpu)
-    return Replica(row.id, row.revision, row.state, place, row.num_failures, row.replace, row.why)
+    is_leaving = row.replace or row.host_id in drained
+    return Replica(row.id, row.revision, row.state, place, row.num_failures, is_leaving, row.why)
 
 
 _LOCK_POOLS = "SELECT FROM pools WHERE id = ANY ($1::text[]) ORDER BY id FOR NO KEY UPDATE"

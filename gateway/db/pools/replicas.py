@@ -48,6 +48,8 @@ class ReplicaRow(msgspec.Struct, frozen=True):
     replace: bool
     """Whether another replica shall take its place, ready before this one drains where both fit."""
     created_at: datetime.datetime
+    public_key: str | None = None
+    """The key that the engine proves where its address is on TCP."""
 
 
 _fields = itemgetter(*ReplicaRow.__struct_fields__)
@@ -65,13 +67,19 @@ async def create_replica(
 
 
 _CONNECT = """
-    INSERT INTO replicas (id, pool_id, revision, address, state) VALUES ($1, $2, $3, $4, 'ready') RETURNING *
+    INSERT INTO replicas (id, pool_id, revision, address, public_key, state) VALUES ($1, $2, $3, $4, $5, 'ready')
+    RETURNING *
 """
 
 
-async def add_running_replica(conn: Connection, pool_id: str, revision: int, address: str) -> ReplicaRow:
-    """Return a replica for an engine that somebody else runs at this ZeroMQ endpoint, or a server at this URL."""
-    row = await conn.fetchrow(_CONNECT, new_id("replica"), pool_id, revision, address)
+async def add_running_replica(
+    conn: Connection, pool_id: str, revision: int, address: str, public_key: str | None = None
+) -> ReplicaRow:
+    """Return a replica for an engine that somebody else runs at this ZeroMQ endpoint, or a server at this URL.
+
+    public_key: as of `ReplicaRow`.
+    """
+    row = await conn.fetchrow(_CONNECT, new_id("replica"), pool_id, revision, address, public_key)
     assert row is not None
     return replica_of(row)
 
@@ -97,20 +105,27 @@ async def list_all_replicas(conn: Connection, pool_ids: Sequence[str] | None = N
 
 
 _BEGIN = """
-    UPDATE replicas r SET generation = r.generation + 1, address = $3, state = 'loading', why = $4, retry_at = NULL
+    UPDATE replicas r SET generation = r.generation + 1, address = $3, state = 'loading', why = $4, retry_at = NULL,
+        public_key = $5
     FROM hosts h WHERE r.id = $1 AND h.id = r.host_id AND h.generation = $2 AND h.lease_until > clock_timestamp()
         AND r.state IN ('starting', 'failed') RETURNING r.generation
 """
 
 
 async def begin_start(
-    conn: Connection, replica_id: str, host_generation: int, *, address: str, why: str = ""
+    conn: Connection,
+    replica_id: str,
+    host_generation: int,
+    *,
+    address: str,
+    public_key: str | None = None,
+    why: str = "",
 ) -> int | None:
     """Take the next generation of a replica, just before its process is started; return it.
 
     None: another agent has the host, or the replica is not to be started any more. Nothing may be started then.
     """
-    generation: int | None = await conn.fetchval(_BEGIN, replica_id, host_generation, address, why)
+    generation: int | None = await conn.fetchval(_BEGIN, replica_id, host_generation, address, why, public_key)
     return generation
 
 
@@ -184,6 +199,14 @@ _LOSE = "UPDATE replicas SET state = 'stopped', why = $2 WHERE id = $1 AND state
 async def lose_replica(conn: Connection, replica_id: str, why: str) -> None:
     """Take a replica for ended whose host nobody tends; an agent that comes back ends its engine."""
     await conn.execute(_LOSE, replica_id, why)
+
+
+_LOSE_ALL = "UPDATE replicas SET state = 'stopped', why = $2 WHERE host_id = $1 AND state <> 'stopped'"
+
+
+async def lose_replicas_of(conn: Connection, host_id: str, why: str) -> None:
+    """Take all replicas of a host for ended."""
+    await conn.execute(_LOSE_ALL, host_id, why)
 
 
 _REPLACE = "UPDATE replicas SET replace = true WHERE id = ANY ($1::text[]) AND state NOT IN ('draining', 'stopped')"

@@ -111,8 +111,32 @@ CREATE TABLE hosts (
     gpu_bytes        bigint[] NOT NULL DEFAULT '{}',
     created_at       timestamptz NOT NULL DEFAULT now(),
     -- The drivers whose servers the host's agent can start, since it found their programs.
-    programs         text[] NOT NULL DEFAULT '{}'
+    programs         text[] NOT NULL DEFAULT '{}',
+    -- The public keys of the host: its engines and gateways prove one of them over TCP. More than one while they change.
+    public_keys      text[] NOT NULL DEFAULT '{}',
+    -- What operators say of the host, for pools that ask for it.
+    labels           jsonb NOT NULL DEFAULT '{}',
+    -- A host from which replicas go, and on which none starts.
+    is_drained       boolean NOT NULL DEFAULT false,
+    -- A removed host's keys count no more, and its agent ends.
+    removed_at       timestamptz
 );
+
+-- Permissions to join as a host, of which each is good for one host and an hour.
+CREATE TABLE host_tokens (
+    id               text PRIMARY KEY,
+    -- The SHA-256 of the token, which is shown once.
+    digest           bytea NOT NULL UNIQUE,
+    organization_id  text NOT NULL REFERENCES organizations (id),
+    -- The name and the labels that the host gets; without a name, its own.
+    name             text,
+    labels           jsonb NOT NULL DEFAULT '{}',
+    created_at       timestamptz NOT NULL DEFAULT now(),
+    expires_at       timestamptz NOT NULL,
+    host_id          text REFERENCES hosts (id)
+);
+
+CREATE INDEX host_tokens_by_expiry ON host_tokens (expires_at);
 
 -- Engine processes. A replica keeps its id over restarts; each start has a generation of its own.
 CREATE TABLE replicas (
@@ -137,6 +161,8 @@ CREATE TABLE replicas (
     -- Whether another replica shall take its place, ready before this one drains where both fit.
     replace       boolean NOT NULL DEFAULT false,
     created_at    timestamptz NOT NULL DEFAULT now(),
+    -- The public key that the engine proves where its address is on TCP.
+    public_key    text,
     FOREIGN KEY (pool_id, revision) REFERENCES pool_revisions (pool_id, revision)
 );
 

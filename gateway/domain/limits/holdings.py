@@ -80,8 +80,9 @@ class Holdings:
     def open_reservation(self, entries: tuple[Entry, ...], work: Work, cap: int, instant_ns: int) -> Reservation:
         """Return the reservation of a request whose amounts are in `reserved` already."""
         reservation = Reservation(entries, work, cap, instant_ns, set(range(len(work.parts))))
+        units = [entry.limit.unit for entry in entries]
         for index, part in enumerate(work.parts):
-            most = [work.part_amount(index, entry.limit.unit, cap) for entry in entries]
+            most = [work.part_amount(index, unit, cap) for unit in units]
             self._parts[part.request_id] = _Part(reservation, index, most, [0] * len(entries))
         return reservation
 
@@ -149,9 +150,10 @@ class Holdings:
             more = min(spent, part.most[place]) - part.spent[place]
             if more > 0:
                 part.spent[place] += more
-                entry.slice.reserved -= more
-                entry.slice.unwritten += more
-                used.append((entry.slice, more))
+                each = entry.slice
+                each.reserved -= more
+                each.unwritten += more
+                used.append((each, more))
         if used:
             self._unwritten[row] = used
 

@@ -70,11 +70,11 @@ class Slice(msgspec.Struct, eq=False):
     @property
     def free(self) -> int:
         """The amount that may be reserved."""
-        return 0 if self.frozen else self.spare
+        return 0 if self.frozen else self.held - self.reserved - self.unwritten
 
     @property
     def is_overfull(self) -> bool:
-        return self.spare > 2 * self.keep
+        return self.held - self.reserved - self.unwritten > 2 * self.keep
 
     @property
     def wants_more(self) -> bool:
@@ -88,7 +88,8 @@ class Slice(msgspec.Struct, eq=False):
     def take(self, need: int, now_s: float) -> None:
         self.reserved += need
         self.taken += need
-        self.typical = max(self.typical, need)
+        if need > self.typical:
+            self.typical = need
         self.used_s = now_s
 
 

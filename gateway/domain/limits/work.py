@@ -88,7 +88,8 @@ class Work(msgspec.Struct, frozen=True):
 
     def part_amount(self, index: int, unit: Unit, cap: int) -> int:
         """Return the most that one part can use when completions have at most cap tokens."""
-        part, num_tokens = self.parts[index], self.parts[index].num_choices * min(cap, self.parts[index].max_tokens)
+        part = self.parts[index]
+        num_tokens = part.num_choices * (cap if cap < part.max_tokens else part.max_tokens)
         return amount(unit, part.prompt_tokens, num_tokens, self.price, is_request=self.is_request(index))
 
     def amount(self, unit: Unit, cap: int) -> int:

@@ -102,6 +102,8 @@ class Host(msgspec.Struct, frozen=True):
     """Seconds since its last agent's lease ended; infinite where that agent ended and left no engine."""
     programs: frozenset[str] = frozenset()
     """The drivers whose servers its agent can start."""
+    is_drained: bool = False
+    """Whether replicas go from it, and none starts on it."""
 
     def can_start(self, needs: Needs) -> bool:
         """Tell whether the host has the program of a replica."""
@@ -148,7 +150,7 @@ class Room:
         """Return the place with the most free memory that has room for a replica; None where none has."""
         found: list[tuple[int, Place]] = []
         for host in self._hosts.values():
-            if not host.is_alive or not host.can_start(needs):
+            if not host.is_alive or host.is_drained or not host.can_start(needs):
                 continue
             if uses_gpu(needs, host):
                 has_memory = self._free[host.id] >= GPU_HOST_BYTES
@@ -175,6 +177,8 @@ class Room:
         return f"A replica needs {need or gib(needs.num_bytes)} of memory; {'; '.join(sums)}."
 
     def _sum(self, host: Host, needs: Needs) -> str:
+        if host.is_drained:
+            return f"{host.name} is drained"
         if not host.can_start(needs):
             return f"{host.name} has no program of '{needs.program}'"
         free = self._free[host.id]

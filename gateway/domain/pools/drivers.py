@@ -21,6 +21,9 @@ UPLOADING: frozenset[Driver] = frozenset({"ollama"})
 PRELOADED: frozenset[Driver] = frozenset({"llamacpp", "kserve"})
 """Drivers whose servers have the adapters with which they were started, or that their operator gave them."""
 
+SEPARATING: frozenset[Driver] = frozenset({"vllm", "sglang"})
+"""Drivers whose servers have a prompt cache for each tenant, as far as their versions were tried."""
+
 PROGRAMS: Mapping[Driver, str] = {
     "llamacpp": "llama.cpp's llama-server: put it on the PATH of the agent, name it in LORIKEET_LLAMA_SERVER, or "
     "install the Python package xllamacpp beside Lorikeet",

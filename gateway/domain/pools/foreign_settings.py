@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Meta
 
 from engine.config.text import Field, fields_of
-from gateway.domain.pools.drivers import LOADING, OWN_DRIVER, PRELOADED, UPLOADING, Driver
+from gateway.domain.pools.drivers import LOADING, OWN_DRIVER, PRELOADED, SEPARATING, UPLOADING, Driver
 from gateway.domain.pools.settings import BadSetting
 
 MAX_URL_CHARS = 512
@@ -61,6 +61,9 @@ class ForeignSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ] = False
     upload_adapters: Annotated[
         bool, Meta(description="Whether adapters are sent to the servers, which keep each as a model of its own.")
+    ] = False
+    separate_caches: Annotated[
+        bool, Meta(description="Whether servers get no requests whose prompt cache tenants would share.")
     ] = False
     max_adapters: Annotated[
         int, Meta(ge=1, le=10_000, description="Adapters that each gateway has loaded at one server at most.")
@@ -142,9 +145,12 @@ def parse_foreign_settings(settings: Mapping[str, str]) -> ForeignSettings:
     return ForeignSettings(**values)
 
 
-def check_adapter_settings(driver: Driver, model: str, settings: ForeignSettings) -> None:
-    """Raise BadSetting where adapters cannot answer as the settings say. model: as the operator named it."""
+def check_abilities(driver: Driver, model: str, settings: ForeignSettings) -> None:
+    """Raise BadSetting where servers cannot do what the settings say. model: as the operator named it."""
     folder = settings.adapter_folder
+    if settings.separate_caches and driver not in SEPARATING:
+        reason = f"tenants share the prompt cache of servers of '{driver}'"
+        raise BadSetting("separate_caches", reason, f"separate_caches: {reason}")
     for name, is_set, drivers in (
         ("adapter_folder", bool(folder), LOADING),
         ("preloaded_adapters", settings.preloaded_adapters, PRELOADED),

@@ -105,7 +105,15 @@ async def asked_of(
         messages.append({"role": "user", "content": then})
     if wire.truncation == "auto":
         context = RequestContext(principal=caller, request_id="", model=wire.model, endpoint="")
-        messages = await truncated(pipeline, context, messages, tools, rendering_of(wire), wire.max_output_tokens)
+        messages = await truncated(
+            pipeline,
+            context,
+            messages,
+            tools,
+            rendering_of(wire),
+            wire.max_output_tokens,
+            partial(earlier.charge, caller),
+        )
     seal = None
     if SEALED_REASONING in (wire.include or ()):
         base = await base_of(pipeline, caller, wire.model)

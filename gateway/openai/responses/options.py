@@ -41,6 +41,13 @@ def check_options(wire: CreateResponse) -> None:
 
     Raises InvalidRequest: naming the first field with another value.
     """
+    if wire.context_management:
+        raise InvalidRequest(
+            "The field 'context_management' is not supported with this model. Shorten a conversation with "
+            "POST /v1/responses/compact, or have its oldest turns left out with 'truncation': 'auto'.",
+            param="context_management",
+            code="unsupported_value",
+        )
     refuse_unsupported(wire, RESPONSES_NO_EFFECT)
     if wire.stream_options is not None and not wire.stream:
         raise InvalidRequest(

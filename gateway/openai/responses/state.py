@@ -134,6 +134,10 @@ class Earlier:
         self._bodies.charge(caller, num_bytes)
         return await maybe_in_thread(num_bytes, lambda: [_ITEM.decode(each.content) for each in said])
 
+    def charge(self, caller: Principal, num_bytes: int) -> None:
+        """Count bytes that are worked on for a request as if its client had sent them."""
+        self._bodies.charge(caller, num_bytes)
+
     async def add(self, caller: Principal, conversation_id: str, own: Sequence[Item], whole: ResponseObject) -> bool:
         """Add a response's input and output to its conversation, and return whether they are there."""
         items = [*numbered(own, whole.id.removeprefix("resp_")), *whole.output]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from gateway.backends.base import Message
 from gateway.domain.errors import InvalidRequest
@@ -11,6 +11,13 @@ from gateway.pipeline.context import RequestContext
 from gateway.pipeline.pipeline import Pipeline
 from gateway.pipeline.requests import Conversation
 from gateway.text.options import Rendering
+
+CHARS_PER_MESSAGE = 16
+"""The characters that a message counts beside its text: a template writes who said it."""
+
+GUESSES, CLOSE = 4, 200
+"""Counts are placed by how long the texts are until one is as close as this part of what is allowed, and so many times
+at most: lengths may mislead."""
 
 OUTPUT_TOKENS = 16
 """The tokens for which there must be room beside the prompt where the request does not say how many it wants."""
@@ -41,15 +48,22 @@ async def truncated(
     tools: ResponseTools,
     rendering: Rendering,
     max_output_tokens: int | None,
+    charge: Callable[[int], None],
 ) -> list[Message]:
     """Return a conversation without as many of its oldest turns as it takes to fit. The last turn stays: where that
     alone is too long, the request will be refused.
+
+    charge: is called with the size of each text that is tokenized beside the one that the request sends anyway, so that
+    a project is not tokenized for faster than if it had sent each by itself.
 
     Raises ModelNotFound: when the caller may use no such model.
     Raises InvalidRequest: when the chat template refuses the messages, or the model's tokens are not known here.
     """
 
-    async def fits(num_turns: int) -> bool:
+    sizes = _sizes(messages)
+
+    async def room(num_turns: int) -> int:
+        """Return the tokens that are left without so many turns: fewer than none where they do not fit."""
         kept = Conversation(without_oldest(messages, num_turns), tools.use, rendering)
         try:
             num_tokens, most = await pipeline.tokens.counted(context, kept, "input")
@@ -59,15 +73,45 @@ async def truncated(
             raise InvalidRequest(
                 f"{error} So nothing can be left out to fit.", param="truncation", code=error.code
             ) from None
-        return num_tokens + (max_output_tokens or OUTPUT_TOKENS) <= most
+        counts.append((sizes[num_turns], num_tokens))
+        return most - num_tokens - (max_output_tokens or OUTPUT_TOKENS)
 
-    least, most = 1, max(0, len(turn_starts(messages)) - 1)
-    if not most or await fits(0):
+    counts: list[tuple[int, int]] = []
+    least, most = 1, max(0, len(sizes) - 1)
+    if not most or (left := await room(0)) >= 0:
         return list(messages)
+    allowed = counts[0][1] + left
+    step = 1
     while least < most:  # the fewest turns that have to go lie between them
-        middle = (least + most) // 2
-        if await fits(middle):
-            most = middle
+        if len(counts) <= GUESSES and abs(left) > allowed // CLOSE:
+            size, num_tokens = counts[-1]
+            wanted = size * allowed // max(1, num_tokens)
+            tried = next((turns for turns in range(least, most) if sizes[turns] <= wanted), most - 1)
+        else:  # near the last guess, in steps that double
+            away = min(step, (most - least + 1) // 2)
+            tried = most - away if left >= 0 else least + away - 1
+            step *= 2
+        charge(sizes[tried])
+        left = await room(tried)
+        if left >= 0:
+            most = tried
         else:
-            least = middle + 1
+            least = tried + 1
     return without_oldest(messages, least)
+
+
+def _sizes(messages: Sequence[Message]) -> list[int]:
+    """Return about how many characters a conversation has with all its turns, and without one, two and more."""
+    starts = set(turn_starts(messages))
+    total = sum(_size(message) for message in messages if message["role"] == "system")
+    sizes = []
+    for place in range(len(messages) - 1, -1, -1):
+        if messages[place]["role"] != "system":
+            total += _size(messages[place])
+        if place in starts:
+            sizes.append(total)
+    return sizes[::-1]
+
+
+def _size(message: Message) -> int:
+    return CHARS_PER_MESSAGE + len(message["content"]) + len(str(message.get("tool_calls", "")))

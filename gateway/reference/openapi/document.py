@@ -17,6 +17,7 @@ from gateway.reference.openapi.operations import Operation, operations
 from gateway.reference.openapi.parameters import parameters
 from gateway.reference.openapi.replies import SchemaOf, as_json, failures, replies
 from gateway.reference.openapi.schemas import schemas_of
+from gateway.reference.openapi.streams import kinds_of
 from gateway.reference.openapi.tags import grouped, tag_of
 
 INFO = {
@@ -67,7 +68,7 @@ def document(app: Litestar) -> dict[str, Any]:
 def _kinds(found: Iterable[Operation]) -> Iterator[Any]:
     for each in found:
         shape = each.shape
-        kinds = (each.body, each.reply, shape.accepted, shape.event, *shape.statuses.values())
+        kinds = (each.body, each.reply, shape.accepted, *kinds_of(shape), *shape.statuses.values())
         yield from (kind for kind in kinds if kind is not None)
 
 

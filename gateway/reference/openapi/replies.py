@@ -13,13 +13,14 @@ import msgspec
 from gateway.http.error_body import ErrorBody
 from gateway.reference.openapi import headers
 from gateway.reference.openapi.operations import Operation
+from gateway.reference.openapi.streams import STREAM, event_schema
 
 SchemaOf = Mapping[Any, dict[str, Any]]
 
 
 STREAMS = (
-    "The request is done. With `stream` the reply is `text/event-stream`: each event is one chunk of this schema, "
-    "and the last event is `[DONE]`. A stream that fails ends with an event that holds an error, and without `[DONE]`."
+    "The request is done. With `stream` the reply is `text/event-stream`. Its schema describes one event: its name, "
+    "where it has one, and the JSON of its data. A stream that fails ends with an event that holds an error."
 )
 
 
@@ -112,7 +113,7 @@ def _good(each: Operation, schema_of: SchemaOf) -> dict[str, Any]:
     if content and each.shape.example.reply is not None:
         content["application/json"]["example"] = each.shape.example.reply
     if each.shape.event is not None:
-        content["text/event-stream"] = {"schema": schema_of[each.shape.event]}
+        content[STREAM] = {"schema": event_schema(each.shape, schema_of)}
     content |= {media: {"schema": _of_media(media)} for media in each.shape.media}
     described = _reply("The request is done." if each.shape.event is None else STREAMS, content)
     if each.shape.is_billed:

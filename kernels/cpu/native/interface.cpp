@@ -25,6 +25,8 @@ EXPORT int32_t lorikeet_num_paths() {
   return processor_paths(&paths);
 }
 
+EXPORT void lorikeet_limit_paths(int32_t count) { limit_paths(count); }
+
 EXPORT const char* lorikeet_path_name(int32_t index) {
   const Path* paths;
   return index >= 0 && index < processor_paths(&paths) ? paths[index].name : nullptr;
@@ -36,6 +38,10 @@ EXPORT Int8Matrix* lorikeet_int8_quantize(const float* weight, int64_t num_outpu
 }
 
 EXPORT void lorikeet_int8_dequantize(const Int8Matrix* matrix, float* out) { dequantize_matrix(*matrix, out); }
+
+EXPORT void lorikeet_int8_rows(const Int8Matrix* matrix, const int64_t* outputs, int64_t count, float* out) {
+  for (int64_t i = 0; i < count; i++) dequantize_row(*matrix, outputs[i], out + i * matrix->num_inputs);
+}
 
 EXPORT void lorikeet_int8_free(Int8Matrix* matrix) { free_matrix(matrix); }
 

@@ -136,13 +136,17 @@ void free_matrix(Int8Matrix* matrix) {
   free(const_cast<int8_t*>(matrix->weights)), free(const_cast<uint16_t*>(matrix->scales)), free(matrix);
 }
 
+void dequantize_row(const Int8Matrix& matrix, int64_t output, float* out) {
+  for (int64_t input = 0; input < matrix.num_inputs; input++) {
+    const int64_t group = (output / kBlock) * matrix.num_groups + input / kGroup;
+    const float scale = from_bfloat16(matrix.scales[group * kBlock + output % kBlock]);
+    out[input] = scale * matrix.weights[place(matrix, output, input)];
+  }
+}
+
 void dequantize_matrix(const Int8Matrix& matrix, float* out) {
   for (int64_t output = 0; output < matrix.num_outputs; output++) {
-    for (int64_t input = 0; input < matrix.num_inputs; input++) {
-      const int64_t group = (output / kBlock) * matrix.num_groups + input / kGroup;
-      const float scale = from_bfloat16(matrix.scales[group * kBlock + output % kBlock]);
-      out[output * matrix.num_inputs + input] = scale * matrix.weights[place(matrix, output, input)];
-    }
+    dequantize_row(matrix, output, out + output * matrix.num_inputs);
   }
 }
 

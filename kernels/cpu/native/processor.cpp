@@ -1,5 +1,7 @@
 #include "processor.h"
 
+#include <atomic>
+
 #if defined(__x86_64__)
 #include <cpuid.h>
 #endif
@@ -57,12 +59,16 @@ struct Paths {
 };
 
 const Paths found;
+std::atomic<int> limit{0};
 
 }  // namespace
 
 int processor_paths(const Path** paths) {
   *paths = found.list;
-  return found.count;
+  const int most = limit.load(std::memory_order_relaxed);
+  return most > 0 && most < found.count ? most : found.count;
 }
+
+void limit_paths(int count) { limit.store(count, std::memory_order_relaxed); }
 
 }  // namespace lorikeet

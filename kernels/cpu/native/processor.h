@@ -18,4 +18,7 @@ constexpr int kMaxPaths = 4;
 // Paths by speed, the slowest first. Returns how many there are: at least one, the plain path.
 int processor_paths(const Path** paths);
 
+// Use the first count paths alone, for comparisons; 0 for all.
+void limit_paths(int count);
+
 }  // namespace lorikeet

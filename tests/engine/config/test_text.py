@@ -18,6 +18,7 @@ EVERY_FLAG = {
     "--device": ("cpu", "cpu"),
     "--dtype": ("bfloat16", "bfloat16"),
     "--quantization": ("int8", "int8"),
+    "--native-path": ("avx2", "avx2"),
     "--kv-cache-bytes": ("1048576", 1 << 20),
     "--max-model-len": ("100", 100),
     "--max-num-seqs": ("7", 7),
@@ -67,7 +68,7 @@ def test_an_engine_listens_where_its_machine_can_reach_it_only_if_that_is_allowe
 
 def test_every_field_is_documented_but_what_tests_vary_and_what_agents_say() -> None:
     documented = [field.name for field in fields_of(EngineConfig)]
-    assert set(EngineConfig.__struct_fields__) - set(documented) == {"block_size", "unattended_s"}
+    assert set(EngineConfig.__struct_fields__) - set(documented) == {"block_size", "link_dir", "unattended_s"}
     assert all(field.doc.endswith(".") for field in fields_of(EngineConfig))
 
 

@@ -17,7 +17,7 @@ from engine.config import ModelConfig, load_model_config
 from engine.cpu.attention import PagedCache
 from engine.cpu.native import NativePath, make_decoder
 from engine.cpu.path import CpuPath
-from engine.cpu.quantization import make_linear
+from engine.cpu.quantization import make_embedding, make_linear
 from engine.cpu.tables import AdapterTables
 from engine.device import DevicePath
 from engine.lora.layer import AdapterLayout, LoadedAdapter
@@ -52,7 +52,9 @@ class Model:
         save_tiny(family, folder)
         self.config = load_model_config(folder)
         self.dtype = dtype
-        self.weights: ModelWeights = load_weights(folder, self.config, dtype, CPU, make_linear=make_linear("int8"))
+        self.weights: ModelWeights = load_weights(
+            folder, self.config, dtype, CPU, make_linear=make_linear("int8"), make_embedding=make_embedding("int8")
+        )
         layers, names = range(self.config.num_layers), list(self.config.adapter_targets())
         self.adapters = [
             random_adapter(self.config, {(layer, name): 4 for layer in layers for name in names}, dtype),
@@ -137,7 +139,7 @@ def test_bfloat16_is_near_float32(family: str, tmp_path: Path) -> None:
         path = Model(family, tmp_path, dtype).native()
         step(path, [], prompts(sequences))
         found.append(step(path, lasts(sequences)))
-    assert 0 < relative_error(found[1], found[0]) < 0.05
+    assert 0 < relative_error(found[1], found[0]) < 0.07
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)

@@ -56,6 +56,22 @@ def test_int8_names_the_path_that_runs(config: EngineConfig) -> None:
     assert choice.products == ("torch" if library is None else f"int8 {library.paths[-1]}")
 
 
+def test_slower_instructions_can_be_asked_for(config: EngineConfig) -> None:
+    library = installed()
+    if library is None:
+        return
+    plain = msgspec.structs.replace(config, quantization="int8", native_path="plain")
+    try:
+        choice = choose(plain, QUIET, ())
+        assert (choice.products, choice.native_paths) == ("int8 plain", ("plain",))
+        assert "LORIKEET_NATIVE_PATH is plain." in choice.reasons
+        if "avx_vnni" not in library.all_paths:
+            with pytest.raises(SetupError, match="LORIKEET_NATIVE_PATH is avx_vnni, but this processor has plain"):
+                choose(msgspec.structs.replace(plain, native_path="avx_vnni"), QUIET, ())
+    finally:
+        assert choose(config, QUIET, ()).native_paths == library.all_paths
+
+
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_int8_is_advised_only_where_kernels_are_there(dtype: str, config: EngineConfig) -> None:
     choice = choose(msgspec.structs.replace(config, dtype=dtype), QUIET, ())

@@ -26,6 +26,7 @@ from gateway.domain.routing.retry_budget import FLOOR_PER_S, WINDOW_S
 from gateway.domain.routing.retry_budget import SHARE as RETRY_SHARE
 from tests.faults.foreign.proxy import Fault, FaultProxy, Passed, fault_proxy
 from tests.faults.foreign.site import Desk
+from tests.figures import figure
 from tests.gateway.backends.foreign.fake import FakeServer, fake_server, saying
 
 NUM_CLIENTS = 8
@@ -153,7 +154,7 @@ async def test_what_a_second_server_can_answer_is_never_an_error(two: Two, fault
         while fault not in SLOWS and len(bad.passed) == num_passed:  # left alone for a second
             await two.ask_many(NUM_CLIENTS)
             await asyncio.sleep(0.05)
-    print(dict(found))
+    figure(f"{dict(found)}")
 
 
 async def test_where_both_fail_at_times_only_what_failed_at_both_is_an_error(two: Two, full: bool) -> None:
@@ -171,7 +172,7 @@ async def test_where_both_fail_at_times_only_what_failed_at_both_is_an_error(two
         if each.fault not in (None, "lying usage", "slow body"):
             spoiled[own_id(each)] = spoiled.get(own_id(each), 0) + 1
     num_twice = sum(number > 1 for number in spoiled.values())
-    print(f"{dict(statuses)}, {len(spoiled)} spoiled, {num_twice} at both")
+    figure(f"{dict(statuses)}, {len(spoiled)} spoiled, {num_twice} at both")
     most = num_twice + 2 * CONSECUTIVE
     assert statuses[502] + statuses[503] <= most, "what nobody could avoid: both failed, or one was left alone"
 
@@ -189,7 +190,7 @@ async def test_retries_stay_within_their_budget_when_all_servers_fail(two: Two, 
     assert all(each.status in (502, 503) for each in seen)
     num_retries = len(two.passed) - len({own_id(each) for each in two.passed})
     most = RETRY_SHARE * (num_before + len(seen)) + FLOOR_PER_S * (seconds + 1)
-    print(
+    figure(
         f"{fault}: {len(seen)} requests in {seconds:.1f} s, {len(two.passed)} sent, {num_retries} retries of {most:.0f}"
     )
     assert num_retries <= most
@@ -227,7 +228,7 @@ async def test_a_breaker_opens_soon_and_closes_soon_after_healing(two: Two, full
         is_done = True
         await asyncio.gather(*clients)
     closed_s = bad.passed[-1].at_s
-    print(f"open after {opened_s - failed_s[0]:.2f} s, closed {closed_s - healed_s:.2f} s after healing")
+    figure(f"open after {opened_s - failed_s[0]:.2f} s, closed {closed_s - healed_s:.2f} s after healing")
     if full:
         assert opened_s - failed_s[0] <= 2.0
         assert closed_s - healed_s <= 10.0
@@ -250,7 +251,7 @@ async def test_a_hedge_bounds_the_first_token_where_servers_stall(two: Two, full
     num_more = len(two.passed) - num
     times_ms = sorted(each.first_s * 1e3 for each in seen if each.first_s)
     p99_ms, usual_ms = times_ms[int(0.99 * len(times_ms))], median(times_ms)
-    print(f"{num_more} of {num} asked twice; first text p50 {usual_ms:.1f}, p99 {p99_ms:.1f} ms, delay {delay_ms} ms")
+    figure(f"{num_more} of {num} asked twice; first text p50 {usual_ms:.1f}, p99 {p99_ms:.1f} ms, delay {delay_ms} ms")
     assert num_more <= SHARE * num + MOST_SAVED
     if full:
         assert num_more <= SHARE * num
@@ -282,7 +283,7 @@ async def test_a_server_that_is_five_times_slower_gets_few_requests(two: Two, ki
             two.forget()
             await two.ask_many(50, num_clients=num_clients)
         slow, fast = (len(proxy.passed) for proxy in two.proxies)
-        print(f"{kind}, {num_clients} clients: the slow server got {slow} of {slow + fast}")
+        figure(f"{kind}, {num_clients} clients: the slow server got {slow} of {slow + fast}")
         assert slow <= 0.1 * (slow + fast)
 
 

@@ -16,6 +16,7 @@ import pytest
 from tests.faults.foreign.behaviours import BEHAVIOURS, GOOD, behave
 from tests.faults.foreign.hostile_process import hostile_process
 from tests.faults.foreign.site import PASSWORD, Desk
+from tests.figures import figure
 from tests.gateway.backends.foreign.fake import FakeServer, fake_server
 from tests.gateway.backends.foreign.hostile import HOSTILE, KEY, LYING, ODD, OF_REQUEST, WORDS
 from tests.installation.waiting import until
@@ -124,8 +125,8 @@ async def test_the_traffic_of_others_does_not_wait_for_hostile_servers(desk: Des
                 good_ms = await p99_ms(desk, [GOOD], seconds=15.0)
                 bad_ms = await p99_ms(desk, [*HOSTILE, *[GOOD] * 2 * len(HOSTILE)], seconds=15.0)
                 ratios.append(bad_ms / good_ms)
-                print(f"p99 beside good ones {good_ms:.1f}, beside hostile ones {bad_ms:.1f} ms")
-    print(f"median of ratios {median(ratios):.2f}")
+                figure(f"p99 beside good ones {good_ms:.1f}, beside hostile ones {bad_ms:.1f} ms")
+    figure(f"median of ratios {median(ratios):.2f}")
     assert median(ratios) <= 1.2
 
 

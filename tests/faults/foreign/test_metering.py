@@ -18,6 +18,7 @@ import pytest
 
 from tests.faults.foreign.scripted import PROMPT_TOKENS, Script, ScriptedServer, Sent, billed, random_script
 from tests.faults.foreign.site import SUPERSEDED, Desk, Row
+from tests.figures import figure
 from tests.installation.tenants import put_limit
 
 NUM_REQUESTS, NUM_FULL = 70, 5_000
@@ -169,7 +170,7 @@ async def test_of_each_request_one_attempt_is_billed_by_the_written_rule(world: 
             check_row(world, asked, row, is_last=row is last)
             reasons[row.finish_reason] += 1
         reasons[SUPERSEDED] += len(attempts) - len(counted)
-    print(f"{len(world.asked)} requests, {sum(len(each.sent) for each in world.servers.values())} sent: {reasons}")
+    figure(f"{len(world.asked)} requests, {sum(len(each.sent) for each in world.servers.values())} sent: {reasons}")
     assert min(reasons["error"], reasons["stop"], reasons[SUPERSEDED]) > num_requests / 50
 
     mine = [row for each in world.asked for row in by_request.get(each.request_id, [])]
@@ -227,6 +228,6 @@ async def test_a_limit_is_never_overrun_at_the_reserved_bound(desk: Desk, full: 
     rows = await desk.ledger({each.id for each in server.sent})
     (settled,) = await desk.settled(limit_id)
     counted = [row for each in server.sent for row in rows[each.id]]
-    print(f"{settled} of {MOST} settled, {len(server.sent)} sent, {num_refused} refused")
+    figure(f"{settled} of {MOST} settled, {len(server.sent)} sent, {num_refused} refused")
     assert settled == sum(row.prompt_tokens + row.completion_tokens for row in counted)
     assert settled <= MOST

@@ -23,6 +23,7 @@ from gateway.backends.engine.model import EngineModel
 from gateway.db.adapters import adapter_versions
 from gateway.text.tokenizer import Tokenizer
 from tests.faults.foreign.site import Desk, connected
+from tests.figures import figure
 from tests.gateway.backends.foreign.fake import FakeServer
 from tests.gateway.backends.foreign.fake_llamacpp import FakeLlamaCpp
 from tests.gateway.backends.foreign.fake_vllm import BASE, FakeVllm, tokens_of
@@ -255,6 +256,6 @@ async def test_the_right_adapter_answers_or_none(world: World, full: bool) -> No
     finally:
         world.is_done = True
         await asyncio.gather(*disturbing, *clients)
-    print(dict(sorted(world.outcomes.items())))
+    figure(f"{dict(sorted(world.outcomes.items()))}")
     for pool in (OWN, *MAKERS):
         assert world.outcomes[f"answered {pool}"] > num_requests / 12, world.outcomes

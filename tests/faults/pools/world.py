@@ -27,6 +27,7 @@ from gateway.db.pools.replicas import add_running_replica
 from gateway.db.pools.served import list_served
 from gateway.pools.first_pool import make_pool
 from gateway.settings import Settings
+from gateway.support.host import allow, host_keys, link_folder
 from tests.gateway.model_folder import make_model_folder
 from tests.installation.engines import FakeEngine
 from tests.installation.gateway_process import GatewayProcess
@@ -61,8 +62,16 @@ class Engines:
     """The replicas of both bases, each of which can be killed, frozen and started again."""
 
     def __init__(
-        self, run_dir: Path, folders: dict[str, Path], num_replicas: int, flags: tuple[str, ...], host: str = ""
+        self,
+        run_dir: Path,
+        folders: dict[str, Path],
+        num_replicas: int,
+        flags: tuple[str, ...],
+        host: str = "",
+        key: str | None = None,
     ) -> None:
+        self.key = key
+        """The public key that the engines prove; None for engines without keys."""
         self.addresses = {
             base: [
                 f"tcp://{host}:{free_port(host)}" if host else f"ipc://{run_dir}/{base}{number}.sock"
@@ -178,12 +187,14 @@ def running_world(
     engine_flags: tuple[str, ...] = (),
     gateways: Sequence[Mapping[str, Any]] = ({}, {}),
     host: str = "",
+    guarded: bool = False,
     changes: Mapping[str, Any] = MappingProxyType({}),
 ) -> Iterator[tuple[World, Engines]]:
     """Give a world over a migrated database, which is gone when the context is left.
 
     gateways: keyword arguments of each `GatewayProcess`. host: the address that engines listen at; without one they
-    have sockets in the folder. changes: fields of `Settings` in place of the usual ones.
+    have sockets in the folder. guarded: engines take connections of the gateways' host alone. changes: fields of
+    `Settings` in place of the usual ones.
     """
     folders = {base: make_model_folder(folder / base) for base in BASES}
     config = json.loads((folders["large"] / "config.json").read_text())
@@ -192,7 +203,14 @@ def running_world(
     settings = Settings(**(usual | dict(changes)))
     settings.run_dir.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
-        engines = Engines(settings.run_dir, folders, num_replicas, engine_flags, host)
+        keys = None
+        if guarded:
+            keys = host_keys(folder)
+            allow(folder, [keys.public])
+            engine_flags = (*engine_flags, "--link-dir", str(link_folder(folder)))
+        engines = Engines(
+            settings.run_dir, folders, num_replicas, engine_flags, host, None if keys is None else keys.public
+        )
         stack.callback(engines.kill)
         key = asyncio.run(_rows(dsn, folders, engines))
         processes = []
@@ -217,9 +235,10 @@ async def _rows(dsn: str, folders: dict[str, Path], engines: Engines) -> Key:
             digest = model_digest(folder)
             async with conn.transaction():
                 assert await make_pool(conn, base, model=base, folder=folder, base_digest=digest, address=first)
+            await conn.execute("UPDATE replicas SET public_key = $1", engines.key)
             pool = next(each for each in await list_served(conn) if each.row.name == base)
             for address in others:
-                await add_running_replica(conn, pool.row.id, 1, address)
+                await add_running_replica(conn, pool.row.id, 1, address, engines.key)
             for number in range(1, NUM_ADAPTERS + 1):
                 await adapter_versions.put_adapter(
                     conn,

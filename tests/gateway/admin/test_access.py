@@ -220,6 +220,7 @@ MEANT = {
     ("projects", "provider_keys"): "keys",
     ("replicas",): "pools",
     ("hosts",): "pools",
+    ("hosts", "tokens"): "pools",
     ("projects", "models"): "projects",
     ("projects", "limits"): "limits",
     ("projects", "rate_limits"): "limits",

@@ -34,7 +34,7 @@ def fake_engine(config: EngineConfig) -> list[str]:
     if (Path(config.model_dir) / "mute").exists():
         return [sys.executable, "-c", "import time; time.sleep(3600)", "engine.fake", config.endpoint]
     flags = ["--endpoint", config.endpoint, "--model-dir", config.model_dir]
-    flags += ["--unattended-s", str(config.unattended_s), "--tokens-per-s", "200"]
+    flags += ["--unattended-s", str(config.unattended_s), "--tokens-per-s", "200", "--link-dir", config.link_dir]
     return [sys.executable, "-m", "engine.fake", *flags]
 
 

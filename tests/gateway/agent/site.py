@@ -16,6 +16,7 @@ from pathlib import Path
 import msgspec
 
 from engine.config import EngineConfig, model_digest
+from engine.curve import Peer
 from engine.protocol import (
     EngineMessage,
     Final,
@@ -36,6 +37,7 @@ from gateway.pools.first_pool import make_pool
 from tests.gateway.model_folder import make_model_folder
 from tests.installation.processes import ChildProcess
 from tests.installation.waiting import until
+from tests.patience import PATIENCE_S
 
 
 class Host:
@@ -119,7 +121,9 @@ class Host:
         pool = await self.served(name)
         return [each for each in (pool.replicas if pool else ()) if not states or each.state in states]
 
-    async def ready(self, count: int = 1, revision: int | None = None, name: str = "tiny") -> list[ReplicaRow]:
+    async def ready(
+        self, count: int = 1, revision: int | None = None, name: str = "tiny", *, patience_s: float = PATIENCE_S
+    ) -> list[ReplicaRow]:
         """Wait until a pool has exactly so many replicas, all ready, of the revision that serves; return them."""
 
         async def ask() -> list[ReplicaRow] | None:
@@ -131,7 +135,7 @@ class Host:
             fits = fits and (pool is None or count == 0 or pool.row.revision == rows[0].revision)
             return (rows or [None]) if fits else None  # type: ignore[list-item]
 
-        found = await until(ask, lambda: f"never {count} ready: {self.log()}")
+        found = await until(ask, lambda: f"never {count} ready: {self.log()}", patience_s=patience_s)
         return [each for each in found if each is not None]
 
     def configurations(self, folder: Path) -> list[EngineConfig]:
@@ -268,14 +272,14 @@ class Conversation:
 
 
 @asynccontextmanager
-async def calling(host: Host, replica: ReplicaRow) -> AsyncIterator[Conversation]:
-    """Be connected to the engine of a replica."""
+async def calling(host: Host, replica: ReplicaRow, peer: Peer | None = None) -> AsyncIterator[Conversation]:
+    """Be connected to the engine of a replica. peer: the keys for one on TCP."""
     caller = _Caller()
     served = await host.served()
     assert served is not None and replica.address is not None
     digest = served.revisions[replica.revision].base_digest
     assert digest is not None
-    link = EngineLink(replica.address, database_id="", model_digest=digest, listener=caller)
+    link = EngineLink(replica.address, database_id="", model_digest=digest, listener=caller, peer=peer)
     link.start()
     try:
         await caller.is_there.wait()

@@ -10,8 +10,9 @@ import pytest
 from engine.__main__ import parse_arguments
 from engine.config import EngineConfig
 from gateway.agent.commands import address, engine_command, engine_environ
-from gateway.agent.hardware import host_id, this_host
+from gateway.agent.hardware import this_host
 from gateway.settings import MAX_SOCKET_PATH_BYTES, Settings
+from gateway.support.host import host_id
 
 NVIDIA_SMI = """#!/bin/sh
 case "$3" in

@@ -9,6 +9,7 @@ import asyncio
 import importlib.util
 import os
 import signal
+import time
 from collections.abc import Sequence
 
 import pytest
@@ -23,7 +24,9 @@ from gateway.db.adapters.bases import register_base
 from gateway.db.organization.organizations import ensure_organization
 from gateway.db.organization.projects import create_project
 from gateway.domain.errors import Overloaded
+from gateway.settings import Settings
 from tests.demo import QUESTIONS, REPOSITORY, chat_ids, demo_model_dir
+from tests.figures import figure
 from tests.gateway.agent.server_site import Site, asking, connected
 from tests.gateway.agent.site import Host
 from tests.gateway.backends.foreign.backends import hear
@@ -36,6 +39,9 @@ OPENINGS = {"pirate": ("Arr", "Ahoy", "Aye"), "json": ("{",)}
 
 VLLM = REPOSITORY / "build" / "vllm-env" / "bin" / "vllm"
 NUM_REQUESTS = 60
+START_WITHIN_S = float(Settings().replica_start_seconds)
+"""Seconds for which an operator's agent waits for a server that starts: vLLM takes a minute on a quiet machine of two
+cores, and several beside other work."""
 
 
 def stored_adapters(host: Host) -> dict[str, str]:
@@ -121,8 +127,10 @@ async def test_vllm_serves_the_right_adapter_through_loads_unloads_and_kills(hos
     names, num_tokens = ["", "pirate", "json"], 3
     try:
         await site.pool(base)
+        began_s = time.monotonic()
         host.agent()
-        [row] = await host.ready()
+        [row] = await host.ready(patience_s=START_WITHIN_S)
+        start_s = time.monotonic() - began_s
         answered = list[int]()
         for generation in (1, 2):  # the server is killed in between
             async with connected(site, row, base) as (backend, sink):
@@ -141,9 +149,10 @@ async def test_vllm_serves_the_right_adapter_through_loads_unloads_and_kills(hos
                 async def is_restarted() -> bool:
                     return [each.generation for each in await host.replicas("ready")] == [2]
 
-                await until(is_restarted, host.log)
+                await until(is_restarted, host.log, patience_s=START_WITHIN_S)
                 [row] = await host.ready()
-        print(f"vLLM: {len(answered)} requests, 0 wrong, through a kill and {len(answered) * 2 // 3} loads")
+        seconds = f"ready after {start_s:.0f} s, {time.monotonic() - began_s:.0f} s in all"
+        figure(f"vLLM: {len(answered)} requests, 0 wrong, through a kill and {len(answered) * 2 // 3} loads; {seconds}")
     finally:
         host.close()
         site.close()

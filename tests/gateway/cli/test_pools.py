@@ -12,6 +12,7 @@ import pytest
 
 from gateway.cli.client import AdminClient
 from gateway.cli.errors import CommandFailed
+from gateway.cli.pools.shown import print_servers
 from gateway.cli.pools.waiting import settle
 from gateway.db.pool import Database
 from gateway.db.pools import pools, replicas, revisions
@@ -268,6 +269,8 @@ async def test_servers_of_another_maker_change_drain_and_come_back(lorikeet: Cli
     made = await lorikeet.json("pool", "create", "theirs", "--engine", "openai", "--url", "http://198.51.100.7:8000",
                                "--set", "allow_private=true")  # fmt: skip
     assert (made["num_ready"], made["num_wanted"]) == (0, 1)
+    code, _, error = await lorikeet("pool", "update", "theirs", "--url", first, "--set", "separate_caches=true")
+    assert (code, "tenants share the prompt cache of servers of 'openai'" in error) == (1, True)
     code, out, _ = await lorikeet("pool", "update", "theirs", "--url", first, "--url", second)
     assert (code, out) == (0, "pool theirs serves revision 2\n")
     code, out, _ = await lorikeet("pool", "update", "theirs", "--url", first, "--url", second)
@@ -314,3 +317,16 @@ async def test_a_tenants_own_key_is_set_listed_and_removed(lorikeet: Cli, tmp_pa
     gone = ("provider-key", "remove", "theirs", "--tenant", "acme")
     assert await lorikeet(*gone) == (0, "the key of acme for theirs is forgotten\n", "")
     assert await lorikeet(*gone) == (1, "", "lorikeet: acme has no key of its own for theirs\n")
+
+
+def test_the_servers_of_a_pool_are_shown_with_what_they_can_do(capsys: pytest.CaptureFixture[str]) -> None:
+    known = {"version": "0.32.0", "is_tried_version": True, "has_adapters": True, "separates_caches": True}
+    other = {"version": None, "is_tried_version": False, "has_adapters": True, "separates_caches": False}
+    servers = [known | {"breaker": "closed"}, other | {"breaker": "open"}, None]
+    print_servers([{"id": f"replica_{number}", "server": server} for number, server in enumerate(servers)])
+    lines = [line for line in capsys.readouterr().out.splitlines() if line]
+    assert [line.split()[0] for line in lines] == ["REPLICA", "replica_0", "replica_1"], "and no engine of our own"
+    for words in ("0.32.0", "its own protocol", "yes", "one for each tenant", "closed"):
+        assert words in lines[1]
+    for words in ("it says none", "a generic protocol", "each once a probe has shown it", "shared by tenants", "open"):
+        assert words in lines[2]

@@ -49,7 +49,7 @@ from gateway.db.files import files, parts, uploads
 from gateway.db.ledger import journals, refusals, rollups
 from gateway.db.limits import leases, webhooks
 from gateway.db.organization import logins, projects, users
-from gateway.db.pools import backend_keys, replicas
+from gateway.db.pools import backend_keys, host_tokens, replicas
 from gateway.db.routing import routes
 from gateway.domain.experiments import definition, segment_values
 from gateway.files import uploads as kept_uploads
@@ -294,8 +294,14 @@ TABLES: dict[str, Coverage] = {
     "hosts": Coverage(
         access=Route(("hosts",)),
         foreign=Reason("hosts belong to the installation, not to an organization"),
-        bound=Reason("one row per machine with an agent"),
-        removal=Reason("never removed: one short row per machine of the operator"),
+        bound=Reason("one row per machine with an agent or a gateway"),
+        removal=Reason("never removed: one short row per machine of the operator, without its keys once it is gone"),
+    ),
+    "host_tokens": Coverage(
+        access=Route(("hosts", "tokens")),
+        foreign=Reason("a token is found by its text alone, and shown once"),
+        bound=Reason("made by operators, one for each machine, and gone a day after it ends"),
+        removal=Removal(host_tokens._FORGET),
     ),
     "replicas": Coverage(
         access=Route(("replicas",)),
@@ -317,7 +323,7 @@ TABLES: dict[str, Coverage] = {
         removal=Removal(leases._CLEAN_UP),
     ),
     "limit_gateways": Coverage(
-        access=INTERNAL, foreign=INTERNAL, bound=Reason("one row per gateway"), removal=Removal(leases._FORGET)
+        access=INTERNAL, foreign=INTERNAL, bound=Reason("one row per gateway"), removal=Removal(leases._BEAT)
     ),
     "limit_leases": Coverage(
         access=INTERNAL,

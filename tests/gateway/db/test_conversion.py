@@ -42,7 +42,16 @@ async def connected(dsn: str) -> AsyncIterator[Connection]:
         await connection.close()
 
 
-OF_POOLS = {"backend_keys", "provider_keys", "pools", "pool_revisions", "pool_grants", "hosts", "replicas"}
+OF_POOLS = {
+    "backend_keys",
+    "provider_keys",
+    "pools",
+    "pool_revisions",
+    "pool_grants",
+    "hosts",
+    "host_tokens",
+    "replicas",
+}
 OF_EXPERIMENTS = {
     "experiment_ages",
     "experiment_arms",

@@ -10,6 +10,7 @@ import httpx
 
 from tests.gateway.conftest import House
 from tests.gateway.openai.test_tool_calls import FIRST
+from tests.seeds import seeds
 
 NUM_CONVERSATIONS, FULL_CONVERSATIONS = 25, 10_000
 WORDS = ["hello", " there", "\n", "é", "😀", "<|im_end|>", "x" * 20, "{}"]
@@ -45,7 +46,7 @@ def made_up(rng: random.Random) -> dict[str, Any]:
 
 
 def test_the_tokens_that_are_counted_are_those_that_are_billed(house: House, http: httpx.Client, full: bool) -> None:
-    for number in range(FULL_CONVERSATIONS if full else NUM_CONVERSATIONS):
+    for number in seeds(NUM_CONVERSATIONS, FULL_CONVERSATIONS, full=full):
         body = made_up(random.Random(number))
         counted = http.post("/v1/messages/count_tokens", json=body)
         while counted.status_code == 429:  # a pace for what costs nothing

@@ -16,6 +16,7 @@ from gateway.messages.wire import MessageObject, MessageUsage
 from gateway.pipeline.collected import Collector
 from gateway.text.tools.parser import CallDelta
 from tests.gateway.messages.laws import check, read
+from tests.seeds import seeds
 
 NUM_STREAMS, FULL_STREAMS = 400, 100_000
 WORDS = ["a", " ", "\n", "é", "😀", "<", "<think", "</think>", "</thi", '"', "\\", "\u2028", "word "]
@@ -93,5 +94,5 @@ async def one_stream(rng: random.Random) -> None:
 
 
 async def test_every_stream_keeps_the_laws_and_says_what_the_whole_message_says(full: bool) -> None:
-    for number in range(FULL_STREAMS if full else NUM_STREAMS):
+    for number in seeds(NUM_STREAMS, FULL_STREAMS, full=full):
         await one_stream(random.Random(number))

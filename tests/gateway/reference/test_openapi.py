@@ -76,7 +76,9 @@ def test_every_failure_has_the_shape_of_an_error_and_the_id_of_its_request(descr
         assert "x-request-id" in response["headers"]
     for each in operations(described):
         assert {"200", "400", "429", "431", "500"} <= set(each["responses"]), each["operationId"]
-        assert ("401" in each["responses"]) == (each["security"] != [] or each["operationId"] == "log_in")
+        assert ("401" in each["responses"]) == (
+            each["security"] != [] or each["operationId"] in ("log_in", "join_host")
+        )
 
 
 def test_what_costs_money_streams_limits_and_takes_an_idempotency_key(described: dict[str, Any]) -> None:
@@ -85,8 +87,23 @@ def test_what_costs_money_streams_limits_and_takes_an_idempotency_key(described:
         assert "Idempotency-Key" in [each["name"] for each in post["parameters"]]
         assert "x-ratelimit-remaining-tokens" in post["responses"]["200"]["headers"]
         assert {"401", "403", "404", "409", "413", "429", "502", "503"} <= set(post["responses"])
-    chat = described["paths"]["/v1/chat/completions"]["post"]["responses"]["200"]["content"]
-    assert chat["text/event-stream"]["schema"]["$ref"].endswith("/ChatChunk")
+
+
+def test_a_stream_is_described_event_by_event(described: dict[str, Any]) -> None:
+    def events(path: str) -> dict[str, str]:
+        content = described["paths"][path]["post"]["responses"]["200"]["content"]["text/event-stream"]
+        found = {}
+        for each in content["schema"]["anyOf"]:
+            name, data = each["properties"].get("event", {}).get("const", ""), each["properties"]["data"]
+            found[name or data.get("const", "")] = data.get("contentSchema", {}).get("$ref", "").rpartition("/")[2]
+        return found
+
+    assert events("/v1/chat/completions") == {"": "ErrorBody", "[DONE]": ""}
+    responses = events("/v1/responses")
+    assert responses["response.output_text.delta"].endswith("TextDelta")
+    assert responses["[DONE]"] == "" and len(responses) == 20
+    messages = events("/v1/messages")
+    assert messages["message_start"] == "MessageStart" and "error" in messages and "[DONE]" not in messages
 
 
 def test_what_replies_always_hold_is_required_and_what_requests_may_leave_out_is_not(described: dict[str, Any]) -> None:

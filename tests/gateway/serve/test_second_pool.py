@@ -8,7 +8,6 @@ import msgspec
 import pytest
 
 from engine.config import model_digest
-from gateway.agent.model import prepared_folder
 from gateway.db.organization.organizations import ensure_organization
 from gateway.db.organization.projects import create_project
 from gateway.db.pool import Database
@@ -16,6 +15,7 @@ from gateway.db.pools.pools import find_pool, remove_pool
 from gateway.pools.first_pool import ORGANIZATION
 from gateway.serve.second_pool import ADAPTER, ADAPTER_FOLDER, NAME, TENANT, make_second_pool
 from gateway.settings import Settings
+from gateway.support.model_folders import prepared_folder
 from tests.adapters.folders import write_adapter
 from tests.gateway.model_folder import make_model_folder
 

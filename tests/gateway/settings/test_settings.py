@@ -130,7 +130,9 @@ def test_an_engine_on_this_machine_may_be_anywhere_where_that_is_allowed(endpoin
     ],
 )
 def test_an_engine_elsewhere_is_refused_as_its_messages_would_travel_in_the_clear(endpoint: str) -> None:
-    with pytest.raises(BadSetting, match=r"^LORIKEET_ENGINE_ENDPOINT=.*only engines on this machine are supported"):
+    with pytest.raises(
+        BadSetting, match=r"^LORIKEET_ENGINE_ENDPOINT=.*only engines on this machine are reached without keys"
+    ):
         load_settings({"LORIKEET_ENGINE_ENDPOINT": endpoint, "LORIKEET_OPEN_ENDPOINT": "true"})
 
 
@@ -173,6 +175,7 @@ def test_the_table_documents_every_field_with_a_default_that_reads_back() -> Non
         "model_dir",
         "adapter_cache_dir",
         "block_size",
+        "link_dir",
         "unattended_s",
     }
     assert len(table) == len(set(Settings.__struct_fields__) - {"engine"}) + len(of_the_engine)
@@ -193,6 +196,7 @@ EVERY_ENGINE_VARIABLE = {
     "LORIKEET_DEVICE": "cuda",
     "LORIKEET_DTYPE": "float16",
     "LORIKEET_QUANTIZATION": "int8",
+    "LORIKEET_NATIVE_PATH": "avx2",
     "LORIKEET_KV_CACHE_BYTES": "512MiB",
     "LORIKEET_MAX_MODEL_LEN": "100",
     "LORIKEET_MAX_NUM_SEQS": "7",

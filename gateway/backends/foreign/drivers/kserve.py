@@ -15,9 +15,8 @@ import msgspec
 
 from engine.protocol import FinishReason
 from gateway.backends.base import Feature
-from gateway.backends.foreign.driver import AdapterWay, Framing, Pooled, Reader, Request, ServerInfo
+from gateway.backends.foreign.driver import AdapterWay, Driver, Framing, Pooled, Reader, Request, ServerInfo, adapter_of
 from gateway.backends.foreign.drivers.kserve_adapters import KserveAdapters, adapter_inputs, missing_adapter
-from gateway.backends.foreign.drivers.vllm import adapter_of
 from gateway.backends.foreign.errors import text_of
 from gateway.backends.foreign.reply import BadReply, Event, Part, ReportedUsage, ServerRefused
 from gateway.backends.foreign.server import Server
@@ -71,6 +70,7 @@ class KserveDriver:
     framing: Framing = "events"
     max_choices = 1
     tried: Tried | None = Tried("/v2", "version", (2, 51), (2, 73))
+    separates_caches = False
     takes_ids = False
 
     def __init__(self, pooled: Pooled) -> None:
@@ -79,6 +79,8 @@ class KserveDriver:
         self.adapters: AdapterWay | None = None
         if pooled.settings.preloaded_adapters:
             self.adapters = KserveAdapters(self._settings.served_model)
+        # Triton has none of OpenAI's routes at this address.
+        self.generic: Driver | None = None if self.adapters is None else KserveDriver(pooled.without_adapters())
 
     def features(self) -> frozenset[Feature]:
         return FEATURES

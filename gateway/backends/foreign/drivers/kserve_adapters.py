@@ -43,6 +43,7 @@ class KserveAdapters:
 
     can_load = False
     takes_names = True
+    has_to_differ = False
     missing: re.Pattern[str] | None = MISSING
 
     def __init__(self, served_model: str) -> None:

@@ -13,7 +13,18 @@ import msgspec
 
 from engine.protocol import FinishReason, Grammar
 from gateway.backends.base import Feature
-from gateway.backends.foreign.driver import MAX_CHOICES, AdapterWay, Framing, Pooled, Reader, Request, ServerInfo
+from gateway.backends.foreign.driver import (
+    MAX_CHOICES,
+    AdapterWay,
+    Driver,
+    Framing,
+    Pooled,
+    Reader,
+    Request,
+    ServerInfo,
+    adapter_of,
+)
+from gateway.backends.foreign.drivers.generic import GenericDriver
 from gateway.backends.foreign.drivers.llamacpp_adapters import (
     PATH,
     LlamaCppAdapters,
@@ -22,7 +33,6 @@ from gateway.backends.foreign.drivers.llamacpp_adapters import (
     scales_of,
 )
 from gateway.backends.foreign.drivers.openai import OpenAIDriver
-from gateway.backends.foreign.drivers.vllm import adapter_of
 from gateway.backends.foreign.errors import NO_ERROR, check_event, text_of
 from gateway.backends.foreign.reply import BadReply, Event, Part, ReportedUsage, ServerRefused
 from gateway.backends.foreign.server import Server
@@ -90,12 +100,14 @@ class LlamaCppDriver:
     framing: Framing = "events"
     max_choices = MAX_CHOICES
     tried: Tried | None = Tried("/props", "build_info", (6900,))
+    separates_caches = False
     takes_ids = False
 
     def __init__(self, pooled: Pooled) -> None:
         self._has_tokenizer = pooled.has_tokenizer
         self.adapters: AdapterWay | None = LlamaCppAdapters() if pooled.settings.preloaded_adapters else None
         self._chat = OpenAIDriver(pooled)
+        self.generic: Driver | None = GenericDriver(pooled)
 
     def features(self) -> frozenset[Feature]:
         return OF_IDS if self._has_tokenizer else OF_TEXT

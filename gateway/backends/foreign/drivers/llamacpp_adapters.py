@@ -49,6 +49,7 @@ class LlamaCppAdapters:
 
     can_load = False
     takes_names = False
+    has_to_differ = False
     missing: re.Pattern[str] | None = None
 
     async def load(self, server: Server, digest: str, within_s: float) -> None:

@@ -12,4 +12,5 @@ from gateway.backends.foreign.drivers.vllm import VllmDriver
 class LorikeetDriver(VllmDriver):
     """`Driver` of another Lorikeet, whose API has vLLM's fields but for the salt, and refuses those that it has not."""
 
-    is_salted = False
+    separates_caches = False
+    tried = None

@@ -12,9 +12,8 @@ import msgspec
 
 from engine.protocol import FinishReason
 from gateway.backends.base import Feature
-from gateway.backends.foreign.driver import AdapterWay, Framing, Pooled, Request, ServerInfo
+from gateway.backends.foreign.driver import AdapterWay, Driver, Framing, Pooled, Request, ServerInfo, adapter_of
 from gateway.backends.foreign.drivers.ollama_adapters import LATEST, OllamaAdapters, adapters_among
-from gateway.backends.foreign.drivers.vllm import adapter_of
 from gateway.backends.foreign.errors import NO_ERROR, check_event, text_of
 from gateway.backends.foreign.reply import AnotherModel, BadReply, Event, Part, ReportedUsage, ServerRefused
 from gateway.backends.foreign.server import Server
@@ -64,6 +63,7 @@ class OllamaDriver:
     framing: Framing = "lines"
     max_choices = 1
     tried: Tried | None = Tried("/api/version", "version", (0, 5), (0, 12))
+    separates_caches = False
 
     def __init__(self, pooled: Pooled) -> None:
         self._settings = pooled.settings
@@ -71,6 +71,8 @@ class OllamaDriver:
         if pooled.settings.upload_adapters and pooled.content is not None:
             options = {"num_ctx": self._length}
             self.adapters = OllamaAdapters(pooled.content, pooled.settings.served_model, options)
+        # By OpenAI's routes it would not be told the length of the context, and cut prompts in silence.
+        self.generic: Driver | None = None if self.adapters is None else OllamaDriver(pooled.without_adapters())
 
     def features(self) -> frozenset[Feature]:
         return FEATURES

@@ -41,6 +41,7 @@ class OllamaAdapters:
 
     can_load = True
     takes_names = True
+    has_to_differ = False
     missing: re.Pattern[str] | None = None
 
     def __init__(self, content: Content, base: str, options: dict[str, Any]) -> None:

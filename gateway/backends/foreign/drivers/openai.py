@@ -52,6 +52,8 @@ class OpenAIDriver:
     tried: Tried | None = None
     takes_ids = False
     adapters: AdapterWay | None = None
+    generic = None
+    separates_caches = False
 
     def __init__(self, pooled: Pooled) -> None:
         self._settings = pooled.settings
@@ -65,13 +67,14 @@ class OpenAIDriver:
         info: ServerInfo,
         extra: Mapping[str, Any] = _NOTHING,
         left_out: Collection[str] = (),
+        model: str = "",
     ) -> Request:
         """Return the request for a generation. extra: fields of a server that has more than OpenAI's. left_out: fields
-        that a server does not take."""
+        that a server does not take. model: the name of another model than the pool's."""
         body = {**self.fields(generation), **extra}
         for name in left_out:
             body.pop(name, None)
-        if name := self.model_of(info):
+        if name := model or self.model_of(info):
             body["model"] = name
         conversation = generation.conversation
         if conversation is None:

@@ -8,7 +8,7 @@ import msgspec
 
 from engine.protocol import FinishReason
 from gateway.backends.foreign.errors import NO_ERROR, check_event
-from gateway.backends.foreign.reply import BadReply, Event, Part, ReplyRefused, ReportedUsage
+from gateway.backends.foreign.reply import AnotherModel, BadReply, Event, Part, ReplyRefused, ReportedUsage
 from gateway.backends.generation import Generation
 from gateway.text.tools.parser import CallDelta
 from gateway.text.tools.tool import MAX_PARALLEL_CALLS
@@ -72,6 +72,7 @@ class Usage(msgspec.Struct, frozen=True):
 
 
 class _Chunk(msgspec.Struct, frozen=True):
+    model: str | None = None
     choices: list[_Choice] = []
     usage: Usage | None = None
     error: msgspec.Raw = NO_ERROR
@@ -83,7 +84,9 @@ _decode_chunk = msgspec.json.Decoder(_Chunk).decode
 class ChunkReader:
     """Reads the chunks of one reply."""
 
-    def __init__(self, generation: Generation) -> None:
+    def __init__(self, generation: Generation, adapter: str = "") -> None:
+        """adapter: the digest with which the name of the replying model has to end."""
+        self._adapter = adapter
         self._num_choices = generation.request.n
         tools = generation.tools
         self._names = frozenset[str]() if tools is None else tools.callable_names
@@ -98,6 +101,8 @@ class ChunkReader:
             raise BadReply("an event is no chunk") from None
         check_event(chunk.error)
         check_parts(chunk.choices, self._num_choices)
+        if self._adapter and chunk.choices and not (chunk.model or "").endswith(self._adapter):
+            raise AnotherModel("its reply is of another model than the adapter that was asked for")
         return Event([self._part(each) for each in chunk.choices], reported_usage(chunk.usage))
 
     def _part(self, choice: _Choice) -> Part:

@@ -15,10 +15,16 @@ from msgspec.structs import replace
 
 from engine.protocol import FinishReason
 from gateway.backends.base import Feature
-from gateway.backends.foreign.driver import AdapterWay, Framing, Pooled, Reader, Request, ServerInfo
+from gateway.backends.foreign.driver import AdapterWay, Driver, Framing, Pooled, Reader, Request, ServerInfo, adapter_of
+from gateway.backends.foreign.drivers.generic import GenericDriver
 from gateway.backends.foreign.drivers.openai import OpenAIDriver
-from gateway.backends.foreign.drivers.sglang_adapters import UNKNOWN_ADAPTER, SglangAdapters
-from gateway.backends.foreign.drivers.vllm import OF_TEXT, adapter_of, cache_salt_of, extra_fields
+from gateway.backends.foreign.drivers.sglang_adapters import (
+    UNKNOWN_ADAPTER,
+    ProvedSglangAdapters,
+    SglangAdapters,
+    name_of,
+)
+from gateway.backends.foreign.drivers.vllm import OF_TEXT, cache_salt_of, extra_fields
 from gateway.backends.foreign.errors import NO_ERROR, text_of
 from gateway.backends.foreign.reply import BadReply, Event, Part, ReportedUsage, ServerRefused
 from gateway.backends.foreign.server import Server
@@ -73,6 +79,7 @@ class SglangDriver:
     framing: Framing = "events"
     max_choices = 1
     tried: Tried | None = Tried("/get_server_info", "version", (0, 5, 4), (0, 5, 23))
+    separates_caches = True
 
     def __init__(self, pooled: Pooled) -> None:
         self.takes_ids = pooled.has_tokenizer
@@ -80,6 +87,14 @@ class SglangDriver:
         self.adapters: AdapterWay | None = SglangAdapters(pooled.settings) if pooled.settings.adapter_folder else None
         self._vocab_size = pooled.model.capabilities.vocab_size
         self._chat = OpenAIDriver(pooled)
+        self.generic: Driver | None = GenericDriver(
+            pooled,
+            max_choices=self.max_choices,
+            extra=extra_fields,
+            adapters=ProvedSglangAdapters(pooled.settings) if pooled.settings.adapter_folder else None,
+            name_of=name_of,
+            inspect=self.inspect,
+        )
 
     def features(self) -> frozenset[Feature]:
         return OF_IDS if self.takes_ids else OF_TEXT

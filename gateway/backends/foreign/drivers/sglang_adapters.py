@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from gateway.backends.foreign.driver import ServerInfo
+from gateway.backends.foreign.drivers.openai_probe import probe_completion
 from gateway.backends.foreign.errors import text_of
 from gateway.backends.foreign.reply import BadReply, ServerRefused
 from gateway.backends.foreign.server import Server
@@ -51,6 +52,7 @@ class SglangAdapters:
 
     can_load = True
     takes_names = True
+    has_to_differ = False
     missing: re.Pattern[str] | None = None
 
     def __init__(self, settings: ForeignSettings) -> None:
@@ -94,3 +96,19 @@ class SglangAdapters:
             text = text_of(reply.body)
             is_unfit = any(word in text for word in UNFIT)
             raise ServerRefused(404 if reply.status == 400 and not is_unfit else reply.status, text=text)
+
+
+class ProvedSglangAdapters(SglangAdapters):
+    """`AdapterWay` of versions with which `SglangAdapters` was not tried: adapters are asked for as models."""
+
+    has_to_differ = True
+    missing: re.Pattern[str] | None = re.compile(UNKNOWN_ADAPTER)
+
+    async def try_out(self, server: Server, info: ServerInfo, digest: str, within_s: float) -> float:
+        model = name_of(info, digest) if digest else info.served_model
+        return await probe_completion(server, model, within_s)
+
+
+def name_of(info: ServerInfo, digest: str) -> str:
+    """Return the name by which SGLang knows an adapter as a model."""
+    return f"{info.served_model}:{digest}"

@@ -38,6 +38,8 @@ class TgiDriver:
     tried: Tried | None = Tried("/info", "version", (3, 0), (3, 3))
     takes_ids = False
     adapters = None
+    generic = None  # it is asked by OpenAI's protocol as it is
+    separates_caches = False
 
     def __init__(self, pooled: Pooled) -> None:
         self._settings = pooled.settings

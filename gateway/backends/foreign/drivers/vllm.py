@@ -14,9 +14,19 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from adapters.ref import digest_of
 from gateway.backends.base import Feature
-from gateway.backends.foreign.driver import MAX_CHOICES, AdapterWay, Framing, Pooled, Reader, Request, ServerInfo
+from gateway.backends.foreign.driver import (
+    MAX_CHOICES,
+    AdapterWay,
+    Driver,
+    Framing,
+    Pooled,
+    Reader,
+    Request,
+    ServerInfo,
+    adapter_of,
+)
+from gateway.backends.foreign.drivers.generic import GenericDriver
 from gateway.backends.foreign.drivers.openai import OpenAIDriver
 from gateway.backends.foreign.drivers.openai_chunks import Usage as ChunkUsage
 from gateway.backends.foreign.drivers.openai_chunks import check_parts, finish_of, reported_usage
@@ -63,8 +73,7 @@ class VllmDriver:
     framing: Framing = "events"
     max_choices = MAX_CHOICES
     tried: Tried | None = Tried("/version", "version", (0, 11), (0, 32))
-    is_salted = True
-    """True where each tenant of ours gets a cache of its own."""
+    separates_caches = True
 
     def __init__(self, pooled: Pooled) -> None:
         self.takes_ids = pooled.has_tokenizer
@@ -73,13 +82,15 @@ class VllmDriver:
         self._adapters = VllmAdapters(pooled.settings) if pooled.settings.adapter_folder else None
         self.adapters: AdapterWay | None = self._adapters
         self._chat = OpenAIDriver(pooled)
+        proved = VllmAdapters(pooled.settings, has_to_differ=True) if pooled.settings.adapter_folder else None
+        self.generic: Driver | None = GenericDriver(pooled, extra=extra_fields, adapters=proved, inspect=self.inspect)
 
     def features(self) -> frozenset[Feature]:
         return OF_IDS if self.takes_ids else OF_TEXT
 
     def request(self, generation: Generation, info: ServerInfo) -> Request:
         extra = extra_fields(generation)
-        if not self.is_salted:
+        if not self.separates_caches:
             del extra["cache_salt"]
         if not self.takes_ids:
             return self._chat.request(generation, info, extra)
@@ -132,12 +143,6 @@ class IdReader:
         if ids and not 0 <= min(ids) <= max(ids) < self._vocab_size:
             raise BadReply("a token id is not of the vocabulary")
         return Part(choice.index, token_ids=ids, finish_reason=finish_of(choice.finish_reason))
-
-
-def adapter_of(generation: Generation) -> str:
-    """Return the digest of the adapter that a generation asks for, "" for the base."""
-    key = generation.request.adapter
-    return digest_of(key) if key else ""
 
 
 def cache_salt_of(generation: Generation) -> str:

@@ -14,26 +14,11 @@ import msgspec
 
 from adapters.store import is_digest
 from gateway.backends.foreign.driver import ServerInfo
+from gateway.backends.foreign.drivers.openai_probe import probe_completion
 from gateway.backends.foreign.errors import text_of
-from gateway.backends.foreign.reply import AnotherModel, BadReply, ServerRefused
+from gateway.backends.foreign.reply import ServerRefused
 from gateway.backends.foreign.server import Reply, Server
 from gateway.domain.pools.foreign_settings import ForeignSettings
-
-PROBE_TEXT = "The"
-"""The prompt of a probe."""
-
-
-class _Logprobs(msgspec.Struct, frozen=True):
-    token_logprobs: list[float | None] = []
-
-
-class _Choice(msgspec.Struct, frozen=True):
-    logprobs: _Logprobs | None = None
-
-
-class _Completion(msgspec.Struct, frozen=True):
-    model: str
-    choices: list[_Choice] = []
 
 
 class _Model(msgspec.Struct, frozen=True):
@@ -45,7 +30,6 @@ class _Models(msgspec.Struct, frozen=True):
     data: list[_Model] = []
 
 
-_decode_completion = msgspec.json.Decoder(_Completion).decode
 _decode_models = msgspec.json.Decoder(_Models).decode
 _encode = msgspec.json.Encoder().encode
 
@@ -59,7 +43,8 @@ class VllmAdapters:
     prefix = "/v1"
     """The beginning of the paths by which adapters are loaded and unloaded."""
 
-    def __init__(self, settings: ForeignSettings) -> None:
+    def __init__(self, settings: ForeignSettings, *, has_to_differ: bool = False) -> None:
+        self.has_to_differ = has_to_differ
         self._folder = settings.adapter_folder.rstrip("/")
         self._served_model = settings.served_model
 
@@ -76,20 +61,7 @@ class VllmAdapters:
             raise ServerRefused(reply.status, text=text_of(reply.body))
 
     async def try_out(self, server: Server, info: ServerInfo, digest: str, within_s: float) -> float:
-        name = digest or self._served_model or info.served_model
-        body = {"model": name, "prompt": PROBE_TEXT, "max_tokens": 1, "temperature": 0.0, "logprobs": 1}
-        reply = await server.whole("POST", "/v1/completions", _encode(body), within_s=within_s)
-        if reply.status != 200:
-            raise ServerRefused(reply.status, text=text_of(reply.body))
-        try:
-            completion = _decode_completion(reply.body)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            raise BadReply("its reply to a probe is no completion") from None
-        if completion.model != name:
-            raise AnotherModel("it answers a probe with another model")
-        logprobs = completion.choices[0].logprobs if completion.choices else None
-        found = logprobs.token_logprobs[0] if logprobs is not None and logprobs.token_logprobs else None
-        return found or 0.0
+        return await probe_completion(server, digest or self._served_model or info.served_model, within_s)
 
     async def _post(self, server: Server, verb: str, body: dict[str, Any], within_s: float) -> Reply:
         return await server.whole("POST", f"{self.prefix}/{verb}", _encode(body), within_s=within_s)

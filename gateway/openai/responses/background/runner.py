@@ -14,6 +14,7 @@ from prometheus_client import Counter
 from gateway.content.background_responses import Claim
 from gateway.db.changes import Change
 from gateway.db.content.background_responses import TABLE
+from gateway.db.due_work import RARELY_S
 from gateway.db.ids import new_id
 from gateway.db.pool import FAILURES
 from gateway.domain.errors import GatewayError
@@ -35,10 +36,16 @@ class BackgroundRunner:
     """One per gateway process; works between `start` and `stop`."""
 
     def __init__(
-        self, tools: RunTools, outcomes: Counter, *, drain_s: float = 0.0, max_of_one: int = MAX_RUNNING_OF_ONE
+        self,
+        tools: RunTools,
+        outcomes: Counter,
+        *,
+        drain_s: float = 0.0,
+        max_of_one: int = MAX_RUNNING_OF_ONE,
+        wake: asyncio.Event | None = None,
     ) -> None:
         """outcomes: counts responses by what became of them here. drain_s: the most seconds for which `stop` waits for
-        responses to end."""
+        responses to end. wake: set when a response may wait; None: the runner looks each LOOK_S."""
         self._tools = tools
         self._outcomes = outcomes
         self._drain_s = drain_s
@@ -46,12 +53,13 @@ class BackgroundRunner:
         self._owner = new_id("run")
         self._running: dict[asyncio.Task[None], Running] = {}
         self._stop_at_s: float | None = None
-        self._look, self._hold_now = asyncio.Event(), asyncio.Event()
+        self._look, self._hold_now = wake or asyncio.Event(), asyncio.Event()
+        self._look_s = LOOK_S if wake is None else RARELY_S
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
         self._tasks = [
-            asyncio.create_task(forever(self._claim_all, LOOK_S, name="background responses", wake=self._look)),
+            asyncio.create_task(forever(self._claim_all, self._look_s, name="background responses", wake=self._look)),
             asyncio.create_task(forever(self._hold, HOLD_S, name="background leases", wake=self._hold_now)),
         ]
 

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "../matrix.h"
 #include "../memory.h"
 #include "../pool.h"
 
@@ -135,14 +136,8 @@ void embed(const Decoder& d, const int64_t* tokens) {
   const float factor = float(d.model.embedding_multiplier);
   for (int64_t row = 0; row < d.num_rows; row++) {
     float* x = d.x + row * hidden;
-    const int64_t start = tokens[row] * hidden;
-    if (d.model.embed_dtype == kFloat32) {
-      for (int64_t i = 0; i < hidden; i++) x[i] = static_cast<const float*>(d.model.embed)[start + i] * factor;
-    } else {
-      for (int64_t i = 0; i < hidden; i++) {
-        x[i] = from_bfloat16(static_cast<const uint16_t*>(d.model.embed)[start + i]) * factor;
-      }
-    }
+    dequantize_row(*d.model.embed, tokens[row], x);
+    for (int64_t i = 0; i < hidden; i++) x[i] *= factor;
   }
 }
 

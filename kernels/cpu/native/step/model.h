@@ -32,9 +32,9 @@ struct Layer {
 
 struct Model {
   int64_t num_layers, hidden, intermediate, num_heads, num_kv_heads, head_dim, max_position;
-  const void* embed;  // [vocabulary][hidden]
+  const Int8Matrix* embed;  // [vocabulary][hidden]
   const float* norm;
-  int64_t embed_dtype, cache_dtype, adapter_dtype, activation;
+  int64_t cache_dtype, adapter_dtype, activation;
   double eps, embedding_multiplier, query_multiplier, residual_multiplier;
 };
 

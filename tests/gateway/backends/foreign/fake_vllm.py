@@ -38,6 +38,8 @@ class FakeVllm:
         """Whether an unknown name is answered by the base."""
         self.may_load = True
         """Whether VLLM_ALLOW_RUNTIME_LORA_UPDATING is set."""
+        self.has_effect = True
+        """Whether an adapter changes what the base says."""
         self.num_loads = 0
         self.num_unloads = 0
         self._folder = folder
@@ -60,7 +62,7 @@ class FakeVllm:
                 self.num_unloads += 1
                 self._list()
                 _reply(writer, 200, b"Success: LoRA adapter removed.", kind=b"text/plain")
-            case "/completions":
+            case "/completions" | "/chat/completions":
                 await self._complete(body, writer)
             case _:
                 _reply(writer, 404, b'{"detail":"Not Found"}')
@@ -86,10 +88,13 @@ class FakeVllm:
                 return _refuse(writer, 404, "NotFoundError", f"The model `{name}` does not exist.")
             name = BASE
         if not body.get("stream"):
-            logprobs = {"token_logprobs": [-0.5 if name == BASE else -1.5], "tokens": ["x"]}
+            is_plain = name == BASE or not self.has_effect
+            logprobs = {"token_logprobs": [-0.5 if is_plain else -1.5], "tokens": ["x"]}
             choice = {"index": 0, "text": "x", "logprobs": logprobs, "finish_reason": "length"}
             return _reply(writer, 200, json.dumps({"model": name, "choices": [choice]}).encode())
         writer.write(HEAD)
+        if "messages" in body:
+            return self._chat(name, writer)
         ids, prompt = tokens_of(name), len(body["prompt"])
         for place, token_id in enumerate(ids):
             choice = {"index": 0, "text": "", "token_ids": [token_id], "finish_reason": None}
@@ -100,6 +105,13 @@ class FakeVllm:
         counts = {"prompt_tokens": prompt, "completion_tokens": len(ids)}
         writer.write(event({"model": name, "choices": [choice], "usage": counts}) + event("[DONE]") + END)
         return None
+
+    def _chat(self, name: str, writer: asyncio.StreamWriter) -> None:
+        """Say the name of the model in a chat."""
+        choice = {"index": 0, "delta": {"content": name}, "finish_reason": "stop"}
+        counts = {"prompt_tokens": 9, "completion_tokens": 3}
+        writer.write(event({"model": name, "choices": [choice]}))
+        writer.write(event({"model": name, "choices": [], "usage": counts}) + event("[DONE]") + END)
 
     def _list(self) -> None:
         self.server.models = [

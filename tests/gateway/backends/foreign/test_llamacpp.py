@@ -22,6 +22,7 @@ from gateway.backends.engine.model import EngineModel
 from gateway.backends.generation import Generation
 from gateway.domain.errors import InvalidRequest
 from tests.demo import QUESTIONS, REPOSITORY, chat_ids, demo_model_dir
+from tests.figures import figure
 from tests.gateway.backends.foreign.backends import FAST, asking, backend_of, hear, until
 from tests.gateway.backends.scripted import ListSink
 
@@ -172,3 +173,4 @@ async def test_adapters_that_were_converted_answer_each_in_its_own_way(
                 await hear(backend, Generation(unknown))
             assert isinstance(caught.value.error, InvalidRequest), "never the base in silence"
     assert len(sink.records) == len(names)
+    figure(f"llama.cpp: {len(names)} requests to two adapters and the base, 0 wrong")

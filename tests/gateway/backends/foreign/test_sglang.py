@@ -18,7 +18,7 @@ from gateway.backends.engine.model import EngineModel
 from gateway.backends.foreign.backend import ForeignBackend
 from gateway.backends.generation import Generation
 from gateway.domain.errors import InvalidRequest, Overloaded
-from tests.gateway.backends.foreign.backends import FAST, Heard, backend_of, hear
+from tests.gateway.backends.foreign.backends import FAST, Heard, asking, backend_of, hear
 from tests.gateway.backends.foreign.fake import END, HEAD, FakeServer, Received, event, fake_server
 from tests.gateway.backends.foreign.fake_vllm import tokens_of
 from tests.gateway.backends.scripted import ListSink
@@ -58,6 +58,8 @@ class FakeSglang:
                 self._changed(writer, "" if gone else "does not exist")
             case "/generate":
                 await self._generate(body, writer)
+            case "/v1/completions" | "/v1/chat/completions":
+                self._complete(body, writer)
 
     async def _generate(self, body: dict[str, Any], writer: asyncio.StreamWriter) -> None:
         name = body.get("lora_path") or "base"
@@ -84,6 +86,19 @@ class FakeSglang:
             await writer.drain()
         writer.write(event("[DONE]") + END)
         return None
+
+    def _complete(self, body: dict[str, Any], writer: asyncio.StreamWriter) -> None:
+        """Answer by OpenAI's routes, where an adapter is named after the base, and say who answers."""
+        model = body["model"]
+        name = model.partition(":")[2] or "base"
+        if name not in self.loaded and name != "base":
+            return _reply(writer, 400, {"message": f"The following requested LoRA adapters are not loaded: {name}"})
+        if body.get("stream"):
+            choice = {"index": 0, "delta": {"content": name}, "finish_reason": "stop"}
+            writer.write(HEAD + event({"model": model, "choices": [choice]}) + event("[DONE]") + END)
+            return None
+        logprobs = {"token_logprobs": [-0.5 if name == "base" else -1.0]}
+        return _reply(writer, 200, {"model": model, "choices": [{"index": 0, "text": "x", "logprobs": logprobs}]})
 
     def _changed(self, writer: asyncio.StreamWriter, error: str) -> None:
         value = {"success": not error, "error_message": error, "loaded_adapters": self.loaded}
@@ -234,3 +249,20 @@ async def test_a_silent_base_is_fatal_for_adapters(sglang: FakeSglang, backend: 
     assert not sglang.loaded
     assert "adapters are not served" in backend.health().reason
     assert (await ask(backend)).text == text_of(backend, "base")
+
+
+async def test_at_a_version_that_was_not_tried_adapters_are_asked_for_as_models(
+    sglang: FakeSglang, sink: ListSink, tmp_path: Path
+) -> None:
+    model = EngineModel.load(make_model_folder(tmp_path / "model"))
+    sglang.server.facts = {"/get_server_info": {"version": "0.6.0"}}
+    made = backend_of(sglang.server.url, sink, driver="sglang", model=model, settings=SETTINGS)
+    async with made as backend:
+        asked = asking()
+        request = msgspec.structs.replace(asked.request, adapter=key(1))
+        assert (await hear(backend, msgspec.structs.replace(asked, request=request))).text == digest(1)
+        assert sglang.server.received[-1].body["model"] == f"theirs:{digest(1)}"
+        sglang.loaded.clear()  # it drops the least recently used one by itself
+        request = msgspec.structs.replace(request, request_id="req_2")
+        assert (await hear(backend, msgspec.structs.replace(asked, request=request))).text == digest(1)
+        assert (await hear(backend, asking(request_id="req_3"))).text == "base"

@@ -1,15 +1,41 @@
-"""A server of a version with which its driver was not tried is used all the same, and its operator is told."""
+"""A server of a version with which its driver was not tried is asked by a generic protocol; its operator is told."""
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import AbstractContextManager, asynccontextmanager
+from pathlib import Path
+
+import msgspec
 import pytest
 
+from adapters.ref import content_key
+from engine.protocol import GenerateRequest, SamplingParams
+from gateway.backends.base import Unanswered
+from gateway.backends.engine.model import EngineModel
+from gateway.backends.foreign.backend import ForeignBackend
+from gateway.backends.foreign.driver import Pooled
+from gateway.backends.foreign.drivers import driver_of
+from gateway.backends.foreign.drivers.openai import FEATURES
+from gateway.backends.foreign.model import OpaqueModel
 from gateway.backends.foreign.versions import Tried
+from gateway.backends.generation import Generation
+from gateway.backends.pool import PoolRevision, Replica
+from gateway.domain.errors import InvalidRequest, Overloaded
+from gateway.domain.pools.drivers import Driver
+from gateway.domain.pools.foreign_settings import ForeignSettings
 from tests.gateway.backends.foreign.backends import FAST, asking, backend_of, hear, until
 from tests.gateway.backends.foreign.dialects import DIALECTS
-from tests.gateway.backends.foreign.fake import fake_server
+from tests.gateway.backends.foreign.fake import fake_server, saying
+from tests.gateway.backends.foreign.fake_vllm import BASE, FakeVllm, fake_vllm, tokens_of
 from tests.gateway.backends.foreign.test_contract import sending_all
 from tests.gateway.backends.scripted import ListSink
+from tests.gateway.model_folder import make_model_folder
+
+FOLDER = "/srv/adapters"
+WITH_ADAPTERS = msgspec.structs.replace(FAST, adapter_folder=FOLDER)
+DIGEST = "d" * 64
+UNTRIED = {"version": "0.99.0"}
 
 VLLM = Tried("/version", "version", (0, 11), (0, 32))
 BUILDS = Tried("/props", "build_info", (6900,))
@@ -32,12 +58,174 @@ def test_builds_that_come_daily_have_no_newest_one() -> None:
     assert "6900 and later" in BUILDS.note("b4000-abcdef0")
 
 
-@pytest.mark.parametrize(("version", "is_noted"), [("0.32.1", False), ("0.99", True), (7, False)], ids=str)
-async def test_a_server_serves_whatever_its_version(version: object, is_noted: bool) -> None:
-    dialect = DIALECTS["vllm"]
+@pytest.fixture
+def model(tmp_path: Path) -> EngineModel:
+    return EngineModel.load(make_model_folder(tmp_path / "model"))
+
+
+@asynccontextmanager
+async def untried_vllm(
+    model: EngineModel, settings: ForeignSettings = WITH_ADAPTERS
+) -> AsyncIterator[tuple[FakeVllm, ForeignBackend]]:
+    """Give a vLLM of a version that was not tried, and the backend of it in a pool whose tokenizer is known."""
+    async with fake_vllm(FOLDER) as vllm:
+        vllm.server.facts = {"/version": UNTRIED}
+        backend = backend_of(vllm.server.url, ListSink(), driver="vllm", model=model, settings=settings)
+        async with backend as made:
+            yield vllm, made
+
+
+def of_text(adapter: str = "") -> Generation:
+    """Return a chat as it is prepared where no token ids may be sent."""
+    made = asking()
+    return msgspec.structs.replace(made, request=msgspec.structs.replace(made.request, adapter=adapter))
+
+
+def of_ids() -> Generation:
+    """Return a request as it is prepared for servers that take token ids."""
+    return Generation(GenerateRequest("req_1", [1, 2, 3], SamplingParams(max_tokens=16), "tenant", meter=b"tag"))
+
+
+@pytest.mark.parametrize("version", ["0.32.1", 7, None], ids=str)
+async def test_a_tried_version_and_one_that_nobody_knows_are_asked_by_their_own_driver(
+    model: EngineModel, version: object
+) -> None:
+    async with fake_vllm(FOLDER) as vllm:
+        vllm.server.facts = {"/version": {"version": version}} if version else {}
+        async with backend_of(vllm.server.url, ListSink(), driver="vllm", model=model, settings=FAST) as backend:
+            assert (await hear(backend, of_ids())).text == model.tokenizer.decode(tokens_of(BASE))
+            assert "token_ids" in backend.capabilities.features
+            trust = backend.health().server
+            assert trust is not None and trust.is_tried and trust.separates_caches
+            assert not backend.health().reason
+
+
+async def test_another_version_gets_openais_protocol_and_its_operator_is_told(model: EngineModel) -> None:
+    async with untried_vllm(model, FAST) as (vllm, backend):
+        assert (await hear(backend, of_text())).text == BASE
+        assert vllm.server.received[-1].path == "/v1/chat/completions"
+        assert backend.capabilities.features == FEATURES
+        assert "version 0.99.0 is none of those that were tried" in backend.health().reason
+        assert backend.health().reason.endswith("it is asked by OpenAI's protocol alone")
+        trust = backend.health().server
+        assert trust is not None
+        shown = (trust.version, trust.is_tried, trust.has_adapters, trust.separates_caches)
+        assert shown == ("0.99.0", False, False, False)
+
+
+async def test_it_gets_no_requests_where_tenants_may_not_share_a_cache(model: EngineModel) -> None:
+    settings = msgspec.structs.replace(FAST, separate_caches=True)
+    async with fake_vllm(FOLDER) as vllm:
+        vllm.server.facts = {"/version": UNTRIED}
+        made = backend_of(vllm.server.url, ListSink(), driver="vllm", model=model, settings=settings, waits=False)
+        async with made as backend:
+            await until(lambda: "'separate_caches' forbids" in backend.health().reason)
+            with pytest.raises(Unanswered):
+                await hear(backend, of_text())
+            assert not vllm.server.received
+
+
+async def test_an_adapter_answers_there_once_a_probe_has_shown_it(model: EngineModel) -> None:
+    async with untried_vllm(model) as (vllm, backend):
+        assert "each adapter once a probe has shown it" in backend.health().reason
+        heard = await hear(backend, of_text(content_key("tenant", DIGEST)))
+        assert heard.text == DIGEST
+        asked = [each.body["model"] for each in vllm.server.received if each.path == "/v1/completions"]
+        assert asked[1:] == [DIGEST, BASE], "a name that nobody has, then the adapter beside the base"
+
+
+async def test_an_adapter_that_changes_nothing_there_is_not_used(model: EngineModel) -> None:
+    async with untried_vllm(model) as (vllm, backend):
+        vllm.has_effect = False
+        with pytest.raises(Unanswered) as caught:
+            await hear(backend, of_text(content_key("tenant", DIGEST)))
+        assert isinstance(caught.value.error, Overloaded)
+        assert (await hear(backend, of_text())).text == BASE, "which says nothing of the server"
+
+
+async def test_a_server_there_that_answers_from_its_base_in_silence_serves_the_base_alone(model: EngineModel) -> None:
+    async with untried_vllm(model) as (vllm, backend):
+        vllm.has_silent_base = True
+        with pytest.raises(Unanswered):
+            await hear(backend, of_text(content_key("tenant", DIGEST)))
+        assert vllm.num_loads == 0
+        assert (await hear(backend, of_text())).text == BASE
+
+
+async def test_a_server_that_goes_back_to_a_tried_version_is_asked_by_its_own_driver(model: EngineModel) -> None:
+    async with untried_vllm(model) as (vllm, backend):
+        assert await hear(backend, of_text(content_key("tenant", DIGEST)))
+        await vllm.server.stop()
+        await until(lambda: not backend.health().ready)
+        vllm.restart()
+        vllm.server.facts = {"/version": {"version": "0.32.0"}}
+        await vllm.server.start()
+        await until(lambda: backend.health().ready)
+        assert not backend.health().reason
+        assert backend.resident() == frozenset(), "each adapter is shown anew"
+        assert (await hear(backend, of_ids())).text == model.tokenizer.decode(tokens_of(BASE))
+
+
+async def test_a_pool_with_one_such_server_is_asked_for_text_at_all_of_them(model: EngineModel) -> None:
+    as_text = OpaqueModel("e" * 64, FAST)
+    async with untried_vllm(model) as (_, other), fake_vllm(FOLDER) as vllm:
+        vllm.server.facts = {"/version": {"version": "0.32.0"}}
+        tried = backend_of(vllm.server.url, ListSink(), driver="vllm", model=model, settings=WITH_ADAPTERS)
+        async with tried as known:
+            pool = PoolRevision("theirs", model, [Replica("known", known)], as_text=as_text)
+            assert "token_ids" in pool.capabilities.features
+            assert pool.prepare_text("Hello", "prompt").token_ids
+            pool.add(Replica("other", other))
+            assert pool.capabilities.features == FEATURES - {"tools"}, "what each of both can do"
+            prepared = pool.prepare_text("Hello", "prompt")
+            assert not prepared.token_ids and prepared.num_tokens > len("Hello"), (
+                "a bound, for servers count themselves"
+            )
+            with pytest.raises(InvalidRequest):
+                _ = pool.tokenizer
+            for backend in (known, other):
+                assert (await hear(backend, of_text())).text == BASE
+            adapter = content_key("tenant", DIGEST)
+            assert (await hear(known, of_text(adapter))).text == DIGEST
+            with pytest.raises(Unanswered) as caught:  # prepared before the other one was there
+                await hear(other, of_ids())
+            assert caught.value.kind == "absent"
+            assert (await hear(known, of_ids())).text == model.tokenizer.decode(tokens_of(BASE))
+
+
+@pytest.mark.parametrize("driver", ["vllm", "sglang", "llamacpp", "tgi"])
+async def test_every_such_server_with_openais_routes_is_asked_by_these(driver: Driver) -> None:
+    dialect = DIALECTS[driver]
     async with fake_server() as server:
-        server.facts = {"/version": {"version": version}}
-        server.answer = sending_all(dialect.saying("well"))
-        async with backend_of(server.url, ListSink(), driver="vllm", settings=FAST) as backend:
+        tried = driver_of(driver, Pooled(OpaqueModel("f" * 64, FAST), FAST, has_tokenizer=False)).tried
+        assert tried is not None
+        server.facts = dialect.facts | {tried.path: dialect.facts.get(tried.path, {}) | {tried.field: "0.0.1"}}
+        server.answer = saying("well")
+        async with backend_of(server.url, ListSink(), driver=driver, settings=FAST) as backend:
             assert (await hear(backend, asking())).text == "well"
-            await until(lambda: ("is none of those" in backend.health().reason) == is_noted)
+            assert server.received[-1].path == "/v1/chat/completions"
+            assert backend.capabilities.features <= FEATURES
+
+
+@pytest.mark.parametrize("driver", ["ollama", "kserve"])
+async def test_one_without_a_generic_protocol_is_asked_by_its_own_without_adapters(driver: Driver) -> None:
+    dialect = DIALECTS[driver]
+    settings = msgspec.structs.replace(FAST, preloaded_adapters=driver == "kserve", upload_adapters=driver == "ollama")
+    pooled = Pooled(OpaqueModel("f" * 64, settings), settings, has_tokenizer=False, content=_no_content)
+    assert driver_of(driver, pooled).adapters is not None
+    async with fake_server() as server:
+        tried = driver_of(driver, pooled).tried
+        assert tried is not None
+        server.facts = dialect.facts | {tried.path: {tried.field: "99.0"}}
+        server.answer = sending_all(dialect.saying("well"))
+        made = backend_of(server.url, ListSink(), driver=driver, settings=settings, content=_no_content)
+        async with made as backend:
+            assert (await hear(backend, asking())).text == "well"
+            assert backend.health().reason.endswith("it is asked by its own protocol alone, without adapters")
+            with pytest.raises(Unanswered) as caught:
+                await hear(backend, of_text(content_key("tenant", DIGEST)))
+            assert isinstance(caught.value.error, InvalidRequest)
+
+
+def _no_content(digest: str) -> AbstractContextManager[Path]:
+    raise AssertionError("no adapter is sent")

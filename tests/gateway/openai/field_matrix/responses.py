@@ -91,7 +91,8 @@ def _input() -> list[Field]:
             invalid=(refused([{"type": "compaction", "compact_threshold": 1000}]),),
             null=ABSENT,
             wrong_type=(refused(1), refused("x")),
-            note="not served",
+            note="not served: a summary would be a second answer, billed and limited within one response; "
+            "`POST /v1/responses/compact` is one of its own",
         ),
         Field(
             endpoint=PATH,

@@ -21,6 +21,7 @@ from gateway.openai.shared.options import sampling_params
 from gateway.pipeline.collected import Collector
 from gateway.text.tools.parser import CallDelta
 from tests.gateway.openai.responses.laws import check, read
+from tests.seeds import seeds
 
 NUM_STREAMS, FULL_STREAMS = 1_000, 100_000
 STRICT_SHARE = 0.05
@@ -167,7 +168,7 @@ async def one_stream(rng: random.Random, *, strictly: bool) -> None:
 
 
 async def test_every_stream_keeps_the_laws_and_says_what_the_whole_reply_says(full: bool) -> None:
-    for number in range(FULL_STREAMS if full else NUM_STREAMS):
+    for number in seeds(NUM_STREAMS, FULL_STREAMS, full=full):
         rng = random.Random(number)
         await one_stream(rng, strictly=full or rng.random() < STRICT_SHARE)
 

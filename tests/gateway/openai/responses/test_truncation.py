@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import random
-from typing import Any
+from typing import Any, cast
 
 import httpx
 import pytest
 
-from gateway.openai.responses.truncation import turn_starts, without_oldest
+from gateway.backends.base import Message
+from gateway.openai.responses.tools import response_tools
+from gateway.openai.responses.truncation import truncated, turn_starts, without_oldest
+from gateway.pipeline.context import RequestContext
+from gateway.pipeline.pipeline import Pipeline
+from gateway.pipeline.requests import Conversation
+from gateway.text.options import Rendering
 
 MESSAGES = [
     {"role": "system", "content": "s"},
@@ -29,6 +35,38 @@ MESSAGES = [
 def test_whole_turns_are_left_out_and_system_messages_stay(num_turns: int, kept: Any) -> None:
     assert turn_starts(MESSAGES) == [1, 5, 8]
     assert without_oldest(MESSAGES, num_turns) == [MESSAGES[place] for place in kept]
+
+
+class Counted:
+    """Counts a word as a token, and keeps what it counted. Stands for the pipeline and for its tokens."""
+
+    def __init__(self, most: int) -> None:
+        self.tokens, self.most, self.asked = self, most, list[int]()
+
+    async def counted(self, context: Any, prompt: Conversation, field: str) -> tuple[int, int]:
+        self.asked.append(sum(len(message["content"].split()) for message in prompt.messages))
+        return self.asked[-1], self.most
+
+
+@pytest.mark.parametrize(
+    ("seed", "word", "at_most"), [(0, "four", 4), (1, "misleads" * 20, 15)], ids=["even", "uneven"]
+)
+async def test_a_long_conversation_is_counted_a_few_times_and_each_is_charged(
+    seed: int, word: str, at_most: int
+) -> None:
+    rng = random.Random(seed)
+    messages: list[Message] = []
+    for number in range(1000):
+        said = " ".join(rng.choice(("four", word)) for _ in range(20)) if number < 500 else "four " * 20
+        messages += [{"role": "user", "content": said}, {"role": "assistant", "content": "yes"}]
+    counts, charged = Counted(3000), list[int]()
+    pipeline, context = cast("Pipeline", counts), cast("RequestContext", None)
+    tools = response_tools(None, None, None)
+    kept = await truncated(pipeline, context, messages, tools, Rendering(), 100, charged.append)
+    fitting = (3000 - 100) // 21
+    assert kept == messages[-2 * fitting :]
+    assert len(counts.asked) <= at_most and len(charged) == len(counts.asked) - 1
+    assert all(4 * num_tokens <= num_chars for num_tokens, num_chars in zip(counts.asked[1:], charged, strict=True))
 
 
 def test_a_conversation_that_does_not_fit_loses_its_oldest_turns_alone(http: httpx.Client) -> None:

@@ -1,46 +1,18 @@
-// One chat completion over the public API, streamed: text as it comes, then what it took. Knows no page.
+// The public API, called with a key as any program would. Knows no page and none of the API's shapes.
 
 import { ApiError } from "../../lib/api.js";
-
-const PATH = "/v1/chat/completions";
-
-/**
- * {finishReason, usage, requestId, ttftMs, totalMs, tokensPerS} once it is over; onText(text) as it comes. body: as the
- * API takes it, less what streaming needs. Throws ApiError, and AbortError once the signal aborts.
- */
-export async function complete({ key, body, signal, onText }) {
-  const began = performance.now();
-  const response = await request(PATH, key, { body: { ...body, stream: true, stream_options: { include_usage: true } }, signal });
-  const requestId = response.headers.get("x-request-id") ?? "";
-  const done = { finishReason: null, usage: null, requestId };
-  let first = null;
-  let last = null;
-  for await (const data of events(response.body)) {
-    if (data === "[DONE]") break;
-    const chunk = JSON.parse(data);
-    if (chunk.error) throw new ApiError({ status: chunk.error.status ?? 500, ...chunk.error, requestId });
-    const [choice] = chunk.choices;
-    if (choice?.delta.content) {
-      last = performance.now();
-      first ??= last;
-      onText(choice.delta.content);
-    }
-    done.finishReason = choice?.finish_reason ?? done.finishReason;
-    done.usage = chunk.usage ?? done.usage;
-  }
-  const tokens = done.usage?.completion_tokens ?? 0;
-  return {
-    ...done,
-    ttftMs: first === null ? null : first - began,
-    totalMs: performance.now() - began,
-    tokensPerS: tokens > 1 && last > first ? (1000 * (tokens - 1)) / (last - first) : null,
-  };
-}
 
 /** Ids of the models that a key may call, the base model first. */
 export async function listModels(key, signal) {
   const { data } = await (await request("/v1/models", key, { signal })).json();
   return data.map(({ id }) => id);
+}
+
+/** {requestId, events}: of a request whose answer is streamed; events yields the data of each as an object. Throws ApiError, and AbortError once the signal aborts. */
+export async function open(path, { key, body, signal }) {
+  const response = await request(path, key, { body, signal });
+  const requestId = response.headers.get("x-request-id") ?? "";
+  return { requestId, events: events(response.body, requestId) };
 }
 
 async function request(path, key, { body, signal }) {
@@ -65,8 +37,18 @@ async function request(path, key, { body, signal }) {
   });
 }
 
+/** The events until the stream's end mark. One that has an `error` is thrown as ApiError. */
+async function* events(stream, requestId) {
+  for await (const data of dataOf(stream)) {
+    if (data === "[DONE]") return;
+    const event = JSON.parse(data);
+    if (event.error) throw new ApiError({ status: event.error.status ?? 500, ...event.error, requestId });
+    yield event;
+  }
+}
+
 /** The data of each server-sent event (WHATWG HTML, section 9.2), one line each as the API sends them. */
-async function* events(stream) {
+async function* dataOf(stream) {
   const reader = stream.pipeThrough(new TextDecoderStream()).getReader();
   let rest = "";
   for (;;) {

@@ -1,0 +1,31 @@
+// One streamed answer: text as it comes, then what it took. Knows no page.
+
+import { open } from "./client.js";
+
+/**
+ * {finishReason, usage, storedId, requestId, ttftMs, totalMs, tokensPerS} once it is over; onText(text) as it comes. api:
+ * of APIS; body: as its `body` makes it. Throws ApiError, and AbortError once the signal aborts.
+ */
+export async function complete({ api, key, body, signal, onText }) {
+  const began = performance.now();
+  const { requestId, events } = await open(api.path, { key, body: { ...body, ...api.streaming }, signal });
+  const done = { finishReason: null, usage: null, requestId };
+  let first = null;
+  let last = null;
+  for await (const event of events) {
+    const { text, ...more } = api.read(event);
+    if (text) {
+      last = performance.now();
+      first ??= last;
+      onText(text);
+    }
+    for (const [name, value] of Object.entries(more)) done[name] = value ?? done[name];
+  }
+  const tokens = done.usage?.output ?? 0;
+  return {
+    ...done,
+    ttftMs: first === null ? null : first - began,
+    totalMs: performance.now() - began,
+    tokensPerS: tokens > 1 && last > first ? (1000 * (tokens - 1)) / (last - first) : null,
+  };
+}

@@ -1,0 +1,68 @@
+"""Two sides that take turns, and the row that compares a figure of them with its bound. Knows no engine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from statistics import median
+from typing import NamedTuple
+
+from engine.bench.report import Row
+
+
+class Pair(NamedTuple):
+    """A figure of each side in one round, of one unit."""
+
+    ours: float
+    other: float
+
+    @property
+    def ratio(self) -> float:
+        """The first figure in parts of the second."""
+        return self.ours / self.other
+
+
+class Bound(NamedTuple):
+    """The largest value that passes, or the smallest one."""
+
+    value: float
+    is_least: bool = False
+
+    def __str__(self) -> str:
+        return f"{'>=' if self.is_least else '<='} {self.value:g}"
+
+    def holds(self, found: float) -> bool:
+        """Tell whether a value passes; NaN never does."""
+        return found >= self.value if self.is_least else found <= self.value
+
+
+def rounds(measured: Callable[[], Pair], number: int) -> list[Pair]:
+    """Measure so many pairs, after one that warms up."""
+    measured()
+    return [measured() for _ in range(number)]
+
+
+def ratio_row(line: str, case: str, pairs: Sequence[Pair], bound: Bound) -> Row:
+    """Return the row of a ratio: the median of the rounds' own ratios, which a machine that swings changes least."""
+    ours, other = (median(side) for side in zip(*pairs, strict=True))
+    return _row(line, case, ours, other, median(pair.ratio for pair in pairs), bound)
+
+
+def value_row(line: str, case: str, value: float, bound: Bound) -> Row:
+    """Return the row of a figure that stands alone."""
+    return _row(line, case, value, None, value, bound)
+
+
+def _row(line: str, case: str, ours: float, other: float | None, value: float, bound: Bound) -> Row:
+    return {
+        "line": line,
+        "figure": case,
+        "ours": _shown(ours),
+        "other": "" if other is None else _shown(other),
+        "value": _shown(value),
+        "bound": str(bound),
+        "verdict": "PASS" if bound.holds(value) else "FAIL",
+    }
+
+
+def _shown(value: float) -> float:
+    return round(value, 2 if value < 100 else 1)

@@ -1,0 +1,80 @@
+"""Which driver a server of another maker is asked by: its own, or a generic one where its version was not tried.
+
+Asks the server for its version. Knows neither its condition nor its adapters.
+"""
+
+from __future__ import annotations
+
+import time
+
+import structlog
+
+from gateway.backends.base import Unanswered
+from gateway.backends.foreign.driver import Driver, ReplicaName
+from gateway.backends.foreign.failures import NOT_READY, not_ready
+from gateway.backends.foreign.server import Server
+from gateway.backends.foreign.versions import version_of
+from gateway.backends.generation import Generation
+
+VERSION_EVERY_S = 60.0
+"""Seconds until a server that goes on answering is asked for its version again: another one may be at its address."""
+
+log = structlog.get_logger(__name__)
+
+
+class DriverChoice:
+    """The driver of one server, by the version that it says it has. One that says none is taken for a tried one."""
+
+    def __init__(self, own: Driver, name: ReplicaName) -> None:
+        self.driver = own
+        """The driver of the server's version."""
+        self.version = ""
+        """The version that the server says it has; "" where it says none."""
+        self.note = ""
+        """A sentence for operators about a version that was not tried; "" for one that was."""
+        self._own = own
+        self._name = name
+        self._takes_ids = "token_ids" in own.features()
+        self._due_s = 0.0
+
+    async def look(self, server: Server, *, is_new: bool) -> None:
+        """Ask the server for its version, where that is due. is_new: whether it did not answer until now."""
+        tried = self._own.tried
+        if tried is None or not (is_new or time.monotonic() >= self._due_s):
+            return
+        self.version = await version_of(server, tried)
+        self._due_s = time.monotonic() + VERSION_EVERY_S
+        note = tried.note(self.version)
+        self.driver = (self._own.generic or self._own) if note else self._own
+        note += self._how_it_is_used() if note else ""
+        if note and note != self.note:
+            log.warning("server_version", **self._name.fields, why=note)
+        self.note = note
+
+    def of(self, generation: Generation) -> Driver:
+        """Return the driver by which the server is asked for a generation.
+
+        A generation of a pool one of whose servers is of a version that was not tried is text, and any of them can be
+        asked for it in the generic way.
+        """
+        if generation.num_prompt_tokens is None or not self._takes_ids:
+            return self.driver
+        return self._own.generic or self._own
+
+    def check(self, generation: Generation, driver: Driver) -> None:
+        """Raise Unanswered where the server cannot be asked for a generation by a driver: when that was prepared, the
+        servers of the pool were of other versions."""
+        is_of_ids = generation.num_prompt_tokens is None and self._takes_ids
+        if driver is not self._own and (is_of_ids or (generation.request.adapter and driver.adapters is None)):
+            raise Unanswered(not_ready(NOT_READY), "absent")
+
+    def _how_it_is_used(self) -> str:
+        """Return the end of the sentence about a version that was not tried."""
+        own, generic = self._own, self._own.generic
+        if generic is None:
+            return "; it is used all the same"
+        protocol = "its own" if type(generic) is type(own) else "OpenAI's"
+        if own.adapters is None:
+            return f"; it is asked by {protocol} protocol alone"
+        adapters = "without adapters" if generic.adapters is None else "and with each adapter once a probe has shown it"
+        return f"; it is asked by {protocol} protocol alone, {adapters}"

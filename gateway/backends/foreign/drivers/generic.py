@@ -1,0 +1,74 @@
+"""Servers of a kind that has a driver of its own, but of versions with which that one was not tried.
+
+They are asked by OpenAI's protocol alone: text in, text out. What else a version has, nobody here knows, so that
+nothing that a reply depends on is asked for beyond it. Adapters answer where the kind of server names them as models,
+each once a probe has shown that it is not the base which answers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+from gateway.backends.base import Feature
+from gateway.backends.foreign.driver import MAX_CHOICES, AdapterWay, Framing, Pooled, Request, ServerInfo, adapter_of
+from gateway.backends.foreign.drivers.openai import FEATURES, OpenAIDriver
+from gateway.backends.foreign.drivers.openai_chunks import ChunkReader
+from gateway.backends.foreign.server import Server
+from gateway.backends.foreign.versions import Tried
+from gateway.backends.generation import Generation
+
+Inspect = Callable[[Server, float], Awaitable[ServerInfo]]
+
+
+def _nothing(generation: Generation) -> Mapping[str, Any]:
+    return {}
+
+
+def the_digest(info: ServerInfo, digest: str) -> str:
+    """Return the name of an adapter in requests: its digest."""
+    return digest
+
+
+class GenericDriver:
+    """`Driver` of a version that was not tried."""
+
+    framing: Framing = "events"
+    tried: Tried | None = None
+    generic = None
+    separates_caches = False
+    takes_ids = False
+
+    def __init__(
+        self,
+        pooled: Pooled,
+        *,
+        max_choices: int = MAX_CHOICES,
+        extra: Callable[[Generation], Mapping[str, Any]] = _nothing,
+        adapters: AdapterWay | None = None,
+        name_of: Callable[[ServerInfo, str], str] = the_digest,
+        inspect: Inspect | None = None,
+    ) -> None:
+        """extra: returns fields that this kind of server has beside OpenAI's, and without which a reply is as good.
+        name_of: returns the name of an adapter in requests, which ends with its digest. inspect: None asks for the
+        list of models."""
+        self.max_choices = max_choices
+        self.adapters = adapters
+        self._chat = OpenAIDriver(pooled)
+        self._extra = extra
+        self._name_of = name_of
+        self._inspect = inspect or self._chat.inspect
+
+    def features(self) -> frozenset[Feature]:
+        return FEATURES
+
+    def request(self, generation: Generation, info: ServerInfo) -> Request:
+        digest = adapter_of(generation)
+        model = self._name_of(info, digest) if digest else ""
+        return self._chat.request(generation, info, self._extra(generation), model=model)
+
+    def reader(self, generation: Generation) -> ChunkReader:
+        return ChunkReader(generation, adapter_of(generation))
+
+    async def inspect(self, server: Server, within_s: float) -> ServerInfo:
+        return await self._inspect(server, within_s)

@@ -1,0 +1,202 @@
+"""`lorikeet host`: the machines on which agents run engines; and `lorikeet join`, by which a machine becomes one."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from gateway.cli.errors import CommandFailed, WrongUsage
+from gateway.cli.output import add_json_flag, print_json, print_result
+from gateway.settings import load_settings
+
+if TYPE_CHECKING:
+    from gateway.cli.client import AdminClient
+    from gateway.cli.output import Verbs
+
+
+def register(verbs: Verbs) -> None:
+    """Add the verbs."""
+    hosts = verbs.add_parser(
+        "host",
+        help="let hosts join, drain and remove them",
+        description="Manage hosts: the machines on which agents start engines, and gateways reach them.",
+    )
+    actions = hosts.add_subparsers(metavar="ACTION", required=True)
+    listing = actions.add_parser(
+        "list", help="list hosts", description="List hosts with the memory that replicas take there, by the estimates."
+    )
+    listing.set_defaults(run=_list)
+    show = actions.add_parser("show", help="show one host", description="Show one host, with its labels.")
+    show.set_defaults(run=_show)
+    token = actions.add_parser(
+        "token",
+        help="create a token for a new host",
+        description="Create a token with which one machine may join within an hour, by `lorikeet join`. It is shown "
+        "this once.",
+    )
+    token.add_argument("--name", metavar="NAME", help="name that the host gets (default: the machine's own)")
+    token.set_defaults(run=_token)
+    drain = actions.add_parser(
+        "drain",
+        help="move the replicas of a host elsewhere",
+        description="Let other hosts take over the replicas of this one, each as soon as its successor is ready. A "
+        "replica for which no other host has room stays.",
+    )
+    drain.set_defaults(run=_drain, drained=True)
+    undrain = actions.add_parser(
+        "undrain", help="use a drained host again", description="Let replicas start on a drained host again."
+    )
+    undrain.set_defaults(run=_drain, drained=False)
+    label = actions.add_parser(
+        "label", help="replace the labels of a host", description="Replace all labels of a host."
+    )
+    label.set_defaults(run=_label)
+    remove = actions.add_parser(
+        "remove",
+        help="remove a host for good",
+        description="Remove a host: its keys open no engine any more, and its agent ends. A host that still has "
+        "replicas is refused.",
+    )
+    remove.add_argument("--force", action="store_true", help="take its replicas for lost, where it does not come back")
+    remove.set_defaults(run=_remove)
+    for parser in (show, drain, undrain, label, remove):
+        parser.add_argument("host", metavar="HOST", help="name or id of the host, as `host list` shows them")
+    label.add_argument("labels", metavar="NAME=VALUE", nargs="*", help="labels; none takes all away")
+    token.add_argument(
+        "--label", metavar="NAME=VALUE", dest="labels", action="append", default=[], help="label of the host (repeat)"
+    )
+    join = verbs.add_parser(
+        "join",
+        help="make this machine a host of an installation",
+        description="Make this machine a host of another installation: keys are made in the data folder, and the "
+        "installation learns the public one. Afterwards `lorikeet agent` runs engines here, and `lorikeet gateway` "
+        "reaches those of other hosts.",
+    )
+    join.add_argument("url", metavar="URL", help="URL of a gateway of the installation, e.g. https://llm.example.com")
+    join.add_argument("token", metavar="TOKEN", help="token of `lorikeet host token`")
+    join.add_argument("--name", metavar="NAME", help="name of the host, unless the token has one (default: hostname)")
+    join.set_defaults(run=_join)
+    for parser in (listing, show, token, drain, undrain, label, remove, join):
+        add_json_flag(parser)
+
+
+def _list(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
+    from gateway.cli.client import AdminClient
+    from gateway.cli.pools.shown import print_hosts
+
+    with AdminClient.of(environ) as client:
+        hosts = client.get_all("/hosts")
+    if arguments.json:
+        print_json(hosts)
+    else:
+        print_hosts(hosts)
+    return 0
+
+
+def _show(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
+    from gateway.cli.client import AdminClient
+    from gateway.cli.pools.shown import print_hosts
+
+    with AdminClient.of(environ) as client:
+        host = _found(client, arguments.host)
+    if arguments.json:
+        print_json(host)
+    else:
+        print_hosts([host])
+        print("labels:", " ".join(f"{name}={value}" for name, value in sorted(host["labels"].items())) or "none")
+    return 0
+
+
+def _token(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
+    from gateway.cli.client import AdminClient
+
+    wanted: dict[str, Any] = {"labels": _labels(arguments.labels)}
+    if arguments.name is not None:
+        wanted["name"] = arguments.name
+    with AdminClient.of(environ) as client:
+        made = client.post("/hosts/tokens", json=wanted)
+        text = f"on the new host, within an hour:\n    lorikeet join {client.url} {made['token']}"
+    return print_result(arguments, made, text)
+
+
+def _drain(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
+    from gateway.cli.client import AdminClient
+
+    with AdminClient.of(environ) as client:
+        path = f"/hosts/{_found(client, arguments.host)['id']}"
+        host = client.post(path, json={"is_drained": arguments.drained})
+    state = f"is drained; replicas there: {host['num_replicas']}" if host["is_drained"] else "is used again"
+    return print_result(arguments, host, f"host {host['name']} {state}")
+
+
+def _label(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
+    from gateway.cli.client import AdminClient
+
+    labels = _labels(arguments.labels)
+    with AdminClient.of(environ) as client:
+        host = client.post(f"/hosts/{_found(client, arguments.host)['id']}", json={"labels": labels})
+    return print_result(arguments, host, f"host {host['name']} has {len(host['labels'])} labels")
+
+
+def _remove(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
+    from gateway.cli.client import AdminClient
+
+    with AdminClient.of(environ) as client:
+        host = _found(client, arguments.host)
+        gone = client.delete(f"/hosts/{host['id']}{'?force=true' if arguments.force else ''}")
+    return print_result(arguments, gone, f"host {host['name']} is removed")
+
+
+def _join(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
+    import socket
+    import time
+
+    from engine.curve import BadKey
+    from engine.protocol import PROTOCOL_VERSION
+    from gateway.cli.client import LOGIN_PATH, AdminClient, read_url
+    from gateway.support.host import ID_NAME, host_keys
+    from gateway.support.process import make_data_folder, write_private
+
+    settings = load_settings(environ)
+    note = settings.data_dir / ID_NAME
+    try:
+        make_data_folder(settings.data_dir)
+        if note.exists():
+            raise CommandFailed(
+                f"{settings.data_dir} belongs to host {note.read_text().strip()} already: set LORIKEET_DATA_DIR to "
+                "another folder, or go on with that host"
+            )
+        keys = host_keys(settings.data_dir)
+        wanted = {"token": arguments.token, "name": arguments.name or socket.gethostname()}
+        wanted |= {"public_key": keys.public}
+        with AdminClient(read_url(arguments.url), "", LOGIN_PATH) as client:
+            content = wanted | {"protocol": PROTOCOL_VERSION, "unix_time": int(time.time())}
+            host = client.post("/hosts/join", json=content)
+        write_private(note, f"{host['id']}\n")
+    except (OSError, BadKey) as error:
+        raise CommandFailed(f"this machine's keys cannot be kept: {error}") from None
+    text = (
+        f"this machine is host {host['name']} ({host['id']}) now. Set DATABASE_URL, LORIKEET_ADAPTER_STORE and "
+        "LORIKEET_CONTENT_KEY as the installation has them, and LORIKEET_LINK_ADDRESS to this machine's address; then "
+        "run `lorikeet agent`, `lorikeet gateway` or both."
+    )
+    return print_result(arguments, host, text)
+
+
+def _found(client: AdminClient, name: str) -> dict[str, Any]:
+    """Return the host of this name or with this id. Raises CommandFailed."""
+    found = [host for host in client.get_all("/hosts") if name in (host["name"], host["id"])]
+    if len(found) > 1:
+        raise CommandFailed(f"several hosts are named '{name}': name one by its id, as `lorikeet host list` shows it")
+    if not found:
+        raise CommandFailed(f"there is no host named '{name}'; `lorikeet host list` lists all hosts")
+    return found[0]
+
+
+def _labels(texts: Sequence[str]) -> dict[str, str]:
+    """Return labels of the form NAME=VALUE. Raises WrongUsage."""
+    for text in texts:
+        if "=" not in text:
+            raise WrongUsage(f"'{text}' is no label; expected NAME=VALUE")
+    return dict(text.split("=", 1) for text in texts)

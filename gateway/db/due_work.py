@@ -1,0 +1,77 @@
+"""Tells the workers of this process what waits for them in the database: all of it in one statement, several times a
+second, so that idle workers ask nothing.
+
+A column of the statement may hold more often than there is work for this process. Where it does not hold, there is
+none: each repeats the condition of the statement by which its worker takes work.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Literal
+
+from gateway.db.limits.webhooks import MAX_ATTEMPTS
+
+if TYPE_CHECKING:
+    from gateway.db.pool import Connection
+
+LOOK_EVERY_S = 0.4
+LOOK_TIMEOUT_S = 0.5
+RARELY_S = 10.0
+"""How often a worker that is woken when something waits for it works without being woken."""
+
+Work = Literal["books", "imports", "probes", "deliveries", "responses", "batches", "experiments", "awaited_notes"]
+"""What a worker does; a column of the statement below."""
+
+# The first rows of queues are found by their index, however many rows before them were deleted just now.
+_LOOK = """
+    SELECT change_version,
+           (SELECT id FROM rollup_queue ORDER BY id LIMIT 1) IS NOT NULL
+               OR EXISTS (SELECT FROM credit_grants WHERE lapsed_nanos IS NULL AND expires_at <= clock_timestamp())
+               AS books,
+           EXISTS (SELECT FROM adapter_imports WHERE state = 'fetching' AND coalesce(wait_until <= now(), true)
+                       AND (num_claims = 0 OR updated_at < now() - interval '20 seconds')) AS imports,
+           EXISTS (SELECT FROM adapter_versions v JOIN adapters a ON a.id = v.adapter_id
+                   WHERE v.state IN ('inspected', 'probed') AND a.removed_at IS NULL
+                     AND (v.claimed_at IS NULL OR v.claimed_at < now() - interval '20 seconds')) AS probes,
+           EXISTS (SELECT FROM webhook_deliveries
+                   WHERE delivered_at IS NULL AND attempts < $1 AND due_at <= clock_timestamp()) AS deliveries,
+           EXISTS (SELECT FROM background_responses
+                   WHERE ended_at IS NULL AND (lease_until IS NULL OR lease_until <= now() OR
+                                               (owner IS NULL AND cancel_at IS NOT NULL))) AS responses,
+           EXISTS (SELECT FROM batches WHERE ended_at IS NULL AND leased_until < now()) AS batches,
+           (SELECT id FROM experiment_events ORDER BY id LIMIT 1) IS NOT NULL
+               OR EXISTS (SELECT FROM experiment_units
+                          WHERE NOT is_closed AND closes_at IS NOT NULL AND closes_at < now())
+               OR EXISTS (SELECT FROM experiments WHERE next_weights IS NOT NULL) AS experiments,
+           EXISTS (SELECT FROM experiments WHERE next_weights IS NOT NULL) AS awaited_notes
+    FROM installation
+"""
+
+
+class DueWork:
+    """The events that wake the workers of one process."""
+
+    def __init__(self) -> None:
+        self._wakes: dict[Work, asyncio.Event] = {}
+
+    def wake(self, work: Work) -> asyncio.Event:
+        """Return the event that each look sets at which this work waits, and that is set where the database could not
+        be asked. Its worker clears it."""
+        return self._wakes.setdefault(work, asyncio.Event())
+
+    async def look(self, conn: Connection) -> int:
+        """Wake the workers for whom something waits, and return the counter of announced changes. Raises what the
+        database raises."""
+        row = await conn.fetchrow(_LOOK, MAX_ATTEMPTS)
+        assert row is not None
+        for work, wake in self._wakes.items():
+            if row[work]:
+                wake.set()
+        version: int = row["change_version"]
+        return version
+
+    def wake_all(self) -> None:
+        """Wake all workers: any of them may have something to do."""
+        for wake in self._wakes.values():
+            wake.set()

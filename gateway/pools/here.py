@@ -1,0 +1,45 @@
+"""What belongs to this machine in the pools that all hosts share: its keys for engines on TCP, and where models lie."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from typing import TYPE_CHECKING
+
+from engine.curve import KeyPair, Peer
+from gateway.db.pools.hosts import announce_key
+from gateway.db.pools.served import ServedPool
+from gateway.settings import Settings
+from gateway.support.host import host_id, host_keys
+from gateway.support.model_folders import on_this_machine
+
+if TYPE_CHECKING:
+    from gateway.db.pool import Connection
+
+
+class Here:
+    """The part of one gateway's machine. Its keys are read, or made, when the first engine on TCP is met."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._keys: KeyPair | None = None
+
+    def peer(self, public_key: str | None) -> Peer | None:
+        """Return the keys to connect with to an engine that proves this key; None for one on a socket.
+
+        Raises OSError or BadKey.
+        """
+        if public_key is None:
+            return None
+        if self._keys is None:
+            self._keys = host_keys(self._settings.data_dir)
+        return Peer(self._keys, public_key)
+
+    async def announce(self, conn: Connection) -> None:
+        """Tell the hosts of engines this machine's key. Raises OSError or BadKey."""
+        keys = await asyncio.to_thread(host_keys, self._settings.data_dir)
+        await announce_key(conn, host_id(self._settings.data_dir), socket.gethostname(), keys.public)
+
+    def placed(self, served: ServedPool) -> ServedPool:
+        """Return a pool whose revisions name the folders of this machine."""
+        return on_this_machine(served, self._settings)
