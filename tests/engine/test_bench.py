@@ -65,7 +65,7 @@ def test_many_adapters_pass_through_few_slots(config: EngineConfig) -> None:
 
 def test_the_overview_has_a_row_for_every_load(config: EngineConfig) -> None:
     options = overview.Options(
-        streams=(1, 3), adapters=(0, 2), repeat=1, new_tokens=6, long_prompt=96, seconds=0.5, requests_per_stream=3
+        streams=(1, 3), adapters=(0, 2), repeat=1, new_tokens=6, long_prompt=96, seconds=0.3, requests_per_stream=2
     )
     every_row = list(overview.measure(config, options))
     rows = [row for row in every_row if "prompt" in row]

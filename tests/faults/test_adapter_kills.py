@@ -11,7 +11,7 @@ import pytest
 
 from tests.faults.adapter_site import AdapterSite, Left, interrupted
 
-NUM_KILLS, NUM_KILLS_FULL = 6, 200
+NUM_KILLS, NUM_KILLS_FULL = 4, 200
 MAX_AT_WORK = 10
 """Imports that kills interrupted, of the 16 that a project may have."""
 

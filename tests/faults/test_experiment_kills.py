@@ -41,7 +41,7 @@ from tests.gateway.model_folder import make_model_folder
 from tests.installation.tenants import Key, make_key
 from tests.patience import PATIENCE_S
 
-SIZE, FULL_SIZE = (1_500, 6), (1_000, 10)
+SIZE, FULL_SIZE = (400, 4), (1_000, 10)
 """Requests and kills of a round."""
 FULL_ROUNDS = 100
 NUM_CLIENTS = 16

@@ -15,6 +15,10 @@ T = TypeVar("T")
 Text = str | Callable[[], str]
 """A sentence, or a function that makes one when it is needed, for example from a log."""
 
+LONGER, LONGEST_PAUSE_S = 1.1, 0.1
+"""A pause is a tenth longer than the one before, until it is so long: what takes seconds is asked for less often, since
+questions take processor time from what they wait for."""
+
 
 def _text(text: Text) -> str:
     return text if isinstance(text, str) else text()
@@ -31,10 +35,11 @@ def wait_until(
 
     Raises AssertionError with `what` once `patience_s` have passed.
     """
-    deadline_s = time.monotonic() + patience_s
+    deadline_s, longest_s = time.monotonic() + patience_s, max(pause_s, LONGEST_PAUSE_S)
     while not (answer := ask()):
         assert time.monotonic() < deadline_s, _text(what)
         time.sleep(pause_s)
+        pause_s = min(LONGER * pause_s, longest_s)
     return answer
 
 
@@ -49,10 +54,11 @@ async def until(
 
     Raises AssertionError with `what` once `patience_s` have passed.
     """
-    deadline_s = time.monotonic() + patience_s
+    deadline_s, longest_s = time.monotonic() + patience_s, max(pause_s, LONGEST_PAUSE_S)
     while not (answer := await ask()):
         assert time.monotonic() < deadline_s, _text(what)
         await asyncio.sleep(pause_s)
+        pause_s = min(LONGER * pause_s, longest_s)
     return answer
 
 

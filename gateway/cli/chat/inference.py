@@ -11,7 +11,7 @@ from urllib.parse import quote
 import httpx
 import msgspec
 
-from gateway.cli.client import CONNECT_TIMEOUT_S, REPLY_TIMEOUT_S, Refused, read_url, server_url
+from gateway.cli.client import CONNECT_TIMEOUT_S, REPLY_TIMEOUT_S, Refused, read_url, server_url, tls_for
 from gateway.cli.errors import CommandFailed, ServerUnreachable, WrongUsage
 from gateway.settings import API_KEY_VARIABLE, URL_VARIABLE, Settings, load_settings, resolved_secrets
 
@@ -130,6 +130,7 @@ class InferenceClient:
             headers={"authorization": f"Bearer {access.key}"},
             timeout=httpx.Timeout(REPLY_TIMEOUT_S, connect=CONNECT_TIMEOUT_S),
             trust_env=False,  # the key is for this server only
+            verify=tls_for(access.url),
         )
 
     def models(self) -> list[Model]:

@@ -38,6 +38,7 @@ from tests.engine.grammar.grammars import EOS, VOCAB_SIZE, schema, worker_pids
 from tests.engine.grammar.hostile_grammars import COMPILES, NEVER_COMPILES
 from tests.engine.harness import Answer, collect, greedy
 from tests.engine.steps import Computed
+from tests.installation.processes import frozen
 
 MAX_DELAY_S = 0.050
 HIDDEN = 576
@@ -178,10 +179,11 @@ def test_many_costly_completions_at_once_share_a_steps_time(full: bool) -> None:
 def test_another_tenants_grammars_come_through_a_flood() -> None:
     """One hostile grammar at most goes before it, and the flood fills its own tenant's queue alone."""
     with closing(Stepping()) as engine:
-        for number in range(200):
-            slow = Grammar("lark", f"start: T\nT: ~/(.*a.{{12}}b{number})*/")
-            engine.ask(f"flood {number}", slow, "hostile")
-        engine.ask("good", GOOD, "good")
+        with frozen(*worker_pids()):  # so that all of them are there before the second one is compiled
+            for number in range(200):
+                slow = Grammar("lark", f"start: T\nT: ~/(.*a.{{12}}b{number})*/")
+                engine.ask(f"flood {number}", slow, "hostile")
+            engine.ask("good", GOOD, "good")
         (answer,) = engine.wait("good")
         finals = [engine.answers[name].final for name in engine.answers if name.startswith("flood")]
         refused = [final.error for final in finals if final.error is not None]

@@ -18,7 +18,7 @@ def test_copies_move_the_time_to_the_first_token_of_requests_by_3_percent_at_mos
     rate: float, least_copied: float, full: bool
 ) -> None:
     for seed in range(4 if full else 1):
-        seconds = 60 if full or rate < 100 else 15
+        seconds = 60 if full else 30 if rate < 100 else 15
         alone = simulate(rate, seconds, max_running=0, seed=seed)
         beside = simulate(rate, seconds, max_running=4, seed=seed)
         assert len(beside.ttfts_s) == len(alone.ttfts_s)

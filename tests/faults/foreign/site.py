@@ -12,6 +12,7 @@ import asyncpg
 import httpx
 import msgspec
 
+from gateway.cli.client import tls_for
 from gateway.settings import Settings
 from tests.gateway.model_folder import make_model_folder
 from tests.installation.engines import FakeEngine
@@ -73,9 +74,15 @@ class ForeignSite:
             headers={"authorization": f"Bearer {self.operator_key}"},
             timeout=PATIENCE_S,
             trust_env=False,
+            verify=tls_for(self.gateway.url),
         )
         tenant = httpx.AsyncClient(
-            base_url=self.gateway.url, headers=self.key.headers, timeout=PATIENCE_S, trust_env=False, limits=limits
+            base_url=self.gateway.url,
+            headers=self.key.headers,
+            timeout=PATIENCE_S,
+            trust_env=False,
+            limits=limits,
+            verify=tls_for(self.gateway.url),
         )
         async with operator, tenant:
             yield Desk(self, operator, tenant)

@@ -9,7 +9,6 @@ import itertools
 import os
 import random
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -17,22 +16,24 @@ from tests.faults.pools.load import answers, billed, load
 from tests.faults.pools.world import BASES, Engines, World, running_world
 from tests.installation.engines import FakeEngine
 
-NUM_REQUESTS, NUM_REQUESTS_FULL = 300, 10_000
-NUM_FAULTS, NUM_FAULTS_FULL = 4, 300
+NUM_REQUESTS, NUM_REQUESTS_FULL = 200, 10_000
+NUM_FAULTS, NUM_FAULTS_FULL = 3, 300
 FROZEN_S = 4.0
 """Longer than three heartbeats."""
 
 SEEDS = itertools.count(int(os.environ.get("FIRST_SEED", "0")))
 
 
-@pytest.fixture
-def running(dsn: str, tmp_path: Path) -> Iterator[tuple[World, Engines]]:
-    with running_world(dsn, tmp_path, engine_flags=("--tokens-per-s", "200")) as made:
+@pytest.fixture(scope="module")
+def running(module_dsn: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[World, Engines]]:
+    """All of it runs again at the end of each test."""
+    with running_world(module_dsn, tmp_path_factory.mktemp("world"), engine_flags=("--tokens-per-s", "200")) as made:
         yield made
 
 
 @pytest.fixture
 def world(running: tuple[World, Engines]) -> World:
+    running[0].outcomes.clear()
     return running[0]
 
 

@@ -45,7 +45,7 @@ class Jobs:
             found = await self.api.batches.retrieve(batch.id)
             return found.status in ("completed", "failed", "expired", "cancelled")
 
-        await until(has_ended, lambda: f"the batch did not end: {found}", patience_s=20, pause_s=0.1)
+        await until(has_ended, lambda: f"the batch did not end: {found}", pause_s=0.1)
         return found
 
     async def run(self, content: bytes, endpoint: str = CHAT, **fields: Any) -> Any:

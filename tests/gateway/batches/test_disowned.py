@@ -45,7 +45,7 @@ async def test_what_a_killed_gateway_did_not_store_is_billed_to_nobody_once_its_
             async def first_is_stored() -> bool:
                 return (await world.status(batch)).row.num_completed == 1 and len(await begun()) == 4
 
-            await until(first_is_stored, "nothing was done", patience_s=20, pause_s=0.05)
+            await until(first_is_stored, "nothing was done", pause_s=0.05)
             times = await begun()
             usages = [world.usage(line, times[number]) for number, line in enumerate(lines, 1)]
             # The ledger has the first two lines, and a second prompt of the second one.

@@ -136,7 +136,7 @@ class World:
         async def has_ended() -> bool:
             return (await self.status(batch)).row.ended_at is not None
 
-        await until(has_ended, "the batch did not end", patience_s=20, pause_s=0.05)
+        await until(has_ended, "the batch did not end", pause_s=0.05)
         return await self.status(batch)
 
     async def text(self, file_id: str) -> str:
@@ -180,7 +180,7 @@ async def test_a_gateway_that_stops_gives_its_batches_back_with_what_was_done(wo
         async def half_is_done() -> bool:
             return (await world.status(batch)).row.num_completed == 1
 
-        await until(half_is_done, "nothing was done", patience_s=20, pause_s=0.05)
+        await until(half_is_done, "nothing was done", pause_s=0.05)
     runner = Runner(lambda body, line: DONE)
     async with world.dispatching(runner):
         ended = await world.ended(batch)

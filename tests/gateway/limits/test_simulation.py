@@ -19,8 +19,8 @@ from gateway.domain.limits.limit import NS_PER_S, Limit
 from gateway.domain.limits.work import Part, Work
 from tests.gateway.limits.simulation import Event, Simulation, World
 
-CI_SEEDS, FULL_SEEDS = 400, 100_000
-SLICE = 250
+CI_SEEDS, FULL_SEEDS = 250, 100_000
+SLICE = 125
 MUTANT_SEEDS = 60
 
 
