@@ -162,7 +162,7 @@ long-pools: $(VENV)/.installed-dev
 
 # All that is sized of servers of other makers, part by part, with a table at the end: what a gateway adds to a direct call
 # beside LiteLLM and Portkey; llama.cpp, vLLM's CPU build and NVIDIA's Triton themselves; usage, faults, hostile replies,
-# explanations of routes, and 20,000 requests to adapters. An hour and a half; installs 5 GB into build/ first.
+# explanations of routes, and 20,000 requests to adapters. An hour; installs 4.5 GB into build/ first.
 #     make long-foreign ARGS="overhead vllm"
 long-foreign: $(VENV)/.installed-dev $(DEMO_MODEL)
 	$(BIN)/python -m tests.faults.foreign --pip-args="$(PIP_ARGS)" $(ARGS)

@@ -111,11 +111,11 @@ class ServerState(msgspec.Struct, frozen=True):
     version: str = ""
     """The version that the server says it has; "" where it says none."""
     is_tried: bool = True
-    """Whether the version is one with which the driver was tried; another one is asked by a generic protocol."""
+    """False if the driver was not tried with the version: the server is asked by a generic protocol then."""
     has_adapters: bool = False
-    """Whether adapters of tenants answer at the server."""
+    """True if adapters of tenants answer at the server."""
     separates_caches: bool = False
-    """Whether the prompts of each tenant have a cache of their own at the server."""
+    """True if the prompts of each tenant have a cache of their own at the server."""
 
 
 class Health(msgspec.Struct, frozen=True):
