@@ -58,8 +58,8 @@ class Device(msgspec.Struct, frozen=True):
     """A device with its base model loaded and its memory divided.
 
     adapter_bytes: what adapters in slots may take. choose, adjust: see `engine.sampling.sampler.Sampler`. make_path:
-    given what tells the adapter in a slot of the pool. pin, expect: see `engine.lora.loader.AdapterLoader`; to_device,
-    vacate: see `engine.lora.pool.AdapterPool`.
+    given what tells the adapter in a slot of the pool. pin, keeps_bfloat16, expect: see
+    `engine.lora.loader.AdapterLoader`; to_device, vacate: see `engine.lora.pool.AdapterPool`.
     """
 
     num_blocks: int
@@ -72,6 +72,7 @@ class Device(msgspec.Struct, frozen=True):
     make_path: Callable[[AdapterIn], DevicePath]
     adjust: Adjust = adjust_
     pin: bool = False
+    keeps_bfloat16: bool = False
     expect: Callable[[AdapterLayout], None] = lambda layout: None
     to_device: Callable[[LoadedAdapter], LoadedAdapter] | None = None
     vacate: Callable[[int], None] = lambda index: None

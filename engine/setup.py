@@ -137,7 +137,14 @@ def build_adapter_pool(
         raise SetupError(f"the adapter store {config.adapter_store} needs a folder for its cache (--adapter-cache-dir)")
     store = open_store(config.adapter_store, Path(config.adapter_cache_dir), config.adapter_cache_bytes)
     loader = AdapterLoader(
-        store, model, dtype, host=host, expect=device.expect, pin=device.pin, max_rank=config.max_adapter_rank
+        store,
+        model,
+        dtype,
+        host=host,
+        expect=device.expect,
+        pin=device.pin,
+        keeps_bfloat16=device.keeps_bfloat16,
+        max_rank=config.max_adapter_rank,
     )
     return AdapterPool(
         loader.load,

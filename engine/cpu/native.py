@@ -30,6 +30,7 @@ from kernels.cpu.decoder import (
     DecoderShape,
     LayerTensors,
     NativeDecoder,
+    dtype_number,
 )
 from kernels.cpu.library import NativeLibrary
 from kernels.cpu.linear import Int8Embedding, Int8Linear
@@ -123,12 +124,13 @@ class NativePath:
 def factors_of(adapter: LoadedAdapter, num_layers: int) -> NDArray[np.void]:
     """Return the addresses of an adapter's matrices, [num_layers * NUM_PROJECTIONS] of FACTORS."""
     factors = np.zeros(num_layers * NUM_PROJECTIONS, dtype=FACTORS)
+    dtype = dtype_number(adapter.weights.dtype)
     for (layer, group), weights in adapter.groups.items():
         first = 0
         for p, b, scaling in zip(weights.projections, weights.bs, adapter.scalings[layer, group], strict=True):
             rank = b.shape[0]
             place = layer * NUM_PROJECTIONS + _PROJECTIONS.index(group[p])
-            factors[place] = (weights.a[first:].data_ptr(), b.data_ptr(), rank, scaling)
+            factors[place] = (weights.a[first:].data_ptr(), b.data_ptr(), rank, scaling, dtype)
             first += rank
     return factors
 
@@ -157,7 +159,6 @@ def make_decoder(
         max_position=max_position,
         num_blocks=num_blocks,
         cache_dtype=cache_dtype or embed.dtype,
-        adapter_dtype=embed.dtype,
         activation=config.activation,
         eps=config.rms_norm_eps,
         # As transformers has it for Gemma: a factor of the embedding is a number of the model's own format.

@@ -78,6 +78,7 @@ def build_cpu(config: EngineConfig, model: ModelConfig, dtype: torch.dtype) -> D
         choose=choose_on_host,
         make_path=make_path,
         expect=_nothing if tables is None else tables.expect,
+        keeps_bfloat16=is_native,
     )
 
 

@@ -91,8 +91,11 @@ class HostTier:
 
 
 class AdapterLoader:
-    """Reads adapters for one base model. expect: called with the layout of every adapter that is about to be used;
-    pin: whether a GPU copies from the host tier; max_rank: larger adapters are refused."""
+    """Reads adapters for one base model.
+
+    expect: called with the layout of every adapter that is about to be used; pin: whether a GPU copies from the host
+    tier; keeps_bfloat16: adapters whose files are in bfloat16 stay in it; max_rank: larger adapters are refused.
+    """
 
     def __init__(
         self,
@@ -103,6 +106,7 @@ class AdapterLoader:
         host: HostTier,
         expect: Callable[[AdapterLayout], None] = lambda layout: None,
         pin: bool = False,
+        keeps_bfloat16: bool = False,
         max_rank: int = MAX_RANK,
     ) -> None:
         self._store = store
@@ -111,6 +115,7 @@ class AdapterLoader:
         self._dtype = dtype
         self._expect = expect
         self._pin = pin
+        self._keeps_bfloat16 = keeps_bfloat16
         self._max_rank = max_rank
         self._host = host
         self._layouts: weakref.WeakValueDictionary[_Ranks, AdapterLayout] = weakref.WeakValueDictionary()
@@ -140,11 +145,16 @@ class AdapterLoader:
 
     def _lay_out(self, key: str, file: AdapterFile, content: NDArray[np.uint8]) -> LoadedAdapter:
         layout = self._layout(file)
-        weights = torch.empty(layout.num_elements, dtype=self._dtype, pin_memory=self._pin)
+        weights = torch.empty(layout.num_elements, dtype=self._dtype_of(file), pin_memory=self._pin)
         groups = layout.groups_of(weights)
         adapter = LoadedAdapter(key, _scalings(file, groups), weights.nbytes, layout, weights, groups)
         self._fill(adapter, file, content)
         return adapter
+
+    def _dtype_of(self, file: AdapterFile) -> torch.dtype:
+        """Return the dtype in which an adapter is kept: with fewer bits only where no number changes by that."""
+        kinds = {_DTYPES[tensor.dtype] for module in file.modules for tensor in (module.a, module.b)}
+        return torch.bfloat16 if self._keeps_bfloat16 and kinds == {torch.bfloat16} else self._dtype
 
     def _layout(self, file: AdapterFile) -> AdapterLayout:
         """One object for equal ranks, so that equal adapters are computed together."""
@@ -171,7 +181,7 @@ class AdapterLoader:
         if not math.isfinite(float(adapter.weights.sum(dtype=torch.float32))):
             for where, target in zip(places, targets, strict=True):
                 if not target.isfinite().all():
-                    dtype = str(self._dtype).removeprefix("torch.")
+                    dtype = str(adapter.weights.dtype).removeprefix("torch.")
                     raise AdapterRejected([f"{where}: a weight is NaN, infinite or too large for {dtype}"])
 
 

@@ -27,9 +27,11 @@ CACHE_BLOCK = 16
 NUM_PROJECTIONS = 7
 """q, k, v, o, gate, up and down of a layer, in this order."""
 
-FACTORS = np.dtype([("a", np.uint64), ("b", np.uint64), ("rank", np.int64), ("scaling", np.float64)])
-"""The part of an adapter for one projection: addresses of A [rank, in] and of B, transposed, [rank, out]. Rank 0 adds
-nothing."""
+FACTORS = np.dtype(
+    [("a", np.uint64), ("b", np.uint64), ("rank", np.int64), ("scaling", np.float64), ("dtype", np.int64)]
+)
+"""The part of an adapter for one projection: addresses of A [rank, in] and of B, transposed, [rank, out], and the
+number of their dtype (`dtype_number`). Rank 0 adds nothing."""
 
 CHUNK_FIELDS = 6
 """64-bit integers of a chunk: first row, number of rows, position, first block, number of blocks, and the address of
@@ -37,6 +39,16 @@ the adapter's factors or 0."""
 
 _DTYPES = {torch.float32: 0, torch.bfloat16: 1}
 _POINTER, _INT64, _DOUBLE = ctypes.c_void_p, ctypes.c_int64, ctypes.c_double
+
+
+def dtype_number(dtype: torch.dtype) -> int:
+    """Return the number by which the native kernels know a dtype.
+
+    Raises ValueError: when they do not compute with it.
+    """
+    if dtype not in _DTYPES:
+        raise ValueError(f"the native kernels compute in float32 and bfloat16, not in {dtype}")
+    return _DTYPES[dtype]
 
 
 class LayerTensors(NamedTuple):
@@ -68,7 +80,6 @@ class DecoderShape(NamedTuple):
     num_blocks: int
     """Of the cache."""
     cache_dtype: torch.dtype
-    adapter_dtype: torch.dtype
     activation: str
     """`silu` or `gelu_tanh`."""
     eps: float
@@ -93,9 +104,7 @@ class NativeDecoder:
 
         Raises ValueError: when the kernels do not compute a model of this shape.
         """
-        dtypes = (shape.cache_dtype, shape.adapter_dtype)
-        if any(dtype not in _DTYPES for dtype in dtypes):
-            raise ValueError(f"the native kernels compute in float32 and bfloat16, not in {dtypes}")
+        cache_dtype = dtype_number(shape.cache_dtype)
         self._functions = library.functions
         self._hidden_size = embed.shape[1]
         block_size = self._functions.lorikeet_cache_block_size(shape.num_kv_heads, shape.head_dim)
@@ -115,7 +124,7 @@ class NativeDecoder:
             shape.max_position,
             embed.matrix,
             norm.data_ptr(),
-            *(_DTYPES[dtype] for dtype in dtypes),
+            cache_dtype,
             ("silu", "gelu_tanh").index(shape.activation),
             shape.eps,
             shape.embedding_multiplier,
@@ -180,7 +189,7 @@ class _Model(ctypes.Structure):
         ("max_position", _INT64),
         ("embed", _POINTER),
         ("norm", _POINTER),
-        *((name, _INT64) for name in ("cache_dtype", "adapter_dtype", "activation")),
+        *((name, _INT64) for name in ("cache_dtype", "activation")),
         *((name, _DOUBLE) for name in ("eps", "embedding_multiplier", "query_multiplier", "residual_multiplier")),
     ]
 

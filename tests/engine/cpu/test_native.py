@@ -171,6 +171,19 @@ def test_a_sequence_has_the_same_bits_whatever_is_beside_it(dtype: torch.dtype, 
             assert torch.equal(step(alone, lasts([text])), expected[1][number : number + 1])
 
 
+def test_an_adapter_in_bfloat16_gives_the_bits_of_the_same_numbers_in_float32(tmp_path: Path) -> None:
+    model = Model("llama", tmp_path)
+    halved = random_adapter(model.config, {(0, "q_proj"): 3, (1, "down_proj"): 4, (2, "up_proj"): 5}, torch.bfloat16)
+    weights = halved.weights.float()
+    groups = halved.layout.groups_of(weights)
+    whole = LoadedAdapter("whole", halved.scalings, weights.nbytes, halved.layout, weights, groups)
+    model.adapters += [halved, whole]
+    sequences = texts((20, 3), (20, 4), (9, 0))
+    sequences[1].token_ids[:] = sequences[0].token_ids
+    in_bfloat16, in_float32, _ = torch.split(step(model.native(), [], prompts(sequences)), [19, 19, 8])
+    assert torch.equal(in_bfloat16, in_float32)
+
+
 def test_an_adapter_may_go_while_others_stay(tmp_path: Path) -> None:
     model = Model("llama", tmp_path)
     path, sequences = model.native(), texts((20, 0), (33, 1), (18, 2))

@@ -18,6 +18,7 @@ struct Factors {
   const void* b;
   int64_t rank;
   double scaling;
+  int64_t dtype;  // of a and b
 };
 
 // Norms, biases and angles are in float32; those that a model lacks are null. bias: of each group's product.
@@ -34,7 +35,7 @@ struct Model {
   int64_t num_layers, hidden, intermediate, num_heads, num_kv_heads, head_dim, max_position;
   const Int8Matrix* embed;  // [vocabulary][hidden]
   const float* norm;
-  int64_t cache_dtype, adapter_dtype, activation;
+  int64_t cache_dtype, activation;
   double eps, embedding_multiplier, query_multiplier, residual_multiplier;
 };
 

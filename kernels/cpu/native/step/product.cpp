@@ -51,7 +51,7 @@ Ranks ranks_of(const ShrinkTask& task, int64_t unit) {
 void compute_shrink(const ShrinkTask& task, int64_t unit, float* buffer) {
   const Decoder& d = *task.d;
   const Ranks ranks = ranks_of(task, unit);
-  const Dtype dtype = Dtype(d.model.adapter_dtype);
+  const Dtype dtype = Dtype(ranks.factors->dtype);
   const char* a = static_cast<const char*>(ranks.factors->a) + ranks.first * task.width * bytes_of(dtype);
   d.path.rows->shrink(a, dtype, d.inputs + ranks.piece->first_row * task.width, task.width, ranks.piece->num_rows,
                       task.width, ranks.count, float(ranks.factors->scaling), buffer, ranks.count);
@@ -102,12 +102,12 @@ void expand_row(const ProductTask& task, int64_t row, int64_t first, int64_t las
   if (!factors) return;
   factors += task.layer * kProjections;
   const float* h = d.shrunk + row * d.room_ranks;
-  const Dtype dtype = Dtype(d.model.adapter_dtype);
   int64_t start = 0;
   for (int64_t p = kFirstProjection[task.group]; p < kFirstProjection[task.group + 1]; p++) {
     const int64_t size = outputs_of(d, p), from = first > start ? first : start;
     const int64_t to = last < start + size ? last : start + size;
     if (factors[p].rank && from < to) {
+      const Dtype dtype = Dtype(factors[p].dtype);
       const char* b = static_cast<const char*>(factors[p].b) + (from - start) * bytes_of(dtype);
       d.path.rows->expand(b, dtype, size, to - from, factors[p].rank, h, out + from - first);
     }
