@@ -4,9 +4,9 @@ import json
 import time
 
 
-def test_a_batch_runs_each_line_once(openai, asked, tmp_path):
+def test_a_batch_runs_each_line_once(openai, ask, tmp_path):
     path = tmp_path / "lines.jsonl"
-    body = {"model": asked["model"], "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 4}
+    body = {"model": ask["model"], "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 4}
     lines = [
         {"custom_id": str(number), "method": "POST", "url": "/v1/chat/completions", "body": body} for number in range(8)
     ]
