@@ -4,6 +4,6 @@ The schema is files: `schema/` has the tables, `functions/` all functions, trigg
 changes of the tables from 0001 on (`migrate`, `schema_files`). `conversion` takes over a database of the numbering
 before, if its last migration is 0021_thin_traffic.
 
-Work that waits in tables is told by one statement, several times a second (`due_work`): its workers, in rooms above, ask
-nothing while nothing waits. Changes of what gateways remember are announced as they commit (`changes`).
+Work that waits in tables is told by one statement, several times a second (`due_work`): its workers, in rooms above,
+ask nothing while nothing waits. Changes of what gateways remember are announced as they commit (`changes`).
 """
