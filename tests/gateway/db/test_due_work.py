@@ -11,6 +11,7 @@ from gateway.db.pool import Database
 if TYPE_CHECKING:
     from gateway.db.pool import Connection
 
+# When this file was read: a test may run minutes later.
 NOW = datetime.datetime.now(datetime.UTC)
 BEFORE, LATER = NOW - datetime.timedelta(minutes=1), NOW + datetime.timedelta(hours=1)
 DIGEST = "0" * 64
@@ -66,7 +67,7 @@ WAITING: list[tuple[str, str, dict[str, object], set[str]]] = [
     ("an import at work", "adapter_imports", FETCHING | {"num_claims": 1}, set()),
     ("an import left", "adapter_imports", FETCHING | {"num_claims": 1, "updated_at": BEFORE}, {"imports"}),
     ("a version", "adapter_versions", PROBED, {"probes"}),
-    ("a version that is probed", "adapter_versions", PROBED | {"claimed_at": NOW}, set()),
+    ("a version that is probed", "adapter_versions", PROBED | {"claimed_at": LATER}, set()),
     ("a version left", "adapter_versions", PROBED | {"claimed_at": BEFORE}, {"probes"}),
     ("a ready version", "adapter_versions", PROBED | {"state": "ready"}, set()),
     ("a message", "webhook_deliveries", {}, {"deliveries"}),
