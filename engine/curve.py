@@ -94,7 +94,7 @@ class Gate:
         self._keys = read_keys(folder)
         self._list = folder / ALLOWED_NAME
         self._allowed: frozenset[str] = frozenset()
-        self._read_at_ns = 0
+        self._version = (0, 0)
         try:
             self._list.stat()
         except OSError as error:
@@ -112,14 +112,15 @@ class Gate:
     def read_again(self) -> bool:
         """Read the list if it has changed; return whether it has."""
         try:
-            changed_at_ns = self._list.stat().st_mtime_ns
-            if changed_at_ns == self._read_at_ns:
+            found = self._list.stat()
+            # A list is replaced as a whole: two of one tick of the file system's clock are different files.
+            if (version := (found.st_mtime_ns, found.st_ino)) == self._version:
                 return False
             lines = self._list.read_text().split()
         except (OSError, UnicodeDecodeError) as error:
             log.warning("the list of allowed keys cannot be read, the one before is used: %s", error)
             return False
-        self._read_at_ns = changed_at_ns
+        self._version = version
         self._allowed = frozenset(filter(is_key, lines))
         return True
 

@@ -360,7 +360,8 @@ class EngineServer:
             ended_prompt_tokens_total=self._usage.num_prompt_tokens,
             ended_completion_tokens_total=self._usage.num_completion_tokens,
         )
-        if self._gate is not None and self._gate.read_again():
+        if self._gate is not None:
+            self._gate.read_again()
             for gateway, session in list(self._sessions.items()):
                 if not self._gate.allows(session.key):
                     self._forget(gateway, "is of a host that may not connect any more")
