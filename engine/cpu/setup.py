@@ -50,7 +50,9 @@ def build_cpu(config: EngineConfig, model: ModelConfig, dtype: torch.dtype) -> D
     is_native = library is not None and dtype != torch.float16
     token_bytes = kv_token_bytes(model, CACHE_DTYPE if is_native else dtype)
     free_bytes = free_host_bytes()
-    budget = config.kv_cache_bytes or cache_bytes(config, model, token_bytes, free_bytes)
+    budget = config.kv_cache_bytes
+    if budget is None:
+        budget = cache_bytes(config, model, token_bytes, free_bytes)
     num_blocks = blocks_within(budget, token_bytes * config.block_size, free_bytes)
     max_model_len = context_length(config.max_model_len, model, num_blocks, config.block_size)
     adapter_bytes = ADAPTER_BYTES if config.adapter_device_bytes is None else config.adapter_device_bytes
@@ -89,6 +91,7 @@ def cache_bytes(config: EngineConfig, model: ModelConfig, token_bytes: int, free
     Where it is full, new requests wait, and the latest of those that run begin again later.
     """
     longest = min(config.max_model_len or model.max_position, model.max_position)
+    longest += -longest % config.block_size
     wanted = max(config.max_num_seqs * CACHED_TOKENS, longest) * token_bytes
     most = MOST_CACHE_BYTES if free_bytes is None else min(MOST_CACHE_BYTES, free_bytes // CACHE_SHARE)
     return max(min(wanted, most), 2 * config.block_size * token_bytes)

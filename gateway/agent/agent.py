@@ -74,8 +74,8 @@ class Agent:
         self._lease = Lease(database, settings.data_dir, hardware, programs)
         self._wake = asyncio.Event()
         site = Site(database, settings, hardware, launcher, command, self._lease, programs, self._keys)
-        self._replicas = Replicas(site, changed=self._wake.set)
         self._models = Models(database, settings, hardware, changed=self._wake.set)
+        self._replicas = Replicas(site, changed=self._wake.set, why_not=self._models.why_not)
         self._forget_at_s = 0.0
         self._has_begun = False
         self._gives_up = gives_up

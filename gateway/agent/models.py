@@ -51,6 +51,7 @@ class Models:
         self._not_before_s: dict[tuple[str, int], float] = {}
         self._fits = Fits(store_of(settings), settings.engine.max_adapter_rank)
         self._measured: set[tuple[str, int]] = set()
+        self._failures: dict[tuple[str, int], str] = {}
 
     async def measure(self, pools: Sequence[ServedPool]) -> None:
         """Note what replicas of prepared revisions take, each once: this host's settings may have changed since.
@@ -82,6 +83,11 @@ class Models:
         except (OSError, UnsupportedModel, ValueError) as error:
             log.warning("adapters_not_inspected", error=str(error))
             return {}
+
+    def why_not(self, revision: RevisionRow) -> str:
+        """Return why the model of a revision could not be prepared on this host when that was tried last; "" if it was
+        not tried."""
+        return self._failures.get((revision.pool_id, revision.revision), "")
 
     async def stop(self) -> None:
         """End the preparations that are under way; the next agent goes on with them."""
@@ -115,6 +121,7 @@ class Models:
             await self._try(pool, revision)
         except ModelNotPrepared as error:
             log.warning("revision_not_prepared", pool=name, revision=revision.revision, error=str(error))
+            self._failures[revision.pool_id, revision.revision] = str(error)
             if revision.state == "preparing":
                 await self._fail(revision, str(error))
         except FAILURES as error:
@@ -193,7 +200,7 @@ class Models:
 
 async def _refusal(conn: Connection, revision: RevisionRow, found: Estimate) -> str | None:
     """Return why no host could hold a replica even if nothing else ran there; None where one could."""
-    room = Room([host_of(row) for row in await list_hosts(conn)])
+    room = Room([msgspec.structs.replace(host_of(row), is_drained=False) for row in await list_hosts(conn)])
     needs = msgspec.structs.replace(needs_of(revision), num_bytes=found.num_bytes)
     return room.refusal(needs, str(found)) if room.find(needs) is None else None
 

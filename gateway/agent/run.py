@@ -10,7 +10,7 @@ import sys
 from gateway.agent.agent import Agent, CannotRun
 from gateway.agent.commands import Command, engine_command
 from gateway.agent.hardware import this_host
-from gateway.agent.lease import Superseded
+from gateway.agent.lease import Removed, Superseded
 from gateway.agent.local import LocalLauncher
 from gateway.agent.servers.programs import find_programs
 from gateway.db.pool import Database
@@ -59,6 +59,8 @@ async def _run(settings: Settings, dsn: str, command: Command, *, stops_engines:
             await running
         except asyncio.CancelledError:
             pass
+        except Removed as error:  # no other agent will tend its engines
+            code, stops_engines, why = os.EX_CONFIG, True, str(error)
         except Superseded as error:
             code, is_superseded, why = os.EX_TEMPFAIL, True, str(error)
         except CannotRun as error:

@@ -112,6 +112,7 @@ class Steps:
         self._num_failures: dict[str, int] = {}
         self._ready_since_s: dict[str, float] = {}
         self._retry_at_s: dict[str, float] = {}
+        self._starting = asyncio.Lock()
         site.launcher.watch(self._ended)
 
     async def start(self, served: Served, num_engines: int) -> None:
@@ -124,8 +125,15 @@ class Steps:
             await self._fail(row, str(error), MAX_RETRY_S)
             return
 
+        refusal: OSError | None = None
+
         async def begin() -> Spec | None:
-            spec = spec_of(row.generation + 1)
+            nonlocal refusal
+            try:
+                spec = spec_of(row.generation + 1)
+            except OSError as error:
+                refusal = error
+                return None
             async with site.database.acquire() as conn:
                 generation = await begin_start(
                     conn, row.id, site.lease.generation, address=spec.address, public_key=spec.public_key
@@ -135,7 +143,10 @@ class Steps:
             assert generation == spec.generation, "only the holder of the lock starts a replica"
             return spec
 
-        engine = await site.launcher.start(row.id, begin)
+        async with self._starting:  # a port is taken by the next one once it is written down
+            engine = await site.launcher.start(row.id, begin)
+        if refusal is not None:
+            await self._fail(row, str(refusal), MAX_RETRY_S)
         if engine is not None:
             self.endings.pop(row.id, None)
             key = site.keys.public if site.keys is not None and port_of(engine.address) is not None else None
@@ -284,6 +295,10 @@ class Steps:
         """End an engine, as long as this agent has the right to."""
         await self._site.lease.confirm()
         await self._site.launcher.stop(engine, grace_s)
+
+    async def put_off(self, row: ReplicaRow, why: str) -> None:
+        """Note why a replica cannot be started now."""
+        await self._fail(row, why, MAX_RETRY_S)
 
     async def _fail(self, row: ReplicaRow, why: str, least_retry_s: float = 0.0) -> None:
         """Note why a replica does not serve, and when it is tried again."""

@@ -18,6 +18,7 @@ from gateway.agent.servers.adapters import remove_files
 from gateway.agent.steps import NO_ANSWER, STOP_S, Served, Site, Step, Steps
 from gateway.db.pool import FAILURES
 from gateway.db.pools.replicas import await_start
+from gateway.db.pools.revisions import RevisionRow
 from gateway.db.pools.served import ServedPool
 
 SILENT_S = 30.0
@@ -34,10 +35,11 @@ log = structlog.get_logger(__name__)
 
 
 class Replicas:
-    """All replicas of this host. changed: called when a look is due."""
+    """All replicas of this host. changed: called when a look is due. why_not: as `Models.why_not`."""
 
-    def __init__(self, site: Site, changed: Callable[[], None]) -> None:
+    def __init__(self, site: Site, changed: Callable[[], None], why_not: Callable[[RevisionRow], str]) -> None:
         self._site = site
+        self._why_not = why_not
         self._changed = changed
         self._steps = Steps(site, changed)
         self._busy: dict[str, asyncio.Task[None]] = {}
@@ -130,8 +132,11 @@ class Replicas:
             return self._steps.end(engine, STOP_S)
         match row.state:
             case "starting" | "failed":
-                if not self._steps.is_due(row.id) or not Path(str(served.revision.folder)).is_dir():
-                    return None  # a model that is not on this host is prepared first
+                if not self._steps.is_due(row.id):
+                    return None
+                if not Path(str(served.revision.folder)).is_dir():
+                    why = self._why_not(served.revision)  # "" while it is prepared
+                    return self._steps.put_off(row, f"its model is not on this host: {why}") if why else None
                 return self._steps.start(served, num_engines)
             case "draining":
                 return self._steps.drain(row, engine, served.revision)
@@ -165,6 +170,9 @@ class Replicas:
         """Return how many engines shall compute on this host's processors when nothing changes any more."""
         if self._site.hardware.gpu_bytes:
             return sum(row.host_id == self._site.lease.host_id and row.gpu is None for p in pools for row in p.replicas)
+        mine = [row.host_id == self._site.lease.host_id for pool in pools for row in pool.replicas if row.host_id]
+        if not all(mine):
+            return sum(mine)
         return sum(pool.row.num_replicas for pool in pools if not pool.is_removed)
 
     def _do(self, replica_id: str, step: Step) -> None:

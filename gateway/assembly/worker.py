@@ -13,8 +13,8 @@ import structlog
 import uvloop
 from prometheus_client import CollectorRegistry
 
-from gateway.db.due_work import LOOK_EVERY_S, DueWork
-from gateway.db.pool import Database
+from gateway.db.due_work import LOOK_EVERY_S, LOOK_TIMEOUT_S, DueWork
+from gateway.db.pool import FAILURES, Database
 from gateway.db.turns import BOOKS, Turn
 from gateway.experiments.bookkeeper import ExperimentBookkeeper
 from gateway.observability.experiment_metrics import ExperimentMetrics
@@ -51,5 +51,9 @@ async def _work(dsn: str) -> None:
 
 
 async def _look(database: Database, due: DueWork) -> None:
-    async with database.acquire() as conn:
-        await due.look(conn)
+    try:
+        async with asyncio.timeout(LOOK_TIMEOUT_S), database.acquire() as conn:
+            await due.look(conn)
+    except FAILURES:
+        due.wake_all()
+        raise

@@ -20,8 +20,14 @@ LOOK_TIMEOUT_S = 0.5
 RARELY_S = 10.0
 """How often a worker that is woken when something waits for it works without being woken."""
 
+LEAST_S = 1.0
+"""The least time between two looks at which the same work wakes its worker, where it may wait without being for this
+process; books and what people wait for are done at once."""
+
 Work = Literal["books", "imports", "probes", "deliveries", "responses", "batches", "experiments", "awaited_notes"]
 """What a worker does; a column of the statement below."""
+
+_AT_ONCE: frozenset[Work] = frozenset({"books", "experiments", "awaited_notes"})
 
 # The first rows of queues are found by their index, however many rows before them were deleted just now.
 _LOOK = """
@@ -49,11 +55,15 @@ _LOOK = """
 """
 
 
+_COUNTER = "SELECT change_version FROM installation"
+
+
 class DueWork:
     """The events that wake the workers of one process."""
 
     def __init__(self) -> None:
         self._wakes: dict[Work, asyncio.Event] = {}
+        self._woken_s: dict[Work, float] = {}
 
     def wake(self, work: Work) -> asyncio.Event:
         """Return the event that each look sets at which this work waits, and that is set where the database could not
@@ -63,10 +73,16 @@ class DueWork:
     async def look(self, conn: Connection) -> int:
         """Wake the workers for whom something waits, and return the counter of announced changes. Raises what the
         database raises."""
+        if not self._wakes:
+            counter: int = await conn.fetchval(_COUNTER)
+            return counter
         row = await conn.fetchrow(_LOOK, MAX_ATTEMPTS)
         assert row is not None
+        now_s = asyncio.get_running_loop().time()
         for work, wake in self._wakes.items():
-            if row[work]:
+            is_soon = work not in _AT_ONCE and now_s - self._woken_s.get(work, float("-inf")) < LEAST_S
+            if row[work] and not is_soon:
+                self._woken_s[work] = now_s
                 wake.set()
         version: int = row["change_version"]
         return version

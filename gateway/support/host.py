@@ -47,7 +47,7 @@ def engine_address(host: str, ports: range, taken: Collection[int]) -> tuple[str
     use.
     Raises OSError: when no port is free.
     """
-    is_address = host.replace(".", "").isdigit() or ":" in host
+    is_address = (host.replace(".", "").isdigit() or ":" in host) and _is_free(host, 0)  # else translated on the way
     shown = f"[{host}]" if ":" in host else host
     for port in ports:
         if port not in taken and _is_free(host if is_address else "", port):

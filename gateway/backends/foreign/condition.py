@@ -267,7 +267,7 @@ class ServerCondition:
             self.info = await self.choice.driver.inspect(self._server, INSPECT_WITHIN_S)
             self.capabilities = capabilities_of(self._pooled, self.choice.driver, self.info)
             self._listed()
-            if self._pooled.settings.separate_caches and not self.choice.driver.separates_caches:
+            if self._pooled.settings.separate_caches and self.choice.may_share_cache:
                 self._unready(SHARED_CACHE)
             else:
                 self._answered()
@@ -279,6 +279,8 @@ class ServerCondition:
                 self._unready(f"the server is not ready: {refused}", text)
             elif self._pooled.settings.own_keys == "none":
                 self._unready(self._why_refused(), text)
+            elif self._pooled.settings.separate_caches and self.choice.may_share_cache:
+                self._unready(SHARED_CACHE)
             elif served_model := self._pooled.settings.served_model:
                 self.info = ServerInfo(served_model)  # the keys of projects may be good
                 self._answered(self._why_refused())

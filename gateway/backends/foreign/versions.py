@@ -11,6 +11,7 @@ from gateway.backends.foreign.server import Server
 
 VERSION_WITHIN_S = 5.0
 MAX_VERSION_CHARS = 64
+OK, NOT_FOUND = 200, 404
 
 _decode = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _decode_text = msgspec.json.Decoder(str).decode
@@ -40,13 +41,16 @@ class Tried(msgspec.Struct, frozen=True):
         return f"{least} to {last}" if last else f"{least} and later"
 
 
-async def version_of(server: Server, tried: Tried) -> str:
-    """Return the version that a server says that it has; "" where it says none."""
+async def version_of(server: Server, tried: Tried) -> str | None:
+    """Return the version that a server says that it has; "" where it says none, None where it could not be asked."""
     try:
         reply = await server.whole("GET", tried.path, within_s=VERSION_WITHIN_S)
-        if reply.status != 200:
-            return ""
+    except ServerGone:
+        return None
+    if reply.status != OK:
+        return "" if reply.status == NOT_FOUND else None
+    try:
         text = _decode_text(_decode(reply.body)[tried.field])
-    except (ServerGone, KeyError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except (KeyError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return ""
     return "".join(each for each in text[:MAX_VERSION_CHARS] if each.isprintable())

@@ -177,9 +177,9 @@ def _join(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
     except (OSError, BadKey) as error:
         raise CommandFailed(f"this machine's keys cannot be kept: {error}") from None
     text = (
-        f"this machine is host {host['name']} ({host['id']}) now. Set DATABASE_URL, LORIKEET_ADAPTER_STORE and "
-        "LORIKEET_CONTENT_KEY as the installation has them, and LORIKEET_LINK_ADDRESS to this machine's address; then "
-        "run `lorikeet agent`, `lorikeet gateway` or both."
+        f"this machine is host {host['name']} ({host['id']}) now. Set DATABASE_URL, LORIKEET_ADAPTER_STORE, "
+        "LORIKEET_FILE_STORE and LORIKEET_CONTENT_KEY as the installation has them, and LORIKEET_LINK_ADDRESS to this "
+        "machine's address; then run `lorikeet agent`, `lorikeet gateway` or both."
     )
     return print_result(arguments, host, text)
 

@@ -92,7 +92,7 @@ _BEAT = """
         WHERE g.id <> $1 AND ((g.suspected_at IS NULL AND g.heard_at < clock_timestamp() - $2::interval)
                               OR (g.suspected_at IS NOT NULL AND s.is_long)
                               OR g.suspected_at < clock_timestamp() - $3::interval)
-        FOR UPDATE OF g SKIP LOCKED
+        FOR NO KEY UPDATE OF g SKIP LOCKED
     ), suspected AS (
         UPDATE limit_gateways SET suspected_at = clock_timestamp()
         WHERE id IN (SELECT id FROM late WHERE is_gone IS NOT TRUE)

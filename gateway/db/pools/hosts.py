@@ -124,13 +124,14 @@ async def is_removed(conn: Connection, host_id: str) -> bool:
 
 _ANNOUNCE = """
     INSERT INTO hosts AS h (id, name, lease_until, public_keys) VALUES ($1, $2, '-infinity', ARRAY[$3::text])
-    ON CONFLICT (id) DO UPDATE SET public_keys = array_append(h.public_keys, $3)
-    WHERE NOT h.public_keys @> ARRAY[$3::text] AND h.removed_at IS NULL
+    ON CONFLICT (id) DO UPDATE SET public_keys = excluded.public_keys
+    WHERE h.public_keys <> excluded.public_keys AND h.removed_at IS NULL
 """
 
 
 async def announce_key(conn: Connection, host_id: str, name: str, public_key: str) -> None:
-    """Let all engines take connections of the holder of a host's key. A removed host stays removed."""
+    """Let all engines take connections of the holder of a host's key, and no more of one that the host had before. A
+    removed host stays removed."""
     await conn.execute(_ANNOUNCE, host_id, name, public_key)
 
 
@@ -165,5 +166,5 @@ _REMOVE = """
 
 
 async def remove_host(conn: Connection, host_id: str) -> None:
-    """Take a host's keys away and end its agent. Its replicas are taken for ended by the next plan."""
+    """Take a host's keys away and end its agent."""
     await conn.execute(_REMOVE, host_id)

@@ -140,8 +140,10 @@ def _revision_of(row: RevisionRow) -> Revision:
 
 def _replica_of(row: ReplicaRow, drained: Set[str]) -> Replica:
     place = None if row.host_id is None else Place(row.host_id, row.gpu)
-    is_leaving = row.replace or row.host_id in drained
-    return Replica(row.id, row.revision, row.state, place, row.num_failures, is_leaving, row.why)
+    is_evicted = row.host_id in drained
+    return Replica(
+        row.id, row.revision, row.state, place, row.num_failures, row.replace or is_evicted, row.why, is_evicted
+    )
 
 
 _LOCK_POOLS = "SELECT FROM pools WHERE id = ANY ($1::text[]) ORDER BY id FOR NO KEY UPDATE"

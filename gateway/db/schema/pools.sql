@@ -112,9 +112,9 @@ CREATE TABLE hosts (
     created_at       timestamptz NOT NULL DEFAULT now(),
     -- The drivers whose servers the host's agent can start, since it found their programs.
     programs         text[] NOT NULL DEFAULT '{}',
-    -- The public keys of the host: its engines and gateways prove one of them over TCP. More than one while they change.
+    -- The public key of the host, which its engines and gateways prove over TCP; '{}' for one without.
     public_keys      text[] NOT NULL DEFAULT '{}',
-    -- What operators say of the host, for pools that ask for it.
+    -- What operators say of the host.
     labels           jsonb NOT NULL DEFAULT '{}',
     -- A host from which replicas go, and on which none starts.
     is_drained       boolean NOT NULL DEFAULT false,

@@ -128,8 +128,8 @@ class Room:
 
     @property
     def has_hosts(self) -> bool:
-        """Whether anything could be started at all: some host has an agent."""
-        return any(host.is_alive for host in self._hosts.values())
+        """Whether anything could be started at all: some host has an agent and is not drained."""
+        return any(host.is_alive and not host.is_drained for host in self._hosts.values())
 
     def copy(self) -> Room:
         """Return the same room, to try something in."""

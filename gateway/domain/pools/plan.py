@@ -10,6 +10,7 @@ fit, an old one makes room first. A revision that fails is given up, and the old
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal
 
@@ -46,6 +47,8 @@ class Replica(msgspec.Struct, frozen=True):
     """Failures in a row."""
     replace: bool = False
     why: str = ""
+    is_evicted: bool = False
+    """Whether it is to be replaced as its host is drained: it stays, in whatever state, until another one is ready."""
 
 
 class Revision(msgspec.Struct, frozen=True):
@@ -201,7 +204,7 @@ class _Plan:
     def _leave_hosts(self) -> None:
         """Replace the replicas of hosts that have no agent."""
         for replica in self._pool.replicas:
-            away_s = 0.0 if replica.place is None else self._away_s.get(replica.place.host_id, 0.0)
+            away_s = 0.0 if replica.place is None else self._away_s.get(replica.place.host_id, math.inf)
             if away_s > LOST_S:
                 self._drained.add(replica.id)
                 self._actions.append(Lose(replica.id, "its host has no agent"))
@@ -217,7 +220,8 @@ class _Plan:
         staying = [each for each in managed if not each.replace]
         leaving = sorted((each for each in managed if each.replace), key=lambda each: each.state != "ready")
         num_ready = sum(each.state == "ready" for each in staying)
-        bridging = [each for each in leaving if each.state == "ready"][: max(0, self._pool.num_replicas - num_ready)]
+        bridging = [each for each in leaving if each.state == "ready" or each.is_evicted]
+        bridging = bridging[: max(0, self._pool.num_replicas - num_ready)]
         for each in leaving:
             if each not in bridging:
                 self._drain(each, "another replica takes its place")
@@ -348,7 +352,16 @@ def _fewest_to_leave(pool: Pool, candidates: Sequence[Replica], needs: Needs, ro
         assert replica.place is not None
         room.leave(replica.place, needs_of_replica(pool, replica))
         leaving.append(replica)
-    return leaving if room.find(needs) is not None else None
+    if room.find(needs) is None:
+        return None
+    for replica in list(leaving):  # those that made no room, as on a host that is drained, stay
+        assert replica.place is not None
+        room.occupy(replica.place, needs_of_replica(pool, replica))
+        if room.find(needs) is None:
+            room.leave(replica.place, needs_of_replica(pool, replica))
+        else:
+            leaving.remove(replica)
+    return leaving
 
 
 def _worst_first(replicas: Sequence[Replica]) -> list[Replica]:

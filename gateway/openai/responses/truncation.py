@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import msgspec
+
 from gateway.backends.base import Message
 from gateway.domain.errors import InvalidRequest
 from gateway.openai.responses.tools import ResponseTools
@@ -12,8 +14,8 @@ from gateway.pipeline.pipeline import Pipeline
 from gateway.pipeline.requests import Conversation
 from gateway.text.options import Rendering
 
-CHARS_PER_MESSAGE = 16
-"""The characters that a message counts beside its text: a template writes who said it."""
+BYTES_PER_MESSAGE = 16
+"""The bytes that a message counts beside its text: a template writes who said it."""
 
 GUESSES, CLOSE = 4, 200
 """Counts are placed by how long the texts are until one is as close as this part of what is allowed, and so many times
@@ -60,7 +62,8 @@ async def truncated(
     Raises InvalidRequest: when the chat template refuses the messages, or the model's tokens are not known here.
     """
 
-    sizes = _sizes(messages)
+    num_tool_bytes = len(msgspec.json.encode(tools.use))
+    sizes = [num_tool_bytes + each for each in _sizes(messages)]
 
     async def room(num_turns: int) -> int:
         """Return the tokens that are left without so many turns: fewer than none where they do not fit."""
@@ -101,7 +104,7 @@ async def truncated(
 
 
 def _sizes(messages: Sequence[Message]) -> list[int]:
-    """Return about how many characters a conversation has with all its turns, and without one, two and more."""
+    """Return about how many bytes a conversation has with all its turns, and without one, two and more."""
     starts = set(turn_starts(messages))
     total = sum(_size(message) for message in messages if message["role"] == "system")
     sizes = []
@@ -114,4 +117,5 @@ def _sizes(messages: Sequence[Message]) -> list[int]:
 
 
 def _size(message: Message) -> int:
-    return CHARS_PER_MESSAGE + len(message["content"]) + len(str(message.get("tool_calls", "")))
+    text = f"{message['content']}{message.get('tool_calls', '')}"
+    return BYTES_PER_MESSAGE + len(text.encode("utf-8", "surrogatepass"))

@@ -91,14 +91,16 @@ def test_what_costs_money_streams_limits_and_takes_an_idempotency_key(described:
 
 def test_a_stream_is_described_event_by_event(described: dict[str, Any]) -> None:
     def events(path: str) -> dict[str, str]:
+        """Return the name of each event's schema by the event's name, or by its own where events have no names."""
         content = described["paths"][path]["post"]["responses"]["200"]["content"]["text/event-stream"]
         found = {}
         for each in content["schema"]["anyOf"]:
             name, data = each["properties"].get("event", {}).get("const", ""), each["properties"]["data"]
-            found[name or data.get("const", "")] = data.get("contentSchema", {}).get("$ref", "").rpartition("/")[2]
+            schema = data.get("contentSchema", {}).get("$ref", "").rpartition("/")[2]
+            found[name or data.get("const", schema)] = schema
         return found
 
-    assert events("/v1/chat/completions") == {"": "ErrorBody", "[DONE]": ""}
+    assert events("/v1/chat/completions") == {"ChatChunk": "ChatChunk", "ErrorBody": "ErrorBody", "[DONE]": ""}
     responses = events("/v1/responses")
     assert responses["response.output_text.delta"].endswith("TextDelta")
     assert responses["[DONE]"] == "" and len(responses) == 20

@@ -42,7 +42,10 @@ class DriverChoice:
         tried = self._own.tried
         if tried is None or not (is_new or time.monotonic() >= self._due_s):
             return
-        self.version = await version_of(server, tried)
+        found = await version_of(server, tried)
+        if found is None and not is_new:
+            return  # it stays what it was, and is asked again with its condition
+        self.version = found or ""
         self._due_s = time.monotonic() + VERSION_EVERY_S
         note = tried.note(self.version)
         self.driver = (self._own.generic or self._own) if note else self._own
@@ -50,6 +53,11 @@ class DriverChoice:
         if note and note != self.note:
             log.warning("server_version", **self._name.fields, why=note)
         self.note = note
+
+    @property
+    def may_share_cache(self) -> bool:
+        """Whether tenants may share the server's prompt cache, as far as is known."""
+        return not self.driver.separates_caches or not self.version
 
     def of(self, generation: Generation) -> Driver:
         """Return the driver by which the server is asked for a generation.
@@ -64,8 +72,8 @@ class DriverChoice:
     def check(self, generation: Generation, driver: Driver) -> None:
         """Raise Unanswered where the server cannot be asked for a generation by a driver: when that was prepared, the
         servers of the pool were of other versions."""
-        is_of_ids = generation.num_prompt_tokens is None and self._takes_ids
-        if driver is not self._own and (is_of_ids or (generation.request.adapter and driver.adapters is None)):
+        is_without = driver is not self._own and driver.adapters is None and generation.request.adapter
+        if driver is not self.of(generation) or is_without:
             raise Unanswered(not_ready(NOT_READY), "absent")
 
     def _how_it_is_used(self) -> str:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 import msgspec
 import pytest
 
-from gateway.domain.pools.capacity import Needs
-from gateway.domain.pools.plan import Create, Drain, GiveUp, Lose, Pool, Switch, Unfit, how, plan
+from gateway.domain.pools.capacity import Needs, Place
+from gateway.domain.pools.plan import Create, Drain, GiveUp, Lose, Pool, Replica, Switch, Unfit, how, plan
+from gateway.domain.pools.states import ReplicaState
 from tests.gateway.domain.pools.world import GIB, World, host, pool, replica, revision
 
 
@@ -50,6 +53,37 @@ def test_where_two_do_not_fit_a_replica_is_replaced_one_after_the_other() -> Non
     assert isinstance(drain, Drain) and drain.replica_id == "b"
     draining = [replica("a"), replica("b", "draining")]
     assert plan([pool(2, replicas=draining)], [host(5)]) == [], "its memory is not free yet"
+
+
+EVICTED = "evicted"
+
+
+def evicted(id: str, state: ReplicaState = "ready", host_id: str = EVICTED) -> Replica:
+    """Return a replica of a host that is drained."""
+    return msgspec.structs.replace(replica(id, state, replace=True), place=Place(host_id), is_evicted=True)
+
+
+def test_a_replica_of_a_drained_host_goes_when_another_one_serves_and_stays_in_whatever_state_where_none_can() -> None:
+    leaving, other = msgspec.structs.replace(host(), id=EVICTED, is_drained=True), host()
+    [made] = plan([pool(1, replicas=[evicted("a")])], [leaving, other])
+    assert isinstance(made, Create) and made.place.host_id == other.id
+    assert [type(each) for each in plan([pool(1, replicas=[evicted("a"), replica("b")])], [leaving, other])] == [Drain]
+    for state in get_args(ReplicaState):
+        if state not in ("draining", "stopped"):
+            assert plan([pool(1, replicas=[evicted("a", state)])], [leaving]) == []
+
+
+def test_no_replica_of_a_drained_host_goes_for_room_that_it_does_not_make() -> None:
+    leaving, other = msgspec.structs.replace(host(), id=EVICTED, is_drained=True), host(3)
+    replicas = [replica("a"), evicted("b")]
+    actions = plan([pool(2, wants=2, replicas=replicas)], [leaving, other])
+    assert [each.replica_id for each in actions if isinstance(each, Drain)] == ["a"]
+
+
+def test_a_revision_waits_while_all_hosts_are_drained_and_a_replica_of_an_unknown_host_is_lost() -> None:
+    leaving = msgspec.structs.replace(host(), id=EVICTED, is_drained=True)
+    assert plan([pool(1, wants=2, replicas=[evicted("a")])], [leaving]) == []
+    assert Lose in [type(each) for each in plan([pool(1, replicas=[evicted("a", "starting", "gone")])], [host()])]
 
 
 def test_a_wanted_revision_is_started_beside_the_old_one_and_switched_to_when_ready() -> None:
