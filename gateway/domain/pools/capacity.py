@@ -125,6 +125,7 @@ class Room:
         self._hosts = {host.id: host for host in hosts}
         self._free = {host.id: host.memory_bytes for host in self._hosts.values()}
         self._free_gpus = {host.id: list(host.gpu_bytes) for host in self._hosts.values()}
+        self._num_replicas = dict.fromkeys(self._hosts, 0)
 
     @property
     def has_hosts(self) -> bool:
@@ -135,19 +136,21 @@ class Room:
         """Return the same room, to try something in."""
         other = Room(self._hosts.values())
         other._free = dict(self._free)
+        other._num_replicas = dict(self._num_replicas)
         other._free_gpus = {host_id: list(free) for host_id, free in self._free_gpus.items()}
         return other
 
     def occupy(self, place: Place, needs: Needs) -> None:
         """Take the memory of a replica that is there, whether or not it fits."""
-        self._change(place, -needs.num_bytes, -GPU_HOST_BYTES)
+        self._change(place, -needs.num_bytes, -GPU_HOST_BYTES, 1)
 
     def leave(self, place: Place, needs: Needs) -> None:
         """Give back the memory of a replica."""
-        self._change(place, needs.num_bytes, GPU_HOST_BYTES)
+        self._change(place, needs.num_bytes, GPU_HOST_BYTES, -1)
 
     def find(self, needs: Needs) -> Place | None:
-        """Return the place with the most free memory that has room for a replica; None where none has."""
+        """Return the place with the most free memory that has room for a replica, of equal ones that of the host with
+        the fewest replicas; None where none has room."""
         found: list[tuple[int, Place]] = []
         for host in self._hosts.values():
             if not host.is_alive or host.is_drained or not host.can_start(needs):
@@ -158,7 +161,7 @@ class Room:
                 found += [(free, Place(host.id, gpu)) for gpu, free in gpus if has_memory and free >= needs.num_bytes]
             elif needs.device != "cuda" and self._free[host.id] >= needs.num_bytes:
                 found.append((self._free[host.id], Place(host.id)))
-        return max(found, key=lambda each: each[0])[1] if found else None
+        return max(found, key=lambda each: (each[0], -self._num_replicas[each[1].host_id]))[1] if found else None
 
     def take(self, needs: Needs) -> Place | None:
         """Occupy the place that `find` finds, and return it."""
@@ -191,9 +194,10 @@ class Room:
             return f"{host.name} has no GPU"
         return f"{host.name} has {_share(host.memory_bytes, free)}"
 
-    def _change(self, place: Place, num_bytes: int, host_bytes: int) -> None:
+    def _change(self, place: Place, num_bytes: int, host_bytes: int, num_replicas: int) -> None:
         if place.host_id not in self._hosts:
             return
+        self._num_replicas[place.host_id] += num_replicas
         gpus = self._free_gpus[place.host_id]
         if place.gpu is None:
             self._free[place.host_id] += num_bytes

@@ -72,8 +72,9 @@ class DriverChoice:
     def check(self, generation: Generation, driver: Driver) -> None:
         """Raise Unanswered where the server cannot be asked for a generation by a driver: when that was prepared, the
         servers of the pool were of other versions."""
-        is_without = driver is not self._own and driver.adapters is None and generation.request.adapter
-        if driver is not self.of(generation) or is_without:
+        is_of_ids = generation.num_prompt_tokens is None and self._takes_ids
+        is_without = driver.adapters is None and generation.request.adapter
+        if driver is not self.of(generation) or (driver is not self._own and (is_of_ids or is_without)):
             raise Unanswered(not_ready(NOT_READY), "absent")
 
     def _how_it_is_used(self) -> str:
