@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import re
 import secrets
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
 from litestar import Request, post
@@ -19,11 +19,16 @@ from gateway.admin.paging import wrong_value
 from gateway.admin.services import Caller, Services
 from gateway.db.ids import new_id
 from gateway.db.organization import audit
+from gateway.db.organization.organizations import first_organization
 from gateway.db.pools import host_tokens
-from gateway.domain.errors import Conflict, InvalidCredentials
+from gateway.domain.errors import InvalidCredentials, InvalidRequest, PermissionDenied
+from gateway.domain.tenancy.actor import Actor
 from gateway.http.envelope import call_of
 from gateway.http.fields import decode
 from gateway.http.shape import shape
+
+if TYPE_CHECKING:
+    from gateway.db.pool import Connection
 
 PREFIX = "lkjoin_"
 LASTS = datetime.timedelta(hours=1)
@@ -46,11 +51,11 @@ class CreateHostToken(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     name: Name | None = None
     """The name that the host gets; left out, the machine's own."""
     labels: Labels = {}
-    """What is said of the host, such as `{"zone": "a"}`."""
+    """Labels that the host gets, such as `{"zone": "a"}`."""
 
 
 class CreatedHostToken(msgspec.Struct, frozen=True, kw_only=True):
-    """A new token. It is shown this once."""
+    """A new token, which is shown this once."""
 
     id: str
     token: str
@@ -70,11 +75,11 @@ class JoinHost(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     name: Name
     """The name of the machine, where the token has none."""
     public_key: Annotated[str, msgspec.Meta(pattern=KEY_PATTERN)]
-    """The key that it proves to engines on other hosts (CURVE, in Z85)."""
+    """The public key of the machine, which engines on other hosts check (CURVE, in Z85)."""
     protocol: Annotated[int, msgspec.Meta(ge=0, le=2**31)]
     """The version of the protocol between gateways and engines."""
     unix_time: UnixTime
-    """The time of its clock, in Unix seconds."""
+    """The time by the clock of the machine, in Unix seconds."""
 
 
 class JoinedHost(msgspec.Struct, frozen=True, kw_only=True):
@@ -95,6 +100,7 @@ async def create_host_token(request: Request[Any, Any, Any], services: Services,
     check_labels(wanted.labels)
     token = PREFIX + secrets.token_urlsafe(_TOKEN_BYTES)
     async with services.database.transaction() as conn:
+        await check_operator(conn, caller)
         await host_tokens.forget_tokens(conn, KEPT)
         made = await host_tokens.create_token(
             conn,
@@ -125,7 +131,7 @@ async def join_host(request: Request[Any, Any, Any], services: Services) -> Join
     """Join the installation as a host, with a token that an operator has made. A token is good for one host."""
     wanted = decode(_join_decoder, await request.body() or b"{}")
     if wanted.protocol != PROTOCOL_VERSION:
-        raise Conflict(
+        raise InvalidRequest(
             f"The host speaks version {wanted.protocol} of the engines' protocol, the installation version "
             f"{PROTOCOL_VERSION}: install Lorikeet {VERSION} on the host.",
             param="protocol",
@@ -133,7 +139,7 @@ async def join_host(request: Request[Any, Any, Any], services: Services) -> Join
         )
     now_s = datetime.datetime.now(datetime.UTC).timestamp()
     if abs(skew_s := wanted.unix_time - now_s) > MAX_SKEW_S:
-        raise Conflict(
+        raise InvalidRequest(
             f"The clock of the host is {abs(skew_s):.0f} s {'ahead' if skew_s > 0 else 'behind'}: set it by NTP.",
             param="unix_time",
             code="clock_skew",
@@ -150,7 +156,7 @@ async def join_host(request: Request[Any, Any, Any], services: Services) -> Join
         check_name(name)
         host_id = new_id("host")
         if not await host_tokens.join_host(conn, token, host_id, name, wanted.public_key):
-            raise Conflict(f"Another host has the name '{name}'.", param="name", code="host_name_taken")
+            raise InvalidRequest(f"Another host has the name '{name}'.", param="name", code="host_name_taken")
         shown = {"name": name, "labels": token.labels, "token_id": token.id}
         by = audit.Author(
             organization_id=token.organization_id,
@@ -162,6 +168,14 @@ async def join_host(request: Request[Any, Any, Any], services: Services) -> Join
         )
         await audit.record(conn, by, "host.joined", host_id, after=shown)
     return JoinedHost(id=host_id, name=name, labels=token.labels)
+
+
+async def check_operator(conn: Connection, caller: Actor) -> None:
+    """Raise PermissionDenied where the caller is of another organization than the installation's first, which has the
+    machines."""
+    first = await first_organization(conn)
+    if first is None or first.id != caller.organization_id:
+        raise PermissionDenied("Only the organization that operates this installation can manage hosts.")
 
 
 def check_labels(labels: dict[str, str]) -> None:

@@ -11,7 +11,7 @@ from litestar.params import FromPath
 from gateway.admin.access import LIST_QUERY, needs, read_body
 from gateway.admin.common import author
 from gateway.admin.paging import Page, page_of_all, read_list_query, wrong_value
-from gateway.admin.pools.host_tokens import Labels, check_labels
+from gateway.admin.pools.host_tokens import Labels, check_labels, check_operator
 from gateway.admin.services import Caller, Services
 from gateway.db.organization import audit
 from gateway.db.pools import hosts
@@ -51,7 +51,7 @@ class Host(msgspec.Struct, frozen=True, kw_only=True):
     programs: list[str]
     """The drivers of other makers whose servers the agent can start there."""
     labels: dict[str, str]
-    """What operators say of the host."""
+    """Labels that operators gave the host."""
     is_drained: bool
     """True if replicas go from the host, and none starts on it."""
     is_joined: bool
@@ -60,7 +60,7 @@ class Host(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SetHost(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What is to change of a host; what is left out stays."""
+    """A change of a host. Fields that are left out stay as they are."""
 
     is_drained: bool | None = None
     """True lets other hosts take over its replicas, and none start on it; false uses the host again."""
@@ -69,6 +69,8 @@ class SetHost(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class DeletedHost(msgspec.Struct, frozen=True):
+    """A host that was removed."""
+
     id: str
     deleted: Literal[True] = True
     object: Literal["organization.host.deleted"] = "organization.host.deleted"
@@ -98,6 +100,7 @@ class HostController(Controller):
         ready in their place; those for which no other host has room stay."""
         wanted = await read_body(request, SetHost)
         async with services.database.transaction() as conn:
+            await check_operator(conn, caller)
             before = await _existing(conn, host_id)
             if wanted.is_drained is not None:
                 await hosts.drain_host(conn, host_id, is_drained=wanted.is_drained)
@@ -119,6 +122,7 @@ class HostController(Controller):
         if force not in ("true", "false"):
             raise wrong_value("force", "it is `true` or `false`")
         async with services.database.transaction() as conn:
+            await check_operator(conn, caller)
             before = await _existing(conn, host_id)
             if before.num_replicas and force == "false":
                 raise Conflict(

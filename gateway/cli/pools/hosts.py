@@ -55,10 +55,12 @@ def register(verbs: Verbs) -> None:
     remove = actions.add_parser(
         "remove",
         help="remove a host for good",
-        description="Remove a host: its keys open no engine any more, and its agent ends. A host that still has "
-        "replicas is refused.",
+        description="Remove a host. The keys of the host open no engine any more, and the agent there ends. A host "
+        "that still has replicas is refused.",
     )
-    remove.add_argument("--force", action="store_true", help="take its replicas for lost, where it does not come back")
+    remove.add_argument(
+        "--force", action="store_true", help="take the replicas of a host that does not come back for lost"
+    )
     remove.set_defaults(run=_remove)
     for parser in (show, drain, undrain, label, remove):
         parser.add_argument("host", metavar="HOST", help="name or id of the host, as `host list` shows them")
@@ -71,7 +73,7 @@ def register(verbs: Verbs) -> None:
         help="make this machine a host of an installation",
         description="Make this machine a host of another installation: keys are made in the data folder, and the "
         "installation learns the public one. Afterwards `lorikeet agent` runs engines here, and `lorikeet gateway` "
-        "reaches those of other hosts.",
+        "reaches the engines of other hosts.",
     )
     join.add_argument("url", metavar="URL", help="URL of a gateway of the installation, e.g. https://llm.example.com")
     join.add_argument("token", metavar="TOKEN", help="token of `lorikeet host token`")

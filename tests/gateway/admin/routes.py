@@ -46,6 +46,8 @@ from gateway.admin.organization.members import AddMember, ModifyMember
 from gateway.admin.organization.projects import ArchiveProject, CreateProject, LogContent, ModifyProject
 from gateway.admin.organization.service_accounts import CreateServiceAccount
 from gateway.admin.organization.users import CreateUser, ModifyUser, ResetUser
+from gateway.admin.pools.host_tokens import CreateHostToken
+from gateway.admin.pools.hosts import SetHost
 from gateway.admin.pools.pool_bodies import CreatePool, SetBackendKey, UpdatePool
 from gateway.admin.pools.provider_keys import SetProviderKey
 from gateway.admin.routing.wire import CreateRoute, ExplainModel, ExplainRoute, RollBackRoute, UpdateRoute
@@ -68,6 +70,8 @@ EXPERIMENT: dict[str, Any] = {
 }
 ROUTE: dict[str, Any] = {"root": {"fallback": {"nodes": [{"target": "tiny"}]}}}
 GOOD_BODIES: dict[type[msgspec.Struct], dict[str, Any]] = {
+    SetHost: {"is_drained": True, "labels": {"zone": "a"}},
+    CreateHostToken: {"name": "b", "labels": {"zone": "a"}},
     SetAdapter: {"defaults": {"temperature": 0.5, "system_prompt": None}, "pinned": False},
     MoveAlias: {"adapter": "pirate", "version": 1},
     CreateAlias: {"name": "support-bot", "adapter": "pirate", "version": 1},
