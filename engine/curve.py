@@ -45,7 +45,7 @@ class KeyPair(msgspec.Struct, frozen=True):
 
 
 class Peer(msgspec.Struct, frozen=True):
-    """What a client needs to connect to an engine on TCP: its own keys, and the engine's public key."""
+    """The keys with which a client connects to an engine on TCP: its own pair, and the engine's public key."""
 
     own: KeyPair
     server: str

@@ -30,7 +30,7 @@ log = structlog.get_logger(__name__)
 
 LOOK_S = 1.0
 RENEW_S = 0.8
-"""How often leases are renewed at most: the dispatcher may be woken more often than each LOOK_S."""
+"""The least seconds between two renewals of leases: the dispatcher may be woken more often than each LOOK_S."""
 MAX_BATCHES = 16
 """The most batches that a gateway works on at once."""
 

@@ -21,7 +21,7 @@ CHANNEL = "lorikeet_changes"
 MIN_BACKOFF_S = 0.05
 MAX_BACKOFF_S = 5.0
 WAKE_ALL_EVERY_S = 1.0
-"""How often workers are woken while the database cannot be asked what waits for them."""
+"""The seconds after which all workers are woken again while the database cannot be asked what waits."""
 
 log = logging.getLogger(__name__)
 

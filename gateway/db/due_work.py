@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 LOOK_EVERY_S = 0.4
 LOOK_TIMEOUT_S = 0.5
 RARELY_S = 10.0
-"""How often a worker that is woken when something waits for it works without being woken."""
+"""The seconds after which a worker looks for work without being woken."""
 
 LEAST_S = 1.0
 """The least time between two looks at which the same work wakes its worker, where it may wait without being for this

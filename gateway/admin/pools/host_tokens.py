@@ -35,7 +35,7 @@ LASTS = datetime.timedelta(hours=1)
 KEPT = datetime.timedelta(days=1)
 MAX_LABELS = 32
 MAX_SKEW_S = 60.0
-"""How far the clocks of hosts may be apart: what they write into the same tables is compared by people."""
+"""The most seconds between the clocks of a host and of the gateway: people compare times that hosts write."""
 MAX_JOIN_BYTES = 4 << 10
 
 _TOKEN_BYTES = 24

@@ -43,7 +43,7 @@ SILENT_BASE = "it answers from the base where an adapter is asked for that it do
 """The fault for which no adapter of a server is used: a tenant would get another model than it asked for."""
 
 LEAST_DIFFERENCE = 1e-3
-"""Of two log-probabilities of one prompt: a batch beside it changes less (vLLM, SGLang, in bfloat16)."""
+"""The least difference of two log-probabilities of one prompt by which an adapter is shown; batches change less."""
 NOT_SHOWN = "with the adapter it says what it says without, so that nothing shows that the adapter answers"
 """The reason for which an adapter is not used at a server whose version was not tried."""
 

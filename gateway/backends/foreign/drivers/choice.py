@@ -56,7 +56,7 @@ class DriverChoice:
 
     @property
     def may_share_cache(self) -> bool:
-        """Whether tenants may share the server's prompt cache, as far as is known."""
+        """True unless the server is known to keep the prompt caches of tenants apart."""
         return not self.driver.separates_caches or not self.version
 
     def of(self, generation: Generation) -> Driver:
