@@ -5,6 +5,9 @@ Adapters are too many for a label, and so are tenants: the first ones get a labe
 
 from __future__ import annotations
 
+import collections
+import math
+from bisect import bisect_left
 from collections.abc import Sequence
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
@@ -36,23 +39,41 @@ class TenantLabels:
         return tenant if tenant in self._own else OTHER_TENANTS
 
 
-class _Histogram:
-    """Keeps its children by the values of their labels: finding one again in prometheus_client costs more than
-    observing."""
+class BatchHistogram(Histogram):
+    """A histogram that counts many observations with one addition to each bucket."""
 
-    def __init__(self, metric: Histogram) -> None:
+    def observe_all(self, values: Sequence[float]) -> None:
+        """Count values, as `observe` counts each of them."""
+        self._sum.inc(math.fsum(values))
+        for place, number in collections.Counter(bisect_left(self._upper_bounds, value) for value in values).items():
+            self._buckets[place].inc(number)
+
+
+class _Histogram:
+    """Gathers what one batch of requests brings, by the value of the label, and counts that at once."""
+
+    def __init__(self, metric: BatchHistogram) -> None:
         self._metric = metric
-        self._children: dict[str, Histogram] = {}
+        self._children: dict[str, BatchHistogram] = {}
+        self._values: dict[str, list[float]] = {}
 
     def observe(self, label: str, value: float) -> None:
-        child = self._children.get(label)
-        if child is None:
-            child = self._children[label] = self._metric.labels(label)
-        child.observe(value)
+        self._values.setdefault(label, []).append(value)
+
+    def flush(self) -> None:
+        for label, values in self._values.items():
+            child = self._children.get(label)
+            if child is None:
+                child = self._children[label] = self._metric.labels(label)
+            child.observe_all(values)
+        self._values.clear()
 
 
 class _Counter:
-    """Adds up what one batch of requests brings, by the values of the labels, and counts that at once."""
+    """Adds up what one batch of requests brings, by the values of the labels, and counts that at once.
+
+    Keeps its children, as a histogram does: finding one again in prometheus_client costs more than counting.
+    """
 
     def __init__(self, metric: Counter) -> None:
         self._metric = metric
@@ -75,15 +96,17 @@ class _Overall:
     """By base model."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self.counters: list[_Counter] = []
+        self.gathered: list[_Counter | _Histogram] = []
 
         def counter(name: str, doc: str, *labels: str) -> _Counter:
             made = _Counter(Counter(name, doc, ["model_name", *labels], registry=registry))
-            self.counters.append(made)
+            self.gathered.append(made)
             return made
 
         def histogram(name: str, doc: str, buckets: tuple[float, ...] = _LATENCY_BUCKETS_S) -> _Histogram:
-            return _Histogram(Histogram(name, doc, ["model_name"], buckets=buckets, registry=registry))
+            made = _Histogram(BatchHistogram(name, doc, ["model_name"], buckets=buckets, registry=registry))
+            self.gathered.append(made)
+            return made
 
         self._prompt_tokens = counter("vllm:prompt_tokens", "Prompt tokens of recorded requests.")
         self._generation_tokens = counter("vllm:generation_tokens", "Completion tokens of recorded requests.")
@@ -142,15 +165,17 @@ class _Overall:
 
 class _ByTenant:
     def __init__(self, registry: CollectorRegistry) -> None:
-        self.counters: list[_Counter] = []
+        self.gathered: list[_Counter | _Histogram] = []
 
         def counter(name: str, doc: str, *labels: str) -> _Counter:
             made = _Counter(Counter(name, doc, ["tenant", *labels], registry=registry))
-            self.counters.append(made)
+            self.gathered.append(made)
             return made
 
         def histogram(name: str, doc: str, buckets: tuple[float, ...]) -> _Histogram:
-            return _Histogram(Histogram(name, doc, ["tenant"], buckets=buckets, registry=registry))
+            made = _Histogram(BatchHistogram(name, doc, ["tenant"], buckets=buckets, registry=registry))
+            self.gathered.append(made)
+            return made
 
         self._labels = TenantLabels()
         self._requests = counter(
@@ -204,8 +229,8 @@ class RequestMetrics:
         for view in self._views:
             for event, usage in requests:
                 view.count(event, usage)
-            for counter in view.counters:
-                counter.flush()
+            for metric in view.gathered:
+                metric.flush()
 
 
 def _per_token_s(event: UsageEvent, usage: Usage) -> float | None:

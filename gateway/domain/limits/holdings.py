@@ -13,7 +13,7 @@ import msgspec
 from engine.protocol import Usage
 from gateway.domain.limits.limit import NS_PER_S, Calendar, Limit
 from gateway.domain.limits.slices import Entry, Key, Reservation, Shortage, Slice
-from gateway.domain.limits.work import Work, amount
+from gateway.domain.limits.work import Work, amounts, of_all
 
 IDLE_S = 2.0
 """A slice that nobody used for this long is given back."""
@@ -66,24 +66,28 @@ class Holdings:
     def reserve(self, entries: tuple[Entry, ...], work: Work, instant_ns: int, now_s: float) -> Reservation | None:
         """Reserve the most that a request can use, out of what is free here; return None if that is not enough."""
         cap = work.max_tokens
-        needs = [work.amount(entry.limit.unit, cap) for entry in entries]
+        units = [entry.limit.unit for entry in entries]
+        of_parts = work.of_parts(units, cap)
+        needs = of_all(units, of_parts)
         for entry, need in zip(entries, needs, strict=True):
             if entry.slice.free < need:
                 return None
         for entry, need in zip(entries, needs, strict=True):
-            entry.slice.take(need, now_s)
-            if entry.slice.wants_more:
-                self.wanting.add(entry.slice.key)
-                self.is_urgent = self.is_urgent or entry.slice.wants_more_at_once
-        return self.open_reservation(entries, work, cap, instant_ns)
+            each = entry.slice
+            each.take(need, now_s)
+            if each.keep and each.wants_more:
+                self.wanting.add(each.key)
+                self.is_urgent = self.is_urgent or each.wants_more_at_once
+        return self._opened(Reservation(entries, work, cap, instant_ns, set(range(len(of_parts)))), of_parts)
 
     def open_reservation(self, entries: tuple[Entry, ...], work: Work, cap: int, instant_ns: int) -> Reservation:
         """Return the reservation of a request whose amounts are in `reserved` already."""
-        reservation = Reservation(entries, work, cap, instant_ns, set(range(len(work.parts))))
-        units = [entry.limit.unit for entry in entries]
-        for index, part in enumerate(work.parts):
-            most = [work.part_amount(index, unit, cap) for unit in units]
-            self._parts[part.request_id] = _Part(reservation, index, most, [0] * len(entries))
+        of_parts = work.of_parts([entry.limit.unit for entry in entries], cap)
+        return self._opened(Reservation(entries, work, cap, instant_ns, set(range(len(of_parts)))), of_parts)
+
+    def _opened(self, reservation: Reservation, of_parts: list[list[int]]) -> Reservation:
+        for index, (part, most) in enumerate(zip(reservation.work.parts, of_parts, strict=True)):
+            self._parts[part.request_id] = _Part(reservation, index, most, [0] * len(most))
         return reservation
 
     def note_shortage(self, entries: Sequence[Entry], shortage: Shortage, now_s: float) -> None:
@@ -137,16 +141,16 @@ class Holdings:
 
     def _spend(self, part: _Part, usage: Usage, row: Row) -> None:
         """Let what a part used, beyond what is known already, wait for the row to be written."""
-        work = part.reservation.work
+        work, entries = part.reservation.work, part.reservation.entries
+        all_spent = amounts(
+            [entry.limit.unit for entry in entries],
+            usage.prompt_tokens,
+            usage.completion_tokens,
+            work.price,
+            is_request=work.is_request(part.index),
+        )
         used = []
-        for place, entry in enumerate(part.reservation.entries):
-            spent = amount(
-                entry.limit.unit,
-                usage.prompt_tokens,
-                usage.completion_tokens,
-                work.price,
-                is_request=work.is_request(part.index),
-            )
+        for place, (entry, spent) in enumerate(zip(entries, all_spent, strict=True)):
             more = min(spent, part.most[place]) - part.spent[place]
             if more > 0:
                 part.spent[place] += more

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Sequence
 from typing import Protocol
 
 import msgspec
@@ -86,19 +87,22 @@ class Work(msgspec.Struct, frozen=True):
         ids of these have a dot."""
         return index == 0 and "." not in self.parts[index].request_id
 
-    def part_amount(self, index: int, unit: Unit, cap: int) -> int:
-        """Return the most that one part can use when completions have at most cap tokens."""
-        part = self.parts[index]
-        num_tokens = part.num_choices * (cap if cap < part.max_tokens else part.max_tokens)
-        return amount(unit, part.prompt_tokens, num_tokens, self.price, is_request=self.is_request(index))
+    def of_parts(self, units: Sequence[Unit], cap: int) -> list[list[int]]:
+        """Return for each part the most that it can use of each unit when completions have at most cap tokens."""
+        return [
+            amounts(
+                units,
+                part.prompt_tokens,
+                part.num_choices * (cap if cap < part.max_tokens else part.max_tokens),
+                self.price,
+                is_request=self.is_request(index),
+            )
+            for index, part in enumerate(self.parts)
+        ]
 
     def amount(self, unit: Unit, cap: int) -> int:
-        """The most that all parts can use. One request is one of `requests` and one of `concurrency`."""
-        if unit == "concurrency":
-            return 1
-        if len(self.parts) == 1:
-            return self.part_amount(0, unit, cap)
-        return sum(self.part_amount(index, unit, cap) for index in range(len(self.parts)))
+        """Return the most that all parts can use of a unit when completions have at most cap tokens."""
+        return of_all((unit,), self.of_parts((unit,), cap))[0]
 
     def cap_within(self, unit: Unit, budget: int) -> int | None:
         """The largest cap for which the amount fits the budget, up to max_tokens; None where even 0 does not fit."""
@@ -108,9 +112,22 @@ class Work(msgspec.Struct, frozen=True):
         return num_fitting - 1 if num_fitting else None
 
 
-def amount(unit: Unit, prompt_tokens: int, completion_tokens: int, price: Price, *, is_request: bool) -> int:
-    """Return what one part used; of cost the most. is_request: whether the part stands for the request."""
-    if unit == "cost_nanos":
-        return price.most(prompt_tokens, completion_tokens)
-    of_request, of_prompt, of_completion = _COUNTS[unit]
-    return of_request * is_request + of_prompt * prompt_tokens + of_completion * completion_tokens
+def of_all(units: Sequence[Unit], of_parts: Sequence[list[int]]) -> list[int]:
+    """Return the amounts of a request, given those of its parts. One request is one of `concurrency`, which no part
+    counts for."""
+    sums = of_parts[0] if len(of_parts) == 1 else [sum(each) for each in zip(*of_parts, strict=True)]
+    return [1 if unit == "concurrency" else each for unit, each in zip(units, sums, strict=True)]
+
+
+def amounts(
+    units: Sequence[Unit], prompt_tokens: int, completion_tokens: int, price: Price, *, is_request: bool
+) -> list[int]:
+    """Return what one part used of each unit; of cost the most. is_request: whether the part stands for the request."""
+    found = []
+    for unit in units:
+        if unit == "cost_nanos":
+            found.append(price.most(prompt_tokens, completion_tokens))
+        else:
+            of_request, of_prompt, of_completion = _COUNTS[unit]
+            found.append(of_request * is_request + of_prompt * prompt_tokens + of_completion * completion_tokens)
+    return found

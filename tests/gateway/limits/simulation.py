@@ -27,7 +27,7 @@ from gateway.domain.limits.exchange import (
 from gateway.domain.limits.holdings import Holdings, Row
 from gateway.domain.limits.limit import NS_PER_S, Limit, period
 from gateway.domain.limits.slices import Key, Reservation, Shortage
-from gateway.domain.limits.work import PRICE_SCALE, Part, Price, Work, amount
+from gateway.domain.limits.work import PRICE_SCALE, Part, Price, Work, amounts
 from gateway.limits.keeper import SHORT_S, SILENT_S
 
 Fates = tuple[int, int, int]
@@ -121,9 +121,9 @@ class World:
         """The row of one part of a request."""
         instant_ns, tenant = running.reservation.instant_ns, running.tenant
         used = {
-            self.key(limit, instant_ns): amount(
-                limit.unit, usage.prompt_tokens, usage.completion_tokens, PRICE, is_request=index == 0
-            )
+            self.key(limit, instant_ns): amounts(
+                [limit.unit], usage.prompt_tokens, usage.completion_tokens, PRICE, is_request=index == 0
+            )[0]
             for limit in self.limits.values()
             if limit.window != "none" and limit.project_id in (None, tenant)
         }
@@ -174,9 +174,7 @@ class Running(msgspec.Struct, eq=False):
         units = {entry.slice.key: entry.limit.unit for entry in self.reservation.entries}
         self.places = tuple(key for key, unit in units.items() if unit == "concurrency")
         for key, unit in units.items():
-            self.worst[key] = sum(
-                work.part_amount(index, unit, self.reservation.cap) for index in range(len(work.parts))
-            )
+            self.worst[key] = sum(most for (most,) in work.of_parts([unit], self.reservation.cap))
 
 
 class Lost(msgspec.Struct, eq=False):
@@ -606,9 +604,8 @@ class Simulation:
             for limit in self.world.limits.values():
                 if limit.window != "none" and limit.project_id in (None, event.tenant):
                     tokens = event.usage.prompt_tokens, event.usage.completion_tokens
-                    sums[self.world.key(limit, event.instant_ns)] += amount(
-                        limit.unit, *tokens, PRICE, is_request=event.index == 0
-                    )
+                    [used] = amounts([limit.unit], *tokens, PRICE, is_request=event.index == 0)
+                    sums[self.world.key(limit, event.instant_ns)] += used
         assert +self.world.settled == +sums, "the accounts have drifted from the ledger"
 
     def _is_quiet(self) -> bool:

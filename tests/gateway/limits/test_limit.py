@@ -78,7 +78,7 @@ def test_the_cap_is_within_the_budget(work: Work, unit: Unit, budget: int) -> No
 
 @given(WORKS, st.sampled_from(sorted(RATED)), st.integers(0, 500))
 def test_the_parts_add_up(work: Work, unit: Unit, cap: int) -> None:
-    assert work.amount(unit, cap) == sum(work.part_amount(index, unit, cap) for index in range(len(work.parts)))
+    assert work.amount(unit, cap) == sum(most for (most,) in work.of_parts([unit], cap))
 
 
 def test_every_combination_is_allowed_or_says_why() -> None:

@@ -5,11 +5,14 @@ from __future__ import annotations
 import datetime
 
 import msgspec
-from prometheus_client import CollectorRegistry
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from prometheus_client import CollectorRegistry, Histogram
 
 from engine.protocol import Usage
 from gateway.db.ledger.usage import UsageEvent
-from gateway.observability.request_metrics import MAX_TENANT_LABELS, OTHER_TENANTS, RequestMetrics
+from gateway.observability.request_metrics import MAX_TENANT_LABELS, OTHER_TENANTS, BatchHistogram, RequestMetrics
 
 NOW = datetime.datetime.now(datetime.UTC)
 USAGE = Usage(
@@ -90,3 +93,19 @@ def test_tenants_beyond_the_bound_share_a_label_and_nothing_is_lost() -> None:
     assert len(values) == MAX_TENANT_LABELS + 1
     assert values[OTHER_TENANTS] == 14
     assert sum(values.values()) == 2 * (MAX_TENANT_LABELS + 7)
+
+
+@given(st.lists(st.sampled_from([0.0, 0.05, 0.1, 0.3, 1.0, 1.5, float("inf")]), max_size=20))
+def test_values_that_are_counted_at_once_count_as_those_that_are_counted_one_by_one(values: list[float]) -> None:
+    bounds = (0.1, 0.5, 1.0)
+    together = BatchHistogram("seconds", "Of a batch.", ["name"], buckets=bounds, registry=None)
+    single = Histogram("seconds", "Of a batch.", ["name"], buckets=bounds, registry=None)
+    together.labels("a").observe_all(values)
+    for value in values:
+        single.labels("a").observe(value)
+    single.labels("a")
+    [found], [expected] = together.collect(), single.collect()
+    for mine, theirs in zip(found.samples, expected.samples, strict=True):
+        if not mine.name.endswith("_created"):
+            assert (mine.name, mine.labels) == (theirs.name, theirs.labels)
+            assert mine.value == pytest.approx(theirs.value)
