@@ -49,8 +49,9 @@ class Admission:
         return True
 
     def _first_ready(self, line: list[Sequence], max_tokens: int | None) -> Sequence | None:
-        """The first of a tenant's line whose adapter is there. Those it passes over wait for their adapters alone; the
-        first few of these are loaded."""
+        """Return the first sequence of a tenant's line whose adapter is resident, or None. Sequences that are passed
+        over wait for their adapters alone; the first few of these adapters are loaded.
+        """
         asked: set[str] = set()
         for sequence in line:
             if max_tokens is not None and sequence.max_length > max_tokens:
@@ -68,7 +69,9 @@ class Admission:
         return self._blocks.num_cached_tokens(sequence) if sequence.may_reuse_prefix else 0
 
     def _cost(self, sequence: Sequence) -> float:
-        """What its prompt and its adapter's load cost the engine; nothing when it only comes back."""
+        """Return what the sequence's prompt and its adapter's load cost the engine; 0 for a sequence that has started
+        before.
+        """
         if sequence.started_s:
             return 0.0
         num_moved = sequence.adapter_load_bytes / self._token_bytes

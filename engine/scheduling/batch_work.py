@@ -67,7 +67,7 @@ class BatchWork:
         totals: Totals,
         note_start: Callable[[Sequence], None],
     ) -> None:
-        """note_start: called with each sequence that starts for the first time."""
+        """Set up the planning of batch work. note_start: called with each sequence that starts for the first time."""
         self._band = band
         self._interactive = interactive
         self._admission = admission
@@ -203,8 +203,9 @@ class BatchWork:
         return chunk.num_tokens
 
     def _in_turn(self) -> Iterator[Sequence]:
-        """The sequences that run and need a step, by the counters of their tenants, in steps of a quantum so that not
-        each token changes who goes on. Those that decode come first among equals, then the oldest."""
+        """Yield the sequences that run and need a step, by the counters of their tenants, in steps of a quantum so that
+        not each token changes who goes on. Among equals, decoding sequences come first, then the oldest.
+        """
         counters = self._band.counters
         running = [s for s in self._band.running if not s.needs_no_step and not (s.num_pending and s.is_chosen_by_text)]
         running.sort(key=lambda s: (counters.of(s.request.tenant) // QUANTUM_TOKENS, not s.is_decoding))

@@ -45,7 +45,7 @@ class BlockManager:
 
     @property
     def num_free(self) -> int:
-        """Blocks that can be handed out: the empty ones and those that are only cached."""
+        """The number of blocks that can be handed out: the empty ones and those that are only cached."""
         return self.num_idle + len(self._aging) + len(self._new)
 
     @property
@@ -60,8 +60,9 @@ class BlockManager:
         self._num_agings += 1
 
     def num_cached_tokens(self, sequence: Sequence) -> int:
-        """How much of the sequence's beginning is in the cache: whole blocks, and never its last token, which has to be
-        computed for the sequence to go on."""
+        """Return how many tokens of the sequence's beginning are cached: whole blocks, and never its last token, which
+        has to be computed for the sequence to go on.
+        """
         return len(self._find_prefix(sequence)) * self.block_size
 
     def num_needed(self, sequence: Sequence, use_cache: bool) -> int:
@@ -71,10 +72,10 @@ class BlockManager:
         return num_new + sum(not self._references[block] for block in prefix)
 
     def start(self, sequence: Sequence, num_spare: int, use_cache: bool, *, max_recent: int | None = None) -> bool:
-        """Blocks for all tokens of a sequence that has none, its cached prefix counted as computed.
+        """Take blocks for all tokens of a sequence that has none, its cached prefix counted as computed.
 
-        False, and nothing changes, unless num_spare blocks stay free. max_recent: the most recent blocks of others that
-        are taken for it; None: any number.
+        Return False, and change nothing, unless num_spare blocks stay free. max_recent: the most recent blocks of
+        others that are taken for the sequence; None: any number.
         """
         prefix = self._find_prefix(sequence) if use_cache else []
         num_new = self._num_blocks_for(len(sequence.token_ids)) - len(prefix)
@@ -94,7 +95,7 @@ class BlockManager:
         return True
 
     def num_missing(self, sequence: Sequence, num_tokens: int | None = None) -> int:
-        """Blocks that it would take to have room for num_tokens tokens of a sequence, or for all."""
+        """Return how many more blocks a sequence needs for num_tokens tokens; None: for all of its tokens."""
         num_tokens = sequence.length if num_tokens is None else num_tokens
         return max(self._num_blocks_for(num_tokens) - len(sequence.block_table), 0)
 
@@ -184,7 +185,7 @@ class BlockManager:
             place.pop(block, None)
 
     def _take(self) -> int:
-        """A block with one owner; its content is forgotten."""
+        """Take a block for one owner; its content is forgotten."""
         if self._empty:
             block = self._empty.pop()
         else:

@@ -40,11 +40,14 @@ class RequestBook:
             self._queue_leader(group)
 
     def retry_after_s(self, band: Band) -> float:
-        """When the requests of the band that are here now will have finished, at the recent rate."""
+        """Return how long the requests of the band that are here now take to finish at the recent rate."""
         return band.finish_rate.drain_s(band.num_requests, self._clock())
 
     def set_matchers(self, group: RequestGroup, make_matcher: Callable[[], Matcher]) -> None:
-        """The grammar is compiled: the request may be admitted. Raises MatcherError, and nothing has changed."""
+        """Give the request's choices their matchers, now that its grammar is compiled: it may be admitted.
+
+        Raises MatcherError: when a matcher cannot be made; nothing has changed then.
+        """
         matchers = [make_matcher() for _ in group.held]
         for choice, matcher in zip(group.held, matchers, strict=True):
             choice.matcher = matcher
@@ -52,7 +55,7 @@ class RequestBook:
         self._queue_leader(group)
 
     def queue_held(self, group: RequestGroup) -> None:
-        """The prompt is computed, and the other choices find it in the cache."""
+        """Queue the request's other choices, now that the prompt is computed: they find it in the cache."""
         waiting = self.band_of(group.request).waiting
         for choice in group.held:
             waiting.push(choice)
@@ -78,7 +81,7 @@ class RequestBook:
         return group
 
     def end_all(self, group: RequestGroup) -> None:
-        """The last choices first, so that no held one is queued just to end."""
+        """End all choices of a request, the last ones first, so that no held one is queued just to end."""
         for choice in reversed(group.choices):
             if choice.is_alive:
                 self.end(choice)
@@ -90,7 +93,7 @@ class RequestBook:
         error: EngineError | None = None,
         embedding: bytes | None = None,
     ) -> Final:
-        """All choices have ended: forget the request."""
+        """Forget a request whose choices have all ended, and return its final."""
         now_s = self._clock()
         del self._groups[group.request.request_id]
         band = self.band_of(group.request)

@@ -93,22 +93,22 @@ class Scheduler:
 
     @property
     def num_running(self) -> int:
-        """Interactive choices that run."""
+        """The number of interactive choices that run."""
         return len(self._interactive.running)
 
     @property
     def num_waiting(self) -> int:
-        """Interactive choices that do not run, those held back by a grammar or their leader included."""
+        """The number of interactive choices that do not run, those held back by a grammar or their leader included."""
         return self._interactive.num_waiting
 
     @property
     def num_batch_running(self) -> int:
-        """Choices of the batch band that run or pause."""
+        """The number of choices of the batch band that run or pause."""
         return len(self._batch_band.running)
 
     @property
     def num_batch_waiting(self) -> int:
-        """Choices of the batch band that do not run."""
+        """The number of choices of the batch band that do not run."""
         return self._batch_band.num_waiting
 
     @property
@@ -120,12 +120,12 @@ class Scheduler:
 
     @property
     def num_adapter_users(self) -> int:
-        """Running sequences that hold an adapter slot."""
+        """The number of running sequences that hold an adapter slot."""
         running = [*self._interactive.running, *self._batch_band.running]
         return sum(sequence.adapter_slot is not None for sequence in running)
 
     def tenant_stats(self, max_tenants: int) -> dict[str, TenantStats]:
-        """Of the tenants with the most choices here."""
+        """Return the figures of the tenants with the most choices here."""
         bands = (self._interactive, self._batch_band)
         num_running = Counter(sequence.request.tenant for band in bands for sequence in band.running)
         num_alive = self._interactive.alive_by_tenant + self._batch_band.alive_by_tenant
@@ -151,8 +151,11 @@ class Scheduler:
         return error
 
     def _queue_full(self, request: GenerateRequest) -> EngineError | None:
-        """Beyond what may run, a tenant holds at most as many places as it leaves free (Choudhury and Hahne, 1998:
-        dynamic queue length thresholds), so that whoever floods the queue keeps nobody else out of it."""
+        """Return queue_full if the request finds no place, or None.
+
+        Beyond what may run, a tenant holds at most as many places as it leaves free (Choudhury and Hahne, 1998: dynamic
+        queue length thresholds), so that a tenant that floods the queue keeps nobody else out of it.
+        """
         band, limits = self._requests.band_of(request), self._limits
         num_alive, max_waiting = (
             band.num_alive,
@@ -178,11 +181,16 @@ class Scheduler:
         return self._requests.find(request_id)
 
     def set_matchers(self, group: RequestGroup, make_matcher: Callable[[], Matcher]) -> None:
-        """The request's grammar is compiled: it may be admitted. Raises MatcherError, and nothing has changed."""
+        """Set the matchers of a request whose grammar is compiled: it may be admitted.
+
+        Raises MatcherError: when a matcher cannot be made; nothing has changed then.
+        """
         self._requests.set_matchers(group, make_matcher)
 
     def abort(self, request_id: str, num_kept_tokens: int | None, index: int | None = None) -> Final | None:
-        """As `protocol.Abort`: the request's final unless some of it goes on, or all has ended before."""
+        """Abort a request, or one of its choices, as `protocol.Abort` says. Return the request's final; None if some of
+        the request goes on, or all of it has ended before.
+        """
         group = self._requests.find(request_id)
         if group is None or (index is not None and not 0 <= index < len(group.choices)):
             return None
@@ -204,19 +212,21 @@ class Scheduler:
         return self._requests.close(group, "error", error)
 
     def waiting_for(self, key: str) -> list[Sequence]:
-        """Queued sequences that need this adapter, interactive ones first, in order of arrival."""
+        """Return the queued sequences that need this adapter, interactive ones first, in order of arrival."""
         everyone = [*self._interactive.waiting, *self._batch_band.waiting]
         waiting = [sequence for sequence in everyone if sequence.request.adapter == key]
         return sorted(waiting, key=lambda sequence: (sequence.is_batch, sequence.arrived_s))
 
     def note_step(self, plan: Plan, seconds: float) -> None:
-        """Learn from how long a step took."""
+        """Learn the time of a step from how long this one took."""
         self._batch.step_time.observe(StepLoad.of(plan.decodes, plan.prefills), seconds)
 
     # steps
 
     def schedule(self) -> Plan:
-        """The next step. Blocks for it are already handed out. Empty also while pending tokens must be known first."""
+        """Return the next step, whose blocks are already handed out. It is also empty while pending tokens must be
+        known first.
+        """
         self._age()
         if self._awaits_tokens():
             return Plan([], [])
@@ -249,7 +259,7 @@ class Scheduler:
         return Plan(decodes, prefills + batch.prefills)
 
     def launched(self, plan: Plan) -> None:
-        """The step is on its way: the next one may be planned."""
+        """Record that the step of a plan is launched: the next one may be planned."""
         for chunk in plan.chunks:
             take_launch(chunk)
 
@@ -298,8 +308,11 @@ class Scheduler:
         return is_ahead and sum(map(self._blocks.num_missing, interactive)) > self._blocks.num_free
 
     def _continue_running(self) -> tuple[list[Sequence], list[Sequence]]:
-        """Those that decode, with room for their next token, by adapter slot with the base last; and those in their
-        prompt, whose room was made at admission, by their tenants' counters. Oldest first among equals."""
+        """Return the running interactive sequences of a step: decodes, and prompts that are being computed.
+
+        Decodes have room for their next token and come by adapter slot, the base last; prompts, whose room was made at
+        admission, come by their tenants' counters. The oldest come first among equals.
+        """
         decoding: list[Sequence] = []
         prefilling: list[Sequence] = []
         num_preemptions = self.totals.preemptions
@@ -318,7 +331,9 @@ class Scheduler:
         return decoding, prefilling
 
     def _make_room(self, sequence: Sequence) -> bool:
-        """A block for a decode's next token, preempting others; False if that was itself."""
+        """Take a block for a decode's next token, preempting others; return False if the sequence itself was
+        preempted.
+        """
         while not self._grow(sequence, sequence.length):
             victim = self._interactive.running.victim()
             self._interactive.running.leave(victim)
@@ -337,7 +352,7 @@ class Scheduler:
         return self._blocks.grow(sequence, num_tokens)
 
     def _draft(self, sequence: Sequence, left: int) -> tuple[int, ...]:
-        """Guesses for a decode, if budget and blocks are left for them and more than one token is to come."""
+        """Return guesses for a decode, if budget and blocks are left for them and more than one token is to come."""
         num_to_come = sequence.request.sampling.max_tokens - sequence.num_completion_tokens
         num_wanted = min(self._limits.num_draft_tokens, left, num_to_come - 1)
         if num_wanted <= 0 or sequence.is_chosen_by_text:
@@ -371,7 +386,7 @@ class Scheduler:
         return left, True
 
     def _note_start(self, sequence: Sequence) -> None:
-        """What a request's first admission tells of it."""
+        """Record the start of a sequence, and what a request's first admission tells of the request."""
         now_s = self._clock()
         group = self._requests.find(sequence.request_id)
         if group is not None and not group.is_started:
@@ -397,7 +412,9 @@ class Scheduler:
         return num_tokens
 
     def _account(self, sequence: Sequence, progress: Progress) -> Final | None:
-        """What a chunk's progress means for everyone else: cache, counters, siblings; the request's end if it is."""
+        """Account a chunk's progress to everyone else: cache, counters, siblings. Return the request's final if this is
+        its end.
+        """
         if progress.error is not None:
             return self.fail(sequence.request_id, progress.error)
         self._blocks.register(sequence, progress.num_computed)
@@ -424,7 +441,7 @@ class Scheduler:
 
 
 def _slot_order(sequence: Sequence) -> int:
-    """Adapters by slot, the base last."""
+    """Return the sort key that orders sequences by adapter slot, the base last."""
     return AFTER_ALL_SLOTS if sequence.adapter_slot is None else sequence.adapter_slot
 
 
