@@ -90,7 +90,10 @@ class Gate:
     """
 
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]], folder: Path) -> None:
-        """Raises BadKey: when the folder has no key pair or no list."""
+        """Read the keys and the list of a folder, and bind the socket at which connections are decided.
+
+        Raises BadKey: when the folder has no key pair or no list.
+        """
         self._keys = read_keys(folder)
         self._list = folder / ALLOWED_NAME
         self._allowed: frozenset[str] = frozenset()

@@ -43,7 +43,7 @@ class UsageBook:
         return len(self._entries)
 
     def keep(self, record: UsageRecord, database_id: str, holder: bytes, now_s: float) -> None:
-        """holder: the gateway connection the record was sent to, b"" when nobody is there to take it."""
+        """Keep a record. holder: the gateway connection it was sent to, b"" when nobody is there to take it."""
         key = record.request_id, record.attempt
         self._entries[key] = _Entry(record, database_id, holder, now_s)
         if not holder:
@@ -68,7 +68,7 @@ class UsageBook:
                 self._orphans.pop(key, None)
 
     def orphan(self, holder: bytes) -> None:
-        """This gateway is gone: what it held may be taken by another."""
+        """Let another gateway take what a gateway that is gone held."""
         for key, entry in self._entries.items():
             if entry.holder == holder:
                 entry.holder = b""
