@@ -215,8 +215,9 @@ class FakeCore:
         return AdapterStatus(key, True, probed=True, probe=AdapterProbe(0.0, 0, num_tokens, max(differences)))
 
     def _look_up(self, request: GenerateRequest) -> int:
-        """Return how many of the prompt's tokens are cached; all but the last one may be. The prompt's blocks are
-        cached from now on.
+        """Return how many of the prompt's tokens are cached; all but the last one may be.
+
+        The prompt's blocks are cached from now on.
         """
         prompt, num_cached = request.prompt_token_ids, 0
         key = hash((request.tenant, request.adapter))

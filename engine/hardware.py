@@ -46,8 +46,9 @@ def resolve_device(name: str) -> torch.device:
 
 
 def resolve_dtype(name: str, device: torch.device) -> torch.dtype:
-    """Return the dtype of a name. auto: bfloat16 where the hardware multiplies it, else float32 on a CPU and float16 on
-    a GPU.
+    """Return the dtype of a name.
+
+    auto: bfloat16 where the hardware multiplies it, else float32 on a CPU and float16 on a GPU.
     """
     if name != "auto":
         return {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}[name]

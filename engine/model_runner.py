@@ -48,8 +48,9 @@ class ModelRunner:
 
     @torch.inference_mode()
     def launch(self, plan: Plan) -> LaunchedStep:
-        """Launch the step of a plan. Its chunks may follow those of the plan launched before it, if this runner runs
-        ahead.
+        """Launch the step of a plan.
+
+        Its chunks may follow those of the plan launched before it, if this runner runs ahead.
         """
         order = self._path.order(plan)
         plan = Plan([plan.decodes[place] for place in order], plan.prefills)

@@ -81,8 +81,9 @@ class Probes:
         return probe is not None and probe.sides is None
 
     def start(self, key: str, is_resident: bool) -> list[GenerateRequest]:
-        """Start a probe, and return the requests to run now. A probe of the same adapter that is under way answers this
-        one, too.
+        """Start a probe, and return the requests to run now.
+
+        A probe of the same adapter that is under way answers this one, too.
         """
         if key in self._probes:
             return []

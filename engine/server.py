@@ -104,8 +104,10 @@ class EngineServer:
         unattended_s: float = 0.0,
         link_dir: str = "",
     ) -> None:
-        """Bind the endpoint. link_dir: the folder of this host's keys, with which the endpoint is guarded; "" for an
-        endpoint that others cannot reach.
+        """Bind the endpoint.
+
+        link_dir: the folder of this host's keys, with which the endpoint is guarded; "" for an endpoint that others
+        cannot reach.
 
         Raises zmq.ZMQError or BadKey.
         """

@@ -135,8 +135,9 @@ class BenchEngine:
 
 
 def run_closed(engine: BenchEngine, sources: list[Source], seconds: float = math.inf) -> list[Trace]:
-    """Return every request that was sent, in order. After `seconds` nothing more is sent and what is under way is
-    aborted.
+    """Return every request that was sent, in order.
+
+    After `seconds` nothing more is sent and what is under way is aborted.
     """
     traces: list[Trace] = []
     source_of: dict[str, Source] = {}

@@ -68,8 +68,9 @@ class TableBatch:
         add_batched_lora_(adapted, x, runs, self.places, self.rows, self._scratch)
 
     def _runs_of(self, key: GroupKey) -> tuple[tuple[int, ...], list[Run]] | None:
-        """Return a group's runs, None where no adapter has the group. Views cost as much as small products: they are
-        made once for all steps that use this batch.
+        """Return a group's runs, None where no adapter has the group.
+
+        Views cost as much as small products: they are made once for all steps that use this batch.
         """
         weights = self._groups.get(key)
         if weights is None:

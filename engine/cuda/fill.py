@@ -34,8 +34,9 @@ class BlockTables:
         self._copied: list[tuple[list[int], int]] = [([], 0)] * max_rows
 
     def of(self, tables: Many[list[int]]) -> NDArray[np.int32]:
-        """Return tables as [len(tables), max_blocks]; what lies beyond a table's end is arbitrary. Valid until the next
-        call.
+        """Return tables as [len(tables), max_blocks]; what lies beyond a table's end is arbitrary.
+
+        Valid until the next call.
         """
         for row, table in enumerate(tables):
             known, length = self._copied[row]

@@ -150,8 +150,9 @@ class CudaPath:
         nothing = LayerWaits(self._accelerator.compute, [])
 
         def run() -> Tensor:
-            """Compute the step. All memory is taken within the run, and so shared with the other graphs; so is where it
-            leaves rows.
+            """Compute the step.
+
+            All memory is taken within the run, and so shared with the other graphs; so is where it leaves rows.
             """
             batch = self._batch(staged.device, extent, nothing, self._accelerator.beside)
             hidden = self._decoder.forward(batch, before=self._at_cut(self._accelerator.cut))
@@ -207,8 +208,9 @@ class CudaPath:
 
 
 def _most_bytes(limits: StepLimits, max_blocks: int, num_slots: int) -> int:
-    """Return the most bytes of the integers of any step that is launched. A row may be wanted three times: to sample,
-    to score, to pool.
+    """Return the most bytes of the integers of any step that is launched.
+
+    A row may be wanted three times: to sample, to score, to pool.
     """
     rows = limits.max_rows
     return num_bytes_of(StepShape(rows, limits.max_sequences, max_blocks, rows + num_slots + 1, rows, 3 * rows))

@@ -98,8 +98,9 @@ def build_around(config: EngineConfig, model: ModelConfig, weights: ModelWeights
 
 
 def step_limits(config: EngineConfig, max_context: int) -> StepLimits:
-    """Return the limits of a step. Drafts make rows of their own; every other sequence of a step is a chunk of a
-    prompt.
+    """Return the limits of a step.
+
+    Drafts make rows of their own; every other sequence of a step is a chunk of a prompt.
     """
     decode_rows = min(config.max_num_seqs * (1 + config.num_draft_tokens), config.max_batched_tokens)
     prefills = min(config.max_num_seqs, config.max_batched_tokens)

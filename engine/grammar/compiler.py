@@ -92,8 +92,9 @@ class GrammarCompiler:
         self._thread = _start_thread(self._run)
 
     def submit(self, request_id: str, grammar: Grammar, tenant: str) -> None:
-        """Submit a request's grammar. `ready` will return the outcome, unless the grammar is withdrawn before its
-        turn.
+        """Submit a request's grammar.
+
+        `ready` will return the outcome, unless the grammar is withdrawn before its turn.
         """
         with self._changed:
             jobs = self._waiting.setdefault(tenant, deque())
@@ -106,8 +107,9 @@ class GrammarCompiler:
         self._wake()
 
     def withdraw(self, request_id: str) -> None:
-        """Withdraw a grammar that nobody waits for any more. `ready` may still return it, if its turn has come
-        already.
+        """Withdraw a grammar that nobody waits for any more.
+
+        `ready` may still return it, if its turn has come already.
         """
         with self._changed:
             for tenant, jobs in list(self._waiting.items()):

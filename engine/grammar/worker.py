@@ -43,8 +43,9 @@ class Verdict(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def main() -> None:
-    """Judge the grammars that come by stdin, and end with it. Arguments: the model's folder, its vocabulary's size, its
-    end-of-sequence ids.
+    """Judge the grammars that come by stdin, and end with it.
+
+    Arguments: the model's folder, its vocabulary's size, its end-of-sequence ids.
     """
     model_dir, vocab_size, *eos = sys.argv[1:]
     os.nice(COMPILER_NICENESS)

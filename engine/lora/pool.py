@@ -201,8 +201,9 @@ class AdapterPool:
         self._go_on()
 
     def unload(self, key: str) -> bool:
-        """Unload an adapter. Return False if it is still loading or in use: then it leaves with its last user, and
-        takes no new one.
+        """Unload an adapter.
+
+        Return False if it is still loading or in use: then it leaves with its last user, and takes no new one.
         """
         self.slots.pinned.discard(key)
         self._wanted.pop(key, None)
@@ -229,8 +230,9 @@ class AdapterPool:
         self._executor.shutdown(wait=True, cancel_futures=True)
 
     def check_integrity(self, num_users: int) -> None:
-        """Check the pool's invariants; tests do so after every step. num_users: the number of sequences that hold a
-        slot.
+        """Check the pool's invariants; tests do so after every step.
+
+        num_users: the number of sequences that hold a slot.
         """
         self.slots.check_integrity(num_users)
         wanted = [*self._wanted, *self._batch_wanted]

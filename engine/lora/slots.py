@@ -156,8 +156,9 @@ class Slots:
             num_bytes -= slot.num_bytes
 
     def check_integrity(self, num_users: int) -> None:
-        """Check the slots' invariants; tests do so after every step. num_users: the number of sequences that hold a
-        slot.
+        """Check the slots' invariants; tests do so after every step.
+
+        num_users: the number of sequences that hold a slot.
         """
         held = {slot.key: slot for slot in self._slots if slot is not None}
         assert held == self._by_key

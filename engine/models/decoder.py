@@ -39,8 +39,9 @@ class Delta(Protocol):
         """Add the delta to out [N, sum(sizes)] in place. sizes: of the group's outputs, side by side."""
 
     def silu_mul(self, gate_up: Tensor) -> Tensor:
-        """Add the delta to gate and up, then return the gated activation. gate_up [N, 2I], may be overwritten -> [N,
-        I].
+        """Add the delta to gate and up, then return the gated activation.
+
+        gate_up [N, 2I], may be overwritten -> [N, I].
         """
 
 
@@ -69,8 +70,9 @@ class Decoder:
     def __init__(
         self, config: ModelConfig, weights: ModelWeights, activation: Callable[[Tensor], Tensor] | None = None
     ) -> None:
-        """Set up the decoder. activation: the device's `silu_mul` or `gelu_mul`, as the config says; None: that of
-        `kernels.activation`.
+        """Set up the decoder.
+
+        activation: the device's `silu_mul` or `gelu_mul`, as the config says; None: that of `kernels.activation`.
         """
         self.config = config
         self.weights = weights

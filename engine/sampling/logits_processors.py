@@ -62,8 +62,9 @@ Adjust = Callable[[Tensor, Many[Row], Put], None]
 def process_logits_(
     logits: Tensor, rows: Many[Row], eos_token_ids: Many[int], put: Put, adjust: Adjust | None = None
 ) -> None:
-    """Process logits [N, V] fp32 in place, one row per element of rows. put: `Transfers.put` of their device; adjust:
-    in place of `adjust_`.
+    """Process logits [N, V] fp32 in place, one row per element of rows.
+
+    put: `Transfers.put` of their device; adjust: in place of `adjust_`.
     """
     (adjust or adjust_)(logits, rows, put)
     params = [row.params for row in rows]

@@ -49,8 +49,9 @@ class Admission:
         return True
 
     def _first_ready(self, line: list[Sequence], max_tokens: int | None) -> Sequence | None:
-        """Return the first sequence of a tenant's line whose adapter is resident, or None. Sequences that are passed
-        over wait for their adapters alone; the first few of these adapters are loaded.
+        """Return the first sequence of a tenant's line whose adapter is resident, or None.
+
+        Sequences that are passed over wait for their adapters alone; the first few of these adapters are loaded.
         """
         asked: set[str] = set()
         for sequence in line:

@@ -108,8 +108,9 @@ def _take_tokens(chunk: Chunk, sampled: Many[Sampled], eos_token_ids: frozenset[
 
 
 def _stops(sequence: Sequence, token_id: int, eos_token_ids: frozenset[int]) -> bool:
-    """Tell whether this token ends the sequence without being part of it. A grammar lets the end of the sequence come
-    only where it may, so there neither min_tokens nor ignore_eos has a say.
+    """Tell whether this token ends the sequence without being part of it.
+
+    A grammar lets the end of the sequence come only where it may, so there neither min_tokens nor ignore_eos has a say.
     """
     sampling = sequence.request.sampling
     is_early = sequence.num_completion_tokens <= sampling.min_tokens

@@ -23,8 +23,9 @@ MAX_FOLLOWED = 32
 
 
 def drafter_of(request: GenerateRequest) -> Drafter:
-    """Return the drafter of one of a request's sequences. A prediction's drafts are all from it, so that they can be
-    counted as such.
+    """Return the drafter of one of a request's sequences.
+
+    A prediction's drafts are all from it, so that they can be counted as such.
     """
     if request.predicted_token_ids:
         return PredictedOutput(request.predicted_token_ids, len(request.prompt_token_ids))

@@ -45,8 +45,9 @@ class RequestGroup(msgspec.Struct, eq=False):
         return Final(self.request.request_id, reason, self._usage(now_s), error, embedding)
 
     def _usage(self, now_s: float) -> Usage:
-        """Return the request's usage. Times are of the request: until any choice started, until any had a token, until
-        the last ended.
+        """Return the request's usage.
+
+        Times are of the request: until any choice started, until any had a token, until the last ended.
         """
         started_s = min((c.started_s for c in self.choices if c.started_s), default=now_s)
         first_token_s = min((c.first_token_s for c in self.choices if c.first_token_s), default=now_s)

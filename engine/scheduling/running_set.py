@@ -48,8 +48,9 @@ class RunningSet:
         return iter(self._sequences)
 
     def start(self, sequence: Sequence, num_spare: int, *, max_recent: int | None = None) -> bool:
-        """Start a sequence as `BlockManager.start` does. Return False, and change nothing, without memory or its
-        adapter.
+        """Start a sequence as `BlockManager.start` does.
+
+        Return False, and change nothing, without memory or its adapter.
         """
         if not self._blocks.start(sequence, num_spare, sequence.may_reuse_prefix, max_recent=max_recent):
             return False

@@ -188,8 +188,9 @@ class Scheduler:
         self._requests.set_matchers(group, make_matcher)
 
     def abort(self, request_id: str, num_kept_tokens: int | None, index: int | None = None) -> Final | None:
-        """Abort a request, or one of its choices, as `protocol.Abort` says. Return the request's final; None if some of
-        the request goes on, or all of it has ended before.
+        """Abort a request, or one of its choices, as `protocol.Abort` says.
+
+        Return the request's final; None if some of the request goes on, or all of it has ended before.
         """
         group = self._requests.find(request_id)
         if group is None or (index is not None and not 0 <= index < len(group.choices)):
@@ -224,8 +225,9 @@ class Scheduler:
     # steps
 
     def schedule(self) -> Plan:
-        """Return the next step, whose blocks are already handed out. It is also empty while pending tokens must be
-        known first.
+        """Return the next step, whose blocks are already handed out.
+
+        It is also empty while pending tokens must be known first.
         """
         self._age()
         if self._awaits_tokens():
@@ -412,8 +414,9 @@ class Scheduler:
         return num_tokens
 
     def _account(self, sequence: Sequence, progress: Progress) -> Final | None:
-        """Account a chunk's progress to everyone else: cache, counters, siblings. Return the request's final if this is
-        its end.
+        """Account a chunk's progress to everyone else: cache, counters, siblings.
+
+        Return the request's final if this is its end.
         """
         if progress.error is not None:
             return self.fail(sequence.request_id, progress.error)

@@ -111,8 +111,9 @@ class StepTime:
         self._is_fitted = False
 
     def costs(self) -> StepCosts:
-        """Fit the costs of a step: no coefficient is below zero. Where one would be, the most negative is zero and the
-        others are fitted anew.
+        """Fit the costs of a step: no coefficient is below zero.
+
+        Where one would be, the most negative is zero and the others are fitted anew.
         """
         if not self._is_fitted:
             anchor = ANCHOR * self._most_told + TINY
@@ -155,8 +156,9 @@ class StepRoom:
     """
 
     def __init__(self, step_time: StepTime, load: StepLoad, limits: BatchLimits, max_num_seqs: int) -> None:
-        """Set up the room of a step. load: of the interactive requests in the step. Whatever is added to it takes up
-        room.
+        """Set up the room of a step. load: of the interactive requests in the step.
+
+        Whatever is added to it takes up room.
         """
         self._costs = costs = step_time.costs()
         self._max_rows = step_time.max_rows

@@ -40,8 +40,9 @@ class Case(msgspec.Struct):
 
 
 def measure_loads(rig: Rig, engine: BenchEngine, sizes: Sizes, rates: Rates | None) -> Iterator[Row]:
-    """Yield rows of short requests whose adapters are resident or loaded. rates: None runs everything and claims
-    nothing.
+    """Yield rows of short requests whose adapters are resident or loaded.
+
+    rates: None runs everything and claims nothing.
     """
     num_streams = min(sizes.background, sizes.slots // 2, sizes.streams // 2)
     resident = [str(number) for number in range(sizes.slots)]

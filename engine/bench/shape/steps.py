@@ -24,8 +24,9 @@ from kernels.bench.floors import Rates, Work, floor
 
 
 def measure_steps(rig: Rig, sizes: Sizes, rates: Rates | None) -> Iterator[Row]:
-    """Yield rows of the measured steps. rates: of this device, measured in this run; None runs everything and claims
-    nothing.
+    """Yield rows of the measured steps.
+
+    rates: of this device, measured in this run; None runs everything and claims nothing.
     """
     table = _Table(rig, sizes, rates)
     base = table.streams([""])
