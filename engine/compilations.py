@@ -90,7 +90,7 @@ class Compilations:
             del self._waiting[key]
 
     def settle(self) -> list[tuple[str, EngineError]]:
-        """Let those whose grammar is compiled be admitted. The ids of the others, which can't go on, and why."""
+        """Let requests whose grammar is compiled be admitted. Return the ids of those that can't go on, and why."""
         failed: list[tuple[str, EngineError]] = []
         for compiled in self._compiler.ready() if self._waiting and self._compiler is not None else ():
             waiting = self._waiting.pop(compiled.request_id, None)

@@ -261,9 +261,7 @@ class EngineCore:
             self._add(request)
 
     def _take_flight(self) -> _Flight | None:
-        """Return the step that was launched in the last turn, once the device is halfway through it; None if there is
-        none.
-        """
+        """Return the step launched in the last turn, once the device is halfway through it; None if there is none."""
         flight, self._flight = self._flight, None
         if flight is not None:
             try:

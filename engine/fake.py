@@ -63,8 +63,9 @@ def fake_token(request: GenerateRequest, position: int, index: int = 0) -> int:
 
 
 def fake_logprobs(token_id: int, num_top: int, vocab_size: int) -> TokenLogprobs:
-    """Return log-probabilities: a token is likelier the smaller its id modulo 10; the ids that follow are the next most
-    likely.
+    """Return log-probabilities: the likelier, the smaller the id modulo 10 is.
+
+    The ids that follow are the next most likely ones.
     """
     logprob = -(1 + token_id % 10) / 10
     top = [(token_id + rank) % vocab_size for rank in range(num_top)]
@@ -92,7 +93,7 @@ def _rotation(adapter: str) -> int:
 
 
 def _label(grammar: Grammar) -> str:
-    """Return the label of the tool that is refused; "" for none."""
+    """Return the label of the tool that is refused; "" where there is none."""
     if grammar.kind != "tool_calls":
         return ""
     tools = msgspec.json.decode(grammar.source, type=CallGrammar).tools
@@ -254,9 +255,7 @@ class FakeCore:
         return outputs
 
     def _note(self, outputs: StepOutputs) -> None:
-        """Write the request id of each choice that a step took further to the file of produced tokens, if there is
-        one.
-        """
+        """Write the request id of each choice that a step took further to the file of produced tokens, if any."""
         if self._produced is not None:
             self._produced.write("".join(f"{delta.request_id}\n" for delta in outputs.deltas).encode())
 

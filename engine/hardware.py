@@ -58,9 +58,7 @@ def resolve_dtype(name: str, device: torch.device) -> torch.dtype:
 
 
 def batched_tokens(asked: int, device: torch.device) -> int:
-    """Return the batched tokens of one step; 0: on a GPU as many as hide the launches of a step with chunks of
-    prompts.
-    """
+    """Return the tokens of one step; 0: on a GPU as many as hide the launches of a step with chunks of prompts."""
     return asked or (2048 if device.type == "cuda" else 512)
 
 
@@ -90,8 +88,9 @@ def return_memory() -> None:
 
 
 def _cpu_multiplies_bf16() -> bool:
-    """Tell whether the CPU has AVX512-BF16, AMX or ARM's BF16: without them bfloat16 is emulated and slower than
-    float32.
+    """Tell whether the CPU multiplies bfloat16: by AVX512-BF16, AMX or ARM's BF16.
+
+    Without them bfloat16 is emulated and slower than float32.
     """
     try:
         flags = Path("/proc/cpuinfo").read_text()

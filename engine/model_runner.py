@@ -72,9 +72,7 @@ class ModelRunner:
         return LaunchedStep(order, wanted, self._path.halfway, tokens, scores, pooled)
 
     def _score_prompts(self, hidden: Tensor, wanted: Many[ChunkRows]) -> list[PendingLogprobs]:
-        """Start the log-probabilities of all `scored` rows, a slice at a time: the logits of a whole prompt would not
-        fit.
-        """
+        """Start the log-probabilities of all `scored` rows, a slice at a time: a prompt's logits would not fit."""
         token_ids = np.array([token for w in wanted for token in w.scored_token_ids], dtype=np.int64)
         counts = [w.num_prompt_logprobs for w in wanted for _ in w.scored]
         scored = []

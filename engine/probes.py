@@ -152,9 +152,7 @@ def probe_prompt(vocab_size: int, max_model_len: int) -> list[int]:
 
 
 def _refusal(adapted: _Side, plain: _Side) -> EngineError | None:
-    """Return adapter_rejected where the adapter is at fault, else what kept the engine from telling; None if nothing
-    did.
-    """
+    """Return adapter_rejected where the adapter is at fault, else what kept the engine from telling, or None."""
     if plain.error is not None:
         return plain.error
     if adapted.error is not None and adapted.error.message != NOT_A_NUMBER:
@@ -167,8 +165,7 @@ def _refusal(adapted: _Side, plain: _Side) -> EngineError | None:
 
 
 def _max_difference(adapted: _Side, plain: _Side) -> float:
-    """Return the largest difference over the prompt, and over the completion up to and with the first token that
-    differs.
+    """Return the largest difference over the prompt, and the completion up to and with the first token that differs.
 
     The two log-probabilities of the token that differs are of different tokens, which are different answers in any
     case.

@@ -107,8 +107,10 @@ class Sequence(msgspec.Struct, eq=False):
 
     @property
     def turn(self) -> tuple[float, float]:
-        """The sort key among the waiting sequences of the tenant: in the batch band the moment from which the
-        sequence's work cannot rest any more, if it has one, then the sequence's arrival.
+        """The sort key of the sequence among the waiting ones of its tenant.
+
+        In the batch band, first the moment from which the sequence's work cannot rest any more, if it has one, then the
+        arrival.
         """
         if self.request.batch is None:
             return 0.0, self.arrived_s
@@ -161,7 +163,7 @@ class Sequence(msgspec.Struct, eq=False):
 
     @property
     def is_chosen_by_text(self) -> bool:
-        """The host has to know all tokens before it has the next one chosen: a grammar or penalties depend on them."""
+        """True when all tokens must be known before the next is chosen: a grammar or penalties depend on them."""
         sampling = self.request.sampling
         has_penalties = sampling.presence_penalty or sampling.frequency_penalty or sampling.repetition_penalty != 1.0
         return sampling.grammar is not None or bool(has_penalties)

@@ -203,10 +203,10 @@ class EngineServer:
             self._handle(gateway, message, key)
 
     def _take(self) -> tuple[bytes, bytes, str]:
-        """Return the next message: its gateway, its frame, and the public key of the gateway's host, which has one over
-        TCP.
+        """Return the next message: its gateway, its frame, and the public key of the gateway's host, "" but over TCP.
 
-        Raises zmq.Again: when none waits. Raises ValueError: when a message is not one frame.
+        Raises zmq.Again: when none waits.
+        Raises ValueError: when a message is not one frame.
         """
         if self._gate is None:
             gateway, frame = self._socket.recv_multipart(zmq.NOBLOCK)

@@ -19,7 +19,7 @@ class Event(Protocol):
     def has_come(self) -> bool: ...
 
     def synchronize(self) -> None:
-        """Wait for it on the host."""
+        """Wait for the event on the host."""
 
 
 class PastEvent:

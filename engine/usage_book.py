@@ -55,12 +55,12 @@ class UsageBook:
         self.expire(now_s)
 
     def expire(self, now_s: float) -> None:
-        """Drop what is too old."""
+        """Drop the records that are too old."""
         while self._entries and now_s - next(iter(self._entries.values())).stored_at_s > self._max_age_s:
             self._drop_oldest()
 
     def acknowledge(self, keys: list[Key], database_id: str) -> None:
-        """Forget these; a gateway of another database cannot make a record disappear."""
+        """Forget the records of these keys; a gateway of another database cannot make a record disappear."""
         for key in keys:
             entry = self._entries.get(key)
             if entry is not None and entry.database_id == database_id:

@@ -32,8 +32,9 @@ def random_adapters(config: EngineConfig, count: int, rank: int) -> list[str]:
 
 
 def _random_weights(model: ModelConfig, rank: int, seed: int) -> dict[str, torch.Tensor]:
-    """Return A [rank, in] and B [out, rank] of every projection, bf16, by PEFT's names; small enough to change few
-    tokens.
+    """Return A [rank, in] and B [out, rank] of every projection, bf16, by PEFT's names.
+
+    The weights are small enough to change few tokens.
     """
     generator = torch.Generator().manual_seed(seed)
     weights = {}

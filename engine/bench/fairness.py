@@ -100,8 +100,9 @@ def _row(case: str, traces: list[Trace], tenant: Tenant, window: Window) -> Row:
 
 
 def _ttfts_s(traces: list[Trace], tenant: Tenant, window: Window) -> list[float]:
-    """Return the TTFTs of requests sent within the window; a request that never got a token counts with all the time it
-    waited.
+    """Return the TTFTs of requests sent within the window.
+
+    A request that never got a token counts with all the time it waited.
     """
     return [
         trace.ttft_s if trace.arrived_s else trace.ended_s - trace.sent_s

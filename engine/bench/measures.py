@@ -25,8 +25,10 @@ class Window(msgspec.Struct, frozen=True):
 
 
 def full_window(traces: Sequence[Trace], num_streams: int) -> Window:
-    """Return the window in which a closed loop was in full swing: from the end of its first num_streams requests, with
-    which everything started cold and at once, to the sending of its last one.
+    """Return the window in which a closed loop was in full swing.
+
+    It lasts from the end of the first num_streams requests, with which everything started cold and at once, to the
+    sending of the last one.
     """
     ended = sorted(trace.ended_s for trace in traces)
     return Window(ended[num_streams - 1], traces[-1].sent_s)

@@ -69,9 +69,7 @@ def machine(config: EngineConfig) -> Row:
 
 
 def _processor() -> str:
-    """Return the processor's model name, and the instructions that decide how fast it multiplies, where the system
-    tells them.
-    """
+    """Return the processor's model, and the instructions that decide how fast it multiplies, where the system tells."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:

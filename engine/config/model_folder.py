@@ -140,8 +140,9 @@ def _rope(raw: dict[str, Any]) -> RopeParameters:
 
 
 def _yarn_attention_factor(scaling: dict[str, Any], factor: float) -> float:
-    """Return YaRN's attention factor: as given, or by its temperature 0.1 ln(factor) + 1, which DeepSeek's two mscale
-    keys generalise.
+    """Return YaRN's attention factor.
+
+    It is given, or by YaRN's temperature 0.1 ln(factor) + 1, which DeepSeek's two mscale keys generalise.
     """
     if scaling.get("attention_factor") is not None:
         return float(scaling["attention_factor"])
@@ -245,8 +246,7 @@ def _read_json(path: Path) -> dict[str, Any]:
 
 
 def model_digest(model_dir: str | Path) -> str:
-    """Return the identity of a base model: SHA-256 over its config and over the name, size and header of each weight
-    file.
+    """Return the identity of a base model: SHA-256 over its config and each weight file's name, size and header.
 
     Reads kilobytes, not gigabytes: the digest tells models apart in a hello, it does not prove the weights' integrity.
     """

@@ -55,8 +55,8 @@ class CpuPath:
         raise NotImplementedError("tokens go over the host")
 
     def order(self, plan: Plan) -> Many[int]:
-        """Return the order of the tables' rows where all chunks decode, so that nothing is gathered; else the plan's
-        own order.
+        """Return the order of the tables' rows where all chunks decode, so that nothing is gathered; else the
+        plan's.
         """
         if plan.prefills:
             return range(len(plan.decodes))

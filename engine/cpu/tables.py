@@ -151,14 +151,18 @@ class AdapterTables:
         return sum(table.num_bytes for table in self._tables.values())
 
     def expect(self, layout: AdapterLayout) -> None:
-        """Expect use of an adapter of this layout, which was loaded. Called by the loading thread."""
+        """Make a row ready for an adapter of this layout, which was loaded and will be used.
+
+        Called by the loading thread.
+        """
         if layout.num_elements:
             for dtype in self._dtypes:
                 self._table(layout, dtype).touch()
 
     def order(self, adapters: Sequence[LoadedAdapter | None]) -> list[int]:
-        """Return the places of adapters, sorted so that rows in this order need not be gathered: by table, then by
-        row.
+        """Return the places of adapters, sorted so that rows in this order need not be gathered.
+
+        They are sorted by table, then by row.
         """
         adapters = list(adapters)
         if self._order is not None and self._order[0] == adapters:
@@ -272,8 +276,9 @@ def _unless_identity(indexes: list[int], length: int) -> Tensor | None:
 
 
 def _width(counts: Sequence[int], num_adapters: int) -> int:
-    """Return the places for each adapter in the main span; adapters with more rows get a span of their own for the
-    rest.
+    """Return the places for each adapter in the main span.
+
+    Adapters with more rows get a span of their own for the rest.
     """
 
     def cost(width: int) -> int:

@@ -33,8 +33,7 @@ class Graph(Protocol):
     """A captured sequence of operations."""
 
     def replay(self, at_cut: Callable[[], None]) -> Tensor:
-        """Replay the operations on the contents that their inputs have by now, and return what the captured run
-        returned.
+        """Replay the operations on what their inputs hold by now, and return what the captured run returned.
 
         at_cut: called once, when what comes before the cut was given to the device.
         """
@@ -73,10 +72,9 @@ class Accelerator(Protocol):
         """Cut a capture, once: what comes next is launched while the device does what came before."""
 
     def beside(self, run: Callable[[], object]) -> Callable[[], None]:
-        """Give operations that may run beside those which the current stream is given next, until the returned function
-        is called.
+        """Give operations that may run beside those which the current stream is given next.
 
-        May be called within a capture. One at a time.
+        The two run side by side until the returned function is called. May be called within a capture. One at a time.
         """
 
     def memory(self) -> MemoryCounts: ...

@@ -54,7 +54,8 @@ class SideCopies:
         )
 
     def give_back(self) -> None:
-        """Give back an adapter's memory, as far as the steps launched so far leave it: before the last reference to it
-        goes.
+        """Give back an adapter's memory, as far as the steps launched so far leave it.
+
+        Called before the last reference to the adapter goes.
         """
         self._given_back = self._compute.record()

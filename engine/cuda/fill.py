@@ -131,9 +131,7 @@ class Filler:
         return False
 
     def _advance(self, plan: Plan, fields: StepFields[NDArray[Any]], output_rows: Many[int]) -> bool:
-        """Fill only what differs from the last step, if all that differs is the next token of each sequence; tell
-        whether so.
-        """
+        """Fill what differs from the last step, and return True, if that is the next token of each sequence alone."""
         last, count = self._last, len(plan.decodes)
         if last is None or plan.prefills or last.fields is not fields or output_rows != last.output_rows:
             return False
@@ -168,8 +166,9 @@ class Filler:
         return num_rows
 
     def _new_tokens(self, chunk: Chunk) -> Many[int]:
-        """Return the tokens of `Chunk.token_ids`, without copying the list of a decode that has no drafts; of a chunk
-        that follows, what `kernels.gpu.fed_tokens` finds its token by.
+        """Return the chunk's token ids, without copying the list of a decode that has no drafts.
+
+        Of a chunk that follows, return what `kernels.gpu.fed_tokens` finds its token by.
         """
         if chunk.follows:
             return (-1 - self.fed[chunk.sequence],)
@@ -211,8 +210,9 @@ class Filler:
 
 
 def fill_work(adapter_slots: Ints, num_slots: int, block_m: int, fields: StepFields[NDArray[Any]]) -> None:
-    """Fill rows and chunks of `kernels.gpu.work_list`, by its definition: adapter_slots [N], NO_SLOT where there is
-    none.
+    """Fill rows and chunks of `kernels.gpu.work_list`, by its definition.
+
+    adapter_slots [N], NO_SLOT where there is none.
     """
     keys = np.where(adapter_slots < 0, num_slots, adapter_slots)
     counts = np.bincount(keys, minlength=num_slots + 1)

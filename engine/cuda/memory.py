@@ -57,9 +57,7 @@ def divide(
 
 @contextmanager
 def explained(doing: str, advice: str) -> Iterator[None]:
-    """Turn out of memory in the block into a SetupError that says what was being done, and which variables to
-    change.
-    """
+    """Turn out of memory in the block into a SetupError that says what was being done, and what to change."""
     try:
         yield
     except RuntimeError as error:

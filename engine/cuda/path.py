@@ -141,9 +141,7 @@ class CudaPath:
         return Captured(extent, staged, self._accelerator.capture(run))
 
     def _padded(self, extent: Extent) -> tuple[Staged, Callable[[], Tensor]]:
-        """Return a step of nothing but padding: its integers, sent, and what a graph of this extent does with any
-        others.
-        """
+        """Return a step of nothing but padding: its integers, sent, and what a graph of this extent does with any."""
         staged = self._buffers.stage(self._shape(extent))
         self._send(staged, Plan([], []), [], extent)
 

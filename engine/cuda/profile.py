@@ -31,8 +31,10 @@ def peak_of_largest_steps(
     limits: StepLimits,
     block_size: int,
 ) -> int:
-    """Return the peak bytes, beyond what is taken already, of a step that is launched, and of the temporary memory that
-    captured graphs keep for themselves: that of the largest. Small caches are included.
+    """Return the peak bytes, beyond what is taken already, of steps and graphs.
+
+    This is the peak of a step that is launched, and of the temporary memory that captured graphs keep for themselves:
+    that of the largest. Small caches are included.
     """
 
     prompts, both = largest_plans(limits, block_size, 0 if slots.num_slots else None)

@@ -39,9 +39,7 @@ class TritonChoice:
 
 
 def penalize_rows_(logits: Tensor, rows: Many[Row], put: Put) -> None:
-    """Apply logit_bias and the penalties of all rows that ask for any, as
-    `engine.sampling.logits_processors.Adjust`.
-    """
+    """Apply logit_bias and the penalties of all rows that ask for any: `engine.sampling.logits_processors.Adjust`."""
     params = [row.params for row in rows]
     penalized = [
         i for i, p in enumerate(params) if p.presence_penalty or p.frequency_penalty or p.repetition_penalty != 1.0
@@ -55,9 +53,7 @@ def penalize_rows_(logits: Tensor, rows: Many[Row], put: Put) -> None:
 
 
 def _token_pairs(rows: Many[Row], penalized: Many[int], vocab_size: int) -> tuple[NDArray[Any], ...]:
-    """Return each (row, token) that is biased, or whose token is in the text of a row that is penalized: see
-    `TokenPairs`.
-    """
+    """Return each (row, token) that is biased, or in the text of a row that is penalized: see `TokenPairs`."""
     biased = {
         i * vocab_size + token: bias for i, row in enumerate(rows) for token, bias in row.params.logit_bias.items()
     }

@@ -165,8 +165,9 @@ class GrammarCompiler:
             return job
 
     def _compile(self, job: _Job) -> LLMatcher | EngineError:
-        """Compile a grammar, or take it from the cache if this tenant has sent it before: another tenant's would answer
-        by its speed who uses what.
+        """Compile a grammar, or take the outcome from the cache if this tenant has sent it before.
+
+        Another tenant's would answer by its speed who uses what.
         """
         key = (job.tenant, job.grammar)
         outcome = self._cache.pop(key, None) or self._try(job.grammar)

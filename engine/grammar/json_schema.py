@@ -61,7 +61,8 @@ class Unenforceable(ValueError):
 def parse_schema(text: str) -> dict[str, Any]:
     """Return the schema with this package's options, ready for llguidance.
 
-    Raises Unenforceable: naming keyword and place. Raises RecursionError: when it is nested too deeply.
+    Raises Unenforceable: naming keyword and place.
+    Raises RecursionError: when it is nested too deeply.
     """
     try:
         schema = json.loads(text, parse_constant=_refuse_constant)

@@ -30,7 +30,7 @@ def call_rules(source: str) -> str:
 
 
 def parts(source: str) -> list[tuple[str, str]]:
-    """Return (label, rules) of the schemas that a grammar is made of, each as a grammar of its own, to find which is at
+    """Return (label, rules) of the schemas of a `CallGrammar`, each as a grammar of its own, to find the one at
     fault.
     """
     wanted = _grammar(source)
@@ -49,8 +49,9 @@ def _grammar(source: str) -> CallGrammar:
 
 
 def _start(wanted: CallGrammar) -> str:
-    """Return the rule that says where calls come: no text can be read as both, so that a reader of the text knows what
-    it is.
+    """Return the rule that says where calls come.
+
+    No text can be read as both, so that a reader of the text knows what it is.
     """
     trigger = wanted.trigger
     calls = f"<[{trigger}]> calls" if isinstance(trigger, int) else f"{_text(trigger)} calls"

@@ -43,8 +43,9 @@ _DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 
 
 def loading_executor() -> ThreadPoolExecutor:
-    """Return an executor of one thread that steps aside for the stepping thread: one thread of PyTorch's, and a low
-    priority.
+    """Return an executor of one thread that steps aside for the stepping thread.
+
+    It has one thread of PyTorch's, and a low priority.
     """
     num_threads = torch.get_num_threads()
     executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="adapter-load", initializer=_step_aside)
@@ -162,9 +163,7 @@ class AdapterLoader:
         return torch.bfloat16 if self._keeps_bfloat16 and kinds == {torch.bfloat16} else self._dtype
 
     def _layout(self, file: AdapterFile) -> AdapterLayout:
-        """Return the layout of an adapter file: one object for equal ranks, so that equal adapters are computed
-        together.
-        """
+        """Return the layout of a file's adapter: one object for equal ranks, so that equal adapters run together."""
         ranks = {(module.layer, module.projection): module.rank for module in file.modules}
         key = frozenset(ranks.items())
         layout = self._layouts.get(key)
@@ -173,8 +172,9 @@ class AdapterLoader:
         return layout
 
     def _fill(self, adapter: LoadedAdapter, file: AdapterFile, content: NDArray[np.uint8]) -> None:
-        """Copy a file's weights into an adapter, in few calls: at each one the stepping thread may have to wait for the
-        interpreter.
+        """Copy a file's weights into an adapter, in few calls.
+
+        At each call the stepping thread may have to wait for the interpreter.
 
         Raises AdapterRejected: when a weight is NaN, infinite or too large for the engine's dtype.
         """

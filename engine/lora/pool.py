@@ -123,9 +123,7 @@ class AdapterPool:
         return adapter
 
     def request(self, key: str, *, for_batch: bool = False) -> bool:
-        """Return True if the adapter is ready for a new user; else it is loading, or waits for a slot, after this
-        call.
-        """
+        """Return True if the adapter is ready for a new user; else it loads, or waits for a slot, after this call."""
         slot = self.slots.find(key)
         if slot is None or slot.closing:
             self._want(key, self._clock(), for_batch)
@@ -146,8 +144,9 @@ class AdapterPool:
         return self.request(key)
 
     def withdraw(self, key: str) -> None:
-        """Withdraw the request of an adapter that nobody waits for any more: it needs no slot, or may be evicted like
-        any other.
+        """Withdraw the request of an adapter that nobody waits for any more.
+
+        The adapter needs no slot, or may be evicted like any other.
         """
         if key not in self.slots.pinned:
             self._wanted.pop(key, None)
@@ -240,7 +239,7 @@ class AdapterPool:
         assert all(slot.closing for key in wanted if (slot := self.slots.find(key)) is not None)
 
     def _want(self, key: str, since_s: float, for_batch: bool) -> None:
-        """Put an adapter in line, at its place of before if it is there already."""
+        """Put an adapter in line, at its earlier place if it is there already."""
         if not for_batch:
             self._batch_wanted.pop(key, None)
             self._wanted.setdefault(key, since_s)
@@ -343,8 +342,10 @@ class AdapterPool:
         return num_kept + (coming + 1) * self._largest <= self.slots.max_bytes
 
     def _close_for_waiters(self) -> None:
-        """Close a slot for each that waits too long, and for the bytes of the first that is staged too long. What batch
-        work alone uses is wanted back without patience."""
+        """Close a slot for each adapter that waits too long, and for the bytes of the first that is staged too long.
+
+        Slots that batch work alone uses are wanted back without patience.
+        """
         now_s = self._clock()
         overdue_s = now_s - PATIENCE_S
         missing = [since_s for key, since_s in self._wanted.items() if not self.slots.find(key)]

@@ -128,8 +128,10 @@ class Slots:
         return True
 
     def close(self, num_slots: int, num_bytes: int, *, of_batch: bool = False) -> None:
-        """Let num_slots slots in use, and as many as hold num_bytes, take no new users; those that are closing already
-        count. of_batch: only of those that batch work alone uses."""
+        """Let num_slots slots in use, and as many as hold num_bytes, take no new users.
+
+        Slots that are closing already count. of_batch: only slots that batch work alone uses.
+        """
         in_use = [slot for slot in self if slot.references and slot.key not in self.pinned]
         if of_batch:
             in_use = [slot for slot in in_use if slot.is_of_batch or slot.closing]
@@ -142,7 +144,7 @@ class Slots:
             num_bytes -= slot.num_bytes
 
     def want_back(self, num_slots: int, num_bytes: int) -> None:
-        """Close slots as `close` does, of those that batch work alone uses: it has to leave them now."""
+        """Close slots as `close` does, of those that batch work alone uses: batch work has to leave them now."""
         coming = [slot for slot in self if slot.is_wanted]
         num_slots -= len(coming)
         num_bytes -= sum(slot.num_bytes for slot in coming)

@@ -24,11 +24,10 @@ class StepAttention(Protocol):
     """The positions of one step's rows, the cached tokens each may look at, and the cache of every layer."""
 
     def attend(self, index: int, layer: LayerWeights, qkv: Tensor) -> Tensor:
-        """Attend from qkv [N, heads + 2 * kv_heads, head_dim] as projected, which may be overwritten -> [N, heads *
-        head_dim].
+        """Attend from qkv [N, heads + 2 * kv_heads, head_dim] as projected -> [N, heads * head_dim].
 
-        Queries and keys get the layer's norms, if it has any, and are rotated, unless the layer is one that does not
-        rotate; keys and values are in the cache of layer `index` afterwards.
+        qkv may be overwritten. Queries and keys get the layer's norms, if it has any, and are rotated, unless the layer
+        is one that does not rotate; keys and values are in the cache of layer `index` afterwards.
         """
 
 
@@ -85,8 +84,10 @@ class Decoder:
         self._logits = Workspace(torch.float32, self.device)
 
     def forward(self, batch: Batch, before: Callable[[int], None] = lambda index: None) -> Tensor:
-        """Compute the batch. before: called ahead of each layer, with its index. Returns the hidden states [W, hidden]
-        of batch.output_rows after the final norm."""
+        """Return the hidden states [W, hidden] of batch.output_rows after the final norm.
+
+        before: called ahead of each layer, with its index.
+        """
         x = _scaled(self.weights.embed(batch.token_ids), self._embedding_multiplier)
         for index, layer in enumerate(self.weights.layers):
             before(index)

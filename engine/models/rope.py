@@ -38,8 +38,9 @@ def _llama3(plain: Tensor, rope: RopeParameters) -> Tensor:
 
 
 def _yarn(plain: Tensor, rope: RopeParameters) -> Tensor:
-    """Keep dimensions that turn often within the original context, stretch those that turn rarely by `factor`, with a
-    ramp between (Peng et al., 2023, section 3.2).
+    """Keep dimensions that turn often within the original context, stretch those that turn rarely by `factor`.
+
+    There is a ramp between (Peng et al., 2023, section 3.2).
     """
     half = plain.shape[0]
 

@@ -44,7 +44,7 @@ class Row(msgspec.Struct, frozen=True):
 
     @property
     def completion(self) -> list[int]:
-        """The tokens before it that are not the prompt's."""
+        """The tokens before the one to choose that are not the prompt's."""
         return [*self.sequence.token_ids[self.sequence.num_prompt_tokens :], *self.drafts]
 
     def banned(self, eos_token_ids: Many[int]) -> list[int]:

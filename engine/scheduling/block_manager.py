@@ -50,7 +50,7 @@ class BlockManager:
 
     @property
     def num_idle(self) -> int:
-        """Free blocks that hold nothing which interactive requests have used of late."""
+        """The number of free blocks that hold nothing which interactive requests have used of late."""
         return len(self._empty) + len(self._batch) + len(self._old)
 
     def age(self) -> None:
@@ -60,13 +60,14 @@ class BlockManager:
         self._num_agings += 1
 
     def num_cached_tokens(self, sequence: Sequence) -> int:
-        """Return how many tokens of the sequence's beginning are cached: whole blocks, and never its last token, which
-        has to be computed for the sequence to go on.
+        """Return how many tokens of the sequence's beginning are in the cache.
+
+        They are whole blocks, and never the last token, which has to be computed for the sequence to go on.
         """
         return len(self._find_prefix(sequence)) * self.block_size
 
     def num_needed(self, sequence: Sequence, use_cache: bool) -> int:
-        """Free blocks that `start` of a sequence takes."""
+        """Return how many free blocks `start` of a sequence takes."""
         prefix = self._find_prefix(sequence) if use_cache else []
         num_new = self._num_blocks_for(len(sequence.token_ids)) - len(prefix)
         return num_new + sum(not self._references[block] for block in prefix)
@@ -100,8 +101,9 @@ class BlockManager:
         return max(self._num_blocks_for(num_tokens) - len(sequence.block_table), 0)
 
     def grow(self, sequence: Sequence, num_tokens: int, *, max_recent: int | None = None) -> bool:
-        """Make room for the sequence's first num_tokens tokens; False, and nothing changes, if too few are free.
-        max_recent: as in `start`."""
+        """Make room for the first num_tokens tokens of a sequence; return False, and change nothing, if too few are
+        free.
+        """
         num_new = self._num_blocks_for(num_tokens) - len(sequence.block_table)
         if num_new > self.num_free or (max_recent is not None and num_new > self.num_idle + max_recent):
             return False
@@ -139,7 +141,7 @@ class BlockManager:
         sequence.num_computed = sequence.num_registered = 0
 
     def check_integrity(self, sequences: Iterable[Sequence]) -> None:
-        """Run by tests after every step."""
+        """Check the invariants of all blocks; tests do so after every step."""
         everyone = list(sequences)
         owners = Counter(block for sequence in everyone for block in sequence.block_table)
         assert [owners[block] for block in range(self.num_blocks)] == self._references

@@ -25,9 +25,7 @@ class Progress(msgspec.Struct):
 
 
 def take_launch(chunk: Chunk) -> None:
-    """Record that the chunk's step was launched: what its sequence will have computed, and that a token of it is
-    pending.
-    """
+    """Record that the chunk's step was launched: what its sequence will have computed, and a pending token of it."""
     sequence = chunk.sequence
     sequence.num_computed = chunk.first + chunk.num_tokens - len(chunk.drafts)
     if _chooses(chunk):

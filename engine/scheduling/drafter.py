@@ -41,9 +41,7 @@ class PromptLookup:
         self._num_seen = 0
 
     def propose(self, token_ids: list[int], max_tokens: int) -> tuple[int, ...]:
-        """Return drafts as `sequence.Drafter.propose` does: what followed the text's last tokens where they occurred
-        before.
-        """
+        """Return drafts as `sequence.Drafter` says: what followed the text's last tokens where they occurred before."""
         self._read(token_ids)
         for size in NGRAM_SIZES:
             position = self._position_after.get(tuple(token_ids[-size:])) if len(token_ids) > size else None
@@ -77,9 +75,7 @@ class PredictedOutput:
         self._window_start = 0
 
     def propose(self, token_ids: list[int], max_tokens: int) -> tuple[int, ...]:
-        """Return drafts as `sequence.Drafter.propose` does; the first token_ids that this method is given are the
-        prompt.
-        """
+        """Return drafts as `sequence.Drafter` says; the first token_ids that this method is given are the prompt."""
         new = token_ids[self._num_seen :]
         if self._agrees and self._prediction[self._next : self._next + len(new)] == new:
             self._next += len(new)

@@ -71,8 +71,9 @@ class ServiceCounters:
             self._forget_idle()
 
     def lift(self, tenant: str, waiting: Iterable[str]) -> None:
-        """Lift the tenant's counter before the tenant joins those that wait: no credit for the time in which it asked
-        for nothing.
+        """Lift the tenant's counter before the tenant joins those that wait.
+
+        The tenant has no credit for the time in which it asked for nothing.
         """
         smallest = min(map(self._counters.__getitem__, waiting), default=self._floor)
         self._counters[tenant] = max(self._counters[tenant], smallest)
@@ -95,8 +96,9 @@ class ServiceCounters:
             self._counters[tenant] += cost
 
     def _forget_idle(self) -> None:
-        """Forget counters of idle tenants: those that the lift would override, and, to stay bounded come what may, the
-        lower half of the others.
+        """Forget the counters of idle tenants that the lift would override.
+
+        To stay bounded come what may, forget the lower half of the others as well.
         """
         idle = sorted((c, tenant) for tenant, c in self._counters.items() if tenant not in self._num_live)
         for counter, tenant in idle:

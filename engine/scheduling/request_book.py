@@ -62,7 +62,7 @@ class RequestBook:
         group.held = []
 
     def end(self, choice: Sequence) -> RequestGroup:
-        """Take a choice from wherever it is; if it led held ones, the next of them leads."""
+        """End a choice wherever it is, and return its request's group; if it led held ones, the next of them leads."""
         group, band = self._groups[choice.request_id], self.band_of(choice.request)
         if choice.status is Status.RUNNING:
             band.running.leave(choice)
@@ -103,7 +103,7 @@ class RequestBook:
         return group.final(reason, now_s, error, embedding)
 
     def check_integrity(self) -> None:
-        """Run by tests after every step."""
+        """Check the invariants of all requests; tests do so after every step."""
         groups = self._groups.values()
         alive = [choice for group in groups for choice in group.choices if choice.is_alive]
         held = [choice for group in groups for choice in group.held]

@@ -113,7 +113,10 @@ class Scheduler:
 
     @property
     def num_batch_wanted(self) -> int:
-        """The credit of heartbeats: twice the most rows of a step, what ends in two seconds, and a few."""
+        """The credit of heartbeats, in choices of the batch band.
+
+        It is twice the most rows of a step, what ends in two seconds, and a few.
+        """
         num_ending = 2 * self._batch_band.finish_rate.per_s(self._clock())
         wanted = 2 * self._batch.num_rows + int(num_ending) + WANTED_AHEAD
         return min(wanted, self._limits.max_num_seqs + self._limits.max_batch_waiting)
@@ -138,9 +141,9 @@ class Scheduler:
     # requests come and go
 
     def add(self, request: GenerateRequest, seed: int) -> EngineError | None:
-        """Queue a request, its choice i drawing with seed + i; the error says why it can't be, and nothing is kept.
+        """Queue a request, its choice i drawing with seed + i. Return why it can't be queued, or None.
 
-        One with a grammar waits for `set_matchers`.
+        Nothing is kept of a request that can't be queued. A request with a grammar waits for `set_matchers`.
         """
         error = check_request(request, self._limits)
         if error is not None:
@@ -205,7 +208,7 @@ class Scheduler:
         return self._requests.close(group, "abort" if num_kept_tokens is None else "stop")
 
     def fail(self, request_id: str, error: EngineError) -> Final | None:
-        """End a request that can't go on; None when it has already ended."""
+        """End a request that can't go on, and return its final; None when it has already ended."""
         group = self._requests.find(request_id)
         if group is None:
             return None
@@ -280,7 +283,7 @@ class Scheduler:
         return outputs
 
     def check_integrity(self) -> None:
-        """Run by tests after every step."""
+        """Check the invariants of requests and blocks; tests do so after every step."""
         self._requests.check_integrity()
         self._blocks.check_integrity([*self._interactive.running, *self._batch_band.running])
 
@@ -333,9 +336,7 @@ class Scheduler:
         return decoding, prefilling
 
     def _make_room(self, sequence: Sequence) -> bool:
-        """Take a block for a decode's next token, preempting others; return False if the sequence itself was
-        preempted.
-        """
+        """Take a block for a decode's next token, preempting others; return False if the sequence itself was."""
         while not self._grow(sequence, sequence.length):
             victim = self._interactive.running.victim()
             self._interactive.running.leave(victim)
@@ -368,7 +369,7 @@ class Scheduler:
         return drafts
 
     def _admit(self, left: int, prefills: list[Chunk]) -> tuple[int, bool]:
-        """Start interactive sequences: what is left of the step's tokens, and whether none of them lacks memory."""
+        """Start interactive sequences; return the rest of the step's tokens, and whether none of them lacks memory."""
         num_places = self._num_free_places() - self._batch.num_held_places
         while left > 0 and self._interactive.waiting and num_places > 0:
             sequence = self._admission.next()
@@ -401,8 +402,10 @@ class Scheduler:
         sequence.started_s = now_s
 
     def _prefill(self, sequence: Sequence, left: int, prefills: list[Chunk]) -> int:
-        """Compute as much of a sequence as the budget allows; how many tokens that is. Its last one waits while its
-        grammar has no time in this step."""
+        """Compute as much of a sequence as the budget allows; return how many tokens that is.
+
+        The sequence's last token waits while its grammar has no time in this step.
+        """
         if _is_background(sequence):
             left = min(left, BACKGROUND_TOKENS - sum(c.num_tokens for c in prefills if _is_background(c.sequence)))
         num_tokens = min(sequence.num_uncomputed, left)

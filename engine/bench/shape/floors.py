@@ -35,16 +35,15 @@ def decode_work(config: ModelConfig, contexts: Sequence[int], ranks: Sequence[in
 def share_left_by_adapters(
     config: ModelConfig, step_s: float, num_more: float, rank: int, width: int, rates: Rates
 ) -> float:
-    """Return the share of the throughput of steps of step_s that is left if each reads so many more adapters and
-    nothing else changes.
-    """
+    """Return the share of throughput that steps of step_s keep if each reads num_more more adapters, and no more."""
     more_s = num_more * adapter_elements(config, rank) * width / rates.bytes_per_s
     return step_s / (step_s + more_s)
 
 
 def prefill_work(config: ModelConfig, chunks: Sequence[int], ranks: Sequence[int], width: int) -> Work:
-    """Return the work of whole prompts of these lengths, each with an adapter of its own or, where ranks is empty,
-    none; one token is chosen for each.
+    """Return the work of whole prompts of these lengths.
+
+    Each prompt has an adapter of its own or, where ranks is empty, none; one token is chosen for each.
 
     Operations: every token through the matrices and its adapter, every pair of positions that causality leaves through
     attention, the last token of each prompt through the head.

@@ -98,9 +98,7 @@ def _fill(pool: AdapterPool, names: list[str]) -> None:
 def _run(
     engine: BenchEngine, streams: list[GenerateRequest], shorts: list[GenerateRequest], pace_s: float, case: Case
 ) -> None:
-    """Run streams that outlast the run, and the short requests from when all streams have begun until the last request
-    ends.
-    """
+    """Run streams that outlast the run, and the short requests from when all streams have begun until the last ends."""
     running = [engine.send(request) for request in streams]
     while not all(stream.arrived_s for stream in running):
         engine.turn()

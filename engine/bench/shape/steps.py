@@ -71,8 +71,9 @@ class _Table:
         self._num_steps = max(sizes.steps // sizes.rounds, 1)
 
     def streams(self, adapters: Many[str]) -> list[Sequence]:
-        """Return sequences that decode, their adapters in turn, with room for all their steps: amid the steps each
-        sequence is as long as the sizes say.
+        """Return sequences that decode, their adapters in turn, with room for all their steps.
+
+        Amid the steps each sequence is as long as the sizes say.
         """
         turns = 2 + self._sizes.rounds  # alone, awaited, then in turns with others
         room = turns * (self._sizes.warm_up + self._num_steps + 1)
@@ -140,8 +141,9 @@ class _Table:
         return self._row(case, decode_plan(sequences), work, steps_s, over, target)
 
     def mixed_row(self, case: str, plan: Plan, steps_s: list[float], over: list[float] | None = None) -> Row:
-        """Return the row of decodes beside a prompt: memory as of the decodes, in whose step the prompt is; products of
-        both.
+        """Return the row of decodes beside a prompt.
+
+        Memory is as of the decodes, in whose step the prompt is; products are of both.
         """
         sequences = [chunk.sequence for chunk in plan.chunks]
         contexts = [self._sizes.context] * len(plan.decodes)
@@ -194,9 +196,7 @@ class _Table:
 
     @torch.inference_mode()
     def _forward_s(self, plan: Plan) -> float:
-        """Return the device's seconds for one of many forward passes in a row; the same positions are computed each
-        time.
-        """
+        """Return the device's seconds of one of many forward passes in a row; each computes the same positions."""
         rows = list(range(len(plan.chunks)))
         compute = self._rig.accelerator.compute
         for count in (1, self._sizes.steps) if self._rates else (1,):  # the first is to warm up
