@@ -132,7 +132,7 @@ class Gate:
         return key in self._allowed
 
     def answer(self) -> None:
-        """Answer whoever asks to connect (27/ZAP)."""
+        """Answer the hosts that ask to connect (27/ZAP)."""
         while self.socket.poll(0):
             frames = self.socket.recv_multipart()
             if len(frames) < _NUM_REQUEST_FRAMES:

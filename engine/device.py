@@ -106,7 +106,5 @@ def blocks_within(budget_bytes: int, block_bytes: int, available_bytes: int | No
 
 
 def context_length(asked: int, model: ModelConfig, num_blocks: int, block_size: int) -> int:
-    """Return the tokens that one sequence may have: as asked (0: the model's most), and at most what the cache
-    holds.
-    """
+    """Return the tokens that one sequence may have: as asked (0: the model's most), and at most what the cache has."""
     return min(asked or model.max_position, model.max_position, num_blocks * block_size)

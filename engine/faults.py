@@ -20,7 +20,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def is_device_lost(error: BaseException) -> bool:
-    """Tell whether an error is any other fault that a device reports.
+    """Tell whether an error is a fault that a device reports, other than out of memory.
 
     After most of these faults (an illegal address, a failed assertion) every later call fails as well, until a new
     process opens the device; so none of them is worth a second try.

@@ -97,7 +97,7 @@ class BenchEngine:
             self.turn()
 
     def turn(self) -> list[Trace]:
-        """Return the requests that ended with the engine's next turn.
+        """Return the traces of requests that ended with the engine's next turn.
 
         Raises RuntimeError: when a request ended in an error.
         """
@@ -135,7 +135,7 @@ class BenchEngine:
 
 
 def run_closed(engine: BenchEngine, sources: list[Source], seconds: float = math.inf) -> list[Trace]:
-    """Return every request that was sent, in order.
+    """Return the traces of all requests that were sent, in order.
 
     After `seconds` nothing more is sent and what is under way is aborted.
     """

@@ -55,9 +55,7 @@ class CpuPath:
         raise NotImplementedError("tokens go over the host")
 
     def order(self, plan: Plan) -> Many[int]:
-        """Return the order of the tables' rows where all chunks decode, so that nothing is gathered; else the
-        plan's.
-        """
+        """Return the order of the tables' rows where all chunks decode, so that nothing is gathered, or the plan's."""
         if plan.prefills:
             return range(len(plan.decodes))
         return self._tables.order([self._adapter_of(chunk.sequence) for chunk in plan.decodes])

@@ -55,18 +55,18 @@ def row_buckets(max_rows: int) -> list[int]:
 
 
 def prompt_buckets(max_rows: int) -> list[int]:
-    """Return PROMPT_ROWS, or those below max_rows and max_rows."""
+    """Return PROMPT_ROWS, or those of them below max_rows and max_rows."""
     most = min(max_rows, PROMPT_ROWS[-1])
     return [*(rows for rows in PROMPT_ROWS if rows < most), most]
 
 
 def beside_buckets(max_rows: int) -> list[int]:
-    """Return DECODE_ROWS_BESIDE_PROMPTS up to half of max_rows, which is the last."""
+    """Return the DECODE_ROWS_BESIDE_PROMPTS up to half of max_rows, and max_rows as the last."""
     return [*(rows for rows in DECODE_ROWS_BESIDE_PROMPTS if 2 * rows <= max_rows), max_rows]
 
 
 def context_buckets(max_context: int) -> list[int]:
-    """Return CONTEXTS below max_context, which is the last."""
+    """Return the CONTEXTS below max_context, and max_context as the last."""
     return [*(context for context in CONTEXTS if context < max_context), max_context]
 
 

@@ -30,9 +30,7 @@ def call_rules(source: str) -> str:
 
 
 def parts(source: str) -> list[tuple[str, str]]:
-    """Return (label, rules) of the schemas of a `CallGrammar`, each as a grammar of its own, to find the one at
-    fault.
-    """
+    """Return (label, rules) of a `CallGrammar`'s schemas, each as a grammar of its own, to find the one at fault."""
     wanted = _grammar(source)
     found = [(tool.label, _arguments(tool, "start", "input")) for tool in wanted.tools]
     if wanted.text_schema is not None:

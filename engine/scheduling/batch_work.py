@@ -311,9 +311,7 @@ class BatchWork:
         return chunk
 
     def _grow(self, sequence: Sequence) -> bool:
-        """Find a block for a decode's next token, if need be one of a newer sequence of the band; False if there is
-        none.
-        """
+        """Find a block for a decode's next token, if need be one of a newer sequence; return False if there is none."""
         while self._blocks.num_missing(sequence) and not self._blocks.grow(
             sequence, sequence.length, max_recent=self._max_recent()
         ):

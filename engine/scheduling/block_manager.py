@@ -101,9 +101,7 @@ class BlockManager:
         return max(self._num_blocks_for(num_tokens) - len(sequence.block_table), 0)
 
     def grow(self, sequence: Sequence, num_tokens: int, *, max_recent: int | None = None) -> bool:
-        """Make room for the first num_tokens tokens of a sequence; return False, and change nothing, if too few are
-        free.
-        """
+        """Make room for a sequence's first num_tokens tokens; return False, and change nothing, if too few are free."""
         num_new = self._num_blocks_for(num_tokens) - len(sequence.block_table)
         if num_new > self.num_free or (max_recent is not None and num_new > self.num_idle + max_recent):
             return False

@@ -35,7 +35,7 @@ def take_launch(chunk: Chunk) -> None:
 def take_result(chunk: Chunk, result: ChunkResult, eos_token_ids: frozenset[int]) -> Progress:
     """Record the chunk's result after `take_launch`, and return the sequence's progress.
 
-    Updated are token_ids, the matcher, the count of drafts that were right, and what the sequence gathers of its
+    This updates token_ids, the matcher, the count of drafts that were right, and what the sequence gathers of its
     prompt.
     """
     sequence = chunk.sequence

@@ -84,7 +84,7 @@ class Rig:
         self._next_block = 0
 
     def prefill(self, sequences: Many[Sequence]) -> None:
-        """Compute all of the sequences' prompts, as many in a step as fit."""
+        """Compute all of the sequences' prompts, in as many steps as it takes."""
         limit = self.config.max_batched_tokens
         step: list[Chunk] = []
         for sequence in sequences:
@@ -124,7 +124,10 @@ def decode_plan(sequences: Many[Sequence]) -> Plan:
 
 
 def rig_config(model: ModelConfig, sizes: Sizes, dtype: torch.dtype) -> EngineConfig:
-    """Return an engine for these sizes: memory for what the scenarios need, since the checks need some beside it."""
+    """Return the configuration of an engine for these sizes.
+
+    The engine has memory for what the scenarios need, since the checks need some beside it.
+    """
     num_tokens = 2 * sizes.streams * (sizes.context + 8 * (sizes.steps + 8)) + 4 * sizes.chunks * sizes.chunk_tokens
     adapter_bytes = adapter_elements(model, sizes.rank) * dtype.itemsize
     return EngineConfig(
