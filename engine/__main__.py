@@ -65,7 +65,7 @@ def main() -> int:
 
 
 def _run_or_die(run: Callable[[], None]) -> None:
-    """A thread that ends on a fault takes the process with it, so that the supervisor sees it."""
+    """Run a thread's function, and end the process if it ends on a fault, so that the supervisor sees the fault."""
     try:
         run()
     except BaseException:

@@ -37,10 +37,10 @@ class Compiler(Protocol):
     def submit(self, request_id: str, grammar: Grammar, tenant: str) -> None: ...
 
     def withdraw(self, request_id: str) -> None:
-        """Nobody waits for this one any more; `ready` may still return it."""
+        """Withdraw a grammar that nobody waits for any more; `ready` may still return it."""
 
     def ready(self) -> Many[Compiled]:
-        """Those that ended since the last call."""
+        """Return the compilations that ended since the last call."""
 
     def close(self) -> None: ...
 
@@ -69,13 +69,13 @@ class Compilations:
         return len(self._waiting)
 
     def refusal(self, grammar: Grammar | None) -> EngineError | None:
-        """Why a request with this grammar can't even be queued."""
+        """Return why a request with this grammar can't even be queued, or None."""
         if grammar is None or self._compiler is not None:
             return None
         return EngineError("invalid_request", "grammar: this engine compiles none")
 
     def submit(self, group: RequestGroup, grammar: Grammar) -> None:
-        """The group is in the scheduler, and held back there until `settle`."""
+        """Submit the grammar of a group that is in the scheduler, and held back there until `settle`."""
         assert self._compiler is not None
         self._num_submitted += 1
         key = f"{self._num_submitted}:{group.request.request_id}"
@@ -83,14 +83,14 @@ class Compilations:
         self._compiler.submit(key, grammar, group.request.tenant)
 
     def withdraw(self, group: RequestGroup) -> None:
-        """The request has ended."""
+        """Withdraw the grammars of a request that has ended."""
         for key in [key for key, waiting in self._waiting.items() if waiting.group is group]:
             assert self._compiler is not None
             self._compiler.withdraw(key)
             del self._waiting[key]
 
     def settle(self) -> list[tuple[str, EngineError]]:
-        """Let those whose grammar is compiled be admitted. The ids of the others, which can't go on, and why."""
+        """Let requests whose grammar is compiled be admitted. Return the ids of those that can't go on, and why."""
         failed: list[tuple[str, EngineError]] = []
         for compiled in self._compiler.ready() if self._waiting and self._compiler is not None else ():
             waiting = self._waiting.pop(compiled.request_id, None)

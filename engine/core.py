@@ -44,10 +44,10 @@ class Step(Protocol):
     """A plan that is being computed."""
 
     def await_half(self) -> None:
-        """Until the device is halfway through."""
+        """Wait until the device is halfway through the step."""
 
     def wait(self) -> Many[ChunkResult]:
-        """One for each chunk of the plan."""
+        """Wait for the step, and return one result for each chunk of the plan."""
 
 
 class Runner(Protocol):
@@ -58,7 +58,7 @@ class Runner(Protocol):
     def runs_ahead(self) -> bool: ...
 
     def launches_fast(self, plan: Plan) -> bool:
-        """The host is done with the launch long before the device is with the step."""
+        """Tell whether the host is done with the launch of a plan long before the device is done with the step."""
 
     def launch(self, plan: Plan) -> Step: ...
 
@@ -99,15 +99,20 @@ class EngineCore:
         self._next_stats_s = 0.0
 
     def run(self) -> None:
-        """Until drained. A fault outside a step, in what is done beside it, or of a lost device ends the process: the
-        supervisor starts a fresh one."""
+        """Run turns until drained.
+
+        A fault outside a step, in what is done beside it, or of a lost device ends the process: the supervisor starts a
+        fresh one.
+        """
         while not (self._draining and self._scheduler.is_empty):
             self.turn()
         self.close()
 
     def turn(self) -> None:
-        """Obey what came in, launch a step, take the results of the one launched in the last turn; where neither did
-        anything in that one, first wait for something to come in."""
+        """Obey what came in, launch a step, and take the results of the step launched in the last turn.
+
+        Where the last turn neither launched a step nor took results, first wait for something to come in.
+        """
         flight = self._take_flight()
         self._attend(0.0 if self._moved else IDLE_WAIT_S)
         start_s = time.perf_counter()
@@ -124,19 +129,22 @@ class EngineCore:
         self._post_stats(idle=not self._moved)
 
     def close(self) -> None:
-        """After the last turn: end the helping threads and say so."""
+        """End the helping threads after the last turn, and post that the engine is drained."""
         self._adapters.close()
         self._compilations.close()
         self._post_stats(idle=True)
         self._mailbox.post(Drained())
 
     def preload(self, key: str) -> None:
-        """Before `run`: wait until an adapter is resident."""
+        """Wait, before `run`, until an adapter is resident."""
         self._adapters.preload(key)
 
     def _attend(self, timeout_s: float = 0.0) -> None:
-        """To commands, loaded adapters and compiled grammars. A step may be on its way: a request that ends gives its
-        blocks back, and who gets them computes after that step."""
+        """Attend to commands, loaded adapters and compiled grammars.
+
+        A step may be on its way: a request that ends gives its blocks back, and the sequence that gets them computes
+        after that step.
+        """
         for command in self._mailbox.take_commands(timeout_s):
             self._obey(command)
         self._take_arrivals()
@@ -208,12 +216,12 @@ class EngineCore:
             self._adapters.withdraw(key)
 
     def _fail(self, request_ids: Many[str], error: EngineError) -> None:
-        """Each id may be named more than once, for more than one choice."""
+        """End requests with an error. Each id may be named more than once, for more than one choice."""
         finals = [final for name in request_ids if (final := self._scheduler.fail(name, error)) is not None]
         self._post(StepOutputs(finals=finals))
 
     def _post(self, outputs: StepOutputs) -> None:
-        """To whoever asked: probes are this engine's own."""
+        """Post outputs to the gateways, except those of probes, which are this engine's own."""
         outputs, statuses = self._probes.take(outputs)
         for status in statuses:
             self._mailbox.post(status)
@@ -253,7 +261,7 @@ class EngineCore:
             self._add(request)
 
     def _take_flight(self) -> _Flight | None:
-        """The step that was launched in the last turn, once the device is halfway through it."""
+        """Return the step launched in the last turn, once the device is halfway through it; None if there is none."""
         flight, self._flight = self._flight, None
         if flight is not None:
             try:
@@ -264,7 +272,10 @@ class EngineCore:
         return flight
 
     def _launch(self, plan: Plan, start_s: float) -> Exception | None:
-        """What went wrong, if anything: then its requests have to be given up, after the step before it has landed."""
+        """Launch a plan, and return what went wrong, or None.
+
+        After a fault the plan's requests have to be given up, once the step before has landed.
+        """
         try:
             step = self._runner.launch(plan)
         except Exception as error:
@@ -288,7 +299,10 @@ class EngineCore:
         self._post(outputs)
 
     def _give_up(self, plan: Plan, error: Exception) -> None:
-        """End the requests of a step that failed. Raises the error of a lost device, which no other step survives."""
+        """End the requests of a step that failed.
+
+        Raises the error: when it is of a lost device, which no other step survives.
+        """
         if is_device_lost(error):
             raise error
         log.error("a step of %d sequences failed", len(plan.chunks), exc_info=error)

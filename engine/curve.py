@@ -90,7 +90,10 @@ class Gate:
     """
 
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]], folder: Path) -> None:
-        """Raises BadKey: when the folder has no key pair or no list."""
+        """Read the keys and the list of a folder, and bind the socket at which connections are decided.
+
+        Raises BadKey: when the folder has no key pair or no list.
+        """
         self._keys = read_keys(folder)
         self._list = folder / ALLOWED_NAME
         self._allowed: frozenset[str] = frozenset()
@@ -129,7 +132,7 @@ class Gate:
         return key in self._allowed
 
     def answer(self) -> None:
-        """Answer whoever asks to connect (27/ZAP)."""
+        """Answer the hosts that ask to connect (27/ZAP)."""
         while self.socket.poll(0):
             frames = self.socket.recv_multipart()
             if len(frames) < _NUM_REQUEST_FRAMES:

@@ -38,20 +38,22 @@ class DevicePath(Protocol):
     def halfway(self) -> Event: ...
 
     def order(self, plan: Plan) -> Many[int]:
-        """The places of plan.decodes in the order in which they are computed best."""
+        """Return the places of plan.decodes in the order in which they are computed best."""
 
     def forward(self, plan: Plan, output_rows: Many[int]) -> Tensor:
-        """The hidden states [W, hidden] of these rows of the plan, valid until the next call."""
+        """Return the hidden states [W, hidden] of these rows of the plan, valid until the next call."""
 
     def replays(self, plan: Plan, num_outputs: int) -> bool:
-        """`forward`, with so many output rows, is one launch instead of hundreds."""
+        """Tell whether `forward`, with so many output rows, is one launch instead of hundreds."""
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """Of rows of `forward`: [W, hidden] -> [W, V] fp32, valid until the next call."""
+        """Return the logits of rows of `forward`: [W, hidden] -> [W, V] fp32, valid until the next call."""
 
     def feed(self, token_ids: Tensor, sequences: Many[Sequence]) -> None:
-        """token_ids [N] int64 on the device: chosen for these sequences, a negative one for nothing that counts. What
-        chunks of the next plan that follow go on with."""
+        """Feed tokens to chunks of the next plan that follow.
+
+        token_ids [N] int64 on the device: chosen for these sequences, a negative one for nothing that counts.
+        """
 
 
 class Device(msgspec.Struct, frozen=True):
@@ -82,12 +84,15 @@ BuildDevice = Callable[[EngineConfig, ModelConfig, torch.dtype], Device]
 
 
 def kv_token_bytes(model: ModelConfig, dtype: torch.dtype) -> int:
-    """Of one token's keys and values in all layers."""
+    """Return the bytes of one token's keys and values in all layers."""
     return 2 * model.num_layers * model.num_kv_heads * model.head_dim * dtype.itemsize
 
 
 def blocks_within(budget_bytes: int, block_bytes: int, available_bytes: int | None) -> int:
-    """How many blocks of the KV cache a number of bytes makes. Raises SetupError where that can't work."""
+    """Return how many blocks of the KV cache a number of bytes makes.
+
+    Raises SetupError: when more than the available bytes are asked for, or fewer than two blocks fit.
+    """
     if available_bytes is not None and budget_bytes > available_bytes:
         raise SetupError(
             f"LORIKEET_KV_CACHE_BYTES is {budget_bytes}, but only {available_bytes} bytes of memory are free"
@@ -101,5 +106,5 @@ def blocks_within(budget_bytes: int, block_bytes: int, available_bytes: int | No
 
 
 def context_length(asked: int, model: ModelConfig, num_blocks: int, block_size: int) -> int:
-    """Tokens that one sequence may have: as asked (0: as many as the model can), and no more than the cache holds."""
+    """Return the tokens that one sequence may have: as asked (0: the model's most), and at most what the cache has."""
     return min(asked or model.max_position, model.max_position, num_blocks * block_size)

@@ -57,20 +57,23 @@ PROBE_PROMPT_TOKENS = 10007  # a prime, so that few rotations are none
 
 
 def fake_token(request: GenerateRequest, position: int, index: int = 0) -> int:
-    """Completion token at a position of choice `index`: what any test may expect."""
+    """Return the completion token at a position of choice `index`: what any test may expect."""
     prompt = request.prompt_token_ids
     return prompt[(position + index + _rotation(request.adapter)) % len(prompt)]
 
 
 def fake_logprobs(token_id: int, num_top: int, vocab_size: int) -> TokenLogprobs:
-    """Likelier the smaller the id modulo 10 is; the ids that follow are the next most likely ones."""
+    """Return log-probabilities: the likelier, the smaller the id modulo 10 is.
+
+    The ids that follow are the next most likely ones.
+    """
     logprob = -(1 + token_id % 10) / 10
     top = [(token_id + rank) % vocab_size for rank in range(num_top)]
     return TokenLogprobs(logprob, top, [logprob - rank / 10 for rank in range(num_top)])
 
 
 def fake_embedding(request: GenerateRequest, size: int) -> bytes:
-    """A vector of unit length that counts the prompt's ids modulo its size; `last` counts the last id alone."""
+    """Return a vector of unit length that counts the prompt's ids modulo its size; `last` counts the last id alone."""
     token_ids = request.prompt_token_ids if request.pooling == "mean" else request.prompt_token_ids[-1:]
     counts = [0] * size
     for token_id in token_ids:
@@ -80,7 +83,7 @@ def fake_embedding(request: GenerateRequest, size: int) -> bytes:
 
 
 def _num_predicted(request: GenerateRequest, num_tokens: int) -> int:
-    """How many of the prediction's tokens choice 0 has as well, of its first num_tokens."""
+    """Return how many of the prediction's first num_tokens tokens choice 0 has as well."""
     predicted = request.predicted_token_ids[:num_tokens]
     return sum(fake_token(request, position) == token for position, token in enumerate(predicted))
 
@@ -90,7 +93,7 @@ def _rotation(adapter: str) -> int:
 
 
 def _label(grammar: Grammar) -> str:
-    """Of the tool that is refused."""
+    """Return the label of the tool that is refused; "" where there is none."""
     if grammar.kind != "tool_calls":
         return ""
     tools = msgspec.json.decode(grammar.source, type=CallGrammar).tools
@@ -198,7 +201,7 @@ class FakeCore:
         self._resident.add(digest)
 
     def _probe(self, key: str) -> AdapterStatus:
-        """What it would answer with the adapter, and without it."""
+        """Return what a probe answers: the fake model's answers with the adapter beside those without it."""
         prompt = [index * index % self._vocab_size for index in range(PROBE_PROMPT_TOKENS)]
         answers = []
         for adapter in (key, ""):
@@ -213,7 +216,10 @@ class FakeCore:
         return AdapterStatus(key, True, probed=True, probe=AdapterProbe(0.0, 0, num_tokens, max(differences)))
 
     def _look_up(self, request: GenerateRequest) -> int:
-        """How many of the prompt's tokens are cached; all but its last one may be. Its own blocks are, from now on."""
+        """Return how many of the prompt's tokens are cached; all but the last one may be.
+
+        The prompt's blocks are cached from now on.
+        """
         prompt, num_cached = request.prompt_token_ids, 0
         key = hash((request.tenant, request.adapter))
         for end in range(BLOCK_SIZE, len(prompt), BLOCK_SIZE):
@@ -249,12 +255,12 @@ class FakeCore:
         return outputs
 
     def _note(self, outputs: StepOutputs) -> None:
-        """The token of each choice that a step took further."""
+        """Write the request id of each choice that a step took further to the file of produced tokens, if any."""
         if self._produced is not None:
             self._produced.write("".join(f"{delta.request_id}\n" for delta in outputs.deltas).encode())
 
     def _advance(self, running: _Running, index: int) -> Delta:
-        """The next token of one choice."""
+        """Take one choice one token further, and return its delta."""
         request, position = running.request, running.num_sent[index]
         sampling = request.sampling
         prompt_logprobs = self._prompt_logprobs(request) if index == position == 0 else None

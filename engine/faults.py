@@ -13,15 +13,18 @@ _OUT_OF_MEMORY = ("out of memory", "ALLOC_FAILED")
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """The device has less memory than was asked for, and can go on with what it has."""
+    """Tell whether the device has less memory than was asked for, and can go on with what it has."""
     if isinstance(error, torch.OutOfMemoryError):
         return True
     return _is_of_device(error) and any(sign in str(error) for sign in _OUT_OF_MEMORY)
 
 
 def is_device_lost(error: BaseException) -> bool:
-    """Any other fault that a device reports. After most of them (an illegal address, a failed assertion) every later
-    call fails as well, until a new process opens the device; so none of them is worth a second try."""
+    """Tell whether an error is a fault that a device reports, other than out of memory.
+
+    After most of these faults (an illegal address, a failed assertion) every later call fails as well, until a new
+    process opens the device; so none of them is worth a second try.
+    """
     return _is_of_device(error) and not is_out_of_memory(error)
 
 

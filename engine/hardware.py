@@ -16,14 +16,20 @@ class SetupError(ValueError):
 
 
 def use_huge_pages() -> None:
-    """Where the system gives them on request: weights and tables in them are read a tenth faster. PyTorch reads the
-    variable at its first allocation, so a program calls this first."""
+    """Use huge pages where the system gives them on request: weights and tables in them are read a tenth faster.
+
+    PyTorch reads the variable at its first allocation, so a program calls this function first.
+    """
     os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
 
 
 def num_threads(asked: int) -> int:
-    """0: as many as OMP_NUM_THREADS says, or every processor this process may use. More than there are only get in each
-    other's way."""
+    """Return the number of threads. 0: as many as OMP_NUM_THREADS says, or every processor this process may use.
+
+    More threads than processors only get in each other's way.
+
+    Raises SetupError: when more are asked for than there are processors to use.
+    """
     available = len(os.sched_getaffinity(0))
     if asked > available:
         raise SetupError(f"LORIKEET_NUM_THREADS is {asked}, but only {available} processors can be used")
@@ -40,7 +46,10 @@ def resolve_device(name: str) -> torch.device:
 
 
 def resolve_dtype(name: str, device: torch.device) -> torch.dtype:
-    """auto: bfloat16 where the hardware multiplies it, else float32 on a CPU and float16 on a GPU."""
+    """Return the dtype of a name.
+
+    auto: bfloat16 where the hardware multiplies it, else float32 on a CPU and float16 on a GPU.
+    """
     if name != "auto":
         return {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}[name]
     if device.type == "cuda":
@@ -49,12 +58,12 @@ def resolve_dtype(name: str, device: torch.device) -> torch.dtype:
 
 
 def batched_tokens(asked: int, device: torch.device) -> int:
-    """Of one step; 0: on a GPU as many as hide the launches of a step with chunks of prompts."""
+    """Return the tokens of one step; 0: on a GPU as many as hide the launches of a step with chunks of prompts."""
     return asked or (2048 if device.type == "cuda" else 512)
 
 
 def free_host_bytes() -> int | None:
-    """Memory that can still be taken; None where the system does not say."""
+    """Return the bytes of memory that can still be taken; None where the system does not say."""
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()
     except OSError:
@@ -79,7 +88,10 @@ def return_memory() -> None:
 
 
 def _cpu_multiplies_bf16() -> bool:
-    """AVX512-BF16, AMX or ARM's BF16: without them bfloat16 is emulated and slower than float32."""
+    """Tell whether the CPU multiplies bfloat16: by AVX512-BF16, AMX or ARM's BF16.
+
+    Without them bfloat16 is emulated and slower than float32.
+    """
     try:
         flags = Path("/proc/cpuinfo").read_text()
     except OSError:

@@ -58,14 +58,14 @@ class Mailbox:
 
     @property
     def wake_fd(self) -> int:
-        """Readable when events wait."""
+        """The file descriptor that is readable when events wait."""
         return self._wake_reader.fileno()
 
     def command(self, command: Command) -> None:
         self._inbox.put(command)
 
     def take_commands(self, timeout_s: float) -> list[Command]:
-        """All waiting commands; with none, wait up to timeout_s for the first (0: do not wait)."""
+        """Return all waiting commands; with none, wait up to timeout_s for the first (0: do not wait)."""
         commands: list[Command] = []
         with contextlib.suppress(queue.Empty):
             commands.append(self._inbox.get(timeout=timeout_s) if timeout_s > 0 else self._inbox.get_nowait())

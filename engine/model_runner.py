@@ -48,7 +48,10 @@ class ModelRunner:
 
     @torch.inference_mode()
     def launch(self, plan: Plan) -> LaunchedStep:
-        """Chunks of the plan may follow those of the one launched before it, if this runner runs ahead."""
+        """Launch the step of a plan.
+
+        Its chunks may follow those of the plan launched before it, if this runner runs ahead.
+        """
         order = self._path.order(plan)
         plan = Plan([plan.decodes[place] for place in order], plan.prefills)
         if not plan.prefills:  # who decodes wants each of its rows: nothing to find out before the device begins
@@ -69,7 +72,7 @@ class ModelRunner:
         return LaunchedStep(order, wanted, self._path.halfway, tokens, scores, pooled)
 
     def _score_prompts(self, hidden: Tensor, wanted: Many[ChunkRows]) -> list[PendingLogprobs]:
-        """The log-probabilities of all `scored` rows, a slice at a time: the logits of a whole prompt would not fit."""
+        """Start the log-probabilities of all `scored` rows, a slice at a time: a prompt's logits would not fit."""
         token_ids = np.array([token for w in wanted for token in w.scored_token_ids], dtype=np.int64)
         counts = [w.num_prompt_logprobs for w in wanted for _ in w.scored]
         scored = []
@@ -81,7 +84,7 @@ class ModelRunner:
         return scored
 
     def _pool(self, hidden: Tensor, wanted: Many[ChunkRows]) -> list[Fetched | None]:
-        """Per chunk the sum of its `pooled` rows."""
+        """Start to fetch, per chunk, the sum of its `pooled` rows; None for a chunk without any."""
         parts = torch.split(hidden, [len(w.pooled) for w in wanted])
         return [self._transfers.fetch(part.float().sum(0)) if len(part) else None for part in parts]
 
@@ -100,7 +103,7 @@ class LaunchedStep(msgspec.Struct, frozen=True):
         self.halfway.synchronize()
 
     def wait(self) -> list[ChunkResult]:
-        """In the order of the plan."""
+        """Wait for the step, and return its results in the order of the plan."""
         sampled = iter(self.tokens.wait() if self.tokens is not None else [])
         scored = iter([logprobs for part in self.scores for logprobs in part.wait()])
         results = [

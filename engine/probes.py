@@ -37,7 +37,7 @@ NUM_COMPLETION_TOKENS = 4
 
 class Adapters(Protocol):
     def num_bytes(self, key: str) -> int:
-        """What a resident adapter takes of the device's memory."""
+        """Return how many bytes of the device's memory a resident adapter takes."""
 
 
 class _Side(msgspec.Struct, eq=False):
@@ -81,25 +81,28 @@ class Probes:
         return probe is not None and probe.sides is None
 
     def start(self, key: str, is_resident: bool) -> list[GenerateRequest]:
-        """What to run now. One that is under way answers this, too."""
+        """Start a probe, and return the requests to run now.
+
+        A probe of the same adapter that is under way answers this one, too.
+        """
         if key in self._probes:
             return []
         self._probes[key] = _Probe(key, self._clock())
         return self._compare(self._probes[key]) if is_resident else []
 
     def loaded(self, key: str) -> list[GenerateRequest]:
-        """The adapter that a probe waits for is resident: what to run now."""
+        """Record that the adapter that a probe waits for is resident, and return the requests to run now."""
         probe = self._probes[key]
         probe.load_seconds = self._clock() - probe.since_s
         return self._compare(probe)
 
     def fail(self, key: str, error: EngineError) -> AdapterStatus:
-        """The adapter that a probe waits for will not come."""
+        """End a probe whose adapter will not come, and return its answer."""
         del self._probes[key]
         return AdapterStatus(key, False, error.message, error.code, probed=True)
 
     def take(self, outputs: StepOutputs) -> tuple[StepOutputs, list[AdapterStatus]]:
-        """The outputs without those of probes, and the answers of the probes that ended with them."""
+        """Return the outputs without those of probes, and the answers of the probes that ended with them."""
         if not self._sides:
             return outputs, []
         others = StepOutputs([], [])
@@ -143,13 +146,13 @@ class Probes:
 
 
 def probe_prompt(vocab_size: int, max_model_len: int) -> list[int]:
-    """Ids spread over the vocabulary, the same for every adapter, with room for the completion."""
+    """Return ids spread over the vocabulary, the same for every adapter, with room for the completion."""
     num_tokens = max(1, min(MAX_PROMPT_TOKENS, vocab_size, max_model_len - NUM_COMPLETION_TOKENS))
     return [vocab_size * position // num_tokens for position in range(num_tokens)]
 
 
 def _refusal(adapted: _Side, plain: _Side) -> EngineError | None:
-    """adapter_rejected where it is the adapter's fault, else what kept the engine from telling."""
+    """Return adapter_rejected where the adapter is at fault, else what kept the engine from telling, or None."""
     if plain.error is not None:
         return plain.error
     if adapted.error is not None and adapted.error.message != NOT_A_NUMBER:
@@ -162,8 +165,11 @@ def _refusal(adapted: _Side, plain: _Side) -> EngineError | None:
 
 
 def _max_difference(adapted: _Side, plain: _Side) -> float:
-    """Over the prompt, and over the completion up to and with the first token that differs. That one's two
-    log-probabilities are of different tokens, which are different answers in any case."""
+    """Return the largest difference over the prompt, and the completion up to and with the first token that differs.
+
+    The two log-probabilities of the token that differs are of different tokens, which are different answers in any
+    case.
+    """
     num_equal = next(
         (i for i, (a, b) in enumerate(zip(adapted.token_ids, plain.token_ids, strict=True)) if a != b),
         len(plain.token_ids),

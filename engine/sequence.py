@@ -33,22 +33,25 @@ class Matcher(Protocol):
         """Set bit t of bitmask [ceil(V / 32)] where token t may come next, the end-of-sequence ids included."""
 
     def accept(self, token_id: int) -> None:
-        """Go on by a token that was allowed. Raises MatcherError."""
+        """Go on by a token that was allowed.
+
+        Raises MatcherError: when the matcher has failed.
+        """
 
     @property
     def is_complete(self) -> bool:
-        """Nothing but the end may follow."""
+        """True when nothing but the end may follow."""
 
     @property
     def expected_cost_s(self) -> float:
-        """What its next token will take of the stepping thread."""
+        """The time in seconds that the matcher's next token is expected to take of the stepping thread."""
 
 
 class Drafter(Protocol):
     """Guesses what follows one sequence; those of `engine.scheduling.drafter`, or a test's stand-in."""
 
     def propose(self, token_ids: list[int], max_tokens: int) -> tuple[int, ...]:
-        """Up to max_tokens tokens that may follow token_ids, which only ever grows between calls."""
+        """Propose up to max_tokens tokens that may follow token_ids, which only ever grows between calls."""
 
 
 class Sequence(msgspec.Struct, eq=False):
@@ -104,8 +107,11 @@ class Sequence(msgspec.Struct, eq=False):
 
     @property
     def turn(self) -> tuple[float, float]:
-        """What orders it among the waiting sequences of its tenant: in the batch band the moment from which its work
-        cannot rest any more, if it has one, then its arrival."""
+        """The sort key of the sequence among the waiting ones of its tenant.
+
+        In the batch band, first the moment from which the sequence's work cannot rest any more, if it has one, then the
+        arrival.
+        """
         if self.request.batch is None:
             return 0.0, self.arrived_s
         slack_s = self.request.batch.slack_s
@@ -117,17 +123,17 @@ class Sequence(msgspec.Struct, eq=False):
 
     @property
     def num_completion_tokens(self) -> int:
-        """That are known."""
+        """The number of completion tokens that are known."""
         return len(self.token_ids) - self.num_prompt_tokens
 
     @property
     def length(self) -> int:
-        """In tokens, pending ones included."""
+        """The length in tokens, pending ones included."""
         return len(self.token_ids) + self.num_pending
 
     @property
     def max_length(self) -> int:
-        """In tokens, with all that are to come."""
+        """The length in tokens, with all that are to come."""
         return self.num_prompt_tokens + self.request.sampling.max_tokens
 
     @property
@@ -140,30 +146,30 @@ class Sequence(msgspec.Struct, eq=False):
 
     @property
     def is_decoding(self) -> bool:
-        """All is computed but the last token of the completion."""
+        """True when all is computed but the last token of the completion."""
         return self.num_computed == self.length - 1 >= len(self.request.prompt_token_ids)
 
     @property
     def needs_no_step(self) -> bool:
-        """Every step that it takes was launched."""
+        """True when every step that the sequence takes was launched."""
         is_full = self.length - self.num_prompt_tokens == self.request.sampling.max_tokens
         return not self.num_uncomputed or (is_full and self.num_pending > 0)
 
     @property
     def may_reuse_prefix(self) -> bool:
-        """Whether computed tokens may be skipped: not while every position of the prompt is asked for."""
+        """True when computed tokens may be skipped: not while every position of the prompt is asked for."""
         asks_logprobs = self.request.sampling.num_prompt_logprobs is not None and not self.index
         return self.request.pooling != "mean" and (not asks_logprobs or self.num_completion_tokens > 0)
 
     @property
     def is_chosen_by_text(self) -> bool:
-        """The host has to know all tokens before it has the next one chosen: a grammar or penalties depend on them."""
+        """True when all tokens must be known before the next is chosen: a grammar or penalties depend on them."""
         sampling = self.request.sampling
         has_penalties = sampling.presence_penalty or sampling.frequency_penalty or sampling.repetition_penalty != 1.0
         return sampling.grammar is not None or bool(has_penalties)
 
     def forget_prompt(self) -> None:
-        """What was gathered of a prompt that will be computed again."""
+        """Forget what was gathered of a prompt that will be computed again."""
         self.prompt_logprobs = []
         self.pooled = None
 
@@ -185,7 +191,7 @@ class Chunk(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, sequence: Sequence, first: int, num_tokens: int, drafts: tuple[int, ...] = ()) -> Chunk:
-        """The sequence as it is now: it goes on while the chunk is computed."""
+        """Return a chunk of the sequence as it is now: the sequence goes on while the chunk is computed."""
         samples = first + num_tokens == sequence.length + len(drafts)
         follows = first >= len(sequence.token_ids)
         assert not follows or (num_tokens == sequence.num_pending == 1), "no more than one token is fed by the device"
@@ -193,7 +199,7 @@ class Chunk(msgspec.Struct, frozen=True):
 
     @property
     def token_ids(self) -> list[int]:
-        """Of its rows, in order, unless it follows."""
+        """The token ids of the chunk's rows, in order, unless the chunk follows."""
         return [*self.sequence.token_ids[self.first : self.first + self.num_tokens - len(self.drafts)], *self.drafts]
 
 
@@ -235,7 +241,7 @@ class Plan(msgspec.Struct, frozen=True):
 
     @property
     def alive(self) -> Plan:
-        """Without the sequences that have ended since it was made."""
+        """The plan without the sequences that have ended since it was made."""
         decodes, prefills = ([c for c in chunks if c.sequence.is_alive] for chunks in (self.decodes, self.prefills))
         return Plan(decodes, prefills)
 

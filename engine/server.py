@@ -104,10 +104,12 @@ class EngineServer:
         unattended_s: float = 0.0,
         link_dir: str = "",
     ) -> None:
-        """link_dir: the folder of this host's keys, with which the endpoint is guarded; "" for one that others cannot
-        reach.
+        """Bind the endpoint.
 
-        Raises zmq.ZMQError, or BadKey.
+        link_dir: the folder of this host's keys, with which the endpoint is guarded; "" for an endpoint that others
+        cannot reach.
+
+        Raises zmq.ZMQError or BadKey.
         """
         self._unattended_s = unattended_s
         self._attended_at_s = time.monotonic()
@@ -170,12 +172,12 @@ class EngineServer:
         self._context.term()
 
     def drain(self) -> None:
-        """Refuse new requests from now on. Safe to call from a signal handler or another thread."""
+        """Refuse new requests from now on. May be called from a signal handler or another thread."""
         self._drain_requested = True
         self._mailbox.wake()
 
     def _has_usage_to_hand_over(self, waited_s: float) -> bool:
-        """After the last step: whether a connected gateway may still acknowledge something."""
+        """Tell whether, after the last step, a connected gateway may still acknowledge something."""
         takes_usage = any(session.database_id for session in self._sessions.values())
         return bool(len(self._usage) and takes_usage) and waited_s < ACKNOWLEDGE_ON_CLOSE_S
 
@@ -201,8 +203,11 @@ class EngineServer:
             self._handle(gateway, message, key)
 
     def _take(self) -> tuple[bytes, bytes, str]:
-        """Return the next message: its gateway, its frame, and the public key of the gateway's host, which has one over
-        TCP. Raises zmq.Again, or ValueError for a message that is not one frame."""
+        """Return the next message: its gateway, its frame, and the public key of the gateway's host, "" but over TCP.
+
+        Raises zmq.Again: when none waits.
+        Raises ValueError: when a message is not one frame.
+        """
         if self._gate is None:
             gateway, frame = self._socket.recv_multipart(zmq.NOBLOCK)
             return gateway, frame, ""
@@ -277,7 +282,7 @@ class EngineServer:
     # what the stepping thread says
 
     def _publish(self, event: Event) -> bool:
-        """True once nothing more will come."""
+        """Publish an event. Return True once nothing more will come."""
         match event:
             case StepOutputs(deltas, finals):
                 self._publish_step(deltas, finals)
@@ -334,7 +339,7 @@ class EngineServer:
             self._forget(gateway, "does not read its messages")
 
     def _try_send(self, gateway: bytes, frame: bytes) -> bool:
-        """False when the socket is full; a gateway that is not there any more is forgotten."""
+        """Send a frame. Return False when the socket is full; a gateway that is not there any more is forgotten."""
         try:
             self._socket.send_multipart((gateway, frame), zmq.NOBLOCK)
         except zmq.Again:
@@ -380,7 +385,7 @@ class EngineServer:
             self._drain_requested = True
 
     def _batch_credits(self) -> Iterator[int]:
-        """Share out among the gateways what the engine wants of the batch band beyond what it holds."""
+        """Yield each gateway's share of what the engine wants of the batch band beyond what it holds."""
         num_held = sum(flight.num_batch_choices for flight in self._in_flight.values())
         num_left = 0 if self._draining else max(self._stats.num_batch_wanted - num_held, 0)
         for num_others in reversed(range(len(self._sessions))):

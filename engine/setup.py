@@ -42,8 +42,10 @@ CPU_EFFICIENCY, CPU_ONE_ROW_STEPS = 0.95, 5.0
 
 
 def build_engine(config: EngineConfig) -> tuple[EngineCore, EngineServer]:
-    """Load the model and bind the endpoint. Raises SetupError, StoreFailure, UnsupportedModel, BadKey or
-    zmq.ZMQError."""
+    """Load the model and bind the endpoint.
+
+    Raises SetupError, StoreFailure, UnsupportedModel, BadKey or zmq.ZMQError.
+    """
     use_huge_pages()
     mailbox = Mailbox()
     config = settled(config)
@@ -84,7 +86,7 @@ def _formats(dtype: str, quantized: str) -> str:
 
 
 def _fingerprint(digest: str, device: str, dtype: str, quantized: str) -> str:
-    """See `protocol.Welcome`. Threads are left out: they change no more than neighbors do."""
+    """Return the fingerprint of `protocol.Welcome`. Threads are left out: they change no more than neighbors do."""
     parts = (digest, VERSION, torch.__version__, device, dtype, quantized)
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
@@ -92,7 +94,7 @@ def _fingerprint(digest: str, device: str, dtype: str, quantized: str) -> str:
 def build_core(
     config: EngineConfig, mailbox: Mailbox, build_device: BuildDevice | None = None
 ) -> tuple[EngineCore, EngineLimits]:
-    """Everything of an engine but its socket. build_device: in place of the one that config.device names.
+    """Build everything of an engine but its socket. build_device: in place of the one that config.device names.
 
     Raises SetupError, StoreFailure or UnsupportedModel.
     """
@@ -132,7 +134,7 @@ def build_core(
 def build_adapter_pool(
     config: EngineConfig, model: ModelConfig, dtype: torch.dtype, device: Device, host: HostTier, mailbox: Mailbox
 ) -> AdapterPool:
-    """The slots, and the loading thread that fills them."""
+    """Return the pool of adapter slots, and of the loading thread that fills them."""
     if "://" in config.adapter_store and not config.adapter_cache_dir:
         raise SetupError(f"the adapter store {config.adapter_store} needs a folder for its cache (--adapter-cache-dir)")
     store = open_store(config.adapter_store, Path(config.adapter_cache_dir), config.adapter_cache_bytes)
@@ -185,7 +187,7 @@ def batch_limits(config: EngineConfig, where: torch.device) -> BatchLimits:
 
 
 def _builder_for(where: torch.device) -> BuildDevice:
-    """The GPU's part imports Triton, which not every machine has."""
+    """Return what builds the device. The GPU's part imports Triton, which not every machine has."""
     if where.type != "cuda":
         return build_cpu
     from engine.cuda.nvidia import CudaAccelerator

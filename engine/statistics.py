@@ -39,8 +39,11 @@ class Statistics:
         self._step_seconds = 0.0
 
     def count_step(self, seconds: float) -> None:
-        """From the plan, or the outputs of the step before, to the outputs: what a sequence that decodes waits for its
-        next token."""
+        """Count a step.
+
+        seconds: from the plan, or the outputs of the step before, to the outputs: what a sequence that decodes waits
+        for its next token.
+        """
         self._step_counts[bisect_left(STEP_BUCKETS_S, seconds)] += 1
         self._step_seconds += seconds
 

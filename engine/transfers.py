@@ -19,7 +19,7 @@ class Event(Protocol):
     def has_come(self) -> bool: ...
 
     def synchronize(self) -> None:
-        """Wait for it on the host."""
+        """Wait for the event on the host."""
 
 
 class PastEvent:
@@ -35,15 +35,15 @@ class Fetched(Protocol):
     """A tensor on its way to the host."""
 
     def wait(self) -> Tensor:
-        """It, on the host, once the device has computed and copied it."""
+        """Return the tensor on the host, once the device has computed and copied it."""
 
 
 class Transfers(Protocol):
     def put(self, array: NDArray[Any]) -> Tensor:
-        """A copy on the device, for what is launched after this call. The array is not written to again."""
+        """Return a copy on the device, for what is launched after this call. The array is not written to again."""
 
     def fetch(self, tensor: Tensor) -> Fetched:
-        """The tensor's content as it is after what was launched before this call."""
+        """Fetch the tensor's content as it is after what was launched before this call."""
 
 
 class Here:

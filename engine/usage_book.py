@@ -43,7 +43,7 @@ class UsageBook:
         return len(self._entries)
 
     def keep(self, record: UsageRecord, database_id: str, holder: bytes, now_s: float) -> None:
-        """holder: the gateway connection the record was sent to, b"" when nobody is there to take it."""
+        """Keep a record. holder: the gateway connection it was sent to, b"" when nobody is there to take it."""
         key = record.request_id, record.attempt
         self._entries[key] = _Entry(record, database_id, holder, now_s)
         if not holder:
@@ -55,12 +55,12 @@ class UsageBook:
         self.expire(now_s)
 
     def expire(self, now_s: float) -> None:
-        """Drop what is too old."""
+        """Drop the records that are too old."""
         while self._entries and now_s - next(iter(self._entries.values())).stored_at_s > self._max_age_s:
             self._drop_oldest()
 
     def acknowledge(self, keys: list[Key], database_id: str) -> None:
-        """Forget these; a gateway of another database cannot make a record disappear."""
+        """Forget the records of these keys; a gateway of another database cannot make a record disappear."""
         for key in keys:
             entry = self._entries.get(key)
             if entry is not None and entry.database_id == database_id:
@@ -68,7 +68,7 @@ class UsageBook:
                 self._orphans.pop(key, None)
 
     def orphan(self, holder: bytes) -> None:
-        """This gateway is gone: what it held may be taken by another."""
+        """Let another gateway take what a gateway that is gone held."""
         for key, entry in self._entries.items():
             if entry.holder == holder:
                 entry.holder = b""

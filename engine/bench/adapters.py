@@ -14,7 +14,10 @@ from engine.config import PROJECTIONS, EngineConfig, ModelConfig, load_model_con
 
 
 def random_adapters(config: EngineConfig, count: int, rank: int) -> list[str]:
-    """The digests of `count` adapters of this rank, now in the config's store. The k-th is the same in every run."""
+    """Return the digests of `count` adapters of this rank, now in the config's store.
+
+    The k-th is the same in every run.
+    """
     model = load_model_config(config.model_dir)
     store = AdapterStore(Path(config.adapter_store))
     settings = {"peft_type": "LORA", "r": rank, "lora_alpha": rank, "target_modules": list(PROJECTIONS)}
@@ -29,7 +32,10 @@ def random_adapters(config: EngineConfig, count: int, rank: int) -> list[str]:
 
 
 def _random_weights(model: ModelConfig, rank: int, seed: int) -> dict[str, torch.Tensor]:
-    """A [rank, in] and B [out, rank] of every projection, bf16, by PEFT's names; small enough to change few tokens."""
+    """Return A [rank, in] and B [out, rank] of every projection, bf16, by PEFT's names.
+
+    The weights are small enough to change few tokens.
+    """
     generator = torch.Generator().manual_seed(seed)
     weights = {}
     for layer in range(model.num_layers):

@@ -39,7 +39,7 @@ class Trace(msgspec.Struct):
 
     @property
     def gaps_s(self) -> list[float]:
-        """Between each token and the next."""
+        """The seconds between each token and the next."""
         return [later - earlier for earlier, later in itertools.pairwise(self.arrived_s)]
 
 
@@ -90,14 +90,17 @@ class BenchEngine:
         return trace
 
     def abort_all(self) -> None:
-        """And wait until all have ended."""
+        """Abort all requests, and wait until all have ended."""
         for request_id in self._under_way:
             self._mailbox.command(Abort(request_id))
         while self._under_way:
             self.turn()
 
     def turn(self) -> list[Trace]:
-        """Those that ended with the engine's next turn. Raises RuntimeError for one that ended in an error."""
+        """Return the traces of requests that ended with the engine's next turn.
+
+        Raises RuntimeError: when a request ended in an error.
+        """
         self._core.turn()
         return self._take_events()
 
@@ -132,7 +135,10 @@ class BenchEngine:
 
 
 def run_closed(engine: BenchEngine, sources: list[Source], seconds: float = math.inf) -> list[Trace]:
-    """Every request that was sent, in order. After `seconds` nothing more is sent and what is under way is aborted."""
+    """Return the traces of all requests that were sent, in order.
+
+    After `seconds` nothing more is sent and what is under way is aborted.
+    """
     traces: list[Trace] = []
     source_of: dict[str, Source] = {}
 

@@ -75,7 +75,7 @@ def _run(config: EngineConfig, options: Options, tenants: list[Tenant]) -> tuple
 
 
 def _requests(workload: Workload, options: Options, tenant: Tenant) -> Iterator[GenerateRequest]:
-    """Without end. Lengths vary, so that requests do not come and go in step."""
+    """Yield requests of a tenant without end. Lengths vary, so that requests do not come and go in step."""
     lengths = random.Random(tenant.name)  # noqa: S311
     while True:
         yield workload.request(
@@ -100,7 +100,10 @@ def _row(case: str, traces: list[Trace], tenant: Tenant, window: Window) -> Row:
 
 
 def _ttfts_s(traces: list[Trace], tenant: Tenant, window: Window) -> list[float]:
-    """Of the requests sent within the window; one that never got a token counts with all the time it waited."""
+    """Return the TTFTs of requests sent within the window.
+
+    A request that never got a token counts with all the time it waited.
+    """
     return [
         trace.ttft_s if trace.arrived_s else trace.ended_s - trace.sent_s
         for trace in traces
@@ -109,8 +112,10 @@ def _ttfts_s(traces: list[Trace], tenant: Tenant, window: Window) -> list[float]
 
 
 def _service(traces: list[Trace], tenant: Tenant, window: Window) -> float:
-    """What the tenant got in the window, in the units of `engine.scheduling.fairness`, before weights. A prompt counts
-    where its first token came."""
+    """Return what the tenant got in the window, in the units of `engine.scheduling.fairness`, before weights.
+
+    A prompt counts where its first token came.
+    """
     service = 0.0
     for trace in traces:
         if trace.request.tenant == tenant.name and trace.arrived_s:

@@ -25,8 +25,11 @@ class Window(msgspec.Struct, frozen=True):
 
 
 def full_window(traces: Sequence[Trace], num_streams: int) -> Window:
-    """While a closed loop was in full swing: from the end of its first num_streams requests, with which everything
-    started cold and at once, to the sending of its last one."""
+    """Return the window in which a closed loop was in full swing.
+
+    It lasts from the end of the first num_streams requests, with which everything started cold and at once, to the
+    sending of the last one.
+    """
     ended = sorted(trace.ended_s for trace in traces)
     return Window(ended[num_streams - 1], traces[-1].sent_s)
 
@@ -36,18 +39,18 @@ def tokens_per_s(traces: Iterable[Trace], window: Window) -> float:
 
 
 def tokens_per_s_of_batch(traces: Sequence[Trace]) -> float:
-    """Of requests that were sent at once, from then to the last token."""
+    """Return the tokens per second of requests that were sent at once, from then to the last token."""
     seconds = max(trace.ended_s for trace in traces) - traces[0].sent_s
     return sum(len(trace.token_ids) for trace in traces) / seconds
 
 
 def ttfts_s(traces: Iterable[Trace], window: Window) -> list[float]:
-    """Of the requests sent within the window that got a token."""
+    """Return the TTFTs of the requests sent within the window that got a token."""
     return [trace.ttft_s for trace in traces if trace.sent_s in window and trace.arrived_s]
 
 
 def gaps_s(traces: Iterable[Trace], window: Window) -> list[float]:
-    """Between tokens of one request, both within the window."""
+    """Return the seconds between tokens of one request, both within the window."""
     return [
         gap
         for trace in traces
@@ -57,7 +60,7 @@ def gaps_s(traces: Iterable[Trace], window: Window) -> list[float]:
 
 
 def adapters_by_step(traces: Iterable[Trace], window: Window) -> list[set[str]]:
-    """Of each of the engine's turns within the window that brought tokens: the distinct adapters among these."""
+    """Return the distinct adapters of the tokens that each of the engine's turns within the window brought."""
     steps: dict[float, set[str]] = {}
     for trace in traces:
         for time_s in trace.arrived_s:
@@ -75,8 +78,11 @@ def milliseconds(values_s: Sequence[float], percent: float) -> float:
 
 
 def auc(smaller: Sequence[float], larger: Sequence[float]) -> float:
-    """The chance that a random member of `smaller` is below one of `larger`, ties half: the area under the ROC curve of
-    whoever tells them apart by a threshold (Mann and Whitney, 1947). 0.5 tells nothing."""
+    """Return the chance that a random member of `smaller` is below one of `larger`, ties half.
+
+    This is the area under the ROC curve of an observer that tells them apart by a threshold (Mann and Whitney, 1947).
+    0.5 tells nothing.
+    """
     ordered = np.sort(np.asarray(larger))
     values = np.asarray(smaller)
     num_above = len(ordered) - np.searchsorted(ordered, values, side="right")

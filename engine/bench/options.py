@@ -11,12 +11,12 @@ OptionsT = TypeVar("OptionsT", bound=msgspec.Struct)
 
 
 def about(text: str) -> msgspec.Meta:
-    """The help of an option, inside its annotation."""
+    """Return the help of an option, to stand inside its annotation."""
     return msgspec.Meta(description=text)
 
 
 def add_options(parser: argparse.ArgumentParser, options: type[msgspec.Struct]) -> None:
-    """`--field-name` for each field: an int, float or str, one of a Literal, or a tuple of these."""
+    """Add `--field-name` for each field: an int, float or str, one of a Literal, or a tuple of these."""
     defaults: Any = options()
     for name, hint in get_type_hints(options, include_extras=True).items():
         kind, text = _split(hint)
@@ -37,7 +37,7 @@ def read_options(options: type[OptionsT], args: argparse.Namespace) -> OptionsT:
 
 
 def _split(hint: Any) -> tuple[Any, str]:
-    """The type of a field, and what its `about` says."""
+    """Return the type of a field, and what its `about` says."""
     if get_origin(hint) is not Annotated:
         return hint, ""
     kind, *notes = get_args(hint)

@@ -77,7 +77,7 @@ def measure(config: EngineConfig, options: Options) -> Iterator[Row]:
 
 
 def _shared_system_prompt(prober: Prober, workload: Workload, options: Options) -> Iterator[Row]:
-    """The first request with a system prompt, the second, and another tenant's first."""
+    """Yield rows of the first request with a system prompt, the second, and another tenant's first."""
     kinds: dict[str, list[Probe]] = {"first": [], "second": [], "first of another tenant": []}
     for _ in range(options.repeat):
         system = workload.prompt(options.system_tokens)
@@ -95,7 +95,7 @@ def _shared_system_prompt(prober: Prober, workload: Workload, options: Options) 
 
 
 def _paired_probes(prober: Prober, workload: Workload, options: Options) -> dict[tuple[str, bool], list[Probe]]:
-    """By who probes, and whether the victim had sent the prompt before."""
+    """Return the probes by who probes, and whether the victim had sent the prompt before."""
     shuffle = random.Random(0).shuffle  # noqa: S311
     kinds = [(tenant, sent_before) for tenant in (VICTIM, STRANGER) for sent_before in (True, False)]
     probes: dict[tuple[str, bool], list[Probe]] = {kind: [] for kind in kinds}
@@ -112,6 +112,6 @@ def _paired_probes(prober: Prober, workload: Workload, options: Options) -> dict
 
 
 def _told_apart(probes: dict[tuple[str, bool], list[Probe]], tenant: str) -> float:
-    """Whichever way the times differ: slower tells as much as faster."""
+    """Return how well the times tell the prompts apart, whichever way they differ: slower tells as much as faster."""
     known, unknown = ([probe.ttft_s for probe in probes[tenant, sent_before]] for sent_before in (True, False))
     return max(auc(known, unknown), auc(unknown, known))

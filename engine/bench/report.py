@@ -48,12 +48,12 @@ class Report:
 
 
 def figure(name: str, value: float, target: str = "") -> Row:
-    """A row of what the runs before it come to."""
+    """Return a row of what the runs before it come to."""
     return {"figure": name, "value": round(value, 3), "target": target}
 
 
 def machine(config: EngineConfig) -> Row:
-    """Where and with what the rows were measured."""
+    """Return where and with what the rows were measured."""
     device = resolve_device(config.device)
     return {
         "processor": _processor(),
@@ -69,7 +69,7 @@ def machine(config: EngineConfig) -> Row:
 
 
 def _processor() -> str:
-    """The model's name, and the instructions that decide how fast it multiplies, where the system tells them."""
+    """Return the processor's model, and the instructions that decide how fast it multiplies, where the system tells."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:

@@ -47,7 +47,7 @@ def measure(config: EngineConfig, options: Options) -> Iterator[Row]:
 
 
 def _runs(config: EngineConfig, options: Options, num_streams: int, draft_tokens: int) -> list[list[Trace]]:
-    """The same prompts for every number of drafts; the run before those that count warms up."""
+    """Run the same prompts for every number of drafts; the run before those that count warms up."""
     workload = Workload(load_model_config(config.model_dir).vocab_size)
     with BenchEngine(msgspec.structs.replace(config, num_draft_tokens=draft_tokens)) as engine:
         runs = []
@@ -59,7 +59,10 @@ def _runs(config: EngineConfig, options: Options, num_streams: int, draft_tokens
 
 
 def _num_equal(plain: list[list[Trace]], drafted: list[list[Trace]]) -> int:
-    """Completions that are the same with drafts as without. In low precision near ties may fall either way, since the
-    products of a step are summed in an order that depends on its shape."""
+    """Return the number of completions that are the same with drafts as without.
+
+    In low precision near ties may fall either way, since the products of a step are summed in an order that depends on
+    its shape.
+    """
     pairs = (pair for runs in zip(plain, drafted, strict=True) for pair in zip(*runs, strict=True))
     return sum(one.token_ids == other.token_ids for one, other in pairs)

@@ -68,7 +68,7 @@ def measure(config: EngineConfig, options: Options) -> Iterator[Row]:
 def _run(
     engine: BenchEngine, workload: Workload, options: Options, num_streams: int, grammar: Grammar | None
 ) -> list[Trace]:
-    """All requests at once."""
+    """Send all requests at once, and return their traces."""
     requests = [
         workload.request(
             workload.prompt(options.prompt_tokens),

@@ -46,7 +46,7 @@ class Load(msgspec.Struct, frozen=True):
 
     @property
     def yardstick(self) -> tuple[int, int, int]:
-        """Loads that are the same to transformers, which knows no adapters and shares no prefix."""
+        """The key of loads that are the same to transformers, which knows no adapters and shares no prefix."""
         return self.streams, self.shared_prefix + self.prompt_tokens, self.new_tokens
 
 
@@ -68,7 +68,7 @@ def measure(config: EngineConfig, options: Options) -> Iterator[Row]:
 
 
 def compare(config: EngineConfig, loads: Sequence[Load], *, rank: int, repeat: int) -> Iterator[tuple[Load, Row]]:
-    """Every load beside the yardstick, on one engine in which all adapters are resident."""
+    """Yield every load beside the yardstick, on one engine in which all adapters are resident."""
     digests = random_adapters(config, max(load.adapters for load in loads), rank)
     config = msgspec.structs.replace(
         config,

@@ -37,13 +37,13 @@ class Workload:
         weight: float = 1.0,
         sampling: SamplingParams | None = None,
     ) -> GenerateRequest:
-        """Greedy and to the last token, unless sampling says otherwise."""
+        """Return a request that is greedy and runs to the last token, unless sampling says otherwise."""
         sampling = sampling or SamplingParams(max_tokens, temperature=0.0, ignore_eos=True)
         name = f"r{next(self._numbers)}"
         return GenerateRequest(name, prompt, sampling, tenant, adapter=adapter, weight=weight)
 
     def pick(self, digests: list[str], popularity: Popularity) -> Iterator[str]:
-        """Adapters of one request after the other, without end; "" throughout where there are none.
+        """Yield the adapter of one request after the other, without end; "" throughout where there are none.
 
         zipf: the k-th of them with a probability that falls as k^-ZIPF_EXPONENT.
         """

@@ -35,14 +35,14 @@ class Yardstick:
         self._process.join()
 
     def tokens_per_s(self, prompts: list[list[int]], new_tokens: int) -> float:
-        """Output tokens per second, the prompts' time included. All prompts have one length."""
+        """Return the output tokens per second, the prompts' time included. All prompts have one length."""
         self._connection.send((prompts, new_tokens))
         rate: float = self._connection.recv()
         return rate
 
 
 def _serve(config: EngineConfig, connection: Connection) -> None:
-    """In its process, until that is ended."""
+    """Serve prompts in a process of its own, until that is ended."""
     from transformers import AutoModelForCausalLM  # takes seconds to import, and only this process needs it
 
     device = resolve_device(config.device)

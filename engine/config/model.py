@@ -93,7 +93,7 @@ class ModelConfig(msgspec.Struct, frozen=True):
         return self.windows[layer] if self.windows else None
 
     def projection_shape(self, projection: Projection) -> tuple[int, int]:
-        """(in_features, out_features) of one linear of a layer."""
+        """Return (in_features, out_features) of one linear of a layer."""
         q, kv = self.num_heads * self.head_dim, self.num_kv_heads * self.head_dim
         return {
             "q_proj": (self.hidden_size, q),

@@ -20,7 +20,7 @@ FAMILIES = ("llama", "mistral", "qwen2", "qwen3", "smollm3", "granite", "gemma3_
 def load_model_config(model_dir: str | Path) -> ModelConfig:
     """Read `config.json` (and `generation_config.json` for its eos ids) of a model folder.
 
-    Raises UnsupportedModel, naming the key, for anything the engine would compute wrongly.
+    Raises UnsupportedModel: when the engine would compute something wrongly, naming the key.
     """
     folder = Path(model_dir)
     raw = _read_json(folder / "config.json")
@@ -140,7 +140,10 @@ def _rope(raw: dict[str, Any]) -> RopeParameters:
 
 
 def _yarn_attention_factor(scaling: dict[str, Any], factor: float) -> float:
-    """Given, or by YaRN's temperature 0.1 ln(factor) + 1, which DeepSeek's two mscale keys generalise."""
+    """Return YaRN's attention factor.
+
+    It is given, or by YaRN's temperature 0.1 ln(factor) + 1, which DeepSeek's two mscale keys generalise.
+    """
     if scaling.get("attention_factor") is not None:
         return float(scaling["attention_factor"])
 
@@ -243,9 +246,9 @@ def _read_json(path: Path) -> dict[str, Any]:
 
 
 def model_digest(model_dir: str | Path) -> str:
-    """Identity of a base model: SHA-256 over its config and over the name, size and header of each weight file.
+    """Return the identity of a base model: SHA-256 over its config and each weight file's name, size and header.
 
-    Reads kilobytes, not gigabytes: it tells models apart in a hello, it does not prove the weights' integrity.
+    Reads kilobytes, not gigabytes: the digest tells models apart in a hello, it does not prove the weights' integrity.
     """
     folder = Path(model_dir)
     digest = hashlib.sha256((folder / "config.json").read_bytes())

@@ -46,7 +46,10 @@ class Field(msgspec.Struct, frozen=True):
         return f"--{self.name.replace('_', '-')}"
 
     def parse(self, text: str) -> Any:
-        """Return the value that a text means. Raises ValueError, whose message does not repeat the text."""
+        """Return the value that a text means.
+
+        Raises ValueError: when it means none; the message does not repeat the text.
+        """
         raw: Any = _parse_bytes(text) if self.is_bytes else text.strip()
         try:
             return msgspec.convert(raw, self.hint, strict=False)

@@ -76,7 +76,10 @@ class PagedAttention:
     """One step over the cache (`engine.models.decoder.StepAttention`)."""
 
     def __init__(self, cache: PagedCache, rows: Mapping[int | None, AttentionRows]) -> None:
-        """rows: the same ones for each window of the model's layers, which differ in what they see."""
+        """Set up the attention of one step.
+
+        rows: the same rows for each window of the model's layers, which differ in what the rows see.
+        """
         self._cache = cache
         self._rows = rows
         positions = next(iter(rows.values())).positions

@@ -46,7 +46,7 @@ class BatchBuilder:
         return torch.from_numpy(np.array(tokens, dtype=np.int64)), rows
 
     def _slots(self, chunk: Chunk, first: int) -> Ints:
-        """Cache slots of the sequence's positions from `first` to the chunk's end."""
+        """Return the cache slots of the sequence's positions from `first` to the chunk's end."""
         positions = np.arange(first, chunk.first + chunk.num_tokens, dtype=np.int64)
         table = np.array(chunk.sequence.block_table, dtype=np.int64)
         return table[positions // self._block_size] * self._block_size + positions % self._block_size

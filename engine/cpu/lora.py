@@ -50,11 +50,11 @@ class TableBatch:
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of the products."""
+        """The dtype of the LoRA products."""
         return self._scratch.dtype
 
     def add_(self, key: GroupKey, x: Tensor, out: Tensor, sizes: Sequence[int]) -> None:
-        """See `BatchedDelta.add_`."""
+        """Add a group's products in place, as `BatchedDelta.add_` says."""
         try:
             of_group = self._runs[key]
         except KeyError:
@@ -68,7 +68,10 @@ class TableBatch:
         add_batched_lora_(adapted, x, runs, self.places, self.rows, self._scratch)
 
     def _runs_of(self, key: GroupKey) -> tuple[tuple[int, ...], list[Run]] | None:
-        """Views cost as much as small products: they are made once for all steps that use this batch."""
+        """Return a group's runs, None where no adapter has the group.
+
+        Views cost as much as small products: they are made once for all steps that use this batch.
+        """
         weights = self._groups.get(key)
         if weights is None:
             return None

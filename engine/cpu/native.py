@@ -63,7 +63,7 @@ class NativePath:
 
     @property
     def feeds(self) -> bool:
-        """A step is done when it is launched."""
+        """False: a step is done when it is launched."""
         return False
 
     @property

@@ -41,7 +41,7 @@ class CpuPath:
 
     @property
     def feeds(self) -> bool:
-        """A step is done when it is launched."""
+        """False: a step is done when it is launched."""
         return False
 
     @property
@@ -55,7 +55,7 @@ class CpuPath:
         raise NotImplementedError("tokens go over the host")
 
     def order(self, plan: Plan) -> Many[int]:
-        """That of the tables' rows where all chunks decode, so that nothing is gathered."""
+        """Return the order of the tables' rows where all chunks decode, so that nothing is gathered, or the plan's."""
         if plan.prefills:
             return range(len(plan.decodes))
         return self._tables.order([self._adapter_of(chunk.sequence) for chunk in plan.decodes])

@@ -84,7 +84,9 @@ def keep_quality(model_dir: str | Path, quality: Quality) -> None:
 def measure_quality(library: NativeLibrary, model_dir: str | Path) -> Quality | None:
     """Compute the text by the model in float32 and in 8-bit integers, a layer of weights in memory at a time.
 
-    None where that says nothing: the model has no tokenizer, or numbers that are not finite. Raises UnsupportedModel.
+    Return None where that says nothing: the model has no tokenizer, or numbers that are not finite.
+
+    Raises UnsupportedModel.
     """
     began_s = time.monotonic()
     config = load_model_config(model_dir)

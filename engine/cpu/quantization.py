@@ -90,7 +90,8 @@ def choose_format(
 def settle_format(config: EngineConfig, device: torch.device, dtype: torch.dtype) -> Format:
     """Return the format of an engine with this configuration. The first start with a model measures what `auto` needs.
 
-    Raises SetupError: when the device has no such format. Raises UnsupportedModel.
+    Raises SetupError: when the device has no such format.
+    Raises UnsupportedModel.
     """
 
     def quality(library: NativeLibrary) -> Quality | None:

@@ -33,7 +33,10 @@ ADAPTER_BYTES = 1 << 30
 
 
 def build_cpu(config: EngineConfig, model: ModelConfig, dtype: torch.dtype) -> Device:
-    """Raises SetupError or UnsupportedModel."""
+    """Build the CPU's device with the weights of config.model_dir.
+
+    Raises SetupError or UnsupportedModel.
+    """
     most = num_threads(config.num_threads)
     torch.set_num_threads(most)
     cpu = torch.device("cpu")

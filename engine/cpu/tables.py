@@ -46,7 +46,7 @@ class AdapterTable:
 
     @property
     def num_bytes(self) -> int:
-        """Of the rows that take memory."""
+        """The bytes of the rows that take memory."""
         return self._claimed * self._layout.num_elements * self._weights.itemsize
 
     def touch(self) -> None:
@@ -59,8 +59,9 @@ class AdapterTable:
     def place(self, adapters: Sequence[LoadedAdapter], *, compact: bool) -> bool:
         """Give every adapter a row, and if asked to, move one of them into a hole that is worth closing.
 
-        Returns False where the next call with the same ones may move another. Raises IndexError if there are more than
-        the capacity.
+        Return False where the next call with the same adapters may move another.
+
+        Raises IndexError: when there are more adapters than the capacity.
         """
         used = {self._row_of[adapter.key] for adapter in adapters if adapter.key in self._row_of}
         for adapter in adapters:
@@ -76,11 +77,14 @@ class AdapterTable:
         return False
 
     def row(self, adapter: LoadedAdapter) -> int:
-        """Of an adapter that was placed."""
+        """Return the row of an adapter that was placed."""
         return self._row_of[adapter.key]
 
     def _free_row(self, used: set[int]) -> int:
-        """The lowest ready row that this step does not use; a fresh one when there is none."""
+        """Return the lowest ready row that this step does not use; a fresh one when there is none.
+
+        Raises IndexError: when the table is full.
+        """
         row = min(self._ready - used, default=None)
         if row is None:
             row = self._claim()
@@ -139,7 +143,7 @@ class AdapterTables:
 
     @staticmethod
     def bytes_per_element(dtype: torch.dtype) -> int:
-        """Of an adapter in all tables of an engine of this dtype."""
+        """Return the bytes of an adapter's element in all tables of an engine of this dtype."""
         return sum(each.itemsize for each in {torch.float32, dtype})
 
     @property
@@ -147,13 +151,19 @@ class AdapterTables:
         return sum(table.num_bytes for table in self._tables.values())
 
     def expect(self, layout: AdapterLayout) -> None:
-        """An adapter of this layout was loaded and will be used. Called by the loading thread."""
+        """Make a row ready for an adapter of this layout, which was loaded and will be used.
+
+        Called by the loading thread.
+        """
         if layout.num_elements:
             for dtype in self._dtypes:
                 self._table(layout, dtype).touch()
 
     def order(self, adapters: Sequence[LoadedAdapter | None]) -> list[int]:
-        """The places of adapters, sorted so that rows in this order need not be gathered: by table, then by row."""
+        """Return the places of adapters, sorted so that rows in this order need not be gathered.
+
+        They are sorted by table, then by row.
+        """
         adapters = list(adapters)
         if self._order is not None and self._order[0] == adapters:
             return self._order[1]
@@ -177,7 +187,7 @@ class AdapterTables:
         return order
 
     def step(self, segments: Sequence[Segment]) -> BatchedLora | None:
-        """The adapters of one batch; None if no row uses any."""
+        """Return the adapters of one batch; None if no row uses any."""
         segments = list(segments)
         if self._step is not None and self._step[0] == segments:
             return self._step[1]
@@ -224,7 +234,7 @@ class AdapterTables:
 
 
 def _by_layout(adapters: Iterable[LoadedAdapter | None]) -> dict[AdapterLayout, list[LoadedAdapter]]:
-    """Each adapter once; those that adapt nothing are left out."""
+    """Return the adapters by layout, each once; those that adapt nothing are left out."""
     found: dict[AdapterLayout, dict[str, LoadedAdapter]] = {}
     for adapter in adapters:
         if adapter is not None and adapter.layout.num_elements:
@@ -233,7 +243,7 @@ def _by_layout(adapters: Iterable[LoadedAdapter | None]) -> dict[AdapterLayout, 
 
 
 def _batch(table: AdapterTable, segments: Sequence[Segment], scratch: Workspace) -> TableBatch:
-    """What the segments of one table need, all placed."""
+    """Return what the segments of one table need, all placed."""
     start, stop = min(segment.first for segment in segments), max(segment.last for segment in segments)
     mine: dict[int, list[int]] = {}
     for segment in segments:
@@ -266,7 +276,10 @@ def _unless_identity(indexes: list[int], length: int) -> Tensor | None:
 
 
 def _width(counts: Sequence[int], num_adapters: int) -> int:
-    """Places for each adapter in the main span; those with more rows get a span of their own for the rest."""
+    """Return the places for each adapter in the main span.
+
+    Adapters with more rows get a span of their own for the rest.
+    """
 
     def cost(width: int) -> int:
         return num_adapters * width + sum(count - width + SPAN_COST_ROWS for count in counts if count > width)

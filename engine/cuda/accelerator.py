@@ -20,21 +20,23 @@ class Stream(Protocol):
     """Work in the order in which it was given."""
 
     def record(self) -> Event:
-        """Comes when everything given so far is done."""
+        """Return an event that comes when everything given so far is done."""
 
     def wait(self, event: Event) -> None:
-        """What is given from now on starts after the event; the host goes on."""
+        """Have what is given from now on start after the event; the host goes on."""
 
     def use(self) -> AbstractContextManager[object]:
-        """Operations of the calling thread are given to this stream meanwhile."""
+        """Give the operations of the calling thread to this stream meanwhile."""
 
 
 class Graph(Protocol):
     """A captured sequence of operations."""
 
     def replay(self, at_cut: Callable[[], None]) -> Tensor:
-        """Do it again, on the contents that its inputs have by now. What it returned when it was captured. at_cut:
-        called once, when what comes before the cut was given to the device."""
+        """Replay the operations on what their inputs hold by now, and return what the captured run returned.
+
+        at_cut: called once, when what comes before the cut was given to the device.
+        """
 
 
 class MemoryCounts(NamedTuple):
@@ -55,25 +57,27 @@ class Accelerator(Protocol):
 
     @property
     def compute(self) -> Stream:
-        """Where the stepping thread's operations go."""
+        """The stream that the stepping thread's operations are given to."""
 
     def side_stream(self) -> Stream:
-        """A new one, which runs beside `compute`."""
+        """Return a new stream, which runs beside `compute`."""
 
     def host_buffer(self, num_bytes: int) -> Tensor:
-        """uint8, from which copies to the device don't wait."""
+        """Return a uint8 buffer, from which copies to the device don't wait."""
 
     def capture(self, run: Callable[[], Tensor]) -> Graph:
-        """Of operations on inputs that keep their place; run may be called several times."""
+        """Capture operations on inputs that keep their place; run may be called several times."""
 
     def cut(self) -> None:
-        """Within a capture, once: what comes next is launched while the device does what came before."""
+        """Cut a capture, once: what comes next is launched while the device does what came before."""
 
     def beside(self, run: Callable[[], object]) -> Callable[[], None]:
-        """Give operations that may run beside those which the current stream is given next, until what this returns is
-        called. Also within a capture. One at a time."""
+        """Give operations that may run beside those which the current stream is given next.
+
+        The two run side by side until the returned function is called. May be called within a capture. One at a time.
+        """
 
     def memory(self) -> MemoryCounts: ...
 
     def peak_bytes(self, run: Callable[[], object]) -> int:
-        """The most memory that `run` takes at any time, beyond what is taken before it."""
+        """Return the most memory in bytes that `run` takes at any time, beyond what is taken before it."""

@@ -18,7 +18,7 @@ PROJECTIONS = tuple(name for group in GROUPS for name in group)
 
 
 def columns_of(group: Group) -> tuple[int, int]:
-    """Where a group's projections are in the table: [first, last)."""
+    """Return where a group's projections are in the table: [first, last)."""
     first = PROJECTIONS.index(group[0])
     return first, first + len(group)
 
@@ -38,7 +38,7 @@ class DeviceSlots:
         self._placed: dict[int, LoadedAdapter] = {}
 
     def place(self, slot: int, adapter: LoadedAdapter) -> None:
-        """For the steps launched from now on; nothing if it is there."""
+        """Place an adapter for the steps launched from now on; do nothing if it is there."""
         if self._placed.get(slot) is adapter:
             return
         addresses, ranks, scalings = _entries(adapter, *self.table.ranks.shape[:2])
@@ -48,7 +48,7 @@ class DeviceSlots:
         self.num_changes += 1
 
     def clear(self, slot: int) -> None:
-        """For the steps launched from now on the slot adapts nothing."""
+        """Clear a slot: for the steps launched from now on it adapts nothing."""
         if self._placed.pop(slot, None) is not None:
             self.table.ranks[:, :, slot] = 0
             self.num_changes += 1
@@ -57,7 +57,7 @@ class DeviceSlots:
 def _entries(
     adapter: LoadedAdapter, num_layers: int, num_projections: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.float32]]:
-    """Of one slot: addresses of A's and B's [2, L, P] int64, ranks [L, P] int32, scalings [L, P] fp32."""
+    """Return one slot's addresses of A's and B's [2, L, P] int64, ranks [L, P] int32, scalings [L, P] fp32."""
     addresses = np.zeros((2, num_layers, num_projections), dtype=np.int64)
     ranks = np.zeros((num_layers, num_projections), dtype=np.int32)
     scalings = np.zeros((num_layers, num_projections), dtype=np.float32)

@@ -39,7 +39,7 @@ class SideCopies:
             torch.empty(num_bytes, dtype=torch.uint8, device=self._device)  # PyTorch keeps it for this stream
 
     def to_device(self, adapter: LoadedAdapter) -> LoadedAdapter:
-        """A copy whose `arrivals` tell when each layer is there."""
+        """Return a copy whose `arrivals` tell when each layer is there."""
         arrivals = []
         with self._copying.use():
             weights = torch.empty(adapter.weights.shape, dtype=adapter.weights.dtype, device=self._device)
@@ -54,5 +54,8 @@ class SideCopies:
         )
 
     def give_back(self) -> None:
-        """An adapter's memory, as far as the steps launched so far leave it: before the last reference to it goes."""
+        """Give back an adapter's memory, as far as the steps launched so far leave it.
+
+        Called before the last reference to the adapter goes.
+        """
         self._given_back = self._compute.record()

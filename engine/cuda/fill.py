@@ -34,7 +34,10 @@ class BlockTables:
         self._copied: list[tuple[list[int], int]] = [([], 0)] * max_rows
 
     def of(self, tables: Many[list[int]]) -> NDArray[np.int32]:
-        """[len(tables), max_blocks]; what lies beyond a table's end is arbitrary. Valid until the next call."""
+        """Return tables as [len(tables), max_blocks]; what lies beyond a table's end is arbitrary.
+
+        Valid until the next call.
+        """
         for row, table in enumerate(tables):
             known, length = self._copied[row]
             first = length if known is table else 0
@@ -65,7 +68,7 @@ class Extent(NamedTuple):
         return self.num_decode_rows + self.num_prefills
 
     def holds(self, other: Extent) -> bool:
-        """A step of the other's extent can be padded to this one."""
+        """Tell whether a step of the other's extent can be padded to this one."""
         return self.with_adapters == other.with_adapters and all(map(operator.ge, self, other))
 
 
@@ -102,8 +105,11 @@ class Filler:
         self.fed: Mapping[Sequence, int] = {}
 
     def fill(self, plan: Plan, fields: StepFields[NDArray[Any]], output_rows: Many[int], num_decode_rows: int) -> bool:
-        """Everything but the adapters' work. output_rows: of the plan; num_decode_rows: where prompts begin. Whether
-        the plan is that of the last call, into the same fields, one token later, which is most of the time."""
+        """Fill everything but the adapters' work. output_rows: of the plan; num_decode_rows: where prompts begin.
+
+        Return whether the plan is that of the last call, into the same fields, one token later, which is most of the
+        time.
+        """
         if self._advance(plan, fields, output_rows):
             return True
         num_decodes = self._fill_decodes(plan.decodes, fields)
@@ -125,7 +131,7 @@ class Filler:
         return False
 
     def _advance(self, plan: Plan, fields: StepFields[NDArray[Any]], output_rows: Many[int]) -> bool:
-        """Only what differs from the last step, if all that differs is the next token of each sequence."""
+        """Fill what differs from the last step, and return True, if that is the next token of each sequence alone."""
         last, count = self._last, len(plan.decodes)
         if last is None or plan.prefills or last.fields is not fields or output_rows != last.output_rows:
             return False
@@ -144,7 +150,7 @@ class Filler:
         return True
 
     def _fill_decodes(self, decodes: Many[Chunk], fields: StepFields[NDArray[Any]]) -> int:
-        """How many rows they are."""
+        """Fill the decodes, and return how many rows they are."""
         tables = [chunk.sequence.block_table for chunk in decodes for _ in range(chunk.num_tokens)]
         num_rows = len(tables)
         if not num_rows:
@@ -160,8 +166,10 @@ class Filler:
         return num_rows
 
     def _new_tokens(self, chunk: Chunk) -> Many[int]:
-        """As `Chunk.token_ids`, without copying the list of a decode that has no drafts; of one that follows, what
-        `kernels.gpu.fed_tokens` finds it by."""
+        """Return the chunk's token ids, without copying the list of a decode that has no drafts.
+
+        Of a chunk that follows, return what `kernels.gpu.fed_tokens` finds its token by.
+        """
         if chunk.follows:
             return (-1 - self.fed[chunk.sequence],)
         return chunk.token_ids if chunk.drafts else (chunk.sequence.token_ids[chunk.first],)
@@ -173,8 +181,10 @@ class Filler:
     def _fill_prefills(
         self, prefills: Many[Chunk], fields: StepFields[NDArray[Any]], first_row: int
     ) -> tuple[int, int]:
-        """The first row and the first sequence after them; there are as many of both before them. Tiles count sequences
-        from the first chunk."""
+        """Fill the prompts, and return the first row and the first sequence after them.
+
+        There are as many rows as sequences before the prompts. Tiles count sequences from the first chunk.
+        """
         row, sequence = first_row, first_row
         ends = np.array([_end(chunk) for chunk in prefills], dtype=np.int64)
         query_lens = np.array([chunk.num_tokens for chunk in prefills], dtype=np.int64)
@@ -194,13 +204,16 @@ class Filler:
         return row, sequence
 
     def _slots(self, tables: NDArray[np.int32], rows: Ints, positions: Ints) -> Ints:
-        """Cache slots of these positions of these rows of tables."""
+        """Return the cache slots of these positions of these rows of tables."""
         block = tables[rows, positions // self._block_size].astype(np.int64)
         return block * self._block_size + positions % self._block_size
 
 
 def fill_work(adapter_slots: Ints, num_slots: int, block_m: int, fields: StepFields[NDArray[Any]]) -> None:
-    """Rows and chunks of `kernels.gpu.work_list`, by its definition: adapter_slots [N], NO_SLOT where there is none."""
+    """Fill rows and chunks of `kernels.gpu.work_list`, by its definition.
+
+    adapter_slots [N], NO_SLOT where there is none.
+    """
     keys = np.where(adapter_slots < 0, num_slots, adapter_slots)
     counts = np.bincount(keys, minlength=num_slots + 1)
     per_slot = -(-counts // block_m)
@@ -217,7 +230,7 @@ def fill_work(adapter_slots: Ints, num_slots: int, block_m: int, fields: StepFie
 
 
 def row_slots(plan: Plan, num_rows: int, num_decode_rows: int) -> Ints:
-    """The adapter slot of every row, [num_rows], NO_SLOT for the base and for padding; as in `Filler.fill`."""
+    """Return the adapter slot of every row, [num_rows], NO_SLOT for the base and for padding; as in `Filler.fill`."""
     slots = np.full(num_rows, NO_SLOT, dtype=np.int64)
     for first_row, chunks in ((0, plan.decodes), (num_decode_rows, plan.prefills)):
         row = first_row

@@ -49,30 +49,32 @@ class Captured(NamedTuple):
 
 
 def row_buckets(max_rows: int) -> list[int]:
-    """1, 2, 4, 8, then multiples of 8 to 64, of 16 to 256, of 64; up to max_rows, which is the last."""
+    """Return 1, 2, 4, 8, then multiples of 8 to 64, of 16 to 256, of 64; up to max_rows, which is the last."""
     steps = [1, 2, 4, *range(8, 64, 8), *range(64, 256, 16), *range(256, max_rows, 64)]
     return [*(rows for rows in steps if rows < max_rows), max_rows]
 
 
 def prompt_buckets(max_rows: int) -> list[int]:
-    """PROMPT_ROWS, or those below max_rows and max_rows."""
+    """Return PROMPT_ROWS, or those of them below max_rows and max_rows."""
     most = min(max_rows, PROMPT_ROWS[-1])
     return [*(rows for rows in PROMPT_ROWS if rows < most), most]
 
 
 def beside_buckets(max_rows: int) -> list[int]:
-    """DECODE_ROWS_BESIDE_PROMPTS up to half of max_rows, which is the last."""
+    """Return the DECODE_ROWS_BESIDE_PROMPTS up to half of max_rows, and max_rows as the last."""
     return [*(rows for rows in DECODE_ROWS_BESIDE_PROMPTS if 2 * rows <= max_rows), max_rows]
 
 
 def context_buckets(max_context: int) -> list[int]:
-    """CONTEXTS below max_context, which is the last."""
+    """Return the CONTEXTS below max_context, and max_context as the last."""
     return [*(context for context in CONTEXTS if context < max_context), max_context]
 
 
 def extents_for(limits: StepLimits, *, has_adapters: bool) -> list[Extent]:
-    """All that are captured, the largest in everything first: its memory then serves the others as well. has_adapters:
-    there are slots for any."""
+    """Return all extents that are captured, the largest in everything first: its memory then serves the others as well.
+
+    has_adapters: there are slots for any.
+    """
     contexts = context_buckets(limits.max_context)
     mixed = [
         Extent(prompts, decodes, min(prompts, limits.max_prefills), context, context)
@@ -101,7 +103,7 @@ class StepGraphs:
             log.info("captured %d graphs in %.1f s", len(extents), time.monotonic() - start_s)
 
     def find(self, extent: Extent, num_outputs: int) -> Captured | None:
-        """The smallest that serves: a graph gives a row for each of its sequences at most."""
+        """Return the smallest graph that serves, or None: a graph gives a row for each of its sequences at most."""
         decode_context, prefill_context = map(self._rounded, (extent.decode_context, extent.prefill_context))
         key = extent._replace(decode_context=decode_context, prefill_context=prefill_context), num_outputs
         if key not in self._found:
@@ -111,7 +113,7 @@ class StepGraphs:
         return self._found[key]
 
     def _rounded(self, context: int) -> int:
-        """To the next longest of any graph: which one serves is the same for all up to there."""
+        """Return the next longest context of any graph: which graph serves is the same for all contexts up to there."""
         place = bisect_left(self._contexts, context)
         return self._contexts[place] if place < len(self._contexts) else context
 

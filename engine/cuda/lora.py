@@ -68,12 +68,12 @@ class LayerWaits:
         self._by_layer: list[tuple[Event, ...]] = list(zip(*self.pending, strict=True))
 
     def await_layer(self, layer: int) -> None:
-        """An arrival comes after those of the layers before it."""
+        """Wait for a layer's arrivals. An arrival comes after those of the layers before it."""
         for arrival in self._by_layer[layer] if self._by_layer else ():
             self._compute.wait(arrival)
 
     def await_all(self) -> None:
-        """For a graph, which can't wait in its midst."""
+        """Wait for all layers, for a graph, which can't wait in its midst."""
         if self._by_layer:
             self.await_layer(len(self._by_layer) - 1)
 
@@ -81,7 +81,7 @@ class LayerWaits:
 def lora_workspace(
     config: ModelConfig, num_rows: int, max_rank: int, dtype: torch.dtype, device: torch.device
 ) -> Tensor:
-    """Large enough for every group's products."""
+    """Return a workspace that is large enough for every group's products."""
     targets = config.adapter_targets()
     elements = max(
         workspace_elements(num_rows, targets[group[0]][0], len(group), max_rank, dtype, device) for group in GROUPS

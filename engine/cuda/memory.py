@@ -28,9 +28,11 @@ class Division(NamedTuple):
 def divide(
     memory: MemoryCounts, peak_bytes: int, fraction: float, kv_cache_bytes: int | None, adapter_bytes: int | None
 ) -> Division:
-    """memory: with the weights loaded; peak_bytes: of maximal steps; the last two as configured, None: chosen here.
+    """Divide the memory that steps leave between the KV cache and adapters.
 
-    Raises SetupError naming the variables that decide.
+    memory: with the weights loaded; peak_bytes: of maximal steps; the last two as configured, None: chosen here.
+
+    Raises SetupError: when too little is left, naming the variables that decide.
     """
     allowed = int(memory.total * fraction)
     left = allowed - memory.used - peak_bytes
@@ -55,7 +57,7 @@ def divide(
 
 @contextmanager
 def explained(doing: str, advice: str) -> Iterator[None]:
-    """Out of memory in the block is a SetupError that says what was being done, and which variables to change."""
+    """Turn out of memory in the block into a SetupError that says what was being done, and what to change."""
     try:
         yield
     except RuntimeError as error:

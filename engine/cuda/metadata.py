@@ -55,7 +55,7 @@ class StepFields(NamedTuple, Generic[T]):
 
 
 def fields_of(shape: StepShape) -> StepFields[tuple[torch.dtype, tuple[int, ...]]]:
-    """dtype and shape of each."""
+    """Return the dtype and shape of each field."""
     n, b = shape.num_rows, shape.num_sequences
     long, short = torch.int64, torch.int32
     return StepFields(
@@ -77,7 +77,7 @@ def num_bytes_of(shape: StepShape) -> int:
 
 
 def views(shape: StepShape, buffer: Tensor) -> StepFields[Tensor]:
-    """Of a uint8 buffer."""
+    """Return the fields as views of a uint8 buffer."""
     found, first = [], 0
     for dtype, of_field in fields_of(shape):
         size = _size(dtype, of_field)
@@ -104,14 +104,14 @@ class StepBuffers:
         self._sent: Event | None = None
 
     def stage(self, shape: StepShape) -> Staged:
-        """Places for a step of this shape; those of graphs are kept by whoever captured them."""
+        """Return places for a step of this shape; those of graphs are kept by the code that captured them."""
         num_bytes = num_bytes_of(shape)
         assert num_bytes <= self._host.numel(), f"{shape} takes {num_bytes} bytes of {self._host.numel()}"
         host = StepFields(*(view.numpy() for view in views(shape, self._host)))
         return Staged(host, views(shape, self._device), num_bytes)
 
     def begin(self) -> None:
-        """Before the host's side is written: the last step's copy must have read it, as it has long since."""
+        """Wait, before the host's side is written, until the last step's copy has read it, as it has long since."""
         if self._sent is not None:
             self._sent.synchronize()
 

@@ -105,7 +105,7 @@ class CudaPath:
         return self._graphs.find(extent_of(plan, with_adapters=with_adapters), num_outputs) is not None
 
     def launch_largest(self) -> None:
-        """What the largest graph holds, all of it padding, operation by operation."""
+        """Launch what the largest graph holds, all of it padding, operation by operation."""
         self._padded(self._largest)[1]()
 
     def logits(self, hidden: Tensor) -> Tensor:
@@ -116,7 +116,7 @@ class CudaPath:
         self._filler.fed = {sequence: place for place, sequence in enumerate(sequences)}
 
     def _place(self, plan: Plan) -> None:
-        """The entries of the plan's slots are written: most often there is nothing to do."""
+        """Write the entries of the plan's slots: most often there is nothing to do."""
         slots = [chunk.sequence.adapter_slot for chunk in plan.chunks]
         if slots == self._used.slots and self._slots.num_changes == self._used.num_changes:
             return
@@ -141,14 +141,17 @@ class CudaPath:
         return Captured(extent, staged, self._accelerator.capture(run))
 
     def _padded(self, extent: Extent) -> tuple[Staged, Callable[[], Tensor]]:
-        """A step of nothing but padding: its integers, sent, and what a graph of this extent does with any others."""
+        """Return a step of nothing but padding: its integers, sent, and what a graph of this extent does with any."""
         staged = self._buffers.stage(self._shape(extent))
         self._send(staged, Plan([], []), [], extent)
 
         nothing = LayerWaits(self._accelerator.compute, [])
 
         def run() -> Tensor:
-            """All of its memory is taken within it, and so shared with the other graphs; so is where it leaves rows."""
+            """Compute the step.
+
+            All memory is taken within the run, and so shared with the other graphs; so is where it leaves rows.
+            """
             batch = self._batch(staged.device, extent, nothing, self._accelerator.beside)
             hidden = self._decoder.forward(batch, before=self._at_cut(self._accelerator.cut))
             return self._hidden[: len(hidden)].copy_(hidden)
@@ -159,12 +162,12 @@ class CudaPath:
         self._halfway = self._accelerator.compute.record()
 
     def _at_cut(self, do: Callable[[], None]) -> Callable[[int], None]:
-        """Before the layer that is the first of the second half."""
+        """Return a function that acts before the layer that is the first of the second half."""
         layer = self._decoder.config.num_layers // CUT
         return lambda index: do() if index == layer else None
 
     def _shape(self, extent: Extent, num_outputs: int | None = None) -> StepShape:
-        """num_outputs: a row for each sequence unless told."""
+        """Return the shape of a step. num_outputs: a row for each sequence unless told."""
         rows, sequences = extent.num_rows, extent.num_sequences
         return StepShape(
             num_rows=rows,
@@ -176,7 +179,7 @@ class CudaPath:
         )
 
     def _send(self, staged: Staged, plan: Plan, output_rows: Many[int], extent: Extent) -> None:
-        """The plan's integers to the device, padded to the extent that was staged."""
+        """Send the plan's integers to the device, padded to the extent that was staged."""
         self._buffers.begin()
         num_rows, num_decode_rows = extent.num_rows, extent.num_decode_rows
         same_rows = self._filler.fill(plan, staged.host, output_rows, num_decode_rows)
@@ -203,6 +206,9 @@ class CudaPath:
 
 
 def _most_bytes(limits: StepLimits, max_blocks: int, num_slots: int) -> int:
-    """Of the integers of any step that is launched. A row may be wanted three times: to sample, to score, to pool."""
+    """Return the most bytes of the integers of any step that is launched.
+
+    A row may be wanted three times: to sample, to score, to pool.
+    """
     rows = limits.max_rows
     return num_bytes_of(StepShape(rows, limits.max_sequences, max_blocks, rows + num_slots + 1, rows, 3 * rows))

@@ -31,13 +31,16 @@ def peak_of_largest_steps(
     limits: StepLimits,
     block_size: int,
 ) -> int:
-    """Bytes, beyond what is taken already, of a step that is launched, and of the temporary memory that captured graphs
-    keep for themselves: that of the largest. Small caches are included."""
+    """Return the peak bytes, beyond what is taken already, of steps and graphs.
+
+    This is the peak of a step that is launched, and of the temporary memory that captured graphs keep for themselves:
+    that of the largest. Small caches are included.
+    """
 
     prompts, both = largest_plans(limits, block_size, 0 if slots.num_slots else None)
 
     def path_of(num_blocks: int) -> CudaPath:
-        """Its memory ends with it."""
+        """Return a path whose memory ends with it."""
         cache = PagedCache(
             decoder.config, num_blocks, block_size, limits.max_context, decoder.dtype, accelerator.device
         )
@@ -64,7 +67,7 @@ def peak_of_largest_steps(
 
 
 def largest_plans(limits: StepLimits, block_size: int, adapter_slot: int | None) -> tuple[Plan, Plan]:
-    """Prompts alone, and as many decodes as there may be and prompts beside them; all in one slot.
+    """Return plans of prompts alone, and of as many decodes as there may be with prompts beside them; all in one slot.
 
     Each decode is at the end of the longest context, and all of them are the same sequence in a single block.
     """
@@ -77,7 +80,7 @@ def largest_plans(limits: StepLimits, block_size: int, adapter_slot: int | None)
 
 
 def _prompts(limits: StepLimits, num_decodes: int, block_size: int, adapter_slot: int | None) -> list[Chunk]:
-    """The rows that decodes leave, in as few prompts as the context allows."""
+    """Return chunks for the rows that decodes leave, in as few prompts as the context allows."""
     prompts, next_block = [], 0
     num_rows = min(limits.max_rows - num_decodes, (limits.max_sequences - num_decodes) * limits.max_context)
     for first in range(0, num_rows, limits.max_context):
@@ -90,6 +93,6 @@ def _prompts(limits: StepLimits, num_decodes: int, block_size: int, adapter_slot
 
 
 def _sequence(num_tokens: int, sampling: SamplingParams, adapter_slot: int | None = None) -> Sequence:
-    """The prompt is one token."""
+    """Return a sequence of so many tokens whose prompt is one token."""
     request = GenerateRequest("profile", [0], sampling, "")
     return Sequence(request, [0] * num_tokens, seed=0, arrived_s=0.0, adapter_slot=adapter_slot)

@@ -26,7 +26,7 @@ class TritonChoice:
         self._put = transfers.put
 
     def __call__(self, logits: Tensor, rows: Many[Row]) -> Tensor:
-        """logits [N, V] fp32 -> [N] int64, -1 where the largest is not finite."""
+        """Choose a token per row: logits [N, V] fp32 -> [N] int64, -1 where the largest is not finite."""
         params = [row.params for row in rows]
         temperatures = [p.temperature if p.temperature > GREEDY_BELOW else 0.0 for p in params]
         shares = np.array([temperatures, [p.top_p for p in params], [p.min_p for p in params]], dtype=np.float32)
@@ -39,7 +39,7 @@ class TritonChoice:
 
 
 def penalize_rows_(logits: Tensor, rows: Many[Row], put: Put) -> None:
-    """`engine.sampling.logits_processors.Adjust`: logit_bias and the penalties of all rows that ask for any."""
+    """Apply logit_bias and the penalties of all rows that ask for any: `engine.sampling.logits_processors.Adjust`."""
     params = [row.params for row in rows]
     penalized = [
         i for i, p in enumerate(params) if p.presence_penalty or p.frequency_penalty or p.repetition_penalty != 1.0
@@ -53,7 +53,7 @@ def penalize_rows_(logits: Tensor, rows: Many[Row], put: Put) -> None:
 
 
 def _token_pairs(rows: Many[Row], penalized: Many[int], vocab_size: int) -> tuple[NDArray[Any], ...]:
-    """Each (row, token) that is biased, or whose token is in the text of a row that is penalized: see `TokenPairs`."""
+    """Return each (row, token) that is biased, or in the text of a row that is penalized: see `TokenPairs`."""
     biased = {
         i * vocab_size + token: bias for i, row in enumerate(rows) for token, bias in row.params.logit_bias.items()
     }
@@ -70,7 +70,7 @@ def _token_pairs(rows: Many[Row], penalized: Many[int], vocab_size: int) -> tupl
 
 
 def _occurring(indexes: Many[int], texts: Many[list[int]], vocab_size: int) -> tuple[Ints, Ints]:
-    """row * vocab_size + token of each distinct token of these rows' texts, and how often it occurs there."""
+    """Return row * vocab_size + token of each distinct token of these rows' texts, and how often it occurs there."""
     if not texts:
         return np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)
     text, token_ids, counts = occurring(texts, vocab_size)

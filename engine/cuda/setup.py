@@ -31,7 +31,10 @@ ALIGNED_BYTES = 16
 
 
 def build_cuda(config: EngineConfig, model: ModelConfig, dtype: torch.dtype, accelerator: Accelerator) -> Device:
-    """With the weights of config.model_dir. Raises SetupError or UnsupportedModel."""
+    """Build the GPU's device with the weights of config.model_dir.
+
+    Raises SetupError or UnsupportedModel.
+    """
     from engine.models.checkpoint import load_weights  # benchmarks of random weights need no safetensors
 
     check_model(model, dtype)
@@ -41,7 +44,10 @@ def build_cuda(config: EngineConfig, model: ModelConfig, dtype: torch.dtype, acc
 
 
 def build_around(config: EngineConfig, model: ModelConfig, weights: ModelWeights, accelerator: Accelerator) -> Device:
-    """With weights that are on the device. Raises SetupError."""
+    """Build the GPU's device around weights that are on it.
+
+    Raises SetupError.
+    """
     dtype, device = weights.embed.dtype, accelerator.device
     decoder = Decoder(model, weights, silu_mul if model.activation == "silu" else gelu_mul)
     transfers = PinnedTransfers(accelerator)
@@ -92,7 +98,10 @@ def build_around(config: EngineConfig, model: ModelConfig, weights: ModelWeights
 
 
 def step_limits(config: EngineConfig, max_context: int) -> StepLimits:
-    """Drafts make rows of their own; every other sequence of a step is a chunk of a prompt."""
+    """Return the limits of a step.
+
+    Drafts make rows of their own; every other sequence of a step is a chunk of a prompt.
+    """
     decode_rows = min(config.max_num_seqs * (1 + config.num_draft_tokens), config.max_batched_tokens)
     prefills = min(config.max_num_seqs, config.max_batched_tokens)
     sequences = min(decode_rows + prefills, config.max_batched_tokens)
@@ -100,7 +109,10 @@ def step_limits(config: EngineConfig, max_context: int) -> StepLimits:
 
 
 def check_model(model: ModelConfig, dtype: torch.dtype) -> None:
-    """Raises UnsupportedModel for shapes that the kernels do not take."""
+    """Check that the kernels take the model's shapes.
+
+    Raises UnsupportedModel: when they do not.
+    """
     if model.head_dim % 16 or model.head_dim > LARGEST_HEAD:
         raise UnsupportedModel(
             f"config.json: head_dim is {model.head_dim}; on a GPU a multiple of 16 up to {LARGEST_HEAD}"

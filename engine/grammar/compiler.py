@@ -92,7 +92,10 @@ class GrammarCompiler:
         self._thread = _start_thread(self._run)
 
     def submit(self, request_id: str, grammar: Grammar, tenant: str) -> None:
-        """`ready` will return it, unless it is withdrawn before its turn."""
+        """Submit a request's grammar.
+
+        `ready` will return the outcome, unless the grammar is withdrawn before its turn.
+        """
         with self._changed:
             jobs = self._waiting.setdefault(tenant, deque())
             if len(jobs) < MAX_WAITING_PER_TENANT:
@@ -104,7 +107,10 @@ class GrammarCompiler:
         self._wake()
 
     def withdraw(self, request_id: str) -> None:
-        """Nobody waits for this one any more. `ready` may still return it, if its turn has come already."""
+        """Withdraw a grammar that nobody waits for any more.
+
+        `ready` may still return it, if its turn has come already.
+        """
         with self._changed:
             for tenant, jobs in list(self._waiting.items()):
                 kept = deque(job for job in jobs if job.request_id != request_id)
@@ -114,7 +120,7 @@ class GrammarCompiler:
                     del self._waiting[tenant]
 
     def ready(self) -> list[Compiled]:
-        """What was compiled or refused since the last call."""
+        """Return what was compiled or refused since the last call."""
         compiled = []
         while not self._ready.empty():
             compiled.append(self._ready.get())
@@ -159,7 +165,10 @@ class GrammarCompiler:
             return job
 
     def _compile(self, job: _Job) -> LLMatcher | EngineError:
-        """From the cache if this tenant has sent it before: another's would answer by its speed who uses what."""
+        """Compile a grammar, or take the outcome from the cache if this tenant has sent it before.
+
+        Another tenant's would answer by its speed who uses what.
+        """
         key = (job.tenant, job.grammar)
         outcome = self._cache.pop(key, None) or self._try(job.grammar)
         self._cache[key] = outcome
@@ -192,7 +201,7 @@ class _Worker:
         self._closed = False
 
     def start(self) -> subprocess.Popen[bytes]:
-        """Unless it runs; it then reads the vocabulary before its first grammar comes."""
+        """Start the worker unless it runs; it then reads the vocabulary before its first grammar comes."""
         if self._process is None:
             # In a process group of its own: what interrupts the engine must not look like a grammar that kills. Not in
             # a session: Linux gives each an equal share of the processors, and niceness counts within one alone.
@@ -207,7 +216,10 @@ class _Worker:
         return self._process
 
     def judge(self, grammar: Grammar) -> Verdict:
-        """Ask the worker; that it was killed is a verdict too. Raises RuntimeError when it failed by itself."""
+        """Ask the worker for its verdict; that it was killed is a verdict too.
+
+        Raises RuntimeError: when the worker failed by itself.
+        """
         answer = self._ask(grammar)
         status = 0 if answer else self.end()
         if -status in SENT_FROM_OUTSIDE and not self._closed:
@@ -219,7 +231,7 @@ class _Worker:
         return Verdict(error=_cause_of_death(status))
 
     def _ask(self, grammar: Grammar) -> bytes:
-        """A whole line, or nothing if the worker has ended."""
+        """Send a grammar and return the worker's answer: a whole line, or nothing if the worker has ended."""
         process = self.start()
         assert process.stdin is not None and process.stdout is not None
         with contextlib.suppress(BrokenPipeError):
@@ -229,13 +241,13 @@ class _Worker:
         return answer if answer.endswith(b"\n") else b""
 
     def kill(self) -> None:
-        """From any thread, for good; who waits for a verdict gets one."""
+        """Kill the worker for good, from any thread; a caller that waits for a verdict gets one."""
         self._closed = True
         if (process := self._process) is not None:
             process.kill()
 
     def end(self) -> int:
-        """Returns the exit status, which is negative for a signal."""
+        """End the worker, and return its exit status, which is negative for a signal."""
         process, self._process = self._process, None
         if process is None:
             return 0
@@ -260,7 +272,7 @@ def _refusal(grammar: Grammar, reason: str, label: str = "") -> EngineError:
 
 
 def _start_thread(target: Callable[[], None]) -> threading.Thread:
-    """With a larger stack than the worker had: what overflows a stack must have ended the worker."""
+    """Start a thread with a larger stack than the worker had: what overflows a stack must have ended the worker."""
     before = threading.stack_size(COMPILER_STACK_BYTES)
     try:
         thread = threading.Thread(target=target, name="grammar-compile", daemon=True)

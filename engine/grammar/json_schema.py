@@ -59,9 +59,10 @@ class Unenforceable(ValueError):
 
 
 def parse_schema(text: str) -> dict[str, Any]:
-    """The schema with this package's options, ready for llguidance.
+    """Return the schema with this package's options, ready for llguidance.
 
-    Raises Unenforceable, naming keyword and place, or RecursionError.
+    Raises Unenforceable: naming keyword and place.
+    Raises RecursionError: when it is nested too deeply.
     """
     try:
         schema = json.loads(text, parse_constant=_refuse_constant)
@@ -71,7 +72,7 @@ def parse_schema(text: str) -> dict[str, Any]:
 
 
 def prepare_schema(schema: Any) -> dict[str, Any]:
-    """The same of a schema that is no text any more; it may be changed."""
+    """Prepare, as `parse_schema` does, a schema that is no text any more; it may be changed."""
     if schema is True:
         schema = {}
     if not isinstance(schema, dict):
@@ -167,7 +168,7 @@ def _subschemas(where: str, schema: dict[str, Any]) -> list[tuple[str, Any]]:
 
 
 def _resolve(where: str, reference: object, root: dict[str, Any]) -> Any:
-    """What a JSON pointer within this schema points to (RFC 6901, as a URI fragment)."""
+    """Return what a JSON pointer within this schema points to (RFC 6901, as a URI fragment)."""
     name = f"{where}: $ref {_short(reference)}"
     if not isinstance(reference, str) or not (reference == "#" or reference.startswith("#/")):
         raise Unenforceable(f"{name} is not supported; use #/$defs/name")
@@ -193,7 +194,7 @@ def _check_pattern(where: str, pattern: str) -> None:
 
 
 def _leaves(value: object) -> Iterator[object]:
-    """The scalars in a JSON value."""
+    """Yield the scalars in a JSON value."""
     if isinstance(value, dict | list):
         for item in value.values() if isinstance(value, dict) else value:
             yield from _leaves(item)
@@ -202,7 +203,7 @@ def _leaves(value: object) -> Iterator[object]:
 
 
 def _is_exact(value: object) -> bool:
-    """False for a number that is not finite, and for an integer that a double would round."""
+    """Tell whether a value is exact: not a number that is not finite, nor an integer that a double would round."""
     if isinstance(value, float):
         return math.isfinite(value)
     return not isinstance(value, int) or abs(value) <= LARGEST_EXACT

@@ -42,7 +42,10 @@ class GrammarMatcher:
                 bitmask.view(np.uint32)[token_id // 32] &= np.uint32(~(1 << token_id % 32) & 0xFFFFFFFF)
 
     def accept(self, token_id: int) -> None:
-        """Go on by a token that was allowed. Raises MatcherError."""
+        """Go on by a token that was allowed.
+
+        Raises MatcherError: when the matcher has failed.
+        """
         if not self._failure:
             started_s = time.thread_time()
             self._matcher.consume_token(token_id)
@@ -54,12 +57,12 @@ class GrammarMatcher:
 
     @property
     def is_complete(self) -> bool:
-        """Nothing but the end may follow."""
+        """True when nothing but the end may follow."""
         return not self._failure and self._matcher.is_stopped()
 
     @property
     def expected_cost_s(self) -> float:
-        """As much as its last token took."""
+        """The expected cost of the next token, in seconds: as much as the last one took."""
         return self._expected_cost_s
 
     def _pay(self, spent_s: float) -> None:

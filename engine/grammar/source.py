@@ -33,7 +33,10 @@ REWORDED = {
 
 
 def lark(grammar: Grammar) -> str:
-    """Raises Unenforceable. Whether the text compiles, only compiling tells."""
+    """Return a grammar in Lark. Whether the text compiles, only compiling tells.
+
+    Raises Unenforceable: when the grammar is too long, nested too deeply, or says what cannot be enforced.
+    """
     if len(grammar.source.encode()) > MAX_SOURCE_BYTES:
         raise Unenforceable(f"longer than {MAX_SOURCE_BYTES} bytes")
     try:
@@ -62,7 +65,7 @@ def _translate(grammar: Grammar) -> str:
 
 
 def error_message(grammar: Grammar, error: str) -> str:
-    """llguidance's error in the caller's terms, without the text around it that the caller didn't write."""
+    """Return llguidance's error in the caller's terms, without the text around it that the caller didn't write."""
     if "NoExtension" in error:
         return "no text matches it"
     ours = rf"\n +\d+ \| {re.escape(NO_FORCING)}.*" if grammar.kind == "lark" else r"^at \d+\(\d+\): |\n +1 \| .*"

@@ -17,7 +17,10 @@ _decode = msgspec.json.Decoder(CallGrammar).decode
 
 
 def call_rules(source: str) -> str:
-    """The rules of a `CallGrammar`. Raises Unenforceable, with the label of the tool at fault."""
+    """Return the rules of a `CallGrammar`.
+
+    Raises Unenforceable: with the label of the tool at fault.
+    """
     wanted = _grammar(source)
     rules = [_start(wanted), _calls(wanted)]
     for index, tool in enumerate(wanted.tools):
@@ -27,7 +30,7 @@ def call_rules(source: str) -> str:
 
 
 def parts(source: str) -> list[tuple[str, str]]:
-    """(label, rules) of the schemas that it is made of, each as a grammar of its own: which of them is at fault?"""
+    """Return (label, rules) of a `CallGrammar`'s schemas, each as a grammar of its own, to find the one at fault."""
     wanted = _grammar(source)
     found = [(tool.label, _arguments(tool, "start", "input")) for tool in wanted.tools]
     if wanted.text_schema is not None:
@@ -44,7 +47,10 @@ def _grammar(source: str) -> CallGrammar:
 
 
 def _start(wanted: CallGrammar) -> str:
-    """Where calls come: no text can be read as both, so that whoever reads it knows what it is."""
+    """Return the rule that says where calls come.
+
+    No text can be read as both, so that a reader of the text knows what it is.
+    """
     trigger = wanted.trigger
     calls = f"<[{trigger}]> calls" if isinstance(trigger, int) else f"{_text(trigger)} calls"
     if wanted.must_call:
@@ -81,7 +87,7 @@ def _arguments(tool: CallableTool, rule: str, input_rule: str) -> str:
 
 
 def _arguments_schema(tool: CallableTool) -> dict[str, Any]:
-    """Arguments are an object, whether or not their schema says so."""
+    """Return the schema of a tool's arguments, which are an object, whether or not their schema says so."""
     return {"type": "object"} | _schema(tool.parameters, tool.label)
 
 
@@ -93,5 +99,5 @@ def _schema(schema: dict[str, Any], label: str) -> dict[str, Any]:
 
 
 def _text(literal: str) -> str:
-    """Nothing has no literal."""
+    """Return a literal of the grammar; "" for an empty text, which has no literal."""
     return json.dumps(literal) if literal else ""

@@ -43,7 +43,10 @@ class Verdict(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def main() -> None:
-    """Arguments: the model's folder, its vocabulary's size, its end-of-sequence ids. Ends with stdin."""
+    """Judge the grammars that come by stdin, and end with it.
+
+    Arguments: the model's folder, its vocabulary's size, its end-of-sequence ids.
+    """
     model_dir, vocab_size, *eos = sys.argv[1:]
     os.nice(COMPILER_NICENESS)
     vocabulary = load_vocabulary(Path(model_dir), int(vocab_size), tuple(map(int, eos)))
@@ -57,7 +60,7 @@ def main() -> None:
 
 
 def judge(vocabulary: LLTokenizer, grammar: Grammar) -> Verdict:
-    """Compile, and compute the first mask: an empty language and a hopeless grammar show there."""
+    """Compile a grammar, and compute its first mask: an empty language and a hopeless grammar show there."""
     try:
         text = lark(grammar)
     except Unenforceable as error:
@@ -73,7 +76,7 @@ def judge(vocabulary: LLTokenizer, grammar: Grammar) -> Verdict:
 
 
 def _fault(vocabulary: LLTokenizer, text: str) -> str:
-    """llguidance's error; "" if it has none."""
+    """Return llguidance's error; "" if it has none."""
     matcher = LLMatcher(vocabulary, text, limits=PARSER_LIMITS, log_level=0)
     if not matcher.is_error():
         matcher.compute_bitmask()
@@ -82,7 +85,7 @@ def _fault(vocabulary: LLTokenizer, text: str) -> str:
 
 @contextmanager
 def bounded_time() -> Iterator[None]:
-    """The process ends by SIGPROF or SIGALRM when the block takes too long."""
+    """End the process by SIGPROF or SIGALRM when the block takes too long."""
     signal.setitimer(signal.ITIMER_PROF, COMPILE_CPU_S)
     signal.setitimer(signal.ITIMER_REAL, COMPILE_WALL_S)
     yield
@@ -91,7 +94,7 @@ def bounded_time() -> Iterator[None]:
 
 
 def bound_memory() -> None:
-    """From here on, the process may grow by COMPILE_BYTES, and its stack is small."""
+    """Bound what the process may grow by from here on to COMPILE_BYTES, and its stack to a small one."""
     pages = int(Path("/proc/self/statm").read_text().split()[0])
     limit = pages * resource.getpagesize() + COMPILE_BYTES
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))

@@ -37,7 +37,7 @@ class _Matrix(NamedTuple):
         return self.first + self.rows * self.columns
 
     def of(self, buffers: Tensor) -> Tensor:
-        """buffers [..., E] -> view [..., rows, columns]."""
+        """Return a view [..., rows, columns] of buffers [..., E]."""
         flat = buffers[..., self.first : self.last]
         return flat.view(*buffers.shape[:-1], self.rows, self.columns)
 
@@ -86,7 +86,7 @@ class AdapterLayout:
         self.num_ranks = sum(a.rows for _, a, _ in self._groups.values())
 
     def spans_of(self, layer: int) -> list[tuple[int, int]]:
-        """Elements [first, last) of a buffer that hold one layer: its A's, and its B's."""
+        """Return the elements [first, last) of a buffer that hold one layer: those of its A's, and those of its B's."""
         mine = [(a, bs) for (of_layer, _), (_, a, bs) in self._groups.items() if of_layer == layer]
         if not mine:
             return []
@@ -94,18 +94,18 @@ class AdapterLayout:
         return [(part[0].first, part[-1].last) for part in parts]
 
     def scales_of(self, factors: Tensor) -> dict[GroupKey, Tensor]:
-        """factors [G, num_ranks] -> [G, 1, sum(r)] of each group, views."""
+        """Return factors [G, num_ranks] as views [G, 1, sum(r)] of each group."""
         sizes = [a.rows for _, a, _ in self._groups.values()]
         return {key: part[:, None] for key, part in zip(self._groups, torch.split(factors, sizes, 1), strict=True)}
 
     def by_rank(self, scalings: Mapping[GroupKey, Sequence[float]]) -> Tensor:
-        """An adapter's scalings, repeated for every rank of their projections: [num_ranks] fp32."""
+        """Return an adapter's scalings, repeated for every rank of their projections: [num_ranks] fp32."""
         values = [scaling for key in self._groups for scaling in scalings[key]]
         counts = [b.rows for _, _, bs in self._groups.values() for b in bs]
         return torch.repeat_interleave(torch.tensor(values), torch.tensor(counts))
 
     def groups_of(self, buffers: Tensor) -> dict[GroupKey, GroupWeights]:
-        """Views of buffers [..., num_elements]: of one adapter, or of several below each other."""
+        """Return views of buffers [..., num_elements]: of one adapter, or of several below each other."""
         return {
             key: GroupWeights(positions, a.of(buffers), tuple(b.of(buffers) for b in bs))
             for key, (positions, a, bs) in self._groups.items()

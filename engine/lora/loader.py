@@ -43,7 +43,10 @@ _DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 
 
 def loading_executor() -> ThreadPoolExecutor:
-    """One thread that steps aside for the stepping thread: one thread of PyTorch's, and a low priority."""
+    """Return an executor of one thread that steps aside for the stepping thread.
+
+    It has one thread of PyTorch's, and a low priority.
+    """
     num_threads = torch.get_num_threads()
     executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="adapter-load", initializer=_step_aside)
     executor.submit(lambda: None).result()
@@ -121,7 +124,10 @@ class AdapterLoader:
         self._layouts: weakref.WeakValueDictionary[_Ranks, AdapterLayout] = weakref.WeakValueDictionary()
 
     def load(self, key: str) -> LoadedAdapter:
-        """The adapter of a content key in host memory. Raises AdapterRejected or StoreFailure."""
+        """Return the adapter of a content key in host memory.
+
+        Raises AdapterRejected or StoreFailure.
+        """
         adapter = self._host.get(key)
         if adapter is None:
             adapter = self._read(key)
@@ -157,7 +163,7 @@ class AdapterLoader:
         return torch.bfloat16 if self._keeps_bfloat16 and kinds == {torch.bfloat16} else self._dtype
 
     def _layout(self, file: AdapterFile) -> AdapterLayout:
-        """One object for equal ranks, so that equal adapters are computed together."""
+        """Return the layout of a file's adapter: one object for equal ranks, so that equal adapters run together."""
         ranks = {(module.layer, module.projection): module.rank for module in file.modules}
         key = frozenset(ranks.items())
         layout = self._layouts.get(key)
@@ -166,7 +172,12 @@ class AdapterLoader:
         return layout
 
     def _fill(self, adapter: LoadedAdapter, file: AdapterFile, content: NDArray[np.uint8]) -> None:
-        """In few calls: at each one the stepping thread may have to wait for the interpreter."""
+        """Copy a file's weights into an adapter, in few calls.
+
+        At each call the stepping thread may have to wait for the interpreter.
+
+        Raises AdapterRejected: when a weight is NaN, infinite or too large for the engine's dtype.
+        """
         modules = {(module.layer, module.projection): module for module in file.modules}
         targets, sources, places = [], [], []
         for (layer, group), weights in adapter.groups.items():
@@ -209,7 +220,7 @@ def _content_digest(file: AdapterFile, content: memoryview) -> str:
 
 
 def _tensor(info: TensorInfo, content: NDArray[np.uint8]) -> Tensor:
-    """A view of the file's content."""
+    """Return a view of the file's content."""
     dtype = _DTYPES[info.dtype]
     count = (info.end - info.start) // dtype.itemsize
     return torch.frombuffer(content, dtype=dtype, count=count, offset=info.start).view(info.shape)

@@ -95,7 +95,7 @@ class AdapterPool:
 
     @property
     def num_waiting(self) -> int:
-        """Adapters that were asked for and are not there: in line for a slot, or loading into one."""
+        """The number of adapters that were asked for and are not there: in line for a slot, or loading into one."""
         return len(self._wanted) + len(self._batch_wanted) + self.slots.num_loading
 
     @property
@@ -108,12 +108,12 @@ class AdapterPool:
         return sorted(slot.key for slot in self.slots if slot.adapter is not None)
 
     def is_resident(self, key: str) -> bool:
-        """It is ready for a new user now."""
+        """Tell whether an adapter is ready for a new user now."""
         slot = self.slots.find(key)
         return slot is not None and slot.adapter is not None and not slot.closing
 
     def num_bytes(self, key: str) -> int:
-        """What it takes of the device's budget; 0 where it is not."""
+        """Return how many bytes of the device's budget an adapter takes; 0 for one that is not there."""
         slot = self.slots.find(key)
         return 0 if slot is None else slot.num_bytes
 
@@ -123,7 +123,7 @@ class AdapterPool:
         return adapter
 
     def request(self, key: str, *, for_batch: bool = False) -> bool:
-        """True if the adapter is ready for a new user; else it is loading, or waits for a slot, after this call."""
+        """Return True if the adapter is ready for a new user; else it loads, or waits for a slot, after this call."""
         slot = self.slots.find(key)
         if slot is None or slot.closing:
             self._want(key, self._clock(), for_batch)
@@ -133,7 +133,7 @@ class AdapterPool:
         return slot.adapter is not None
 
     def pin(self, key: str) -> bool:
-        """As `request`, and the adapter is not evicted until it is unloaded.
+        """Request an adapter as `request` does, and let it not be evicted until it is unloaded.
 
         Pins fill at most half of the slots and half of the bytes; beyond that an adapter is loaded and may be evicted
         like any other.
@@ -144,7 +144,10 @@ class AdapterPool:
         return self.request(key)
 
     def withdraw(self, key: str) -> None:
-        """Nobody waits for this adapter any more: it needs no slot, or may be evicted like any other."""
+        """Withdraw the request of an adapter that nobody waits for any more.
+
+        The adapter needs no slot, or may be evicted like any other.
+        """
         if key not in self.slots.pinned:
             self._wanted.pop(key, None)
             self._batch_wanted.pop(key, None)
@@ -153,7 +156,10 @@ class AdapterPool:
             slot.fresh = False
 
     def preload(self, key: str) -> None:
-        """Load an adapter now and wait for it. Raises RuntimeError when there is no slot or it can't be loaded."""
+        """Load an adapter now and wait for it.
+
+        Raises RuntimeError: when there is no slot or the adapter can't be loaded.
+        """
         for _ in range(3):  # to the host, to the device, and the answer
             if self.request(key):
                 self.withdraw(key)
@@ -163,7 +169,7 @@ class AdapterPool:
         raise RuntimeError(f"adapter {key} could not be loaded")
 
     def acquire(self, key: str, *, for_batch: bool = False) -> int | None:
-        """See `running_set.AdapterSlots`."""
+        """Acquire a slot as `running_set.AdapterSlots.acquire` says."""
         if not self.request(key, for_batch=for_batch):
             return None
         slot = self.slots.find(key)
@@ -185,16 +191,19 @@ class AdapterPool:
         self._go_on()
 
     def wants_back(self, index: int) -> bool:
-        """See `running_set.AdapterSlots`."""
+        """Tell whether a slot is wanted back, as `running_set.AdapterSlots.wants_back` says."""
         return self.slots.at(index).is_wanted
 
     def unpin(self, key: str) -> None:
-        """It may be evicted like any other, once nobody uses it."""
+        """Let an adapter be evicted like any other, once nobody uses it."""
         self.slots.pinned.discard(key)
         self._go_on()
 
     def unload(self, key: str) -> bool:
-        """False if it is still loading or in use: then it leaves with its last user, and takes no new one."""
+        """Unload an adapter.
+
+        Return False if it is still loading or in use: then it leaves with its last user, and takes no new one.
+        """
         self.slots.pinned.discard(key)
         self._wanted.pop(key, None)
         self._batch_wanted.pop(key, None)
@@ -209,7 +218,7 @@ class AdapterPool:
         return True
 
     def arrivals(self) -> list[Arrival]:
-        """Loads that ended since the last call; those that succeeded are in their slots."""
+        """Return the loads that ended since the last call; adapters whose load succeeded are in their slots."""
         while not self._ended.empty():
             self._take(self._ended.get())
         self._go_on()
@@ -220,14 +229,17 @@ class AdapterPool:
         self._executor.shutdown(wait=True, cancel_futures=True)
 
     def check_integrity(self, num_users: int) -> None:
-        """num_users: sequences that hold a slot. Run by tests after every step."""
+        """Check the pool's invariants; tests do so after every step.
+
+        num_users: the number of sequences that hold a slot.
+        """
         self.slots.check_integrity(num_users)
         wanted = [*self._wanted, *self._batch_wanted]
         assert len(set(wanted)) == len(wanted)
         assert all(slot.closing for key in wanted if (slot := self.slots.find(key)) is not None)
 
     def _want(self, key: str, since_s: float, for_batch: bool) -> None:
-        """Put an adapter in line, at its place of before if it is there already."""
+        """Put an adapter in line, at its earlier place if it is there already."""
         if not for_batch:
             self._batch_wanted.pop(key, None)
             self._wanted.setdefault(key, since_s)
@@ -240,7 +252,7 @@ class AdapterPool:
             slot.last_interactive_s = slot.last_used_s
 
     def _take(self, ended: _Ended) -> None:
-        """One thing that the loading thread did."""
+        """Take the result of one thing that the loading thread did."""
         adapter, max_bytes = ended.adapter, self.slots.max_bytes
         self.load_seconds += ended.seconds
         slot = self.slots.find(ended.key)
@@ -257,7 +269,7 @@ class AdapterPool:
             self._largest = max(self._largest, adapter.num_bytes)
 
     def _leave(self, slot: Slot, error: EngineError | None) -> None:
-        """A load that gives no adapter to use."""
+        """Empty the slot of a load that gives no adapter to use, and record the error."""
         self.slots.pinned.discard(slot.key)
         self.slots.empty(slot)
         self._arrived.append(Arrival(slot.key, 0, error))
@@ -273,7 +285,7 @@ class AdapterPool:
         self._arrived.append(Arrival(slot.key, adapter.num_bytes, None))
 
     def _go_on(self) -> None:
-        """Admit who is staged, then reserve slots for those who wait, in order, as far as bytes and slots go."""
+        """Admit staged adapters, then reserve slots for those that wait, in order, as far as bytes and slots go."""
         now_s = self._clock()
         for slot in self._staged():
             adapter = slot.staged
@@ -317,12 +329,12 @@ class AdapterPool:
         self._executor.submit(self._run, key, partial(self._load, key), False)
 
     def _staged(self) -> list[Slot]:
-        """In order of asking, those for batch work last."""
+        """Return the slots whose adapter is staged, in order of asking, those for batch work last."""
         staged = (slot for slot in self.slots if slot.staged is not None)
         return sorted(staged, key=lambda slot: (slot.for_batch, slot.since_s))
 
     def _may_load(self, *, for_batch: bool = False) -> bool:
-        """Nobody loads, or one more adapter as large as any so far would fit beside those that do."""
+        """Tell whether nothing loads, or one more adapter as large as any so far would fit beside those that do."""
         coming = self.slots.num_loading
         if not coming:
             return True
@@ -330,8 +342,10 @@ class AdapterPool:
         return num_kept + (coming + 1) * self._largest <= self.slots.max_bytes
 
     def _close_for_waiters(self) -> None:
-        """Close a slot for each that waits too long, and for the bytes of the first that is staged too long. What batch
-        work alone uses is wanted back without patience."""
+        """Close a slot for each adapter that waits too long, and for the bytes of the first that is staged too long.
+
+        Slots that batch work alone uses are wanted back without patience.
+        """
         now_s = self._clock()
         overdue_s = now_s - PATIENCE_S
         missing = [since_s for key, since_s in self._wanted.items() if not self.slots.find(key)]
@@ -352,7 +366,7 @@ class AdapterPool:
         self.slots.close(sum(not self.slots.find(key) for key in waiting), 0, of_batch=True)
 
     def _run(self, key: str, produce: Callable[[], LoadedAdapter], on_device: bool) -> None:
-        """On the loading thread."""
+        """Produce an adapter on the loading thread, and queue how that ended."""
         start_s = time.perf_counter()
         adapter, error = None, None
         try:

@@ -64,7 +64,7 @@ class Slots:
         self._by_key: dict[str, Slot] = {}
 
     def __len__(self) -> int:
-        """Empty ones included."""
+        """Return the number of slots, empty ones included."""
         return len(self._slots)
 
     def __iter__(self) -> Iterator[Slot]:
@@ -76,16 +76,16 @@ class Slots:
 
     @property
     def num_bytes(self) -> int:
-        """Of max_bytes, those taken."""
+        """The bytes taken, of max_bytes."""
         return sum(slot.num_bytes for slot in self)
 
     def num_kept_bytes(self, now_s: float, *, for_batch: bool = False) -> int:
-        """Those that no eviction would give back now."""
+        """Return the number of taken bytes that no eviction would give back now."""
         return self.num_bytes - sum(slot.num_bytes for slot in self._evictable(now_s, for_batch))
 
     @property
     def num_loading(self) -> int:
-        """Slots whose adapter is not on the device yet."""
+        """The number of slots whose adapter is not on the device yet."""
         return sum(slot.adapter is None for slot in self)
 
     def find(self, key: str) -> Slot | None:
@@ -97,7 +97,7 @@ class Slots:
         return slot
 
     def reserve(self, key: str, since_s: float, now_s: float, *, for_batch: bool = False) -> bool:
-        """A slot for this adapter, if need be after an eviction; False if there is none."""
+        """Reserve a slot for this adapter, if need be after an eviction; return False if there is none."""
         index = next((index for index, slot in enumerate(self._slots) if slot is None), None)
         if index is None:
             evictable = self._evictable(now_s, for_batch)
@@ -115,7 +115,7 @@ class Slots:
         slot.adapter = slot.staged = None  # whoever still holds the slot holds no memory that the next load may need
 
     def make_room(self, num_bytes: int, now_s: float, *, for_batch: bool = False) -> bool:
-        """Evict until num_bytes fit; nothing if they would not."""
+        """Evict adapters until num_bytes fit; evict nothing and return False if they would not."""
         evictable = self._evictable(now_s, for_batch)
         excess = self.num_bytes + num_bytes - self.max_bytes
         if excess > sum(slot.num_bytes for slot in evictable):
@@ -128,8 +128,10 @@ class Slots:
         return True
 
     def close(self, num_slots: int, num_bytes: int, *, of_batch: bool = False) -> None:
-        """Let num_slots slots in use, and as many as hold num_bytes, take no new users; those that are closing already
-        count. of_batch: only of those that batch work alone uses."""
+        """Let num_slots slots in use, and as many as hold num_bytes, take no new users.
+
+        Slots that are closing already count. of_batch: only slots that batch work alone uses.
+        """
         in_use = [slot for slot in self if slot.references and slot.key not in self.pinned]
         if of_batch:
             in_use = [slot for slot in in_use if slot.is_of_batch or slot.closing]
@@ -142,7 +144,7 @@ class Slots:
             num_bytes -= slot.num_bytes
 
     def want_back(self, num_slots: int, num_bytes: int) -> None:
-        """Close slots as `close` does, of those that batch work alone uses: it has to leave them now."""
+        """Close slots as `close` does, of those that batch work alone uses: batch work has to leave them now."""
         coming = [slot for slot in self if slot.is_wanted]
         num_slots -= len(coming)
         num_bytes -= sum(slot.num_bytes for slot in coming)
@@ -156,7 +158,10 @@ class Slots:
             num_bytes -= slot.num_bytes
 
     def check_integrity(self, num_users: int) -> None:
-        """num_users: sequences that hold a slot. Run by tests after every step."""
+        """Check the slots' invariants; tests do so after every step.
+
+        num_users: the number of sequences that hold a slot.
+        """
         held = {slot.key: slot for slot in self._slots if slot is not None}
         assert held == self._by_key
         assert all(self._slots[slot.index] is slot for slot in self)

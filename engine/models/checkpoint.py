@@ -32,7 +32,10 @@ class _Checkpoint:
         self._device = device
 
     def take(self, name: str, shape: tuple[int, ...]) -> Tensor:
-        """Raises UnsupportedModel when the tensor is missing or has another shape."""
+        """Return a tensor of the checkpoint by its name.
+
+        Raises UnsupportedModel: when the tensor is missing or has another shape.
+        """
         if name not in self._files:
             raise UnsupportedModel(f"the checkpoint lacks {name}")
         self._unread.discard(name)
@@ -54,7 +57,10 @@ def load_weights(
     make_linear: MakeLinear = Linear,
     make_embedding: MakeEmbedding = plain_embedding,
 ) -> ModelWeights:
-    """Read and fuse all weights. Raises UnsupportedModel on a missing, misshapen or unknown tensor."""
+    """Read and fuse all weights.
+
+    Raises UnsupportedModel: when a tensor is missing, misshapen or unknown.
+    """
     with ExitStack() as stack:
         checkpoint = _Checkpoint(Path(model_dir), dtype, device, stack)
         weights = assemble(checkpoint.take, config, make_norm, make_linear, make_embedding)
@@ -71,7 +77,9 @@ def weights_in_turn(
 ) -> Iterator[ModelWeights]:
     """Yield weights in float32 on a CPU whose layers are read one by one, each time that they are gone through.
 
-    A model that is larger than the memory can be computed so. Raises UnsupportedModel on a missing or misshapen tensor.
+    A model that is larger than the memory can be computed so.
+
+    Raises UnsupportedModel: when a tensor is missing or misshapen.
     """
     with ExitStack() as stack:
         checkpoint = _Checkpoint(Path(model_dir), torch.float32, torch.device("cpu"), stack)

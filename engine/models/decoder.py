@@ -24,10 +24,10 @@ class StepAttention(Protocol):
     """The positions of one step's rows, the cached tokens each may look at, and the cache of every layer."""
 
     def attend(self, index: int, layer: LayerWeights, qkv: Tensor) -> Tensor:
-        """qkv [N, heads + 2 * kv_heads, head_dim] as projected, may be overwritten -> [N, heads * head_dim].
+        """Attend from qkv [N, heads + 2 * kv_heads, head_dim] as projected -> [N, heads * head_dim].
 
-        Queries and keys get the layer's norms, if it has any, and are rotated, unless the layer is one that does not
-        rotate; keys and values are in the cache of layer `index` afterwards.
+        qkv may be overwritten. Queries and keys get the layer's norms, if it has any, and are rotated, unless the layer
+        is one that does not rotate; keys and values are in the cache of layer `index` afterwards.
         """
 
 
@@ -35,17 +35,20 @@ class Delta(Protocol):
     """What the rows' adapters add to one group's product."""
 
     def add_(self, out: Tensor, sizes: Sequence[int]) -> None:
-        """out [N, sum(sizes)] in place, sizes the group's outputs side by side."""
+        """Add the delta to out [N, sum(sizes)] in place. sizes: of the group's outputs, side by side."""
 
     def silu_mul(self, gate_up: Tensor) -> Tensor:
-        """Of gate and up: added, then the gated activation. gate_up [N, 2I], may be overwritten -> [N, I]."""
+        """Add the delta to gate and up, then return the gated activation.
+
+        gate_up [N, 2I], may be overwritten -> [N, I].
+        """
 
 
 class StepLora(Protocol):
     """The adapters of one step: which row uses which."""
 
     def begin(self, layer: int, group: Group, x: Tensor) -> Delta:
-        """Of x [N, in]. May start to compute beside what comes next, which is the base's product with x.
+        """Begin the delta of x [N, in], which may compute beside what comes next: the base's product with x.
 
         Called once for each layer and group in the order of the forward pass.
         """
@@ -66,7 +69,10 @@ class Decoder:
     def __init__(
         self, config: ModelConfig, weights: ModelWeights, activation: Callable[[Tensor], Tensor] | None = None
     ) -> None:
-        """activation: the device's `silu_mul` or `gelu_mul`, as the config says; None: that of `kernels.activation`."""
+        """Set up the decoder.
+
+        activation: the device's `silu_mul` or `gelu_mul`, as the config says; None: that of `kernels.activation`.
+        """
         self.config = config
         self.weights = weights
         self.dtype = weights.embed.dtype
@@ -78,8 +84,10 @@ class Decoder:
         self._logits = Workspace(torch.float32, self.device)
 
     def forward(self, batch: Batch, before: Callable[[int], None] = lambda index: None) -> Tensor:
-        """Compute the batch. before: called ahead of each layer, with its index. Returns the hidden states [W, hidden]
-        of batch.output_rows after the final norm."""
+        """Return the hidden states [W, hidden] of batch.output_rows after the final norm.
+
+        before: called ahead of each layer, with its index.
+        """
         x = _scaled(self.weights.embed(batch.token_ids), self._embedding_multiplier)
         for index, layer in enumerate(self.weights.layers):
             before(index)
@@ -88,13 +96,13 @@ class Decoder:
         return self.weights.norm(x[batch.output_rows])
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """Of rows that `forward` returned: [W, hidden] -> [W, V] fp32, valid until the next call."""
+        """Return the logits of rows that `forward` returned: [W, hidden] -> [W, V] fp32, valid until the next call."""
         logits = self.weights.lm_head(hidden)
         copy: Tensor = self._logits.take(*logits.shape).copy_(logits)
         return copy if self.config.logits_divisor == 1.0 else copy.div_(self.config.logits_divisor)
 
     def _attend(self, index: int, layer: LayerWeights, x: Tensor, batch: Batch) -> Tensor:
-        """The residual stream x [N, hidden] after the layer's attention."""
+        """Return the residual stream x [N, hidden] after the layer's attention."""
         config, lora = self.config, batch.lora
         normed = layer.input_norm(x)
         delta = None if lora is None else lora.begin(index, QKV, normed)
@@ -110,7 +118,7 @@ class Decoder:
         return _added(layer.o, attended, delta, layer.attention_norm, x)
 
     def _feed_forward(self, index: int, layer: LayerWeights, x: Tensor, lora: StepLora | None) -> Tensor:
-        """The residual stream x [N, hidden] after the layer's feed-forward part."""
+        """Return the residual stream x [N, hidden] after the layer's feed-forward part."""
         normed = layer.post_norm(x)
         delta = None if lora is None else lora.begin(index, GATE_UP, normed)
         gate_up = layer.gate_up(normed)

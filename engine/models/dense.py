@@ -30,7 +30,7 @@ class DenseModel:
 
     @torch.inference_mode()
     def logits(self, token_ids: Sequence[int]) -> Tensor:
-        """Of every position: [T] -> [T, V] fp32."""
+        """Return the logits of every position: [T] -> [T, V] fp32."""
         config = self._config
         embed = self._take("model.embed_tokens.weight", (config.vocab_size, config.hidden_size)).float()
         x = embed[torch.tensor(token_ids, device=embed.device)] * config.embedding_multiplier
@@ -94,7 +94,7 @@ class DenseModel:
 
 
 def _factors(adapter: LoadedAdapter) -> dict[ModuleKey, tuple[Tensor, Tensor, float]]:
-    """A [r, in], B transposed [r, out] and the scaling, by layer and projection."""
+    """Return A [r, in], B transposed [r, out] and the scaling, by layer and projection."""
     factors = {}
     for (layer, group), weights in adapter.groups.items():
         shrinks = torch.split(weights.a, [len(b) for b in weights.bs])

@@ -12,7 +12,7 @@ from kernels.rope import wide_tables
 
 
 def inverse_frequencies(rope: RopeParameters, head_dim: int) -> Tensor:
-    """[head_dim / 2] fp32, radians per position."""
+    """Return the inverse frequencies [head_dim / 2] fp32, in radians per position."""
     exponents = torch.arange(0, head_dim, 2, dtype=torch.int64).float() / head_dim
     plain = 1.0 / rope.theta**exponents
     if rope.kind == "linear":
@@ -25,7 +25,7 @@ def inverse_frequencies(rope: RopeParameters, head_dim: int) -> Tensor:
 
 
 def _llama3(plain: Tensor, rope: RopeParameters) -> Tensor:
-    """Long wavelengths are stretched by `factor`, short ones kept, those between interpolated (Llama 3.1)."""
+    """Stretch long wavelengths by `factor`, keep short ones, interpolate those between (Llama 3.1)."""
     wavelength = 2 * math.pi / plain
     longest = rope.original_max_position / rope.low_freq_factor
     shortest = rope.original_max_position / rope.high_freq_factor
@@ -38,8 +38,10 @@ def _llama3(plain: Tensor, rope: RopeParameters) -> Tensor:
 
 
 def _yarn(plain: Tensor, rope: RopeParameters) -> Tensor:
-    """Dimensions that turn often within the original context are kept, those that turn rarely stretched by `factor`,
-    with a ramp between (Peng et al., 2023, section 3.2)."""
+    """Keep dimensions that turn often within the original context, stretch those that turn rarely by `factor`.
+
+    There is a ramp between (Peng et al., 2023, section 3.2).
+    """
     half = plain.shape[0]
 
     def dimension(num_turns: float) -> float:
@@ -55,7 +57,7 @@ def _yarn(plain: Tensor, rope: RopeParameters) -> Tensor:
 
 
 def cos_and_sin(rope: RopeParameters, head_dim: int, max_position: int) -> tuple[Tensor, Tensor]:
-    """Of every position: [max_position, head_dim / 2] fp32 each, attention_factor multiplied in."""
+    """Return cos and sin of every position: [max_position, head_dim / 2] fp32 each, attention_factor multiplied in."""
     angles = torch.outer(torch.arange(max_position).float(), inverse_frequencies(rope, head_dim))
     return angles.cos() * rope.attention_factor, angles.sin() * rope.attention_factor
 
@@ -71,7 +73,7 @@ class RotaryTable:
         self._cos, self._sin = cos[:, None].to(dtype), sin[:, None].to(dtype)  # [max_position, 1, head_dim]
 
     def at(self, positions: Tensor) -> tuple[Tensor, Tensor]:
-        """positions [N] int64 -> cos and sin, each [N, heads, head_dim], as `kernels.rope` takes them."""
+        """Return cos and sin of positions [N] int64, each [N, heads, head_dim], as `kernels.rope` takes them."""
         return self._wide(self._cos[positions], 1.0), self._wide(self._sin[positions], 0.0)
 
     def _wide(self, factors: Tensor, plain: float) -> Tensor:

@@ -52,7 +52,10 @@ class SourceNote(msgspec.Struct, frozen=True):
 
 
 def prepare(source: str, out: Path) -> Path:
-    """Return a folder that the engine can load, making `out` when the source needs it. Raises PreparationFailed."""
+    """Return a folder that the engine can load, making `out` when the source needs it.
+
+    Raises PreparationFailed: when the source is missing, incomplete or of a kind that cannot be served.
+    """
     if source == "demo":
         note = SourceNote(1, "demo", f"{DEMO_DISTRIBUTION}=={DEMO_VERSION}")
         return make_folder(note, out, lambda to: convert_gguf(demo_file(), to), chat=True)
@@ -79,10 +82,12 @@ def prepare(source: str, out: Path) -> Path:
 
 
 def make_folder(note: SourceNote, out: Path, build: Callable[[Path], None], *, chat: bool) -> Path:
-    """Return `out` as build() fills it, unless it is there already with this note. Raises PreparationFailed.
+    """Return `out` as build() fills it, unless it is there already with this note.
 
-    It is filled under another name and renamed, by one process at a time; build gets the folder to fill. chat: a chat
-    template is a must.
+    `out` is filled under another name and renamed, by one process at a time; build gets the folder to fill. chat: a
+    chat template is a must.
+
+    Raises PreparationFailed: when the folder could not be served.
     """
     out = out.absolute()
     out.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -137,7 +142,10 @@ def _file_identity(path: Path) -> str:
 
 
 def _check(folder: Path, *, chat: bool) -> None:
-    """Refuse what could not be served, naming everything that is missing. chat: a chat template is a must."""
+    """Check that a folder can be served. chat: a chat template is a must.
+
+    Raises PreparationFailed: when something is missing, naming everything that is.
+    """
     missing = [name for name in ("config.json", "tokenizer.json") if not (folder / name).exists()]
     if not any(folder.glob("*.safetensors")):
         missing.append("*.safetensors")
@@ -174,7 +182,7 @@ def _only_gguf(folder: Path) -> Path:
 
 
 def main() -> int:
-    """Exit code 0 and the folder on standard output, or 1 and one line on standard error."""
+    """Prepare a model. Exit code 0 and the folder on standard output, or 1 and one line on standard error."""
     parser = argparse.ArgumentParser(
         prog="python -m engine.prepare", description="Prepare a base model for the engine."
     )

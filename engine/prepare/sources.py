@@ -43,7 +43,7 @@ class PreparationFailed(RuntimeError):
 
 
 def progress(line: str) -> None:
-    """Tell whoever waits, on standard error."""
+    """Write a line of progress to standard error."""
     sys.stderr.write(f"{line}\n")
     sys.stderr.flush()
 
@@ -122,7 +122,10 @@ def convert_gguf(file: Path, out: Path) -> None:
 
 
 def download(hub_id: str, out: Path) -> None:
-    """Fetch what the engine needs of a hub model, going on from what is there. Raises PreparationFailed."""
+    """Fetch what the engine needs of a hub model, going on from what is there.
+
+    Raises PreparationFailed: when the hub cannot be reached, or the download fails or stops early.
+    """
     from huggingface_hub import HfApi, snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError
     from huggingface_hub.utils.tqdm import disable_progress_bars
@@ -166,9 +169,9 @@ def _progress_of_folder(what: str, folder: Path) -> Iterator[None]:
 
 
 def _is_unreachable(error: BaseException | None) -> bool:
-    """Whether a failed connection is at the bottom of it.
+    """Tell whether a failed connection is at the bottom of an error.
 
-    By name for the HTTP library's errors: which library that is depends on the version of huggingface_hub.
+    The HTTP library's errors are told by name: which library that is depends on the version of huggingface_hub.
     """
     while error is not None:
         if isinstance(error, (socket.gaierror, ConnectionRefusedError, ConnectionResetError, TimeoutError)):

@@ -17,7 +17,7 @@ GREEDY_BELOW = 1e-5  # a temperature that would overflow fp32 means the most lik
 
 
 def choose_on_host(logits: Tensor, rows: Many[Row]) -> Tensor:
-    """See `engine.sampling.sampler.Sampler`: logits [N, V] fp32 -> [N] int64."""
+    """Choose a token per row as `engine.sampling.sampler.Sampler` says: logits [N, V] fp32 -> [N] int64."""
     best, token_ids = most_likely(logits)
     random = [i for i, row in enumerate(rows) if row.params.temperature > GREEDY_BELOW]
     if random:

@@ -34,21 +34,21 @@ class Row(msgspec.Struct, frozen=True):
 
     @property
     def position(self) -> int:
-        """Of the token to choose, in its text."""
+        """The position of the token to choose, in its text."""
         return self.sequence.length + len(self.drafts)
 
     @property
     def token_ids(self) -> list[int]:
-        """All tokens before it, if all are known."""
+        """All tokens before the one to choose, if all are known."""
         return [*self.sequence.token_ids, *self.drafts]
 
     @property
     def completion(self) -> list[int]:
-        """The tokens before it that are not the prompt's."""
+        """The tokens before the one to choose that are not the prompt's."""
         return [*self.sequence.token_ids[self.sequence.num_prompt_tokens :], *self.drafts]
 
     def banned(self, eos_token_ids: Many[int]) -> list[int]:
-        """Before min_tokens, neither the model's end nor a stop id can be chosen."""
+        """Return the tokens that cannot be chosen: before min_tokens, the model's end and the stop ids."""
         params = self.params
         if self.position - self.sequence.num_prompt_tokens >= params.min_tokens:
             return []
@@ -62,8 +62,10 @@ Adjust = Callable[[Tensor, Many[Row], Put], None]
 def process_logits_(
     logits: Tensor, rows: Many[Row], eos_token_ids: Many[int], put: Put, adjust: Adjust | None = None
 ) -> None:
-    """In place: logits [N, V] fp32, one row per element of rows. put: `Transfers.put` of their device; adjust: in place
-    of `adjust_`."""
+    """Process logits [N, V] fp32 in place, one row per element of rows.
+
+    put: `Transfers.put` of their device; adjust: in place of `adjust_`.
+    """
     (adjust or adjust_)(logits, rows, put)
     params = [row.params for row in rows]
     masked = [i for i, p in enumerate(params) if p.allowed_token_ids or rows[i].sequence.matcher is not None]
@@ -75,7 +77,7 @@ def process_logits_(
 
 
 def adjust_(logits: Tensor, rows: Many[Row], put: Put) -> None:
-    """logit_bias and the penalties, in place."""
+    """Apply logit_bias and the penalties, in place."""
     params = [row.params for row in rows]
     biased = [i for i, p in enumerate(params) if p.logit_bias]
     repeating = [i for i, p in enumerate(params) if p.repetition_penalty != 1.0]
@@ -109,7 +111,7 @@ def _penalize_counts_(logits: Tensor, indexes: Many[int], rows: Many[Row], put: 
 
 
 def _keep_allowed_(logits: Tensor, indexes: Many[int], rows: Many[Row], eos_token_ids: Many[int], put: Put) -> None:
-    """Everything that a grammar, or a list, does not allow next becomes -inf."""
+    """Set everything that a grammar, or a list, does not allow next to -inf."""
     bitmask = np.zeros((len(indexes), -(-logits.shape[1] // 32)), dtype=np.int32)
     for bits, i in zip(bitmask, indexes, strict=True):
         matcher = rows[i].sequence.matcher
@@ -137,6 +139,6 @@ def _ban_ends_(logits: Tensor, indexes: Many[int], rows: Many[Row], eos_token_id
 def _add_(
     logits: Tensor, at: NDArray[np.int64], token_ids: NDArray[np.int64], amounts: NDArray[np.float64], put: Put
 ) -> None:
-    """logits[at, token_ids] += amounts, no pair twice."""
+    """Add amounts to logits[at, token_ids], in which no pair occurs twice."""
     where = put(at), put(token_ids)
     logits[where] = logits[where] + put(amounts).float()

@@ -29,8 +29,10 @@ class PendingLogprobs:
 
 
 def start_logprobs(logits: Tensor, token_ids: Tensor, counts: Many[int], transfers: Transfers) -> PendingLogprobs:
-    """logits [N, V] fp32, unmodified, valid during this call; token_ids [N] int64, the tokens to look up; counts: how
-    many of the most likely ones to name for each row, at most MAX_LOGPROBS.
+    """Start to look up log-probabilities, and to rank the most likely tokens.
+
+    logits [N, V] fp32, unmodified, valid during this call; token_ids [N] int64, the tokens to look up; counts: how many
+    of the most likely ones to name for each row, at most MAX_LOGPROBS.
 
     Every row is ranked to the same depth, so that its neighbors can't reorder equally likely tokens.
     """
@@ -43,5 +45,5 @@ def start_logprobs(logits: Tensor, token_ids: Tensor, counts: Many[int], transfe
 
 
 def token_logprobs(logits: Tensor, token_ids: Many[int], counts: Many[int]) -> list[TokenLogprobs]:
-    """`start_logprobs` on a CPU, at once."""
+    """Return the log-probabilities of `start_logprobs` on a CPU, at once."""
     return start_logprobs(logits, torch.tensor(token_ids, dtype=torch.int64), counts, HostTransfers()).wait()

@@ -23,12 +23,12 @@ class ChunkRows(msgspec.Struct, frozen=True):
 
     @property
     def num_rows(self) -> int:
-        """A row that is wanted for two things counts twice."""
+        """The number of wanted rows; a row that is wanted for two things counts twice."""
         return len(self.sampled) + len(self.scored) + len(self.pooled)
 
     @property
     def sampling_rows(self) -> list[Row]:
-        """One for the sequence's last token, one for each draft."""
+        """The rows to sample: one for the sequence's last token, one for each draft."""
         drafts = self.chunk.drafts
         return [Row(self.chunk.sequence, drafts[:i]) for i in range(len(self.sampled))]
 
@@ -44,7 +44,7 @@ class ChunkRows(msgspec.Struct, frozen=True):
 
 
 def rows_of(chunks: Many[Chunk]) -> list[ChunkRows]:
-    """What each chunk wants of a batch that is their rows one after the other."""
+    """Return what each chunk wants of a batch that is the chunks' rows one after the other."""
     wanted: list[ChunkRows] = []
     first = 0
     for chunk in chunks:
@@ -62,7 +62,7 @@ def _num_sampled(chunk: Chunk) -> int:
 
 
 def _num_scored(chunk: Chunk) -> int:
-    """How many of the chunk's first rows predict a token of the prompt whose log-probability is wanted."""
+    """Return how many of the chunk's first rows predict a token of the prompt whose log-probability is wanted."""
     sequence = chunk.sequence
     if sequence.request.sampling.num_prompt_logprobs is None or sequence.index or sequence.num_completion_tokens:
         return 0
@@ -70,7 +70,7 @@ def _num_scored(chunk: Chunk) -> int:
 
 
 def _num_pooled(chunk: Chunk) -> int:
-    """How many of the chunk's last rows are pooled."""
+    """Return how many of the chunk's last rows are pooled."""
     if chunk.sequence.request.pooling == "mean":
         return chunk.num_tokens
     return int(chunk.sequence.request.pooling == "last" and chunk.samples)

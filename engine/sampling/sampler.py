@@ -63,7 +63,7 @@ class Sampler:
         self._adjust = adjust
 
     def start(self, logits: Tensor, rows: Many[Row]) -> PendingTokens:
-        """One token per row: logits [N, V] fp32, which are overwritten."""
+        """Start to choose one token per row of logits [N, V] fp32, which are overwritten."""
         asking = [i for i, row in enumerate(rows) if row.params.num_logprobs is not None]
         unmodified = logits[self._transfers.put(np.array(asking))] if asking else None
         process_logits_(logits, rows, self._eos, self._transfers.put, self._adjust)
@@ -76,5 +76,5 @@ class Sampler:
         return PendingTokens(token_ids, self._transfers.fetch(token_ids), asking, logprobs)
 
     def choose(self, logits: Tensor, rows: Many[Row]) -> list[Sampled]:
-        """`start`, and wait."""
+        """Choose one token per row as `start` does, and wait."""
         return self.start(logits, rows).wait()

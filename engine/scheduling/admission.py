@@ -39,8 +39,11 @@ class Admission:
         return max(candidates, key=self._num_reusable_tokens)
 
     def start(self, sequence: Sequence, num_spare: int, *, max_recent: int | None = None) -> bool:
-        """Have a waiting sequence run, charged to its tenant. False, and nothing changes, without memory for it: then
-        it is not overtaken, else large requests would never start."""
+        """Have a waiting sequence run, charged to its tenant.
+
+        Return False, and change nothing, without memory for it: then it is not overtaken, else large requests would
+        never start.
+        """
         if not self._band.running.start(sequence, num_spare, max_recent=max_recent):
             return False
         smallest = self._band.waiting.smallest_counter()
@@ -49,8 +52,10 @@ class Admission:
         return True
 
     def _first_ready(self, line: list[Sequence], max_tokens: int | None) -> Sequence | None:
-        """The first of a tenant's line whose adapter is there. Those it passes over wait for their adapters alone; the
-        first few of these are loaded."""
+        """Return the first sequence of a tenant's line whose adapter is resident, or None.
+
+        Sequences that are passed over wait for their adapters alone; the first few of these adapters are loaded.
+        """
         asked: set[str] = set()
         for sequence in line:
             if max_tokens is not None and sequence.max_length > max_tokens:
@@ -68,7 +73,7 @@ class Admission:
         return self._blocks.num_cached_tokens(sequence) if sequence.may_reuse_prefix else 0
 
     def _cost(self, sequence: Sequence) -> float:
-        """What its prompt and its adapter's load cost the engine; nothing when it only comes back."""
+        """Return what the sequence's prompt and its adapter's load cost the engine; 0 for one that started before."""
         if sequence.started_s:
             return 0.0
         num_moved = sequence.adapter_load_bytes / self._token_bytes

@@ -38,7 +38,7 @@ class Band:
 
     @property
     def num_waiting(self) -> int:
-        """Choices that do not run."""
+        """The number of choices that do not run."""
         return self.num_alive - len(self.running)
 
 

@@ -67,7 +67,7 @@ class BatchWork:
         totals: Totals,
         note_start: Callable[[Sequence], None],
     ) -> None:
-        """note_start: called with each sequence that starts for the first time."""
+        """Set up the planning of batch work. note_start: called with each sequence that starts for the first time."""
         self._band = band
         self._interactive = interactive
         self._admission = admission
@@ -94,8 +94,10 @@ class BatchWork:
 
     @property
     def num_rows(self) -> int:
-        """The most sequences of the band that a step of the last minutes computed. It may compute as many in the next
-        one, if interactive requests leave it to them."""
+        """The most sequences of the band that a step of the last minutes computed.
+
+        A step may compute as many in the next minute, if interactive requests leave it to them.
+        """
         return max(self._peaks.num_rows, self._peaks_before.num_rows)
 
     def age(self) -> None:
@@ -117,8 +119,11 @@ class BatchWork:
                 self._give_up(sequence)
 
     def reclaim(self, num_blocks: int) -> None:
-        """Have sequences of the band give up their blocks, as far as that lets an interactive request have num_blocks:
-        until so many are free, and of these nothing recent unless the band is down to what it may always hold."""
+        """Have sequences of the band give up their blocks, as far as that lets an interactive request have num_blocks.
+
+        They give up until so many are free, and of these nothing recent unless the band is down to what it may always
+        hold.
+        """
         if not len(self._band.running) or not self._lacks(num_blocks):
             return
         victims = self._victims()
@@ -154,8 +159,10 @@ class BatchWork:
         return list(self._planned.values())
 
     def fill(self, decodes: Many[Chunk], prefills: Many[Chunk], num_places: int, left: int, *, may_grow: bool) -> None:
-        """Plan what fits beside the chunks of interactive requests: num_places sequences and `left` tokens, those that
-        were owed not among them. may_grow: no interactive request lacks memory."""
+        """Plan what fits beside the chunks of interactive requests: num_places sequences and `left` tokens.
+
+        Sequences that were owed are not among them. may_grow: no interactive request lacks memory.
+        """
         if not self._band.num_alive or self._must_wait:
             return
         load = StepLoad.of(decodes, prefills)
@@ -188,8 +195,10 @@ class BatchWork:
         return Plan(own, [chunk for chunk in planned if not chunk.sequence.is_decoding])
 
     def _pay(self, sequence: Sequence, num_places: int, left: int) -> int:
-        """Have a sequence get what is owed, if num_places are not all held already; how many tokens that is. Parts of
-        prompts are not so small that a step is longer for next to nothing."""
+        """Have a sequence get what is owed, if num_places are not all held already; return how many tokens that is.
+
+        Parts of prompts are not so small that a step is longer for next to nothing.
+        """
         if num_places <= self.num_held_places:
             self.num_held_places += 1
             return 0
@@ -203,8 +212,11 @@ class BatchWork:
         return chunk.num_tokens
 
     def _in_turn(self) -> Iterator[Sequence]:
-        """The sequences that run and need a step, by the counters of their tenants, in steps of a quantum so that not
-        each token changes who goes on. Those that decode come first among equals, then the oldest."""
+        """Yield the sequences that run and need a step, by the counters of their tenants.
+
+        Counters are taken in steps of a quantum, so that not each token changes who goes on. Among equals, decoding
+        sequences come first, then the oldest.
+        """
         counters = self._band.counters
         running = [s for s in self._band.running if not s.needs_no_step and not (s.num_pending and s.is_chosen_by_text)]
         running.sort(key=lambda s: (counters.of(s.request.tenant) // QUANTUM_TOKENS, not s.is_decoding))
@@ -284,7 +296,7 @@ class BatchWork:
         return True
 
     def _plan(self, sequence: Sequence, max_tokens: int) -> Chunk | None:
-        """Have the step compute a token of a sequence, or up to max_tokens of its prompt; None if it can't."""
+        """Have the step compute a token of a sequence, or up to max_tokens of its prompt; return None if it can't."""
         num_tokens = min(sequence.num_uncomputed, max_tokens)
         if num_tokens <= 0 or (sequence.is_decoding and not self._grow(sequence)):
             return None
@@ -299,7 +311,7 @@ class BatchWork:
         return chunk
 
     def _grow(self, sequence: Sequence) -> bool:
-        """Find a block for a decode's next token, if need be one of a newer sequence of the band."""
+        """Find a block for a decode's next token, if need be one of a newer sequence; return False if there is none."""
         while self._blocks.num_missing(sequence) and not self._blocks.grow(
             sequence, sequence.length, max_recent=self._max_recent()
         ):
@@ -326,7 +338,7 @@ class BatchWork:
         return [s for s in newest if not s.num_pending and id(s) not in self._planned]
 
     def _give_up(self, sequence: Sequence) -> None:
-        """Take blocks and slot of a sequence, which waits to be computed again."""
+        """Take away the blocks and the slot of a sequence, which waits to be computed again."""
         sequence.num_given_up = max(sequence.num_given_up, sequence.num_computed)
         self._band.running.leave(sequence)
         sequence.status = Status.WAITING

@@ -27,7 +27,7 @@ class BlockHasher:
         self._secret = secrets.token_bytes(32)
 
     def extend(self, sequence: Sequence, num_blocks: int) -> None:
-        """Bring sequence.block_hashes to at least its first num_blocks blocks, whose tokens must all be there."""
+        """Extend sequence.block_hashes to at least its first num_blocks blocks, whose tokens must all be there."""
         hashes = sequence.block_hashes
         if len(hashes) >= num_blocks:
             return

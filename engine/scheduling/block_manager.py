@@ -45,12 +45,12 @@ class BlockManager:
 
     @property
     def num_free(self) -> int:
-        """Blocks that can be handed out: the empty ones and those that are only cached."""
+        """The number of blocks that can be handed out: the empty ones and those that are only cached."""
         return self.num_idle + len(self._aging) + len(self._new)
 
     @property
     def num_idle(self) -> int:
-        """Free blocks that hold nothing which interactive requests have used of late."""
+        """The number of free blocks that hold nothing which interactive requests have used of late."""
         return len(self._empty) + len(self._batch) + len(self._old)
 
     def age(self) -> None:
@@ -60,21 +60,23 @@ class BlockManager:
         self._num_agings += 1
 
     def num_cached_tokens(self, sequence: Sequence) -> int:
-        """How much of the sequence's beginning is in the cache: whole blocks, and never its last token, which has to be
-        computed for the sequence to go on."""
+        """Return how many tokens of the sequence's beginning are in the cache.
+
+        They are whole blocks, and never the last token, which has to be computed for the sequence to go on.
+        """
         return len(self._find_prefix(sequence)) * self.block_size
 
     def num_needed(self, sequence: Sequence, use_cache: bool) -> int:
-        """Free blocks that `start` of a sequence takes."""
+        """Return how many free blocks `start` of a sequence takes."""
         prefix = self._find_prefix(sequence) if use_cache else []
         num_new = self._num_blocks_for(len(sequence.token_ids)) - len(prefix)
         return num_new + sum(not self._references[block] for block in prefix)
 
     def start(self, sequence: Sequence, num_spare: int, use_cache: bool, *, max_recent: int | None = None) -> bool:
-        """Blocks for all tokens of a sequence that has none, its cached prefix counted as computed.
+        """Take blocks for all tokens of a sequence that has none, its cached prefix counted as computed.
 
-        False, and nothing changes, unless num_spare blocks stay free. max_recent: the most recent blocks of others that
-        are taken for it; None: any number.
+        Return False, and change nothing, unless num_spare blocks stay free. max_recent: the most recent blocks of
+        others that are taken for the sequence; None: any number.
         """
         prefix = self._find_prefix(sequence) if use_cache else []
         num_new = self._num_blocks_for(len(sequence.token_ids)) - len(prefix)
@@ -94,13 +96,12 @@ class BlockManager:
         return True
 
     def num_missing(self, sequence: Sequence, num_tokens: int | None = None) -> int:
-        """Blocks that it would take to have room for num_tokens tokens of a sequence, or for all."""
+        """Return how many more blocks a sequence needs for num_tokens tokens; None: for all of its tokens."""
         num_tokens = sequence.length if num_tokens is None else num_tokens
         return max(self._num_blocks_for(num_tokens) - len(sequence.block_table), 0)
 
     def grow(self, sequence: Sequence, num_tokens: int, *, max_recent: int | None = None) -> bool:
-        """Make room for the sequence's first num_tokens tokens; False, and nothing changes, if too few are free.
-        max_recent: as in `start`."""
+        """Make room for a sequence's first num_tokens tokens; return False, and change nothing, if too few are free."""
         num_new = self._num_blocks_for(num_tokens) - len(sequence.block_table)
         if num_new > self.num_free or (max_recent is not None and num_new > self.num_idle + max_recent):
             return False
@@ -138,7 +139,7 @@ class BlockManager:
         sequence.num_computed = sequence.num_registered = 0
 
     def check_integrity(self, sequences: Iterable[Sequence]) -> None:
-        """Run by tests after every step."""
+        """Check the invariants of all blocks; tests do so after every step."""
         everyone = list(sequences)
         owners = Counter(block for sequence in everyone for block in sequence.block_table)
         assert [owners[block] for block in range(self.num_blocks)] == self._references
@@ -184,7 +185,7 @@ class BlockManager:
             place.pop(block, None)
 
     def _take(self) -> int:
-        """A block with one owner; its content is forgotten."""
+        """Take a block for one owner; its content is forgotten."""
         if self._empty:
             block = self._empty.pop()
         else:

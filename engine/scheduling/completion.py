@@ -25,7 +25,7 @@ class Progress(msgspec.Struct):
 
 
 def take_launch(chunk: Chunk) -> None:
-    """The chunk's step was launched: what its sequence will have computed, and that a token of it is pending."""
+    """Record that the chunk's step was launched: what its sequence will have computed, and a pending token of it."""
     sequence = chunk.sequence
     sequence.num_computed = chunk.first + chunk.num_tokens - len(chunk.drafts)
     if _chooses(chunk):
@@ -33,7 +33,11 @@ def take_launch(chunk: Chunk) -> None:
 
 
 def take_result(chunk: Chunk, result: ChunkResult, eos_token_ids: frozenset[int]) -> Progress:
-    """After `take_launch`: token_ids, matcher, drafts that were right, and what the sequence gathers of its prompt."""
+    """Record the chunk's result after `take_launch`, and return the sequence's progress.
+
+    This updates token_ids, the matcher, the count of drafts that were right, and what the sequence gathers of its
+    prompt.
+    """
     sequence = chunk.sequence
     progress = Progress(chunk.first + chunk.num_tokens - len(chunk.drafts))
     _gather_prompt(sequence, result)
@@ -56,14 +60,14 @@ def _gather_prompt(sequence: Sequence, result: ChunkResult) -> None:
 
 
 def _end_prompt(sequence: Sequence, progress: Progress) -> None:
-    """A request for its prompt alone is complete."""
+    """Record that a request for its prompt alone is complete."""
     progress.finish_reason = "stop" if sequence.request.pooling is not None else "length"
     if sequence.request.pooling is None:
         progress.delta = _delta(sequence, 0, [], "length")
 
 
 def _take_tokens(chunk: Chunk, sampled: Many[Sampled], eos_token_ids: frozenset[int], progress: Progress) -> None:
-    """The first token, and the one after each draft for as long as the drafts are what was sampled.
+    """Record the first token, and the one after each draft for as long as the drafts are what was sampled.
 
     Every token is drawn from its own conditional distribution with its own position's random number, and a draft only
     decides whether that draw could be made in this step: the text is the one that comes without drafts (greedy: the
@@ -102,8 +106,10 @@ def _take_tokens(chunk: Chunk, sampled: Many[Sampled], eos_token_ids: frozenset[
 
 
 def _stops(sequence: Sequence, token_id: int, eos_token_ids: frozenset[int]) -> bool:
-    """Whether this token ends the sequence without being part of it. A grammar lets the end of the sequence come only
-    where it may, so there neither min_tokens nor ignore_eos has a say."""
+    """Tell whether this token ends the sequence without being part of it.
+
+    A grammar lets the end of the sequence come only where it may, so there neither min_tokens nor ignore_eos has a say.
+    """
     sampling = sequence.request.sampling
     is_early = sequence.num_completion_tokens <= sampling.min_tokens
     if token_id in eos_token_ids and (sequence.matcher is not None or not (is_early or sampling.ignore_eos)):
@@ -112,7 +118,10 @@ def _stops(sequence: Sequence, token_id: int, eos_token_ids: frozenset[int]) -> 
 
 
 def _reason_to_end(sequence: Sequence, token_id: int) -> FinishReason | None:
-    """After a token that is part of the completion. Raises MatcherError."""
+    """Return why the sequence ends after a token that is part of the completion; None if it goes on.
+
+    Raises MatcherError: when the sequence's matcher does not accept the token.
+    """
     if sequence.matcher is not None:
         sequence.matcher.accept(token_id)
         if sequence.matcher.is_complete:

@@ -23,7 +23,10 @@ MAX_FOLLOWED = 32
 
 
 def drafter_of(request: GenerateRequest) -> Drafter:
-    """Of one of its sequences. A prediction's drafts are all from it, so that they can be counted as such."""
+    """Return the drafter of one of a request's sequences.
+
+    A prediction's drafts are all from it, so that they can be counted as such.
+    """
     if request.predicted_token_ids:
         return PredictedOutput(request.predicted_token_ids, len(request.prompt_token_ids))
     return PromptLookup()
@@ -38,7 +41,7 @@ class PromptLookup:
         self._num_seen = 0
 
     def propose(self, token_ids: list[int], max_tokens: int) -> tuple[int, ...]:
-        """See `sequence.Drafter`."""
+        """Return drafts as `sequence.Drafter` says: what followed the text's last tokens where they occurred before."""
         self._read(token_ids)
         for size in NGRAM_SIZES:
             position = self._position_after.get(tuple(token_ids[-size:])) if len(token_ids) > size else None
@@ -72,7 +75,7 @@ class PredictedOutput:
         self._window_start = 0
 
     def propose(self, token_ids: list[int], max_tokens: int) -> tuple[int, ...]:
-        """See `sequence.Drafter`; the first tokens it is given are the prompt."""
+        """Return drafts as `sequence.Drafter` says; the first token_ids that this method is given are the prompt."""
         new = token_ids[self._num_seen :]
         if self._agrees and self._prediction[self._next : self._next + len(new)] == new:
             self._next += len(new)
@@ -108,5 +111,5 @@ class PredictedOutput:
 
 
 def _as_text(token_ids: Many[int]) -> str:
-    """No vocabulary has more tokens than Unicode has characters."""
+    """Return token ids as a text of one character each. No vocabulary has more tokens than Unicode has characters."""
     return "".join(map(chr, token_ids))

@@ -55,12 +55,12 @@ class ServiceCounters:
         return self._counters[tenant]
 
     def arrive(self, tenant: str) -> None:
-        """A request of the tenant has come in."""
+        """Count one more live request of the tenant."""
         self._num_live[tenant] = self._num_live.get(tenant, 0) + 1
         self._counters.setdefault(tenant, self._floor)
 
     def leave(self, tenant: str) -> None:
-        """A request of the tenant has ended."""
+        """Count one live request of the tenant less."""
         self._num_live[tenant] -= 1
         if self._num_live[tenant]:
             return
@@ -71,17 +71,20 @@ class ServiceCounters:
             self._forget_idle()
 
     def lift(self, tenant: str, waiting: Iterable[str]) -> None:
-        """Before the tenant joins those that wait: no credit for the time it asked for nothing."""
+        """Lift the tenant's counter before the tenant joins those that wait.
+
+        The tenant has no credit for the time in which it asked for nothing.
+        """
         smallest = min(map(self._counters.__getitem__, waiting), default=self._floor)
         self._counters[tenant] = max(self._counters[tenant], smallest)
 
     def admit(self, tenant: str, smallest: float, cost: float) -> None:
-        """Charge the start of a request. smallest: of the counters of all that wait."""
+        """Charge the start of a request. smallest: the smallest of the counters of all that wait."""
         self._floor = max(self._floor, smallest)
         self._counters[tenant] += cost
 
     def charge(self, tenant: str, cost: float) -> None:
-        """cost: token units divided by the request's weight."""
+        """Charge a cost to the tenant. cost: token units divided by the request's weight."""
         self._counters[tenant] += cost
 
     def charge_elsewhere(self, tenant: str, cost: float) -> None:
@@ -93,7 +96,10 @@ class ServiceCounters:
             self._counters[tenant] += cost
 
     def _forget_idle(self) -> None:
-        """Those that the lift would override, and, to stay bounded come what may, the lower half of the others."""
+        """Forget the counters of idle tenants that the lift would override.
+
+        To stay bounded come what may, forget the lower half of the others as well.
+        """
         idle = sorted((c, tenant) for tenant, c in self._counters.items() if tenant not in self._num_live)
         for counter, tenant in idle:
             if counter > self._floor and len(self._counters) - len(self._num_live) <= MAX_REMEMBERED // 2:

@@ -17,8 +17,10 @@ class FinishRate:
         self._finished_s.append(now_s)
 
     def drain_s(self, num_requests: int, now_s: float) -> float:
-        """How long num_requests take to finish at the recent rate, in [MIN_RETRY_S, MAX_RETRY_S]; the most patience
-        while nothing has finished yet."""
+        """Return how long num_requests take to finish at the recent rate, in [MIN_RETRY_S, MAX_RETRY_S].
+
+        While nothing has finished yet, that is MAX_RETRY_S.
+        """
         if not self._finished_s:
             return MAX_RETRY_S
         elapsed_s = now_s - self._finished_s[0]

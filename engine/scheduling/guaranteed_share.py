@@ -30,7 +30,7 @@ class GuaranteedShare:
         return min(self.owed, self._payment)
 
     def count(self, interactive: float, batch: float, *, has_work: bool) -> None:
-        """Note what a step did for either. has_work: there is batch work that has not ended."""
+        """Note what a step did for interactive and for batch work. has_work: there is batch work that has not ended."""
         if not has_work:
             self.owed = 0.0
             return

@@ -64,12 +64,12 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def max_batch_waiting(self) -> int:
-        """Choices of the batch band that may be held beyond max_num_seqs."""
+        """The number of choices of the batch band that may be held beyond max_num_seqs."""
         return BATCH_ROUNDS * self.max_num_seqs
 
 
 def check_request(request: GenerateRequest, limits: Limits) -> EngineError | None:
-    """Why this engine can't take the request, or None."""
+    """Return why this engine can't take the request, or None."""
     problem = (
         _wrong_length(request, limits.max_model_len)
         or _wrong_choices(request, limits.max_num_seqs)

@@ -18,14 +18,14 @@ class MatcherTime:
         self._left_s = STEP_S
 
     def start_step(self, decoding: list[Sequence]) -> list[Sequence]:
-        """Those of the decoding sequences that take part in this step, in their order."""
+        """Return the decoding sequences that take part in this step, in their order."""
         self._left_s = STEP_S
         costly = sorted(filter(_is_costly, decoding), key=lambda sequence: sequence.num_completion_tokens)
         waiting = {id(sequence) for sequence in costly if not self.take(sequence)}
         return [sequence for sequence in decoding if id(sequence) not in waiting] if waiting else decoding
 
     def take(self, sequence: Sequence) -> bool:
-        """Whether the sequence's next token may be chosen in this step; then its time is taken."""
+        """Tell whether the sequence's next token may be chosen in this step; if so, its time is taken."""
         if not _is_costly(sequence):
             return True
         if self._left_s <= 0:

@@ -40,11 +40,14 @@ class RequestBook:
             self._queue_leader(group)
 
     def retry_after_s(self, band: Band) -> float:
-        """When the requests of the band that are here now will have finished, at the recent rate."""
+        """Return how long the requests of the band that are here now take to finish at the recent rate."""
         return band.finish_rate.drain_s(band.num_requests, self._clock())
 
     def set_matchers(self, group: RequestGroup, make_matcher: Callable[[], Matcher]) -> None:
-        """The grammar is compiled: the request may be admitted. Raises MatcherError, and nothing has changed."""
+        """Give the request's choices their matchers, now that its grammar is compiled: it may be admitted.
+
+        Raises MatcherError: when a matcher cannot be made; nothing has changed then.
+        """
         matchers = [make_matcher() for _ in group.held]
         for choice, matcher in zip(group.held, matchers, strict=True):
             choice.matcher = matcher
@@ -52,14 +55,14 @@ class RequestBook:
         self._queue_leader(group)
 
     def queue_held(self, group: RequestGroup) -> None:
-        """The prompt is computed, and the other choices find it in the cache."""
+        """Queue the request's other choices, now that the prompt is computed: they find it in the cache."""
         waiting = self.band_of(group.request).waiting
         for choice in group.held:
             waiting.push(choice)
         group.held = []
 
     def end(self, choice: Sequence) -> RequestGroup:
-        """Take a choice from wherever it is; if it led held ones, the next of them leads."""
+        """End a choice wherever it is, and return its request's group; if it led held ones, the next of them leads."""
         group, band = self._groups[choice.request_id], self.band_of(choice.request)
         if choice.status is Status.RUNNING:
             band.running.leave(choice)
@@ -78,7 +81,7 @@ class RequestBook:
         return group
 
     def end_all(self, group: RequestGroup) -> None:
-        """The last choices first, so that no held one is queued just to end."""
+        """End all choices of a request, the last ones first, so that no held one is queued just to end."""
         for choice in reversed(group.choices):
             if choice.is_alive:
                 self.end(choice)
@@ -90,7 +93,7 @@ class RequestBook:
         error: EngineError | None = None,
         embedding: bytes | None = None,
     ) -> Final:
-        """All choices have ended: forget the request."""
+        """Forget a request whose choices have all ended, and return its final."""
         now_s = self._clock()
         del self._groups[group.request.request_id]
         band = self.band_of(group.request)
@@ -100,7 +103,7 @@ class RequestBook:
         return group.final(reason, now_s, error, embedding)
 
     def check_integrity(self) -> None:
-        """Run by tests after every step."""
+        """Check the invariants of all requests; tests do so after every step."""
         groups = self._groups.values()
         alive = [choice for group in groups for choice in group.choices if choice.is_alive]
         held = [choice for group in groups for choice in group.held]

@@ -45,7 +45,10 @@ class RequestGroup(msgspec.Struct, eq=False):
         return Final(self.request.request_id, reason, self._usage(now_s), error, embedding)
 
     def _usage(self, now_s: float) -> Usage:
-        """Times are of the request: until any choice started, until any had a token, until the last ended."""
+        """Return the request's usage.
+
+        Times are of the request: until any choice started, until any had a token, until the last ended.
+        """
         started_s = min((c.started_s for c in self.choices if c.started_s), default=now_s)
         first_token_s = min((c.first_token_s for c in self.choices if c.first_token_s), default=now_s)
         produced = sum(choice.num_completion_tokens for choice in self.choices)
@@ -66,7 +69,7 @@ class RequestGroup(msgspec.Struct, eq=False):
 
 
 def unit_embedding(pooled: NDArray[np.float32]) -> bytes | None:
-    """pooled, fp32 [hidden], at unit length as `protocol.Final.embedding`; None if it has no direction.
+    """Return pooled, fp32 [hidden], at unit length as `protocol.Final.embedding`; None if it has no direction.
 
     The mean of the hidden states and their sum have the same direction, so nothing is divided by the token count.
     """

@@ -14,7 +14,7 @@ class AdapterSlots(Protocol):
     """What the scheduler asks of the adapter pool."""
 
     def is_resident(self, key: str) -> bool:
-        """Ready for one more user. Changes nothing."""
+        """Tell whether an adapter is ready for one more user. Changes nothing."""
 
     def request(self, key: str, *, for_batch: bool = False) -> bool:
         """Tell whether an adapter is resident. One that isn't is loading, or in line for a slot, after this call.
@@ -23,10 +23,10 @@ class AdapterSlots(Protocol):
         """
 
     def acquire(self, key: str, *, for_batch: bool = False) -> int | None:
-        """A slot holding this adapter, now in use once more; None while it is not there yet."""
+        """Return a slot holding this adapter, now in use once more; None while the adapter is not there yet."""
 
     def release(self, slot: int, *, for_batch: bool = False) -> None:
-        """One use of a slot, acquired so, has ended."""
+        """End one use of a slot that `acquire` returned."""
 
     def wants_back(self, slot: int) -> bool:
         """Tell whether batch work that uses this slot has to leave it."""
@@ -48,7 +48,10 @@ class RunningSet:
         return iter(self._sequences)
 
     def start(self, sequence: Sequence, num_spare: int, *, max_recent: int | None = None) -> bool:
-        """False, and nothing changes, without memory or its adapter; as `BlockManager.start`."""
+        """Start a sequence as `BlockManager.start` does.
+
+        Return False, and change nothing, without memory or its adapter.
+        """
         if not self._blocks.start(sequence, num_spare, sequence.may_reuse_prefix, max_recent=max_recent):
             return False
         if sequence.request.adapter:
@@ -68,5 +71,5 @@ class RunningSet:
             sequence.adapter_slot = None
 
     def victim(self) -> Sequence:
-        """The newest sequence of the tenant with the highest counter."""
+        """Return the newest sequence of the tenant with the highest counter."""
         return max(reversed(self._sequences), key=lambda sequence: self._counters.of(sequence.request.tenant))

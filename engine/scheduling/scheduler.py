@@ -93,39 +93,42 @@ class Scheduler:
 
     @property
     def num_running(self) -> int:
-        """Interactive choices that run."""
+        """The number of interactive choices that run."""
         return len(self._interactive.running)
 
     @property
     def num_waiting(self) -> int:
-        """Interactive choices that do not run, those held back by a grammar or their leader included."""
+        """The number of interactive choices that do not run, those held back by a grammar or their leader included."""
         return self._interactive.num_waiting
 
     @property
     def num_batch_running(self) -> int:
-        """Choices of the batch band that run or pause."""
+        """The number of choices of the batch band that run or pause."""
         return len(self._batch_band.running)
 
     @property
     def num_batch_waiting(self) -> int:
-        """Choices of the batch band that do not run."""
+        """The number of choices of the batch band that do not run."""
         return self._batch_band.num_waiting
 
     @property
     def num_batch_wanted(self) -> int:
-        """The credit of heartbeats: twice the most rows of a step, what ends in two seconds, and a few."""
+        """The credit of heartbeats, in choices of the batch band.
+
+        It is twice the most rows of a step, what ends in two seconds, and a few.
+        """
         num_ending = 2 * self._batch_band.finish_rate.per_s(self._clock())
         wanted = 2 * self._batch.num_rows + int(num_ending) + WANTED_AHEAD
         return min(wanted, self._limits.max_num_seqs + self._limits.max_batch_waiting)
 
     @property
     def num_adapter_users(self) -> int:
-        """Running sequences that hold an adapter slot."""
+        """The number of running sequences that hold an adapter slot."""
         running = [*self._interactive.running, *self._batch_band.running]
         return sum(sequence.adapter_slot is not None for sequence in running)
 
     def tenant_stats(self, max_tenants: int) -> dict[str, TenantStats]:
-        """Of the tenants with the most choices here."""
+        """Return the figures of the tenants with the most choices here."""
         bands = (self._interactive, self._batch_band)
         num_running = Counter(sequence.request.tenant for band in bands for sequence in band.running)
         num_alive = self._interactive.alive_by_tenant + self._batch_band.alive_by_tenant
@@ -138,9 +141,9 @@ class Scheduler:
     # requests come and go
 
     def add(self, request: GenerateRequest, seed: int) -> EngineError | None:
-        """Queue a request, its choice i drawing with seed + i; the error says why it can't be, and nothing is kept.
+        """Queue a request, its choice i drawing with seed + i. Return why it can't be queued, or None.
 
-        One with a grammar waits for `set_matchers`.
+        Nothing is kept of a request that can't be queued. A request with a grammar waits for `set_matchers`.
         """
         error = check_request(request, self._limits)
         if error is not None:
@@ -151,8 +154,11 @@ class Scheduler:
         return error
 
     def _queue_full(self, request: GenerateRequest) -> EngineError | None:
-        """Beyond what may run, a tenant holds at most as many places as it leaves free (Choudhury and Hahne, 1998:
-        dynamic queue length thresholds), so that whoever floods the queue keeps nobody else out of it."""
+        """Return queue_full if the request finds no place, or None.
+
+        Beyond what may run, a tenant holds at most as many places as it leaves free (Choudhury and Hahne, 1998: dynamic
+        queue length thresholds), so that a tenant that floods the queue keeps nobody else out of it.
+        """
         band, limits = self._requests.band_of(request), self._limits
         num_alive, max_waiting = (
             band.num_alive,
@@ -178,11 +184,17 @@ class Scheduler:
         return self._requests.find(request_id)
 
     def set_matchers(self, group: RequestGroup, make_matcher: Callable[[], Matcher]) -> None:
-        """The request's grammar is compiled: it may be admitted. Raises MatcherError, and nothing has changed."""
+        """Set the matchers of a request whose grammar is compiled: it may be admitted.
+
+        Raises MatcherError: when a matcher cannot be made; nothing has changed then.
+        """
         self._requests.set_matchers(group, make_matcher)
 
     def abort(self, request_id: str, num_kept_tokens: int | None, index: int | None = None) -> Final | None:
-        """As `protocol.Abort`: the request's final unless some of it goes on, or all has ended before."""
+        """Abort a request, or one of its choices, as `protocol.Abort` says.
+
+        Return the request's final; None if some of the request goes on, or all of it has ended before.
+        """
         group = self._requests.find(request_id)
         if group is None or (index is not None and not 0 <= index < len(group.choices)):
             return None
@@ -196,7 +208,7 @@ class Scheduler:
         return self._requests.close(group, "abort" if num_kept_tokens is None else "stop")
 
     def fail(self, request_id: str, error: EngineError) -> Final | None:
-        """End a request that can't go on; None when it has already ended."""
+        """End a request that can't go on, and return its final; None when it has already ended."""
         group = self._requests.find(request_id)
         if group is None:
             return None
@@ -204,19 +216,22 @@ class Scheduler:
         return self._requests.close(group, "error", error)
 
     def waiting_for(self, key: str) -> list[Sequence]:
-        """Queued sequences that need this adapter, interactive ones first, in order of arrival."""
+        """Return the queued sequences that need this adapter, interactive ones first, in order of arrival."""
         everyone = [*self._interactive.waiting, *self._batch_band.waiting]
         waiting = [sequence for sequence in everyone if sequence.request.adapter == key]
         return sorted(waiting, key=lambda sequence: (sequence.is_batch, sequence.arrived_s))
 
     def note_step(self, plan: Plan, seconds: float) -> None:
-        """Learn from how long a step took."""
+        """Learn the time of a step from how long this one took."""
         self._batch.step_time.observe(StepLoad.of(plan.decodes, plan.prefills), seconds)
 
     # steps
 
     def schedule(self) -> Plan:
-        """The next step. Blocks for it are already handed out. Empty also while pending tokens must be known first."""
+        """Return the next step, whose blocks are already handed out.
+
+        It is also empty while pending tokens must be known first.
+        """
         self._age()
         if self._awaits_tokens():
             return Plan([], [])
@@ -249,7 +264,7 @@ class Scheduler:
         return Plan(decodes, prefills + batch.prefills)
 
     def launched(self, plan: Plan) -> None:
-        """The step is on its way: the next one may be planned."""
+        """Record that the step of a plan is launched: the next one may be planned."""
         for chunk in plan.chunks:
             take_launch(chunk)
 
@@ -268,7 +283,7 @@ class Scheduler:
         return outputs
 
     def check_integrity(self) -> None:
-        """Run by tests after every step."""
+        """Check the invariants of requests and blocks; tests do so after every step."""
         self._requests.check_integrity()
         self._blocks.check_integrity([*self._interactive.running, *self._batch_band.running])
 
@@ -298,8 +313,11 @@ class Scheduler:
         return is_ahead and sum(map(self._blocks.num_missing, interactive)) > self._blocks.num_free
 
     def _continue_running(self) -> tuple[list[Sequence], list[Sequence]]:
-        """Those that decode, with room for their next token, by adapter slot with the base last; and those in their
-        prompt, whose room was made at admission, by their tenants' counters. Oldest first among equals."""
+        """Return the running interactive sequences of a step: decodes, and prompts that are being computed.
+
+        Decodes have room for their next token and come by adapter slot, the base last; prompts, whose room was made at
+        admission, come by their tenants' counters. The oldest come first among equals.
+        """
         decoding: list[Sequence] = []
         prefilling: list[Sequence] = []
         num_preemptions = self.totals.preemptions
@@ -318,7 +336,7 @@ class Scheduler:
         return decoding, prefilling
 
     def _make_room(self, sequence: Sequence) -> bool:
-        """A block for a decode's next token, preempting others; False if that was itself."""
+        """Take a block for a decode's next token, preempting others; return False if the sequence itself was."""
         while not self._grow(sequence, sequence.length):
             victim = self._interactive.running.victim()
             self._interactive.running.leave(victim)
@@ -337,7 +355,7 @@ class Scheduler:
         return self._blocks.grow(sequence, num_tokens)
 
     def _draft(self, sequence: Sequence, left: int) -> tuple[int, ...]:
-        """Guesses for a decode, if budget and blocks are left for them and more than one token is to come."""
+        """Return guesses for a decode, if budget and blocks are left for them and more than one token is to come."""
         num_to_come = sequence.request.sampling.max_tokens - sequence.num_completion_tokens
         num_wanted = min(self._limits.num_draft_tokens, left, num_to_come - 1)
         if num_wanted <= 0 or sequence.is_chosen_by_text:
@@ -351,7 +369,7 @@ class Scheduler:
         return drafts
 
     def _admit(self, left: int, prefills: list[Chunk]) -> tuple[int, bool]:
-        """Start interactive sequences: what is left of the step's tokens, and whether none of them lacks memory."""
+        """Start interactive sequences; return the rest of the step's tokens, and whether none of them lacks memory."""
         num_places = self._num_free_places() - self._batch.num_held_places
         while left > 0 and self._interactive.waiting and num_places > 0:
             sequence = self._admission.next()
@@ -371,7 +389,7 @@ class Scheduler:
         return left, True
 
     def _note_start(self, sequence: Sequence) -> None:
-        """What a request's first admission tells of it."""
+        """Record the start of a sequence, and what a request's first admission tells of the request."""
         now_s = self._clock()
         group = self._requests.find(sequence.request_id)
         if group is not None and not group.is_started:
@@ -384,8 +402,10 @@ class Scheduler:
         sequence.started_s = now_s
 
     def _prefill(self, sequence: Sequence, left: int, prefills: list[Chunk]) -> int:
-        """Compute as much of a sequence as the budget allows; how many tokens that is. Its last one waits while its
-        grammar has no time in this step."""
+        """Compute as much of a sequence as the budget allows; return how many tokens that is.
+
+        The sequence's last token waits while its grammar has no time in this step.
+        """
         if _is_background(sequence):
             left = min(left, BACKGROUND_TOKENS - sum(c.num_tokens for c in prefills if _is_background(c.sequence)))
         num_tokens = min(sequence.num_uncomputed, left)
@@ -397,7 +417,10 @@ class Scheduler:
         return num_tokens
 
     def _account(self, sequence: Sequence, progress: Progress) -> Final | None:
-        """What a chunk's progress means for everyone else: cache, counters, siblings; the request's end if it is."""
+        """Account a chunk's progress to everyone else: cache, counters, siblings.
+
+        Return the request's final if this is its end.
+        """
         if progress.error is not None:
             return self.fail(sequence.request_id, progress.error)
         self._blocks.register(sequence, progress.num_computed)
@@ -424,7 +447,7 @@ class Scheduler:
 
 
 def _slot_order(sequence: Sequence) -> int:
-    """Adapters by slot, the base last."""
+    """Return the sort key that orders sequences by adapter slot, the base last."""
     return AFTER_ALL_SLOTS if sequence.adapter_slot is None else sequence.adapter_slot
 
 

@@ -99,7 +99,7 @@ class StepTime:
         return self.max_rows > 0
 
     def observe(self, load: StepLoad, seconds: float) -> None:
-        """Learn from a step."""
+        """Learn from a step of this load and this time."""
         if seconds <= 0 or not load.num_rows:
             return
         features = _features(load) / seconds
@@ -111,8 +111,10 @@ class StepTime:
         self._is_fitted = False
 
     def costs(self) -> StepCosts:
-        """Fit: no coefficient is below zero. Where one would be, the most negative is zero and the others are fitted
-        anew."""
+        """Fit the costs of a step: no coefficient is below zero.
+
+        Where one would be, the most negative is zero and the others are fitted anew.
+        """
         if not self._is_fitted:
             anchor = ANCHOR * self._most_told + TINY
             squares = self._squares + np.diag(anchor)
@@ -154,7 +156,10 @@ class StepRoom:
     """
 
     def __init__(self, step_time: StepTime, load: StepLoad, limits: BatchLimits, max_num_seqs: int) -> None:
-        """load: of the interactive requests in the step. Whatever is added to it takes up room."""
+        """Set up the room of a step. load: of the interactive requests in the step.
+
+        Whatever is added to it takes up room.
+        """
         self._costs = costs = step_time.costs()
         self._max_rows = step_time.max_rows
         self._max_prompt_tokens = step_time.max_prompt_tokens
@@ -174,7 +179,7 @@ class StepRoom:
         return self._load.num_rows < self._max_rows and costs.seconds(self._load) + added_s <= self._limit_s
 
     def num_prompt_tokens(self, first: int) -> int:
-        """How many tokens of a prompt may be computed from position first on."""
+        """Return how many tokens of a prompt may be computed from position first on."""
         costs, load = self._costs, self._load
         most = self._max_prompt_tokens - load.num_prompt_tokens
         left_s = self._limit_s - costs.seconds(load) - costs.row_s - costs.context_token_s * first

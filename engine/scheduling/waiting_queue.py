@@ -42,11 +42,12 @@ class WaitingQueue:
         return min(map(self._counters.of, self._lines))
 
     def candidates(self, first_ready: Callable[[list[Sequence]], Sequence | None]) -> list[Sequence]:
-        """Whom fairness lets go next: one sequence of each tenant whose counter is within a quantum of the smallest.
+        """Return the sequences that fairness lets go next.
 
-        A tenant's line is handed to first_ready; one with nothing ready neither goes nor holds the others up. Among the
-        candidates the caller may choose by locality, which is what the quantum is for (deficit longest prefix match;
-        Cao et al., 2025): a tenant that is passed over falls behind and goes next.
+        There is one of each tenant whose counter is within a quantum of the smallest. A tenant's line is handed to
+        first_ready; one with nothing ready neither goes nor holds the others up. Among the candidates the caller may
+        choose by locality, which is what the quantum is for (deficit longest prefix match; Cao et al., 2025): a tenant
+        that is passed over falls behind and goes next.
         """
         ready: list[Sequence] = []
         limit = 0.0

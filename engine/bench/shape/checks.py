@@ -24,7 +24,7 @@ NUM_DECODES = 2
 
 
 def check_logits(rig: Rig, adapters: RandomAdapters) -> Iterator[Row]:
-    """A row for each sequence: the largest error of its logits, and whether it is within the limit."""
+    """Yield a row for each sequence: the largest error of its logits, and whether it is within the limit."""
     rnd = random.Random(1)  # noqa: S311
     names = ["", "0", "1"]
     prompts = [[rnd.randrange(rig.model.vocab_size) for _ in range(length)] for length in (7, 3, 5)]
@@ -40,7 +40,7 @@ def check_logits(rig: Rig, adapters: RandomAdapters) -> Iterator[Row]:
 
 
 def _logits(rig: Rig, sequences: list[Sequence]) -> list[list[Tensor]]:
-    """Of each sequence's last position after its prompt, and of each token decoded after that."""
+    """Return the logits of each sequence's last position after its prompt, and of each token decoded after that."""
     found: list[list[Tensor]] = [[] for _ in sequences]
     half = [len(sequence.token_ids) // 2 for sequence in sequences]
     rig.logits(Plan([], [Chunk.of(s, 0, middle) for s, middle in zip(sequences, half, strict=True)]), [0])
@@ -57,7 +57,7 @@ def _logits(rig: Rig, sequences: list[Sequence]) -> list[list[Tensor]]:
 
 
 def _take(found: list[list[Tensor]], sequences: list[Sequence], logits: Tensor, order: list[Sequence]) -> None:
-    """logits: a row for each sequence of `order`; each goes on with its most likely token."""
+    """Take logits, a row for each sequence of `order`; each sequence goes on with its most likely token."""
     for row, sequence in zip(logits, order, strict=True):
         found[next(i for i, each in enumerate(sequences) if each is sequence)].append(row.clone())
         sequence.num_computed = len(sequence.token_ids)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def main(arguments: list[str]) -> int:
-    """0; 1 if a check is red, and then there are no figures; 2 without a GPU."""
+    """Run the benchmark, and return 0; 1 if a check is red, and then there are no figures; 2 without a GPU."""
     args = _parser().parse_args(arguments)
     if args.dry:
         os.environ.setdefault("TRITON_INTERPRET", "1")  # read when Triton is imported, below

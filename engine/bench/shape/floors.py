@@ -9,17 +9,19 @@ from kernels.bench.floors import Rates, Work
 
 
 def matrix_elements(config: ModelConfig) -> int:
-    """Of all matrices that every row is multiplied with, the head aside."""
+    """Return the number of elements of all matrices that every row is multiplied with, the head aside."""
     return config.num_layers * sum(width * height for width, height in map(config.projection_shape, PROJECTIONS))
 
 
 def adapter_elements(config: ModelConfig, rank: int) -> int:
-    """Of one adapter on all projections."""
+    """Return the number of elements of one adapter on all projections."""
     return config.num_layers * rank * sum(sum(config.projection_shape(name)) for name in PROJECTIONS)
 
 
 def decode_work(config: ModelConfig, contexts: Sequence[int], ranks: Sequence[int], width: int) -> Work:
-    """A token for each of these contexts. ranks: of the distinct adapters in the step; elements of `width` bytes.
+    """Return the work of a token for each of these contexts.
+
+    ranks: of the distinct adapters in the step; elements of `width` bytes.
 
     Bytes: the matrices and the head, the keys and values of all contexts, the adapters. Products are far from counting.
     """
@@ -33,15 +35,18 @@ def decode_work(config: ModelConfig, contexts: Sequence[int], ranks: Sequence[in
 def share_left_by_adapters(
     config: ModelConfig, step_s: float, num_more: float, rank: int, width: int, rates: Rates
 ) -> float:
-    """Of the throughput of steps that take step_s, what is left if each reads so many more adapters and nothing else
-    changes."""
+    """Return the share of throughput that is left of steps of step_s.
+
+    Each step reads num_more more adapters, and nothing else changes.
+    """
     more_s = num_more * adapter_elements(config, rank) * width / rates.bytes_per_s
     return step_s / (step_s + more_s)
 
 
 def prefill_work(config: ModelConfig, chunks: Sequence[int], ranks: Sequence[int], width: int) -> Work:
-    """Whole prompts of these lengths, each with an adapter of its own or, where ranks is empty, none; one token is
-    chosen for each.
+    """Return the work of whole prompts of these lengths.
+
+    Each prompt has an adapter of its own or, where ranks is empty, none; one token is chosen for each.
 
     Operations: every token through the matrices and its adapter, every pair of positions that causality leaves through
     attention, the last token of each prompt through the head.

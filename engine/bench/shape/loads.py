@@ -40,7 +40,10 @@ class Case(msgspec.Struct):
 
 
 def measure_loads(rig: Rig, engine: BenchEngine, sizes: Sizes, rates: Rates | None) -> Iterator[Row]:
-    """rates: None runs everything and claims nothing."""
+    """Yield rows of short requests whose adapters are resident or loaded.
+
+    rates: None runs everything and claims nothing.
+    """
     num_streams = min(sizes.background, sizes.slots // 2, sizes.streams // 2)
     resident = [str(number) for number in range(sizes.slots)]
     used = resident[num_streams:]
@@ -82,7 +85,7 @@ def measure_loads(rig: Rig, engine: BenchEngine, sizes: Sizes, rates: Rates | No
 
 
 def _fill(pool: AdapterPool, names: list[str]) -> None:
-    """All slots with these, each held until the last one is there: it takes no other's place."""
+    """Fill all slots with these adapters, each held until the last one is there: it takes no other's place."""
     held = []
     for name in names:
         pool.preload(name)
@@ -95,7 +98,7 @@ def _fill(pool: AdapterPool, names: list[str]) -> None:
 def _run(
     engine: BenchEngine, streams: list[GenerateRequest], shorts: list[GenerateRequest], pace_s: float, case: Case
 ) -> None:
-    """Streams that outlast it, and the short requests from when all of these have begun until the last one ends."""
+    """Run streams that outlast the run, and the short requests from when all streams have begun until the last ends."""
     running = [engine.send(request) for request in streams]
     while not all(stream.arrived_s for stream in running):
         engine.turn()

@@ -47,7 +47,7 @@ class Rig:
         self._next_block = 0
 
     def open(self, adapters: RandomAdapters) -> None:
-        """The pool, and the path that asks it."""
+        """Make the pool, and the path that asks it."""
         self.pool = AdapterPool(
             adapters.load,
             self.config.max_adapters,
@@ -62,7 +62,7 @@ class Rig:
         self.runner = ModelRunner(self.path, sampler, self.device.transfers)
 
     def start(self, prompt: list[int], num_tokens: int, adapter: str = "") -> Sequence:
-        """A sequence with room for num_tokens more; adapter: loaded first if need be."""
+        """Return a sequence with room for num_tokens more; adapter: loaded first if need be."""
         request = GenerateRequest(
             "bench", prompt, SamplingParams(MAX_TOKENS, temperature=0.0), "bench", adapter=adapter
         )
@@ -77,14 +77,14 @@ class Rig:
         return sequence
 
     def end(self, sequences: Many[Sequence]) -> None:
-        """All there are."""
+        """End all the sequences there are."""
         for sequence in sequences:
             if sequence.adapter_slot is not None:
                 self.pool.release(sequence.adapter_slot)
         self._next_block = 0
 
     def prefill(self, sequences: Many[Sequence]) -> None:
-        """All of their prompts, as many in a step as it takes."""
+        """Compute all of the sequences' prompts, in as many steps as it takes."""
         limit = self.config.max_batched_tokens
         step: list[Chunk] = []
         for sequence in sequences:
@@ -96,7 +96,7 @@ class Rig:
         self.step(Plan([], step))
 
     def launch(self, plan: Plan) -> Step:
-        """Its tokens are pending until `take`."""
+        """Launch a plan. Its tokens are pending until `take`."""
         step = self.runner.launch(plan)
         for chunk in plan.chunks:
             take_launch(chunk)
@@ -113,18 +113,21 @@ class Rig:
 
     @torch.inference_mode()
     def logits(self, plan: Plan, rows: list[int]) -> Tensor:
-        """Of these rows: [W, V] fp32, valid until the next step."""
+        """Return the logits of these rows: [W, V] fp32, valid until the next step."""
         return self.path.logits(self.path.forward(plan, rows))
 
 
 def decode_plan(sequences: Many[Sequence]) -> Plan:
-    """A token for each, those with an adapter first, by slot, as a scheduler orders them."""
+    """Return a plan of a token for each sequence, those with an adapter first, by slot, as a scheduler orders them."""
     ordered = sorted(sequences, key=lambda s: (s.adapter_slot is None, s.adapter_slot))
     return Plan([Chunk.of(sequence, sequence.num_computed, 1) for sequence in ordered], [])
 
 
 def rig_config(model: ModelConfig, sizes: Sizes, dtype: torch.dtype) -> EngineConfig:
-    """An engine for these sizes: memory for what the scenarios need, since the checks need some beside it."""
+    """Return the configuration of an engine for these sizes.
+
+    The engine has memory for what the scenarios need, since the checks need some beside it.
+    """
     num_tokens = 2 * sizes.streams * (sizes.context + 8 * (sizes.steps + 8)) + 4 * sizes.chunks * sizes.chunk_tokens
     adapter_bytes = adapter_elements(model, sizes.rank) * dtype.itemsize
     return EngineConfig(

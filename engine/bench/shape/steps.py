@@ -24,7 +24,10 @@ from kernels.bench.floors import Rates, Work, floor
 
 
 def measure_steps(rig: Rig, sizes: Sizes, rates: Rates | None) -> Iterator[Row]:
-    """rates: of this device, measured in this run; None runs everything and claims nothing."""
+    """Yield rows of the measured steps.
+
+    rates: of this device, measured in this run; None runs everything and claims nothing.
+    """
     table = _Table(rig, sizes, rates)
     base = table.streams([""])
     unloaded = table.decodes(base)
@@ -68,8 +71,10 @@ class _Table:
         self._num_steps = max(sizes.steps // sizes.rounds, 1)
 
     def streams(self, adapters: Many[str]) -> list[Sequence]:
-        """Sequences that decode, their adapters in turn, and room for all their steps: amid them each is as long as the
-        sizes say."""
+        """Return sequences that decode, their adapters in turn, with room for all their steps.
+
+        Amid the steps each sequence is as long as the sizes say.
+        """
         turns = 2 + self._sizes.rounds  # alone, awaited, then in turns with others
         room = turns * (self._sizes.warm_up + self._num_steps + 1)
         names = [adapters[i % len(adapters)] for i in range(self._sizes.streams)]
@@ -82,7 +87,7 @@ class _Table:
         return [self._rig.start(self._prompt(self._sizes.chunk_tokens), 1, adapter=name) for name in adapters]
 
     def decodes(self, sequences: Many[Sequence]) -> list[float]:
-        """Seconds of each step, launched when the one before it is halfway."""
+        """Return the seconds of each step, launched when the one before it is halfway."""
         plan = decode_plan(sequences)
         flight = [(plan, self._rig.launch(plan))]
 
@@ -98,17 +103,17 @@ class _Table:
         return seconds
 
     def awaited(self, sequences: Many[Sequence]) -> list[float]:
-        """Seconds of each step, launched when the tokens of the one before it are there."""
+        """Return the seconds of each step, launched when the tokens of the one before it are there."""
         return self._timed(lambda: self._rig.step(decode_plan(sequences)), self._num_steps)
 
     def beside(self, sequences: Many[Sequence]) -> Plan:
-        """A token for each but the last, and a prompt with the adapter of that one."""
+        """Return a plan of a token for each sequence but the last, and of a prompt with the adapter of the last."""
         *decoding, last = sequences
         prompt = self._rig.start(self._prompt(self._sizes.beside), 1, adapter=last.request.adapter)
         return Plan(decode_plan(decoding).decodes, [Chunk.of(prompt, 0, len(prompt.token_ids))])
 
     def repeated(self, plan: Plan) -> list[float]:
-        """Seconds of each time that the same step is computed."""
+        """Return the seconds of each time that the same step is computed."""
         return self._timed(lambda: self._rig.runner.run(plan), self._num_steps)
 
     def prefills(self, sequences: Many[Sequence]) -> list[float]:
@@ -136,7 +141,10 @@ class _Table:
         return self._row(case, decode_plan(sequences), work, steps_s, over, target)
 
     def mixed_row(self, case: str, plan: Plan, steps_s: list[float], over: list[float] | None = None) -> Row:
-        """Memory as of the decodes, in whose step the prompt is; products of both."""
+        """Return the row of decodes beside a prompt.
+
+        Memory is as of the decodes, in whose step the prompt is; products are of both.
+        """
         sequences = [chunk.sequence for chunk in plan.chunks]
         contexts = [self._sizes.context] * len(plan.decodes)
         decodes = decode_work(self._rig.model, contexts, self._ranks(sequences), self._width)
@@ -188,7 +196,7 @@ class _Table:
 
     @torch.inference_mode()
     def _forward_s(self, plan: Plan) -> float:
-        """The device's seconds for one of many forward passes in a row; the same positions are computed each time."""
+        """Return the device's seconds of one of many forward passes in a row; each computes the same positions."""
         rows = list(range(len(plan.chunks)))
         compute = self._rig.accelerator.compute
         for count in (1, self._sizes.steps) if self._rates else (1,):  # the first is to warm up
@@ -199,7 +207,7 @@ class _Table:
         return (time.perf_counter() - start_s) / count
 
     def _ranks(self, sequences: Many[Sequence]) -> list[int]:
-        """Of the distinct adapters."""
+        """Return the ranks of the sequences' distinct adapters."""
         slots = {sequence.adapter_slot for sequence in sequences if sequence.adapter_slot is not None}
         adapters = [self._rig.pool.adapter(slot) for slot in slots]
         return [len(next(iter(adapter.groups.values())).bs[0]) for adapter in adapters]

@@ -43,7 +43,7 @@ class RandomAdapters:
         self._made: dict[int, LoadedAdapter] = {}
 
     def load(self, key: str) -> LoadedAdapter:
-        """key: a number; those that are equal modulo NUM_DISTINCT have the same weights."""
+        """Return an adapter. key: a number; keys that are equal modulo NUM_DISTINCT have the same weights."""
         kind = int(key) % NUM_DISTINCT
         if kind not in self._made:
             self._made[kind] = self._make(kind)

@@ -19,7 +19,7 @@ from engine.statistics import Statistics
 
 
 def whole_engine(rig: Rig) -> BenchEngine:
-    """The rig's pool ends with it."""
+    """Return an engine around the rig. The rig's pool ends with the engine."""
     return BenchEngine(rig.config, build=lambda config, mailbox: _core(rig, config, mailbox))
 
 
