@@ -54,7 +54,7 @@ class Importer:
         poll_s: float = POLL_S,
         wake: asyncio.Event | None = None,
     ) -> None:
-        """wake: set when an import may wait; None: the importer looks each poll_s."""
+        """Prepare the importer. wake: set when an import may wait; None: the importer looks each poll_s."""
         self._database = database
         self._fetcher = fetcher
         self._take_in = take_in

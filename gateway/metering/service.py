@@ -35,8 +35,12 @@ class Metering:
         max_journal_bytes: int,
         version: str | None = None,
     ) -> None:
-        """root: the folder of all journals of this machine; the first one that is free there is owned until `stop`,
-        and what it holds goes to the ledger. version: of this gateway. Raises JournalUnusable."""
+        """Claim a journal and put its usage on the way to the ledger. version: of this gateway.
+
+        root: the folder of all journals of this machine; the first one that is free there is owned until `stop`.
+
+        Raises JournalUnusable: when there is no folder to keep a journal in.
+        """
         folder, replayed = claim_folder(root, database_id)
         acknowledgements = Acknowledgements()
         begun = Begun(VERSION, database_id, secrets.token_hex(16))

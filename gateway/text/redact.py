@@ -42,7 +42,10 @@ def _replaced(text: str, rule: Rule) -> str:
 
 
 def _matches(*patterns: str) -> Callable[[str], Iterable[Span]]:
-    """Quantifiers without a bound have to be possessive, so that no text makes the search go back and forth."""
+    """Return a function that finds the spans of the patterns in a text.
+
+    Quantifiers without a bound have to be possessive, so that no text makes the search go back and forth.
+    """
     compiled = re.compile("|".join(patterns))
     return lambda text: (match.span() for match in compiled.finditer(text))
 
@@ -145,7 +148,7 @@ def _cards(text: str) -> Iterable[Span]:
 
 
 def _cards_of(groups: list[Span], text: str) -> Iterable[Span]:
-    """groups: of digits, one beside the other."""
+    """Yield the spans of payment card numbers. groups: groups of digits, one beside the other."""
     ends = list(itertools.accumulate((end - start for start, end in groups), initial=0))
     digits = "".join(text[start:end] for start, end in groups)
     # Sums up to each digit with every other one doubled: those with even indices, and those with odd ones.

@@ -131,7 +131,7 @@ class Tokenizer:
 
     @property
     def special_ids(self) -> frozenset[int]:
-        """Ids of the tokens that are not text."""
+        """The ids of the tokens that are not text."""
         return self._token_text.special_ids
 
     @property

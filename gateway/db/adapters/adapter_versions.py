@@ -157,7 +157,7 @@ async def put_version(
 
 
 async def wish(conn: Connection, adapter_id: str, version: int, promotion: int) -> None:
-    """A version is to become current once it is ready, or does now: the number of the wish, of `next_promotion`."""
+    """Record that a version becomes current once it is ready, or now. promotion: a number of `next_promotion`."""
     await conn.execute(_WISH, adapter_id, version, promotion)
 
 

@@ -52,7 +52,7 @@ _TARGET = """
 
 
 async def find_target(conn: Connection, project_id: str, adapter: str, version: int) -> str | None:
-    """The id of the project's adapter, where this version of it can be served."""
+    """Return the id of the project's adapter, or None where this version of it cannot be served."""
     adapter_id: str | None = await conn.fetchval(_TARGET, project_id, adapter, version)
     return adapter_id
 

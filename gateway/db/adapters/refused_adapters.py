@@ -66,7 +66,10 @@ _BEGIN = """
 
 
 async def begin_inspection(conn: Connection, project_id: str, import_id: str) -> bool:
-    """The caller's transaction has locked the project and found that it may. False: the import is over."""
+    """Record that the inspection of an import begins. Return False where the import is over.
+
+    The caller's transaction has locked the project and found that an inspection may begin.
+    """
     return await conn.execute(_BEGIN, project_id, import_id) != "UPDATE 0"
 
 

@@ -28,7 +28,7 @@ _ADAPTER = "SELECT id FROM adapters WHERE project_id = $1 AND name = $2 AND remo
 
 
 async def find_own_adapter(conn: Connection, project_id: str, name: str) -> str | None:
-    """The id of the project's adapter of this name."""
+    """Return the id of the project's adapter of this name."""
     adapter_id: str | None = await conn.fetchval(_ADAPTER, project_id, name)
     return adapter_id
 

@@ -50,7 +50,7 @@ async def grant_credit(
     reason: str,
     expires_at: datetime.datetime | None,
 ) -> Grant:
-    """In the caller's transaction, as everything that follows."""
+    """Grant a credit to a project, in the caller's transaction, as every function that follows in this module."""
     grant_id = new_id("credit")
     await conn.execute(_GRANT, grant_id, organization_id, project_id, amount_nanos, reason, expires_at)
     await refresh_balances(conn, organization_id, project_id)

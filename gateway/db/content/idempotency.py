@@ -113,7 +113,7 @@ _LOSE = """
 
 
 async def lose_slot(conn: Connection, slot: Slot) -> None:
-    """If its gateway has still not been transcript of: nobody knows whether it ran."""
+    """Mark a running slot as lost if there is still no sign of life of its gateway: nobody knows whether it ran."""
     await conn.execute(_LOSE, slot.project_id, slot.key_sha256)
 
 
@@ -184,12 +184,12 @@ _TOUCH = """
 
 
 async def touch_slots(conn: Connection, running: Collection[tuple[Slot, str]], alive: datetime.timedelta) -> None:
-    """A sign of life of the requests, {slot, request id}, that a gateway executes."""
+    """Give a sign of life of the requests, as (slot, request id), that a gateway executes."""
     await conn.execute(_TOUCH, *_columns(running), alive)
 
 
 def _columns(of: Collection[tuple[Slot, str]]) -> tuple[list[str], list[bytes], list[str]]:
-    """(project ids, key digests, request ids)"""
+    """Return the columns (project ids, key digests, request ids)."""
     return [slot.project_id for slot, _ in of], [slot.key_sha256 for slot, _ in of], [id_ for _, id_ in of]
 
 
@@ -197,7 +197,7 @@ _FORGET = "DELETE FROM idempotency_keys WHERE project_id = $1 AND key_sha256 = $
 
 
 async def forget_slot(conn: Connection, slot: Slot) -> None:
-    """If its day is over: it may be claimed anew."""
+    """Delete a slot whose day is over, so that its key may be claimed anew."""
     await conn.execute(_FORGET, slot.project_id, slot.key_sha256)
 
 

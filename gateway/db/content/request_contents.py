@@ -54,7 +54,7 @@ _GET = """
 
 
 async def get_content(conn: Connection, project_id: str, request_id: str) -> ContentRow | None:
-    """expires_at: when it is not shown any more, as the project's days are now."""
+    """Return the content of a request. expires_at: when it is not shown any more, as the project's days are now."""
     row = await conn.fetchrow(_GET, project_id, request_id)
     return ContentRow(**row) if row else None
 

@@ -161,8 +161,10 @@ async def lock_storage(conn: Connection, organization_id: str, project_id: str) 
 
 
 async def exceeded_storage(conn: Connection, organization_id: str, project_id: str) -> tuple[Limit, int] | None:
-    """A storage limit that is exceeded now, and by what is stored. In the transaction that stores: what it has stored
-    already counts."""
+    """Return a storage limit that is exceeded now, and how many bytes are stored.
+
+    Call it in the transaction that stores: what it has stored already counts.
+    """
     for row in await conn.fetch(_STORAGE, organization_id, project_id):
         stored: int = await conn.fetchval(_STORED, organization_id, row["project_id"])
         if stored > row["max"]:
@@ -199,7 +201,7 @@ _SMALLEST_STORAGE = """
 
 
 async def most_storage(conn: Connection, organization_id: str, project_id: str) -> int | None:
-    """How many bytes the project's adapters may have if nothing else is stored; None without a limit."""
+    """Return how many bytes the project's adapters may have if nothing else is stored, or None without a limit."""
     most: int | None = await conn.fetchval(_SMALLEST_STORAGE, organization_id, project_id)
     return most
 

@@ -83,7 +83,7 @@ class Verdict(msgspec.Struct, frozen=True):
 
 
 def chain_hash(row: AuditRow) -> bytes:
-    """The hash that the row should have. The time counts in microseconds since 1970."""
+    """Return the hash that the row should have. The time counts in microseconds since 1970."""
     columns: dict[str, Any] = msgspec.structs.asdict(row)
     del columns["previous_hash"], columns["hash"]
     columns["effective_at"] = (row.effective_at - _EPOCH) // _MICROSECOND

@@ -46,7 +46,7 @@ _INSERT = """
 
 
 async def create_project(conn: Connection, organization_id: str, name: str) -> ProjectRow | None:
-    """A new project, or None if the organization has one of this name."""
+    """Create a project. Return None if the organization has one of this name."""
     row = await conn.fetchrow(_INSERT, new_id("proj"), organization_id, name)
     return ProjectRow(**row) if row else None
 
@@ -71,7 +71,7 @@ _LOCK = """
 
 
 async def lock_project(conn: Connection, organization_id: str, project_id: str) -> ProjectRow | None:
-    """The project, which nobody else changes until the transaction ends."""
+    """Return the project, locked against changes by others until the transaction ends."""
     row = await conn.fetchrow(_LOCK, organization_id, project_id)
     return ProjectRow(**row) if row else None
 
@@ -209,7 +209,7 @@ _DUE = """
 
 
 async def next_to_purge(conn: Connection) -> tuple[str, str] | None:
-    """(organization, id) of an archived project whose retention is over."""
+    """Return (organization, id) of an archived project whose retention is over."""
     row = await conn.fetchrow(_DUE)
     return (row["organization_id"], row["id"]) if row else None
 

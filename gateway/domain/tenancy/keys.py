@@ -60,7 +60,7 @@ def new_key(kind: KeyKind = "project") -> NewKey:
 
 
 def parse_key(text: str) -> ParsedKey | None:
-    """The parts of a key, or None if its shape or its checksum is wrong."""
+    """Return the parts of a key, or None if its shape or its checksum is wrong."""
     match = _PATTERN.fullmatch(text)
     if match is None or match[3] != _checksum(text[:-_CHECKSUM_CHARS]):
         return None

@@ -89,12 +89,12 @@ def has_scope(scopes: Collection[Scope], wanted: Scope) -> bool:
 
 
 def has_permission(actor: Actor, permission: Permission, project_id: str) -> bool:
-    """In the whole organization, or in that project."""
+    """Tell whether the actor has a permission in the whole organization or in the given project."""
     return permission in actor.permissions or permission in actor.project_permissions.get(project_id, frozenset())
 
 
 def projects_with(actor: Actor, permission: Permission) -> list[str] | None:
-    """Ids of the projects in which the actor has it, None for all of the organization."""
+    """Return the ids of the projects in which the actor has the permission, or None for all of the organization."""
     if permission in actor.permissions:
         return None
     return [id for id, permissions in actor.project_permissions.items() if permission in permissions]
@@ -127,5 +127,5 @@ def check_grant(actor: Actor, granted: Iterable[Permission], project_id: str | N
 
 
 def no_such_project(project_id: str) -> NotFound:
-    """The same for another organization's project and for none."""
+    """Return the error for an unknown project, the same for another organization's project and for none."""
     return NotFound(f"No project has the id '{project_id}'.", param="project_id")
