@@ -49,7 +49,10 @@ class Received:
         self._check(self.num_bytes)
 
     def expect(self, num_bytes: int) -> None:
-        """So many more are announced. Raises FetchFailed if that is too many: not one of them has to come first."""
+        """Note that so many more bytes are announced.
+
+        Raises FetchFailed: when that is too many; not one of them has to come first.
+        """
         self.expected_bytes = self.num_bytes + num_bytes
         self._check(self.expected_bytes)
 

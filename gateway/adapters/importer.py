@@ -117,7 +117,7 @@ class Importer:
             self._taking_in.discard(claimed.id)
 
     async def _is_put_off(self, claimed: ImportRow) -> bool:
-        """Nothing is fetched for a project that is paused: it is put back until then."""
+        """Put the import back if its project is paused, until the pause is over. Return whether it was put back."""
         async with self._database.acquire() as conn:
             try:
                 await check_not_paused(conn, claimed.project_id)

@@ -117,7 +117,8 @@ def frame(record: Record) -> bytes:
 
 
 def read_frames(data: bytes) -> Contents:
-    """Every record that is whole, in order. After a bad one it goes on with the next good one, if there is one."""
+    """Return every record that is whole, in order. Reading goes on after a bad one with the next good one, if there
+    is one."""
     records: list[Record] = []
     damaged: list[tuple[int, int]] = []
     position = 0

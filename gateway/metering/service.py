@@ -66,7 +66,7 @@ class Metering:
         await self._journal.flush(JOURNAL_FLUSH_S)
 
     async def stop(self) -> None:
-        """Nobody records anything any more. Usage that the ledger does not take now stays in the folder."""
+        """Stop once nobody records anything any more. Usage that the ledger does not take now stays in the folder."""
         await self._recovery.stop()
         await self._copier.stop(LEDGER_FLUSH_S)
         await self._standing.stop()

@@ -51,7 +51,7 @@ def _first_complete(text: str, stop: tuple[str, ...]) -> slice | None:
 
 
 def _num_undecided_chars(text: str, stop: tuple[str, ...]) -> int:
-    """Length of the longest end of text that is the beginning of a stop string."""
+    """Return the length of the longest end of text that is the beginning of a stop string."""
     longest = max(len(word) for word in stop) - 1
     for size in range(min(longest, len(text)), 0, -1):
         end = text[-size:]

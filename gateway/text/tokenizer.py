@@ -65,7 +65,7 @@ class Tokenizer:
 
     @property
     def vocab_size(self) -> int:
-        """Number of ids that mean something, added tokens included."""
+        """The number of ids that mean something, added tokens included."""
         return int(self.backend.get_vocab_size(with_added_tokens=True))
 
     def render_chat(self, messages: list[Message], tools: Sequence[Tool] = (), rendering: Rendering = USUAL) -> str:

@@ -112,7 +112,7 @@ _LIST = """
 
 
 async def list_imports(conn: Connection, project_id: str, *, after: str | None, limit: int) -> list[ImportRow]:
-    """Newest first, those that follow the import with id `after` in that order."""
+    """Return imports, newest first, those that follow the import with id `after` in that order."""
     return [_import(row) for row in await conn.fetch(_LIST, project_id, after, limit)]
 
 

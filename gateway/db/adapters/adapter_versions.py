@@ -84,7 +84,7 @@ _FIND = """
 
 
 async def find_version(conn: Connection, adapter_id: str, version: int) -> VersionRow | None:
-    """None for a deleted one."""
+    """Return a version of an adapter, or None for a deleted one."""
     row = await conn.fetchrow(_FIND, adapter_id, version)
     return _version(row) if row else None
 
@@ -100,7 +100,10 @@ _LIST = """
 
 
 async def list_versions(conn: Connection, adapter_id: str, *, before: int | None, limit: int) -> list[VersionRow]:
-    """Newest first, those below the number `before`; without report and probe, and without deleted ones."""
+    """Return versions, newest first, those below the number `before`.
+
+    They come without report and probe, and without deleted ones.
+    """
     return [_version(row) for row in await conn.fetch(_LIST, adapter_id, before, limit)]
 
 

@@ -78,7 +78,7 @@ _LIST = """
 async def list_adapters(
     conn: Connection, project_id: str, *, after: str | None = None, limit: int | None = None
 ) -> list[AdapterRow]:
-    """Oldest first, those that follow the adapter with id `after`; all of them without a limit."""
+    """Return adapters, oldest first, those that follow the adapter with id `after`; all of them without a limit."""
     return [_adapter(row) for row in await conn.fetch(_LIST, project_id, after, limit)]
 
 

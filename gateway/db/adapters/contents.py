@@ -49,7 +49,7 @@ _REFERENCES = """
 
 
 async def references(conn: Connection, organization_id: str) -> list[Reference]:
-    """Everything that the organization needs the store for."""
+    """Return everything that the organization needs the store for."""
     return [Reference(**row) for row in await conn.fetch(_REFERENCES, organization_id)]
 
 

@@ -55,7 +55,7 @@ _OTHERS = """
 
 
 async def num_inspected_beside(conn: Connection, project_id: str, import_id: str) -> int:
-    """Other imports of the project that are being inspected, by gateways that give signs of life."""
+    """Count the other imports of the project that are being inspected, by gateways that give signs of life."""
     return int(await conn.fetchval(_OTHERS, project_id, import_id))
 
 
@@ -90,6 +90,8 @@ _PUT_OFF = """
 
 
 async def put_off_import(conn: Connection, project_id: str, import_id: str, state: str, wait_s: float) -> None:
-    """Back to the state 'receiving', of which all bytes stay, or 'fetching', which begins anew after wait_s, as if this
-    claim had never been."""
+    """Put an import back as if this claim had never been.
+
+    state: 'receiving', of which all bytes stay, or 'fetching', which begins anew after wait_s.
+    """
     await conn.execute(_PUT_OFF, project_id, import_id, state, wait_s)

@@ -127,7 +127,7 @@ _LIST = """
 async def list_deliveries(
     conn: Connection, organization_id: str, *, after: str | None = None, limit: int = 100
 ) -> list[DeliveryRow]:
-    """Oldest first, those that follow the delivery with id `after`."""
+    """Return deliveries, oldest first, those that follow the delivery with id `after`."""
     return [_delivery(row) for row in await conn.fetch(_LIST, organization_id, after, limit)]
 
 
@@ -295,7 +295,7 @@ _REMOVE_CUSTOMER = "DELETE FROM stripe_customers WHERE organization_id = $1 AND 
 
 
 async def set_stripe_customer(conn: Connection, organization_id: str, project_id: str, customer_id: str | None) -> None:
-    """None: the project has none any more. The project must exist in the organization."""
+    """Set the project's customer of Stripe; None: it has none any more. The project must exist in the organization."""
     if customer_id is None:
         await conn.execute(_REMOVE_CUSTOMER, organization_id, project_id)
     else:

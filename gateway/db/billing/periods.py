@@ -60,7 +60,7 @@ _LIST = """
 
 
 async def list_periods(conn: Connection, organization_id: str) -> list[PeriodRow]:
-    """Newest first: those with usage, those that were closed, and the present one."""
+    """Return periods, newest first: those with usage, those that were closed, and the present one."""
     return [PeriodRow(*row) for row in await conn.fetch(_LIST, organization_id, None)]
 
 

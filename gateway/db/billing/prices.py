@@ -59,7 +59,7 @@ _VERSIONS = """
 async def list_versions(
     conn: Connection, organization_id: str, *, after: str | None = None, limit: int | None = None
 ) -> list[StoredVersion]:
-    """Newest first, those before the one with id `after`; none if that does not exist."""
+    """Return versions of prices, newest first, those before the one with id `after`; none if that does not exist."""
     return [_stored(row) for row in await conn.fetch(_VERSIONS, organization_id, after, limit)]
 
 

@@ -89,7 +89,7 @@ _LOAD = """
 
 
 async def load_kept(conn: Connection, slot: Slot, request_id: str) -> KeptRow | None:
-    """None where it is not kept any more, or not to be shown."""
+    """Return the reply that is kept for a slot, or None where it is not kept any more, or not to be shown."""
     row = await conn.fetchrow(_LOAD, slot.project_id, slot.key_sha256, request_id)
     return KeptRow(**row) if row else None
 
@@ -147,7 +147,7 @@ _FREE = """
 
 
 async def free_slot(conn: Connection, slot: Slot, request_id: str) -> None:
-    """Nothing has run: the next request with this key executes."""
+    """Free a slot under which nothing has run: the next request with this key executes."""
     await conn.execute(_FREE, slot.project_id, slot.key_sha256, request_id)
 
 

@@ -153,7 +153,7 @@ _ENGINE_USAGE = """
 
 
 async def engine_usage(conn: Connection, engine_ids: Collection[str]) -> dict[str, tuple[int, int]]:
-    """Prompt and completion tokens that the ledger took of each of these engines; none of one it does not know."""
+    """Return the prompt and completion tokens that the ledger took of each of these engines that it knows."""
     rows = await conn.fetch(_ENGINE_USAGE, list(engine_ids))
     return {row["engine_id"]: (row["prompt_tokens"], row["completion_tokens"]) for row in rows}
 

@@ -168,6 +168,6 @@ _attempt_values = itemgetter(*AttemptRow.__struct_fields__)
 
 
 async def list_attempts(conn: Connection, organization_id: str, row: RequestRow) -> list[AttemptRow]:
-    """Every record of the request, prompt by prompt."""
+    """Return every record of the request, prompt by prompt."""
     values = (organization_id, row.project_id, row.created_at, row.request_id)
     return [AttemptRow(*_attempt_values(each)) for each in await conn.fetch(_ATTEMPTS, *values)]

@@ -96,7 +96,7 @@ _KEYS = """
 
 
 async def ending_keys(conn: Connection, organization_id: str, project_ids: Sequence[str] | None) -> list[EndingKey]:
-    """Projects' keys that expire soon, the next one first. Keys made for less than EXPIRES_WITHIN are left out."""
+    """Return projects' keys that expire soon, the next one first, without keys made for less than EXPIRES_WITHIN."""
     only = None if project_ids is None else list(project_ids)
     return [EndingKey(**row) for row in await conn.fetch(_KEYS, organization_id, only, EXPIRES_WITHIN, MOST)]
 

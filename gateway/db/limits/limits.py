@@ -38,7 +38,7 @@ _APPLYING = """
 
 
 async def load_limits(conn: Connection, organization_id: str, project_id: str) -> list[Limit]:
-    """Every limit that may concern a request of the project: the organization's, its own, those of its keys."""
+    """Return every limit that may concern a request of the project: its own, its keys', the organization's."""
     return [_limit(row) for row in await conn.fetch(_APPLYING, organization_id, project_id)]
 
 
@@ -78,7 +78,7 @@ _LIST = """
 async def list_limits(
     conn: Connection, organization_id: str, project_id: str | None, *, limit_id: str | None = None
 ) -> list[Standing]:
-    """Oldest first: those of the project and its keys, or with project_id None the organization's own."""
+    """Return limits, oldest first: those of the project and its keys, or with project_id None the organization's own."""
     rows = await conn.fetch(_LIST, organization_id, project_id, limit_id)
     return [Standing(_limit(row), row["used"], row["reserved"], row["window_end"]) for row in rows]
 

@@ -210,7 +210,7 @@ _LIST = """
 async def list_audit(
     conn: Connection, organization_id: str, wanted: AuditFilter, *, after: str | None, limit: int
 ) -> list[AuditRow]:
-    """Newest first, those that come after the row with id `after` in that order."""
+    """Return audit rows, newest first, those that come after the row with id `after` in that order."""
     lists = (wanted.project_ids, wanted.events, wanted.actor_ids, wanted.actor_emails, wanted.object_ids)
     rows = await conn.fetch(_LIST, organization_id, after, limit, *map(list, lists), wanted.since, wanted.until)
     return [AuditRow(**row) for row in rows]

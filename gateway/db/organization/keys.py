@@ -198,7 +198,7 @@ _LIST = """
 
 
 async def list_keys(conn: Connection, project_id: str, *, after: str | None = None, limit: int = 100) -> list[KeyRow]:
-    """Oldest first, revoked ones included; those that follow the key with id `after`."""
+    """Return keys, oldest first, revoked ones included; those that follow the key with id `after`."""
     return [KeyRow(**row) for row in await conn.fetch(_LIST, project_id, after, limit)]
 
 

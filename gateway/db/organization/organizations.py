@@ -83,5 +83,5 @@ async def set_organization_suspended(conn: Connection, organization_id: str, sus
 
 
 async def installation_id(conn: Connection) -> str:
-    """Identity of this database, the same for every gateway that uses it."""
+    """Return the identity of this database, the same for every gateway that uses it."""
     return str(await conn.fetchval("SELECT id FROM installation"))

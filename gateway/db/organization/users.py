@@ -93,7 +93,7 @@ _LIST = """
 async def list_users(
     conn: Connection, organization_id: str, *, after: str | None = None, limit: int = 100, email: str | None = None
 ) -> list[UserRow]:
-    """Oldest first, those that follow the user with id `after`; email: only who has this address."""
+    """Return users, oldest first, those that follow the user with id `after`. email: only the one with this address."""
     return [UserRow(**row) for row in await conn.fetch(_LIST, organization_id, after, limit, email)]
 
 

@@ -157,7 +157,7 @@ def _is_hub_name(name: str) -> bool:
 
 
 def _parse_authority(authority: str) -> tuple[str, int]:
-    """Host and port. Raises WrongSource."""
+    """Return host and port. Raises WrongSource."""
     try:
         parts = urlsplit(f"//{authority}")
         host, port = authority.removesuffix(f":{parts.port}").lower(), parts.port

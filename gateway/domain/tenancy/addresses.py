@@ -18,7 +18,10 @@ IPV6_SITE_BITS = 64
 
 @functools.lru_cache(maxsize=4096)
 def parse_address(text: str) -> Address | None:
-    """None for what is no address. An IPv4 address in IPv6's clothes (`::ffff:1.2.3.4`) is that IPv4 address."""
+    """Return the address, or None for what is no address.
+
+    An IPv4 address in IPv6's clothes (`::ffff:1.2.3.4`) is that IPv4 address.
+    """
     try:
         address = ip_address(text)
     except ValueError:

@@ -73,7 +73,7 @@ def _random(num_chars: int) -> str:
 
 
 def _checksum(body: str) -> str:
-    """CRC-32 in base62, most significant digit first: 62**6 > 2**32."""
+    """Return the CRC-32 in base62, most significant digit first: 62**6 > 2**32."""
     rest = zlib.crc32(body.encode())
     digits = ""
     for _ in range(_CHECKSUM_CHARS):

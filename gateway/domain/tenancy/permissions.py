@@ -117,8 +117,13 @@ def authorize(actor: Actor, permission: Permission, project_id: str | None) -> N
 
 
 def check_grant(actor: Actor, granted: Iterable[Permission], project_id: str | None = None) -> None:
-    """Nobody gives, changes or takes away more than they have; but people who may read content are let in by those who
-    may not, as operators' keys and admins do. Raises PermissionDenied."""
+    """Check that the actor may give, change or take away these permissions.
+
+    Nobody gives, changes or takes away more than they have; but people that may read content are let in by people
+    that may not, as operators' keys and admins do.
+
+    Raises PermissionDenied: when the permissions go beyond the actor's own.
+    """
     has = actor.permissions | CONTENT
     if project_id is not None:
         has = has | actor.project_permissions.get(project_id, frozenset())

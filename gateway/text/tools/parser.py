@@ -80,7 +80,7 @@ class CallParser:
         return parsed
 
     def _read_content(self, parsed: Parsed, is_all: bool) -> bool:
-        """Up to what is a call, or may be one once more has come. Whether to go on."""
+        """Read up to what is a call, or may be one once more has come. Return whether to go on."""
         at, start = self._find_start(self._held)
         if start is None and is_all and not self._is_cut_call(self._held[at:]):
             at = len(self._held)
