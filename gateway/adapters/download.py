@@ -49,7 +49,10 @@ class Received:
         self._check(self.num_bytes)
 
     def expect(self, num_bytes: int) -> None:
-        """So many more are announced. Raises FetchFailed if that is too many: not one of them has to come first."""
+        """Note that so many more bytes are announced.
+
+        Raises FetchFailed: when that is too many; not one of them has to come first.
+        """
         self.expected_bytes = self.num_bytes + num_bytes
         self._check(self.expected_bytes)
 
@@ -137,7 +140,7 @@ async def _take(response: httpx.Response, into: Path, received: Received) -> Non
 
 
 async def write_chunks(chunks: AsyncIterable[bytes], into: Path, received: Received) -> None:
-    """All of them to a new file, counted. Raises FetchFailed, OSError and what the chunks raise."""
+    """Write all chunks to a new file and count their bytes. Raises FetchFailed, OSError and what the chunks raise."""
     with into.open("xb") as file:
         async for chunk in chunks:
             received.add(len(chunk))

@@ -90,7 +90,7 @@ class Fetcher:
         return self._allowed.admits_url(str(url))
 
     async def _from_hub(self, source: Source, folder: Path, received: Received) -> None:
-        """Both files are of one commit, whatever is pushed meanwhile: the first answer says which.
+        """Download both files of one commit, whatever is pushed meanwhile: the first answer says which.
 
         https://huggingface.co/docs/hub/models-downloading; large files are redirected to hosts of the hub's choice.
         """

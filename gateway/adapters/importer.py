@@ -54,7 +54,7 @@ class Importer:
         poll_s: float = POLL_S,
         wake: asyncio.Event | None = None,
     ) -> None:
-        """wake: set when an import may wait; None: the importer looks each poll_s."""
+        """Prepare the importer. wake: set when an import may wait; None: the importer looks each poll_s."""
         self._database = database
         self._fetcher = fetcher
         self._take_in = take_in
@@ -117,7 +117,7 @@ class Importer:
             self._taking_in.discard(claimed.id)
 
     async def _is_put_off(self, claimed: ImportRow) -> bool:
-        """Nothing is fetched for a project that is paused: it is put back until then."""
+        """Put the import back if its project is paused, until the pause is over. Return whether it was put back."""
         async with self._database.acquire() as conn:
             try:
                 await check_not_paused(conn, claimed.project_id)

@@ -155,8 +155,11 @@ class Intake:
         return Taken(put.adapter_id, put.version, version.state, put.changed)
 
     async def _keep_and_refer(self, imported: ImportRow, content: Path) -> PutVersion:
-        """No connection is held while files are read. Content that was collected before anything referred to it is put
-        into the store again, and so is content that was lost."""
+        """Inspect the content, keep it in the store and make the version that refers to it.
+
+        No connection is held while files are read. Content that was collected before anything referred to it is put
+        into the store again, and so is content that was lost.
+        """
         put: PutVersion | None = None
         base, shape = await self._base_of(imported)
         while put is None:
@@ -191,9 +194,13 @@ class Intake:
 
     @asynccontextmanager
     async def _admitted(self, imported: ImportRow) -> AsyncIterator[int]:
-        """The import's turn to be inspected, and how nicely. Looks once more, now that nobody else on this machine is
-        inspected: any number of uploads may have begun before the first was refused. Raises as `begin_if_due` and
-        `InspectionQueue.turn`."""
+        """Wait for the import's turn to be inspected and give the niceness to inspect it with.
+
+        The refusals are looked up once more, now that nobody else on this machine is inspected: any number of uploads
+        may have begun before the first was refused.
+
+        Raises as `begin_if_due` and `InspectionQueue.turn`.
+        """
         while True:
             async with self._queue.turn(imported.project_id):
                 async with self._database.transaction() as conn:

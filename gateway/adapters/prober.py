@@ -42,8 +42,10 @@ class Prober:
         probe: Callable[[str | None, str], Awaitable[msgspec.Struct]],
         wake: asyncio.Event | None = None,
     ) -> None:
-        """ready_bases, probe: as in `gateway.adapters.service.Engines`. wake: set when a version may wait; None: the
-        prober looks each INTERVAL_S."""
+        """Prepare the prober. wake: set when a version may wait; None: the prober looks each INTERVAL_S.
+
+        ready_bases, probe: as in `gateway.adapters.service.Engines`.
+        """
         self._database = database
         self._ready_bases = ready_bases
         self._probe = probe
@@ -111,7 +113,10 @@ class Prober:
         return True
 
     async def _give_back(self, claimed: ToProbe, *, failed: bool) -> None:
-        """failed: the engine did, and was not only busy. One that is still there was not ended by it."""
+        """Give a claimed probe back. failed: whether the engine failed, rather than was busy.
+
+        An engine that is still there was not ended by the probe.
+        """
         async with self._database.acquire() as conn:
             is_ready = self.is_ready(claimed.base_digest)
             if failed and is_ready:

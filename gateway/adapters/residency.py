@@ -50,7 +50,8 @@ class Residency:
     """Works from `start` to `stop`; pass the change feed `changed`."""
 
     def __init__(self, database: Database, engines: Callable[[], Sequence[tuple[str, Engine]]]) -> None:
-        """engines: those that are there now, each with the digest of the base model that it serves."""
+        """Start without pins. engines: returns the engines that are there now, each with the digest of the base model
+        it serves."""
         self._database = database
         self._engines = engines
         self._held: dict[Engine, _Held] = {}
@@ -74,7 +75,8 @@ class Residency:
             self._wake.set()
 
     async def _step(self) -> None:
-        """Engines get what was pinned when that was last known."""
+        """Look up what is pinned and hold it. Without an answer engines hold what was pinned when that was last
+        known."""
         try:
             await self._look_up()
         finally:

@@ -53,7 +53,7 @@ class PoolEngines:
     """`Engines` of the pools of one gateway."""
 
     def __init__(self, pools: Mapping[str, Pool], bases: Bases) -> None:
-        """pools: by name."""
+        """Serve with these pools. pools: by name."""
         self._pools = pools
         self._bases = bases
 

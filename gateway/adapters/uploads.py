@@ -52,15 +52,22 @@ class Uploads:
         self._folder = folder
 
     def whole(self, imported: ImportRow) -> Path:
-        """The file of an import whose bytes have all come. Raises Conflict where it is not here."""
+        """Return the file of an import whose bytes have all come.
+
+        Raises Conflict: when the whole file is not here.
+        """
         path = self._path(imported)
         if not path.is_file() or path.stat().st_size != imported.size_bytes:
             raise _elsewhere()
         return path
 
     async def as_announced(self, imported: ImportRow) -> Path:
-        """The whole file, once it is found to have the announced SHA-256, if any was. Raises what `whole` raises, and
-        InvalidRequest for other bytes: the import is rejected then."""
+        """Return the whole file, once it is found to have the announced SHA-256, if any was.
+
+        Raises what `whole` raises.
+
+        Raises InvalidRequest: when the bytes are others; the import is rejected then.
+        """
         path = self.whole(imported)
         if imported.sha256 is not None and await asyncio.to_thread(_sha256, path) != imported.sha256:
             async with self._database.acquire() as conn:
@@ -138,7 +145,7 @@ class Uploads:
 
     @asynccontextmanager
     async def _locked(self, imported: ImportRow) -> AsyncIterator[BinaryIO]:
-        """The file, which the first request of an import makes."""
+        """Give the locked file of an import, which the import's first request makes."""
         make_private_folder(self._folder)
         flags = os.O_RDWR | os.O_CLOEXEC | (0 if imported.received_bytes else os.O_CREAT)
         try:
@@ -151,7 +158,10 @@ class Uploads:
 
 
 async def _on_disk(work: Callable[..., object], *arguments: object) -> None:
-    """Without holding up the event loop, which a slow disk would. Raises Overloaded."""
+    """Do work on a disk without holding up the event loop, which a slow disk would.
+
+    Raises Overloaded: when the disk refuses.
+    """
     try:
         await asyncio.to_thread(work, *arguments)
     except OSError as error:
@@ -163,14 +173,22 @@ async def _on_disk(work: Callable[..., object], *arguments: object) -> None:
 
 
 def _write_all(file: BinaryIO, chunk: bytes) -> None:
-    """An unbuffered file takes as much as there is room for, and refuses only the next write. Raises OSError."""
+    """Write all of a chunk.
+
+    An unbuffered file takes as much as there is room for, and refuses only the next write.
+
+    Raises OSError: when the file takes no more.
+    """
     rest = memoryview(chunk)
     while rest:
         rest = rest[file.write(rest) :]
 
 
 async def _lock(file: BinaryIO) -> None:
-    """The kernel has no way to wait for it with a bound. Raises Conflict."""
+    """Lock a file. The kernel has no way to wait for the lock with a bound.
+
+    Raises Conflict: when another request holds the lock for LOCK_WAIT_S.
+    """
     deadline_s = time.monotonic() + LOCK_WAIT_S
     while True:
         try:

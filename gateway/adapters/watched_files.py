@@ -56,8 +56,10 @@ class Look(msgspec.Struct, frozen=True):
 
 
 def look(root: Path, max_bytes: int) -> list[Look]:
-    """Every adapter's folder that has both files, whatever they are. max_bytes: of both together. Raises OSError where
-    the root cannot be read."""
+    """Return every adapter's folder that has both files, whatever they are. max_bytes: of both files together.
+
+    Raises OSError: when the root cannot be read.
+    """
     found: list[Look] = []
     with _root(root) as root_fd:
         for tenant in _folders(root_fd):
@@ -71,7 +73,7 @@ def look(root: Path, max_bytes: int) -> list[Look]:
 
 
 def read(root: Path, seen: Look, into: Path | None) -> str | None:
-    """Fingerprint of the bytes of both files, which are copied where `into` is given.
+    """Return the fingerprint of the bytes of both files, which are copied where `into` is given.
 
     None where the files are not those that were looked at, or change meanwhile. Raises OSError of `into`.
     """
@@ -92,7 +94,7 @@ def read(root: Path, seen: Look, into: Path | None) -> str | None:
 
 
 def _pass_on(file_fd: int, size_bytes: int, into: Path | None) -> bytes:
-    """The digest of so many bytes, which are copied where `into` is given."""
+    """Return the digest of size_bytes bytes of a file, which are copied where `into` is given."""
     digest = hashlib.sha256()
     with into.open("xb") if into else nullcontext() as copy:
         while size_bytes > 0 and (chunk := os.read(file_fd, min(size_bytes, COPY_BYTES))):
@@ -138,7 +140,7 @@ def _stamp(found: os.stat_result) -> Stamp:
 
 
 def _folders(parent_fd: int | None) -> list[str]:
-    """Names of the folders in a folder, sorted; links to folders are none."""
+    """Return the names of the folders in a folder, sorted; links to folders are none."""
     if parent_fd is None:
         return []
     with os.scandir(parent_fd) as entries:
@@ -151,7 +153,7 @@ def _folders(parent_fd: int | None) -> list[str]:
 
 @contextmanager
 def _root(root: Path) -> Iterator[int]:
-    """The operator chose it, so it may be a link."""
+    """Give a descriptor of the root folder. The operator chose it, so it may be a link."""
     descriptor = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         yield descriptor
@@ -161,7 +163,7 @@ def _root(root: Path) -> Iterator[int]:
 
 @contextmanager
 def _opened(name: str, parent_fd: int | None, flags: int) -> Iterator[int | None]:
-    """None where it cannot be opened: it is gone, a link by now, or may not be read."""
+    """Give a file's descriptor, or None where it cannot be opened: it is gone, a link by now, or may not be read."""
     try:
         descriptor = os.open(name, flags, dir_fd=parent_fd) if parent_fd is not None else None
     except OSError:

@@ -96,7 +96,7 @@ class Watcher:
         self._turn.release()
 
     async def _watch(self) -> None:
-        """If this gateway is the one that watches."""
+        """Look through the watched folder if this gateway is the one that watches."""
         if not await self._turn.is_mine():
             return
         try:
@@ -172,7 +172,7 @@ class Watcher:
         return await asyncio.to_thread(read, self._folder, seen, into)
 
     async def _import(self, tenant: Tenant, seen: Look, folder: Path) -> bool:
-        """False: it ended for reasons other than the files."""
+        """Take in a folder that was seen. Return False where that ended for reasons other than the files."""
         imported = await self._create(tenant, seen)
         where = f"{seen.tenant}/{seen.name}"
         try:
@@ -210,7 +210,7 @@ class Watcher:
             )
 
     def _tell(self, event: str, **fields: Any) -> None:
-        """Once, however often it is looked at."""
+        """Log an event once, however often it is looked at."""
         told = f"{event} {fields}"
         if len(self._told) >= MAX_TOLD:
             self._told.clear()

@@ -42,7 +42,7 @@ class Bookkeeper:
             await asyncio.gather(self._task, return_exceptions=True)
 
     async def work(self) -> None:
-        """Everything that there is to do now. Raises what the database raises."""
+        """Do everything that there is to do now. Raises what the database raises."""
         await catch_up(self._database)
         async with self._database.acquire() as conn:
             while await lapse_due(conn):

@@ -35,7 +35,7 @@ class PriceCache:
     def __init__(
         self, load: Callable[[], Awaitable[Mapping[str, Book]]], failures: tuple[type[Exception], ...]
     ) -> None:
-        """load: every organization's book; raises one of `failures` where the database is away."""
+        """Start without prices. load: gives every organization's book; raises one of `failures` without a database."""
         self._load = load
         self._failures = failures
         self._books: Mapping[str, Book] = {}

@@ -64,7 +64,7 @@ class BackgroundResponses:
     def __init__(
         self, database: Database, cipher: Cipher, stored: StoredResponses, room: ContentRoom | None = None
     ) -> None:
-        """stored: gets what has ended. room: bounds what is stored; None: nothing does."""
+        """Keep background responses. stored: gets what has ended. room: bounds what is stored; None: nothing does."""
         self._database = database
         self._cipher = cipher
         self._stored = stored

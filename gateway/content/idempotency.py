@@ -89,7 +89,7 @@ class Execution:
         return self._owner.hold(self, num_bytes)
 
     def release(self) -> None:
-        """Nothing of what was recorded is held any more."""
+        """Release the memory of what was recorded."""
         self._owner.release(self)
 
     async def finish(self, reply: Reply | None) -> None:
@@ -97,7 +97,7 @@ class Execution:
         await self._owner.finish(self, reply)
 
     async def free(self) -> None:
-        """Nothing has run: the next one with this key executes."""
+        """Free the slot, since nothing has run: the next request with this key executes."""
         await self._owner.free(self)
 
     def abandon(self) -> None:
@@ -118,7 +118,7 @@ class Idempotency:
         wait_s: float = WAIT_S,
         sure_s: float = SURE_S,
     ) -> None:
-        """room: bounds what is stored; None: nothing does."""
+        """Start without running requests. room: bounds what is stored; None: nothing does."""
         self._room = room
         self._database = database
         self._cipher = cipher
@@ -142,10 +142,17 @@ class Idempotency:
             await asyncio.gather(self._beating, return_exceptions=True)
 
     async def begin(self, slot: Slot, fingerprint: bytes, request_id: str, *, num_bytes: int = 0) -> Execution | Reply:
-        """The right to execute, or the reply of who did, waited for. num_bytes: of the body that waits along.
+        """Return the right to execute, or the reply of the request that executed, waited for.
 
-        Raises InvalidRequest where the key meant another request, Conflict where there is no reply yet or any more, or
-        too many wait for one, LimitReached for too many replies, and Overloaded when the database cannot be asked.
+        num_bytes: bytes of the body that waits along.
+
+        Raises InvalidRequest: when the key meant another request.
+
+        Raises Conflict: when there is no reply yet or any more, or too many wait for one.
+
+        Raises LimitReached: when there are too many replies.
+
+        Raises Overloaded: when the database cannot be asked.
         """
         deadline_s = asyncio.get_running_loop().time() + self._wait_s
         while True:
@@ -177,7 +184,7 @@ class Idempotency:
 
     @property
     def num_held_bytes(self) -> int:
-        """Bytes of recorded replies that are in memory."""
+        """The bytes of recorded replies that are in memory."""
         return self._held.num_held
 
     async def finish(self, execution: Execution, reply: Reply | None) -> None:
@@ -210,8 +217,10 @@ class Idempotency:
     def _begin_end(
         self, execution: Execution, write: Write, num_bytes: int = 0, small: Write | None = None
     ) -> asyncio.Task[None]:
-        """Signs of life go on until it is written: nobody takes it for lost before. small: what is written where there
-        is no room for num_bytes."""
+        """Begin to write the end of an execution. small: what is written where there is no room for num_bytes.
+
+        Signs of life go on until the end is written: nobody takes the execution for lost before.
+        """
         execution.is_ending = True
 
         async def work(write: Write) -> None:
@@ -231,7 +240,7 @@ class Idempotency:
     # how it is found out
 
     async def _claim(self, slot: Slot, fingerprint: bytes, request_id: str) -> SlotRow | None:
-        """None: it is ours. Raises Overloaded."""
+        """Claim a slot. Return None where it is ours now, else its row. Raises Overloaded."""
         is_asked = False
         try:
             async with asyncio.timeout(ASK_S), self._database.acquire() as conn:
@@ -266,7 +275,10 @@ class Idempotency:
             self._waiting.give_back(slot.project_id, num_bytes)
 
     async def _reply(self, slot: Slot, found: SlotRow) -> Reply | None:
-        """None where it was kept a moment ago. Raises Conflict where it was not, LimitReached and ContentUnreadable."""
+        """Return the reply of a slot, or None where it was kept a moment ago.
+
+        Raises Conflict: when the reply was not kept. Raises LimitReached and ContentUnreadable.
+        """
         match found.state:
             case "lost":
                 raise lost(found.request_id)

@@ -79,7 +79,7 @@ class Keeper:
             await asyncio.gather(self._task, return_exceptions=True)
 
     async def work(self) -> None:
-        """Everything that there is to do now. Raises what the database raises."""
+        """Do everything that there is to do now. Raises what the database raises."""
         counts = self._clock() >= self._count_at_s
         if counts:
             await reseal(self._database, self._secrets)

@@ -42,7 +42,7 @@ class Purger:
             return await projects.next_to_purge(conn)
 
     async def _purge(self, organization_id: str, project_id: str) -> bool:
-        """False if another gateway was faster."""
+        """Purge a project. Return False if another gateway was faster."""
         await drop_content(self._database, project_id)
         async with self._database.transaction() as conn:
             if not await projects.lock_to_purge(conn, organization_id, project_id):

@@ -43,7 +43,7 @@ class RequestContents:
     ContentUnreadable."""
 
     def __init__(self, database: Database, cipher: Cipher, writes: Writes, room: ContentRoom | None = None) -> None:
-        """room: bounds what is stored; None: nothing does."""
+        """Log the contents of requests. room: bounds what is stored; None: nothing does."""
         self._database = database
         self._cipher = cipher
         self._writes = writes
@@ -70,7 +70,7 @@ class RequestContents:
         self._writes.begin("content", transcript.num_bytes, work)
 
     async def read(self, conn: Connection, project_id: str, request_id: str) -> LoggedContent | None:
-        """None where there is nothing to be shown, whatever the reason."""
+        """Return the content of a request, or None where there is nothing to be shown, whatever the reason."""
         row = await db.get_content(conn, project_id, request_id)
         if row is None:
             return None

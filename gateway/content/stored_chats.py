@@ -60,7 +60,7 @@ class StoredChats:
     change what the caller's key may see: the chats of its project that were asked of models that the key may call."""
 
     def __init__(self, database: Database, cipher: Cipher, writes: Writes, room: ContentRoom | None = None) -> None:
-        """room: bounds what is stored; None: nothing does."""
+        """Store chats. room: bounds what is stored; None: nothing does."""
         self._database = database
         self._cipher = cipher
         self._writes = writes
@@ -75,8 +75,10 @@ class StoredChats:
             await self._room.check(project_id)
 
     async def store(self, project_id: str, chat: Chat) -> None:
-        """Returns once it is stored or, where that takes longer than a moment, before. A chat that cannot be stored is
-        counted and logged."""
+        """Store a chat. Return once it is stored or, where that takes longer than a moment, before.
+
+        A chat that cannot be stored is counted and logged.
+        """
         num_bytes = len(chat.messages) + len(chat.reply)
         if num_bytes > MAX_CHAT_BYTES:
             return self._writes.lose("chat", "it is too large to be stored")
@@ -98,7 +100,7 @@ class StoredChats:
         return None if row is None else (await self._opened(project_id, [row]))[0]
 
     async def messages(self, caller: Principal, chat_id: str) -> bytes | None:
-        """The messages of its request, JSON."""
+        """Return the messages of a chat's request as JSON."""
         project_id = caller.project_id
         async with self._database.acquire() as conn:
             row = await db.get_messages(conn, project_id, chat_id, caller.models)
@@ -108,8 +110,10 @@ class StoredChats:
         return await maybe_in_thread(len(sealed.data), lambda: self._cipher.open(sealed, place))
 
     async def list_page(self, caller: Principal, query: ListQuery) -> tuple[list[StoredChat], bool] | None:
-        """(a page, whether there is more); None where there is none with the id `after`. Chats that are encrypted with
-        keys that are not here are left out."""
+        """Return (a page, whether there is more), or None where there is no chat with the id `after`.
+
+        Chats that are encrypted with keys that are not here are left out.
+        """
         project_id, allowed, key_ids = caller.project_id, caller.models, self._cipher.key_ids
         tags = [tag for key_id in key_ids for tag in self._cipher.tags(query.metadata, project_id, key_id)]
         async with self._database.transaction() as conn:

@@ -100,8 +100,10 @@ class StoredResponses:
         *,
         max_chain_bytes: int = MAX_CHAIN_BYTES,
     ) -> None:
-        """writes: counts what could not be stored. room: bounds what is stored; None: nothing does. max_chain_bytes: of
-        the turns that a request goes on from."""
+        """Store responses. writes: counts what could not be stored. room: bounds what is stored; None: nothing does.
+
+        max_chain_bytes: of the turns that a request goes on from.
+        """
         self._room = room
         self._max_chain_bytes = max_chain_bytes
         self._database = database

@@ -77,7 +77,7 @@ class _Room:
         self._as_utf8 = as_utf8
 
     def begin(self) -> None:
-        """One more message, choice or call."""
+        """Take the room of one more message, choice or call."""
         self._spend(SIZE_OF_ONE)
 
     def take(self, text: str) -> str:
@@ -127,7 +127,7 @@ class _Choice:
 
     @property
     def num_chars(self) -> int:
-        """What the choice takes of the room."""
+        """The number of characters that the choice takes of the room."""
         of_calls = sum(SIZE_OF_ONE + len(name) + sum(map(len, parts)) for name, parts in self.calls)
         return SIZE_OF_ONE + sum(map(len, self.parts)) + of_calls
 
@@ -154,13 +154,13 @@ class Transcript:
         return BYTES_PER_CHAR * (2 * MAX_TRANSCRIPT_CHARS - self._asked_room.left - self._room.left)
 
     def add(self, index: int, text: str) -> None:
-        """More of a choice."""
+        """Add text to a choice."""
         choice = self._choice(index)
         choice.parts.append(self._room.take(text))
         choice.is_cut = self._room.is_cut
 
     def add_call(self, index: int, name: str | None, arguments: str) -> None:
-        """More of a choice's call of a tool; its name comes first."""
+        """Add to a choice's call of a tool; its name comes first."""
         choice = self._choice(index)
         if name is not None:
             self._room.begin()
@@ -179,7 +179,8 @@ class Transcript:
                 self._room.give_back(choice.num_chars)
 
     def content(self) -> Content:
-        """Redacted and cut. Takes milliseconds, and a few tenths of a second for the worst of texts."""
+        """Return the content, redacted and cut. Takes milliseconds, and a few tenths of a second for the worst of
+        texts."""
         # The last message that fitted is the one that was cut.
         asked = [_redacted(each) for each in self._asked[:-1]]
         asked += [_redacted(each, is_cut=self._asked_room.is_cut) for each in self._asked[-1:]]
@@ -210,7 +211,7 @@ class Transcript:
 
 
 def _redacted(said: LoggedMessage, *, is_cut: bool = False) -> LoggedMessage:
-    """is_cut: it did not end here."""
+    """Redact a message. is_cut: whether it was cut, so that it did not end here."""
     content = redacted(said.content)
     calls = [LoggedCall(redacted(call.name), redacted(call.arguments)) for call in said.tool_calls]
     if is_cut and calls:

@@ -28,7 +28,7 @@ class UnsureClaims:
         self._freeing: asyncio.Task[None] | None = None
 
     def add(self, slot: Slot, request_id: str) -> None:
-        """Nothing runs as request_id: free what it may have claimed, as soon as the database answers."""
+        """Free what request_id may have claimed, as soon as the database answers. Nothing runs as request_id."""
         if len(self._freed_at_s) >= MAX_CLAIMS:
             del self._freed_at_s[next(iter(self._freed_at_s))]
         self._freed_at_s[slot, request_id] = None
@@ -36,7 +36,7 @@ class UnsureClaims:
             self._freeing = self._writes.begin("claim", 0, self.free)
 
     async def free(self) -> None:
-        """All of them, once more. Raises what the database raises."""
+        """Free all claims once more. Raises what the database raises."""
         claims = list(self._freed_at_s)
         if not claims:
             return

@@ -61,7 +61,7 @@ class Watches:
         return bool(done)
 
     async def _watch(self, slot: Slot, ended: asyncio.Event | None) -> None:
-        """Ends once nobody runs it, and after wait_s in any case."""
+        """Wait until nobody runs the slot any more, and for wait_s at most."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._wait_s):
                 if ended is not None:

@@ -40,7 +40,7 @@ class Writes:
         self._num_bytes = 0
 
     def start(self) -> None:
-        """Nothing runs until something is to be written."""
+        """Do nothing: no task runs until something is to be written."""
 
     async def stop(self) -> None:
         """Wait a moment for what is under way; the rest is lost."""
@@ -59,7 +59,7 @@ class Writes:
         return task
 
     async def moment(self, task: asyncio.Task[None]) -> None:
-        """Returns once it is done or given up, after WAIT_S at the latest."""
+        """Wait until the task is done or given up, for WAIT_S at most."""
         await asyncio.wait([task], timeout=WAIT_S)
 
     async def at_once(self, kind: str, work: Callable[[], Awaitable[bool]]) -> bool:

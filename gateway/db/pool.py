@@ -63,7 +63,7 @@ FAILURES: tuple[type[Exception], ...] = (*UNAVAILABLE, asyncpg.PostgresError)
 
 
 def in_words(error: Exception) -> str:
-    """One line about an error of `UNUSABLE` or `UNAVAILABLE`, for whoever set DATABASE_URL."""
+    """Return one line about an error of `UNUSABLE` or `UNAVAILABLE`, for the person that set DATABASE_URL."""
     why = " ".join(str(error).split()) or type(error).__name__
     if isinstance(error, asyncpg.UndefinedTableError):
         return f"the database has no tables of Lorikeet ({why}): run `lorikeet migrate`"
@@ -101,7 +101,8 @@ async def plan_anew(conn: Connection) -> None:
 
 
 async def read_whole_numbers(conn: Connection) -> None:
-    """Sums of money are numeric, for one month's may exceed a bigint: ints here, and never a fraction."""
+    """Let a connection read numeric values as ints. Sums of money are numeric, since one month's may exceed a bigint,
+    and never a fraction."""
     await conn.set_type_codec("numeric", schema="pg_catalog", encoder=str, decoder=int)
 
 
@@ -164,10 +165,12 @@ class Database:
 
     @asynccontextmanager
     async def snapshot(self, deadline_s: float | None = None) -> AsyncIterator[Connection]:
-        """A read-only transaction that sees one moment, on a connection outside the pool: it may take long.
+        """Give a read-only transaction that sees one moment, on a connection outside the pool: it may take long.
 
         It keeps the server from tidying up, so it ends when nothing is asked of it for `SNAPSHOT_IDLE_S`, and after
-        deadline_s even while its user waits for something else. Raises one of `UNAVAILABLE`.
+        deadline_s even while its user waits for something else.
+
+        Raises one of `UNAVAILABLE`: when the database cannot be reached.
         """
         settings = {
             "application_name": SNAPSHOT_NAME,
@@ -188,7 +191,7 @@ class Database:
             await connection.close(timeout=CONNECT_TIMEOUT_S)
 
     async def connect_alone(self) -> asyncpg.Connection[asyncpg.Record]:
-        """A connection outside the pool, for a caller that listens on it. The caller closes it."""
+        """Return a connection outside the pool, for a caller that listens on it. The caller closes it."""
         return await asyncpg.connect(
             self._dsn, timeout=CONNECT_TIMEOUT_S, server_settings={"application_name": LISTENER_NAME}
         )

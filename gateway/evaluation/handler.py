@@ -45,7 +45,7 @@ _EXAMPLE = Example(
 
 
 def feedback(votes: Votes, bodies: Bodies, *, may_post: Provide) -> list[HTTPRouteHandler]:
-    """The routes. Each project has a pace of its own for votes, by their number and bytes, and one for reading.
+    """Return the routes. Each project has a pace of its own for votes, by their number and bytes, and one for reading.
 
     may_post: gives the caller of a request that votes; others come from the router.
     """

@@ -36,7 +36,7 @@ _EXAMPLE = Example(body={"context": {"targetingKey": "ann@example.com"}})
 
 
 def ofrep(flags: Flags, bodies: Bodies, *, caller: Provide) -> Router:
-    """The routes below /ofrep/v1. Each project has a pace of its own. caller: of a request."""
+    """Return the routes below /ofrep/v1. Each project has a pace of its own. caller: gives the caller of a request."""
     pace = Pace(PER_S, BURST, what="flags")
 
     async def unit_of(request: Request[Any, Any, Any], project: Caller) -> str:

@@ -45,17 +45,18 @@ class CsvFile:
 
 
 def safe_text(text: str) -> str:
-    """The text as a cell that no spreadsheet runs."""
+    """Return the text as a cell that no spreadsheet runs."""
     return f"'{text}" if text and text[0] in FORMULA_STARTS else text
 
 
 def utc_text(time: datetime.datetime) -> str:
-    """RFC 3339 in UTC to the microsecond, always of one width: 2026-10-05T12:00:00.000000Z."""
+    """Return a time as RFC 3339 in UTC to the microsecond, always of one width: 2026-10-05T12:00:00.000000Z."""
     return time.astimezone(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
 def decimal_text(value: Decimal) -> str:
-    """Exactly, without an exponent, and with a fraction: readers that tell types by their looks see no integer."""
+    """Return a number exactly, without an exponent, and with a fraction: readers that tell types by their looks see
+    no integer."""
     whole, _, fraction = f"{value:f}".partition(".")
     return f"{whole}.{fraction.rstrip('0') or '0'}"
 

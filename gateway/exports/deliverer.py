@@ -102,7 +102,7 @@ class Deliverer:
         return num_attempts
 
     async def _deliver(self, run: DueRun) -> str | None:
-        """Why it failed, None if it did not."""
+        """Deliver a run. Return why it failed, or None if it did not."""
         delivery, secret = run.delivery, None
         try:
             delivery = self._opened(delivery)
@@ -128,9 +128,9 @@ class Deliverer:
 
 
 def places_below(root: Path, *, allow_private: bool) -> Places:
-    """Folders below root, one for each organization, and object stores.
+    """Return places: folders below root, one for each organization, and object stores.
 
-    allow_private: also those at addresses that the internet cannot reach, or without TLS.
+    allow_private: whether also those at addresses that the internet cannot reach, or without TLS.
     """
     guard = Guard.of(allow_private=allow_private)
 

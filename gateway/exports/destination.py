@@ -61,7 +61,10 @@ Schedule = Literal["daily", "monthly"]
 
 
 def check_destination(destination: Destination) -> None:
-    """The form only: whether an endpoint's address is public is looked at each time. Raises WrongDestination."""
+    """Check the form of a destination only: whether an endpoint's address is public is looked at each time.
+
+    Raises WrongDestination: when a field is wrong.
+    """
     if isinstance(destination, FolderDestination):
         _check_path("path", destination.path)
         return
@@ -94,7 +97,7 @@ def split_secret(destination: Destination) -> tuple[dict[str, Any], str | None]:
 
 
 def join_secret(shown: dict[str, Any], secret: str | None) -> Destination:
-    """The opposite of `split_secret`."""
+    """Return the destination that `split_secret` divided."""
     whole = shown if secret is None else shown | {"secret_access_key": secret}
     return msgspec.convert(whole, Destination)  # type: ignore[no-any-return]  # a union is no type
 

@@ -211,5 +211,5 @@ def _time(date: datetime.date) -> str:
 
 
 def _json(pairs: Mapping[str, str | int | None]) -> str:
-    """Without those that have no value, in the order of the keys."""
+    """Return the pairs as JSON, without those that have no value, in the order of the keys."""
     return msgspec.json.encode({key: value for key, value in sorted(pairs.items()) if value is not None}).decode()

@@ -36,8 +36,11 @@ class ObjectStore:
     """
 
     def __init__(self, destination: S3Destination, *, address: str | None = None, allow_http: bool = False) -> None:
-        """address: of the destination's endpoint, where it has one; None: wherever the endpoint's name and its
-        redirects lead, as for AWS itself. allow_http: plain HTTP is spoken where the endpoint says so, untunneled."""
+        """Put files in an object store.
+
+        address: of the destination's endpoint, where it has one; None: wherever the endpoint's name and its redirects
+        lead, as for AWS itself. allow_http: plain HTTP is spoken where the endpoint says so, untunneled.
+        """
         self._destination = destination
         self._address = address
         self._allow_http = allow_http

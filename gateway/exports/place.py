@@ -21,7 +21,7 @@ class Place(Protocol):
     async def put(self, name: str, chunks: AsyncIterator[bytes]) -> None: ...
 
     async def remove(self, name: str) -> None:
-        """Does nothing where there is no such file."""
+        """Remove a file. Do nothing where there is no such file."""
 
 
 async def put_export(export: Export, place: Place) -> Manifest:

@@ -48,7 +48,7 @@ class Export:
 
     @property
     def num_rows(self) -> int:
-        """How many rows of the ledger, or charges, have passed so far."""
+        """The number of rows of the ledger, or charges, that have passed so far."""
         return self._sums.num_rows
 
     async def check_period(self) -> None:
@@ -62,14 +62,14 @@ class Export:
             raise NoSuchPeriod(self.request.span.text, first, last)
 
     async def without_customer(self) -> list[str]:
-        """The names of projects whose meter events name no customer of Stripe, after `chunks`."""
+        """Return the names of projects whose meter events name no customer of Stripe, after `chunks`."""
         if self._stripe is None or not self._stripe.without_customer:
             return []
         names = await ledger.project_names(self._conn, self.request.organization_id, self._month)
         return sorted(names[project_id] for project_id in self._stripe.without_customer)
 
     async def chunks(self) -> AsyncIterator[bytes]:
-        """The bytes of the file, in pieces of bounded size. Raises what the database raises, and ExportFailed."""
+        """Yield the bytes of the file, in pieces of bounded size. Raises what the database raises, and ExportFailed."""
         encoder = await self._encoder()
         yield self._note(encoder.start())
         async for rows in self._rows():
@@ -170,8 +170,10 @@ class Export:
 async def open_export(
     database: Database, request: ExportRequest, *, deadline_s: float | None = None
 ) -> AsyncIterator[Export]:
-    """An export within a snapshot, on a connection of its own, which is closed after deadline_s. Raises one of
-    `UNAVAILABLE`."""
+    """Give an export within a snapshot, on a connection of its own, which is closed after deadline_s.
+
+    Raises one of `UNAVAILABLE`.
+    """
     async with database.snapshot(deadline_s) as conn:
         month = request.span.start.date().replace(day=1)
         yield Export(conn, request, await ledger.read_setting(conn, request.organization_id, month))

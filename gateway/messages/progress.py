@@ -58,8 +58,12 @@ class Progress:
         thinking: ThinkingText | None,
         omits_thinking: bool = False,
     ) -> None:
-        """initial: the message without content. call_id: of the call of a number. sign: signs thinking. thinking: tells
-        thinking from the rest, where the model thinks. omits_thinking: nothing but its signature is shown."""
+        """Start with a message without content. call_id: returns the id of the call with a number. sign: signs
+        thinking.
+
+        thinking: tells thinking from the rest, where the model thinks. omits_thinking: nothing but the signature of
+        thinking is shown.
+        """
         self.message = initial
         """The message by now."""
         self._call_id = call_id

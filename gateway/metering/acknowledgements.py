@@ -27,7 +27,7 @@ class Acknowledgements:
         self._owed.append(_Owed(position, source, attempt))
 
     async def durable(self, position: int) -> None:
-        """All up to position is: tell each source at once."""
+        """Acknowledge to each source at once what is owed up to position, which is durable."""
         by_source: dict[int, list[_Owed]] = {}
         while self._owed and self._owed[0].position <= position:
             owed = self._owed.popleft()

@@ -76,7 +76,7 @@ class Copier:
                 self._backoff_s = min(2 * self._backoff_s, MAX_BACKOFF_S)
 
     async def _copy_batch(self, batch: list[Ended]) -> bool:
-        """False where it is of no use to try again at once."""
+        """Copy a batch to the ledger. Return False where it is of no use to try again at once."""
         unsettled = self._journal.unsettled
         try:
             entries = [Entry.of(ended) for ended in batch]
@@ -106,7 +106,7 @@ class Copier:
         return True
 
     def _next_batch(self) -> list[Ended]:
-        """The first ones, each attempt once."""
+        """Return the first unsettled ends, each attempt once."""
         batch: dict[tuple[str, int], Ended] = {}
         for ended in islice(self._journal.unsettled.ended.values(), self._limit):
             batch.setdefault(ended.attempt, ended)

@@ -20,7 +20,7 @@ EPOCH = datetime.datetime.fromtimestamp(0, datetime.UTC)
 
 
 def usage_event(ended: Ended, tag: MeterTag) -> UsageEvent:
-    """tag: what its record's meter says."""
+    """Return the ledger's event of an attempt's end. tag: the tag in the meter of its record."""
     values = (
         *_of_tag(tag),
         *_of_ended(ended),

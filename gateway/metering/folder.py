@@ -54,7 +54,7 @@ class JournalFolder:
 
     @classmethod
     def try_claim(cls, path: Path) -> Self | None:
-        """Own a folder, which is made if need be; None while another process does. Raises OSError."""
+        """Own a folder, which is made if need be. Return None while another process owns it. Raises OSError."""
         make_private_folder(path)
         lock = os.open(path / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
@@ -68,7 +68,7 @@ class JournalFolder:
         os.close(self._lock)
 
     def segments(self) -> list[Path]:
-        """Oldest first."""
+        """Return the segments, oldest first."""
         return segments_in(self.path)
 
     def new_segment(self) -> Segment:
@@ -82,7 +82,7 @@ class JournalFolder:
 
 
 def folders_in(root: Path) -> list[Path]:
-    """All that there are, owned or not. Raises OSError."""
+    """Return all folders of journals in root, owned or not. Raises OSError."""
     return sorted(path for path in root.iterdir() if path.is_dir())
 
 

@@ -111,13 +111,14 @@ class Contents(msgspec.Struct, frozen=True):
 
 
 def frame(record: Record) -> bytes:
-    """One record as it lies in the file."""
+    """Return one record as it lies in the file."""
     payload = _encode(record)
     return _HEAD.pack(MAGIC, len(payload), zlib.crc32(payload)) + payload
 
 
 def read_frames(data: bytes) -> Contents:
-    """Every record that is whole, in order. After a bad one it goes on with the next good one, if there is one."""
+    """Return every record that is whole, in order. Reading goes on after a bad one with the next good one, if there
+    is one."""
     records: list[Record] = []
     damaged: list[tuple[int, int]] = []
     position = 0
@@ -134,7 +135,7 @@ def read_frames(data: bytes) -> Contents:
 
 
 def _next_frame(data: bytes, position: int) -> tuple[int, int, Record] | None:
-    """The first good frame from position on: where it starts and ends, and its record."""
+    """Return the first good frame from position on: where it starts and ends, and its record."""
     start = data.find(MAGIC, position)
     while start >= 0:
         if start + _HEAD.size <= len(data):

@@ -29,10 +29,11 @@ class JournalUnusable(RuntimeError):
 
 
 def claim_folder(root: Path, database_id: str) -> tuple[JournalFolder, Replayed]:
-    """The first of the folders 0, 1, ... that nobody owns and that this database may have the usage of, with that.
+    """Claim the first of the folders 0, 1, ... that nobody owns and that this database may have the usage of.
 
-    One that is there and cannot be read is passed over, and stays as it is. Raises JournalUnusable where no new one can
-    be made.
+    Return it with that usage. A folder that is there and cannot be read is passed over, and stays as it is.
+
+    Raises JournalUnusable: when no new folder can be made.
     """
     for number in itertools.count():
         path = root / str(number)
@@ -52,7 +53,8 @@ def claim_folder(root: Path, database_id: str) -> tuple[JournalFolder, Replayed]
 
 
 def _try_claim(path: Path, database_id: str) -> tuple[JournalFolder, Replayed] | None:
-    """None while another process owns it. Raises Unreadable and OSError."""
+    """Claim a folder and replay its journal. Return None while another process owns it. Raises Unreadable and
+    OSError."""
     folder = JournalFolder.try_claim(path)
     if folder is None:
         return None
@@ -65,7 +67,7 @@ def _try_claim(path: Path, database_id: str) -> tuple[JournalFolder, Replayed] |
 
 class Wakeable(Protocol):
     def wake(self) -> None:
-        """The journal has something to copy."""
+        """Note that the journal has something to copy."""
 
 
 class Recovery:

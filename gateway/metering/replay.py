@@ -75,6 +75,7 @@ def replay(folder: JournalFolder, database_id: str) -> Replayed:
 
 
 def _keep_aside(path: Path) -> None:
-    """A copy: not every file system has links. Named by what it holds, so that another try makes no second one."""
+    """Copy a file to one named by its content, so that another try makes no second copy. Not every file system has
+    links."""
     content = path.read_bytes()
     path.with_name(f"{path.stem}-{hashlib.sha256(content).hexdigest()[:16]}{DAMAGED_SUFFIX}").write_bytes(content)

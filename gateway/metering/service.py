@@ -35,8 +35,12 @@ class Metering:
         max_journal_bytes: int,
         version: str | None = None,
     ) -> None:
-        """root: the folder of all journals of this machine; the first one that is free there is owned until `stop`,
-        and what it holds goes to the ledger. version: of this gateway. Raises JournalUnusable."""
+        """Claim a journal and put its usage on the way to the ledger. version: of this gateway.
+
+        root: the folder of all journals of this machine; the first one that is free there is owned until `stop`.
+
+        Raises JournalUnusable: when there is no folder to keep a journal in.
+        """
         folder, replayed = claim_folder(root, database_id)
         acknowledgements = Acknowledgements()
         begun = Begun(VERSION, database_id, secrets.token_hex(16))
@@ -62,7 +66,7 @@ class Metering:
         await self._journal.flush(JOURNAL_FLUSH_S)
 
     async def stop(self) -> None:
-        """Nobody records anything any more. Usage that the ledger does not take now stays in the folder."""
+        """Stop once nobody records anything any more. Usage that the ledger does not take now stays in the folder."""
         await self._recovery.stop()
         await self._copier.stop(LEDGER_FLUSH_S)
         await self._standing.stop()

@@ -25,7 +25,7 @@ class Standing:
     """Beats between `start` and `stop`."""
 
     def __init__(self, journal: Journal, database: Database, metrics: JournalMetrics, version: str | None) -> None:
-        """version: of this gateway."""
+        """Prepare to report a journal. version: of this gateway."""
         self._journal = journal
         self._database = database
         self._metrics = metrics
@@ -37,7 +37,7 @@ class Standing:
         self._task = asyncio.create_task(self._run())
 
     async def stop(self) -> None:
-        """A journal that ends with nothing open leaves no trace."""
+        """Stop, and report a last time: a journal that ends with nothing open leaves no trace."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task])

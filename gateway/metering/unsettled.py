@@ -51,7 +51,7 @@ class Unsettled:
 
     @property
     def num_open(self) -> int:
-        """Attempts of which the ledger may have no row."""
+        """The number of attempts of which the ledger may have no row."""
         return len(self.running) + len(self._attempts)
 
     def apply(self, record: Record) -> None:
@@ -79,7 +79,7 @@ class Unsettled:
                 pass
 
     def snapshot(self) -> Iterator[Record]:
-        """Records that add up to the same."""
+        """Yield records that add up to the same state."""
         if self.adopted:
             yield Adopted(list(self.adopted))
         yield from self.ended.values()
@@ -94,7 +94,7 @@ class Unsettled:
             yield Progressed(counts)
 
     def put_last(self, key: EndedKey) -> None:
-        """The others go first from now on."""
+        """Put an end behind the others, which go first from now on."""
         self.ended[key] = self.ended.pop(key)
 
     def _forget(self, key: EndedKey) -> None:
@@ -115,7 +115,8 @@ class Unsettled:
 
 
 def made_up(running: Running, finished_at_ns: int) -> Ended:
-    """The end of a request whose gateway died: what its client may have seen, until its engine says what it was."""
+    """Return an end for a request whose gateway died: what its client may have seen, until its engine says what it
+    was."""
     opened = running.opened
     usage = Usage(prompt_tokens=running.prompt_tokens, completion_tokens=running.completion_tokens)
     record = UsageRecord(opened.request_id, opened.attempt, "error", usage, opened.meter)

@@ -25,7 +25,10 @@ class ChatTemplate:
     """The templates of one model, compiled. Rendering is thread-safe."""
 
     def __init__(self, sources: Sources, special_tokens: Mapping[str, str]) -> None:
-        """special_tokens: what templates read as `bos_token`, `eos_token` and the like. Raises TemplateSyntaxError."""
+        """Compile chat templates. special_tokens: what templates read as `bos_token`, `eos_token` and the like.
+
+        Raises TemplateSyntaxError: when a source is no template.
+        """
         self._special_tokens = dict(special_tokens)
         by_name = {"default": sources} if isinstance(sources, str) else sources
         parsed = {name: ENVIRONMENT.parse(source) for name, source in by_name.items()}

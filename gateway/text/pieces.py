@@ -32,8 +32,11 @@ class Pieces:
     the time a text takes that somebody else has sent it. Any thread may encode."""
 
     def __init__(self, encode: Encode, separators: Sequence[str], *, max_bytes: int = MAX_BYTES) -> None:
-        """encode: returns the token ids of each text, without special tokens around it. separators: tokens before each
-        of which a text may be divided."""
+        """Remember the token ids of pieces of text.
+
+        encode: returns the token ids of each text, without special tokens around it. separators: tokens before each
+        of which a text may be divided.
+        """
         self._encode = encode
         self._max_bytes = max_bytes
         self._separators = re.compile("|".join(map(re.escape, sorted(separators, key=len, reverse=True))))

@@ -42,7 +42,10 @@ def _replaced(text: str, rule: Rule) -> str:
 
 
 def _matches(*patterns: str) -> Callable[[str], Iterable[Span]]:
-    """Quantifiers without a bound have to be possessive, so that no text makes the search go back and forth."""
+    """Return a function that finds the spans of the patterns in a text.
+
+    Quantifiers without a bound have to be possessive, so that no text makes the search go back and forth.
+    """
     compiled = re.compile("|".join(patterns))
     return lambda text: (match.span() for match in compiled.finditer(text))
 
@@ -112,7 +115,7 @@ _IBAN_START = re.compile(r"(?=[A-Za-z]{2}[0-9]{2})")
 
 
 def _ibans(text: str) -> Iterable[Span]:
-    """ISO 13616, alone or in groups, by its country's length and its two check digits."""
+    """Yield the spans of IBANs (ISO 13616), alone or in groups, by the country's length and the two check digits."""
     for match in _IBAN_START.finditer(text):
         start = match.start()
         length = _IBAN_LENGTHS.get(text[start : start + 2].upper(), 0)
@@ -137,15 +140,17 @@ MIN_CARD_DIGITS, MAX_CARD_DIGITS = 13, 19
 
 
 def _cards(text: str) -> Iterable[Span]:
-    """ISO 7812: 13 to 19 digits, alone or in groups, whose Luhn sum is right. In a longer row of groups every part that
-    could be a card is taken; groups are not taken apart."""
+    """Yield the spans of payment cards (ISO 7812): 13 to 19 digits, alone or in groups, whose Luhn sum is right.
+
+    In a longer row of groups every part that could be a card is taken; groups are not taken apart.
+    """
     for run in _DIGIT_RUN.finditer(text):
         if run.end() - run.start() >= MIN_CARD_DIGITS:
             yield from _cards_of([group.span() for group in _DIGIT_GROUP.finditer(text, *run.span())], text)
 
 
 def _cards_of(groups: list[Span], text: str) -> Iterable[Span]:
-    """groups: of digits, one beside the other."""
+    """Yield the spans of payment card numbers. groups: groups of digits, one beside the other."""
     ends = list(itertools.accumulate((end - start for start, end in groups), initial=0))
     digits = "".join(text[start:end] for start, end in groups)
     # Sums up to each digit with every other one doubled: those with even indices, and those with odd ones.

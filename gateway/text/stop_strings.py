@@ -36,13 +36,13 @@ class StopStrings:
         return held[:cut]
 
     def finish(self) -> str:
-        """The end of the text: what was held back."""
+        """End the text and return the part of it that was held back."""
         held, self._held = self._held, ""
         return held
 
 
 def _first_complete(text: str, stop: tuple[str, ...]) -> slice | None:
-    """Where the stop string lies that is complete first; of several that end together, the longest."""
+    """Return where the stop string lies that is complete first; of several that end together, the longest."""
     found = [(start + len(word), start) for word in stop if (start := text.find(word)) >= 0]
     if not found:
         return None
@@ -51,7 +51,7 @@ def _first_complete(text: str, stop: tuple[str, ...]) -> slice | None:
 
 
 def _num_undecided_chars(text: str, stop: tuple[str, ...]) -> int:
-    """Length of the longest end of text that is the beginning of a stop string."""
+    """Return the length of the longest end of text that is the beginning of a stop string."""
     longest = max(len(word) for word in stop) - 1
     for size in range(min(longest, len(text)), 0, -1):
         end = text[-size:]

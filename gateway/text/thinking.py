@@ -20,7 +20,7 @@ class ThinkingText:
     """Tells thinking from the text after it, as both come. Text that may begin a mark is held back."""
 
     def __init__(self, *, is_open: bool) -> None:
-        """is_open: the prompt ended with BEGIN."""
+        """Start before the first text. is_open: whether the prompt ended with BEGIN."""
         self._state: Literal["start", "thinking", "after", "text"] = "thinking" if is_open else "start"
         self._held = ""
         self._num_chars = 0

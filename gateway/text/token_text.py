@@ -33,7 +33,8 @@ class TokenText:
         self.strips_first_space = any(map(_strips_first_space, steps))
 
     def to_bytes(self, token_id: int) -> bytes:
-        """b"" for an id that the tokenizer does not know, as a model's padded vocabulary may have."""
+        """Return the bytes of a token, b"" for an id that the tokenizer does not know, as a model's padded vocabulary
+        may have."""
         raw = self._found.get(token_id)
         if raw is None:
             raw = self._found[token_id] = self._find(token_id)
@@ -63,7 +64,7 @@ class TokenText:
 
 
 def _steps(decoder: dict[str, Any] | None) -> Iterator[dict[str, Any]]:
-    """The decoders that a decoder is made of."""
+    """Yield the decoders that a decoder is made of."""
     if decoder is None:
         return
     if decoder["type"] != "Sequence":
@@ -79,8 +80,8 @@ def _strips_first_space(decoder: dict[str, Any]) -> bool:
 
 
 def _byte_alphabet() -> dict[str, int]:
-    """The characters that stand for bytes in byte-level BPE (Radford et al., 2019): printable Latin-1 ones for
-    themselves, the other bytes in order from U+0100 on."""
+    """Return the bytes that characters stand for in byte-level BPE (Radford et al., 2019): printable Latin-1
+    characters for themselves, and those from U+0100 on for the other bytes in order."""
     printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
     others = [byte for byte in range(256) if byte not in printable]
     alphabet = {chr(byte): byte for byte in printable}

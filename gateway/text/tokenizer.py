@@ -65,7 +65,7 @@ class Tokenizer:
 
     @property
     def vocab_size(self) -> int:
-        """Number of ids that mean something, added tokens included."""
+        """The number of ids that mean something, added tokens included."""
         return int(self.backend.get_vocab_size(with_added_tokens=True))
 
     def render_chat(self, messages: list[Message], tools: Sequence[Tool] = (), rendering: Rendering = USUAL) -> str:
@@ -131,7 +131,7 @@ class Tokenizer:
 
     @property
     def special_ids(self) -> frozenset[int]:
-        """Ids of the tokens that are not text."""
+        """The ids of the tokens that are not text."""
         return self._token_text.special_ids
 
     @property

@@ -63,7 +63,7 @@ class WebhookSender:
         timeout_s: float = TIMEOUT_S,
         wake: asyncio.Event | None = None,
     ) -> None:
-        """wake: set when a message may wait; None: the sender looks each POLL_S."""
+        """Prepare the sender. wake: set when a message may wait; None: the sender looks each POLL_S."""
         self._database = database
         self._secrets = secrets
         self._guard = Guard.of(allow_private=allow_private)
@@ -126,7 +126,7 @@ class WebhookSender:
             log.warning("webhooks_unavailable", error=repr(error))
 
     async def _attempt(self, client: httpx.AsyncClient, delivery: Delivery) -> str | None:
-        """Why it was not delivered, None if it was."""
+        """Attempt a delivery. Return why it was not delivered, or None if it was."""
         try:
             async with asyncio.timeout(self._timeout_s):
                 await self._send(client, delivery)

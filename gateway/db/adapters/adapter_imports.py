@@ -112,7 +112,7 @@ _LIST = """
 
 
 async def list_imports(conn: Connection, project_id: str, *, after: str | None, limit: int) -> list[ImportRow]:
-    """Newest first, those that follow the import with id `after` in that order."""
+    """Return imports, newest first, those that follow the import with id `after` in that order."""
     return [_import(row) for row in await conn.fetch(_LIST, project_id, after, limit)]
 
 
@@ -141,9 +141,11 @@ _CLAIM = """
 
 
 async def claim_fetch(conn: Connection) -> ImportRow | None:
-    """The oldest import that waits to be fetched, or whose gateway has been silent for 20 s; of a project of which
-    `MAX_FETCHED` are being fetched, none. It is the caller's now, who fetches it from the start and calls
-    `touch_import` every few seconds."""
+    """Claim the oldest import that waits to be fetched, or whose gateway has been silent for 20 s.
+
+    An import of a project of which `MAX_FETCHED` are being fetched is not claimed. The caller fetches the import from
+    the start and calls `touch_import` every few seconds.
+    """
     row = await conn.fetchrow(_CLAIM, MAX_CLAIMS, MAX_FETCHED)
     return _import(row) if row else None
 
@@ -158,7 +160,7 @@ _TOUCH = """
 async def touch_import(
     conn: Connection, import_id: str, *, received_bytes: int | None = None, size_bytes: int | None = None
 ) -> bool:
-    """A sign of life, with what has come by now. False: it is over, somebody canceled it perhaps; stop."""
+    """Give a sign of life of an import, with the bytes received by now. Return False where it is over, so stop."""
     return await conn.execute(_TOUCH, import_id, received_bytes, size_bytes) != "UPDATE 0"
 
 
@@ -180,9 +182,10 @@ async def set_uploaded(
     promote: bool | None = None,
     base_digest: str | None = None,
 ) -> ImportRow | None:
-    """All of its bytes are here: the intake's turn. None if it is over, or somebody else said so already.
+    """Record that all bytes of an import are here, so that its inspection may begin. Return None if the import is
+    over or already recorded.
 
-    name, promote, base_digest: where they came with the bytes; the name is checked by the caller.
+    name, promote, base_digest: given where they came with the bytes; the caller checks the name.
     """
     row = await conn.fetchrow(_UPLOADED, import_id, name, promote, base_digest)
     return _import(row) if row else None
@@ -195,7 +198,8 @@ _FINISH = """
 
 
 async def finish_import(conn: Connection, import_id: str, adapter_id: str, version: int) -> bool:
-    """In the transaction that makes the version. False: it is over, so there must be no version of it."""
+    """Finish an import in the transaction that makes the version. Return False where the import is over: no version
+    may then be made."""
     return await conn.execute(_FINISH, import_id, adapter_id, version) != "UPDATE 0"
 
 
@@ -206,7 +210,8 @@ _FAIL = """
 
 
 async def end_import(conn: Connection, import_id: str, state: Literal["rejected", "failed"], reason: str) -> bool:
-    """rejected: its content is refused. failed: it never came, or came to nothing. False if it was over before."""
+    """End an import as rejected (its content is refused) or failed (no content came of it). Return False if it was
+    over before."""
     return await conn.execute(_FAIL, import_id, state, reason) != "UPDATE 0"
 
 

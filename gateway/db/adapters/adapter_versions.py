@@ -84,7 +84,7 @@ _FIND = """
 
 
 async def find_version(conn: Connection, adapter_id: str, version: int) -> VersionRow | None:
-    """None for a deleted one."""
+    """Return a version of an adapter, or None for a deleted one."""
     row = await conn.fetchrow(_FIND, adapter_id, version)
     return _version(row) if row else None
 
@@ -100,7 +100,10 @@ _LIST = """
 
 
 async def list_versions(conn: Connection, adapter_id: str, *, before: int | None, limit: int) -> list[VersionRow]:
-    """Newest first, those below the number `before`; without report and probe, and without deleted ones."""
+    """Return versions, newest first, those below the number `before`.
+
+    They come without report and probe, and without deleted ones.
+    """
     return [_version(row) for row in await conn.fetch(_LIST, adapter_id, before, limit)]
 
 
@@ -157,7 +160,7 @@ async def put_version(
 
 
 async def wish(conn: Connection, adapter_id: str, version: int, promotion: int) -> None:
-    """A version is to become current once it is ready, or does now: the number of the wish, of `next_promotion`."""
+    """Record that a version becomes current once it is ready, or now. promotion: a number of `next_promotion`."""
     await conn.execute(_WISH, adapter_id, version, promotion)
 
 

@@ -78,7 +78,7 @@ _LIST = """
 async def list_adapters(
     conn: Connection, project_id: str, *, after: str | None = None, limit: int | None = None
 ) -> list[AdapterRow]:
-    """Oldest first, those that follow the adapter with id `after`; all of them without a limit."""
+    """Return adapters, oldest first, those that follow the adapter with id `after`; all of them without a limit."""
     return [_adapter(row) for row in await conn.fetch(_LIST, project_id, after, limit)]
 
 
@@ -166,7 +166,7 @@ _PROMOTE = """
 
 
 async def next_promotion(conn: Connection, adapter_id: str) -> int:
-    """The number of a new wish that a version become current. The adapter is locked."""
+    """Return the number of a new wish that a version become current. The caller has locked the adapter."""
     return int(await conn.fetchval(_WISH, adapter_id))
 
 
@@ -190,7 +190,7 @@ _ALIASES = "SELECT name FROM model_aliases WHERE adapter_id = $1 AND version = $
 
 
 async def aliases_of(conn: Connection, adapter_id: str, version: int) -> list[str]:
-    """Names of the aliases that point at this version of the adapter."""
+    """Return the names of the aliases that point at this version of the adapter."""
     return [row["name"] for row in await conn.fetch(_ALIASES, adapter_id, version)]
 
 

@@ -52,7 +52,7 @@ _TARGET = """
 
 
 async def find_target(conn: Connection, project_id: str, adapter: str, version: int) -> str | None:
-    """The id of the project's adapter, where this version of it can be served."""
+    """Return the id of the project's adapter, or None where this version of it cannot be served."""
     adapter_id: str | None = await conn.fetchval(_TARGET, project_id, adapter, version)
     return adapter_id
 
@@ -73,7 +73,7 @@ async def find_alias(conn: Connection, project_id: str, name: str) -> AliasRow |
 
 
 async def list_aliases(conn: Connection, project_id: str) -> list[AliasRow]:
-    """Oldest first."""
+    """Return the project's aliases, oldest first."""
     return [AliasRow(**row) for row in await conn.fetch(_FIND, project_id, None)]
 
 
@@ -85,7 +85,7 @@ _CREATE = """
 
 
 async def create_alias(conn: Connection, project_id: str, name: str, adapter_id: str, version: int) -> bool:
-    """False if the project has an alias of this name."""
+    """Create an alias. Return False if the project has an alias of this name."""
     return await conn.fetchval(_CREATE, new_id("alias"), project_id, name, adapter_id, version) is not None
 
 

@@ -32,7 +32,8 @@ _REFERRED_TO = """
 
 
 async def owners(conn: Connection, digests: Collection[str]) -> dict[str, set[str]]:
-    """The projects that refer to each; what nobody refers to is missing."""
+    """Return the ids of the projects that refer to each content, by digest, without contents that no project refers
+    to."""
     found: dict[str, set[str]] = {}
     for row in await conn.fetch(_REFERRED_TO, list(digests)):
         found.setdefault(row["digest"], set()).add(row["project_id"])
@@ -48,7 +49,7 @@ _REFERENCES = """
 
 
 async def references(conn: Connection, organization_id: str) -> list[Reference]:
-    """Everything that the organization needs the store for."""
+    """Return everything that the organization needs the store for."""
     return [Reference(**row) for row in await conn.fetch(_REFERENCES, organization_id)]
 
 
@@ -57,7 +58,7 @@ _STORE_LOCK_KEY = 0x61646170746572  # "adapter"
 
 @asynccontextmanager
 async def store_shared(conn: Connection) -> AsyncIterator[None]:
-    """A transaction during which no content leaves the store: what is put there can be referred to."""
+    """Give a transaction during which no content leaves the store, so that what is put there can be referred to."""
     async with conn.transaction():
         await conn.execute("SELECT pg_advisory_xact_lock_shared($1)", _STORE_LOCK_KEY)
         yield
@@ -65,7 +66,7 @@ async def store_shared(conn: Connection) -> AsyncIterator[None]:
 
 @asynccontextmanager
 async def store_exclusive(conn: Connection) -> AsyncIterator[None]:
-    """A transaction during which nobody else puts content into the store or takes it out."""
+    """Give a transaction during which nobody else puts content into the store or takes it out."""
     async with conn.transaction():
         await conn.execute("SELECT pg_advisory_xact_lock($1)", _STORE_LOCK_KEY)
         yield

@@ -86,7 +86,7 @@ _TOUCH = """
 
 
 async def touch_claim(conn: Connection, adapter_id: str, version: int) -> None:
-    """A sign of life, every few seconds."""
+    """Give a sign of life of a claimed probe. The caller does so every few seconds."""
     await conn.execute(_TOUCH, adapter_id, version)
 
 
@@ -97,7 +97,7 @@ _RELEASE = """
 
 
 async def release_claim(conn: Connection, adapter_id: str, version: int, *, counts: bool) -> None:
-    """The probe came to no end: somebody's turn again. counts: as one of `MAX_PROBES`."""
+    """Give back the claim of a probe that came to no end. counts: whether it counts as one of `MAX_PROBES`."""
     await conn.execute(_RELEASE, adapter_id, version, counts)
 
 
@@ -110,8 +110,11 @@ _DEFER = """
 
 
 async def defer_claim(conn: Connection, adapter_id: str, version: int) -> None:
-    """The engine failed and is still there: somebody's turn when it has waited for as long again as it has so far, at
-    most a minute. So the waits double, and others come first. It does not count as a probe."""
+    """Give back the claim of a probe whose engine failed and is still there.
+
+    The probe may be claimed again when it has waited for as long again as it has so far, at most a minute: the waits
+    double, and others come first. It does not count as a probe.
+    """
     await conn.execute(_DEFER, adapter_id, version)
 
 
@@ -148,7 +151,7 @@ _REJECTED = """
 
 
 async def set_rejected(conn: Connection, adapter_id: str, version: int, reason: str) -> bool:
-    """An engine has refused it. False where it has ended otherwise."""
+    """Record that an engine has refused the version. Return False where its probe has ended otherwise."""
     if await conn.fetchrow(_LOCK, adapter_id) is None:
         return False
     return await conn.execute(_REJECTED, adapter_id, version, reason) != "UPDATE 0"

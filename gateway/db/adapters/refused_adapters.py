@@ -55,7 +55,7 @@ _OTHERS = """
 
 
 async def num_inspected_beside(conn: Connection, project_id: str, import_id: str) -> int:
-    """Other imports of the project that are being inspected, by gateways that give signs of life."""
+    """Count the other imports of the project that are being inspected, by gateways that give signs of life."""
     return int(await conn.fetchval(_OTHERS, project_id, import_id))
 
 
@@ -66,7 +66,10 @@ _BEGIN = """
 
 
 async def begin_inspection(conn: Connection, project_id: str, import_id: str) -> bool:
-    """The caller's transaction has locked the project and found that it may. False: the import is over."""
+    """Record that the inspection of an import begins. Return False where the import is over.
+
+    The caller's transaction has locked the project and found that an inspection may begin.
+    """
     return await conn.execute(_BEGIN, project_id, import_id) != "UPDATE 0"
 
 
@@ -87,6 +90,8 @@ _PUT_OFF = """
 
 
 async def put_off_import(conn: Connection, project_id: str, import_id: str, state: str, wait_s: float) -> None:
-    """Back to the state 'receiving', of which all bytes stay, or 'fetching', which begins anew after wait_s, as if this
-    claim had never been."""
+    """Put an import back as if this claim had never been.
+
+    state: 'receiving', of which all bytes stay, or 'fetching', which begins anew after wait_s.
+    """
     await conn.execute(_PUT_OFF, project_id, import_id, state, wait_s)

@@ -50,7 +50,7 @@ _CURRENT = """
 
 
 async def find_current(conn: Connection, project_id: str, name: str) -> RouteRow | None:
-    """The current version of the adapter that the project knows by this name."""
+    """Return the current version of the adapter that the project knows by this name."""
     row = await conn.fetchrow(_CURRENT, project_id, name)
     return RouteRow(**row) if row else None
 
@@ -64,7 +64,8 @@ _VERSION = """
 
 
 async def find_version(conn: Connection, project_id: str, name: str, version: int) -> RouteRow | None:
-    """A version of the project's own adapter: of a shared one, the numbers are its owner's."""
+    """Return a version of the project's own adapter. Versions of a shared adapter are not found: their numbers are
+    its owner's."""
     row = await conn.fetchrow(_VERSION, project_id, name, version)
     return RouteRow(**row) if row else None
 
@@ -186,5 +187,5 @@ _LIST = """
 
 
 async def list_routes(conn: Connection, project_id: str) -> list[RouteRow]:
-    """The current version of every adapter that the project can call, its own first; oldest first."""
+    """Return the current version of every adapter that the project can call: its own first, and the oldest first."""
     return [RouteRow(**row) for row in await conn.fetch(_LIST, project_id)]

@@ -28,7 +28,7 @@ _ADAPTER = "SELECT id FROM adapters WHERE project_id = $1 AND name = $2 AND remo
 
 
 async def find_own_adapter(conn: Connection, project_id: str, name: str) -> str | None:
-    """The id of the project's adapter of this name."""
+    """Return the id of the project's adapter of this name."""
     adapter_id: str | None = await conn.fetchval(_ADAPTER, project_id, name)
     return adapter_id
 
@@ -45,7 +45,7 @@ _LIST = "SELECT id, project_id, created_at FROM adapter_shares WHERE adapter_id 
 
 
 async def list_shares(conn: Connection, adapter_id: str) -> list[ShareRow]:
-    """Oldest first."""
+    """Return the shares of an adapter, oldest first."""
     return [ShareRow(**row) for row in await conn.fetch(_LIST, adapter_id)]
 
 
@@ -61,7 +61,8 @@ _CREATE = """
 
 
 async def create_share(conn: Connection, adapter_id: str, name: str, project_id: str) -> ShareRow | None:
-    """None if another adapter of this name is shared with the project, or this one is already."""
+    """Share an adapter with a project. Return None if the project has a share of this name or of this adapter
+    already."""
     await conn.execute(_FREE_NAME, project_id, name)
     row = await conn.fetchrow(_CREATE, new_id("share"), adapter_id, project_id, name)
     return ShareRow(**row) if row else None

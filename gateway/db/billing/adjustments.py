@@ -56,7 +56,7 @@ async def write_adjustment(
     corrects_period: datetime.date | None,
     corrects_request_id: str | None,
 ) -> Adjustment:
-    """In the caller's transaction. Limits of cost and a prepaid balance count it like usage."""
+    """Write an adjustment in the caller's transaction. Limits of cost and a prepaid balance count it like usage."""
     await conn.execute(_ENSURE_TODAY)
     await conn.execute(_LOCK_LEDGER)
     row = await conn.fetchrow(
@@ -96,7 +96,7 @@ _PERIOD_OF = """
 async def period_of_request(
     conn: Connection, organization_id: str, project_id: str, request_id: str
 ) -> datetime.date | None:
-    """The month that bills a request of the project; None where the ledger has no such request."""
+    """Return the month that bills a request of the project, or None where the ledger has no such request."""
     await plan_anew(conn)
     for row in await conn.fetch(_MONTHS, organization_id, project_id):  # the latest first: only its days are locked
         period: datetime.date | None = await conn.fetchval(
@@ -128,7 +128,7 @@ _LIST = """
 async def list_adjustments(
     conn: Connection, organization_id: str, project_id: str, period: datetime.date | None = None
 ) -> list[Adjustment]:
-    """Oldest first: of a month, or all."""
+    """Return the project's adjustments, oldest first: of a month, or all."""
     since: datetime.datetime | None = await conn.fetchval(_SINCE, organization_id, project_id, period)
     if since is None:
         return []

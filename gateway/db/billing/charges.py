@@ -99,9 +99,9 @@ _CHARGES = """
 
 
 async def charges(conn: Connection, scope: Scope, *, by_day: bool) -> AsyncIterator[list[ChargeRow]]:
-    """Batches in CHARGE_ORDER, adjustments that are equal in it by their ids. Within a transaction.
+    """Yield batches of charges in CHARGE_ORDER, adjustments that are equal in it by their ids. Needs a transaction.
 
-    by_day: also by day, key and adapter; otherwise over the month, without them.
+    by_day: sum by day, key and adapter as well; otherwise over the month, without them.
     """
     start, end = await span_of_period(conn, scope.organization_id, scope.month)
     within = msgspec.structs.replace(scope, start=max(start, scope.start or start), end=min(end, scope.end or end))

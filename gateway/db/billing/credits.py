@@ -31,7 +31,7 @@ _LIST = """
 
 
 async def list_grants(conn: Connection, organization_id: str, project_id: str) -> list[Grant]:
-    """Oldest first."""
+    """Return the project's grants, oldest first."""
     return [_grant(row) for row in await conn.fetch(_LIST, organization_id, project_id)]
 
 
@@ -50,7 +50,7 @@ async def grant_credit(
     reason: str,
     expires_at: datetime.datetime | None,
 ) -> Grant:
-    """In the caller's transaction, as everything that follows."""
+    """Grant a credit to a project, in the caller's transaction, as every function that follows in this module."""
     grant_id = new_id("credit")
     await conn.execute(_GRANT, grant_id, organization_id, project_id, amount_nanos, reason, expires_at)
     await refresh_balances(conn, organization_id, project_id)
@@ -100,7 +100,7 @@ async def current_balance(conn: Connection, organization_id: str, project_id: st
 
 
 async def find_balance_limit(conn: Connection, organization_id: str, project_id: str) -> str | None:
-    """Id of the limit that holds a prepaid project to its balance; None for one that pays by invoice."""
+    """Return the id of the limit that holds a prepaid project to its balance, or None for one that pays by invoice."""
     limit_id: str | None = await conn.fetchval(_FIND_LIMIT, organization_id, project_id)
     return limit_id
 

@@ -127,7 +127,7 @@ _LIST = """
 async def list_deliveries(
     conn: Connection, organization_id: str, *, after: str | None = None, limit: int = 100
 ) -> list[DeliveryRow]:
-    """Oldest first, those that follow the delivery with id `after`."""
+    """Return deliveries, oldest first, those that follow the delivery with id `after`."""
     return [_delivery(row) for row in await conn.fetch(_LIST, organization_id, after, limit)]
 
 
@@ -258,7 +258,8 @@ _CUSTOMERS = """
 
 
 async def stripe_customers(conn: Connection, organization_id: str, month: datetime.date) -> dict[str, str]:
-    """By project: as they were when the month was closed, or as they are."""
+    """Return the ids of Stripe customers by project, as they were when the month was closed, or as they are while it
+    is open."""
     return {row["project_id"]: row["customer_id"] for row in await conn.fetch(_CUSTOMERS, organization_id, month)}
 
 
@@ -281,8 +282,8 @@ _WITHOUT_CUSTOMER = """
 async def projects_without_customer(
     conn: Connection, organization_id: str, month: datetime.date
 ) -> list[tuple[str, str]]:
-    """(id, name) of those with usage in the month that its meter events name nobody for; none where no project has a
-    customer, since Stripe is not what bills them."""
+    """Return (id, name) of the projects with usage in the month for which its meter events name no customer. None are
+    returned where no project has a customer, since Stripe is then not what bills them."""
     return [(row["id"], row["name"]) for row in await conn.fetch(_WITHOUT_CUSTOMER, organization_id, month)]
 
 
@@ -294,7 +295,7 @@ _REMOVE_CUSTOMER = "DELETE FROM stripe_customers WHERE organization_id = $1 AND 
 
 
 async def set_stripe_customer(conn: Connection, organization_id: str, project_id: str, customer_id: str | None) -> None:
-    """None: the project has none any more. The project must exist in the organization."""
+    """Set the project's customer of Stripe; None: it has none any more. The project must exist in the organization."""
     if customer_id is None:
         await conn.execute(_REMOVE_CUSTOMER, organization_id, project_id)
     else:

@@ -106,7 +106,7 @@ _row_values = itemgetter(*(_AS_TEXT.get(name, name) for name in LedgerRow.__stru
 
 
 async def ledger_rows(conn: Connection, scope: Scope) -> AsyncIterator[list[LedgerRow]]:
-    """Batches in LEDGER_ORDER. Within a transaction."""
+    """Yield batches of ledger rows in LEDGER_ORDER. Call it within a transaction."""
     await conn.execute(_IN_ORDER)
     cursor = await conn.cursor(_LEDGER_ROWS, *msgspec.structs.astuple(scope))
     while records := await cursor.fetch(ROWS_PER_BATCH):
@@ -187,7 +187,7 @@ async def project_names(conn: Connection, organization_id: str, month: datetime.
 
 
 async def adapter_names(conn: Connection, organization_id: str) -> dict[str, str]:
-    """An adapter's name never changes, and outlives it."""
+    """Return the names of adapters by id. An adapter's name never changes, and outlives the adapter."""
     return _names(await conn.fetch(_ADAPTER_NAMES, organization_id))
 
 

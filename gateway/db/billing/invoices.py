@@ -106,7 +106,7 @@ async def billed_projects(conn: Connection, organization_id: str, start: datetim
 
 
 async def invoice_numbers(conn: Connection, organization_id: str, start: datetime.date) -> dict[str, str]:
-    """By project, for a month that is closed: they are fixed from then on, issued or not."""
+    """Return the numbers of invoices by project, for a closed month: they are fixed from then on, issued or not."""
     billed = await billed_projects(conn, organization_id, start)
     return {project_id: f"{start:%Y-%m}-{place:04}" for place, project_id in enumerate(billed, 1)}
 
@@ -138,7 +138,7 @@ _ISSUED = "SELECT document FROM invoices WHERE organization_id = $1 AND project_
 
 
 async def find_document(conn: Connection, organization_id: str, project_id: str, start: datetime.date) -> bytes:
-    """The JSON that was issued, to the byte whatever invoices look like today, or that of a draft."""
+    """Return the JSON of an invoice: the issued bytes, whatever invoices look like today, or those of a draft."""
     document: str | None = await conn.fetchval(_ISSUED, organization_id, project_id, start)
     if document is not None:
         return document.encode()

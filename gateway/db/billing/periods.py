@@ -60,7 +60,7 @@ _LIST = """
 
 
 async def list_periods(conn: Connection, organization_id: str) -> list[PeriodRow]:
-    """Newest first: those with usage, those that were closed, and the present one."""
+    """Return periods, newest first: those with usage, those that were closed, and the present one."""
     return [PeriodRow(*row) for row in await conn.fetch(_LIST, organization_id, None)]
 
 
@@ -78,7 +78,7 @@ _FIRST_AND_LAST = """
 
 
 async def first_and_last(conn: Connection, organization_id: str) -> tuple[datetime.date, datetime.date]:
-    """The months that there are, by their first days: from the first with usage to the present one."""
+    """Return the first days of the first month with usage and of the present month."""
     row = await conn.fetchrow(_FIRST_AND_LAST, organization_id)
     assert row is not None
     return row["first"], row["last"]

@@ -59,7 +59,7 @@ _VERSIONS = """
 async def list_versions(
     conn: Connection, organization_id: str, *, after: str | None = None, limit: int | None = None
 ) -> list[StoredVersion]:
-    """Newest first, those before the one with id `after`; none if that does not exist."""
+    """Return versions of prices, newest first, those before the one with id `after`; none if that does not exist."""
     return [_stored(row) for row in await conn.fetch(_VERSIONS, organization_id, after, limit)]
 
 
@@ -88,7 +88,7 @@ _CURRENCY = "SELECT currency FROM price_versions WHERE organization_id = $1 LIMI
 
 
 async def currency_of(conn: Connection, organization_id: str) -> str:
-    """That of all of an organization's prices."""
+    """Return the currency of all of an organization's prices."""
     currency: str | None = await conn.fetchval(_CURRENCY, organization_id)
     return currency or DEFAULT_CURRENCY
 
@@ -211,7 +211,7 @@ def _stored(row: asyncpg.Record) -> StoredVersion:
 
 
 def _whole_second(time: datetime.datetime) -> datetime.datetime:
-    """The first one that is not before time: what is told of it then is all of it."""
+    """Return the first whole second that is not before time: all that is recorded of that second is then complete."""
     return (time + datetime.timedelta(microseconds=999_999)).replace(microsecond=0)
 
 

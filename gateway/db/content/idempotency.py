@@ -89,7 +89,7 @@ _LOAD = """
 
 
 async def load_kept(conn: Connection, slot: Slot, request_id: str) -> KeptRow | None:
-    """None where it is not kept any more, or not to be shown."""
+    """Return the reply that is kept for a slot, or None where it is not kept any more, or not to be shown."""
     row = await conn.fetchrow(_LOAD, slot.project_id, slot.key_sha256, request_id)
     return KeptRow(**row) if row else None
 
@@ -113,7 +113,7 @@ _LOSE = """
 
 
 async def lose_slot(conn: Connection, slot: Slot) -> None:
-    """If its gateway has still not been transcript of: nobody knows whether it ran."""
+    """Mark a running slot as lost if there is still no sign of life of its gateway: nobody knows whether it ran."""
     await conn.execute(_LOSE, slot.project_id, slot.key_sha256)
 
 
@@ -147,7 +147,7 @@ _FREE = """
 
 
 async def free_slot(conn: Connection, slot: Slot, request_id: str) -> None:
-    """Nothing has run: the next request with this key executes."""
+    """Free a slot under which nothing has run: the next request with this key executes."""
     await conn.execute(_FREE, slot.project_id, slot.key_sha256, request_id)
 
 
@@ -184,12 +184,12 @@ _TOUCH = """
 
 
 async def touch_slots(conn: Connection, running: Collection[tuple[Slot, str]], alive: datetime.timedelta) -> None:
-    """A sign of life of the requests, {slot, request id}, that a gateway executes."""
+    """Give a sign of life of the requests, as (slot, request id), that a gateway executes."""
     await conn.execute(_TOUCH, *_columns(running), alive)
 
 
 def _columns(of: Collection[tuple[Slot, str]]) -> tuple[list[str], list[bytes], list[str]]:
-    """(project ids, key digests, request ids)"""
+    """Return the columns (project ids, key digests, request ids)."""
     return [slot.project_id for slot, _ in of], [slot.key_sha256 for slot, _ in of], [id_ for _, id_ in of]
 
 
@@ -197,7 +197,7 @@ _FORGET = "DELETE FROM idempotency_keys WHERE project_id = $1 AND key_sha256 = $
 
 
 async def forget_slot(conn: Connection, slot: Slot) -> None:
-    """If its day is over: it may be claimed anew."""
+    """Delete a slot whose day is over, so that its key may be claimed anew."""
     await conn.execute(_FORGET, slot.project_id, slot.key_sha256)
 
 

@@ -39,7 +39,7 @@ _INSERT = """
 async def insert_content(
     conn: Connection, project_id: str, request_id: str, *, content_key: str, sealed: bytes
 ) -> None:
-    """Unless it is there already, or its project does not log any more."""
+    """Store the content of a request, unless it is there already, or its project does not log any more."""
     await conn.execute(_INSERT, project_id, request_id, content_key, sealed)
 
 
@@ -54,7 +54,7 @@ _GET = """
 
 
 async def get_content(conn: Connection, project_id: str, request_id: str) -> ContentRow | None:
-    """expires_at: when it is not shown any more, as the project's days are now."""
+    """Return the content of a request. expires_at: when it is not shown any more, as the project's days are now."""
     row = await conn.fetchrow(_GET, project_id, request_id)
     return ContentRow(**row) if row else None
 

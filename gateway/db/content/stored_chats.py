@@ -62,7 +62,7 @@ _INSERT = """
 
 
 async def insert_chat(conn: Connection, chat: NewChat) -> None:
-    """Unless it is there already, or its project does not allow it any more."""
+    """Store a chat, unless it is there already, or its project does not allow it any more."""
     await conn.execute(_INSERT, *msgspec.structs.astuple(chat))
 
 
@@ -214,7 +214,10 @@ _SET_METADATA = """
 async def set_metadata(
     conn: Connection, project_id: str, chat_id: str, *, content_key: str, tags: Sequence[bytes], sealed: bytes
 ) -> bool:
-    """False if there is none any more. content_key: the one that all of the row is encrypted with."""
+    """Set the metadata of a chat. Return False if there is none any more.
+
+    content_key: the key that all of the row is encrypted with.
+    """
     return await conn.execute(_SET_METADATA, project_id, chat_id, content_key, tags, sealed) != "UPDATE 0"
 
 

@@ -88,14 +88,17 @@ _UNITS = """
 
 
 async def exposure_rows(conn: Connection, experiment_id: str, arms: list[str]) -> AsyncIterator[list[ExposureRow]]:
-    """Batches in the order of digests. arms: their names. Within a transaction."""
+    """Yield batches of exposures in the order of digests. arms: the names of the arms. Call it within a transaction."""
     cursor = await conn.cursor(_UNITS, experiment_id, True)
     while rows := await cursor.fetch(ROWS_PER_BATCH):
         yield [_exposure(experiment_id, arms, row) for row in rows]
 
 
 async def outcome_rows(conn: Connection, experiment_id: str, arms: list[str]) -> AsyncIterator[list[OutcomeRow]]:
-    """Batches in the order of digests, of the units of which the ledger has something. Within a transaction."""
+    """Yield batches of outcomes in the order of digests, of the units of which the ledger has something.
+
+    arms: the names of the arms. Call it within a transaction.
+    """
     cursor = await conn.cursor(_UNITS, experiment_id, False)
     while rows := await cursor.fetch(ROWS_PER_BATCH):
         yield [_outcome(experiment_id, arms, row) for row in rows]
@@ -123,7 +126,7 @@ _FEEDBACK = """
 
 
 async def feedback_rows(conn: Connection, experiment_id: str) -> AsyncIterator[list[FeedbackRow]]:
-    """Batches in the order in which votes came. Within a transaction."""
+    """Yield batches of feedback in the order in which votes came. Call it within a transaction."""
     cursor = await conn.cursor(_FEEDBACK, experiment_id)
     while rows := await cursor.fetch(ROWS_PER_BATCH):
         yield [_feedback(experiment_id, row) for row in rows]

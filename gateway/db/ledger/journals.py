@@ -40,7 +40,8 @@ _REPORT = """
 
 
 async def report_journal(conn: Connection, journal_id: str, open_requests: int, *, version: str | None = None) -> None:
-    """A living gateway's own. version: of the gateway; it counts as started when this was first told."""
+    """Report a living gateway's own journal. version: of the gateway; it counts as started when this was first
+    reported."""
     await conn.execute(_REPORT, journal_id, open_requests, version)
 
 
@@ -61,7 +62,7 @@ _LIVING = """
 
 
 async def living_gateways(conn: Connection) -> list[LivingGateway]:
-    """All of the installation that were heard of lately, the oldest first."""
+    """Return all gateways of the installation that were heard of lately, the oldest first."""
     return [LivingGateway(**row) for row in await conn.fetch(_LIVING, LIVING_FOR)]
 
 
@@ -72,7 +73,7 @@ _SETTLE = """
 
 
 async def settle_journals(conn: Connection, counts: Mapping[str, int]) -> None:
-    """Requests of other journals have their rows now."""
+    """Lower the open requests of other journals by counts: that many of their requests have their rows now."""
     await conn.execute(_SETTLE, list(counts), list(counts.values()))
 
 
@@ -119,7 +120,10 @@ _CORRECTED = """
 async def corrected_here(
     conn: Connection, attempts: Sequence[tuple[str, int, datetime.datetime]]
 ) -> set[tuple[str, int]]:
-    """Which of these (request_id, attempt, created_at) got a better count in this transaction; not empty."""
+    """Return which of these (request_id, attempt, created_at) got a better count in this transaction.
+
+    attempts: not empty.
+    """
     await plan_anew(conn)
     request_ids, numbers, instants = map(list, zip(*attempts, strict=True))
     rows = await conn.fetch(_CORRECTED, request_ids, numbers, instants, min(instants), max(instants))
@@ -137,7 +141,7 @@ _ADD = """
 
 
 async def add_engine_usage(conn: Connection, journal_id: str, tokens: Mapping[str, tuple[int, int]]) -> None:
-    """By engine: prompt and completion tokens of its own counts that this transaction writes."""
+    """Add the prompt and completion tokens, by engine, of the engine's own counts that this transaction writes."""
     prompts, completions = zip(*tokens.values(), strict=True)
     await conn.execute(_ADD, journal_id, list(tokens), list(prompts), list(completions))
 
@@ -149,7 +153,7 @@ _ENGINE_USAGE = """
 
 
 async def engine_usage(conn: Connection, engine_ids: Collection[str]) -> dict[str, tuple[int, int]]:
-    """Prompt and completion tokens that the ledger took of each of these engines; none of one it does not know."""
+    """Return the prompt and completion tokens that the ledger took of each of these engines that it knows."""
     rows = await conn.fetch(_ENGINE_USAGE, list(engine_ids))
     return {row["engine_id"]: (row["prompt_tokens"], row["completion_tokens"]) for row in rows}
 
@@ -165,6 +169,7 @@ _FORGET_ENGINES = """
 
 
 async def forget_old_engines(conn: Connection, connected: Collection[str]) -> None:
-    """Engines that no gateway has been connected to for long. connected: those of this one, however idle."""
+    """Delete the engines that no gateway has been connected to for long. connected: those of this gateway, however
+    idle."""
     await conn.execute(_KEEP_ENGINES, list(connected), KEEP_ENGINE_EVERY)
     await conn.execute(_FORGET_ENGINES, FORGET_ENGINE_AFTER)

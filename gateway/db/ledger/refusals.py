@@ -136,7 +136,7 @@ _LIST = """
 async def list_refusals(
     conn: Connection, organization_id: str, *, project_ids: Sequence[str] | None, before: int, limit: int
 ) -> list[RefusalRow]:
-    """Newest first, those whose place is below `before`. project_ids None: all of the organization."""
+    """Return refusals, newest first, those whose place is below `before`. project_ids None: all of the organization."""
     only = None if project_ids is None else list(project_ids)
     return [_row(row) for row in await conn.fetch(_LIST, organization_id, only, before, limit, KEPT_FOR)]
 

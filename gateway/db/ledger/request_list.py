@@ -169,8 +169,11 @@ _FITTING_OF_ALL = """
 
 
 async def list_requests(conn: Connection, query: RequestQuery, *, scan_limit: int | None = None) -> RequestsFound:
-    """Newest first. Fewer rows than the limit with a next key: those that were looked at are behind it. scan_limit:
-    rows of the ledger to look at without filters, of each project where they are named."""
+    """Return requests, newest first.
+
+    Fewer rows than the limit with a next key: those that were looked at are behind it. scan_limit: rows of the ledger
+    to look at without filters, of each project where projects are named.
+    """
     if query.is_filtered:
         places, next_key = await _fitting(conn, await _with_projects_of_keys(conn, query))
     else:
@@ -182,7 +185,8 @@ async def list_requests(conn: Connection, query: RequestQuery, *, scan_limit: in
 
 
 async def _all(conn: Connection, query: RequestQuery, scan_limit: int) -> tuple[list[RequestPlace], RequestKey | None]:
-    """Up to one more than the limit, and after which key the next page begins where there is no such one."""
+    """Return places, up to one more than the limit, and after which key the next page begins where there is no such
+    one."""
     after = query.after or RequestKey(query.end, "")
     window = (query.organization_id, query.start, query.end, after.created_at, after.request_id)
     limits = (scan_limit, query.limit + 1)
@@ -219,7 +223,7 @@ async def _fitting(conn: Connection, query: RequestQuery) -> tuple[list[RequestP
 
 
 async def _fitting_in(conn: Connection, query: RequestQuery, after: RequestKey, found_in: Pieces) -> list[RequestPlace]:
-    """Up to one more than the limit."""
+    """Return the places in found_in that fit the query, up to one more than the limit."""
     lists = (query.models, query.adapter_ids, query.finish_reasons, query.api_key_ids)
     fits = (after.created_at, after.request_id, query.limit + 1, *map(list, lists))
     of_all = [piece for piece in found_in.pieces if not piece.project_id]
@@ -248,7 +252,7 @@ _PROJECTS_OF_KEYS = "SELECT id, project_id FROM api_keys WHERE organization_id =
 
 
 async def _with_projects_of_keys(conn: Connection, query: RequestQuery) -> RequestQuery:
-    """Only the projects whose keys are asked for, where all of them are known."""
+    """Narrow the query to the projects whose keys are asked for, where all of these keys are known."""
     if not query.api_key_ids:
         return query
     rows = await conn.fetch(_PROJECTS_OF_KEYS, query.organization_id, list(query.api_key_ids))

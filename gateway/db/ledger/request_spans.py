@@ -108,7 +108,7 @@ _BUCKETS = """
 async def _newest(
     conn: Connection, filters: Filters, width: Width, spans: Sequence[Span], num_needed: int
 ) -> tuple[list[datetime.datetime], bool]:
-    """Buckets within the spans, and whether there are more than these."""
+    """Return the newest buckets within the spans, and whether there are more than these."""
     since = [_floor(span[0], _WIDTHS[width]) for span in spans]
     until = [span[1] for span in spans]
     found: list[datetime.datetime] = []

@@ -91,7 +91,7 @@ _WHOLE = """
 
 
 async def whole_requests(conn: Connection, organization_id: str, places: Sequence[RequestPlace]) -> list[RequestRow]:
-    """In the order of their places."""
+    """Return the requests at these places, in the order of the places."""
     if not places:
         return []
     ids, projects, instants = ([getattr(place, name) for place in places] for name in RequestPlace.__struct_fields__)
@@ -107,7 +107,8 @@ _FIND = """
 
 
 async def find_request(conn: Connection, organization_id: str, request_id: str) -> RequestRow | None:
-    """One of the last LOOK_BACK, by its own id or one of its prompts'; None where the organization had none."""
+    """Return a request of the last LOOK_BACK, by its own id or one of its prompts', or None where the organization
+    had none."""
     request_id = request_id.partition(".")[0]
     found = await conn.fetchrow(_FIND, organization_id, request_id, LOOK_BACK)
     if found is None:
@@ -167,6 +168,6 @@ _attempt_values = itemgetter(*AttemptRow.__struct_fields__)
 
 
 async def list_attempts(conn: Connection, organization_id: str, row: RequestRow) -> list[AttemptRow]:
-    """Every record of the request, prompt by prompt."""
+    """Return every record of the request, prompt by prompt."""
     values = (organization_id, row.project_id, row.created_at, row.request_id)
     return [AttemptRow(*_attempt_values(each)) for each in await conn.fetch(_ATTEMPTS, *values)]

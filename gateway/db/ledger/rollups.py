@@ -145,7 +145,7 @@ async def catch_up(database: Database) -> None:
 
 
 async def roll_up_all(conn: Connection) -> None:
-    """Everything that has committed, in the caller's transaction, which waits for whoever is at it."""
+    """Roll up everything that has committed, in the caller's transaction, which waits for any other that rolls up."""
     await conn.fetchval(_LOCK, _LOCK_KEY)
     while await roll_up(conn):
         pass
@@ -175,8 +175,11 @@ _SPAN = """
 async def span_of_period(
     conn: Connection, organization_id: str, period: datetime.date
 ) -> tuple[datetime.datetime, datetime.datetime]:
-    """Between which instants the usage was created that a month bills, what came late included: a query that says so
-    leaves the ledger's other days alone. Exact for a month that is closed, and within a snapshot."""
+    """Return between which instants the usage was created that a month bills, what came late included.
+
+    A query that names them leaves the ledger's other days alone. Exact for a month that is closed, and within a
+    snapshot.
+    """
     row = await conn.fetchrow(_SPAN, organization_id, period)
     assert row is not None
     return row[0], row[1]

@@ -143,7 +143,7 @@ _SUMS_BY_KEY = """
 
 
 async def traffic_sums(conn: Connection, query: TrafficQuery, limit: int | None = None) -> list[TrafficSum]:
-    """In the order of their buckets; buckets without traffic are left out. limit: of sums."""
+    """Return the sums in the order of their buckets, without buckets that had no traffic. limit: the most sums."""
     if query.is_by_key:
         rows = await conn.fetch(_SUMS_BY_KEY, *_by_key_values(query), None, limit)
     else:
@@ -152,7 +152,7 @@ async def traffic_sums(conn: Connection, query: TrafficQuery, limit: int | None 
 
 
 async def busiest(conn: Connection, query: TrafficQuery, order: Order, limit: int) -> list[TrafficSum]:
-    """The first ones of a whole query that is grouped by one name. Times are read of those alone."""
+    """Return the first sums of a whole query that is grouped by one name. Times are read of these alone."""
     (name,) = query.group_by
     if query.is_by_key:
         rows = await conn.fetch(_SUMS_BY_KEY, *_by_key_values(query), order, limit)
@@ -200,14 +200,14 @@ def _tpot(sent: bytes | None) -> Percentiles | None:
 
 
 def counts_of(sent: bytes) -> list[int]:
-    """The sum of arrays of NUM_BUCKETS integers, one behind the other as PostgreSQL sends them."""
+    """Return the sum of arrays of NUM_BUCKETS integers, one behind the other as PostgreSQL sends them."""
     words = np.frombuffer(sent, dtype=">i4").reshape(-1, _HEADER_BYTES // 4 + NUM_BUCKETS * _ELEMENT_BYTES // 4)
     counts: list[int] = words[:, _HEADER_BYTES // 4 + 1 :: 2].sum(axis=0, dtype=np.int64).tolist()
     return counts
 
 
 def percentiles(counts: Sequence[int], floor_ms: float) -> Percentiles | None:
-    """Each as the middle of the bucket that it is in; None of no times."""
+    """Return each percentile as the middle of the bucket that it is in, or None where there are no times."""
     seen = list(accumulate(counts))
     total = seen[-1]
     if total == 0:

@@ -95,5 +95,5 @@ _event_fields = itemgetter(*UsageEvent.__struct_fields__)
 
 
 async def list_usage_events(conn: Connection, project_id: str, limit: int) -> list[UsageEvent]:
-    """The project's latest attempts, newest first, as their best counts have them."""
+    """Return the project's latest attempts, newest first, as their best counts have them."""
     return [UsageEvent(*_event_fields(row)) for row in await conn.fetch(_LIST, project_id, limit)]

@@ -125,7 +125,7 @@ _COSTS = """
 
 
 async def cost_sums(conn: Connection, query: SumQuery) -> list[CostSum]:
-    """Adjustments included, on the day on which they were made."""
+    """Return the sums of cost, adjustments included on the day on which they were made."""
     return [CostSum(*row) for row in await conn.fetch(_COSTS, *_filters(query))]
 
 

@@ -68,8 +68,11 @@ _LIMITS = """
 
 
 async def full_limits(conn: Connection, organization_id: str, project_ids: Sequence[str] | None) -> list[FullLimit]:
-    """The fullest first. Limits per minute and of running requests are left out: they are full all the time, and free
-    again soon. project_ids None: of all projects, and the organization's own."""
+    """Return the limits that are nearly used up, the fullest first.
+
+    Limits per minute and of running requests are left out: they are full all the time, and free again soon.
+    project_ids None: of all projects, and the organization's own.
+    """
     only = None if project_ids is None else list(project_ids)
     return [FullLimit(**row) for row in await conn.fetch(_LIMITS, organization_id, only, DEFAULT_PERCENT, MOST)]
 
@@ -93,7 +96,7 @@ _KEYS = """
 
 
 async def ending_keys(conn: Connection, organization_id: str, project_ids: Sequence[str] | None) -> list[EndingKey]:
-    """Projects' keys that expire soon, the next one first. Keys made for less than EXPIRES_WITHIN are left out."""
+    """Return projects' keys that expire soon, the next one first, without keys made for less than EXPIRES_WITHIN."""
     only = None if project_ids is None else list(project_ids)
     return [EndingKey(**row) for row in await conn.fetch(_KEYS, organization_id, only, EXPIRES_WITHIN, MOST)]
 

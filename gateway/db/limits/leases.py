@@ -169,5 +169,5 @@ def at(unix_s: int) -> datetime.datetime:
 
 
 def unix_ns(time: datetime.datetime) -> int:
-    """Exact: PostgreSQL's times are whole microseconds."""
+    """Return a time in nanoseconds since 1970, exactly: PostgreSQL's times are whole microseconds."""
     return (time - EPOCH) // datetime.timedelta(microseconds=1) * 1000

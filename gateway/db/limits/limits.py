@@ -38,7 +38,7 @@ _APPLYING = """
 
 
 async def load_limits(conn: Connection, organization_id: str, project_id: str) -> list[Limit]:
-    """Every limit that may concern a request of the project: the organization's, its own, those of its keys."""
+    """Return every limit that may concern a request of the project: its own, its keys', the organization's."""
     return [_limit(row) for row in await conn.fetch(_APPLYING, organization_id, project_id)]
 
 
@@ -78,7 +78,7 @@ _LIST = """
 async def list_limits(
     conn: Connection, organization_id: str, project_id: str | None, *, limit_id: str | None = None
 ) -> list[Standing]:
-    """Oldest first: those of the project and its keys, or with project_id None the organization's own."""
+    """Return limits, oldest first: those of the project and its keys, or with project_id None the organization's own."""
     rows = await conn.fetch(_LIST, organization_id, project_id, limit_id)
     return [Standing(_limit(row), row["used"], row["reserved"], row["window_end"]) for row in rows]
 
@@ -161,8 +161,10 @@ async def lock_storage(conn: Connection, organization_id: str, project_id: str) 
 
 
 async def exceeded_storage(conn: Connection, organization_id: str, project_id: str) -> tuple[Limit, int] | None:
-    """A storage limit that is exceeded now, and by what is stored. In the transaction that stores: what it has stored
-    already counts."""
+    """Return a storage limit that is exceeded now, and how many bytes are stored.
+
+    Call it in the transaction that stores: what it has stored already counts.
+    """
     for row in await conn.fetch(_STORAGE, organization_id, project_id):
         stored: int = await conn.fetchval(_STORED, organization_id, row["project_id"])
         if stored > row["max"]:
@@ -199,7 +201,7 @@ _SMALLEST_STORAGE = """
 
 
 async def most_storage(conn: Connection, organization_id: str, project_id: str) -> int | None:
-    """How many bytes the project's adapters may have if nothing else is stored; None without a limit."""
+    """Return how many bytes the project's adapters may have if nothing else is stored, or None without a limit."""
     most: int | None = await conn.fetchval(_SMALLEST_STORAGE, organization_id, project_id)
     return most
 

@@ -94,7 +94,7 @@ _LIST = """
 async def list_webhooks(
     conn: Connection, organization_id: str, *, after: str | None = None, limit: int = 100
 ) -> list[WebhookRow]:
-    """Oldest first, those that follow the webhook with id `after`."""
+    """Return webhooks, oldest first, those that follow the webhook with id `after`."""
     return [WebhookRow(**row) for row in await conn.fetch(_LIST, organization_id, after, limit)]
 
 
@@ -132,8 +132,10 @@ _CLAIM = """
 async def claim_deliveries(
     conn: Connection, count: int, *, busy: Collection[str] = (), first_delay: datetime.timedelta = FIRST_DELAY
 ) -> list[Delivery]:
-    """Up to count of what is due, one of each webhook that is not busy, for this caller alone until it is due again,
-    after a delay that doubles each time."""
+    """Claim up to count of the deliveries that are due, one of each webhook that is not busy.
+
+    A delivery is this caller's alone until it is due again, after a delay that doubles each time.
+    """
     rows = await conn.fetch(_CLAIM, count, first_delay, LONGEST_DELAY, MAX_ATTEMPTS, list(busy))
     return [Delivery(**row) for row in rows]
 

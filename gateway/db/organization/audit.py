@@ -83,7 +83,7 @@ class Verdict(msgspec.Struct, frozen=True):
 
 
 def chain_hash(row: AuditRow) -> bytes:
-    """The hash that the row should have. The time counts in microseconds since 1970."""
+    """Return the hash that the row should have. The time counts in microseconds since 1970."""
     columns: dict[str, Any] = msgspec.structs.asdict(row)
     del columns["previous_hash"], columns["hash"]
     columns["effective_at"] = (row.effective_at - _EPOCH) // _MICROSECOND
@@ -210,7 +210,7 @@ _LIST = """
 async def list_audit(
     conn: Connection, organization_id: str, wanted: AuditFilter, *, after: str | None, limit: int
 ) -> list[AuditRow]:
-    """Newest first, those that come after the row with id `after` in that order."""
+    """Return audit rows, newest first, those that come after the row with id `after` in that order."""
     lists = (wanted.project_ids, wanted.events, wanted.actor_ids, wanted.actor_emails, wanted.object_ids)
     rows = await conn.fetch(_LIST, organization_id, after, limit, *map(list, lists), wanted.since, wanted.until)
     return [AuditRow(**row) for row in rows]

@@ -136,7 +136,8 @@ _FIND_USABLE = """
 
 
 async def find_usable_key(conn: Connection, sha256: bytes) -> FoundKey | None:
-    """The key with this digest unless it is revoked or has expired. The digest is the credential: no tenant yet."""
+    """Return the key with this digest unless it is revoked or has expired. The digest is the credential: no tenant
+    yet."""
     row = await conn.fetchrow(_FIND_USABLE, sha256)
     return FoundKey(**row) if row else None
 
@@ -182,7 +183,7 @@ _FIND_BY_ID = "SELECT * FROM shown_api_keys WHERE organization_id = $1 AND id = 
 
 
 async def find_project_key(conn: Connection, organization_id: str, key_id: str) -> KeyRow | None:
-    """The key with this id of any project of the organization."""
+    """Return the key with this id of any project of the organization."""
     row = await conn.fetchrow(_FIND_BY_ID, organization_id, key_id)
     return KeyRow(**row) if row else None
 
@@ -197,7 +198,7 @@ _LIST = """
 
 
 async def list_keys(conn: Connection, project_id: str, *, after: str | None = None, limit: int = 100) -> list[KeyRow]:
-    """Oldest first, revoked ones included; those that follow the key with id `after`."""
+    """Return keys, oldest first, revoked ones included; those that follow the key with id `after`."""
     return [KeyRow(**row) for row in await conn.fetch(_LIST, project_id, after, limit)]
 
 

@@ -68,7 +68,10 @@ _BY_EMAIL = """
 
 
 async def find_credentials(conn: Connection, email: str) -> Credentials | None:
-    """email in lower case; nobody is logged in yet, so there is no organization to look within."""
+    """Return the credentials of the user with this address in lower case.
+
+    Nobody is logged in yet, so there is no organization to look within.
+    """
     row = await conn.fetchrow(_BY_EMAIL, email)
     return Credentials(**row) if row else None
 
@@ -86,7 +89,7 @@ async def get_credentials(conn: Connection, user_id: str) -> Credentials | None:
 
 
 async def now_s(conn: Connection) -> float:
-    """PostgreSQL's Unix time in seconds."""
+    """Return PostgreSQL's Unix time in seconds."""
     return float(await conn.fetchval("SELECT extract(epoch FROM clock_timestamp())::float8"))
 
 
@@ -276,7 +279,7 @@ _LIST = """
 
 
 async def list_logins(conn: Connection, user_id: str, idle: datetime.timedelta | None) -> list[LoginRow]:
-    """The user's logins that hold, oldest first. idle: as in `find_login`."""
+    """Return the user's logins that hold, oldest first. idle: as in `find_login`."""
     return [LoginRow(**row) for row in await conn.fetch(_LIST, user_id, idle)]
 
 

@@ -61,7 +61,7 @@ _LIST = """
 async def list_members(
     conn: Connection, project_id: str, *, after: str | None = None, limit: int = 100
 ) -> list[MemberRow]:
-    """In the order in which they were added, those that follow the user with id `after`."""
+    """Return members in the order in which they were added, those that follow the user with id `after`."""
     return [MemberRow(**row) for row in await conn.fetch(_LIST, project_id, after, limit)]
 
 

@@ -16,7 +16,7 @@ _PROJECTS = """
 
 
 async def project_names(conn: Connection, organization_id: str, ids: Collection[str]) -> dict[str, str]:
-    """By id; those that the organization does not have are left out."""
+    """Return the names of projects by id, without ids that the organization does not have."""
     return {row["id"]: row["name"] for row in await conn.fetch(_PROJECTS, organization_id, list(ids))}
 
 
@@ -58,5 +58,5 @@ _CONTENTS = """
 
 
 async def named_contents(conn: Connection, organization_id: str, digests: Collection[str]) -> list[NamedContent]:
-    """Each adapter's latest version that has one of these digests."""
+    """Return each adapter's latest version that has one of these digests."""
     return [NamedContent(**row) for row in await conn.fetch(_CONTENTS, organization_id, list(digests))]

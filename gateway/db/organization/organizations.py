@@ -28,7 +28,7 @@ _ENSURE = """
 
 
 async def ensure_organization(conn: Connection, name: str) -> OrganizationRow:
-    """The organization of this name, created if it is new."""
+    """Return the organization of this name, created if it is new."""
     row = await conn.fetchrow(_ENSURE, new_id("org"), name)
     assert row is not None
     return OrganizationRow(**row)
@@ -64,7 +64,7 @@ _LOCK = "SELECT id, name, created_at, suspended_at FROM organizations WHERE id =
 
 
 async def lock_organization(conn: Connection, organization_id: str) -> OrganizationRow:
-    """The organization, which nobody else changes until the transaction ends."""
+    """Return the organization, locked against changes by others until the transaction ends."""
     row = await conn.fetchrow(_LOCK, organization_id)
     assert row is not None, "organizations are never deleted"
     return OrganizationRow(**row)
@@ -83,5 +83,5 @@ async def set_organization_suspended(conn: Connection, organization_id: str, sus
 
 
 async def installation_id(conn: Connection) -> str:
-    """Identity of this database, the same for every gateway that uses it."""
+    """Return the identity of this database, the same for every gateway that uses it."""
     return str(await conn.fetchval("SELECT id FROM installation"))

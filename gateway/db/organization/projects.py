@@ -46,7 +46,7 @@ _INSERT = """
 
 
 async def create_project(conn: Connection, organization_id: str, name: str) -> ProjectRow | None:
-    """A new project, or None if the organization has one of this name."""
+    """Create a project. Return None if the organization has one of this name."""
     row = await conn.fetchrow(_INSERT, new_id("proj"), organization_id, name)
     return ProjectRow(**row) if row else None
 
@@ -71,7 +71,7 @@ _LOCK = """
 
 
 async def lock_project(conn: Connection, organization_id: str, project_id: str) -> ProjectRow | None:
-    """The project, which nobody else changes until the transaction ends."""
+    """Return the project, locked against changes by others until the transaction ends."""
     row = await conn.fetchrow(_LOCK, organization_id, project_id)
     return ProjectRow(**row) if row else None
 
@@ -118,9 +118,9 @@ async def list_projects(
     archived: bool = False,
     only: Collection[str] | None = None,
 ) -> list[ProjectRow]:
-    """Oldest first, those that follow the project with id `after`; none if that one does not exist.
+    """Return projects, oldest first, those that follow the project with id `after`; none if that one does not exist.
 
-    archived: also those. only: of these ids.
+    archived: whether to return archived projects as well. only: ids to return projects of.
     """
     ids = None if only is None else list(only)
     return [ProjectRow(**row) for row in await conn.fetch(_LIST, organization_id, after, limit, archived, ids)]
@@ -130,7 +130,7 @@ _RENAME = "UPDATE projects SET name = $3 WHERE organization_id = $1 AND id = $2"
 
 
 async def rename_project(conn: Connection, organization_id: str, project_id: str, name: str) -> bool:
-    """False, and the transaction is over, if another project has this name."""
+    """Rename a project. Return False, and the transaction is over, if another project has this name."""
     try:
         await conn.execute(_RENAME, organization_id, project_id, name)
     except asyncpg.UniqueViolationError:
@@ -209,7 +209,7 @@ _DUE = """
 
 
 async def next_to_purge(conn: Connection) -> tuple[str, str] | None:
-    """(organization, id) of an archived project whose retention is over."""
+    """Return (organization, id) of an archived project whose retention is over."""
     row = await conn.fetchrow(_DUE)
     return (row["organization_id"], row["id"]) if row else None
 

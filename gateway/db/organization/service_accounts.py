@@ -63,7 +63,7 @@ _LIST = """
 async def list_service_accounts(
     conn: Connection, project_id: str, *, after: str | None = None, limit: int = 100
 ) -> list[ServiceAccountRow]:
-    """Oldest first, those that follow the account with id `after`."""
+    """Return service accounts, oldest first, those that follow the account with id `after`."""
     return [ServiceAccountRow(**row) for row in await conn.fetch(_LIST, project_id, after, limit)]
 
 

@@ -40,7 +40,7 @@ _INSERT = """
 async def create_user(
     conn: Connection, organization_id: str, *, email: str, name: str, role: Role | None, password_hash: str | None
 ) -> UserRow | None:
-    """A new user, or None if somebody has this address, in whichever organization."""
+    """Create a user. Return None if somebody has this address, in whichever organization."""
     row = await conn.fetchrow(_INSERT, new_id("user"), organization_id, email, name, role, password_hash)
     return UserRow(**row) if row else None
 
@@ -73,7 +73,7 @@ _LOCK = """
 
 
 async def lock_user(conn: Connection, organization_id: str, user_id: str) -> UserRow | None:
-    """The user, whom nobody else changes until the transaction ends."""
+    """Return the user, locked against changes by others until the transaction ends."""
     row = await conn.fetchrow(_LOCK, organization_id, user_id)
     return UserRow(**row) if row else None
 
@@ -93,7 +93,7 @@ _LIST = """
 async def list_users(
     conn: Connection, organization_id: str, *, after: str | None = None, limit: int = 100, email: str | None = None
 ) -> list[UserRow]:
-    """Oldest first, those that follow the user with id `after`; email: only who has this address."""
+    """Return users, oldest first, those that follow the user with id `after`. email: only the one with this address."""
     return [UserRow(**row) for row in await conn.fetch(_LIST, organization_id, after, limit, email)]
 
 
@@ -104,7 +104,7 @@ _LOCK_OWNERS = """
 
 
 async def lock_owners(conn: Connection, organization_id: str) -> list[str]:
-    """Ids of the organization's owners, none of whom changes until the transaction ends."""
+    """Return the ids of the organization's owners, locked against changes by others until the transaction ends."""
     return [row["id"] for row in await conn.fetch(_LOCK_OWNERS, organization_id)]
 
 

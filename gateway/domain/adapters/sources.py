@@ -70,7 +70,10 @@ class AllowedSources:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Places between commas. Raises WrongSource."""
+        """Parse places between commas.
+
+        Raises WrongSource: when one of them is no place.
+        """
         return cls(tuple(parse_place(part.strip()) for part in text.split(",") if part.strip()))
 
     @property
@@ -103,12 +106,16 @@ class AllowedSources:
 
 
 def parse_place(text: str) -> Source:
-    """One place, which stands for all below it. Raises WrongSource."""
+    """Parse one place, which stands for all below it.
+
+    Raises WrongSource: when the text is no such place.
+    """
     return _parse(text, is_place=True)
 
 
 def _parse(text: str, *, is_place: bool) -> Source:
-    """is_place: a place of the list, all of whose contents it stands for, so the end of its path may be left out."""
+    """Parse a source. is_place: it is a place of the list, which stands for all its contents, so the end of its path
+    may be left out."""
     if len(text) > MAX_SOURCE_CHARACTERS:
         raise WrongSource(f"the source is longer than {MAX_SOURCE_CHARACTERS} characters")
     scheme, separator, rest = text.partition("://")
@@ -150,7 +157,7 @@ def _is_hub_name(name: str) -> bool:
 
 
 def _parse_authority(authority: str) -> tuple[str, int]:
-    """Host and port. Raises WrongSource."""
+    """Return host and port. Raises WrongSource."""
     try:
         parts = urlsplit(f"//{authority}")
         host, port = authority.removesuffix(f":{parts.port}").lower(), parts.port

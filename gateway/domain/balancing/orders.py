@@ -30,7 +30,7 @@ class Weighted(Protocol):
 
     @property
     def weight(self) -> float:
-        """Its share of first places, relative to the others'."""
+        """The replica's share of first places, relative to the shares of the others."""
 
 
 def seed_of(name: str) -> int:

@@ -135,7 +135,7 @@ class ReplicaState:
         return not slots or self._coming < max(1.0, slots * LINE_SHARE)
 
     def _weigh(self) -> None:
-        """Other gateways are taken to have done since the picture what this one did."""
+        """Estimate the load, as if other gateways had done since the report what this one did."""
         self.load = max(self._own, self._reported + self._since * self.num_gateways)
 
 

@@ -94,14 +94,14 @@ Book = Sequence[Version]
 
 
 def in_force(book: Book, from_ns: int, until_ns: int) -> Sequence[Version]:
-    """The versions that are in force at some time from one instant to the other."""
+    """Return the versions that are in force at some time from one instant to the other."""
     by_time = attrgetter("effective_ns")
     first = max(0, bisect_right(book, from_ns, key=by_time) - 1)
     return book[first : bisect_right(book, until_ns, key=by_time)]
 
 
 def most_of(versions: Iterable[Version], project_id: str, model: str, service_tier: str) -> Price:
-    """The dearest that any of these versions makes tokens of this model."""
+    """Return the highest price that any of these versions asks for tokens of this model."""
     rates = [
         version.rates(project_id, model, adapter_class, service_tier)
         for version in versions

@@ -22,7 +22,7 @@ class Lost(msgspec.Struct, frozen=True):
 
 
 def objection(start: datetime.date, next_open: datetime.date, now: datetime.datetime, lost: Lost | None) -> str | None:
-    """Why the month that begins at start cannot be closed; None where it can. next_open: the first that is open."""
+    """Return why the month that begins at start cannot be closed, or None. next_open: the first open month."""
     if start > next_open:
         return f"months are closed in order, and {next_open:%Y-%m} is next"
     if start < next_open:

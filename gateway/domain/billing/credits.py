@@ -29,8 +29,10 @@ class Grant(msgspec.Struct, frozen=True):
 
 
 def draw(grants: Sequence[Grant], cost: int) -> dict[str, int]:
-    """How much of each grant, oldest first, a cost takes; what it has beyond all of them stays to be paid. The schema
-    does the same where a period is closed, for all projects at once."""
+    """Return how much of each grant, oldest first, a cost takes. A cost beyond all grants stays to be paid.
+
+    The schema does the same where a period is closed, for all projects at once.
+    """
     taken = {}
     for grant in grants:
         amount = min(grant.remaining, cost)

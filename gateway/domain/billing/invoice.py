@@ -94,7 +94,7 @@ class Invoice(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def lines_of(sums: Iterable[PeriodSum], book: Mapping[int, Version], project_id: str) -> list[Line]:
-    """One per kind of tokens that there were any of, in the order of the sums. book: by version."""
+    """Return one line per kind of tokens that there were any of, in the order of the sums. book: versions by number."""
     lines = []
     for each in sums:
         version = book.get(each.price_version)

@@ -12,7 +12,7 @@ MAX_NANOS = 10**17
 
 
 def decimal_text(nanos: int, min_decimals: int = 2) -> str:
-    """E.g. 12.50, -0.000000001: exact, with at least so many decimals."""
+    """Return an amount as text such as 12.50 or -0.000000001: exact, with at least so many decimals."""
     units, rest = divmod(abs(nanos), NANOS)
     fraction = f"{rest:0{DECIMALS}d}".rstrip("0").ljust(min_decimals, "0")
     return f"{'-' if nanos < 0 else ''}{units}{'.' if fraction else ''}{fraction}"

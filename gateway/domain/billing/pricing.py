@@ -34,7 +34,8 @@ class Cost(msgspec.Struct, frozen=True):
 
 
 def cost(rates: Rates, uncached_tokens: int, cached_tokens: int, output_tokens: int) -> Cost:
-    """One rounding per row, half up: each kind gets what the running sum grows by when it is added to it."""
+    """Return the cost of a row, rounded once, half up: each kind gets what the running sum grows by when that kind is
+    added to it."""
     part = WHOLE_BASIS_POINTS - rates.basis_points
     uncached = uncached_tokens * rates.input_nanos
     cached = cached_tokens * rates.cached_input_nanos
@@ -44,5 +45,5 @@ def cost(rates: Rates, uncached_tokens: int, cached_tokens: int, output_tokens: 
 
 
 def _round(amount: int, scale: int) -> int:
-    """amount / scale to the nearest integer, half up; amount >= 0."""
+    """Return amount / scale as the nearest integer, rounded half up; amount >= 0."""
     return (2 * amount + scale) // (2 * scale)

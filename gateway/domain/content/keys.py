@@ -30,7 +30,10 @@ class ContentKey(msgspec.Struct, frozen=True):
 
 
 def parse_keys(text: str) -> tuple[ContentKey, ...]:
-    """Keys in base64, separated by commas or white space. Raises BadContentKey; at least one is needed."""
+    """Parse keys in base64, separated by commas or white space.
+
+    Raises BadContentKey: when a key is not 32 bytes in base64, or there is none.
+    """
     keys = []
     for part in text.replace(",", " ").split():
         try:

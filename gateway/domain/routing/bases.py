@@ -30,7 +30,7 @@ class Bases:
     """The base models of one gateway, by the name of their pool and by digest. `replace` changes them in place."""
 
     def __init__(self, served: Sequence[Base] = (), former_names: Mapping[str, str] | None = None) -> None:
-        """served, former_names: as of `replace`."""
+        """Start with the bases and the former names that `replace` takes."""
         self.replace(served, former_names or {})
 
     def replace(self, served: Sequence[Base], former_names: Mapping[str, str]) -> None:

@@ -18,7 +18,10 @@ IPV6_SITE_BITS = 64
 
 @functools.lru_cache(maxsize=4096)
 def parse_address(text: str) -> Address | None:
-    """None for what is no address. An IPv4 address in IPv6's clothes (`::ffff:1.2.3.4`) is that IPv4 address."""
+    """Return the address, or None for what is no address.
+
+    An IPv4 address in IPv6's clothes (`::ffff:1.2.3.4`) is that IPv4 address.
+    """
     try:
         address = ip_address(text)
     except ValueError:
@@ -27,7 +30,10 @@ def parse_address(text: str) -> Address | None:
 
 
 def parse_network(text: str) -> Network:
-    """`10.0.0.0/8`, or one address. Raises ValueError, also where bits beyond the prefix are set."""
+    """Parse a network such as `10.0.0.0/8`, or one address.
+
+    Raises ValueError: when the text is neither, or bits beyond the prefix are set.
+    """
     return ip_network(text.strip(), strict=True)
 
 
@@ -57,10 +63,10 @@ def client_of(address: str) -> str:
 
 
 def client_address(peer: str, forwarded_for: Sequence[str], trusted: Sequence[Network]) -> str:
-    """The client's address. peer: of the connection; forwarded_for: the values of X-Forwarded-For in their order.
+    """Return the client's address. peer: the connection's; forwarded_for: the values of X-Forwarded-For in their order.
 
-    Each proxy appends whom it was called by, so the list is read from its end: the first address that is not a trusted
-    proxy's is the client's, and whatever stands before it the client may have made up.
+    Each proxy appends the address that it was called from, so the list is read from its end: the first address that
+    is not a trusted proxy's is the client's, and the client may have made up any before it.
     """
     if not trusted or not contains(trusted, peer):
         return peer

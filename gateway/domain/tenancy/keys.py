@@ -60,7 +60,7 @@ def new_key(kind: KeyKind = "project") -> NewKey:
 
 
 def parse_key(text: str) -> ParsedKey | None:
-    """The parts of a key, or None if its shape or its checksum is wrong."""
+    """Return the parts of a key, or None if its shape or its checksum is wrong."""
     match = _PATTERN.fullmatch(text)
     if match is None or match[3] != _checksum(text[:-_CHECKSUM_CHARS]):
         return None
@@ -73,7 +73,7 @@ def _random(num_chars: int) -> str:
 
 
 def _checksum(body: str) -> str:
-    """CRC-32 in base62, most significant digit first: 62**6 > 2**32."""
+    """Return the CRC-32 in base62, most significant digit first: 62**6 > 2**32."""
     rest = zlib.crc32(body.encode())
     digits = ""
     for _ in range(_CHECKSUM_CHARS):

@@ -89,12 +89,12 @@ def has_scope(scopes: Collection[Scope], wanted: Scope) -> bool:
 
 
 def has_permission(actor: Actor, permission: Permission, project_id: str) -> bool:
-    """In the whole organization, or in that project."""
+    """Tell whether the actor has a permission in the whole organization or in the given project."""
     return permission in actor.permissions or permission in actor.project_permissions.get(project_id, frozenset())
 
 
 def projects_with(actor: Actor, permission: Permission) -> list[str] | None:
-    """Ids of the projects in which the actor has it, None for all of the organization."""
+    """Return the ids of the projects in which the actor has the permission, or None for all of the organization."""
     if permission in actor.permissions:
         return None
     return [id for id, permissions in actor.project_permissions.items() if permission in permissions]
@@ -117,8 +117,13 @@ def authorize(actor: Actor, permission: Permission, project_id: str | None) -> N
 
 
 def check_grant(actor: Actor, granted: Iterable[Permission], project_id: str | None = None) -> None:
-    """Nobody gives, changes or takes away more than they have; but people who may read content are let in by those who
-    may not, as operators' keys and admins do. Raises PermissionDenied."""
+    """Check that the actor may give, change or take away these permissions.
+
+    Nobody gives, changes or takes away more than they have; but people that may read content are let in by people
+    that may not, as operators' keys and admins do.
+
+    Raises PermissionDenied: when the permissions go beyond the actor's own.
+    """
     has = actor.permissions | CONTENT
     if project_id is not None:
         has = has | actor.project_permissions.get(project_id, frozenset())
@@ -127,5 +132,5 @@ def check_grant(actor: Actor, granted: Iterable[Permission], project_id: str | N
 
 
 def no_such_project(project_id: str) -> NotFound:
-    """The same for another organization's project and for none."""
+    """Return the error for an unknown project, the same for another organization's project and for none."""
     return NotFound(f"No project has the id '{project_id}'.", param="project_id")

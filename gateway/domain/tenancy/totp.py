@@ -22,7 +22,7 @@ def new_secret() -> bytes:
 
 
 def code_at(secret: bytes, step: int) -> str:
-    """The code of one time step: RFC 4226's truncation of the HMAC over the step's number."""
+    """Return the code of one time step: RFC 4226's truncation of the HMAC over the step's number."""
     digest = hmac.digest(secret, step.to_bytes(8), "sha1")
     offset = digest[-1] & 0xF
     number = int.from_bytes(digest[offset : offset + 4]) & 0x7FFFFFFF
@@ -30,7 +30,7 @@ def code_at(secret: bytes, step: int) -> str:
 
 
 def matching_step(secret: bytes, code: str, unix_s: float) -> int | None:
-    """The time step that the code belongs to, now or within the drift; None for a wrong code."""
+    """Return the time step that the code belongs to, now or within the drift, or None for a wrong code."""
     now = int(unix_s) // STEP_S
     found = None
     for step in range(now - DRIFT_STEPS, now + DRIFT_STEPS + 1):  # all of them: time must not tell which

@@ -162,8 +162,10 @@ class ExperimentExport:
 async def open_experiment_export(
     database: Database, request: ExperimentExportRequest, *, deadline_s: float | None = None
 ) -> AsyncIterator[ExperimentExport | None]:
-    """An export within a snapshot, on a connection of its own, which is closed after deadline_s; None where the
-    experiment has not started. Raises one of `UNAVAILABLE`."""
+    """Give an export within a snapshot on a connection of its own, None where the experiment has not started.
+
+    The connection is closed after deadline_s. Raises one of `UNAVAILABLE`.
+    """
     async with database.snapshot(deadline_s) as conn:
         scope = (await find_scopes(conn, [request.experiment_id])).get(request.experiment_id)
         is_there = scope is not None and scope.project_id == request.project_id

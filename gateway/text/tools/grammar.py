@@ -15,10 +15,12 @@ ANY_OBJECT: dict[str, Any] = {"type": "object"}
 
 
 def call_grammar(template: TemplateTools, use: ToolUse, text: Grammar | None, field: str | None) -> Grammar:
-    """The grammar of calls in a model's format, and of text where there need not be any: what `text` says, which is a
-    JSON schema or any JSON object, or, with None, any text. Schemas are objects, and their depth is checked.
+    """Return the grammar of calls in a model's format, and of text where there need not be any calls.
 
-    Raises InvalidRequest(param=field) where that and a call can look the same in the model's format.
+    text: a JSON schema or any JSON object that the text has to be; None: any text. Schemas are objects, and their
+    depth is checked.
+
+    Raises InvalidRequest(param=field): when JSON text and a call can look the same in the model's format.
     """
     form, text_schema = template.format, None
     if text is not None and not use.must_call:

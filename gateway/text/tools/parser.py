@@ -62,12 +62,12 @@ class CallParser:
         self._step = self._read_content
 
     def push(self, text: str, *, is_trigger: bool = False) -> Parsed:
-        """is_trigger: it is the trigger as a token."""
+        """Parse the next text. is_trigger: whether the text is the trigger as a token."""
         self._can_begin = self._can_begin or is_trigger
         return self._take(text, is_all=False)
 
     def finish(self) -> Parsed:
-        """The end of the text: what was held back."""
+        """End the text and return what was held back of it."""
         parsed = self._take("", is_all=True)
         parsed.content += self._said.finish()
         return parsed
@@ -80,7 +80,7 @@ class CallParser:
         return parsed
 
     def _read_content(self, parsed: Parsed, is_all: bool) -> bool:
-        """Up to what is a call, or may be one once more has come. Whether to go on."""
+        """Read up to what is a call, or may be one once more has come. Return whether to go on."""
         at, start = self._find_start(self._held)
         if start is None and is_all and not self._is_cut_call(self._held[at:]):
             at = len(self._held)
@@ -106,7 +106,7 @@ class CallParser:
         return end is not None
 
     def _read_after_arguments(self, parsed: Parsed, is_all: bool) -> bool:
-        """The end of a call and the beginning of the next one, or the end of all of them."""
+        """Read the end of a call and the beginning of the next one, or the end of all calls."""
         held = self._held
         following = _beginning_of(held, self._nexts)
         if following is not None:
@@ -119,7 +119,8 @@ class CallParser:
         return True
 
     def _find_start(self, text: str) -> tuple[int, str | None]:
-        """Where in text a call begins, or may once more has come, else its end; and which start it is, if it is one."""
+        """Return where in text a call begins, or may once more has come, else the text's end; and the start string,
+        if it is whole."""
         if not self._can_begin or (not self._trigger and (self._num_content_chars or self._num_calls)):
             return len(text), None
         at = text.find(self._common_start)
@@ -154,7 +155,7 @@ class _JsonObject:
         self._is_escaped = False
 
     def end_in(self, text: str) -> int | None:
-        """The position behind the object's last brace; None where more has to come."""
+        """Return the position behind the object's last brace, or None where more has to come."""
         for position, char in enumerate(text):
             if self._is_escaped:
                 self._is_escaped = False
@@ -173,7 +174,7 @@ class _JsonObject:
 
 
 def _beginning_of(text: str, options: Iterable[str]) -> str | None:
-    """The option that text begins with; no option begins another one."""
+    """Return the option that text begins with; no option begins another one."""
     return next((option for option in options if text.startswith(option)), None)
 
 

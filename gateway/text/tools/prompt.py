@@ -14,8 +14,11 @@ Message = dict[str, Any]
 
 
 def as_plain_messages(messages: list[Message], tools: Sequence[Tool], form: CallFormat) -> list[Message]:
-    """Messages of the roles system, user and assistant alone, which say all that these do. The tools follow the first
-    system message; the results of calls that were made together are one turn of the user's."""
+    """Return messages of the roles system, user and assistant alone, which say all that the given ones do.
+
+    The tools follow the first system message; the results of calls that were made together are one turn of the
+    user's.
+    """
     if not tools and not any(message["role"] == "tool" or "tool_calls" in message for message in messages):
         return messages
     plain: list[Message] = []
@@ -34,7 +37,7 @@ def as_plain_messages(messages: list[Message], tools: Sequence[Tool], form: Call
 
 
 def with_call_ids(messages: list[Message], form: CallFormat) -> list[Message]:
-    """With the ids of calls as a template wants them that knows tools."""
+    """Return the messages with the ids of calls in the form that a template which knows tools wants."""
     if form.id_chars is None:
         return messages
     given = []
@@ -76,5 +79,5 @@ def _description(tools: Sequence[Tool], form: CallFormat) -> str:
 
 
 def _json(value: object) -> str:
-    """Arguments that are no JSON are text already."""
+    """Return a value as JSON text. Arguments that are no JSON are text already."""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

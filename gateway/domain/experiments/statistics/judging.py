@@ -42,7 +42,7 @@ class Pair(msgspec.Struct, frozen=True):
 
     @property
     def score(self) -> float:
-        """1 where the judge prefers the arm in both orders, 0 where it prefers the control in both, else one half."""
+        """The score: 1 where the judge prefers the arm in both orders, 0 where the control in both, else one half."""
         prefers_arm = (self.control_first == "second") + (self.arm_first == "first")
         prefers_control = (self.control_first == "first") + (self.arm_first == "second")
         return (2 + prefers_arm - prefers_control) / 4
@@ -54,7 +54,7 @@ class Pair(msgspec.Struct, frozen=True):
 
     @property
     def length_ratio(self) -> float:
-        """How much longer the arm's answer is, on a scale on which twice and half as long are opposites."""
+        """The log of how much longer the arm's answer is, so that twice and half as long are opposites."""
         return log1p(self.arm_chars) - log1p(self.control_chars)
 
 
