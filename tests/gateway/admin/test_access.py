@@ -151,8 +151,8 @@ def expected(who: str, route: Route) -> set[int]:
 
 
 def asked_by(callers: Iterable[str], routes: Iterable[Route], full: bool) -> Iterator[tuple[Route, list[str]]]:
-    """Yield each route with those who call it: everybody calls the first of the routes that are guarded alike; the others
-    are called without a key and by every fourth caller in turns, unless everybody calls all of them."""
+    """Yield each route with those who call it: everybody calls the first of those that are guarded alike. Unless full,
+    the others are called without a key and by every fourth caller in turns."""
     others, seen = [who for who in callers if who != "anonymous"], set[tuple[Any, ...]]()
     for number, route in enumerate(routes):
         assert route.access is not None
