@@ -132,9 +132,9 @@ def test_adapters_answer_in_their_style(tmp_path: Path, full: bool) -> None:
 
 
 @needs_library
-def test_a_request_gets_the_same_answer_alone_and_beside_others(tmp_path: Path) -> None:
+def test_a_request_gets_the_same_answer_alone_and_beside_others(tmp_path: Path, full: bool) -> None:
     """Products have the same bits. Attention adds in an order that depends on the batch: log-probabilities are near."""
-    model_dir = first_layers(demo_model_dir(), tmp_path / "model", NUM_LAYERS)
+    model_dir = demo_model_dir() if full else first_layers(demo_model_dir(), tmp_path / "model", NUM_LAYERS)
     config = engine_config(model_dir, tmp_path / "store", quantization="int8")
     requests = [greedy(str(number), chat_ids(question), 6) for number, question in enumerate(QUESTIONS[:2])]
     together = run_engine(config, requests)
