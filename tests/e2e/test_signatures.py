@@ -23,7 +23,7 @@ NUM_ADAPTERS, NUM_ADAPTERS_FULL = 3, 5
 
 NUM_CLIENTS = 16
 NUM_REQUESTS, NUM_REQUESTS_FULL = 300, 100_000
-CHANGE_EVERY_S, CHANGE_EVERY_S_FULL = 4.0, 1.0
+CHANGE_EVERY_S, CHANGE_EVERY_S_FULL = 2.0, 1.0
 """Of each tenant; an upload takes as much processor time as some thirty requests."""
 
 BUSY_S = 20.0
