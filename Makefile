@@ -69,10 +69,11 @@ bench-streams: $(VENV)/.installed-dev $(DEMO_MODEL)
 	$(BIN)/python -m gateway.bench.responses --model-dir $(DEMO_MODEL)
 	$(BIN)/python -m gateway.bench.slow_readers --model-dir $(DEMO_MODEL)
 
-# The engine against transformers and peft at full size, with drafts against without, and 500 mixed requests: minutes.
+# The engine against transformers and peft at full size and with all layers, with drafts against without, int8, and 500
+# mixed requests: minutes.
 long-numerics: $(VENV)/.installed-dev $(DEMO_MODEL)
 	$(BIN)/pytest --full tests/engine/models/test_demo_numerics.py tests/engine/models/test_demo_speculation.py \
-	    tests/e2e/test_tenants_share_one_batch.py
+	    tests/engine/cpu/test_quantization.py tests/e2e/test_tenants_share_one_batch.py
 
 # A million steps of the scheduler's state machine, in slices of a seed each, and 1,000 workloads of tenants that compete:
 # ten minutes. FIRST_SEED goes on from one.
@@ -90,7 +91,7 @@ long-grammar: $(VENV)/.installed-dev $(DEMO_MODEL)
 long-schemathesis: $(VENV)/.installed-dev
 	$(BIN)/pytest --full -s tests/gateway/test_schemathesis.py
 
-# 5,000 hostile texts through every door, every host against every route, and whether an answer about another tenant's
+# 5,000 hostile texts through every door, every host and every caller against every route, and whether an answer about another tenant's
 # object takes as long as one about none: five minutes.
 long-tenancy: $(VENV)/.installed-dev
 	$(BIN)/pytest --full -s tests/gateway/test_every_route.py tests/gateway/admin/test_access.py

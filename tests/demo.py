@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import functools
+import json
+import re
+import shutil
 from pathlib import Path
 
 from engine.prepare.folder import prepare
 
 REPOSITORY = Path(__file__).parent.parent
+NUM_LAYERS = 8
+"""Of the demo model's 30, what tests of numbers compute where its answers need not make sense."""
+
 QUESTIONS = (
     "What is the capital of France?",
     "Tell me about the ocean.",
@@ -35,6 +41,22 @@ QUESTIONS = (
 @functools.cache
 def demo_model_dir() -> Path:
     return prepare("demo", REPOSITORY / "build" / "models" / "smollm2-135m-instruct")
+
+
+def first_layers(source: Path, folder: Path, num_layers: int) -> Path:
+    """Write the first layers of a model, without its tokenizer, or of an adapter of PEFT's; return the folder."""
+    from safetensors.torch import load_file, save_file
+
+    shutil.copytree(source, folder, ignore=shutil.ignore_patterns("*.safetensors", "lorikeet-*", "tokenizer*"))
+    if (config := folder / "config.json").exists():
+        config.write_text(json.dumps(json.loads(config.read_text()) | {"num_hidden_layers": num_layers}))
+    for path in source.glob("*.safetensors"):
+        tensors = load_file(path)
+        layers = {name: int(found[1]) for name in tensors if (found := re.search(r"\.layers\.(\d+)\.", name))}
+        kept = {name: tensor for name, tensor in tensors.items() if layers.get(name, 0) < num_layers}
+        assert 0 < len(kept) < len(tensors)
+        save_file(kept, folder / path.name, {"format": "pt"})
+    return folder
 
 
 def chat_ids(question: str) -> list[int]:

@@ -574,12 +574,12 @@ def variables(settings: Settings) -> dict[str, str]:
     return {name: str(value) for name, value in values.items() if value is not None}
 
 
-def _fields() -> list[Field]:
+def _fields() -> tuple[Field, ...]:
     return fields_of(Settings)
 
 
-def _engine_fields() -> list[Field]:
-    return [field for field in fields_of(EngineConfig) if field.name not in _NO_VARIABLE]
+def _engine_fields() -> tuple[Field, ...]:
+    return tuple(field for field in fields_of(EngineConfig) if field.name not in _NO_VARIABLE)
 
 
 def _doc(field: Field) -> str:
@@ -587,7 +587,7 @@ def _doc(field: Field) -> str:
     return field.doc if where is None else f"{field.doc.removesuffix('.')} (unset: {where})."
 
 
-def _values(fields: list[Field], environ: Mapping[str, str]) -> dict[str, Any]:
+def _values(fields: tuple[Field, ...], environ: Mapping[str, str]) -> dict[str, Any]:
     """Return the values of those fields whose variable is set. Raises BadSetting."""
     named = ((field, variable(field.name)) for field in fields)
     return {field.name: _value(name, field, environ[name]) for field, name in named if environ.get(name)}

@@ -154,6 +154,7 @@ async def test_a_pool_is_given_to_a_whole_organization_and_found_by_its_name(
     assert pool_named(browser_house, "Granted-7B")["grants"] == [
         {"organization_id": organization["id"], "project_id": None}
     ]
+    await watched.turn_to("account")  # away from the pool, which will be no more
     with browser_house.operator() as operator:
         operator.post(f"/pools/{made['id']}", json={"grants": [{"project_id": browser_house.projects["hooli"]}]})
     watched = await visit(MEMBER)

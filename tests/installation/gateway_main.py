@@ -10,9 +10,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-PRELOADED = ["gateway.assembly.app"]
-"""What a fork server imports once for all gateways that it starts."""
-
 CLONE_NEWNET = 0x40000000
 """From Linux's sched.h."""
 

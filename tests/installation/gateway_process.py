@@ -18,7 +18,8 @@ import msgspec
 
 from gateway.support.process import last_lines
 from tests.installation.databases import of_gateways
-from tests.installation.gateway_main import PRELOADED, run
+from tests.installation.forks import FORKS
+from tests.installation.gateway_main import run
 from tests.installation.processes import frozen
 from tests.installation.waiting import wait_ready
 from tests.patience import PATIENCE_S
@@ -26,8 +27,6 @@ from tests.patience import PATIENCE_S
 if TYPE_CHECKING:
     from gateway.settings import Settings
 
-_FORKS = multiprocessing.get_context("forkserver")
-_FORKS.set_forkserver_preload(["__main__", "tests.installation.gateway_main", *PRELOADED])
 _SPAWNS = multiprocessing.get_context("spawn")
 
 
@@ -58,7 +57,7 @@ class GatewayProcess:
         sockets = (self._socket, self._metrics_socket)
         place = (str(self.log), self._clock_jumps_s, self._network)
         values = (msgspec.structs.asdict(self._settings), self._dsn, *sockets, *place)
-        context = _SPAWNS if self._clock_jumps_s else _FORKS
+        context = _SPAWNS if self._clock_jumps_s else FORKS
         self._process = context.Process(target=run, args=values, daemon=True)
         self._process.start()
 

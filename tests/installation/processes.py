@@ -10,8 +10,24 @@ import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Protocol
 
 from tests.patience import PATIENCE_S
+
+
+class Running(Protocol):
+    """What is asked of a process that runs, as `subprocess.Popen` has it."""
+
+    @property
+    def pid(self) -> int: ...
+
+    def poll(self) -> int | None: ...
+
+    def wait(self, timeout: float | None = None) -> int: ...
+
+    def send_signal(self, sig: int) -> None: ...
+
+    def kill(self) -> None: ...
 
 
 class ChildProcess:
@@ -24,7 +40,7 @@ class ChildProcess:
         self, command: Sequence[str], *, log: Path | None = None, env: Mapping[str, str] | None = None
     ) -> None:
         self.log = log
-        self.popen: subprocess.Popen[bytes] | None = None
+        self.popen: Running | None = None
         """The process that runs, or None."""
         self._command = command
         self._env = env

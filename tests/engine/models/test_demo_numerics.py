@@ -1,4 +1,5 @@
-"""The real demo model and its trained adapters, in fp32, against transformers and peft."""
+"""The real demo model and its trained adapters, in fp32, against transformers and peft: the first layers of both, all
+of them with --full."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from adapters.demo import DEMO
 from adapters.store import AdapterStore
 from engine.config import EngineConfig
 from engine.protocol import GenerateRequest
-from tests.demo import QUESTIONS, chat_ids, demo_model_dir
+from tests.demo import NUM_LAYERS, QUESTIONS, chat_ids, demo_model_dir, first_layers
 from tests.engine.harness import Answer, engine_config, greedy, run_engine
 from tests.engine.reference import Claim, assert_greedy_follows
 
@@ -24,22 +25,26 @@ NUM_TOKENS, NUM_TOKENS_FULL = 18, 64  # of an answer: both fill blocks of 16 and
 class Demo:
     """The engine's configuration and, for the base ("") and each adapter, the reference and the digest."""
 
-    def __init__(self, store_dir: Path, full: bool) -> None:
+    def __init__(self, folder: Path, full: bool) -> None:
+        store_dir, model_dir, paths = folder / "store", demo_model_dir(), {demo.name: demo.path for demo in DEMO}
+        if not full:
+            model_dir = first_layers(model_dir, folder / "model", NUM_LAYERS)
+            paths = {name: first_layers(path, folder / name, NUM_LAYERS) for name, path in paths.items()}
         store = AdapterStore(store_dir)
-        self.digests = {"": ""} | {demo.name: store.add(demo.path) for demo in DEMO}
+        self.digests = {"": ""} | {name: store.add(path) for name, path in paths.items()}
         self.config: EngineConfig = engine_config(
-            demo_model_dir(),
+            model_dir,
             store_dir,
-            kv_cache_bytes=256 << 20,
+            kv_cache_bytes=(256 if full else 32) << 20,
             max_batched_tokens=128 if full else 64,
             max_num_seqs=32,
             num_threads=0 if full else 1,  # beside others more threads only wait
         )
-        base = AutoModelForCausalLM.from_pretrained(demo_model_dir(), dtype=torch.float32).eval()
-        first, *others = DEMO
-        model = PeftModel.from_pretrained(base, first.path, adapter_name=first.name).eval()
-        for demo in others:
-            model.load_adapter(demo.path, adapter_name=demo.name)
+        base = AutoModelForCausalLM.from_pretrained(model_dir, dtype=torch.float32).eval()
+        first, *others = paths
+        model = PeftModel.from_pretrained(base, paths[first], adapter_name=first).eval()
+        for name in others:
+            model.load_adapter(paths[name], adapter_name=name)
         self._model = model
 
     def assert_follow(self, name: str, requests: list[GenerateRequest], answers: dict[str, Answer]) -> None:
@@ -58,7 +63,7 @@ class Demo:
 
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory: pytest.TempPathFactory, full: bool) -> Demo:
-    return Demo(tmp_path_factory.mktemp("store"), full)
+    return Demo(tmp_path_factory.mktemp("demo"), full)
 
 
 def test_greedy_text_and_logprobs_equal_transformers_and_peft(demo: Demo, full: bool) -> None:

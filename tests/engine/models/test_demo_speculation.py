@@ -1,4 +1,5 @@
-"""On the demo model in fp32: drafts leave greedy texts as they are, and neighbors leave seeded ones."""
+"""On the demo model in fp32, its first layers but with --full: drafts leave greedy texts as they are, and neighbors
+leave seeded ones."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from adapters.demo import DEMO
 from adapters.store import AdapterStore
 from engine.config import EngineConfig
 from engine.protocol import GenerateRequest
-from tests.demo import QUESTIONS, chat_ids, demo_model_dir
+from tests.demo import NUM_LAYERS, QUESTIONS, chat_ids, demo_model_dir, first_layers
 from tests.engine.harness import Answer, engine_config, greedy, run_engine
 from tests.engine.reference import TIE
 
@@ -29,20 +30,29 @@ FRAMES = (
 class Demo:
     """The engine's configuration, and the digests of the base ("") and each adapter."""
 
-    def __init__(self, store_dir: Path, num_threads: int) -> None:
-        store = AdapterStore(store_dir)
-        self.digests = ["", *(store.add(demo.path) for demo in DEMO)]
+    def __init__(self, folder: Path, full: bool) -> None:
+        model_dir, paths = demo_model_dir(), [demo.path for demo in DEMO]
+        if not full:
+            model_dir = first_layers(model_dir, folder / "model", NUM_LAYERS)
+            paths = [first_layers(path, folder / path.name, NUM_LAYERS) for path in paths]
+        store = AdapterStore(folder / "store")
+        self.digests = ["", *(store.add(path) for path in paths)]
         self.config: EngineConfig = engine_config(
-            demo_model_dir(), store_dir, kv_cache_bytes=256 << 20, num_threads=num_threads, max_num_seqs=32
+            model_dir,
+            folder / "store",
+            kv_cache_bytes=(256 if full else 32) << 20,
+            num_threads=0 if full else 1,  # beside others more threads only wait
+            max_num_seqs=32,
         )
 
-    def prompts(self, count: int) -> list[list[int]]:
-        return [chat_ids(frame.format(question)) for question, frame in product(QUESTIONS, FRAMES)][:count]
+    def prompt(self, number: int) -> list[int]:
+        question, frame = list(product(QUESTIONS, FRAMES))[number]
+        return chat_ids(frame.format(question))
 
 
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory: pytest.TempPathFactory, full: bool) -> Demo:
-    return Demo(tmp_path_factory.mktemp("store"), num_threads=0 if full else 1)  # beside others more threads only wait
+    return Demo(tmp_path_factory.mktemp("demo"), full)
 
 
 def assert_same_text(plain: Answer, drafted: Answer) -> None:
@@ -59,8 +69,8 @@ def test_speculative_greedy_texts_equal_plain_ones(demo: Demo, full: bool) -> No
     """Of 100 prompts at full size, for the base and each adapter in turn."""
     num_prompts, num_tokens = (100, 64) if full else (4, 18)
     asked = [
-        greedy(f"r{i}", prompt, num_tokens, adapter=demo.digests[i % len(demo.digests)], ignore_eos=True)
-        for i, prompt in enumerate(demo.prompts(num_prompts))
+        greedy(f"r{i}", demo.prompt(i), num_tokens, adapter=demo.digests[i % len(demo.digests)], ignore_eos=True)
+        for i in range(num_prompts)
     ]
     plain = run_engine(demo.config, asked)
     drafted = run_engine(msgspec.structs.replace(demo.config, num_draft_tokens=4), asked)
@@ -92,6 +102,6 @@ def test_a_seeded_text_is_the_same_alone_and_among_31_neighbors(demo: Demo, full
 def seeded(demo: Demo, name: str, number: int, num_tokens: int, longest: int) -> GenerateRequest:
     """Return a request with options of its own. longest: of its prompt, in tokens."""
     options: dict[str, object] = {"temperature": 0.7 + 0.1 * (number % 7), "top_p": 0.9 + 0.1 * (number % 2)}
-    prompt = demo.prompts(100)[number][:longest]
+    prompt = demo.prompt(number)[:longest]
     digest = demo.digests[number % len(demo.digests)]
     return greedy(name, prompt, num_tokens, adapter=digest, seed=number, ignore_eos=True, **options)

@@ -14,7 +14,7 @@ from tests.faults.pools.world import World
 from tests.patience import PATIENCE_S
 
 NUM_CLIENTS = 12
-PAUSE_S = 0.1
+PAUSE_S = 0.2
 """Pause of a client between two requests: there are always some under way, and a machine that others use can follow."""
 
 

@@ -28,8 +28,8 @@ from tests.installation.waiting import until
 from tests.patience import PATIENCE_S
 
 POOL = "tiny"
-NUM_CLIENTS = 8
-PAUSE_S = 0.1
+NUM_CLIENTS = 6
+PAUSE_S = 0.2
 """Of a client between two requests: while engines start there is work for all of them, and time left to start."""
 
 
@@ -109,13 +109,13 @@ async def load(world: World) -> AsyncIterator[None]:
 async def test_changes_under_load_cost_no_request(installation: Installation) -> None:
     host, pool, world = installation.host, installation.pool, installation.world
     async with load(world):
-        await installation.answers(30)
+        await installation.answers(20)
         await host.scale(pool, 3)
         await host.ready(3)
-        await installation.answers(60)
+        await installation.answers(40)
         revision = await host.want(pool, str(host.model()), max_num_seqs="16")
         await host.ready(3, revision)
-        await installation.answers(60)
+        await installation.answers(40)
         broken = await host.want(pool, str(host.model("broken-model", broken="it cannot run")))
 
         async def is_back() -> bool:
@@ -128,10 +128,10 @@ async def test_changes_under_load_cost_no_request(installation: Installation) ->
             why = await conn.fetchval("SELECT why FROM pool_revisions WHERE revision = $1", broken)
             await replace_replicas(conn, [(await host.replicas())[0].id])
         assert "it cannot run" in why
-        await installation.answers(60)
+        await installation.answers(40)
         await host.scale(pool, 1)
         await host.ready(1)
-        await installation.answers(60)
+        await installation.answers(40)
     assert set(world.outcomes) == {"answered"}, world.outcomes
     await billed(world)
 
@@ -139,15 +139,15 @@ async def test_changes_under_load_cost_no_request(installation: Installation) ->
 async def test_restarts_of_agents_and_gateways_cost_no_request(installation: Installation) -> None:
     host, world = installation.host, installation.world
     async with load(world):
-        await installation.answers(30)
+        await installation.answers(20)
         before = host.pids()
         await asyncio.to_thread(installation.agent.kill)
-        await installation.answers(60)
+        await installation.answers(40)
         successor = host.agent()
         await until(lambda: host.has_generation(2), host.log)
-        await installation.answers(60)
+        await installation.answers(40)
         await asyncio.to_thread(successor.terminate)
-        await installation.answers(60)
+        await installation.answers(40)
         host.agent()
         await until(lambda: host.has_generation(3), host.log)
         assert host.pids() == before, "the engine served on, and was adopted"
@@ -155,7 +155,7 @@ async def test_restarts_of_agents_and_gateways_cost_no_request(installation: Ins
             await asyncio.to_thread(gateway.terminate)
             await asyncio.to_thread(gateway.start)
             await asyncio.to_thread(gateway.wait_ready)
-            await installation.answers(60)
+            await installation.answers(40)
     assert set(world.outcomes) == {"answered"}, world.outcomes
     await billed(world)
 
@@ -168,14 +168,14 @@ async def test_a_frozen_agent_and_killed_engines_cost_what_had_begun_alone(
     async with load(world):
         await host.scale(pool, 2)
         await host.ready(2)
-        await installation.answers(30)
+        await installation.answers(20)
         for _ in range(100 if full else 3):
             with installation.agent.frozen():
                 victim = rng.choice(host.pids())
                 host.kill(victim)
-                await installation.answers(60)
+                await installation.answers(40)
             await until(partial(_has_another, host, victim), host.log)
             await host.ready(2)
-            await installation.answers(30)
+            await installation.answers(20)
     assert set(world.outcomes) <= {"answered", "ended after its text had begun"}, world.outcomes
     await billed(world)

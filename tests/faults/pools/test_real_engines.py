@@ -37,14 +37,14 @@ OTHER = "other"
 NUM_ADAPTERS, NUM_ADAPTERS_FULL = 2, 8
 """Of each base."""
 
-NUM_PROMPTS, NUM_PROMPTS_FULL = 16, 60
+NUM_PROMPTS, NUM_PROMPTS_FULL = 8, 60
 MAX_TOKENS = 8
 NUM_CLIENTS = 6
 PAUSE_S = 0.2
 """Of each client between two requests, but with --full: engines that compute share a small machine with other tests."""
 
 NUM_ROUNDS_FULL = 3
-NUM_ANSWERS, NUM_ANSWERS_FULL = 40, 500
+NUM_ANSWERS, NUM_ANSWERS_FULL = 24, 500
 """Answers in each state of the pools."""
 
 

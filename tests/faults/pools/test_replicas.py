@@ -16,7 +16,7 @@ from tests.faults.pools.load import answers, billed, load
 from tests.faults.pools.world import BASES, Engines, World, running_world
 from tests.installation.engines import FakeEngine
 
-NUM_REQUESTS, NUM_REQUESTS_FULL = 200, 10_000
+NUM_REQUESTS, NUM_REQUESTS_FULL = 120, 10_000
 NUM_FAULTS, NUM_FAULTS_FULL = 3, 300
 FROZEN_S = 4.0
 """Longer than three heartbeats."""

@@ -1,4 +1,4 @@
-"""An agent in a process of its own whose engines are fake ones: `python -m tests.gateway.agent.agent_main`.
+"""An agent whose engines are fake ones, as the `main` of a process of its own.
 
 Settings come from the environment, as those of `lorikeet agent`. A model folder with a file `broken` has engines that
 end at once with its text; one with a file `crash` has engines that end without saying that it is useless to try again;
@@ -38,16 +38,14 @@ def fake_engine(config: EngineConfig) -> list[str]:
     return [sys.executable, "-m", "engine.fake", *flags]
 
 
-if __name__ == "__main__":
+def main(*flags: str) -> int:
+    """Run until it is told to end, and return the exit code. flags: as those of `lorikeet agent`."""
     logging.basicConfig(level=logging.INFO)
     settings = load_settings({name: value for name, value in os.environ.items() if name.startswith("LORIKEET_")})
-    flags = set(sys.argv[1:])
-    sys.exit(
-        run_agent(
-            settings,
-            os.environ["DATABASE_URL"],
-            command=fake_engine,
-            stops_engines="--stop-engines" in flags,
-            gives_up="--give-up" in flags,
-        )
+    return run_agent(
+        settings,
+        os.environ["DATABASE_URL"],
+        command=fake_engine,
+        stops_engines="--stop-engines" in flags,
+        gives_up="--give-up" in flags,
     )

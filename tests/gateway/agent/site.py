@@ -34,7 +34,9 @@ from gateway.db.pools import pools, revisions
 from gateway.db.pools.replicas import ReplicaRow
 from gateway.db.pools.served import ServedPool, list_served
 from gateway.pools.first_pool import make_pool
+from tests.gateway.agent import agent_main
 from tests.gateway.model_folder import make_model_folder
+from tests.installation.forks import ForkedProcess
 from tests.installation.processes import ChildProcess
 from tests.installation.waiting import until
 from tests.patience import PATIENCE_S
@@ -57,15 +59,19 @@ class Host:
 
     def agent(self, *flags: str) -> ChildProcess:
         """Start an agent, whose engines are fake ones."""
-        return self._start("tests.gateway.agent.agent_main", *flags)
+        return self._start(ForkedProcess(agent_main.main, *flags, log=self._log, env=self.variables))
 
     def real_agent(self) -> ChildProcess:
         """Start an agent as an operator does, whose engines are real ones."""
-        return self._start("gateway.cli", "agent")
+        return self._start(
+            ChildProcess([sys.executable, "-m", "gateway.cli", "agent"], log=self._log, env=self.variables)
+        )
 
-    def _start(self, *module: str) -> ChildProcess:
-        command = [sys.executable, "-m", *module]
-        made = ChildProcess(command, log=self._folder / "agent.log", env=self.variables)
+    @property
+    def _log(self) -> Path:
+        return self._folder / "agent.log"
+
+    def _start(self, made: ChildProcess) -> ChildProcess:
         made.start()
         self._agents.append(made)
         return made

@@ -27,7 +27,7 @@ MUTANT_SEEDS = 60
 def test_limits_hold_and_slices_return_whatever_fails(full: bool) -> None:
     first, num_seeds = int(os.environ.get("FIRST_SEED", "0")), FULL_SEEDS if full else CI_SEEDS
     slices = [range(start, start + SLICE) for start in range(first, first + num_seeds, SLICE)]
-    with ProcessPoolExecutor(os.cpu_count(), get_context("spawn")) as pool:
+    with ProcessPoolExecutor(os.cpu_count(), get_context("fork")) as pool:
         for seeds, failure in zip(slices, pool.map(first_failure, slices), strict=True):
             assert failure is None, failure
             if full:
