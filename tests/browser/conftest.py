@@ -12,7 +12,7 @@ import pytest
 import pytest_asyncio
 from playwright.async_api import Browser, BrowserContext, Page, async_playwright, expect
 
-from tests.browser.house import OWNER, PASSWORD, ROLES, BrowserHouse, open_house
+from tests.browser.house import OWNER, PASSWORD, BrowserHouse, open_house
 from tests.browser.install import find_chromium
 from tests.browser.watched import WATCH_POLICY, Watched
 from tests.installation.databases import Databases
@@ -92,7 +92,7 @@ async def visit(
     async def visit(email: str | None = OWNER, mode: Mode = "light") -> Watched:
         context = await context_of(email, mode)
         shown = idle[context].pop() if idle[context] else await context.new_page()
-        page = Watched(shown, browser_house.url, takes_pictures=full, loads=email not in ROLES)
+        page = Watched(shown, browser_house.url, takes_pictures=full, loads=email != OWNER)
         page.page.set_default_timeout(PAGE_PATIENCE_MS)
         opened.append(page)
         return page
