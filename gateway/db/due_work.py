@@ -10,8 +10,6 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Literal
 
-from gateway.db.limits.webhooks import MAX_ATTEMPTS
-
 if TYPE_CHECKING:
     from gateway.db.pool import Connection
 
@@ -41,7 +39,7 @@ _LOOK = """
                    WHERE v.state IN ('inspected', 'probed') AND a.removed_at IS NULL
                      AND (v.claimed_at IS NULL OR v.claimed_at < now() - interval '20 seconds')) AS probes,
            EXISTS (SELECT FROM webhook_deliveries
-                   WHERE delivered_at IS NULL AND attempts < $1 AND due_at <= clock_timestamp()) AS deliveries,
+                   WHERE delivered_at IS NULL AND attempts < 46 AND due_at <= clock_timestamp()) AS deliveries,
            EXISTS (SELECT FROM background_responses
                    WHERE ended_at IS NULL AND (lease_until IS NULL OR lease_until <= now() OR
                                                (owner IS NULL AND cancel_at IS NOT NULL))) AS responses,
@@ -76,7 +74,7 @@ class DueWork:
         if not self._wakes:
             counter: int = await conn.fetchval(_COUNTER)
             return counter
-        row = await conn.fetchrow(_LOOK, MAX_ATTEMPTS)
+        row = await conn.fetchrow(_LOOK)
         assert row is not None
         now_s = asyncio.get_running_loop().time()
         for work, wake in self._wakes.items():

@@ -6,7 +6,7 @@ import asyncio
 import hashlib
 import re
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, cast
 
 import msgspec
@@ -187,12 +187,12 @@ class Application(Litestar):
             call.client_gone = call.client_gone or message["type"] == "http.disconnect"
             return message
 
-        async def send_with_headers(message: Message) -> None:
+        def send_with_headers(message: Message) -> Awaitable[None]:
             if message["type"] == "http.response.start":
                 call.status = message["status"]
                 headers = _with_headers(message["headers"], call)
                 message["headers"] = [*headers, (b"connection", b"close")] if self._is_leaving() else headers
-            await send(message)
+            return send(message)  # without a step of its own: it is called for each event of a stream
 
         task = asyncio.current_task()
         assert task is not None

@@ -9,7 +9,7 @@ import msgspec
 import structlog
 from litestar import Request
 from litestar.response.base import ASGIResponse
-from litestar.types import Receive, Scope, Send
+from litestar.types import HTTPResponseBodyEvent, Receive, Scope, Send
 
 from gateway.domain.errors import ClientGone, GatewayError
 from gateway.http.disconnect import unless_gone
@@ -140,10 +140,10 @@ class _EventStream(ASGIResponse, Generic[T]):
         await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
         try:
             if self._first:
-                await _send(send, self._first)
+                await send(_more(self._first))
             async for item in self._items:
                 if data := await self._encoder.encode(item):
-                    await _send(send, data)
+                    await send(_more(data))
             last = self._encoder.end()
         except GatewayError as error:
             call.error = error.code
@@ -155,5 +155,5 @@ class _EventStream(ASGIResponse, Generic[T]):
         await send({"type": "http.response.body", "body": last, "more_body": False})
 
 
-async def _send(send: Send, data: bytes) -> None:
-    await send({"type": "http.response.body", "body": data, "more_body": True})
+def _more(data: bytes) -> HTTPResponseBodyEvent:
+    return {"type": "http.response.body", "body": data, "more_body": True}

@@ -13,7 +13,7 @@ from gateway.backends.foreign.driver import ReplicaName
 from gateway.backends.foreign.reply import Part, ReportedUsage
 from gateway.backends.generation import Generation
 from gateway.backends.usage import Acknowledged, Count, UsageSink
-from gateway.domain.routing.foreign_usage import Seen, Settled, own_completion, own_prompt, settle
+from gateway.domain.routing.foreign_usage import Seen, Settled, own_completion, own_of_text, own_prompt, settle
 
 log = structlog.get_logger(__name__)
 
@@ -50,6 +50,14 @@ class Attempt:
         """True if the server reported counts that cannot be true."""
         self.is_recorded = False
         """True once the usage has reached the sink."""
+        self.usage: Usage | None = None
+        """The usage that was recorded of a reply that has ended."""
+        self.num_text_bytes = 0
+        """Bytes of text that came, hidden ones included."""
+        self.num_token_ids = 0
+        """Token ids that came, of a server that returns them."""
+        self.has_begun = False
+        """True once a part of the reply has come."""
         self.began_s = asyncio.get_running_loop().time()
         """When the request was begun, by the loop's clock."""
         self._sink = sink
@@ -67,30 +75,16 @@ class Attempt:
         self._events = [0] * self.request.n
         self._own = [0] * self.request.n
         """Our own counts of the tokens of each choice so far."""
+        self._max_tokens = self.request.sampling.max_tokens
         self._own_prompt = own_prompt(self._all)
         self._settled_now: Settled | None = None
         """The result of `_settled`, kept until something comes."""
         self._first_s: float | None = None
 
     @property
-    def has_begun(self) -> bool:
-        """Tell whether a part of the reply has come."""
-        return self._first_s is not None
-
-    @property
     def is_complete(self) -> bool:
         """Tell whether the server or a stop string has ended all choices."""
         return len(self.finished.keys() | self.stopped_at.keys()) >= self.request.n
-
-    @property
-    def num_text_bytes(self) -> int:
-        """Bytes of text that came, hidden ones included."""
-        return sum(self._bytes)
-
-    @property
-    def num_token_ids(self) -> int:
-        """Token ids that came, of a server that returns them."""
-        return sum(self._counts)
 
     @property
     def billed_prompt_tokens(self) -> int | None:
@@ -127,35 +121,49 @@ class Attempt:
         """Take the usage that the server reports, of all that came by now."""
         self.reported, self._has_come_since, self._settled_now = usage, False, None
 
-    def add(self, parts: list[Part]) -> None:
-        """Count the parts that came. Nobody reads them before `progressed` was called."""
-        if self._first_s is None:
-            self._first_s = asyncio.get_running_loop().time()
+    def add(self, parts: list[Part]) -> list[Part]:
+        """Count the parts of one event; return them without those of choices that had ended before. Nobody reads them
+        before `so_far` is noted."""
+        if self.finished:
+            parts = [part for part in parts if part.index not in self.finished]
+        if not parts:
+            return parts
+        if not self.has_begun:
+            self.has_begun, self._first_s = True, asyncio.get_running_loop().time()
         self._settled_now = None
         for part in parts:
-            index = part.index
-            self._counts[index] += len(part.token_ids)
-            size = part.hidden_bytes + len(part.text.encode(errors="replace"))
+            index, text = part.index, part.text
+            size = part.hidden_bytes + (len(text) if text.isascii() else len(text.encode(errors="replace")))
             for call in part.calls:
                 size += len((call.name or "").encode()) + len(call.arguments.encode(errors="replace"))
-            self._bytes[index] += size
-            self._events[index] += bool(size)
-            self._has_come_since = self._has_come_since or bool(size or part.token_ids)
-            seen = self._seen(self._counts[index], self._bytes[index], self._events[index], num_choices=1)
-            self._own[index] = own_completion(seen)
+            if size:
+                self._bytes[index] += size
+                self._events[index] += 1
+                self.num_text_bytes += size
+                self._has_come_since = True
+            if num_ids := len(part.token_ids):
+                self._counts[index] += num_ids
+                self.num_token_ids += num_ids
+                self._has_come_since = True
+            if self._is_exact:
+                self._own[index] = self._counts[index]
+            else:
+                self._own[index] = own_of_text(self._bytes[index], self._events[index], self._max_tokens)
             if part.finish_reason is not None:
                 self.finished[index] = part.finish_reason
+        return parts
 
-    def progressed(self) -> None:
-        """Have the counts noted by now, before anybody reads the parts."""
+    @property
+    def so_far(self) -> Count:
+        """Return the counts by now, which are noted before anybody reads the parts that came."""
         request = self.request
-        self._sink.progressed([Count(request.request_id, request.attempt, self._own_prompt, self._num_counted)])
+        return Count(request.request_id, request.attempt, self._own_prompt, self._num_counted)
 
-    def record(self, outcome: Outcome) -> Usage:
-        """Record the usage of the attempt; return it."""
+    def record(self, outcome: Outcome) -> None:
+        """Record the usage of the attempt."""
         self.is_recorded = True
         settled = self._settled()
-        usage = self._usage(settled)
+        usage = self.usage = self._usage(settled)
         if settled.is_lie:
             self.is_lie = True
             log.warning(
@@ -174,7 +182,6 @@ class Attempt:
             ttft_ms=None if self._first_s is None else (self._first_s - self.began_s) * 1e3,
             latency_ms=(now_s - self.began_s) * 1e3,
         )
-        return usage
 
     def supersede(self) -> None:
         """Record the attempt as the operator's own: another attempt takes its place."""
@@ -217,21 +224,20 @@ class Attempt:
 
     @property
     def _num_counted(self) -> int:
+        if not self.stopped_at:
+            return sum(self._own)
         return sum(self.count(index) for index in range(self.request.n))
 
     @property
     def _all(self) -> Seen:
-        return self._seen(sum(self._counts), sum(self._bytes), sum(self._events), num_choices=self.request.n)
-
-    def _seen(self, count: int, num_bytes: int, num_events: int, *, num_choices: int) -> Seen:
         return Seen(
-            num_choices=num_choices,
-            max_tokens=self.request.sampling.max_tokens,
+            num_choices=self.request.n,
+            max_tokens=self._max_tokens,
             prompt_tokens=self._prompt_tokens,
             template_tokens=self._template_tokens,
             is_prompt_exact=self._is_prompt_exact,
             is_exact=self._is_exact,
-            completion_tokens=count,
-            text_bytes=num_bytes,
-            num_events=num_events,
+            completion_tokens=self.num_token_ids,
+            text_bytes=self.num_text_bytes,
+            num_events=sum(self._events),
         )

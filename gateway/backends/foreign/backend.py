@@ -7,11 +7,10 @@ Knows nothing of HTTP on the clients' side, tenants or prices.
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import aclosing
 
 import msgspec
 
-from engine.protocol import AdapterProbe, Delta, Final, GenerateRequest, Service, Usage
+from engine.protocol import AdapterProbe, GenerateRequest, Service, Usage
 from gateway.backends.base import Capabilities, Health
 from gateway.backends.foreign.adapters import ServerAdapters
 from gateway.backends.foreign.condition import ServerCondition
@@ -20,7 +19,7 @@ from gateway.backends.foreign.failures import not_ready
 from gateway.backends.foreign.own_keys import OwnKey, nobodys
 from gateway.backends.foreign.requests import ForeignRequests
 from gateway.backends.foreign.server import Server
-from gateway.backends.foreign.text import TextChoice
+from gateway.backends.foreign.shown import ShownIds, ShownText
 from gateway.backends.generation import Generation, Item
 from gateway.backends.snapshot import EngineSnapshot
 from gateway.backends.text.items import items_of
@@ -91,9 +90,10 @@ class ForeignBackend:
     def generate(self, generation: Generation) -> AsyncGenerator[Item]:
         """Yield completions of one prompt, as `Backend.generate`."""
         driver = self._condition.choice.of(generation)
-        if driver.takes_ids:
-            return items_of(self._deltas(generation, driver), generation, self._pooled.model.tokenizer, self.stop_at)
-        return self._items(generation, driver)
+        if not driver.takes_ids:
+            return self._requests.items(generation, driver, ShownText(generation))
+        deltas = self._requests.items(generation, driver, ShownIds(generation.request.request_id))
+        return items_of(deltas, generation, self._pooled.model.tokenizer, self.stop_at)
 
     async def embed(self, request: GenerateRequest) -> tuple[bytes, Usage]:
         """Raises InvalidRequest: no driver asks for embeddings, which the preparation of requests says first."""
@@ -104,49 +104,6 @@ class ForeignBackend:
         attempt = self._requests.attempt(request_id)
         if attempt is not None:
             attempt.stopped_at[index] = num_kept_tokens
-
-    async def _items(self, generation: Generation, driver: Driver) -> AsyncGenerator[Item]:
-        """Yield pieces of text as they come, then the usage."""
-        choices = [TextChoice(index, generation.stop) for index in range(generation.request.n)]
-        async with aclosing(self._requests.parts(generation, driver)) as steps:
-            async for step in steps:
-                if isinstance(step, Usage):
-                    yield step
-                    return
-                attempt = self._requests.attempt(generation.request.request_id)
-                assert attempt is not None, "its parts are being read"
-                pieces, prompt_tokens = [], attempt.billed_prompt_tokens
-                for part in step:
-                    choice = choices[part.index]
-                    piece = choice.push(part, attempt.count(part.index), prompt_tokens)
-                    if piece is not None:
-                        pieces.append(piece)
-                        if choice.is_stopped:
-                            attempt.stopped_at[part.index] = attempt.count(part.index)
-                if pieces:
-                    yield pieces
-
-    async def _deltas(self, generation: Generation, driver: Driver) -> AsyncGenerator[list[Delta] | Final]:
-        """Yield token ids as they come, then the final, as our own engine does."""
-        request_id = generation.request.request_id
-        async with aclosing(self._requests.parts(generation, driver)) as steps:
-            async for step in steps:
-                if isinstance(step, Usage):
-                    yield Final(request_id, "stop", step)
-                    return
-                attempt = self._requests.attempt(request_id)
-                assert attempt is not None, "its parts are being read"
-                yield [
-                    Delta(
-                        request_id,
-                        part.token_ids,
-                        attempt.count(part.index),
-                        part.index,
-                        part.logprobs,
-                        part.finish_reason,
-                    )
-                    for part in step
-                ]
 
     # the life of the backend
 

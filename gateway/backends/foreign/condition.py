@@ -231,7 +231,7 @@ class ServerCondition:
             max(0.0, self._distrusted_until_s - now_s),
             version=self.choice.version,
             is_tried=not self.choice.note,
-            has_adapters=self.choice.driver.adapters is not None,
+            has_adapters=self.choice.has_adapters,
             separates_caches=self.choice.driver.separates_caches,
         )
 

@@ -19,9 +19,12 @@ MAX_HEADERS = 128
 MAX_UNREAD_BYTES = 256 << 10
 """Bytes of a body that wait for their reader before the server is no longer read from."""
 
-MAX_FRAMING_BYTES = 1 << 20
+MAX_FRAMING_BYTES = 128 << 10
 """Bytes of a response that are none of its body, beside one for each byte of it: its head, and the sizes and extensions
 of its chunks."""
+
+FED_BYTES = 64 << 10
+"""Bytes that are parsed before the bounds are looked at."""
 
 READ_BYTES = 16 << 10
 """Bytes of a body that are read at once, so that no reader works on more before others have their turn."""
@@ -64,6 +67,8 @@ class Connection(asyncio.Protocol):
         """True if the server had to wait in the present response, since what it had sent was not read."""
         self.proved: Hashable = None
         """The proof that the server behind the connection has given; None where nobody has asked for one."""
+        self.has_left_over = False
+        """True if a part of what came was read, and the rest waits."""
         self.num_requests = 0
         """Requests that were sent over the connection."""
         self._lost = lost
@@ -76,12 +81,15 @@ class Connection(asyncio.Protocol):
         self._num_header_bytes = 0
         self._num_bytes = 0
         self._num_body_bytes = 0
-        self._has_left_over = False  # of what came, a part was read
         self._has_head = False
         self._is_whole = False
         self._why: ServerGone | None = None
         self._paused: asyncio.TimerHandle | None = None  # while the server is not read from
         self._waiter: asyncio.Future[None] | None = None
+        self._came = _always
+        self._until_s = 0.0  # of the present wait
+        self._timer: asyncio.TimerHandle | None = None  # one for all waits, which is set again when it is due too early
+        self._timer_s = 0.0
 
     # requests
 
@@ -92,7 +100,7 @@ class Connection(asyncio.Protocol):
         if self.num_requests:
             self._parser = httptools.HttpResponseParser(self)
         self.status, self.headers, self.is_reusable, self.was_held_back = 0, {}, False, False
-        self._has_head = self._is_whole = self._has_left_over = False
+        self._has_head = self._is_whole = self.has_left_over = False
         self._num_head_bytes = self._num_header_bytes = self._num_bytes = self._num_body_bytes = 0
         self.num_requests += 1
         lines = [f"{method} {target} HTTP/1.1", *(f"{name}: {value}" for name, value in headers.items())]
@@ -105,30 +113,53 @@ class Connection(asyncio.Protocol):
         while not self._has_head:
             if self._why is not None:
                 raise self._why
-            await self._wait(until_s)
+            await self.wait(until_s)
 
     async def read(self, until_s: float) -> bytes:
         """Return what has come of the body since the last call, at most READ_BYTES of it, b"" at its end.
 
         Raises ServerGone: where the body is cut off, or nothing comes until until_s by the loop's clock.
         """
-        if self._has_left_over:
+        if self.has_left_over:
             await asyncio.sleep(0)  # others have their turn
-        while not self._buffer:
+        while (data := self.take()) is None:
+            await self.wait(until_s)
+        return data
+
+    def take(self) -> bytes | None:
+        """Return what has come of the body since the last call, at most READ_BYTES of it, b"" at its end, None where
+        nothing has come. Raises ServerGone: where the body is cut off."""
+        if not self._buffer:
             if self._is_whole:
                 return b""
             if self._why is not None:
                 raise self._why
-            await self._wait(until_s)
+            return None
         data = self._buffer[0] if len(self._buffer) == 1 else b"".join(self._buffer)
-        self._buffer = [data[READ_BYTES:]] if len(data) > READ_BYTES else []
-        self._has_left_over = bool(self._buffer)
-        self._num_buffered = max(0, len(data) - READ_BYTES)
-        if self._paused is not None and self._transport is not None and not self._has_left_over:
+        if len(data) > READ_BYTES:
+            self._buffer, self.has_left_over = [data[READ_BYTES:]], True
+            self._num_buffered = len(data) - READ_BYTES
+            return data[:READ_BYTES]
+        self._buffer.clear()
+        self.has_left_over, self._num_buffered = False, 0
+        if self._paused is not None and self._transport is not None:
             self._paused.cancel()
             self._paused = None
             self._transport.resume_reading()
-        return data[:READ_BYTES]
+        return data
+
+    async def wait(self, until_s: float, came: Callable[[], bool] | None = None) -> None:
+        """Wait until something has come, or the body is cut off, or until until_s by the loop's clock, which cuts it
+        off. came: called each time, and the wait goes on where it returns False."""
+        loop = asyncio.get_running_loop()
+        self._came, self._until_s = came or _always, until_s
+        if self._timer is None or self._timer_s > until_s:
+            self._set_timer(loop)
+        waiter = self._waiter = loop.create_future()
+        try:
+            await waiter
+        finally:
+            self._waiter = None
 
     @property
     def is_open(self) -> bool:
@@ -142,6 +173,7 @@ class Connection(asyncio.Protocol):
 
     def close(self) -> None:
         """Cut the connection off, whatever is on its way."""
+        self._forget_timer()
         if self._paused is not None:
             self._paused.cancel()
             self._paused = None
@@ -153,19 +185,31 @@ class Connection(asyncio.Protocol):
         """Cut the connection off, and have its reader get ServerGone."""
         self._fail(why)
 
-    async def _wait(self, until_s: float) -> None:
-        loop = asyncio.get_running_loop()
-        self._waiter = loop.create_future()
-        timer = loop.call_at(until_s, self._fail, "nothing came in time")
-        try:
-            await self._waiter
-        finally:
-            timer.cancel()
-            self._waiter = None
+    def _set_timer(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Look at the end of the present wait whether it has come to its end."""
+        self._forget_timer()
+        self._timer, self._timer_s = loop.call_at(self._until_s, self._is_due), self._until_s
 
-    def _wake(self) -> None:
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
+    def _is_due(self) -> None:
+        """End a wait that has lasted too long. A timer for each wait would cost more than all else of a read."""
+        self._timer, loop = None, asyncio.get_running_loop()
+        if self._waiter is None:
+            return  # the next wait sets it
+        if loop.time() < self._until_s:
+            self._set_timer(loop)
+        else:
+            self._fail("nothing came in time")
+
+    def _forget_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _wake(self, num_bytes: int = 0) -> None:
+        """Let the reader go on. num_bytes: that have just come; many are read in a turn of their own."""
+        waiter = self._waiter
+        if waiter is not None and not waiter.done() and (num_bytes > READ_BYTES or self._came()):
+            waiter.set_result(None)
 
     def _fail(self, why: str) -> None:
         """End the connection: nothing that comes counts any more."""
@@ -190,32 +234,42 @@ class Connection(asyncio.Protocol):
         if self._is_whole or not self.num_requests:
             self._fail("bytes came that no request asked for")
             return
-        try:
-            self._parser.feed_data(data)
-        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
-            self._fail(f"its response is no HTTP: {error or type(error).__name__}")
-            return
-        if not self._has_head:
-            self._num_head_bytes += len(data)
-        if not self._has_head and self._num_head_bytes > MAX_HEAD_BYTES:
-            self._fail("the head of its response is too large")
-            return
-        self._num_bytes += len(data)
-        if self._num_bytes > MAX_FRAMING_BYTES + 2 * self._num_body_bytes:
-            self._fail("its response has too much beside its body")
+        if len(data) <= FED_BYTES:
+            if not self._feed(data):
+                return
+        elif not all(self._feed(data[start : start + FED_BYTES]) for start in range(0, len(data), FED_BYTES)):
             return
         if self._num_buffered > MAX_UNREAD_BYTES and not self._is_whole and self._transport is not None:
             self.was_held_back = True
             if self._paused is None:
                 self._paused = asyncio.get_running_loop().call_later(self._unread_s, self._give_up_on_reader)
             self._transport.pause_reading()
-        self._wake()
+        self._wake(len(data))
+
+    def _feed(self, data: bytes) -> bool:
+        """Parse what has come; return False where it is more, or something else, than a response may be."""
+        try:
+            self._parser.feed_data(data)
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
+            self._fail(f"its response is no HTTP: {error or type(error).__name__}")
+            return False
+        if not self._has_head:
+            self._num_head_bytes += len(data)
+            if self._num_head_bytes > MAX_HEAD_BYTES:
+                self._fail("the head of its response is too large")
+                return False
+        self._num_bytes += len(data)
+        if self._num_bytes > MAX_FRAMING_BYTES + 2 * self._num_body_bytes:
+            self._fail("its response has too much beside its body")
+            return False
+        return True
 
     def eof_received(self) -> bool:
         return False
 
     def connection_lost(self, error: Exception | None) -> None:
         self._transport = None
+        self._forget_timer()
         if self._why is None and error is None and self._has_head and self._is_until_end:
             self._is_whole = True  # unless this side ended it, such as when nothing came in time
         if self._why is None and not self._is_whole:
@@ -255,3 +309,8 @@ class Connection(asyncio.Protocol):
     def on_message_complete(self) -> None:
         self._is_whole = True
         self.is_reusable = bool(self._parser.should_keep_alive())
+
+
+def _always() -> bool:
+    """Tell that whatever has come ends a wait."""
+    return True

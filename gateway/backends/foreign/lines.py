@@ -9,6 +9,8 @@ class LineSplitter:
     """Splits one stream. Empty lines are skipped."""
 
     def __init__(self) -> None:
+        self.num_lines = 0
+        """Lines that have come whole, empty ones included."""
         self._rest = bytearray()
 
     def push(self, data: bytes) -> list[bytes]:
@@ -18,6 +20,7 @@ class LineSplitter:
         if b"\n" in data:
             *whole, rest = bytes(self._rest).split(b"\n")
             self._rest = bytearray(rest)
+            self.num_lines += len(whole)
             lines = [line for each in whole if (line := each.strip())]
         if len(self._rest) > MAX_EVENT_BYTES or any(len(line) > MAX_EVENT_BYTES for line in lines):
             raise EventTooLarge

@@ -6,13 +6,12 @@ Knows neither text nor how the server is asked how it is.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
-from contextlib import aclosing
-from typing import Literal
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import contextmanager
+from typing import Literal, TypeVar
 
 import structlog
 
-from engine.protocol import Usage
 from gateway.backends.base import Unanswered
 from gateway.backends.foreign.adapters import ServerAdapters
 from gateway.backends.foreign.attempt import Attempt
@@ -21,9 +20,11 @@ from gateway.backends.foreign.connection import ReaderTooSlow, ServerChanged, Se
 from gateway.backends.foreign.driver import Driver, Pooled, ReplicaName, ServerInfo
 from gateway.backends.foreign.errors import shown
 from gateway.backends.foreign.failures import NOT_READY, failed, is_full, is_the_clients, not_ready, refusal
+from gateway.backends.foreign.noted import NotedCounts
 from gateway.backends.foreign.own_keys import KeyInUse, OwnKey, OwnKeys
 from gateway.backends.foreign.reply import AnotherModel, BadReply, Part, ReplyRefused, ServerRefused
 from gateway.backends.foreign.server import Server
+from gateway.backends.foreign.shown import Shown
 from gateway.backends.foreign.sse import EventTooLarge
 from gateway.backends.foreign.stream import ReplyStream
 from gateway.backends.generation import Generation
@@ -41,6 +42,8 @@ WINDOW_WAIT_S = 2.0
 """Seconds for which a request waits until fewer than `max_in_flight` are open at the server."""
 
 log = structlog.get_logger(__name__)
+
+T = TypeVar("T")
 
 
 class ForeignRequests:
@@ -66,6 +69,7 @@ class ForeignRequests:
         self._server = server
         self._settings = pooled.settings
         self._sink = sink
+        self._noted = NotedCounts(sink)
         self._condition = condition
         self._adapters = adapters
         self._name = name
@@ -93,24 +97,35 @@ class ForeignRequests:
         for stream in list(self._streams.values()):
             stream.cut()
 
-    async def parts(self, generation: Generation, driver: Driver) -> AsyncGenerator[list[Part] | Usage]:
-        """Yield the parts of the reply that came since the last item, then exactly one Usage, which is recorded.
+    async def items(self, generation: Generation, driver: Driver, shown: Shown[T]) -> AsyncGenerator[T]:
+        """Yield what is shown of the parts of the reply that came since the last item, then what ends it, once its
+        usage is recorded.
 
         driver: the way in which the server is asked and read. Closing the generator cuts the connection off; what was
         used by then is recorded all the same.
         Raises as `Backend.generate`.
         Raises ReadTooSlowly: when more waited for the reader than may wait.
         """
-        with self._adapters.using(generation.request.adapter):
-            async with aclosing(self._parts(generation, driver)) as steps:
-                async for step in steps:
-                    yield step
-
-    async def _parts(self, generation: Generation, driver: Driver) -> AsyncGenerator[list[Part] | Usage]:
         key = generation.request.adapter
+        with self._adapters.using(key):
+            stream, admitted, own = await self._opened(generation, driver)
+            attempt = stream.attempt
+            with self._judged(stream, admitted, own):
+                while True:
+                    parts = await (stream.take() if attempt.has_begun or not key else self._begun(stream))
+                    if parts is None:
+                        break
+                    item = shown.parts(attempt, parts)
+                    if item is not None:
+                        yield item
+            assert attempt.usage is not None, "it was recorded as the context was left"
+            yield shown.end(attempt.usage)
+
+    async def _opened(self, generation: Generation, driver: Driver) -> tuple[ReplyStream, Admitted, KeyInUse | None]:
+        """Take a place for a request that can be sent now. Raises Unanswered: when there is none."""
         self._condition.check()
         try:
-            await self._adapters.ensure(key)
+            await self._adapters.ensure(generation.request.adapter)
         except GatewayError as error:
             raise Unanswered(error, "absent") from None
         self._condition.choice.check(generation, driver)
@@ -118,29 +133,36 @@ class ForeignRequests:
         info, admitted = await self._take_place()
         own = self._use_key(generation, key_found, admitted)
         attempt = Attempt(
-            generation,
-            self._sink,
-            self._source,
-            self._condition.engine_id,
-            self._name,
-            is_exact=driver.takes_ids,
+            generation, self._sink, self._source, self._condition.engine_id, self._name, is_exact=driver.takes_ids
         )
-        stream = ReplyStream(self._server, driver, self._settings, generation, attempt, key_found)
-        request_id = generation.request.request_id
+        settings = self._settings
+        return (
+            ReplyStream(self._server, driver, settings, generation, info, attempt, self._noted, key_found),
+            admitted,
+            own,
+        )
+
+    @contextmanager
+    def _judged(self, stream: ReplyStream, admitted: Admitted, own: KeyInUse | None) -> Iterator[None]:
+        """Give the time in which a reply is read; then record its usage, judge the server, and give the place back.
+
+        Raises as `items`.
+        """
+        attempt, request_id = stream.attempt, stream.attempt.request.request_id
         self._streams[request_id] = stream
         is_judged = is_handed_over = False  # by the breaker; to who catches Unanswered, and says what is recorded
         try:
             attempt.dispatched()
-            async with aclosing(self._streamed(stream, info, key) if key else stream.parts(info)) as steps:
-                async for parts in steps:
-                    yield parts
-            usage = attempt.record("whole")
+            try:
+                yield
+            finally:
+                stream.close()
+            attempt.record("whole")
             is_judged = True
             self._times.answered(asyncio.get_running_loop().time(), *attempt.times_ms())
             self._condition.succeeded(admitted, is_lie=attempt.is_lie)
             if own is not None:
                 self._own_keys.accepted(own)
-            yield usage
         except ServerRefused as refused:
             is_judged = is_handed_over = True
             raise self._refused(stream, admitted, refused, own) from None
@@ -207,24 +229,21 @@ class ForeignRequests:
             self.window.give()
             raise Unanswered(error, "failed") from None
 
-    async def _streamed(self, stream: ReplyStream, info: ServerInfo, key: str) -> AsyncGenerator[list[Part]]:
-        """Yield as `ReplyStream.parts`; an adapter that the server does not know is loaded again, once."""
+    async def _begun(self, stream: ReplyStream) -> list[Part] | None:
+        """Return as `ReplyStream.take` of a reply that has not begun; an adapter that the server does not know is
+        loaded again, once."""
         try:
-            async with aclosing(stream.parts(info)) as steps:
-                async for parts in steps:
-                    yield parts
-            return
+            return await stream.take()
         except ServerRefused as refused:
-            if refused.status != 404 or stream.attempt.has_begun:
+            if refused.status != 404:
                 raise
-            self._adapters.forget(key)
+            stream.close()
+            self._adapters.forget(stream.adapter)
             try:
-                await self._adapters.ensure(key)
+                await self._adapters.ensure(stream.adapter)
             except GatewayError:
                 raise refused from None
-        async with aclosing(stream.parts(info)) as steps:
-            async for parts in steps:
-                yield parts
+        return await stream.take()
 
     async def _take_place(self) -> tuple[ServerInfo, Admitted]:
         """Take a place in the window. Raises Unanswered: when the server is not ready, or has no place in time."""

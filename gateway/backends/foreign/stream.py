@@ -1,19 +1,21 @@
 """The reply to one request, read from its server within the bounds of size and time.
 
+While a reader waits, what comes is read in the call that brings it, and the reader wakes once there is a part: the
+counts of all streams that something came of are noted together then. Behind a reader that is busy, bytes wait unread.
 Knows neither how requests are admitted nor what becomes of their usage.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
 
 from gateway.backends.foreign.attempt import Attempt
 from gateway.backends.foreign.connection import Connection, ServerGone
-from gateway.backends.foreign.driver import Driver, EndReader, Framing, ServerInfo
+from gateway.backends.foreign.driver import Driver, EndReader, Framing, Reader, ServerInfo
 from gateway.backends.foreign.errors import read_refusal
 from gateway.backends.foreign.lines import LineSplitter
-from gateway.backends.foreign.reply import BadReply, Event, Part, check_objects
+from gateway.backends.foreign.noted import NotedCounts
+from gateway.backends.foreign.reply import MAX_OBJECTS, BadReply, Part, check_objects
 from gateway.backends.foreign.server import Server
 from gateway.backends.foreign.sse import EventReader
 from gateway.backends.generation import Generation
@@ -50,7 +52,7 @@ CONTENT_TYPES: dict[Framing, str] = {"events": "text/event-stream", "lines": "ap
 
 
 class ReplyStream:
-    """The reply to one request, from `parts` to its end or to `cut`."""
+    """The reply to one request, from the first `take` to `close` or `cut`."""
 
     def __init__(
         self,
@@ -58,11 +60,13 @@ class ReplyStream:
         driver: Driver,
         settings: ForeignSettings,
         generation: Generation,
+        info: ServerInfo,
         attempt: Attempt,
+        noted: NotedCounts,
         key: ProviderKey | None = None,
     ) -> None:
-        """attempt: counts what comes; the generation's own request is the one that is sent. key: of the project that
-        asks, where the server is not asked with the pool's."""
+        """attempt: counts what comes; the generation's own request is the one that is sent. noted: has the counts
+        noted. key: of the project that asks, where the server is not asked with the pool's."""
         self.key = key
         """The project's own key; None: the server is asked with the pool's."""
         self.attempt = attempt
@@ -74,8 +78,24 @@ class ReplyStream:
         self._driver = driver
         self._settings = settings
         self._generation = generation
+        self._info = info
+        self._noted = noted
+        self._now_s = asyncio.get_running_loop().time
         self._connection: Connection | None = None
-        self._until_s = 0.0
+        self._events: EventReader | LineSplitter = EventReader()
+        self._reader: Reader | None = None
+        self._has_asked = False
+        self._until_s = self._part_until_s = 0.0
+        self._waits_since_s = 0.0
+        """The time since which the next part is waited for."""
+        self._came_s: float | None = None
+        """The time at which the parts came that the reader was given last."""
+        self._parts: list[Part] = []
+        """The parts that came and that the reader was not given yet."""
+        self._error: Exception | None = None
+        """The error that the reader gets in place of them."""
+        self._is_at_end = False
+        self._has_ended = False
         request = generation.request
         max_tokens = request.n * request.sampling.max_tokens
         self._num_events_left = 4 * max_tokens + SPARE_EVENTS
@@ -86,70 +106,124 @@ class ReplyStream:
         self._max_bytes = MAX_TOKEN_BYTES * max_tokens + SPARE_BYTES
 
     def cut(self) -> None:
-        """Cut the connection off: this gateway stops. `parts` raises ServerGone."""
+        """Cut the connection off: this gateway stops. `take` raises ServerGone."""
         self.attempt.is_cut_off = True
         if self._connection is not None:
             self._connection.cut("this gateway stops")
 
-    async def parts(self, info: ServerInfo) -> AsyncGenerator[list[Part]]:
-        """Send the request, and yield the parts of its reply that came since the last item.
-
-        The time for which a reader keeps an item is no time of the server's.
+    async def take(self) -> list[Part] | None:
+        """Return the parts of the reply that came since the last call, whose counts are noted; None at its end. The
+        request is sent first. The time for which a reader keeps the parts is no time of the server's.
 
         Raises ServerGone, ServerRefused, BadReply, ReplyRefused or EventTooLarge.
         """
-        settings, attempt, now_s = self._settings, self.attempt, asyncio.get_running_loop().time
-        self._until_s = now_s() + settings.total_seconds
-        part_until_s = min(self._until_s, now_s() + settings.first_token_seconds)
-        has_ended = False
-        try:
-            connection = await self._asked(info, part_until_s)
-            is_lines = self._driver.framing == "lines"
-            reader, events = self._driver.reader(self._generation), LineSplitter() if is_lines else EventReader()
-            is_end = False
-            while not is_end:
-                read_s = now_s()
-                data = await connection.read(part_until_s)
-                if attempt.has_begun:
-                    attempt.waited(now_s() - read_s)
-                if now_s() > part_until_s:  # such as by comments alone
-                    raise ServerGone("its next part does not come in time", has_begun=True)
-                found = events.push(data) if data else events.finish()
-                self._bound(data, found)
-                is_end = not data
-                parts: list[Part] = []
-                for each in found:
-                    check_objects(each)
-                    event = reader.read(each)
-                    parts += self._counted(event)
-                    is_end = is_end or event.is_end
-                if not data and isinstance(reader, EndReader):
-                    parts += self._counted(reader.end())
-                if not parts:
-                    continue
-                if attempt.num_text_bytes > self._max_bytes or attempt.num_token_ids > self._max_tokens:
-                    raise BadReply("its reply is longer than was asked for")
-                attempt.progressed()
-                yielded_s = now_s()
-                yield parts
-                self._until_s += now_s() - yielded_s
-                if attempt.stopped_at and attempt.is_complete:
-                    return  # the stop strings have ended all choices
-                part_until_s = min(self._until_s, now_s() + settings.idle_seconds)
-            if not attempt.is_complete:
-                raise BadReply("its reply ended before the choices did")
-            has_ended = True
-        finally:
-            given, self._connection = self._connection, None
-            if given is not None:
-                self._server.give(given, has_ended=has_ended)
+        attempt, now_s = self.attempt, self._now_s()
+        if not self._has_asked:
+            await self._begin(now_s)
+        elif self._came_s is not None:
+            if attempt.stopped_at and attempt.is_complete:
+                return None  # the stop strings have ended all choices
+            self._until_s += now_s - self._came_s
+            self._part_until_s = min(self._until_s, now_s + self._settings.idle_seconds)
+            self._waits_since_s = now_s
+        connection = self._connection
+        assert connection is not None, "it was asked, and is not closed"
+        while not (self._parts or self._is_at_end or self._error):
+            if connection.has_left_over:
+                await asyncio.sleep(0)  # others have their turn
+            if not self._read(connection):
+                await connection.wait(self._part_until_s, self._came)
+        if self._error is not None:
+            raise self._error
+        if parts := self._parts:
+            self._parts = []
+            self._noted.note()
+            return parts
+        if not attempt.is_complete:
+            raise BadReply("its reply ended before the choices did")
+        self._has_ended = True
+        return None
 
-    def _bound(self, data: bytes, found: list[bytes]) -> None:
+    def close(self) -> None:
+        """Give the connection back; it is cut off where the reply has not come to its end. May be called again."""
+        self._noted.forget(self.attempt)
+        given, self._connection, self._has_asked = self._connection, None, False
+        if given is not None:
+            self._server.give(given, has_ended=self._has_ended)
+
+    async def _begin(self, now_s: float) -> None:
+        """Send the request, and wait for the head of a stream. Raises as `take`."""
+        self._has_asked, self._error = True, None
+        self._until_s = now_s + self._settings.total_seconds
+        self._part_until_s = min(self._until_s, now_s + self._settings.first_token_seconds)
+        self._events = LineSplitter() if self._driver.framing == "lines" else EventReader()
+        self._reader = self._driver.reader(self._generation)
+        self._connection = await self._asked(self._info, self._part_until_s)
+
+    def _came(self) -> bool:
+        """Read what has come while the reader waits; tell whether the reader has to go on."""
+        connection = self._connection
+        if connection is None or not self._read(connection):
+            return True
+        return bool(self._parts or self._is_at_end or self._error or connection.has_left_over)
+
+    def _read(self, connection: Connection) -> bool:
+        """Read what has come, at most READ_BYTES of it; tell whether there was anything, be it an error."""
+        try:
+            data = connection.take()
+            if data is None:
+                return False
+            self._add(data)
+        except Exception as error:  # its reader is to get it, and not the transport
+            self._error = error
+        return True
+
+    def _add(self, data: bytes) -> None:
+        """Read the events that became complete. data: b"" at the end of the reply."""
+        attempt, reader, now_s, had_begun = self.attempt, self._reader, self._now_s(), self.attempt.has_begun
+        if now_s > self._part_until_s:  # such as by comments alone
+            raise ServerGone("its next part does not come in time", has_begun=True)
+        assert reader is not None, "it was asked"
+        events = self._events
+        num_lines = events.num_lines
+        found = events.push(data) if data else events.finish()
+        self._bound(len(data), found, events.num_lines - num_lines)
+        parts: list[Part] = []
+        for each in found:
+            if len(each) > MAX_OBJECTS:
+                check_objects(each)
+            event = reader.read(each)
+            if event.parts:
+                parts += attempt.add(event.parts)
+            if event.usage is not None:
+                attempt.report(event.usage)
+            if event.is_end:
+                self._is_at_end = True
+        if not data:
+            self._is_at_end = True
+            if isinstance(reader, EndReader):
+                event = reader.end()
+                parts += attempt.add(event.parts)
+                if event.usage is not None:
+                    attempt.report(event.usage)
+        if not parts:
+            return
+        if attempt.num_text_bytes > self._max_bytes or attempt.num_token_ids > self._max_tokens:
+            raise BadReply("its reply is longer than was asked for")
+        if had_begun:
+            attempt.waited(now_s - self._waits_since_s)
+        self._came_s = now_s
+        self._parts = parts
+        self._noted.add(attempt)
+
+    def _bound(self, num_bytes: int, found: list[bytes], num_lines: int) -> None:
         """Count what came; raise BadReply where it is more than any reply to this request needs."""
-        self._num_events_left -= len(found)
-        self._num_bytes_left -= len(data)
-        self._num_skipped += len(data) - sum(len(each) + FIELD_BYTES for each in found)
-        self._num_lines_left -= data.count(b"\n") - EVENT_LINES * len(found)
+        num_events = len(found)
+        self._num_events_left -= num_events
+        self._num_bytes_left -= num_bytes
+        num_found_bytes = len(found[0]) if num_events == 1 else sum(map(len, found))
+        self._num_skipped += num_bytes - num_found_bytes - FIELD_BYTES * num_events
+        self._num_lines_left -= num_lines - EVENT_LINES * num_events
         if self._num_events_left < 0:
             raise BadReply("its reply has too many events")
         if self._num_bytes_left < 0:
@@ -158,7 +232,7 @@ class ReplyStream:
             raise BadReply("its reply has too much beside its events")
 
     async def _asked(self, info: ServerInfo, head_until_s: float) -> Connection:
-        """Send the request; return the connection once the head of a stream is there. Raises as `parts`."""
+        """Send the request; return the connection once the head of a stream is there. Raises as `take`."""
         request = self._generation.request
         asked = self._driver.request(self._generation, info)
         self.sent = asked.body
@@ -188,12 +262,3 @@ class ReplyStream:
         if not connection.headers.get("content-type", "").startswith(CONTENT_TYPES[self._driver.framing]):
             raise BadReply(f"its reply is no stream of {self._driver.framing}")
         return connection
-
-    def _counted(self, event: Event) -> list[Part]:
-        """Count an event; return its parts without those of choices that had ended before."""
-        parts = [part for part in event.parts if part.index not in self.attempt.finished]
-        if parts:
-            self.attempt.add(parts)
-        if event.usage is not None:
-            self.attempt.report(event.usage)
-        return parts

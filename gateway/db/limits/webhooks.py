@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from gateway.db.pool import Connection
 
 MAX_ATTEMPTS = 46
-"""Over three days."""
+"""Over three days. Statements have the number as it is, since the index of what is due is used where both name it."""
 FIRST_DELAY = datetime.timedelta(seconds=15)
 """Longer than one attempt may take, so that no other gateway sends what this one is still sending."""
 LONGEST_DELAY = datetime.timedelta(hours=2)
@@ -119,9 +119,9 @@ _CLAIM = """
     FROM webhooks w
     WHERE w.id = d.webhook_id AND d.id IN (
         SELECT id FROM webhook_deliveries
-        WHERE delivered_at IS NULL AND attempts < $4 AND due_at <= clock_timestamp() AND id IN (
+        WHERE delivered_at IS NULL AND attempts < 46 AND due_at <= clock_timestamp() AND id IN (
             SELECT DISTINCT ON (webhook_id) id FROM webhook_deliveries
-            WHERE delivered_at IS NULL AND attempts < $4 AND due_at <= clock_timestamp() AND webhook_id <> ALL ($5)
+            WHERE delivered_at IS NULL AND attempts < 46 AND due_at <= clock_timestamp() AND webhook_id <> ALL ($4)
             ORDER BY webhook_id, due_at)
         ORDER BY due_at LIMIT $1 FOR UPDATE SKIP LOCKED)
     RETURNING d.id, d.webhook_id, w.organization_id, w.url, w.content_key, w.secret, d.body, d.attempts,
@@ -136,7 +136,7 @@ async def claim_deliveries(
 
     A delivery is this caller's alone until it is due again, after a delay that doubles each time.
     """
-    rows = await conn.fetch(_CLAIM, count, first_delay, LONGEST_DELAY, MAX_ATTEMPTS, list(busy))
+    rows = await conn.fetch(_CLAIM, count, first_delay, LONGEST_DELAY, list(busy))
     return [Delivery(**row) for row in rows]
 
 
@@ -164,7 +164,7 @@ async def note_failed(conn: Connection, delivery_id: str, error: str) -> None:
 _FORGET_DELIVERIES = """
     DELETE FROM webhook_deliveries
     WHERE delivered_at < clock_timestamp() - $1::interval
-       OR (attempts >= $2 AND due_at < clock_timestamp() - $1::interval)
+       OR (attempts >= 46 AND due_at < clock_timestamp() - $1::interval)
 """
 # Usage may yet come to a window that is over, and must not be told of twice.
 _FORGET_ALERTS = """
@@ -176,5 +176,5 @@ _FORGET_ALERTS = """
 
 async def clean_up(conn: Connection) -> None:
     """Forget messages that were delivered or given up long ago, and what was told of windows that are long over."""
-    await conn.execute(_FORGET_DELIVERIES, KEEP, MAX_ATTEMPTS)
+    await conn.execute(_FORGET_DELIVERIES, KEEP)
     await conn.execute(_FORGET_ALERTS)

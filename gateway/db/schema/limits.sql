@@ -88,5 +88,5 @@ CREATE TABLE webhook_deliveries (
     last_error    text
 );
 
-CREATE INDEX webhook_deliveries_due ON webhook_deliveries (due_at) WHERE delivered_at IS NULL;
+CREATE INDEX webhook_deliveries_due ON webhook_deliveries (due_at) WHERE delivered_at IS NULL AND attempts < 46;
 CREATE INDEX webhook_deliveries_by_webhook ON webhook_deliveries (webhook_id);

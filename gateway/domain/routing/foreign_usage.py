@@ -69,8 +69,12 @@ def own_completion(seen: Seen) -> int:
     bytes, but no more than was asked for."""
     if seen.is_exact:
         return seen.completion_tokens
-    most = seen.num_choices * seen.max_tokens
-    return min(most, max(seen.num_events, -(-seen.text_bytes // BYTES_PER_TOKEN)))
+    return own_of_text(seen.text_bytes, seen.num_events, seen.num_choices * seen.max_tokens)
+
+
+def own_of_text(text_bytes: int, num_events: int, most: int) -> int:
+    """Return our own count of the tokens of a text. most: the tokens that were asked for."""
+    return min(most, max(num_events, -(-text_bytes // BYTES_PER_TOKEN)))
 
 
 def own_prompt(seen: Seen) -> int:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import datetime
 from typing import TYPE_CHECKING, get_args
 
-from gateway.db.due_work import DueWork, Work
+from gateway.db.due_work import _LOOK, DueWork, Work
+from gateway.db.limits.webhooks import MAX_ATTEMPTS
 from gateway.db.pool import Database
 
 if TYPE_CHECKING:
@@ -72,7 +73,8 @@ WAITING: list[tuple[str, str, dict[str, object], set[str]]] = [
     ("a ready version", "adapter_versions", PROBED | {"state": "ready"}, set()),
     ("a message", "webhook_deliveries", {}, {"deliveries"}),
     ("a message for later", "webhook_deliveries", {"due_at": LATER}, set()),
-    ("a message given up", "webhook_deliveries", {"attempts": 46}, set()),
+    ("a message that is tried once more", "webhook_deliveries", {"attempts": MAX_ATTEMPTS - 1}, {"deliveries"}),
+    ("a message given up", "webhook_deliveries", {"attempts": MAX_ATTEMPTS}, set()),
     ("a response", "background_responses", QUEUED, {"responses"}),
     ("a response that runs", "background_responses", QUEUED | {"owner": "g", "lease_until": LATER}, set()),
     ("a response left", "background_responses", QUEUED | {"owner": "g", "lease_until": BEFORE}, {"responses"}),
@@ -115,3 +117,17 @@ async def test_a_look_wakes_those_for_whom_something_waits(database: Database) -
 async def test_a_look_returns_the_number_of_the_last_announced_change(database: Database) -> None:
     async with database.acquire() as conn:
         assert await DueWork().look(conn) == await conn.fetchval("SELECT change_version FROM installation")
+
+
+async def test_a_look_reads_no_message_that_was_given_up(database: Database) -> None:
+    """They are kept for a week, and a receiver that is gone for good leaves thousands of them."""
+    async with database.acquire() as conn:
+        one = conn.transaction()
+        await one.start()
+        for number in range(100):
+            await put(conn, "webhook_deliveries", id=f"given up {number}", attempts=MAX_ATTEMPTS, due_at=BEFORE)
+        await conn.execute("SET LOCAL enable_seqscan = off")
+        plan = "\n".join(row[0] for row in await conn.fetch(f"EXPLAIN (ANALYZE, COSTS OFF, TIMING OFF) {_LOOK}"))
+        await one.rollback()
+    assert "webhook_deliveries_due" in plan
+    assert "Rows Removed" not in plan, plan

@@ -73,9 +73,21 @@ class DriverChoice:
         """Raise Unanswered where the server cannot be asked for a generation by a driver: when that was prepared, the
         servers of the pool were of other versions."""
         is_of_ids = generation.num_prompt_tokens is None and self._takes_ids
-        is_without = driver.adapters is None and generation.request.adapter
+        is_without = generation.request.adapter and (driver.adapters is None or not self.has_adapters)
         if driver is not self.of(generation) or (driver is not self._own and (is_of_ids or is_without)):
             raise Unanswered(not_ready(NOT_READY), "absent")
+
+    @property
+    def has_adapters(self) -> bool:
+        """Tell whether adapters may answer at a server of this version."""
+        if self.driver is self._own:
+            return self._own.adapters is not None
+        return self._shows(self.driver)
+
+    @staticmethod
+    def _shows(generic: Driver) -> bool:
+        """Tell whether adapters may answer at a server of a version that was not tried: once each was shown."""
+        return generic.adapters is not None and generic.adapters.has_to_differ
 
     def _how_it_is_used(self) -> str:
         """Return the end of the sentence about a version that was not tried."""
@@ -85,5 +97,5 @@ class DriverChoice:
         protocol = "its own" if type(generic) is type(own) else "OpenAI's"
         if own.adapters is None:
             return f"; it is asked by {protocol} protocol alone"
-        adapters = "without adapters" if generic.adapters is None else "and with each adapter once a probe has shown it"
+        adapters = "and with each adapter once a probe has shown it" if self._shows(generic) else "without adapters"
         return f"; it is asked by {protocol} protocol alone, {adapters}"

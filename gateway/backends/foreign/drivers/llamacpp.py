@@ -33,10 +33,11 @@ from gateway.backends.foreign.drivers.llamacpp_adapters import (
     scales_of,
 )
 from gateway.backends.foreign.drivers.openai import OpenAIDriver
+from gateway.backends.foreign.drivers.openai_chunks import ChunkReader
 from gateway.backends.foreign.errors import NO_ERROR, check_event, text_of
 from gateway.backends.foreign.reply import BadReply, Event, Part, ReportedUsage, ServerRefused
 from gateway.backends.foreign.server import Server
-from gateway.backends.foreign.versions import Tried
+from gateway.backends.foreign.versions import NOT_FOUND, OK, Tried
 from gateway.backends.generation import Generation
 from gateway.domain.pools.foreign_settings import MAX_LEN, UNKNOWN_LEN
 
@@ -107,7 +108,7 @@ class LlamaCppDriver:
         self._has_tokenizer = pooled.has_tokenizer
         self.adapters: AdapterWay | None = LlamaCppAdapters() if pooled.settings.preloaded_adapters else None
         self._chat = OpenAIDriver(pooled)
-        self.generic: Driver | None = GenericDriver(pooled)
+        self.generic: Driver | None = LlamaCppText(pooled, self.adapters)
 
     def features(self) -> frozenset[Feature]:
         return OF_IDS if self._has_tokenizer else OF_TEXT
@@ -161,6 +162,40 @@ class LlamaCppDriver:
             raise ServerRefused(reply.status, text=text_of(reply.body))
         places = places_in(reply.body)
         return msgspec.structs.replace(info, adapters=frozenset(filter(None, places)), places=places)
+
+
+class LlamaCppText(GenericDriver):
+    """`Driver` of text alone: of builds that were not tried, and of others beside these in a pool.
+
+    A build that was not tried and that has adapters is not asked: it is not known to leave them out of a reply, and
+    anybody may have changed how much of each is in one that names none.
+    """
+
+    def __init__(self, pooled: Pooled, adapters: AdapterWay | None) -> None:
+        super().__init__(pooled, adapters=adapters, inspect=self._without_adapters)
+
+    def request(self, generation: Generation, info: ServerInfo) -> Request:
+        digest = adapter_of(generation)
+        scales = scales_of(info, digest)
+        asked = self._chat.request(generation, info, {"lora": scales} if scales else {})
+        return Request(asked.path, asked.body, proof_of(info) if digest else None)
+
+    def reader(self, generation: Generation) -> ChunkReader:
+        return self._chat.reader(generation)  # a reply names the file of the model, whatever adapter made it
+
+    async def _without_adapters(self, server: Server, within_s: float) -> ServerInfo:
+        """Return the facts about a server of a build that was not tried. Raises as `Driver.inspect`."""
+        info = await self._chat.inspect(server, within_s)
+        reply = await server.whole("GET", PATH, within_s=within_s)
+        if reply.status == NOT_FOUND:
+            return info  # a build from before requests could choose
+        if reply.status != OK:
+            raise ServerRefused(reply.status, text=text_of(reply.body))
+        if places_in(reply.body):
+            raise BadReply(
+                "it has adapters, and its version is none of which it is known that requests can leave them out"
+            )
+        return info
 
 
 class StepReader:

@@ -99,16 +99,21 @@ class ChunkReader:
             chunk = _decode_chunk(data)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             raise BadReply("an event is no chunk") from None
-        check_event(chunk.error)
-        check_parts(chunk.choices, self._num_choices)
-        if self._adapter and chunk.choices and not (chunk.model or "").endswith(self._adapter):
+        if chunk.error is not NO_ERROR:
+            check_event(chunk.error)
+        choices = chunk.choices
+        if self._adapter and choices and not (chunk.model or "").endswith(self._adapter):
             raise AnotherModel("its reply is of another model than the adapter that was asked for")
-        return Event([self._part(each) for each in chunk.choices], reported_usage(chunk.usage))
+        usage = None if chunk.usage is None else reported_usage(chunk.usage)
+        if len(choices) == 1:
+            return Event([self._part(choices[0])], usage)
+        check_parts(choices, self._num_choices)
+        return Event([self._part(each) for each in choices], usage)
 
     def _part(self, choice: _Choice) -> Part:
         if not 0 <= choice.index < self._num_choices:
             raise BadReply("a chunk is of a choice that was not asked for")
-        reason = finish_of(choice.finish_reason)
+        reason = None if choice.finish_reason is None else finish_of(choice.finish_reason)
         delta = choice.delta
         if delta is None:
             return Part(choice.index, choice.text or "", finish_reason=reason)

@@ -10,7 +10,7 @@ import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from tests.gateway.backends.foreign.fake import FakeServer, Received
+from tests.gateway.backends.foreign.fake import FakeServer, Received, saying
 
 
 class FakeLlamaCpp:
@@ -20,6 +20,9 @@ class FakeLlamaCpp:
         self.server = server
         self.paths = list(paths)
         self.num_lists = 0
+        self.build = "b6900-abcdef0"
+        self.default_scale = 0.0
+        """The scale of each adapter that a request does not name, which anybody may change at the real one."""
         self._scales: dict[int, float] = {}
         server.answer = self._answer
 
@@ -33,19 +36,27 @@ class FakeLlamaCpp:
     async def _answer(self, received: Received, writer: asyncio.StreamWriter) -> None:
         match received.path:
             case "/props":
-                _reply(writer, {"default_generation_settings": {"n_ctx": 1024}, "total_slots": 4})
+                settings = {"n_ctx": 1024}
+                props = {"default_generation_settings": settings, "total_slots": 4, "build_info": self.build}
+                _reply(writer, props)
             case "/lora-adapters":
                 self.num_lists += 1
                 listed = [{"id": number, "path": path, "scale": 0.0} for number, path in enumerate(self.paths)]
                 _reply(writer, listed)
             case "/completion":
                 await self._complete(received, writer)
+            case "/v1/chat/completions":
+                scales = {each["id"]: each["scale"] for each in received.body.get("lora", [])}
+                await saying(self._made_with(scales))(received, writer)
+
+    def _made_with(self, scales: dict[int, float]) -> str:
+        named = (path for number, path in enumerate(self.paths) if scales.get(number, self.default_scale))
+        return "+".join(named) or "base"
 
     async def _complete(self, received: Received, writer: asyncio.StreamWriter) -> None:
         if received.body["lora"]:  # with an empty list the real one goes on with what its slot had
             self._scales = {each["id"]: each["scale"] for each in received.body["lora"]}
-        names = [path for number, path in enumerate(self.paths) if self._scales.get(number, 0.0)]
-        text = "+".join(names) or "base"
+        text = self._made_with(self._scales)
         if not received.body.get("stream"):
             probabilities = [{"id": 1, "token": "x", "logprob": -0.5 if text == "base" else -2.0}]
             return _reply(writer, {"content": text, "completion_probabilities": probabilities})

@@ -21,7 +21,7 @@ from gateway.backends.foreign.drivers.llamacpp_adapters import places_in
 from gateway.backends.foreign.reply import BadReply
 from gateway.backends.generation import Generation
 from gateway.domain.errors import InvalidRequest, Overloaded
-from tests.gateway.backends.foreign.backends import FAST, backend_of, hear, until, until_ready
+from tests.gateway.backends.foreign.backends import FAST, asking, backend_of, hear, until, until_ready
 from tests.gateway.backends.foreign.fake import FakeServer, Received
 from tests.gateway.backends.foreign.fake_llamacpp import FakeLlamaCpp, fake_llamacpp
 from tests.gateway.backends.scripted import ListSink
@@ -65,6 +65,12 @@ async def ask(backend: ForeignBackend, adapter: str = "", request_id: str = "req
         request_id, [1, 2, 3], SamplingParams(max_tokens=200), "tenant", adapter=adapter, meter=b"tag"
     )
     return (await hear(backend, Generation(request))).text
+
+
+def of_text(adapter: str = "") -> Generation:
+    """Return a chat as it is prepared where one server of the pool takes text alone."""
+    made = asking(max_tokens=200)
+    return msgspec.structs.replace(made, request=msgspec.structs.replace(made.request, adapter=adapter))
 
 
 async def test_each_adapter_answers_by_its_number_and_the_base_by_none(
@@ -217,3 +223,42 @@ def test_paths_of_any_system_are_read_and_a_second_file_of_one_content_is_passed
     paths = [f"C:\\ggufs\\{digest(1)}.gguf", f"{digest(1)}.gguf", "notes.gguf"]
     listed = [{"id": number, "path": path, "scale": 1.0} for number, path in enumerate(paths)]
     assert places_in(msgspec.json.encode(listed)) == (digest(1), "", "")
+
+
+async def test_a_build_that_was_not_tried_is_not_asked_while_it_has_adapters(llama: FakeLlamaCpp) -> None:
+    """Requests of it name none, and anybody may have changed what it takes for that."""
+    llama.build, llama.default_scale = "b4000-abcdef0", 1.0
+    settings = msgspec.structs.replace(SETTINGS, health_seconds=0.05)
+    async with backend_of(llama.server.url, ListSink(), driver="llamacpp", settings=settings, waits=False) as backend:
+        await until(lambda: "it has adapters" in backend.health().reason)
+        assert not backend.health().ready
+        await llama.restart()
+        await until_ready(backend)
+        assert (await hear(backend, asking())).text == "base"
+
+
+async def test_beside_such_a_build_adapters_answer_at_the_servers_that_can(
+    llama: FakeLlamaCpp, backend: ForeignBackend, tmp_path: Path
+) -> None:
+    llama.default_scale = 1.0
+    async with fake_llamacpp() as old:
+        old.build = "b4000-abcdef0"
+        model = EngineModel.load(make_model_folder(tmp_path / "other"))
+        async with backend_of(old.server.url, ListSink(), driver="llamacpp", model=model, settings=SETTINGS) as other:
+            trust = other.health().server
+            assert trust is not None and not trust.is_tried and not trust.has_adapters
+            with pytest.raises(Unanswered) as caught:
+                await hear(other, of_text(key(1)))
+            assert caught.value.kind == "absent", "another server may be asked, and it costs no retry"
+            assert (await hear(other, of_text())).text == "base"
+    assert [(await hear(backend, of_text(each))).text for each in ("", key(2), "", key(1))] == [
+        "base",
+        file(2),
+        "base",
+        file(1),
+    ]
+    await llama.restart(file(2), file(1))
+    with pytest.raises(Unanswered) as caught:
+        await hear(backend, of_text(key(1)))
+    caught.value.settle()
+    assert caught.value.kind == "full", "its numbers are proved here as well"

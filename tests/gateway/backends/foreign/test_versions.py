@@ -199,7 +199,8 @@ async def test_every_such_server_with_openais_routes_is_asked_by_these(driver: D
     async with fake_server() as server:
         tried = driver_of(driver, Pooled(OpaqueModel("f" * 64, FAST), FAST, has_tokenizer=False)).tried
         assert tried is not None
-        server.facts = dialect.facts | {tried.path: dialect.facts.get(tried.path, {}) | {tried.field: "0.0.1"}}
+        version = {tried.path: dialect.facts.get(tried.path, {}) | {tried.field: "0.0.1"}}
+        server.facts = dialect.facts | version | {"/lora-adapters": []}
         server.answer = saying("well")
         async with backend_of(server.url, ListSink(), driver=driver, settings=FAST) as backend:
             assert (await hear(backend, asking())).text == "well"

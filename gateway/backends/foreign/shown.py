@@ -1,0 +1,131 @@
+"""The parts of a server's reply as readers get them: pieces of text, or the token ids that text is made of.
+
+Text is held back and cut where a stop string may begin.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol, TypeVar
+
+from engine.protocol import Delta, Final, Usage
+from gateway.backends.foreign.attempt import Attempt
+from gateway.backends.foreign.reply import Part
+from gateway.backends.generation import Generation, Item, Piece
+from gateway.text.stop_strings import StopStrings
+
+T_co = TypeVar("T_co", covariant=True)
+
+
+class Shown(Protocol[T_co]):
+    """The form in which one reply is read."""
+
+    def parts(self, attempt: Attempt, parts: list[Part]) -> T_co | None:
+        """Return what is shown of parts that have just come; None where there is nothing to show yet."""
+
+    def end(self, usage: Usage) -> T_co:
+        """Return what ends the reply."""
+
+
+class ShownIds:
+    """A reply of token ids, as deltas of our own engine have them."""
+
+    def __init__(self, request_id: str) -> None:
+        self._request_id = request_id
+
+    def parts(self, attempt: Attempt, parts: list[Part]) -> list[Delta] | Final:
+        return [
+            Delta(
+                self._request_id,
+                part.token_ids,
+                attempt.count(part.index),
+                part.index,
+                part.logprobs,
+                part.finish_reason,
+            )
+            for part in parts
+        ]
+
+    def end(self, usage: Usage) -> list[Delta] | Final:
+        return Final(self._request_id, "stop", usage)
+
+
+class ShownText:
+    """A reply of text. Texts of one choice that came at once are one piece."""
+
+    def __init__(self, generation: Generation) -> None:
+        self._choices = [_Choice(index, generation.stop) for index in range(generation.request.n)]
+
+    def parts(self, attempt: Attempt, parts: list[Part]) -> Item | None:
+        prompt_tokens = attempt.billed_prompt_tokens
+        if len(parts) > 1:
+            parts = _joined(parts)
+        pieces = []
+        for part in parts:
+            index = part.index
+            choice = self._choices[index]
+            piece = choice.push(part, attempt.count(index), prompt_tokens)
+            if piece is not None:
+                pieces.append(piece)
+                if choice.is_stopped:
+                    attempt.stopped_at[index] = attempt.count(index)
+        return pieces or None
+
+    def end(self, usage: Usage) -> Item:
+        return usage
+
+
+class _Choice:
+    """One completion on its way to its client. The server was asked to stop too; a server that does not is cut here."""
+
+    def __init__(self, index: int, stop: tuple[str, ...]) -> None:
+        self.is_stopped = False
+        """True once a stop string has ended the choice here."""
+        self._index = index
+        self._stop = StopStrings(stop) if stop else None
+        self._has_ended = False
+
+    def push(self, part: Part, num_tokens: int, prompt_tokens: int | None) -> Piece | None:
+        """Take a part; return what it adds, None where there is nothing to show yet.
+
+        num_tokens: of the choice so far. prompt_tokens: as of `Piece`.
+        """
+        if self._has_ended:
+            return None
+        text, reason, stop = part.text, part.finish_reason, self._stop
+        if stop is not None:
+            text = stop.push(text) if text else ""
+            if stop.found:
+                self.is_stopped = self._has_ended = True
+                return Piece(
+                    self._index,
+                    text,
+                    finish_reason="stop",
+                    num_tokens=num_tokens,
+                    prompt_tokens=prompt_tokens,
+                    stop_string=stop.matched,
+                )
+        if reason is not None:
+            self._has_ended = True
+            if stop is not None:
+                text += stop.finish()
+        elif not (text or part.calls):
+            return None
+        return Piece(self._index, text, [], reason, part.calls, [], num_tokens, prompt_tokens)
+
+
+def _joined(parts: list[Part]) -> list[Part]:
+    """Return parts with those in one that follow each other, are of one choice and bring nothing but text; the last of
+    them may end the choice."""
+    found: list[Part] = []
+    texts: list[str] = []
+    for part, following in zip(parts, [*parts[1:], None], strict=True):
+        texts.append(part.text)
+        if (
+            following is not None
+            and following.index == part.index
+            and not (part.calls or part.finish_reason or following.calls)
+        ):
+            continue
+        found.append(Part(part.index, "".join(texts), 0, part.calls, finish_reason=part.finish_reason))
+        texts.clear()
+    return found

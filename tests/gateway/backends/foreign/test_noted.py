@@ -1,0 +1,53 @@
+"""What a client may see of a reply is noted before anybody reads it, in one record for all that came at once."""
+
+from __future__ import annotations
+
+import asyncio
+
+import msgspec
+
+from gateway.backends.foreign.backend import ForeignBackend
+from gateway.backends.usage import Count
+from tests.gateway.backends.foreign.backends import asking, backend_of, hear
+from tests.gateway.backends.foreign.fake import fake_server, saying
+from tests.gateway.backends.scripted import ListSink
+
+NUM_STREAMS, NUM_WORDS = 4, 12
+
+
+class Watched(ListSink):
+    """Keeps the last count of each request."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.last: dict[str, int] = {}
+
+    def progressed(self, counts: list[Count]) -> None:
+        super().progressed(counts)
+        self.last |= {each.request_id: each.completion_tokens for each in counts}
+
+
+async def test_no_part_is_read_before_its_count_is_noted() -> None:
+    sink = Watched()
+
+    async def read(backend: ForeignBackend, request_id: str) -> None:
+        async for item in backend.generate(asking(request_id=request_id)):
+            if isinstance(item, list):
+                assert sink.last[request_id] >= item[-1].num_tokens > 0
+
+    async with fake_server() as server:
+        server.answer = saying(*["word "] * NUM_WORDS, counts=(9, NUM_WORDS), pause_s=0.002)
+        async with backend_of(server.url, sink) as backend:
+            await asyncio.gather(*(read(backend, f"req_{number}") for number in range(NUM_STREAMS)))
+    assert [record.usage.completion_tokens for record in sink.records] == [NUM_WORDS] * NUM_STREAMS
+
+
+async def test_texts_of_a_choice_that_came_at_once_are_one_piece_and_lose_nothing() -> None:
+    async with fake_server() as server:
+        server.answer = saying(*(f"{number} " for number in range(NUM_WORDS)), counts=(9, NUM_WORDS))
+        async with backend_of(server.url, ListSink()) as backend:
+            heard = await hear(backend, asking())
+    assert "".join(piece.text for piece in heard.pieces) == "".join(f"{number} " for number in range(NUM_WORDS))
+    assert heard.finish_reasons == ["stop"]
+    assert heard.usage is not None and heard.usage.completion_tokens == NUM_WORDS
+    assert msgspec.to_builtins(heard.pieces[-1])["num_tokens"] == NUM_WORDS
