@@ -9,6 +9,7 @@ import os
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING
 
+import msgspec
 import structlog
 
 from gateway.agent.commands import Command
@@ -25,6 +26,8 @@ from gateway.db.pools.hosts import announce_key, list_keys
 from gateway.db.pools.planning import plan_pools
 from gateway.db.pools.replicas import forget_stopped
 from gateway.db.pools.revisions import prepare_again
+from gateway.db.pools.scaling import scale_pools
+from gateway.db.pools.scaling_rows import forget_loads
 from gateway.db.pools.served import ServedPool, list_served
 from gateway.domain.pools.plan import Action
 from gateway.settings import Settings
@@ -143,12 +146,15 @@ class Agent:
             pools = await self._served(conn)
             await self._models.measure(pools)
             fitting = await self._models.fitting(conn, pools)
+            for change in await scale_pools(conn, self._lease.host_id, self._lease.generation):
+                log.info("pool_scaled", **msgspec.structs.asdict(change))
             for action in await plan_pools(conn, self._lease.host_id, self._lease.generation, fitting):
                 log.info("planned", **_fields(action))
             pools = await self._served(conn)
             if _now_s() >= self._forget_at_s:
                 self._forget_at_s = _now_s() + FORGET_EVERY_S
                 await forget_stopped(conn, KEPT_STOPPED)
+                await forget_loads(conn)
                 self._replicas.forget(pools)
         self._models.prepare(pools)
         await self._replicas.look(pools, busy)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from gateway.cli.errors import WrongUsage
 from gateway.cli.output import add_json_flag, print_json, print_result, print_table
 from gateway.cli.pools.adapters import show_adapters
+from gateway.cli.pools.autoscaling import DESCRIPTION, add_autoscale
 from gateway.cli.pools.finding import find_pool
 from gateway.cli.pools.keys import set_key
 from gateway.cli.pools.waiting import add_wait, settle
@@ -40,6 +41,7 @@ examples:
   lorikeet pool key llama --from key.txt
   lorikeet pool update qwen3-0.6b --set max_model_len=8192 --wait
   lorikeet pool scale qwen3-0.6b 3
+  lorikeet pool autoscale qwen3-0.6b --min 1 --max 4
   lorikeet pool drain qwen3-0.6b
   lorikeet pool delete qwen3-0.6b
 """
@@ -76,6 +78,13 @@ def register(verbs: Verbs) -> None:
         "scale", help="change the number of replicas", description="Change how many replicas run."
     )
     scale.set_defaults(run=_scale)
+    autoscale = actions.add_parser(
+        "autoscale",
+        help="have the number of replicas follow the load",
+        description=DESCRIPTION,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add_autoscale(autoscale)
     update = actions.add_parser(
         "update",
         help="change the model, the engine settings or the access",
@@ -123,7 +132,7 @@ def register(verbs: Verbs) -> None:
     )
     adapters.add_argument("--load", action="store_true", help="start the replicas anew with all adapters")
     adapters.set_defaults(run=show_adapters)
-    for parser in (show, scale, update, drain, cancel, remove, key, adapters):
+    for parser in (show, scale, autoscale, update, drain, cancel, remove, key, adapters):
         parser.add_argument("name", metavar="NAME", help="name of the pool, or its id")
     scale.add_argument("num_replicas", type=int, metavar="N", help="number of replicas that are to run")
     for parser in (create, update):
@@ -131,7 +140,7 @@ def register(verbs: Verbs) -> None:
         add_access(parser)
     for parser in (create, update, scale, drain, adapters):
         add_wait(parser)
-    for parser in (create, listing, show, scale, update, drain, cancel, remove, key, adapters):
+    for parser in (create, listing, show, scale, autoscale, update, drain, cancel, remove, key, adapters):
         add_json_flag(parser)
 
 

@@ -41,8 +41,7 @@ async def plan_pools(
     digests of adapters' contents that fit its wanted base: these adapters go with the pool when it is switched.
     """
     async with conn.transaction():
-        await conn.execute(_END_WITH_ITS_AGENT)
-        if not await conn.fetchval(_LOCK, _LOCK_KEY) or not await conn.fetchval(_HOLDS, host_id, host_generation):
+        if not await may_plan(conn, host_id, host_generation):
             return []
         pools, hosts = await read_world(conn)
         actions = plan(pools, hosts)
@@ -59,6 +58,14 @@ async def plan_pools(
         for move in moves:
             await _move(conn, move, fitting.get(move.pool_id, frozenset()))
     return actions
+
+
+async def may_plan(conn: Connection, host_id: str, host_generation: int) -> bool:
+    """Keep other planners out until the transaction ends; return False where one plans just now, or the agent that asks
+    has lost its lease."""
+    await conn.execute(_END_WITH_ITS_AGENT)
+    is_alone = await conn.fetchval(_LOCK, _LOCK_KEY)
+    return bool(is_alone and await conn.fetchval(_HOLDS, host_id, host_generation))
 
 
 class _Move(msgspec.Struct, frozen=True):

@@ -98,6 +98,31 @@ CREATE TABLE pool_grants (
     UNIQUE NULLS NOT DISTINCT (pool_id, organization_id, project_id)
 );
 
+-- Pools whose number of replicas follows their load: the bounds, and what the agents that decide have to remember.
+CREATE TABLE pool_scaling (
+    pool_id       text PRIMARY KEY REFERENCES pools (id),
+    min_replicas  integer NOT NULL CHECK (min_replicas BETWEEN 0 AND 1000),
+    max_replicas  integer NOT NULL CHECK (max_replicas BETWEEN 1 AND 1000),
+    -- Seconds for which a replica must not have been needed before it goes.
+    down_after_s  integer NOT NULL CHECK (down_after_s BETWEEN 10 AND 86400),
+    -- The last change of the number of replicas, and its reason.
+    decided_at    timestamptz,
+    why           text NOT NULL DEFAULT '',
+    -- Seconds that the first replica of a pool without any took to become ready, last time.
+    start_s       double precision,
+    memory        jsonb NOT NULL DEFAULT 'null',
+    CHECK (min_replicas <= max_replicas)
+);
+
+-- The load of these pools as each gateway saw it last. Worth nothing after seconds, and lost when the server dies.
+CREATE UNLOGGED TABLE pool_loads (
+    pool_id     text NOT NULL,
+    gateway_id  text NOT NULL,
+    at          timestamptz NOT NULL,
+    load        jsonb NOT NULL,
+    PRIMARY KEY (pool_id, gateway_id)
+);
+
 -- Machines on which an agent starts engines. The agent whose generation the row has holds the lease; an agent that finds
 -- another generation has been replaced and changes nothing any more.
 CREATE TABLE hosts (

@@ -330,3 +330,22 @@ def test_the_servers_of_a_pool_are_shown_with_what_they_can_do(capsys: pytest.Ca
         assert words in lines[1]
     for words in ("it says none", "a generic protocol", "each once a probe has shown it", "shared by tenants", "open"):
         assert words in lines[2]
+
+
+async def test_the_number_of_replicas_follows_the_load_within_bounds_that_a_command_sets(
+    lorikeet: Cli, agent: Agent
+) -> None:
+    made = await lorikeet.json("pool", "create", "qwen", *MODEL)
+    await start(agent, made["id"])
+    code, _, err = await lorikeet("pool", "autoscale", "qwen", "--min", "0")
+    assert code != 0 and "--max is missing" in err
+    code, out, _ = await lorikeet("pool", "autoscale", "qwen", "--max", "4")
+    assert (code, out) == (0, "pool qwen: 1 to 4 replicas by the load, one less after 300 s\n")
+    assert (await lorikeet("pool", "autoscale", "qwen", "--min", "0", "--down-after", "60"))[0] == 0
+    _, out, _ = await lorikeet("pool", "show", "qwen")
+    facts = dict(line.split(maxsplit=1) for line in out.split("\n\n")[0].splitlines())
+    assert facts["scaling"] == "0 to 4 replicas by the load, one less after 60 s"
+    assert facts["outlook"] == "No gateway tells the load of the pool."
+    _, out, _ = await lorikeet("pool", "autoscale", "qwen", "--off")
+    assert out == "pool qwen: 1 replica, whatever the load is\n"
+    assert (await lorikeet("pool", "autoscale", "qwen", "--off", "--max", "3"))[0] != 0
