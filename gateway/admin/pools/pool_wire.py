@@ -30,7 +30,7 @@ class PoolGrant(msgspec.Struct, frozen=True):
 
 
 class PoolScaling(msgspec.Struct, frozen=True, kw_only=True):
-    """How the number of a pool's replicas follows its load."""
+    """Bounds between which the number of a pool's replicas follows its load, and what that leads to."""
 
     min_replicas: int
     max_replicas: int
