@@ -22,6 +22,7 @@ from gateway.agent.steps import Site, in_words
 from gateway.agent.tending import Replicas
 from gateway.db.changes import Change, ChangeFeed
 from gateway.db.pool import FAILURES, Database
+from gateway.db.pools.host_failures import clear_failures
 from gateway.db.pools.hosts import announce_key, list_keys
 from gateway.db.pools.planning import plan_pools
 from gateway.db.pools.replicas import forget_stopped
@@ -77,7 +78,7 @@ class Agent:
         self._lease = Lease(database, settings.data_dir, hardware, programs)
         self._wake = asyncio.Event()
         site = Site(database, settings, hardware, launcher, command, self._lease, programs, self._keys)
-        self._models = Models(database, settings, hardware, changed=self._wake.set)
+        self._models = Models(database, settings, hardware, self._lease.host_id, changed=self._wake.set)
         self._replicas = Replicas(site, changed=self._wake.set, why_not=self._models.why_not)
         self._forget_at_s = 0.0
         self._has_begun = False
@@ -140,6 +141,7 @@ class Agent:
         async with self._database.acquire() as conn:
             if not self._has_begun:
                 await prepare_again(conn)  # this agent may have what the one before lacked
+                await clear_failures(conn, self._lease.host_id)
                 self._has_begun = True
             if self._keys is not None:
                 await self._exchange_keys(conn, self._keys)

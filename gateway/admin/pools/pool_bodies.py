@@ -10,6 +10,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from gateway.admin.paging import wrong_value
+from gateway.admin.pools.host_tokens import Labels, check_labels
 from gateway.db.pools.managed import has_alias, unknown_grants
 from gateway.db.pools.pools import Grant
 from gateway.domain.errors import Conflict
@@ -84,6 +85,8 @@ class CreatePool(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     `min_replicas` if left out."""
     scaling: PoolScalingIn | None = None
     """Bounds between which the number of replicas follows the load; the number stays as it is set if left out."""
+    placement: Labels = {}
+    """Labels that a host must have for replicas to start there, such as `{"zone": "west"}`; not with `urls`."""
     access: Access = "all"
     """Projects that may use the pool: `all` projects of the installation, or the ones that are `listed` in `grants`."""
     grants: Grants = ()
@@ -103,6 +106,9 @@ class UpdatePool(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Number of engines that shall run. With `scaling` within the bounds, and only for now."""
     scaling: PoolScalingIn | UnsetType | None = UNSET
     """Bounds between which the number of replicas follows the load; null has the number stay as it is set."""
+    placement: Labels | UnsetType = UNSET
+    """Labels that a host must have for replicas to start there, in place of all former ones. Replicas on other hosts go
+    as soon as others are ready."""
     access: Access | UnsetType = UNSET
     """Projects that may use the pool: `all` projects of the installation, or the ones that are `listed` in `grants`."""
     allow_unfit_adapters: bool = False
@@ -125,6 +131,13 @@ def check_scaling(scaling: PoolScalingIn, num_replicas: int | UnsetType, *, is_m
     if num_replicas is not UNSET:
         check_within(bounds, num_replicas)
     return bounds
+
+
+def check_placement(placement: Mapping[str, str], *, is_managed: bool) -> None:
+    """Raise InvalidRequest for labels that no host can have. is_managed: whether agents start the replicas."""
+    check_labels(placement, "placement")
+    if placement and not is_managed:
+        raise wrong_value("placement", "agents start no servers of this pool")
 
 
 def check_within(bounds: Bounds, num_replicas: int) -> None:

@@ -73,6 +73,8 @@ class Pool(msgspec.Struct, frozen=True, kw_only=True):
     num_ready: int
     """Number of replicas that take requests. A server or engine that somebody else runs counts where it answers the
     gateway that was asked."""
+    placement: dict[str, str]
+    """Labels that a host must have for replicas to start there."""
     access: Access
     """Projects that may use the pool: `all` projects of the installation, or the ones that are `listed` in `grants`."""
     grants: list[PoolGrant]
@@ -341,6 +343,7 @@ def _fields(
         "scaling": _scaling_wire(pool.scaling, outlook),
         "num_wanted": condition.num_wanted,
         "num_ready": condition.num_ready,
+        "placement": row.placement,
         "access": row.access,
         "grants": [grant_wire(each) for each in pool.grants],
         "revision": row.revision,

@@ -31,6 +31,7 @@ from gateway.admin.pools.pool_bodies import (
     check_access,
     check_aliases,
     check_name,
+    check_placement,
     check_scaling,
     check_within,
     read_grants,
@@ -92,6 +93,7 @@ class PoolController(Controller):
         bounds = None
         if wanted.scaling is not None:
             bounds = check_scaling(wanted.scaling, wanted.num_replicas, is_managed=not urls)
+        check_placement(wanted.placement, is_managed=not urls)
         async with services.database.transaction() as conn:
             await pools.lock_pools(conn)
             await lock_organization(conn, caller.organization_id)
@@ -117,6 +119,7 @@ class PoolController(Controller):
                 await serve_at(conn, made, revision, urls)
             if bounds is not None:
                 await set_scaling(conn, made.id, bounds)
+            await pools.place_pool(conn, made.id, wanted.placement)
             if grants:
                 await pools.set_access(conn, made.id, wanted.access, grants)
             after = await _fresh(conn, caller.organization_id, made.id)
@@ -147,6 +150,9 @@ class PoolController(Controller):
             check_change(wanted, present)
             await _change_access(conn, caller, before, wanted)
             await _scale(conn, before, wanted)
+            if wanted.placement is not UNSET:
+                check_placement(wanted.placement, is_managed=present.is_managed)
+                await pools.place_pool(conn, pool_id, wanted.placement)
             model = present.model if wanted.model is UNSET else wanted.model
             texts = present.settings if settings is UNSET else settings
             if starts:

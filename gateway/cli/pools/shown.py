@@ -22,6 +22,7 @@ def print_pool(pool: dict[str, Any], names: Mapping[str, str]) -> None:
         ("settings", _settings(serving)),
         ("replicas", f"{pool['num_ready']} ready of {pool['num_wanted']} wanted"),
         *_scaling(pool),
+        ("hosts", " ".join(f"{name}={value}" for name, value in sorted(pool["placement"].items())) or "any"),
         ("memory", "" if replica_bytes is None else f"{size(replica_bytes)} a replica, by the estimate"),
         ("revision", _revision(pool)),
         ("access", " ".join([pool["access"], *(_grantee(each, names) for each in grants)])),

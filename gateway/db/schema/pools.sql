@@ -15,7 +15,9 @@ CREATE TABLE pools (
     -- The revision that is to serve; another one than revision while a change is under way.
     wanted_revision  integer NOT NULL,
     created_at       timestamptz NOT NULL DEFAULT now(),
-    removed_at       timestamptz
+    removed_at       timestamptz,
+    -- The labels that a host must have for replicas to start there.
+    placement        jsonb NOT NULL DEFAULT '{}'
 );
 
 CREATE UNIQUE INDEX pools_by_name ON pools (name) WHERE removed_at IS NULL;
@@ -145,6 +147,20 @@ CREATE TABLE hosts (
     is_drained       boolean NOT NULL DEFAULT false,
     -- A removed host's keys count no more, and its agent ends.
     removed_at       timestamptz
+);
+
+-- Hosts that could not prepare the model of a revision, and when each is tried again.
+CREATE TABLE host_failures (
+    host_id       text NOT NULL REFERENCES hosts (id) ON DELETE CASCADE,
+    pool_id       text NOT NULL,
+    revision      integer NOT NULL,
+    why           text NOT NULL,
+    -- Failures in a row.
+    num_failures  integer NOT NULL DEFAULT 1,
+    failed_at     timestamptz NOT NULL DEFAULT now(),
+    retry_at      timestamptz NOT NULL,
+    PRIMARY KEY (host_id, pool_id, revision),
+    FOREIGN KEY (pool_id, revision) REFERENCES pool_revisions (pool_id, revision) ON DELETE CASCADE
 );
 
 -- Permissions to join as a host, of which each is good for one host and an hour.

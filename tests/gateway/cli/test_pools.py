@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import datetime
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, cast
@@ -16,6 +17,7 @@ from gateway.cli.pools.shown import print_servers
 from gateway.cli.pools.waiting import settle
 from gateway.db.pool import Database
 from gateway.db.pools import pools, replicas, revisions
+from gateway.db.pools.host_failures import note_failure
 from gateway.db.pools.served import ServedPool, list_served, switch_revision
 from tests.gateway.cli.conftest import Cli
 from tests.gateway.pools.acting_agent import Agent
@@ -349,3 +351,19 @@ async def test_the_number_of_replicas_follows_the_load_within_bounds_that_a_comm
     _, out, _ = await lorikeet("pool", "autoscale", "qwen", "--off")
     assert out == "pool qwen: 1 replica, whatever the load is\n"
     assert (await lorikeet("pool", "autoscale", "qwen", "--off", "--max", "3"))[0] != 0
+
+
+async def test_a_pool_asks_for_labels_of_hosts_and_a_host_tells_what_it_could_not_prepare(
+    lorikeet: Cli, agent: Agent, database: Database
+) -> None:
+    made = await lorikeet.json("pool", "create", "qwen", *MODEL, "--on", "zone=west")
+    assert made["placement"] == {"zone": "west"}
+    code, out, _ = await lorikeet("pool", "place", "qwen", "zone=east", "disk=ssd")
+    assert (code, out) == (0, "pool qwen runs on hosts with zone=east disk=ssd\n")
+    _, out, _ = await lorikeet("pool", "show", "qwen")
+    assert "disk=ssd zone=east" in out
+    assert (await lorikeet("pool", "place", "qwen"))[1] == "pool qwen runs on hosts of any labels\n"
+    async with database.acquire() as conn:
+        await note_failure(conn, agent.host_id, made["id"], 1, "no such folder", datetime.timedelta(minutes=1))
+    _, out, _ = await lorikeet("host", "show", agent.host_id)
+    assert f"cannot prepare revision 1 of {made['id']}" in out and "no such folder" in out

@@ -49,7 +49,7 @@ from gateway.db.files import files, parts, uploads
 from gateway.db.ledger import journals, refusals, rollups
 from gateway.db.limits import leases, webhooks
 from gateway.db.organization import logins, projects, users
-from gateway.db.pools import backend_keys, host_tokens, replicas, scaling_rows
+from gateway.db.pools import backend_keys, host_failures, host_tokens, replicas, scaling_rows
 from gateway.db.routing import routes
 from gateway.domain.experiments import definition, segment_values
 from gateway.files import uploads as kept_uploads
@@ -302,6 +302,12 @@ TABLES: dict[str, Coverage] = {
         foreign=INTERNAL,
         bound=Reason("one row per gateway and pool whose number of replicas follows the load"),
         removal=Removal(scaling_rows._FORGET),
+    ),
+    "host_failures": Coverage(
+        access=Route(("hosts",)),
+        foreign=Reason("hosts belong to the installation, not to an organization"),
+        bound=Reason("one row per host and revision of a pool"),
+        removal=Removal(host_failures._CLEAR),
     ),
     "hosts": Coverage(
         access=Route(("hosts",)),

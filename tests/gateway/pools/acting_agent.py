@@ -79,6 +79,13 @@ class Agent:
             await switch_revision(conn, pool_id, revision)
         return replica_id
 
+    async def ready(self, replica_id: str) -> None:
+        """Start a replica that the planner made, until it is ready."""
+        async with self._database.acquire() as conn:
+            address = f"ipc:///run/{replica_id}.sock"
+            assert await replicas.begin_start(conn, replica_id, self.generation, address=address) == 1
+        await self.move(replica_id, "ready")
+
     async def serve(self, pool_id: str, revision: int = 1) -> None:
         """Have a prepared revision serve, whether or not a replica of it runs."""
         async with self._database.acquire() as conn:
