@@ -155,6 +155,23 @@ def test_a_replica_goes_after_a_whole_window_in_which_it_was_not_needed_and_the_
     assert falls[1] - falls[0] >= STEP_S
 
 
+def test_no_replica_comes_in_the_moments_after_one_went() -> None:
+    site = Site(Bounds(1, 4, down_after_s=60), number=2)
+    while site.number == 2:
+        site.look(1)
+    assert set(site.looks(30, int(COOL_DOWN_S) - 1)) == {1} and "none comes yet" in site.why
+    assert 2 in site.looks(30, 2)
+
+
+def test_no_replica_goes_while_a_request_waits() -> None:
+    memory = None
+    for second in range(200):
+        load = Load(num_ready=3, places=24, num_running=1, num_waiting=1, idle_s=0.0)
+        decision = decide(Bounds(1, 4, down_after_s=60), memory, Seen(3, 3, load), float(second))
+        memory = decision.memory
+        assert decision.num_replicas == 3
+
+
 def test_one_busy_look_in_the_window_keeps_all_replicas() -> None:
     site = Site(Bounds(1, 10, down_after_s=60), number=4)
     for _ in range(6):
