@@ -9,6 +9,7 @@ import os
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING
 
+import msgspec
 import structlog
 
 from gateway.agent.commands import Command
@@ -21,10 +22,13 @@ from gateway.agent.steps import Site, in_words
 from gateway.agent.tending import Replicas
 from gateway.db.changes import Change, ChangeFeed
 from gateway.db.pool import FAILURES, Database
+from gateway.db.pools.host_failures import clear_failures
 from gateway.db.pools.hosts import announce_key, list_keys
 from gateway.db.pools.planning import plan_pools
 from gateway.db.pools.replicas import forget_stopped
 from gateway.db.pools.revisions import prepare_again
+from gateway.db.pools.scaling import scale_pools
+from gateway.db.pools.scaling_rows import forget_loads
 from gateway.db.pools.served import ServedPool, list_served
 from gateway.domain.pools.plan import Action
 from gateway.settings import Settings
@@ -74,7 +78,7 @@ class Agent:
         self._lease = Lease(database, settings.data_dir, hardware, programs)
         self._wake = asyncio.Event()
         site = Site(database, settings, hardware, launcher, command, self._lease, programs, self._keys)
-        self._models = Models(database, settings, hardware, changed=self._wake.set)
+        self._models = Models(database, settings, hardware, self._lease.host_id, changed=self._wake.set)
         self._replicas = Replicas(site, changed=self._wake.set, why_not=self._models.why_not)
         self._forget_at_s = 0.0
         self._has_begun = False
@@ -137,18 +141,22 @@ class Agent:
         async with self._database.acquire() as conn:
             if not self._has_begun:
                 await prepare_again(conn)  # this agent may have what the one before lacked
+                await clear_failures(conn, self._lease.host_id)
                 self._has_begun = True
             if self._keys is not None:
                 await self._exchange_keys(conn, self._keys)
             pools = await self._served(conn)
             await self._models.measure(pools)
             fitting = await self._models.fitting(conn, pools)
+            for change in await scale_pools(conn, self._lease.host_id, self._lease.generation):
+                log.info("pool_scaled", **msgspec.structs.asdict(change))
             for action in await plan_pools(conn, self._lease.host_id, self._lease.generation, fitting):
                 log.info("planned", **_fields(action))
             pools = await self._served(conn)
             if _now_s() >= self._forget_at_s:
                 self._forget_at_s = _now_s() + FORGET_EVERY_S
                 await forget_stopped(conn, KEPT_STOPPED)
+                await forget_loads(conn)
                 self._replicas.forget(pools)
         self._models.prepare(pools)
         await self._replicas.look(pools, busy)

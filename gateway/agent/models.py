@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import datetime
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,6 +21,7 @@ from gateway.agent.servers.plan import store_of
 from gateway.db.adapters.bases import live_contents, register_base
 from gateway.db.pool import FAILURES, Database
 from gateway.db.pools import revisions
+from gateway.db.pools.host_failures import clear_failure, may_others_prepare, note_failure
 from gateway.db.pools.hosts import list_hosts
 from gateway.db.pools.planning import host_of, needs_of
 from gateway.db.pools.revisions import RevisionRow
@@ -33,8 +35,9 @@ from gateway.settings import Settings
 if TYPE_CHECKING:
     from gateway.db.pool import Connection
 
-RETRY_S = 5.0
-"""How long after the beginning of a preparation the same one is begun again, where it is still due."""
+RETRY_S, MAX_RETRY_S = 5.0, 3600.0
+"""How long after the beginning of a preparation the same one is begun again, where it is still due; and the most, since
+each one that fails doubles that."""
 
 log = structlog.get_logger(__name__)
 
@@ -42,8 +45,11 @@ log = structlog.get_logger(__name__)
 class Models:
     """Prepares and measures the models of all pools for one host. changed: called when rows are to be read again."""
 
-    def __init__(self, database: Database, settings: Settings, hardware: Hardware, changed: Callable[[], None]) -> None:
+    def __init__(
+        self, database: Database, settings: Settings, hardware: Hardware, host_id: str, changed: Callable[[], None]
+    ) -> None:
         self._database = database
+        self._host_id = host_id
         self._settings = settings
         self._hardware = hardware
         self._changed = changed
@@ -52,6 +58,7 @@ class Models:
         self._fits = Fits(store_of(settings), settings.engine.max_adapter_rank)
         self._measured: set[tuple[str, int]] = set()
         self._failures: dict[tuple[str, int], str] = {}
+        self._num_failures: dict[tuple[str, int], int] = {}
 
     async def measure(self, pools: Sequence[ServedPool]) -> None:
         """Note what replicas of prepared revisions take, each once: this host's settings may have changed since.
@@ -119,11 +126,11 @@ class Models:
         name = pool.row.name
         try:
             await self._try(pool, revision)
+            self._num_failures.pop((revision.pool_id, revision.revision), None)
         except ModelNotPrepared as error:
             log.warning("revision_not_prepared", pool=name, revision=revision.revision, error=str(error))
             self._failures[revision.pool_id, revision.revision] = str(error)
-            if revision.state == "preparing":
-                await self._fail(revision, str(error))
+            await self._fail(revision, str(error))
         except FAILURES as error:
             log.warning("database_away", error=str(error) or type(error).__name__)
         finally:
@@ -152,6 +159,7 @@ class Models:
             async with self._database.acquire() as conn:
                 unfit = await self._fits.unfit(conn, pool, revision.engine_settings, made.folder, made.base_digest)
         async with self._database.transaction() as conn:
+            await clear_failure(conn, self._host_id, revision.pool_id, revision.revision)
             if revision.state == "prepared":
                 await revisions.set_folder(
                     conn, revision.pool_id, revision.revision, str(made.folder), made.base_digest
@@ -193,9 +201,19 @@ class Models:
         return [where / f"{digest}.gguf" for digest in revision.adapters]
 
     async def _fail(self, revision: RevisionRow, why: str) -> None:
+        """Leave this host out for a revision that it could not prepare, until a later attempt succeeds. Give the
+        revision up where no other host may prepare it."""
+        failures = self._num_failures.get((revision.pool_id, revision.revision), 0)
+        self._num_failures[revision.pool_id, revision.revision] = failures + 1
+        retry_s = min(RETRY_S * 2**failures, MAX_RETRY_S)
+        self._not_before_s[revision.pool_id, revision.revision] = _now_s() + retry_s
+        retry_after = datetime.timedelta(seconds=retry_s)
+        key = self._host_id, revision.pool_id, revision.revision
         with contextlib.suppress(*FAILURES):
             async with self._database.acquire() as conn:
-                await revisions.set_revision_state(conn, revision.pool_id, revision.revision, "failed", why)
+                await note_failure(conn, *key, why, retry_after)
+                if revision.state == "preparing" and not await may_others_prepare(conn, *key):
+                    await revisions.set_revision_state(conn, revision.pool_id, revision.revision, "failed", why)
 
 
 async def _refusal(conn: Connection, revision: RevisionRow, found: Estimate) -> str | None:

@@ -172,6 +172,7 @@ def make_server(services: Services) -> Server:
     settings, app = services.settings, build_app(services)
 
     def end_generation() -> None:
+        services.pools.rooms.leave()
         for backend in services.pools.connected:
             backend.cut_off()
 

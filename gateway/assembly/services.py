@@ -89,6 +89,7 @@ from gateway.pools.first_pool import ensure_first_pool
 from gateway.pools.foreign import ForeignServers
 from gateway.pools.here import Here
 from gateway.pools.live import LivePools
+from gateway.pools.loads import PoolLoads
 from gateway.pools.readiness import GatewayReadiness
 from gateway.routing.planner import Planner
 from gateway.routing.resolve import Resolver
@@ -219,6 +220,7 @@ async def running_services(
                 lambda digest: lifecycle.store.reading(digest),
             ).connect,
             here=here,
+            cold_start_s=settings.cold_start_seconds,
         )
         authenticator.changes.subscribe(pools.changed)
 
@@ -325,7 +327,8 @@ async def running_services(
             max_line_bytes=settings.max_body_bytes,
             metrics=metrics.batches,
         )
-        _run(stack, pipeline.shadows, runner, Dispatcher(tools, metering.meter.journal_id, due.wake("batches")))
+        loads = PoolLoads(database, pools, metering.meter.journal_id)
+        _run(stack, pipeline.shadows, loads, runner, Dispatcher(tools, metering.meter.journal_id, due.wake("batches")))
         yield Services(
             settings=settings,
             database=database,

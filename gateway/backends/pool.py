@@ -18,6 +18,7 @@ from engine.protocol import GenerateRequest, Service
 from gateway.backends.base import Backend, Capabilities, Feature, Fit, Message, Model, PreparedPrompt, as_it_is
 from gateway.backends.snapshot import EngineSnapshot
 from gateway.backends.used import Used
+from gateway.backends.waiting_room import WaitingRoom
 from gateway.domain.balancing.answer_times import paces
 from gateway.domain.balancing.balancer import Balancer
 from gateway.domain.balancing.prefixes import prefix_keys
@@ -114,6 +115,8 @@ class PoolRevision:
         """The id of the pool."""
         self.own_keys: OwnKeys = own_keys
         """Whether projects bring keys of their own for the servers."""
+        self.room = WaitingRoom(name)
+        """The requests that wait for a first replica; the revisions of a pool share one."""
         self._base_digest = base_digest
         self._as_text = as_text
         self._successor: PoolRevision | None = None
@@ -151,6 +154,7 @@ class PoolRevision:
             now_s = time.monotonic()
             self._balancer.update(_picture(replica, now_s), now_s)
             self._count_places()
+            self.room.look()
 
     def succeeded_by(self, other: PoolRevision | None) -> None:
         """Let another revision take the requests that were prepared for this one and find no replica of it any more,
@@ -260,6 +264,7 @@ class PoolRevision:
         Raises Overloaded: when no other replica is ready.
         """
         picked = None
+        self.room.use()
         if len(self._replicas) > 1:
             self._pace()
             picked = self._balancer.pick(asked, tried)
@@ -281,6 +286,20 @@ class PoolRevision:
         it."""
         if self._replicas.get(replica.id) is replica:
             self._balancer.given(replica.id, asked)
+
+    @property
+    def is_cold(self) -> bool:
+        """Whether a request has to wait for a first replica, which starts by itself."""
+        return self.room.is_open and (self.room.num_waiting > 0 or self.any_ready() is None)
+
+    async def warm(self, tenant: str) -> None:
+        """Return once a replica takes a request of the tenant. Raises Overloaded: when that takes too long."""
+        await self.room.wait(tenant, self._has_place)
+
+    def _has_place(self) -> bool:
+        revisions = [self] if self._successor is None else [self, self._successor]
+        backends = [each.backend for revision in revisions for each in revision]
+        return any(each.health().ready and not each.is_full for each in backends)
 
     def any_ready(self, tried: Set[str] = frozenset()) -> Replica | None:
         """Return the ready replica with the fewest requests of this gateway, none of those that were tried; one that
@@ -357,6 +376,8 @@ class Pool:
         """The Unix time in seconds that /v1/models shows."""
         self.others: list[PoolRevision] = []
         """Revisions that are to serve, or that still answer older requests."""
+        self.num_wanted = 0
+        """The replicas that the pool is to run."""
         self._current = current
         self._former: PoolRevision | None = None
 
@@ -374,7 +395,10 @@ class Pool:
 
     def take_batch_credit(self) -> bool | None:
         """Take credit for one line of a batch; False where no engine gives any now, None where the pool's servers are
-        of another maker, and know no credit."""
+        of another maker, and know no credit. A pool that starts its replicas by itself and has none takes a line now
+        and then, which has one start."""
+        if self.serving.is_cold:
+            return self.serving.room.take_line()
         knows_credit = False
         for replica in self.serving:
             if isinstance(replica.backend, GivesBatchCredit):

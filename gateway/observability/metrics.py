@@ -26,6 +26,7 @@ from gateway.observability.engine_metrics import EngineCollector
 from gateway.observability.experiment_metrics import ExperimentMetrics
 from gateway.observability.journal_metrics import JournalMetrics
 from gateway.observability.lossy_log import LossyLog
+from gateway.observability.pool_metrics import PoolCollector
 from gateway.observability.request_metrics import RequestMetrics
 from gateway.observability.route_metrics import RouteMetrics
 
@@ -117,8 +118,9 @@ class Metrics:
         )
 
     def watch(self, pools: Mapping[str, Pool]) -> None:
-        """Export the engines' own numbers, as of their last heartbeat."""
+        """Export the engines' own numbers, as of their last heartbeat, and those of the pools."""
         self._rendered.register(EngineCollector(pools))
+        self._rendered.register(PoolCollector(pools))
 
     def count_usage(self, requests: Sequence[tuple[UsageEvent, Usage]]) -> None:
         """Requests whose events are in the ledger now."""

@@ -111,7 +111,9 @@ class Admitting:
             is_free=bool(prepared[0].generation.key_owner),
         )
         admitted = [_within(each, admission.cap, admission.instant_ns) for each in prepared]
-        return Run(context, pool, self._shadow_budget, route.adapter, admitted, (), admission.close, None)
+        run = Run(context, pool, self._shadow_budget, route.adapter, admitted, (), admission.close, None)
+        run.waits = False
+        return run
 
     def _logged(self, project_id: str, transcript: Transcript, close: Callable[[], None]) -> Callable[[], None]:
         """Return `close` such that, the first time, it has the transcript written as well; nothing waits for that."""

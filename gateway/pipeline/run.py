@@ -33,6 +33,7 @@ from gateway.pipeline.context import RequestContext
 from gateway.pipeline.items.attempts import Restarted, embedded, generated, never
 from gateway.pipeline.items.begun import begun
 from gateway.pipeline.items.hedged import Hedging, hedged
+from gateway.pipeline.items.held import held, warmed
 from gateway.pipeline.items.timed import Took, timed
 from gateway.pipeline.items.whole import gathered, replayed
 from gateway.pipeline.merge import all_of, merged
@@ -134,6 +135,8 @@ class Run:
         self.hedging: Hedging | None = None
         """When the prompt of a request that has but one is tried at another replica as well."""
         self._begun: AsyncGenerator[Item | Restarted] | None = None
+        self.waits = True
+        """Whether prompts wait for a first replica of a pool that starts one for them."""
 
     @property
     def may_fill_context(self) -> bool:
@@ -280,7 +283,28 @@ class Run:
             may_restart=may_restart,
             is_followed=is_followed,
         )
-        return timed(source, self.took) if is_first and self.took is not None else source
+        if is_first and self.took is not None:
+            source = timed(source, self.took)
+        return source if self._goes_on(is_followed) else self._held(prepared, source, is_followed)
+
+    def _goes_on(self, is_followed: Callable[[GatewayError], bool]) -> bool:
+        """Tell whether a prompt is sent at once, rather than wait for a first replica: where one is there, or another
+        target can answer meanwhile."""
+        pool = self._pool
+        if not self.waits or not pool.is_cold:
+            return True
+        if is_followed(pool.room.refusal("another model may answer", 1.0)):
+            pool.room.want()
+            return True
+        return False
+
+    def _held(
+        self,
+        prepared: Prepared,
+        source: AsyncGenerator[Item | Restarted],
+        is_followed: Callable[[GatewayError], bool],
+    ) -> AsyncGenerator[Item | Restarted]:
+        return held(self._pool, source, prepared.generation.request.tenant, self._told_of(prepared), is_followed)
 
     async def _generated(self, prepared: Prepared) -> AsyncGenerator[Item]:
         """Yield items that go to the client at once: once there is one, no other replica is asked."""
@@ -332,6 +356,8 @@ class Run:
     async def _embedded(self, prepared: Prepared) -> tuple[bytes, Usage]:
         self._context.check()
         try:
+            if not self._goes_on(never):
+                await warmed(self._pool, prepared.generation.request.tenant, self._told_of(prepared))
             return await embedded(self._pool, prepared.generation.request, self._budget, self._told_of(prepared))
         except (InvalidRequest, BackendFailed) as error:
             raise self._for_caller(error, prepared) from None

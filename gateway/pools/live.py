@@ -21,6 +21,7 @@ from gateway.backends.engine.model import EngineModel
 from gateway.backends.foreign.driver import ReplicaName
 from gateway.backends.foreign.model import OpaqueModel
 from gateway.backends.pool import ManagedBackend, Pool, PoolRevision, Replica
+from gateway.backends.waiting_room import WaitingRoom
 from gateway.db.adapters.bases import base_names
 from gateway.db.changes import Change
 from gateway.db.ledger.journals import living_gateways
@@ -33,6 +34,7 @@ from gateway.domain.pools.foreign_settings import has_adapters, opaque_digest, o
 from gateway.domain.routing.bases import Base, Bases
 from gateway.pools.foreign import opaque_model_of
 from gateway.pools.here import Here
+from gateway.pools.rooms import Rooms, starts_when_asked
 from gateway.support.worker import forever
 
 LOOK_S = 5.0
@@ -84,10 +86,14 @@ class LivePools(Mapping[str, Pool]):
         connect_foreign: ConnectForeign | None = None,
         *,
         here: Here | None = None,
+        cold_start_s: float = 60.0,
     ) -> None:
         """bases: replaced in place whenever what is served changes, and then forget_routes is called. connect_foreign:
         None leaves out the pools of other makers' servers. here: None for models
-        whose folders are as in the rows, and engines on sockets alone."""
+        whose folders are as in the rows, and engines on sockets alone. cold_start_s: how long a request waits for the
+        first replica of a pool that starts some when requests come."""
+        self.rooms = Rooms(cold_start_s)
+        """Where requests wait for a first replica."""
         self._here = here
         self._is_announced = here is None
         self._connect_foreign = connect_foreign
@@ -142,6 +148,12 @@ class LivePools(Mapping[str, Pool]):
     def healths(self) -> dict[str, Health]:
         """The health of each replica by its id."""
         return {each.id: each.backend.health() for revision in self._revisions.values() for each in revision}
+
+    @property
+    def scaled(self) -> dict[str, Pool]:
+        """The pools whose number of replicas follows their load, by id."""
+        found = {each.row.id: self._pools.get(each.row.name) for each in self._served.values() if each.scaling}
+        return {id: pool for id, pool in found.items() if pool is not None}
 
     async def start(self) -> None:
         """Read the rows once, and follow them from then on. Raises what the database raises."""
@@ -245,7 +257,8 @@ class LivePools(Mapping[str, Pool]):
         self._num_wanted = 0
         gone = dict(self._keys)
         for each in served:
-            made = self._revisions_of(each)
+            room = self.rooms.of(each)
+            made = self._revisions_of(each, room)
             revisions.update({(each.row.id, number): revision for number, revision in made.items()})
             for number, revision in made.items():
                 rows = [row for row in each.replicas if row.revision == number]
@@ -253,20 +266,23 @@ class LivePools(Mapping[str, Pool]):
             serving = made.get(each.row.revision or each.row.wanted_revision)
             if serving is None or each.is_removed:
                 continue
-            self._num_wanted += each.row.num_replicas > 0 or len(list(serving)) > 0
+            is_wanted = each.row.num_replicas > 0 or len(list(serving)) > 0
+            self._num_wanted += is_wanted and not starts_when_asked(each)
             pool = self._pools.get(each.row.name) or Pool(
                 each.row.name, serving, created=int(each.row.created_at.timestamp())
             )
             pool.serve(serving, list(made.values()))
+            pool.num_wanted = each.row.num_replicas
             pools[pool.name] = pool
             bases.append(self._base_of(each, each.revisions[each.row.revision or each.row.wanted_revision], serving))
         self._leave_replicas(gone)
         self._revisions, self._pools = revisions, pools
+        self.rooms.keep(each.row.id for each in served)
         if [self._bases.named(base.name) for base in bases] != bases or len(bases) != len(self._bases.names):
             self._bases.replace(bases, former_names)
             self._forget_routes()
 
-    def _revisions_of(self, served: ServedPool) -> dict[int, PoolRevision]:
+    def _revisions_of(self, served: ServedPool, room: WaitingRoom) -> dict[int, PoolRevision]:
         """Return the revisions of a pool whose models could be read, by number, with the replicas that they had."""
         made = {}
         for number, row in served.revisions.items():
@@ -281,6 +297,7 @@ class LivePools(Mapping[str, Pool]):
                     own_keys=own_keys_of(row.driver, row.settings),
                     as_text=None if row.driver == OWN_DRIVER else opaque_model_of(row),
                 )
+                made[number].room = room
         return made
 
     def _model_of(self, row: RevisionRow) -> Served | None:

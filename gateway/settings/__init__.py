@@ -307,6 +307,15 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             "PATH)."
         ),
     ] = ""
+    cold_start_seconds: Annotated[
+        float,
+        Meta(
+            gt=0,
+            le=3600,
+            description="Seconds that a request waits for the first replica of a pool that starts one when requests "
+            "come. Then it gets 503 with the time after which to try again.",
+        ),
+    ] = 60.0
     replica_drain_seconds: Annotated[
         float,
         Meta(

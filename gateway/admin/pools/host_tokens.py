@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import re
 import secrets
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
@@ -178,11 +179,11 @@ async def check_operator(conn: Connection, caller: Actor) -> None:
         raise PermissionDenied("Only the organization that operates this installation can manage hosts.")
 
 
-def check_labels(labels: dict[str, str]) -> None:
-    """Check labels. Raises InvalidRequest naming the wrong one."""
+def check_labels(labels: Mapping[str, str], field: str = "labels") -> None:
+    """Check labels, which a field has. Raises InvalidRequest naming the wrong one."""
     for name, value in labels.items():
         for part in (name, value):
             if _LABEL.fullmatch(part) is None:
                 raise wrong_value(
-                    "labels", f"'{part}' is no label: lower-case letters, digits and . _ / - inside, at most 63"
+                    field, f"'{part}' is no label: lower-case letters, digits and . _ / - inside, at most 63"
                 )

@@ -9,12 +9,13 @@ from litestar import Controller, Request, delete, get, post
 from litestar.params import FromPath
 
 from gateway.admin.access import LIST_QUERY, needs, read_body
-from gateway.admin.common import author
+from gateway.admin.common import author, seconds
 from gateway.admin.paging import Page, page_of_all, read_list_query, wrong_value
 from gateway.admin.pools.host_tokens import Labels, check_labels, check_operator
 from gateway.admin.services import Caller, Services
 from gateway.db.organization import audit
-from gateway.db.pools import hosts
+from gateway.db.pools import host_failures, hosts
+from gateway.db.pools.host_failures import list_failures
 from gateway.db.pools.managed import TakenMemory, list_taken
 from gateway.db.pools.replicas import lose_replicas_of
 from gateway.domain.errors import Conflict, NotFound
@@ -30,6 +31,19 @@ class HostGpu(msgspec.Struct, frozen=True):
     taken_bytes: int
     """Memory that the replicas there take by the estimates."""
     num_replicas: int
+
+
+class HostFailure(msgspec.Struct, frozen=True, kw_only=True):
+    """A model of a pool that the host could not prepare."""
+
+    pool_id: str
+    revision: int
+    """The number of the revision of the pool."""
+    why: str
+    num_failures: int
+    """Number of attempts in a row that failed."""
+    retry_at: int
+    """Unix seconds of the next attempt."""
 
 
 class Host(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,6 +68,8 @@ class Host(msgspec.Struct, frozen=True, kw_only=True):
     """Labels that operators gave the host."""
     is_drained: bool
     """True if replicas go from the host, and none starts on it."""
+    failures: list[HostFailure]
+    """Models that the host could not prepare, so that no replica of them starts there."""
     is_joined: bool
     """True if the host has keys, with which it reaches engines on other hosts."""
     object: Literal["organization.host"] = "organization.host"
@@ -145,11 +161,18 @@ async def _existing(conn: Connection, host_id: str) -> Host:
 
 
 async def _hosts(conn: Connection) -> list[Host]:
-    rows, taken = await hosts.list_hosts(conn), await list_taken(conn)
-    return [_wire(row, [each for each in taken if each.host_id == row.id]) for row in rows]
+    rows, taken, failures = await hosts.list_hosts(conn), await list_taken(conn), await list_failures(conn)
+    return [
+        _wire(
+            row,
+            [each for each in taken if each.host_id == row.id],
+            [each for each in failures if each.host_id == row.id],
+        )
+        for row in rows
+    ]
 
 
-def _wire(host: hosts.HostRow, taken: list[TakenMemory]) -> Host:
+def _wire(host: hosts.HostRow, taken: list[TakenMemory], failures: list[host_failures.HostFailure]) -> Host:
     by_gpu = {each.gpu: each for each in taken}
     own = by_gpu.get(None)
     return Host(
@@ -168,5 +191,15 @@ def _wire(host: hosts.HostRow, taken: list[TakenMemory]) -> Host:
         programs=host.programs,
         labels=host.labels,
         is_drained=host.is_drained,
+        failures=[
+            HostFailure(
+                pool_id=each.pool_id,
+                revision=each.revision,
+                why=each.why,
+                num_failures=each.num_failures,
+                retry_at=seconds(each.retry_at),
+            )
+            for each in failures
+        ],
         is_joined=host.is_joined,
     )

@@ -10,12 +10,14 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from gateway.admin.paging import wrong_value
+from gateway.admin.pools.host_tokens import Labels, check_labels
 from gateway.db.pools.managed import has_alias, unknown_grants
 from gateway.db.pools.pools import Grant
 from gateway.domain.errors import Conflict
 from gateway.domain.pools.drivers import OWN_DRIVER, Driver
 from gateway.domain.pools.foreign_settings import MAX_URL_CHARS, check_server_url, parse_foreign_settings
 from gateway.domain.pools.model_source import check_model_source
+from gateway.domain.pools.scaling import DOWN_AFTER_S, Bounds
 from gateway.domain.pools.settings import BadSetting, parse_settings
 from gateway.domain.pools.states import Access, check_pool_name
 from gateway.support.outbound import names_metadata_service, names_private_address
@@ -48,6 +50,18 @@ class PoolGrantIn(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 Grants = Annotated[tuple[PoolGrantIn, ...], Meta(max_length=MAX_GRANTS)]
 
 
+class PoolScalingIn(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The bounds between which the number of replicas follows the load."""
+
+    max_replicas: Annotated[int, Meta(ge=1, le=1000)]
+    """The most replicas that run."""
+    min_replicas: NumReplicas = 1
+    """The fewest replicas that run. With 0 the last one stops when no request came for `down_after_seconds`, and the
+    next request waits until one has started."""
+    down_after_seconds: Annotated[int, Meta(ge=10, le=86400)] = DOWN_AFTER_S
+    """Seconds for which a replica must not have been needed before it stops."""
+
+
 class CreatePool(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A new pool: a base model under a name, and how many engines serve it for whom."""
 
@@ -67,7 +81,12 @@ class CreatePool(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Engine settings that differ from the hosts' own, by name, such as `max_model_len`; with an `engine` of another
     maker, settings of the driver, such as `served_model`."""
     num_replicas: NumReplicas | UnsetType = UNSET
-    """Number of engines that shall run, 1 if left out; not with `urls`."""
+    """Number of engines that shall run, 1 if left out; not with `urls`. With `scaling` it is the number at first, and
+    `min_replicas` if left out."""
+    scaling: PoolScalingIn | None = None
+    """Bounds between which the number of replicas follows the load; the number stays as it is set if left out."""
+    placement: Labels = {}
+    """Labels that a host must have for replicas to start there, such as `{"zone": "west"}`; not with `urls`."""
     access: Access = "all"
     """Projects that may use the pool: `all` projects of the installation, or the ones that are `listed` in `grants`."""
     grants: Grants = ()
@@ -84,7 +103,12 @@ class UpdatePool(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     urls: Urls | UnsetType = UNSET
     """Addresses of the servers of another maker in place of all former ones, which become a new revision."""
     num_replicas: NumReplicas | UnsetType = UNSET
-    """Number of engines that shall run."""
+    """Number of engines that shall run. With `scaling` within the bounds, and only for now."""
+    scaling: PoolScalingIn | UnsetType | None = UNSET
+    """Bounds between which the number of replicas follows the load; null has the number stay as it is set."""
+    placement: Labels | UnsetType = UNSET
+    """Labels that a host must have for replicas to start there, in place of all former ones. Replicas on other hosts go
+    as soon as others are ready."""
     access: Access | UnsetType = UNSET
     """Projects that may use the pool: `all` projects of the installation, or the ones that are `listed` in `grants`."""
     allow_unfit_adapters: bool = False
@@ -92,6 +116,38 @@ class UpdatePool(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     Without it such a change is refused with the names of the adapters."""
     grants: Grants | UnsetType = UNSET
     """Organizations and projects that may use a pool whose access is `listed`, in place of all former grants."""
+
+
+def check_scaling(scaling: PoolScalingIn, num_replicas: int | UnsetType, *, is_managed: bool) -> Bounds:
+    """Return bounds that are good, with a number that is asked for beside them. Raises InvalidRequest.
+
+    is_managed: whether agents start the replicas.
+    """
+    if not is_managed:
+        raise wrong_value("scaling", "agents start no servers of this pool, so their number is that of its 'urls'")
+    if scaling.min_replicas > scaling.max_replicas:
+        raise wrong_value("scaling.min_replicas", f"it is more than max_replicas, {scaling.max_replicas}")
+    bounds = Bounds(scaling.min_replicas, scaling.max_replicas, float(scaling.down_after_seconds))
+    if num_replicas is not UNSET:
+        check_within(bounds, num_replicas)
+    return bounds
+
+
+def check_placement(placement: Mapping[str, str], *, is_managed: bool) -> None:
+    """Raise InvalidRequest for labels that no host can have. is_managed: whether agents start the replicas."""
+    check_labels(placement, "placement")
+    if placement and not is_managed:
+        raise wrong_value("placement", "agents start no servers of this pool")
+
+
+def check_within(bounds: Bounds, num_replicas: int) -> None:
+    """Raise InvalidRequest for a number of replicas beyond the bounds."""
+    if not bounds.min_replicas <= num_replicas <= bounds.max_replicas:
+        raise wrong_value(
+            "num_replicas",
+            f"it follows the load between {bounds.min_replicas} and {bounds.max_replicas}: change 'scaling', or set "
+            "'scaling' to null",
+        )
 
 
 def check_name(name: str) -> None:

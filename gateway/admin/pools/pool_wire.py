@@ -12,6 +12,7 @@ from gateway.backends.base import Health
 from gateway.db.pools.pools import Grant
 from gateway.db.pools.replicas import ReplicaRow
 from gateway.db.pools.revisions import RevisionRow
+from gateway.db.pools.scaling_rows import ScalingRow
 from gateway.db.pools.served import ServedPool
 from gateway.domain.pools.condition import PoolState, ReplicaStanding, condition_of
 from gateway.domain.pools.drivers import Driver
@@ -26,6 +27,23 @@ class PoolGrant(msgspec.Struct, frozen=True):
     organization_id: str
     project_id: str | None
     """Id of one project; null stands for all projects of the organization."""
+
+
+class PoolScaling(msgspec.Struct, frozen=True, kw_only=True):
+    """Bounds between which the number of a pool's replicas follows its load, and what that leads to."""
+
+    min_replicas: int
+    max_replicas: int
+    down_after_seconds: int
+    """Seconds for which a replica must not have been needed before it stops."""
+    why: str
+    """Reason for the last change of the number; empty before the first."""
+    changed_at: int | None
+    """Unix seconds of the last change of the number; null before the first."""
+    outlook: str | None
+    """The load now, and what follows from it; null in lists, and before the pool has served."""
+    start_seconds: float | None
+    """Seconds that the first replica took to become ready when the pool had none, last time; null before the first."""
 
 
 class Pool(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,11 +66,15 @@ class Pool(msgspec.Struct, frozen=True, kw_only=True):
     """Addresses of the servers of another maker; empty where agents start the engines."""
     num_replicas: int
     """Number of engines that shall run, without engines that somebody else runs."""
+    scaling: PoolScaling | None
+    """Bounds between which the number of replicas follows the load; null where the number stays as it is set."""
     num_wanted: int
     """Number of replicas that are wanted, including servers and engines that somebody else runs."""
     num_ready: int
     """Number of replicas that take requests. A server or engine that somebody else runs counts where it answers the
     gateway that was asked."""
+    placement: dict[str, str]
+    """Labels that a host must have for replicas to start there."""
     access: Access
     """Projects that may use the pool: `all` projects of the installation, or the ones that are `listed` in `grants`."""
     grants: list[PoolGrant]
@@ -209,10 +231,11 @@ def detail_wire(
     hosts: Mapping[str, str],
     healths: Healths,
     key_hint: str | None,
+    outlook: str | None,
 ) -> PoolDetail:
-    """shortage: as `condition_of` takes it. hosts: their names by id."""
+    """shortage: as `condition_of` takes it. hosts: their names by id. outlook: as of `PoolScaling`."""
     return PoolDetail(
-        **_fields(pool, shortage, healths),
+        **_fields(pool, shortage, healths, outlook),
         rollout=rollout,
         num_adapters=num_adapters,
         key_hint=key_hint,
@@ -265,7 +288,8 @@ def terms(pool: ServedPool) -> dict[str, Any]:
     shown = _fields(pool)
     for name in ("id", "created_at", "num_ready", "num_wanted", "state", "why", "replica_bytes"):
         del shown[name]
-    return shown
+    bounds = pool.scaling.bounds if pool.scaling is not None else None
+    return shown | {"scaling": None if bounds is None else msgspec.structs.asdict(bounds)}
 
 
 def grant_wire(grant: Grant) -> PoolGrant:
@@ -282,7 +306,9 @@ def _standing(row: ReplicaRow, healths: Healths) -> tuple[ReplicaState, str]:
     return ("ready", health.reason or row.why) if health.ready else ("loading", health.reason or health.detail)
 
 
-def _fields(pool: ServedPool, shortage: str = "", healths: Healths | None = None) -> dict[str, Any]:
+def _fields(
+    pool: ServedPool, shortage: str = "", healths: Healths | None = None, outlook: str | None = None
+) -> dict[str, Any]:
     row, wanted = pool.row, pool.revisions[pool.row.wanted_revision]
     condition = condition_of(
         num_replicas=row.num_replicas,
@@ -299,6 +325,8 @@ def _fields(pool: ServedPool, shortage: str = "", healths: Healths | None = None
     why = condition.why
     if condition.state == "stopped" and not wanted.is_managed:
         why = "No server is wanted: name the addresses of its servers again ('urls'), and the pool serves."
+    if condition.state == "stopped" and pool.scaling is not None:
+        why = "No request came of late: the next one has a replica start."
     return {
         "id": row.id,
         "name": row.name,
@@ -312,8 +340,10 @@ def _fields(pool: ServedPool, shortage: str = "", healths: Healths | None = None
         ),
         "settings": wanted.settings,
         "num_replicas": row.num_replicas,
+        "scaling": _scaling_wire(pool.scaling, outlook),
         "num_wanted": condition.num_wanted,
         "num_ready": condition.num_ready,
+        "placement": row.placement,
         "access": row.access,
         "grants": [grant_wire(each) for each in pool.grants],
         "revision": row.revision,
@@ -323,6 +353,20 @@ def _fields(pool: ServedPool, shortage: str = "", healths: Healths | None = None
         "replica_bytes": wanted.num_bytes,
         "created_at": seconds(row.created_at),
     }
+
+
+def _scaling_wire(row: ScalingRow | None, outlook: str | None) -> PoolScaling | None:
+    if row is None:
+        return None
+    return PoolScaling(
+        min_replicas=row.min_replicas,
+        max_replicas=row.max_replicas,
+        down_after_seconds=row.down_after_s,
+        why=row.why,
+        changed_at=seconds_or_none(row.decided_at),
+        outlook=outlook,
+        start_seconds=None if row.start_s is None else round(row.start_s, 1),
+    )
 
 
 def _revision_wire(row: RevisionRow) -> PoolRevision:

@@ -31,6 +31,9 @@ from gateway.admin.pools.pool_bodies import (
     check_access,
     check_aliases,
     check_name,
+    check_placement,
+    check_scaling,
+    check_within,
     read_grants,
     read_settings,
 )
@@ -44,6 +47,8 @@ from gateway.db.pools.backend_keys import find_backend_key, remove_backend_key
 from gateway.db.pools.hosts import list_hosts
 from gateway.db.pools.planning import read_world
 from gateway.db.pools.provider_keys import remove_provider_keys_of_pool
+from gateway.db.pools.scaling import present_decision
+from gateway.db.pools.scaling_rows import clear_scaling, set_scaling
 from gateway.db.pools.served import ServedPool
 from gateway.domain.errors import Conflict, InvalidRequest, NotFound, PermissionDenied
 from gateway.domain.pools.drivers import OWN_DRIVER
@@ -85,6 +90,10 @@ class PoolController(Controller):
         if starts:
             settings = with_adapters(wanted.engine, settings, store=services.adapter_place)
         check_access(wanted.access, wanted.grants)
+        bounds = None
+        if wanted.scaling is not None:
+            bounds = check_scaling(wanted.scaling, wanted.num_replicas, is_managed=not urls)
+        check_placement(wanted.placement, is_managed=not urls)
         async with services.database.transaction() as conn:
             await pools.lock_pools(conn)
             await lock_organization(conn, caller.organization_id)
@@ -93,7 +102,9 @@ class PoolController(Controller):
                 raise InvalidRequest(f"There are {MAX_POOLS} pools already, the most there can be.")
             grants = await read_grants(conn, caller.organization_id, wanted.grants)
             await check_aliases(conn, wanted.name, wanted.access, grants)
-            num_replicas = 0 if urls else 1 if wanted.num_replicas is UNSET else wanted.num_replicas
+            num_replicas = 0 if urls else bounds.min_replicas if bounds is not None else 1
+            if wanted.num_replicas is not UNSET:
+                num_replicas = wanted.num_replicas
             made = await pools.create_pool(
                 conn, caller.organization_id, wanted.name, num_replicas=num_replicas, access=wanted.access
             )
@@ -106,6 +117,9 @@ class PoolController(Controller):
             )
             if urls:
                 await serve_at(conn, made, revision, urls)
+            if bounds is not None:
+                await set_scaling(conn, made.id, bounds)
+            await pools.place_pool(conn, made.id, wanted.placement)
             if grants:
                 await pools.set_access(conn, made.id, wanted.access, grants)
             after = await _fresh(conn, caller.organization_id, made.id)
@@ -135,8 +149,10 @@ class PoolController(Controller):
             settings = UNSET if wanted.settings is UNSET else read_settings(wanted.settings, driver)
             check_change(wanted, present)
             await _change_access(conn, caller, before, wanted)
-            if wanted.num_replicas is not UNSET:
-                await pools.scale_pool(conn, pool_id, wanted.num_replicas)
+            await _scale(conn, before, wanted)
+            if wanted.placement is not UNSET:
+                check_placement(wanted.placement, is_managed=present.is_managed)
+                await pools.place_pool(conn, pool_id, wanted.placement)
             model = present.model if wanted.model is UNSET else wanted.model
             texts = present.settings if settings is UNSET else settings
             if starts:
@@ -166,7 +182,8 @@ class PoolController(Controller):
                 if urls:
                     await serve_at(conn, before.row, revision, urls)
             after = await _fresh(conn, caller.organization_id, pool_id)
-            is_scale = terms(before) | {"num_replicas": after.row.num_replicas} == terms(after)
+            number = {name: terms(after)[name] for name in ("num_replicas", "scaling")}
+            is_scale = terms(before) | number == terms(after)
             await _record(conn, caller, "pool.scaled" if is_scale else "pool.updated", before, after)
             return await _detail(services, conn, after)
 
@@ -189,9 +206,10 @@ class PoolController(Controller):
 
     @post("/{pool_id:str}/drain", status_code=200, opt=needs("pools.write"))
     async def drain_pool(self, pool_id: FromPath[str], services: Services, caller: Caller) -> PoolDetail:
-        """Let all replicas end their requests and stop: num_replicas becomes 0."""
+        """Let all replicas end their requests and stop: num_replicas becomes 0, and follows the load no more."""
         async with services.database.transaction() as conn:
             before = await _locked_pool(conn, caller.organization_id, pool_id)
+            await clear_scaling(conn, pool_id)
             await pools.scale_pool(conn, pool_id, 0)
             external = [each.id for each in before.replicas if each.host_id is None]
             await replicas.drain_replicas(conn, external, "The pool was drained.")
@@ -211,6 +229,7 @@ class PoolController(Controller):
             await _check_free(conn, before)
             await _check_not_in_experiment(conn, before)
             await pools.remove_pool(conn, pool_id)
+            await clear_scaling(conn, pool_id)
             await remove_backend_key(conn, pool_id)
             await remove_provider_keys_of_pool(conn, pool_id)
             await audit.record(conn, author(caller), "pool.removed", pool_id, before=terms(before))
@@ -249,6 +268,7 @@ async def _detail(services: AdminServices, conn: Connection, pool: ServedPool) -
     serving = pool.revisions[pool.row.revision or pool.row.wanted_revision]
     num_adapters = await managed.count_adapters(conn, serving.base_digest) if serving.base_digest else 0
     world = await read_world(conn)
+    decision = await present_decision(conn, pool.row.id)
     return detail_wire(
         pool,
         await revisions.list_revisions(conn, pool.row.id),
@@ -257,8 +277,27 @@ async def _detail(services: AdminServices, conn: Connection, pool: ServedPool) -
         num_adapters=num_adapters,
         hosts=hosts,
         healths=services.replica_healths(),
+        outlook=None if decision is None else decision.why,
         key_hint=None if (key := await find_backend_key(conn, pool.row.id)) is None else key.hint,
     )
+
+
+async def _scale(conn: Connection, before: ServedPool, wanted: UpdatePool) -> None:
+    """Change how many replicas run, and whether that follows the load. Raises InvalidRequest."""
+    present = before.revisions[before.row.wanted_revision]
+    bounds = before.scaling.bounds if before.scaling is not None else None
+    if wanted.scaling is None:
+        bounds = None
+        await clear_scaling(conn, before.row.id)
+    elif wanted.scaling is not UNSET:
+        bounds = check_scaling(wanted.scaling, wanted.num_replicas, is_managed=present.is_managed)
+        await set_scaling(conn, before.row.id, bounds)
+    number = before.row.num_replicas if wanted.num_replicas is UNSET else wanted.num_replicas
+    if bounds is not None:
+        if wanted.num_replicas is not UNSET:
+            check_within(bounds, number)
+        number = min(max(number, bounds.min_replicas), bounds.max_replicas)
+    await pools.scale_pool(conn, before.row.id, number)
 
 
 async def _change_access(conn: Connection, caller: Actor, before: ServedPool, wanted: UpdatePool) -> None:

@@ -148,6 +148,10 @@ class EngineBackend:
         """Return None: heartbeats tell how full the engine is."""
         return None
 
+    def oldest_wait_s(self) -> float:
+        """Return the age of the oldest request of this gateway that has no token yet; 0 where none waits."""
+        return self._requests.oldest_wait_s()
+
     def take_used(self) -> list[Used]:
         """Return what this gateway's requests used on the engine since the last call."""
         return self._requests.take_used()

@@ -86,6 +86,11 @@ class EngineRequests:
             stream.kept[index] = num_kept_tokens
             self._abort(stream, Abort(request_id, num_kept_tokens, index))
 
+    def oldest_wait_s(self) -> float:
+        """Return the age of the oldest request that has no token yet; 0 where none waits."""
+        waiting = [each.submitted_s for each in self._streams.values() if each.first_token_s is None and not each.lost]
+        return asyncio.get_running_loop().time() - min(waiting) if waiting else 0.0
+
     def take_used(self) -> list[Used]:
         """Return what the requests used on the engine since the last call."""
         return self._used.take(self._streams.values())

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from gateway.cli.errors import CommandFailed, WrongUsage
-from gateway.cli.output import add_json_flag, print_json, print_result
+from gateway.cli.output import add_json_flag, print_json, print_result, utc
 from gateway.settings import load_settings
 
 if TYPE_CHECKING:
@@ -107,13 +107,18 @@ def _show(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
     else:
         print_hosts([host])
         print("labels:", " ".join(f"{name}={value}" for name, value in sorted(host["labels"].items())) or "none")
+        for each in host["failures"]:
+            print(
+                f"cannot prepare revision {each['revision']} of {each['pool_id']}, tried {each['num_failures']} times, "
+                f"again at {utc(each['retry_at'])}: {each['why']}"
+            )
     return 0
 
 
 def _token(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
     from gateway.cli.client import AdminClient
 
-    wanted: dict[str, Any] = {"labels": _labels(arguments.labels)}
+    wanted: dict[str, Any] = {"labels": read_labels(arguments.labels)}
     if arguments.name is not None:
         wanted["name"] = arguments.name
     with AdminClient.of(environ) as client:
@@ -135,7 +140,7 @@ def _drain(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
 def _label(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
     from gateway.cli.client import AdminClient
 
-    labels = _labels(arguments.labels)
+    labels = read_labels(arguments.labels)
     with AdminClient.of(environ) as client:
         host = client.post(f"/hosts/{_found(client, arguments.host)['id']}", json={"labels": labels})
     return print_result(arguments, host, f"host {host['name']} has {len(host['labels'])} labels")
@@ -196,7 +201,7 @@ def _found(client: AdminClient, name: str) -> dict[str, Any]:
     return found[0]
 
 
-def _labels(texts: Sequence[str]) -> dict[str, str]:
+def read_labels(texts: Sequence[str]) -> dict[str, str]:
     """Return labels of the form NAME=VALUE. Raises WrongUsage."""
     for text in texts:
         if "=" not in text:

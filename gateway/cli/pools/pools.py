@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 from gateway.cli.errors import WrongUsage
 from gateway.cli.output import add_json_flag, print_json, print_result, print_table
 from gateway.cli.pools.adapters import show_adapters
+from gateway.cli.pools.autoscaling import DESCRIPTION, add_autoscale
 from gateway.cli.pools.finding import find_pool
+from gateway.cli.pools.hosts import read_labels
 from gateway.cli.pools.keys import set_key
 from gateway.cli.pools.waiting import add_wait, settle
 from gateway.cli.pools.wanted import (
@@ -40,6 +42,7 @@ examples:
   lorikeet pool key llama --from key.txt
   lorikeet pool update qwen3-0.6b --set max_model_len=8192 --wait
   lorikeet pool scale qwen3-0.6b 3
+  lorikeet pool autoscale qwen3-0.6b --min 1 --max 4
   lorikeet pool drain qwen3-0.6b
   lorikeet pool delete qwen3-0.6b
 """
@@ -63,6 +66,13 @@ def register(verbs: Verbs) -> None:
     create.add_argument(
         "--replicas", type=int, metavar="N", help="number of replicas (default: 1, or one for each --url)"
     )
+    create.add_argument(
+        "--on",
+        metavar="LABEL=VALUE",
+        action="append",
+        default=[],
+        help="label that a host must have for replicas to start there (repeat)",
+    )
     create.set_defaults(run=_create)
     listing = actions.add_parser(
         "list", help="list pools", description="List pools with the state of each, oldest first."
@@ -76,6 +86,20 @@ def register(verbs: Verbs) -> None:
         "scale", help="change the number of replicas", description="Change how many replicas run."
     )
     scale.set_defaults(run=_scale)
+    autoscale = actions.add_parser(
+        "autoscale",
+        help="have the number of replicas follow the load",
+        description=DESCRIPTION,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add_autoscale(autoscale)
+    place = actions.add_parser(
+        "place",
+        help="have replicas on hosts with certain labels alone",
+        description="Have replicas run on hosts with these labels alone. Those on other hosts go as soon as others are "
+        "ready; without a label they may run anywhere.",
+    )
+    place.set_defaults(run=_place)
     update = actions.add_parser(
         "update",
         help="change the model, the engine settings or the access",
@@ -123,15 +147,16 @@ def register(verbs: Verbs) -> None:
     )
     adapters.add_argument("--load", action="store_true", help="start the replicas anew with all adapters")
     adapters.set_defaults(run=show_adapters)
-    for parser in (show, scale, update, drain, cancel, remove, key, adapters):
+    for parser in (show, scale, autoscale, place, update, drain, cancel, remove, key, adapters):
         parser.add_argument("name", metavar="NAME", help="name of the pool, or its id")
+    place.add_argument("labels", metavar="LABEL=VALUE", nargs="*", help="label that a host must have")
     scale.add_argument("num_replicas", type=int, metavar="N", help="number of replicas that are to run")
     for parser in (create, update):
         add_engine_settings(parser, can_unset=parser is update)
         add_access(parser)
     for parser in (create, update, scale, drain, adapters):
         add_wait(parser)
-    for parser in (create, listing, show, scale, update, drain, cancel, remove, key, adapters):
+    for parser in (create, listing, show, scale, autoscale, place, update, drain, cancel, remove, key, adapters):
         add_json_flag(parser)
 
 
@@ -146,6 +171,8 @@ def _create(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
             raise WrongUsage("--model is missing: only servers of another maker (--engine) at a --url do without")
         if arguments.replicas is not None:
             body["num_replicas"] = arguments.replicas
+        if arguments.on:
+            body["placement"] = read_labels(arguments.on)
         body |= {"settings": changed_settings({}, arguments), **read_access(client, arguments)}
         pool = client.post("/pools", json=body)
         return settle(client, arguments, pool, f"pool {pool['name']} is created: {pool['id']}")
@@ -201,6 +228,17 @@ def _scale(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
         pool = find_pool(client, arguments.name)
         changed = client.post(f"/pools/{pool['id']}", json={"num_replicas": number})
         return settle(client, arguments, changed, f"pool {pool['name']} {text}")
+
+
+def _place(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
+    from gateway.cli.client import AdminClient
+
+    labels = read_labels(arguments.labels)
+    with AdminClient.of(environ) as client:
+        pool = find_pool(client, arguments.name)
+        changed = client.post(f"/pools/{pool['id']}", json={"placement": labels})
+    where = f"with {' '.join(arguments.labels)}" if labels else "of any labels"
+    return print_result(arguments, changed, f"pool {pool['name']} runs on hosts {where}")
 
 
 def _update(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gateway.cli.output import print_table, utc
+from gateway.cli.pools.autoscaling import scaling_in_words
 
 
 def print_pool(pool: dict[str, Any], names: Mapping[str, str]) -> None:
@@ -20,6 +21,8 @@ def print_pool(pool: dict[str, Any], names: Mapping[str, str]) -> None:
         ("model", serving["model"]),
         ("settings", _settings(serving)),
         ("replicas", f"{pool['num_ready']} ready of {pool['num_wanted']} wanted"),
+        *_scaling(pool),
+        ("hosts", " ".join(f"{name}={value}" for name, value in sorted(pool["placement"].items())) or "any"),
         ("memory", "" if replica_bytes is None else f"{size(replica_bytes)} a replica, by the estimate"),
         ("revision", _revision(pool)),
         ("access", " ".join([pool["access"], *(_grantee(each, names) for each in grants)])),
@@ -46,6 +49,15 @@ def print_pool(pool: dict[str, Any], names: Mapping[str, str]) -> None:
     print()
     print_replicas(pool["replicas"])
     print_servers(pool["replicas"])
+
+
+def _scaling(pool: dict[str, Any]) -> list[tuple[str, str]]:
+    """Return how the number of replicas follows the load, the last change, and what comes next."""
+    scaling = pool["scaling"]
+    if scaling is None:
+        return []
+    last = f"{utc(scaling['changed_at'])}: {scaling['why']}" if scaling["changed_at"] else ""
+    return [("scaling", scaling_in_words(pool)), ("changed", last), ("outlook", scaling["outlook"] or "")]
 
 
 def print_replicas(replicas: Sequence[dict[str, Any]]) -> None:

@@ -37,6 +37,14 @@ CREATE OR REPLACE TRIGGER replicas_moved AFTER UPDATE ON replicas FOR EACH ROW
           IS DISTINCT FROM (NEW.state, NEW.address, NEW.revision, NEW.generation, NEW.replace))
     EXECUTE FUNCTION announce_pool();
 
+CREATE OR REPLACE TRIGGER pool_scaling_made
+    AFTER INSERT OR DELETE ON pool_scaling FOR EACH ROW EXECUTE FUNCTION announce_pool();
+
+CREATE OR REPLACE TRIGGER pool_scaling_changed AFTER UPDATE ON pool_scaling FOR EACH ROW
+    WHEN ((OLD.min_replicas, OLD.max_replicas, OLD.down_after_s, OLD.start_s)
+          IS DISTINCT FROM (NEW.min_replicas, NEW.max_replicas, NEW.down_after_s, NEW.start_s))
+    EXECUTE FUNCTION announce_pool();
+
 -- A revision says what it said when it was made: only its preparation and its end are added.
 CREATE OR REPLACE FUNCTION keep_pool_revision() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN

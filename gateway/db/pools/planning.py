@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from gateway.db.adapters.bases import live_contents, lock_adapters, move_adapters
+from gateway.db.pools.host_failures import HostFailure, list_failures
 from gateway.db.pools.hosts import HostRow, list_hosts
 from gateway.db.pools.pools import lock_pools, take_back
 from gateway.db.pools.replicas import ReplicaRow, create_replica, drain_replicas, lose_replica
@@ -41,8 +42,7 @@ async def plan_pools(
     digests of adapters' contents that fit its wanted base: these adapters go with the pool when it is switched.
     """
     async with conn.transaction():
-        await conn.execute(_END_WITH_ITS_AGENT)
-        if not await conn.fetchval(_LOCK, _LOCK_KEY) or not await conn.fetchval(_HOLDS, host_id, host_generation):
+        if not await may_plan(conn, host_id, host_generation):
             return []
         pools, hosts = await read_world(conn)
         actions = plan(pools, hosts)
@@ -59,6 +59,14 @@ async def plan_pools(
         for move in moves:
             await _move(conn, move, fitting.get(move.pool_id, frozenset()))
     return actions
+
+
+async def may_plan(conn: Connection, host_id: str, host_generation: int) -> bool:
+    """Keep other planners out until the transaction ends; return False where one plans just now, or the agent that asks
+    has lost its lease."""
+    await conn.execute(_END_WITH_ITS_AGENT)
+    is_alone = await conn.fetchval(_LOCK, _LOCK_KEY)
+    return bool(is_alone and await conn.fetchval(_HOLDS, host_id, host_generation))
 
 
 class _Move(msgspec.Struct, frozen=True):
@@ -95,21 +103,31 @@ async def _move(conn: Connection, move: _Move, fitting: Set[str]) -> None:
 
 async def read_world(conn: Connection) -> tuple[list[Pool], list[Host]]:
     """Return what `gateway.domain.pools.plan` decides about: all pools, and all hosts."""
-    hosts = await list_hosts(conn)
-    drained = frozenset(each.id for each in hosts if each.is_drained)
-    return [pool_of(each, drained) for each in await read_served(conn)], [host_of(each) for each in hosts]
+    hosts = [host_of(each) for each in await list_hosts(conn)]
+    failures = await list_failures(conn)
+    return [pool_of(each, hosts, failures) for each in await read_served(conn)], hosts
 
 
-def pool_of(served: ServedPool, drained: Set[str] = frozenset()) -> Pool:
-    """Return a pool as the planner sees it. drained: the hosts from which replicas go."""
+def pool_of(served: ServedPool, hosts: Sequence[Host] = (), failures: Sequence[HostFailure] = ()) -> Pool:
+    """Return a pool as the planner sees it. Replicas go from hosts that are drained, or lack a label that the pool asks
+    for. failures: of hosts at which no replica starts."""
     row = served.row
+    left = {each.id for each in hosts if each.is_drained or each.lacks(row.placement)}
+
+    def revision_of(each: RevisionRow) -> Revision:
+        of = [failed for failed in failures if (failed.pool_id, failed.revision) == (row.id, each.revision)]
+        needs = msgspec.structs.replace(
+            needs_of(each), labels=row.placement, avoided={failed.host_id: failed.why for failed in of}
+        )
+        return Revision(each.revision, each.state, needs, each.why, each.base_digest or "")
+
     return Pool(
         id=row.id,
         num_replicas=row.num_replicas,
         revision=row.revision,
         wanted_revision=row.wanted_revision,
-        revisions={number: _revision_of(each) for number, each in served.revisions.items()},
-        replicas=[_replica_of(each, drained) for each in served.replicas],
+        revisions={number: revision_of(each) for number, each in served.revisions.items()},
+        replicas=[_replica_of(each, left) for each in served.replicas],
         is_removed=served.is_removed,
     )
 
@@ -125,6 +143,7 @@ def host_of(row: HostRow) -> Host:
         row.away_s,
         frozenset(row.programs),
         is_drained=row.is_drained,
+        labels=row.labels,
     )
 
 
@@ -134,13 +153,9 @@ def needs_of(row: RevisionRow) -> Needs:
     return Needs(row.num_bytes or 0, device, "" if row.is_ours else row.driver)
 
 
-def _revision_of(row: RevisionRow) -> Revision:
-    return Revision(row.revision, row.state, needs_of(row), row.why, row.base_digest or "")
-
-
-def _replica_of(row: ReplicaRow, drained: Set[str]) -> Replica:
+def _replica_of(row: ReplicaRow, left: Set[str]) -> Replica:
     place = None if row.host_id is None else Place(row.host_id, row.gpu)
-    is_evicted = row.host_id in drained
+    is_evicted = row.host_id in left
     return Replica(
         row.id, row.revision, row.state, place, row.num_failures, row.replace or is_evicted, row.why, is_evicted
     )

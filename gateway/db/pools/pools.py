@@ -6,8 +6,7 @@ A pool is changed by naming another wanted revision; which revision serves is mo
 from __future__ import annotations
 
 import datetime
-from collections.abc import Sequence
-from operator import itemgetter
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -34,6 +33,8 @@ class PoolRow(msgspec.Struct, frozen=True):
     wanted_revision: int
     """The revision that is to serve; another one than `revision` while a change is under way."""
     created_at: datetime.datetime
+    placement: dict[str, str]
+    """The labels that a host must have for replicas to start there."""
 
 
 class Grant(msgspec.Struct, frozen=True):
@@ -44,7 +45,7 @@ class Grant(msgspec.Struct, frozen=True):
     """None: all projects of the organization."""
 
 
-_fields = itemgetter(*PoolRow.__struct_fields__)
+_labels = msgspec.json.Decoder(dict[str, str])
 
 _CREATE = """
     INSERT INTO pools (id, organization_id, name, num_replicas, access, wanted_revision) VALUES ($1, $2, $3, $4, $5, 1)
@@ -135,6 +136,14 @@ async def scale_pool(conn: Connection, pool_id: str, num_replicas: int) -> None:
     await conn.execute(_SCALE, pool_id, num_replicas)
 
 
+_PLACE = "UPDATE pools SET placement = $2::jsonb WHERE id = $1 AND placement <> $2::jsonb"
+
+
+async def place_pool(conn: Connection, pool_id: str, placement: Mapping[str, str]) -> None:
+    """Say which labels a host must have for replicas to start there."""
+    await conn.execute(_PLACE, pool_id, msgspec.json.encode(placement).decode())
+
+
 _WANT = "UPDATE pools SET wanted_revision = $2 WHERE id = $1 AND wanted_revision <> $2"
 
 
@@ -179,4 +188,5 @@ async def remove_pool(conn: Connection, pool_id: str) -> None:
 
 def pool_of(row: Record) -> PoolRow:
     """Return the pool of a database row with all its columns."""
-    return PoolRow(*_fields(row))
+    values = {name: row[name] for name in PoolRow.__struct_fields__}
+    return PoolRow(**values | {"placement": _labels.decode(row["placement"])})

@@ -12,6 +12,7 @@ import msgspec
 from gateway.db.pools.pools import Grant, PoolRow, pool_of
 from gateway.db.pools.replicas import ReplicaRow, list_all_replicas
 from gateway.db.pools.revisions import RevisionRow, revision_of
+from gateway.db.pools.scaling_rows import ScalingRow, list_scaling
 
 if TYPE_CHECKING:
     from gateway.db.pool import Connection
@@ -29,6 +30,8 @@ class ServedPool(msgspec.Struct, frozen=True):
     """Replicas that have not been stopped, oldest first."""
     is_removed: bool
     """A removed pool is listed while it has replicas."""
+    scaling: ScalingRow | None = None
+    """How the number of its replicas follows its load; None where it is as an operator says."""
 
 
 # The ids of the pools to read and the organization that they are of; NULL is all.
@@ -71,11 +74,19 @@ async def read_served(
     replicas: dict[str, list[ReplicaRow]] = {}
     for replica in await list_all_replicas(conn, ids):
         replicas.setdefault(replica.pool_id, []).append(replica)
+    scaling = await list_scaling(conn, ids)
     served = []
     for row in pools:
         id, is_removed = row["id"], row["removed_at"] is not None
         served.append(
-            ServedPool(pool_of(row), grants.get(id, []), revisions.get(id, {}), replicas.get(id, []), is_removed)
+            ServedPool(
+                pool_of(row),
+                grants.get(id, []),
+                revisions.get(id, {}),
+                replicas.get(id, []),
+                is_removed,
+                scaling.get(id),
+            )
         )
     return served
 

@@ -15,7 +15,9 @@ CREATE TABLE pools (
     -- The revision that is to serve; another one than revision while a change is under way.
     wanted_revision  integer NOT NULL,
     created_at       timestamptz NOT NULL DEFAULT now(),
-    removed_at       timestamptz
+    removed_at       timestamptz,
+    -- The labels that a host must have for replicas to start there.
+    placement        jsonb NOT NULL DEFAULT '{}'
 );
 
 CREATE UNIQUE INDEX pools_by_name ON pools (name) WHERE removed_at IS NULL;
@@ -98,6 +100,31 @@ CREATE TABLE pool_grants (
     UNIQUE NULLS NOT DISTINCT (pool_id, organization_id, project_id)
 );
 
+-- Pools whose number of replicas follows their load: the bounds, and what the agents that decide have to remember.
+CREATE TABLE pool_scaling (
+    pool_id       text PRIMARY KEY REFERENCES pools (id),
+    min_replicas  integer NOT NULL CHECK (min_replicas BETWEEN 0 AND 1000),
+    max_replicas  integer NOT NULL CHECK (max_replicas BETWEEN 1 AND 1000),
+    -- Seconds for which a replica must not have been needed before it goes.
+    down_after_s  integer NOT NULL CHECK (down_after_s BETWEEN 10 AND 86400),
+    -- The last change of the number of replicas, and its reason.
+    decided_at    timestamptz,
+    why           text NOT NULL DEFAULT '',
+    -- Seconds that the first replica of a pool without any took to become ready, last time.
+    start_s       double precision,
+    memory        jsonb NOT NULL DEFAULT 'null',
+    CHECK (min_replicas <= max_replicas)
+);
+
+-- The load of these pools as each gateway saw it last. Worth nothing after seconds, and lost when the server dies.
+CREATE UNLOGGED TABLE pool_loads (
+    pool_id     text NOT NULL,
+    gateway_id  text NOT NULL,
+    at          timestamptz NOT NULL,
+    load        jsonb NOT NULL,
+    PRIMARY KEY (pool_id, gateway_id)
+);
+
 -- Machines on which an agent starts engines. The agent whose generation the row has holds the lease; an agent that finds
 -- another generation has been replaced and changes nothing any more.
 CREATE TABLE hosts (
@@ -120,6 +147,20 @@ CREATE TABLE hosts (
     is_drained       boolean NOT NULL DEFAULT false,
     -- A removed host's keys count no more, and its agent ends.
     removed_at       timestamptz
+);
+
+-- Hosts that could not prepare the model of a revision, and when each is tried again.
+CREATE TABLE host_failures (
+    host_id       text NOT NULL REFERENCES hosts (id) ON DELETE CASCADE,
+    pool_id       text NOT NULL,
+    revision      integer NOT NULL,
+    why           text NOT NULL,
+    -- Failures in a row.
+    num_failures  integer NOT NULL DEFAULT 1,
+    failed_at     timestamptz NOT NULL DEFAULT now(),
+    retry_at      timestamptz NOT NULL,
+    PRIMARY KEY (host_id, pool_id, revision),
+    FOREIGN KEY (pool_id, revision) REFERENCES pool_revisions (pool_id, revision) ON DELETE CASCADE
 );
 
 -- Permissions to join as a host, of which each is good for one host and an hour.

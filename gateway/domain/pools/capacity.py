@@ -7,7 +7,7 @@ one accelerator, and beside it some of the host.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal
 
 import msgspec
@@ -86,6 +86,10 @@ class Needs(msgspec.Struct, frozen=True):
     device: Device = "auto"
     program: str = ""
     """The driver whose server is started; "" for an engine of our own, which every host has."""
+    labels: Mapping[str, str] = {}
+    """The labels that the host must have."""
+    avoided: Mapping[str, str] = {}
+    """Hosts, by id, that could not prepare the model when that was tried last, each with the reason."""
 
 
 class Host(msgspec.Struct, frozen=True):
@@ -104,6 +108,22 @@ class Host(msgspec.Struct, frozen=True):
     """The drivers whose servers its agent can start."""
     is_drained: bool = False
     """Whether replicas go from it, and none starts on it."""
+    labels: Mapping[str, str] = {}
+    """What operators say of it."""
+
+    def lacks(self, labels: Mapping[str, str]) -> str:
+        """Return the first of these labels that the host does not have, as NAME=VALUE; "" where it has all."""
+        return next((f"{name}={value}" for name, value in labels.items() if self.labels.get(name) != value), "")
+
+    def takes(self, needs: Needs) -> bool:
+        """Tell whether a replica may start on the host, if there is room."""
+        return (
+            self.is_alive
+            and not self.is_drained
+            and self.can_start(needs)
+            and not self.lacks(needs.labels)
+            and self.id not in needs.avoided
+        )
 
     def can_start(self, needs: Needs) -> bool:
         """Tell whether the host has the program of a replica."""
@@ -153,7 +173,7 @@ class Room:
         the fewest replicas; None where none has room."""
         found: list[tuple[int, Place]] = []
         for host in self._hosts.values():
-            if not host.is_alive or host.is_drained or not host.can_start(needs):
+            if not host.takes(needs):
                 continue
             if uses_gpu(needs, host):
                 has_memory = self._free[host.id] >= GPU_HOST_BYTES
@@ -184,6 +204,10 @@ class Room:
             return f"{host.name} is drained"
         if not host.can_start(needs):
             return f"{host.name} has no program of '{needs.program}'"
+        if lacking := host.lacks(needs.labels):
+            return f"{host.name} has no label {lacking}"
+        if host.id in needs.avoided:
+            return f"{host.name} could not prepare the model: {needs.avoided[host.id].rstrip('.')}"
         free = self._free[host.id]
         if uses_gpu(needs, host):
             pairs = zip(host.gpu_bytes, self._free_gpus[host.id], strict=True)

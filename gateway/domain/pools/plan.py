@@ -202,7 +202,8 @@ class _Plan:
         return self._actions
 
     def _leave_hosts(self) -> None:
-        """Replace the replicas of hosts that have no agent."""
+        """Replace the replicas of hosts that have no agent, and those that do not run where their model cannot be
+        prepared."""
         for replica in self._pool.replicas:
             away_s = 0.0 if replica.place is None else self._away_s.get(replica.place.host_id, math.inf)
             if away_s > LOST_S:
@@ -210,6 +211,12 @@ class _Plan:
                 self._actions.append(Lose(replica.id, "its host has no agent"))
             elif away_s > GONE_S and replica.state in LIVE:
                 self._drain(replica, "its host has no agent")
+            elif replica.state in ("starting", "failed") and self._is_avoided(replica):
+                self._drain(replica, "its host cannot prepare the model")
+
+    def _is_avoided(self, replica: Replica) -> bool:
+        needs = needs_of_replica(self._pool, replica)
+        return replica.place is not None and replica.place.host_id in needs.avoided
 
     # the revision that serves
 

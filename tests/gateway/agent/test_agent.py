@@ -14,6 +14,7 @@ from gateway.agent.hardware import this_host
 from gateway.agent.steps import NO_ANSWER
 from gateway.agent.tending import SILENT_S
 from gateway.db.pools import pools
+from gateway.db.pools.host_failures import list_failures
 from gateway.db.pools.replicas import drain_replicas, replace_replicas
 from tests.gateway.agent.site import Host, calling
 from tests.gateway.model_folder import CONTEXT
@@ -399,3 +400,23 @@ async def test_a_model_whose_folder_has_moved_is_found_again_by_its_name(host: H
 
 async def as_answer(answer: bool) -> bool:
     return answer
+
+
+async def test_a_host_that_has_lost_a_model_gets_no_replica_of_it_until_the_model_is_back(host: Host) -> None:
+    folder = host.model()
+    await host.pool(folder)
+    moved = folder.rename(folder.with_name("elsewhere"))
+    agent = host.agent()
+
+    async def fails() -> bool:
+        async with host.database.acquire() as conn:
+            [failure] = await list_failures(conn) or [None]
+        return failure is not None and "tiny" in failure.why and await host.replicas() == []
+
+    await until(fails, host.log)
+    agent.terminate()
+    moved.rename(folder)
+    host.agent()
+    await host.ready()
+    async with host.database.acquire() as conn:
+        assert await list_failures(conn) == []

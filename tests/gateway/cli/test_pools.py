@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import datetime
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, cast
@@ -16,6 +17,7 @@ from gateway.cli.pools.shown import print_servers
 from gateway.cli.pools.waiting import settle
 from gateway.db.pool import Database
 from gateway.db.pools import pools, replicas, revisions
+from gateway.db.pools.host_failures import note_failure
 from gateway.db.pools.served import ServedPool, list_served, switch_revision
 from tests.gateway.cli.conftest import Cli
 from tests.gateway.pools.acting_agent import Agent
@@ -330,3 +332,38 @@ def test_the_servers_of_a_pool_are_shown_with_what_they_can_do(capsys: pytest.Ca
         assert words in lines[1]
     for words in ("it says none", "a generic protocol", "each once a probe has shown it", "shared by tenants", "open"):
         assert words in lines[2]
+
+
+async def test_the_number_of_replicas_follows_the_load_within_bounds_that_a_command_sets(
+    lorikeet: Cli, agent: Agent
+) -> None:
+    made = await lorikeet.json("pool", "create", "qwen", *MODEL)
+    await start(agent, made["id"])
+    code, _, err = await lorikeet("pool", "autoscale", "qwen", "--min", "0")
+    assert code != 0 and "--max is missing" in err
+    code, out, _ = await lorikeet("pool", "autoscale", "qwen", "--max", "4")
+    assert (code, out) == (0, "pool qwen: 1 to 4 replicas by the load, one less after 300 s\n")
+    assert (await lorikeet("pool", "autoscale", "qwen", "--min", "0", "--down-after", "60"))[0] == 0
+    _, out, _ = await lorikeet("pool", "show", "qwen")
+    facts = dict(line.split(maxsplit=1) for line in out.split("\n\n")[0].splitlines())
+    assert facts["scaling"] == "0 to 4 replicas by the load, one less after 60 s"
+    assert facts["outlook"] == "No gateway tells the load of the pool."
+    _, out, _ = await lorikeet("pool", "autoscale", "qwen", "--off")
+    assert out == "pool qwen: 1 replica, whatever the load is\n"
+    assert (await lorikeet("pool", "autoscale", "qwen", "--off", "--max", "3"))[0] != 0
+
+
+async def test_a_pool_asks_for_labels_of_hosts_and_a_host_tells_what_it_could_not_prepare(
+    lorikeet: Cli, agent: Agent, database: Database
+) -> None:
+    made = await lorikeet.json("pool", "create", "qwen", *MODEL, "--on", "zone=west")
+    assert made["placement"] == {"zone": "west"}
+    code, out, _ = await lorikeet("pool", "place", "qwen", "zone=east", "disk=ssd")
+    assert (code, out) == (0, "pool qwen runs on hosts with zone=east disk=ssd\n")
+    _, out, _ = await lorikeet("pool", "show", "qwen")
+    assert "disk=ssd zone=east" in out
+    assert (await lorikeet("pool", "place", "qwen"))[1] == "pool qwen runs on hosts of any labels\n"
+    async with database.acquire() as conn:
+        await note_failure(conn, agent.host_id, made["id"], 1, "no such folder", datetime.timedelta(minutes=1))
+    _, out, _ = await lorikeet("host", "show", agent.host_id)
+    assert f"cannot prepare revision 1 of {made['id']}" in out and "no such folder" in out

@@ -49,7 +49,7 @@ from gateway.db.files import files, parts, uploads
 from gateway.db.ledger import journals, refusals, rollups
 from gateway.db.limits import leases, webhooks
 from gateway.db.organization import logins, projects, users
-from gateway.db.pools import backend_keys, host_tokens, replicas
+from gateway.db.pools import backend_keys, host_failures, host_tokens, replicas, scaling_rows
 from gateway.db.routing import routes
 from gateway.domain.experiments import definition, segment_values
 from gateway.files import uploads as kept_uploads
@@ -290,6 +290,24 @@ TABLES: dict[str, Coverage] = {
         foreign=ForeignId("provider_key_id"),
         bound=Reason("one row per project and pool"),
         removal=Removal(projects._REMOVE_PROVIDER_KEYS),
+    ),
+    "pool_scaling": Coverage(
+        access=Route(("pools",)),
+        foreign=ForeignId("pool_id"),
+        bound=Reason("one row per pool"),
+        removal=Removal(scaling_rows._CLEAR),
+    ),
+    "pool_loads": Coverage(
+        access=INTERNAL,
+        foreign=INTERNAL,
+        bound=Reason("one row per gateway and pool whose number of replicas follows the load"),
+        removal=Removal(scaling_rows._FORGET),
+    ),
+    "host_failures": Coverage(
+        access=Route(("hosts",)),
+        foreign=Reason("hosts belong to the installation, not to an organization"),
+        bound=Reason("one row per host and revision of a pool"),
+        removal=Removal(host_failures._CLEAR),
     ),
     "hosts": Coverage(
         access=Route(("hosts",)),

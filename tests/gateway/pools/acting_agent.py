@@ -19,14 +19,14 @@ class Agent:
 
     def __init__(self, database: Database, host_id: str = "host_1", name: str = "gpu-1") -> None:
         self._database = database
-        self._host_id, self._name = host_id, name
-        self._generation = 0
+        self.host_id, self._name = host_id, name
+        self.generation = 0
 
     async def claim(self, num_gpus: int = 0, *programs: str) -> None:
         async with self._database.acquire() as conn:
             generation = await hosts.claim_host(
                 conn,
-                self._host_id,
+                self.host_id,
                 self._name,
                 lease=LEASE,
                 num_processors=8,
@@ -36,11 +36,11 @@ class Agent:
                 programs=programs,
             )
         assert generation is not None
-        self._generation = generation
+        self.generation = generation
 
     async def die(self) -> None:
         async with self._database.acquire() as conn:
-            await hosts.release_host(conn, self._host_id, self._generation)
+            await hosts.release_host(conn, self.host_id, self.generation)
 
     async def prepare(
         self,
@@ -61,15 +61,15 @@ class Agent:
     async def begin(self, pool_id: str, revision: int = 1, gpu: int | None = None, why: str = "") -> str:
         """Start a replica, which loads from then on; return its id."""
         async with self._database.acquire() as conn:
-            made = await replicas.create_replica(conn, pool_id, revision, host_id=self._host_id, gpu=gpu)
+            made = await replicas.create_replica(conn, pool_id, revision, host_id=self.host_id, gpu=gpu)
             address = f"ipc:///run/{made.id}.sock"
-            assert await replicas.begin_start(conn, made.id, self._generation, address=address, why=why) == 1
+            assert await replicas.begin_start(conn, made.id, self.generation, address=address, why=why) == 1
         return made.id
 
     async def move(self, replica_id: str, state: ReplicaState, why: str = "") -> None:
         """Move a replica that was started once to another state."""
         async with self._database.acquire() as conn:
-            assert await replicas.move_replica(conn, replica_id, self._generation, 1, state, why, retry_after=LEASE)
+            assert await replicas.move_replica(conn, replica_id, self.generation, 1, state, why, retry_after=LEASE)
 
     async def start(self, pool_id: str, revision: int = 1, gpu: int | None = None) -> str:
         """Start a replica that becomes ready, so that its revision serves; return its id."""
@@ -78,6 +78,18 @@ class Agent:
         async with self._database.acquire() as conn:
             await switch_revision(conn, pool_id, revision)
         return replica_id
+
+    async def ready(self, replica_id: str) -> None:
+        """Start a replica that the planner made, until it is ready."""
+        async with self._database.acquire() as conn:
+            address = f"ipc:///run/{replica_id}.sock"
+            assert await replicas.begin_start(conn, replica_id, self.generation, address=address) == 1
+        await self.move(replica_id, "ready")
+
+    async def serve(self, pool_id: str, revision: int = 1) -> None:
+        """Have a prepared revision serve, whether or not a replica of it runs."""
+        async with self._database.acquire() as conn:
+            await switch_revision(conn, pool_id, revision)
 
     async def stop(self, replica_id: str) -> None:
         await self.move(replica_id, "stopped")

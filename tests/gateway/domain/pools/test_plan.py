@@ -7,7 +7,7 @@ from typing import get_args
 import msgspec
 import pytest
 
-from gateway.domain.pools.capacity import Needs, Place
+from gateway.domain.pools.capacity import Host, Needs, Place
 from gateway.domain.pools.plan import Create, Drain, GiveUp, Lose, Pool, Replica, Switch, Unfit, how, plan
 from gateway.domain.pools.states import ReplicaState
 from tests.gateway.domain.pools.world import GIB, World, host, pool, replica, revision
@@ -199,3 +199,43 @@ def test_new_replicas_go_where_most_memory_is_free() -> None:
     hosts = [host(8, name="one"), host(16, name="two")]
     made = [each for each in plan([pool(3)], hosts) if isinstance(each, Create)]
     assert {each.place.host_id for each in made} == {"host_two"}
+
+
+def two_hosts(**labels: str) -> list[Host]:
+    return [
+        msgspec.structs.replace(host(40), id="east", name="east", labels={"zone": "east"}),
+        msgspec.structs.replace(host(9), id="west", name="west", labels={"zone": "west", **labels}),
+    ]
+
+
+def asking(made: Pool, **changes: object) -> Pool:
+    """Return a pool whose revisions ask more of a host."""
+    revisions = {
+        number: msgspec.structs.replace(each, needs=msgspec.structs.replace(each.needs, **changes))
+        for number, each in made.revisions.items()
+    }
+    return msgspec.structs.replace(made, revisions=revisions)
+
+
+def test_replicas_start_only_where_a_host_has_all_labels_however_much_room_others_have() -> None:
+    made = plan([asking(pool(2), labels={"zone": "west"})], two_hosts())
+    assert [each.place.host_id for each in made if isinstance(each, Create)] == ["west", "west"]
+    assert plan([asking(pool(2), labels={"zone": "west", "disk": "ssd"})], two_hosts(disk="hdd")) == []
+
+
+def test_a_host_that_could_not_prepare_a_model_gets_no_replica_and_what_was_to_start_there_goes() -> None:
+    avoiding = {"avoided": {"east": "the repository does not exist"}}
+    made = plan([asking(pool(1), **avoiding)], two_hosts())
+    assert [each.place.host_id for each in made if isinstance(each, Create)] == ["west"]
+    for state, goes in (("starting", True), ("failed", True), ("loading", False), ("ready", False)):
+        there = msgspec.structs.replace(replica("a", state), place=Place("east"))
+        actions = plan([asking(pool(1, replicas=[there]), **avoiding)], two_hosts())
+        assert [each.replica_id for each in actions if isinstance(each, Drain)] == ["a"] * goes
+
+
+def test_a_new_revision_is_not_given_up_because_one_host_cannot_prepare_it() -> None:
+    stuck = msgspec.structs.replace(replica("b", "failed", 2, num_failures=9), place=Place("east"))
+    made = pool(1, wants=2, replicas=[replica("a"), stuck])
+    actions = plan([asking(made, avoided={"east": "no such folder"})], two_hosts())
+    assert not [each for each in actions if isinstance(each, GiveUp)]
+    assert [each.place.host_id for each in actions if isinstance(each, Create)] == ["west"]

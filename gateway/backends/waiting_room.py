@@ -1,0 +1,145 @@
+"""The requests of one pool that wait at this gateway for a first replica: bounded in number and in time, let out in the
+order in which they came.
+
+A request that waits has its reservation and nothing else: one whose client leaves is as if it had never been sent.
+Knows neither rows nor who starts replicas.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Callable
+
+import msgspec
+
+from gateway.domain.errors import ENGINE_UNAVAILABLE, Overloaded
+
+MAX_WAITING = 2048
+"""Requests of one pool that wait at one gateway."""
+MAX_OF_TENANT = 1024
+"""Requests of one tenant among them."""
+
+FULL_RETRY_S = 5.0
+LINE_EVERY_S = 5.0
+"""Seconds between two lines of batches that are taken while no replica is there."""
+
+WANTED_FOR_S = 5.0
+"""Seconds for which a request that went elsewhere has a first replica start."""
+
+LOOK_S = 0.5
+"""Seconds after which a request that waits looks for a replica again without having been told."""
+
+
+class Terms(msgspec.Struct, frozen=True):
+    """How requests wait for a pool whose replicas start by themselves."""
+
+    max_wait_s: float
+    start_s: float
+    """Seconds that a start takes, by the last one."""
+
+
+def _nobody() -> None:
+    """Tell nobody."""
+
+
+class WaitingRoom:
+    """One pool's waiting requests. It is closed, so that nobody waits, until it has terms."""
+
+    def __init__(self, name: str, wanted: Callable[[], None] = _nobody) -> None:
+        """name: of the pool. wanted: called when a request begins to wait."""
+        self.num_waiting = 0
+        self.used_s = float("-inf")
+        """When a request came last, on the monotonic clock, whether or not it had to wait."""
+        self._name = name
+        self._wanted = wanted
+        self._terms: Terms | None = None
+        self._line_s = self._wanted_s = float("-inf")
+        self._of_tenant: Counter[str] = Counter()
+        self._turn = asyncio.Lock()
+        self._changed = asyncio.Event()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a request may wait: a replica starts by itself."""
+        return self._terms is not None
+
+    def open(self, terms: Terms | None) -> None:
+        """Let requests wait on these terms from now on; None: let none wait, and refuse those that do."""
+        if terms != self._terms:
+            self._terms = terms
+            self._changed.set()
+
+    def look(self) -> None:
+        """Have the request whose turn it is look for a replica: something has changed."""
+        self._changed.set()
+
+    def use(self) -> None:
+        """Know that a request came."""
+        self.used_s = time.monotonic()
+
+    def want(self) -> None:
+        """Have a first replica started though nobody waits: the request at hand goes elsewhere."""
+        self.use()
+        is_new = self.num_wanted == 0
+        self._wanted_s = time.monotonic()
+        if is_new:
+            self._wanted()
+
+    @property
+    def num_wanted(self) -> int:
+        """The requests for which a first replica is to start: those that wait, or one that went elsewhere just now."""
+        return self.num_waiting or int(time.monotonic() - self._wanted_s < WANTED_FOR_S)
+
+    def take_line(self) -> bool:
+        """Take a line of a batch, unless one was taken just now: it waits, and others come once a replica is there."""
+        now_s = time.monotonic()
+        if now_s - self._line_s < LINE_EVERY_S:
+            return False
+        self._line_s = now_s
+        return True
+
+    def refusal(self, why: str, retry_after_s: float) -> Overloaded:
+        """Return the error of a request that is not served."""
+        message = f"The model '{self._name}' has no running engine, and one is starting: {why}. Send the request again."
+        return Overloaded(message, code=ENGINE_UNAVAILABLE, retry_after_s=retry_after_s)
+
+    async def wait(self, tenant: str, is_there: Callable[[], bool]) -> None:
+        """Return once a replica takes a request, after those that came before. is_there: tells whether one does.
+
+        Raises Overloaded: when too many wait, or none was there in time.
+        """
+        terms = self._terms
+        if terms is None:
+            return
+        if self.num_waiting >= MAX_WAITING or self._of_tenant[tenant] >= MAX_OF_TENANT:
+            raise self.refusal("too many requests wait for it", max(terms.start_s, FULL_RETRY_S))
+        began_s = time.monotonic()
+        self.num_waiting += 1
+        self._of_tenant[tenant] += 1
+        self.use()
+        if self.num_waiting == 1:
+            self._wanted()
+        try:
+            async with asyncio.timeout(terms.max_wait_s), self._turn:
+                await self._first_in_line(is_there)
+        except TimeoutError:
+            left_s = terms.start_s - (time.monotonic() - began_s)
+            raise self.refusal(f"it was not ready within {terms.max_wait_s:g} s", max(left_s, FULL_RETRY_S)) from None
+        finally:
+            self.num_waiting -= 1
+            self._of_tenant[tenant] -= 1
+            if not self._of_tenant[tenant]:
+                del self._of_tenant[tenant]
+
+    async def _first_in_line(self, is_there: Callable[[], bool]) -> None:
+        while not is_there():
+            if self._terms is None:
+                return  # which has the request refused as any that finds no replica
+            self._changed.clear()
+            try:
+                async with asyncio.timeout(LOOK_S):
+                    await self._changed.wait()
+            except TimeoutError:
+                continue

@@ -1,0 +1,84 @@
+"""Hosts that could not prepare the model of a revision: the planner leaves them out until an attempt of their agents
+succeeds."""
+
+from __future__ import annotations
+
+import datetime
+from typing import TYPE_CHECKING
+
+import msgspec
+
+if TYPE_CHECKING:
+    from gateway.db.pool import Connection
+
+MAX_WHY_CHARS = 500
+
+
+class HostFailure(msgspec.Struct, frozen=True):
+    """A host that could not prepare the model of a revision."""
+
+    host_id: str
+    pool_id: str
+    revision: int
+    why: str
+    num_failures: int
+    """Failures in a row."""
+    retry_at: datetime.datetime
+    """When the host's agent tries again."""
+
+
+_NOTE = """
+    INSERT INTO host_failures AS f (host_id, pool_id, revision, why, failed_at, retry_at)
+    VALUES ($1, $2, $3, $4, clock_timestamp(), clock_timestamp() + $5::interval)
+    ON CONFLICT (host_id, pool_id, revision) DO UPDATE SET
+        why = excluded.why, num_failures = f.num_failures + 1, failed_at = excluded.failed_at,
+        retry_at = excluded.retry_at
+"""
+
+
+async def note_failure(
+    conn: Connection, host_id: str, pool_id: str, revision: int, why: str, retry_after: datetime.timedelta
+) -> None:
+    """Have no replica of a revision start on a host. retry_after: when its agent tries again."""
+    await conn.execute(_NOTE, host_id, pool_id, revision, why[:MAX_WHY_CHARS], retry_after)
+
+
+_CLEAR = "DELETE FROM host_failures WHERE (host_id, pool_id, revision) = ($1, $2, $3)"
+
+
+async def clear_failure(conn: Connection, host_id: str, pool_id: str, revision: int) -> None:
+    """Use a host again for a revision: its model is there."""
+    await conn.execute(_CLEAR, host_id, pool_id, revision)
+
+
+_CLEAR_ALL = "DELETE FROM host_failures WHERE host_id = $1"
+
+
+async def clear_failures(conn: Connection, host_id: str) -> None:
+    """Try a host again for all revisions: its agent may have what the one before lacked."""
+    await conn.execute(_CLEAR_ALL, host_id)
+
+
+_LIST = """
+    SELECT f.host_id, f.pool_id, f.revision, f.why, f.num_failures, f.retry_at
+    FROM host_failures f JOIN pools p ON p.id = f.pool_id WHERE p.removed_at IS NULL
+    ORDER BY f.host_id, f.pool_id, f.revision
+"""
+
+
+async def list_failures(conn: Connection) -> list[HostFailure]:
+    """Return the failures of all hosts."""
+    return [HostFailure(**row) for row in await conn.fetch(_LIST)]
+
+
+_OTHERS = """
+    SELECT EXISTS (SELECT FROM hosts h
+        WHERE h.lease_until > clock_timestamp() AND h.removed_at IS NULL AND NOT h.is_drained AND h.id <> $1
+          AND NOT EXISTS (SELECT FROM host_failures f WHERE (f.host_id, f.pool_id, f.revision) = (h.id, $2, $3)))
+"""
+
+
+async def may_others_prepare(conn: Connection, host_id: str, pool_id: str, revision: int) -> bool:
+    """Tell whether a host with an agent, other than this one, has not failed at the model of a revision."""
+    may: bool = await conn.fetchval(_OTHERS, host_id, pool_id, revision)
+    return may

@@ -1,0 +1,129 @@
+"""Decides, from what gateways tell of the load of pools, how many replicas these shall run.
+
+One agent at a time decides, as the planner does. Times are of PostgreSQL's clock, since any agent may decide next.
+"""
+
+from __future__ import annotations
+
+import datetime
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from gateway.db.organization import audit
+from gateway.db.pools.planning import may_plan
+from gateway.domain.pools.scaling import Bounds, Decision, Load, Memory, Seen, combined, decide
+
+if TYPE_CHECKING:
+    from asyncpg import Record
+
+    from gateway.db.pool import Connection
+
+FRESH = datetime.timedelta(seconds=10)
+"""What a gateway told longer ago counts no more."""
+
+_memory = msgspec.json.Decoder(Memory | None)
+_load = msgspec.json.Decoder(Load)
+
+
+class Scaled(msgspec.Struct, frozen=True):
+    """A change of the number of a pool's replicas."""
+
+    pool_id: str
+    pool: str
+    before: int
+    after: int
+    why: str
+
+
+_ANY = "SELECT EXISTS (SELECT FROM pool_scaling)"
+_SEEN = """
+    SELECT s.pool_id, p.organization_id, p.name, s.min_replicas, s.max_replicas, s.down_after_s,
+           s.memory::text AS memory, p.num_replicas, p.revision <> p.wanted_revision AS is_changing,
+           (SELECT count(*) FROM replicas r WHERE (r.pool_id, r.revision) = (p.id, p.revision)
+                AND r.state = 'ready' AND NOT r.replace AND r.host_id IS NOT NULL) AS num_ready,
+           ARRAY (SELECT l.load::text FROM pool_loads l
+                  WHERE l.pool_id = s.pool_id AND l.at > clock_timestamp() - $2::interval) AS loads,
+           extract(epoch FROM clock_timestamp())::float8 AS now_s
+    FROM pool_scaling s JOIN pools p ON p.id = s.pool_id
+    WHERE p.removed_at IS NULL AND p.revision IS NOT NULL AND (s.pool_id = $1 OR $1 IS NULL) ORDER BY s.pool_id
+"""
+_LOCK_POOLS = "SELECT FROM pools WHERE id = ANY ($1::text[]) ORDER BY id FOR NO KEY UPDATE"
+_SCALE = "UPDATE pools SET num_replicas = $3 WHERE id = $1 AND num_replicas = $2 AND removed_at IS NULL"
+_REMEMBER = """
+    UPDATE pool_scaling SET memory = $2::jsonb, start_s = $3,
+        decided_at = CASE WHEN $4::text IS NULL THEN decided_at ELSE clock_timestamp() END, why = coalesce($4, why)
+    WHERE pool_id = $1
+"""
+
+
+async def scale_pools(conn: Connection, host_id: str, host_generation: int) -> list[Scaled]:
+    """Decide how many replicas each pool with bounds shall run, and write that down; return the changes.
+
+    host_id, host_generation: of the agent that decides. Nothing is decided where it has lost its lease, or another
+    agent plans just now.
+    """
+    if not await conn.fetchval(_ANY):
+        return []
+    async with conn.transaction():
+        if not await may_plan(conn, host_id, host_generation):
+            return []
+        rows = await conn.fetch(_SEEN, None, FRESH)
+        decided = [(row, _decision(row)) for row in rows]
+        moving = [(row, each) for row, each in decided if each.num_replicas != row["num_replicas"]]
+        if moving:
+            await conn.execute(_LOCK_POOLS, [row["pool_id"] for row, _ in moving])
+        changes = []
+        for row, each in decided:
+            why = None
+            if each.num_replicas != row["num_replicas"]:
+                done = await conn.execute(_SCALE, row["pool_id"], row["num_replicas"], each.num_replicas)
+                if done != "UPDATE 1":
+                    continue  # an operator has changed it since
+                why = each.why
+                changes.append((row, each))
+            if why is not None or each.memory != _memory.decode(row["memory"]):
+                memory = msgspec.json.encode(each.memory).decode()
+                await conn.execute(_REMEMBER, row["pool_id"], memory, each.memory.start_s, why)
+        for row, each in sorted(changes, key=lambda change: str(change[0]["organization_id"])):
+            await _record(conn, row, each)
+    return [
+        Scaled(row["pool_id"], row["name"], row["num_replicas"], each.num_replicas, each.why) for row, each in changes
+    ]
+
+
+async def present_decision(conn: Connection, pool_id: str) -> Decision | None:
+    """Return what would be decided about a pool now; None where its number of replicas does not follow its load, or it
+    has not served yet."""
+    row = await conn.fetchrow(_SEEN, pool_id, FRESH)
+    return None if row is None else _decision(row)
+
+
+def _decision(row: Record) -> Decision:
+    seen = Seen(
+        row["num_replicas"],
+        row["num_ready"],
+        combined([_load.decode(each) for each in row["loads"]]),
+        is_changing=row["is_changing"],
+    )
+    bounds = Bounds(row["min_replicas"], row["max_replicas"], float(row["down_after_s"]))
+    return decide(bounds, _memory.decode(row["memory"]), seen, row["now_s"])
+
+
+async def _record(conn: Connection, row: Record, decision: Decision) -> None:
+    author = audit.Author(
+        organization_id=row["organization_id"],
+        kind="system",
+        id="autoscaler",
+        email=None,
+        address="",
+        request_id="",
+    )
+    await audit.record(
+        conn,
+        author,
+        "pool.scaled",
+        row["pool_id"],
+        before={"num_replicas": row["num_replicas"]},
+        after={"num_replicas": decision.num_replicas, "why": decision.why},
+    )

@@ -1,0 +1,93 @@
+"""The bounds of pools whose number of replicas follows their load, and the load as gateways tell it."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from gateway.domain.pools.scaling import Bounds, Load
+
+if TYPE_CHECKING:
+    from gateway.db.pool import Connection
+
+
+class ScalingRow(msgspec.Struct, frozen=True):
+    """A pool whose number of replicas follows its load."""
+
+    pool_id: str
+    min_replicas: int
+    max_replicas: int
+    down_after_s: int
+    decided_at: datetime.datetime | None
+    """When the number of replicas was changed last."""
+    why: str
+    """The reason for that."""
+    start_s: float | None
+    """Seconds that the first replica of a pool without any took to become ready, last time."""
+
+    @property
+    def bounds(self) -> Bounds:
+        """What the operator allows."""
+        return Bounds(self.min_replicas, self.max_replicas, float(self.down_after_s))
+
+
+_SET = """
+    INSERT INTO pool_scaling AS s (pool_id, min_replicas, max_replicas, down_after_s) VALUES ($1, $2, $3, $4)
+    ON CONFLICT (pool_id) DO UPDATE SET
+        min_replicas = excluded.min_replicas, max_replicas = excluded.max_replicas, down_after_s = excluded.down_after_s
+    WHERE (s.min_replicas, s.max_replicas, s.down_after_s) <> ($2, $3, $4)
+"""
+
+
+async def set_scaling(conn: Connection, pool_id: str, bounds: Bounds) -> None:
+    """Let the number of a pool's replicas follow its load. The caller's transaction has locked the pool."""
+    await conn.execute(_SET, pool_id, bounds.min_replicas, bounds.max_replicas, int(bounds.down_after_s))
+
+
+_CLEAR = "DELETE FROM pool_scaling WHERE pool_id = $1"
+
+
+async def clear_scaling(conn: Connection, pool_id: str) -> None:
+    """Let the number of a pool's replicas be as an operator says. The caller's transaction has locked the pool."""
+    await conn.execute(_CLEAR, pool_id)
+
+
+_LIST = """
+    SELECT pool_id, min_replicas, max_replicas, down_after_s, decided_at, why, start_s
+    FROM pool_scaling WHERE pool_id = ANY ($1::text[])
+"""
+
+
+async def list_scaling(conn: Connection, pool_ids: Sequence[str]) -> dict[str, ScalingRow]:
+    """Return those of these pools whose number of replicas follows their load, by id."""
+    return {row["pool_id"]: ScalingRow(**row) for row in await conn.fetch(_LIST, pool_ids)}
+
+
+_TELL = """
+    INSERT INTO pool_loads (pool_id, gateway_id, at, load)
+    SELECT each.pool_id, $1, clock_timestamp(), each.load::jsonb
+    FROM unnest($2::text[], $3::text[]) AS each (pool_id, load) ORDER BY each.pool_id
+    ON CONFLICT (pool_id, gateway_id) DO UPDATE SET at = excluded.at, load = excluded.load
+"""
+_WAKE = "SELECT pg_notify('lorikeet_changes', $1)"
+
+
+async def tell_loads(conn: Connection, gateway_id: str, loads: Mapping[str, Load], awaited: Sequence[str] = ()) -> None:
+    """Say how a gateway sees pools, by id. awaited: pools without a replica for which a request waits; agents hear of
+    these at once."""
+    texts = [msgspec.json.encode(each).decode() for each in loads.values()]
+    await conn.execute(_TELL, gateway_id, list(loads), texts)
+    for pool_id in awaited:
+        change = {"version": 0, "table": "pools", "id": pool_id, "project_id": None}
+        await conn.execute(_WAKE, msgspec.json.encode(change).decode())
+
+
+_FORGET = "DELETE FROM pool_loads WHERE at < clock_timestamp() - interval '1 minute'"
+
+
+async def forget_loads(conn: Connection) -> None:
+    """Delete what gateways told that have gone since."""
+    await conn.execute(_FORGET)

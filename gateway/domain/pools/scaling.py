@@ -1,0 +1,265 @@
+"""How many replicas a pool with bounds shall run, from what its gateways see. Pure: no clock, no rows, no engines.
+
+More replicas come at once, at most twice as many, and then only when those are ready. One replica less comes after
+nothing has needed it for a whole window, and the next one some time later. Between a share of the places that asks for
+more replicas and the lower one that needs no fewer lies what keeps a constant load from changing anything.
+
+Knows nothing of the room on hosts: what is wanted here is started where there is room.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Literal
+
+import msgspec
+
+BUSY = 0.8
+"""The share of all places, or of all memory for keys and values, above which more replicas are wanted."""
+SPARE = 0.6
+"""The share that fewer replicas may have, at most, so that one of them can go."""
+LONGEST_WAIT_S = 2.0
+"""The age of the oldest request without a token from which one more replica is wanted where requests wait."""
+RECENT_S = 10.0
+"""A pool that had a request so few seconds ago is in use."""
+DOWN_AFTER_S = 300
+"""Seconds for which a replica must not have been needed before it goes, unless the bounds say otherwise."""
+STEP_S = 30.0
+"""Seconds between two replicas that go."""
+COOL_DOWN_S = 30.0
+"""Seconds after a replica went in which none comes, but for the first one of a pool that has none."""
+MOST_DOWN_AFTER_S = 3600.0
+"""The longest that the window of a pool becomes that needs again and again what went."""
+PEAK_S = 10.0
+"""Seconds for which a need that has not changed is not written down again."""
+GAP_S = 60.0
+"""Seconds without any look after which former needs count no more."""
+
+NEVER_S = 1e9
+"""Seconds that stand for never: JSON has no infinite numbers."""
+
+_ROUNDING = 1e-9
+
+
+class Bounds(msgspec.Struct, frozen=True):
+    """What an operator allows."""
+
+    min_replicas: int
+    max_replicas: int
+    down_after_s: float = float(DOWN_AFTER_S)
+    """Seconds for which a replica must not have been needed before it goes."""
+
+
+class Load(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The load of a pool as one gateway sees it. What engines tell is the same for all gateways."""
+
+    num_ready: int = 0
+    """Replicas that take requests of this gateway."""
+    places: int = 0
+    """Choices that these compute at once."""
+    num_running: int = 0
+    """Choices that engines compute, of all gateways."""
+    num_waiting: int = 0
+    """Choices that wait at engines, of all gateways."""
+    num_own: int = 0
+    """Requests of this gateway at servers that do not tell how many they have."""
+    kv_share: float = 0.0
+    """The share of the engines' memory for keys and values that is in use, on average."""
+    oldest_wait_s: float = 0.0
+    """The age of this gateway's oldest request that has no token yet."""
+    num_held: int = 0
+    """Requests that wait at this gateway for a first replica."""
+    idle_s: float = NEVER_S
+    """Seconds since this gateway's last request."""
+
+
+class Seen(msgspec.Struct, frozen=True):
+    """A pool at one instant."""
+
+    num_replicas: int
+    """Replicas that are wanted."""
+    num_ready: int
+    """Replicas of the revision that serves, by their rows."""
+    load: Load | None
+    """The load over all gateways; None where none has told it."""
+    is_changing: bool = False
+    """Whether another revision is taking the place of the one that serves."""
+
+
+class Memory(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What has to be remembered from one look to the next. Times are in seconds of one clock."""
+
+    changed_at_s: float
+    """When the number of replicas was changed last, or the first look."""
+    last: Literal["", "up", "down"] = ""
+    down_after_s: float = 0.0
+    """The present window; 0 for the one of the bounds."""
+    peaks: tuple[tuple[float, int], ...] = ()
+    """Needs with the time when each was seen last: falling, so that the first one of a window is its highest."""
+    places_each: float = 0.0
+    """Places of one replica, as seen last; 0 before any was ready."""
+    woken_at_s: float | None = None
+    """When a replica was wanted of a pool that had none, until one is ready."""
+    start_s: float | None = None
+    """Seconds that the first replica took to become ready, last time."""
+
+
+class Decision(msgspec.Struct, frozen=True):
+    """The number of replicas that shall run, and the reason as a sentence."""
+
+    num_replicas: int
+    why: str
+    memory: Memory
+
+
+def combined(loads: Sequence[Load]) -> Load | None:
+    """Return the load of a pool over all gateways that told one; None where none did."""
+    if not loads:
+        return None
+    ready = max(loads, key=lambda each: each.num_ready)  # the gateway that sees most of the pool
+    return Load(
+        num_ready=ready.num_ready,
+        places=ready.places,
+        num_running=max(each.num_running for each in loads),
+        num_waiting=max(each.num_waiting for each in loads),
+        num_own=sum(each.num_own for each in loads),
+        kv_share=max(each.kv_share for each in loads),
+        oldest_wait_s=max(each.oldest_wait_s for each in loads),
+        num_held=sum(each.num_held for each in loads),
+        idle_s=min(each.idle_s for each in loads),
+    )
+
+
+def decide(bounds: Bounds, memory: Memory | None, seen: Seen, now_s: float) -> Decision:
+    """Return how many replicas shall run from now on, always within the bounds. memory: of the look before."""
+    memory = _refreshed(memory, seen, now_s)
+    number = seen.num_replicas
+    within = min(max(number, bounds.min_replicas), bounds.max_replicas)
+    if within != number:
+        bound = "fewest" if within > number else "most"
+        kept = msgspec.structs.replace(memory, changed_at_s=now_s, last="", peaks=())
+        return Decision(within, f"{_replicas(within)} {_are(within)} the {bound} that the pool may run.", kept)
+    if seen.load is None:
+        why = "No request waits for a replica." if not number else "No gateway tells the load of the pool."
+        return Decision(number, why, memory)
+    load = seen.load
+    if number == 0:
+        return _wake(memory, load, now_s)
+    need = min(max(_need(load, memory, SPARE), bounds.min_replicas), bounds.max_replicas)
+    if load.num_waiting or load.num_held:
+        need = max(need, number)
+    memory = msgspec.structs.replace(memory, peaks=_with_peak(memory.peaks, need, now_s))
+    wanted, reason = _wanted(load, memory, seen)
+    if wanted > number:
+        return _more(bounds, memory, seen, min(wanted, 2 * number), reason, now_s)
+    return _fewer(bounds, memory, seen, reason, now_s)
+
+
+def _wake(memory: Memory, load: Load, now_s: float) -> Decision:
+    """Start the first replica where a request waits for one: one, however many requests wait."""
+    if not load.num_held:
+        return Decision(0, "No request waits for a replica.", memory)
+    kept = msgspec.structs.replace(memory, changed_at_s=now_s, last="up", peaks=(), woken_at_s=now_s)
+    return Decision(1, f"{_requests(load.num_held)} wait{_s(load.num_held)} for a first replica.", kept)
+
+
+def _wanted(load: Load, memory: Memory, seen: Seen) -> tuple[int, str]:
+    """Return how many replicas the load asks for, and the load as a clause."""
+    wanted, demand = _need(load, memory, BUSY), _demand(load)
+    places = f" on {load.places} places" if load.places else ""
+    reason = f"{demand - load.num_waiting - load.num_held} requests run{places}"
+    if load.num_waiting or load.num_held:
+        reason += f", {load.num_waiting + load.num_held} wait"
+    if load.kv_share:
+        reason += f", {load.kv_share:.0%} of the KV cache is in use"
+    is_late = load.num_waiting > 0 and load.oldest_wait_s >= LONGEST_WAIT_S
+    if is_late and seen.num_ready >= seen.num_replicas:
+        wanted = max(wanted, seen.num_replicas + 1)
+        reason += f", the oldest for {load.oldest_wait_s:.0f} s"
+    return wanted, reason
+
+
+def _more(bounds: Bounds, memory: Memory, seen: Seen, wanted: int, reason: str, now_s: float) -> Decision:
+    """Want more replicas, unless those that are wanted already are not there yet, or one went just now."""
+    number, target = seen.num_replicas, min(wanted, bounds.max_replicas)
+    if target <= number:
+        return Decision(number, f"{reason}: {_replicas(number)} {_are(number)} the most that the pool may run.", memory)
+    if seen.num_ready < number:
+        missing = number - seen.num_ready
+        return Decision(number, f"{reason}: {_replicas(missing)} {_are(missing)} about to be ready.", memory)
+    since_s = now_s - memory.changed_at_s
+    if memory.last == "down" and since_s < COOL_DOWN_S:
+        return Decision(number, f"{reason}: a replica went {since_s:.0f} s ago, and none comes yet.", memory)
+    window_s = memory.down_after_s or bounds.down_after_s
+    is_regret = memory.last == "down" and since_s < 2 * window_s
+    down_after_s = min(2 * window_s, max(MOST_DOWN_AFTER_S, bounds.down_after_s)) if is_regret else 0.0
+    kept = msgspec.structs.replace(memory, changed_at_s=now_s, last="up", down_after_s=down_after_s)
+    return Decision(target, f"{reason}: {_replicas(target)} {_are(target)} wanted.", kept)
+
+
+def _fewer(bounds: Bounds, memory: Memory, seen: Seen, reason: str, now_s: float) -> Decision:
+    """Want one replica less where nothing needed it for a whole window."""
+    number, window_s = seen.num_replicas, memory.down_after_s or bounds.down_after_s
+    peaks = tuple(each for each in memory.peaks if now_s - each[0] <= window_s + PEAK_S)
+    memory = msgspec.structs.replace(memory, peaks=peaks)
+    most = peaks[0][1]
+    if most >= number:
+        return Decision(number, f"{reason}: {_replicas(number)} {_are(number)} needed.", memory)
+    pause_s = STEP_S if memory.last == "down" else window_s
+    left_s = max(pause_s - (now_s - memory.changed_at_s), 0.0)
+    if seen.is_changing or left_s:
+        then = "once the revision has changed" if seen.is_changing else f"in {left_s:.0f} s, unless more come"
+        return Decision(number, f"{reason}: {_replicas(most)} would do, and one goes {then}.", memory)
+    kept = msgspec.structs.replace(memory, changed_at_s=now_s, last="down")
+    if number == 1:
+        return Decision(0, f"No request came for {window_s:.0f} s.", kept)
+    return Decision(number - 1, f"{_replicas(most)} would have done for {window_s:.0f} s: one goes.", kept)
+
+
+def _need(load: Load, memory: Memory, share: float) -> int:
+    """Return how many replicas the load takes if at most this share of each is used."""
+    demand = _demand(load)
+    by_places = math.ceil(demand / (memory.places_each * share) - _ROUNDING) if memory.places_each else 0
+    by_kv = math.ceil(load.num_ready * load.kv_share / share - _ROUNDING)
+    return max(by_places, by_kv, 1 if demand or load.idle_s < RECENT_S else 0)
+
+
+def _demand(load: Load) -> int:
+    return load.num_running + load.num_own + load.num_waiting + load.num_held
+
+
+def _refreshed(memory: Memory | None, seen: Seen, now_s: float) -> Memory:
+    """Return the memory with what this look adds: how many places a replica has, and how long a start took."""
+    if memory is None:
+        memory = Memory(now_s)
+    if memory.peaks and now_s - memory.peaks[-1][0] > GAP_S:
+        memory = msgspec.structs.replace(memory, changed_at_s=now_s, last="", peaks=())
+    if seen.load is not None and seen.load.num_ready and seen.load.places:
+        memory = msgspec.structs.replace(memory, places_each=seen.load.places / seen.load.num_ready)
+    if memory.woken_at_s is not None and seen.num_ready:
+        memory = msgspec.structs.replace(memory, woken_at_s=None, start_s=now_s - memory.woken_at_s)
+    return memory
+
+
+def _with_peak(peaks: tuple[tuple[float, int], ...], need: int, now_s: float) -> tuple[tuple[float, int], ...]:
+    """Return the peaks with a need of now; lower ones before it are hidden by it."""
+    if peaks and peaks[-1][1] == need and now_s - peaks[-1][0] < PEAK_S:
+        return peaks
+    return (*(each for each in peaks if each[1] > need), (now_s, need))
+
+
+def _replicas(number: int) -> str:
+    return f"{number} replica{'s' * (number != 1)}"
+
+
+def _requests(number: int) -> str:
+    return f"{number} request{'s' * (number != 1)}"
+
+
+def _are(number: int) -> str:
+    return "is" if number == 1 else "are"
+
+
+def _s(number: int) -> str:
+    return "s" * (number == 1)

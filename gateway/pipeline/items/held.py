@@ -1,0 +1,47 @@
+"""A prompt that waits for a first replica of its pool before it is sent. Knows nothing of how replicas start."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+
+from gateway.backends.generation import Item
+from gateway.backends.pool import PoolRevision
+from gateway.domain.errors import GatewayError, Overloaded
+from gateway.pipeline.items.attempts import Restarted, never
+
+Source = AsyncGenerator[Item | Restarted]
+
+
+async def held(
+    pool: PoolRevision,
+    source: Source,
+    tenant: str,
+    on_unanswered: Callable[[GatewayError], None] | None = None,
+    is_followed: Callable[[GatewayError], bool] = never,
+) -> Source:
+    """Yield the items of a prompt, which begins once a replica takes it. on_unanswered, is_followed: as of
+    `attempts.Attempts`. Nothing was recorded of a prompt that is closed while it waits.
+
+    Raises Overloaded: when no replica is there in time.
+    Raises what the source raises.
+    """
+    async with aclosing(source) as items:
+        await warmed(pool, tenant, on_unanswered, is_followed)
+        async for item in items:
+            yield item
+
+
+async def warmed(
+    pool: PoolRevision,
+    tenant: str,
+    on_unanswered: Callable[[GatewayError], None] | None = None,
+    is_followed: Callable[[GatewayError], bool] = never,
+) -> None:
+    """Return once a replica takes a prompt. Arguments and errors as of `held`."""
+    try:
+        await pool.warm(tenant)
+    except Overloaded as error:
+        if on_unanswered is not None and not is_followed(error):
+            on_unanswered(error)
+        raise

@@ -1,0 +1,76 @@
+"""Tells agents the load of pools whose number of replicas follows it, as this gateway sees the pools."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+from gateway.backends.load import load_of
+from gateway.db.pool import Database
+from gateway.db.pools.scaling_rows import tell_loads
+from gateway.domain.pools.scaling import Load
+from gateway.pools.live import LivePools
+from gateway.support.worker import forever
+
+TELL_EVERY_S = 1.0
+STILL_EVERY_S = 4.0
+"""Seconds after which a load that has not changed is told again."""
+
+
+class PoolLoads:
+    """One per gateway process, between `start` and `stop`."""
+
+    def __init__(self, database: Database, pools: LivePools, gateway_id: str) -> None:
+        self._database = database
+        self._pools = pools
+        self._gateway_id = gateway_id
+        self._told: dict[str, tuple[Load, float]] = {}
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin to tell."""
+        self._task = asyncio.create_task(
+            forever(self._step, TELL_EVERY_S, name="loads of pools", wake=self._pools.rooms.awaited)
+        )
+
+    async def stop(self) -> None:
+        """Tell nothing more; what was told counts for some seconds."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _step(self) -> None:
+        now_s, loads, awaited = time.monotonic(), dict[str, Load](), list[str]()
+        pools = self._pools.scaled
+        for pool_id, pool in pools.items():
+            load = load_of(pool, now_s)
+            before, told_s = self._told.get(pool_id, (None, 0.0))
+            is_asleep = not load.num_held and not pool.replicas
+            if is_asleep and before is None:
+                continue
+            if _is_news(before, load) or now_s - told_s >= STILL_EVERY_S:
+                loads[pool_id] = load
+            if load.num_held and not (before is not None and before.num_held):
+                awaited.append(pool_id)
+        if loads:
+            async with self._database.acquire() as conn:
+                await tell_loads(conn, self._gateway_id, loads, awaited)
+        self._told |= {pool_id: (load, now_s) for pool_id, load in loads.items()}
+        asleep = [
+            id for id in self._told if id not in pools or (not pools[id].replicas and not self._told[id][0].num_held)
+        ]
+        for pool_id in asleep:
+            del self._told[pool_id]
+
+
+def _is_news(before: Load | None, load: Load) -> bool:
+    """Tell whether a load differs from the one before in more than the time since its last request."""
+    if before is None:
+        return True
+    return (before.num_held, before.num_running, before.num_waiting, before.num_own, before.num_ready) != (
+        load.num_held,
+        load.num_running,
+        load.num_waiting,
+        load.num_own,
+        load.num_ready,
+    )

@@ -1,0 +1,56 @@
+"""The waiting rooms of this gateway's pools: whether requests wait for a first replica of a pool, by its rows."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+
+from gateway.backends.waiting_room import Terms, WaitingRoom
+from gateway.db.pools.served import ServedPool
+from gateway.domain.pools.plan import MAX_FAILURES
+
+USUAL_START_S = 30.0
+"""Seconds that a first replica takes to become ready, where none has been timed."""
+
+
+class Rooms:
+    """One room for each pool, by its id."""
+
+    def __init__(self, max_wait_s: float) -> None:
+        """max_wait_s: how long a request waits for a first replica."""
+        self.awaited = asyncio.Event()
+        """Set when a request begins to wait where none did."""
+        self._max_wait_s = max_wait_s
+        self._is_leaving = False
+        self._rooms: dict[str, WaitingRoom] = {}
+
+    def of(self, served: ServedPool) -> WaitingRoom:
+        """Return the room of a pool, which is open where a replica of the pool starts by itself."""
+        room = self._rooms.setdefault(served.row.id, WaitingRoom(served.row.name, self.awaited.set))
+        terms = None
+        if served.scaling is not None and not (self._is_leaving or served.is_removed or _is_hopeless(served)):
+            start_s = served.scaling.start_s
+            terms = Terms(self._max_wait_s, USUAL_START_S if start_s is None else start_s)
+        room.open(terms)
+        return room
+
+    def keep(self, pool_ids: Iterable[str]) -> None:
+        """Forget the rooms of all pools but these."""
+        self._rooms = {id: self._rooms[id] for id in pool_ids if id in self._rooms}
+
+    def leave(self) -> None:
+        """Let no request wait any more: this gateway is about to stop."""
+        self._is_leaving = True
+        for room in self._rooms.values():
+            room.open(None)
+
+
+def starts_when_asked(served: ServedPool) -> bool:
+    """Tell whether a pool may be without replicas until a request comes."""
+    return served.scaling is not None and served.scaling.min_replicas == 0
+
+
+def _is_hopeless(served: ServedPool) -> bool:
+    """Tell whether the replicas of a pool fail again and again, so that waiting for one is of no use."""
+    managed = [each for each in served.replicas if each.host_id is not None]
+    return bool(managed) and all(each.num_failures >= MAX_FAILURES for each in managed)

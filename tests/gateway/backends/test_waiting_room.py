@@ -1,0 +1,107 @@
+"""Requests wait for a first replica in order, bounded in number and in time, and leave nothing behind."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from gateway.backends.waiting_room import MAX_OF_TENANT, MAX_WAITING, Terms, WaitingRoom
+from gateway.domain.errors import ENGINE_UNAVAILABLE, Overloaded
+
+TERMS = Terms(max_wait_s=60.0, start_s=12.0)
+
+
+class Site:
+    """A room, whose replica is there once a test says so."""
+
+    def __init__(self, terms: Terms | None = TERMS) -> None:
+        self.is_there, self.num_wanted = False, 0
+        self.left: list[str] = []
+        self.room = WaitingRoom("tiny", self._wanted)
+        self.room.open(terms)
+
+    def _wanted(self) -> None:
+        self.num_wanted += 1
+
+    async def begin(self, *names: str, tenant: str = "proj_1") -> list[asyncio.Task[None]]:
+        tasks = [asyncio.create_task(self._wait(name, tenant)) for name in names]
+        await asyncio.sleep(0)
+        return tasks
+
+    async def _wait(self, name: str, tenant: str) -> None:
+        await self.room.wait(tenant, lambda: self.is_there)
+        self.left.append(name)
+
+    def arrive(self) -> None:
+        self.is_there = True
+        self.room.look()
+
+
+async def test_those_that_wait_go_on_in_their_order_and_a_replica_is_wanted_once() -> None:
+    site = Site()
+    names = [str(number) for number in range(1000)]
+    tasks = await site.begin(*names)
+    assert (site.room.num_waiting, site.num_wanted, site.left) == (1000, 1, [])
+    site.arrive()
+    await asyncio.gather(*tasks)
+    assert site.left == names and site.room.num_waiting == 0
+
+
+async def test_whoever_leaves_gives_the_place_back_and_holds_up_nobody() -> None:
+    site = Site()
+    first, second, third = await site.begin("first", "second", "third")
+    first.cancel()
+    third.cancel()
+    await asyncio.gather(first, third, return_exceptions=True)
+    assert site.room.num_waiting == 1
+    site.arrive()
+    await second
+    assert site.left == ["second"]
+
+
+async def test_a_request_that_waited_too_long_is_told_when_to_come_again() -> None:
+    site = Site(Terms(max_wait_s=0.05, start_s=40.0))
+    tasks = await site.begin("a", "b")
+    errors = await asyncio.gather(*tasks, return_exceptions=True)
+    for error in errors:
+        assert isinstance(error, Overloaded) and error.code == ENGINE_UNAVAILABLE and error.status == 503
+        assert error.retry_after_s is not None and 30 < error.retry_after_s <= 40
+        assert "'tiny'" in error.message and "0.05 s" in error.message
+    assert site.room.num_waiting == 0
+
+
+async def test_no_tenant_takes_all_places_and_no_more_wait_than_there_are() -> None:
+    site = Site()
+    names = [str(number) for number in range(MAX_OF_TENANT)]
+    tasks = await site.begin(*names)
+    with pytest.raises(Overloaded, match="too many"):
+        await site.room.wait("proj_1", lambda: False)
+    tasks += await site.begin(*names[: MAX_WAITING - MAX_OF_TENANT], tenant="proj_2")
+    with pytest.raises(Overloaded, match="too many"):
+        await site.room.wait("proj_3", lambda: False)
+    assert site.room.num_waiting == MAX_WAITING
+    site.arrive()
+    await asyncio.gather(*tasks)
+
+
+async def test_a_room_that_closes_lets_all_go_to_be_refused_elsewhere() -> None:
+    site = Site()
+    tasks = await site.begin("a", "b")
+    site.room.open(None)
+    await asyncio.gather(*tasks)
+    assert not site.room.is_open
+    await site.room.wait("proj_1", lambda: False)
+
+
+async def test_a_request_that_goes_elsewhere_has_a_replica_start_all_the_same() -> None:
+    site = Site()
+    assert site.room.num_wanted == 0
+    site.room.want()
+    site.room.want()
+    assert (site.room.num_wanted, site.num_wanted, site.room.num_waiting) == (1, 1, 0)
+
+
+async def test_one_line_of_a_batch_at_a_time_has_a_replica_start() -> None:
+    site = Site()
+    assert [site.room.take_line() for _ in range(3)] == [True, False, False]
