@@ -216,7 +216,7 @@ _DROP_OLD = """
 
 
 async def drop_old_conversations(conn: Connection) -> int:
-    """Delete some that were not changed for their project's days, or of a purged one; returns how many."""
+    """Delete some conversations that were not changed for their project's days, or of a purged one. Return how many."""
     return len(await conn.fetch(_DROP_OLD, DROP_AT_ONCE))
 
 

@@ -91,8 +91,10 @@ _DROP_OLD = """
 
 
 async def write_refusals(conn: Connection, refusals: Sequence[NewRefusal]) -> None:
-    """Add them, in the caller's transaction; those of keys that no project has are left out. The newest MAX_PER_PROJECT
-    of each project stay."""
+    """Add refusals in the caller's transaction, without those of keys that no project has.
+
+    The newest MAX_PER_PROJECT of each project stay.
+    """
     project_ids: set[str] = set()
     # In one order, so that no two gateways wait for each other.
     for each in sorted(refusals, key=lambda each: (each.project_id, each.minute, each.kind)):
