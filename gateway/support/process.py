@@ -138,8 +138,10 @@ def write_private(path: Path, text: str) -> None:
 
 
 def make_private(path: Path, text: str) -> str:
-    """Make a file with text, as `write_private` does, unless there is one. Returns what is in it: of several processes
-    that make it at once, one does, and all return the same."""
+    """Make a file with text, as `write_private` does, unless there is one. Return what is in the file.
+
+    Of several processes that make the file at once, one does, and all return the same.
+    """
     if not path.exists():
         make_private_folder(path.parent)
         temporary = _written(path, text)

@@ -122,8 +122,10 @@ class Logins:
         return await self._succeeded(await self.prove(email, password, code, client), client)
 
     async def prove(self, email: str, password: str, code: str | None, client: Client) -> logins.Credentials:
-        """Return the user whose password and, where the user has an authenticator, code these are. Raises as `log_in`
-        does."""
+        """Return the user whose password and, where the user has an authenticator, code these are.
+
+        Raises as `log_in` does.
+        """
         user = await self.verify(email, password, client)
         if user.totp_confirmed and code is None:
             raise InvalidCredentials(
