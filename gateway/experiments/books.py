@@ -225,8 +225,10 @@ async def _write(conn: Connection, units: Mapping[UnitId, _Unit], scopes: Mappin
 
 
 async def close_windows(conn: Connection, most: int = MAX_CLOSED, grace: datetime.timedelta = GRACE) -> Counted | None:
-    """Add the outcomes of units whose windows ended, in the caller's transaction; None while another transaction
-    changes units."""
+    """Add the outcomes of units whose windows ended, in the caller's transaction.
+
+    None while another transaction changes units.
+    """
     if not await try_lock(conn):
         return None
     due = await units_to_close(conn, grace, most)

@@ -118,8 +118,10 @@ _PLACE = """
 async def place_of(
     conn: Connection, organization_id: str, *, project_ids: Sequence[str] | None, refusal_id: str
 ) -> int | None:
-    """Return the place of a refusal in the list of these projects, for `list_refusals` to go on before; None if it
-    is in none."""
+    """Return the place of a refusal in the list of these projects, for `list_refusals` to go on before.
+
+    None if the refusal is in no such list.
+    """
     only = None if project_ids is None else list(project_ids)
     place: int | None = await conn.fetchval(_PLACE, organization_id, only, refusal_id)
     return place
