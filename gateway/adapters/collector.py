@@ -66,8 +66,10 @@ class Collector:
         self._turn.release()
 
     async def collect(self, *, in_store: bool = True) -> list[str]:
-        """Look once, and take away what has been unused for long enough; the digests that left the store. in_store:
-        whether to look there, too: what was seen there before is forgotten otherwise."""
+        """Look once, and take away what has been unused for long enough. Return the digests that left the store.
+
+        in_store: whether to look in the store, too: what was seen there before is forgotten otherwise.
+        """
         async with self._database.acquire() as conn:
             await expire_imports(conn)
         await self._uploads.sweep()

@@ -66,8 +66,12 @@ class Fetcher:
         return Received(self._max_bytes)
 
     async def bring(self, text: str, folder: Path, received: Received) -> Path:
-        """Bring the source's content into an empty folder. Returns the path of the archive, or the folder itself where
-        it holds the two files. Raises FetchFailed, also for a source that is not allowed, and OSError of the folder."""
+        """Bring the source's content into an empty folder.
+
+        Return the path of the archive, or the folder itself where it holds the two files.
+
+        Raises FetchFailed: also for a source that is not allowed. Raises OSError of the folder.
+        """
         try:
             source = self._allowed.admit(text)
             async with asyncio.timeout(self._total_s):

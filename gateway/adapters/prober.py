@@ -68,8 +68,11 @@ class Prober:
             await asyncio.gather(self._task, return_exceptions=True)
 
     async def probe(self, adapter_id: str, version: int, *, mine: bool) -> None:
-        """Probe a version if it waits, nobody else does, and an engine is there: what becomes of it is in the database
-        then. mine: the caller has put it there as claimed."""
+        """Probe a version if it waits, nobody else probes it, and an engine is there. The database has the outcome
+        then.
+
+        mine: whether the caller has put the version there as claimed.
+        """
         bases = self._ready_bases()
         if not bases:
             return
@@ -80,7 +83,7 @@ class Prober:
                 await self._try(claimed)
 
     async def probe_waiting(self) -> bool:
-        """Probe the version whose turn it is; whether there was one, and it waits no more."""
+        """Probe the version whose turn it is. Return whether there was one, and it waits no more."""
         bases = self._ready_bases()
         if not bases:
             return False

@@ -21,8 +21,10 @@ DISOWNED_AT_ONCE = 500
 
 
 async def end_batch(tools: Tools, batch: LeasedBatch, reader: LineReader, ending: str) -> bool:
-    """Write the files of a batch and end it; False where it is lost meanwhile. Raises what the database raises, and
-    GatewayError where files can be neither read nor written."""
+    """Write the files of a batch and end it. Return False where it is lost meanwhile.
+
+    Raises what the database raises, and GatewayError where files can be neither read nor written.
+    """
     output = await tools.output.begin(batch.project_id)
     errors = await tools.output.begin(batch.project_id)
     begun = []
@@ -54,9 +56,11 @@ async def end_batch(tools: Tools, batch: LeasedBatch, reader: LineReader, ending
 
 
 async def _disown(tools: Tools, batch: LeasedBatch, begun: Sequence[tuple[str, datetime.datetime]]) -> bool:
-    """Have nobody billed for lines that were begun and have no result; return False where the batch is lost meanwhile.
-    The gateway that ran those lines may have died with their results, or be too slow to store them. No usage of anybody
-    is written while one transaction of this lasts, so each is of DISOWNED_AT_ONCE lines at most."""
+    """Have nobody billed for lines that were begun and have no result. Return False where the batch is lost meanwhile.
+
+    The gateway that ran those lines may have died with their results, or be too slow to store them. No usage of
+    anybody is written while one transaction of this lasts, so each is of DISOWNED_AT_ONCE lines at most.
+    """
     for start in range(0, len(begun), DISOWNED_AT_ONCE):
         async with tools.database.transaction() as conn:
             if await db.lock_batch(conn, batch) is None:

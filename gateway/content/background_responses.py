@@ -80,8 +80,11 @@ class BackgroundResponses:
         response: bytes,
         events: Sequence[bytes],
     ) -> bool:
-        """Queue a response with its first events; False where the project has too many that have not ended, or does not
-        allow it any more."""
+        """Queue a response with its first events.
+
+        Return False where the project has too many responses that have not ended, or does not allow the response any
+        more.
+        """
         project_id = caller.project_id
         new = NewBackground(
             project_id=project_id,
@@ -138,8 +141,10 @@ class BackgroundResponses:
         response: bytes,
         kept: Response | None,
     ) -> bool:
-        """Add the last events, note how the response ended, and store it as any response, all or nothing; False as of
-        `append`. kept: None where nothing is to be gone on with."""
+        """Add the last events, note how the response ended, and store it as any response, all or nothing.
+
+        Return False as of `append`. kept: None where nothing is to be gone on with.
+        """
         segment = self._segment(turn.project_id, turn.id, first_number, events)
         sealed = self._seal(turn.project_id, turn.id, "response", response)
         row = None if kept is None else self._stored.sealed(turn.project_id, kept)

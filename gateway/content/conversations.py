@@ -109,8 +109,10 @@ class Conversations:
         return Conversation(row.id, row.created_at, dict(metadata))
 
     async def delete(self, caller: Principal, conversation_id: str, *, address: str, request_id: str) -> bool:
-        """Delete a conversation with its items, which the audit log records; False where there is none. address,
-        request_id: of the request."""
+        """Delete a conversation with its items, which the audit log records. Return False where there is none.
+
+        address, request_id: of the request.
+        """
         project_id = caller.project_id
         async with self._database.transaction() as conn:
             row = await db.get_conversation(conn, project_id, conversation_id, caller.models)
@@ -145,8 +147,10 @@ class Conversations:
         return "done" if found else "absent"
 
     async def add(self, caller: Principal, conversation_id: str, items: Sequence[Said], *, model: str) -> bool:
-        """Add what a model has answered, with what it was asked, and return whether that is done. Does not take long;
-        what cannot be added is counted and logged."""
+        """Add what a model has answered, with what it was asked, and return whether that is done.
+
+        It does not take long; what cannot be added is counted and logged.
+        """
 
         async def work() -> bool:
             outcome = await self.append(caller, conversation_id, items, model=model)
@@ -165,8 +169,10 @@ class Conversations:
         return await self._opened_items(caller.project_id, conversation_id, rows)
 
     async def all_of(self, conn: Connection, project_id: str, conversation_id: str) -> list[Said] | None:
-        """Return all items, the oldest first, for those who may read the content of the project; None where there is no
-        such conversation."""
+        """Return all items, the oldest first, for readers that may see the content of the project.
+
+        None where there is no such conversation.
+        """
         if await db.get_conversation(conn, project_id, conversation_id, None) is None:
             return None
         return await self._opened_items(

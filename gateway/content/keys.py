@@ -20,10 +20,11 @@ log = structlog.get_logger(__name__)
 
 
 def content_keys(setting: str | None, path: Path) -> tuple[ContentKey, ...]:
-    """Return the keys of the setting or, without one, of the file, which is made with a new key if there is none. Warn
-    of a file that others than its owner may read or write.
+    """Return the keys of the setting or, without one, of the file, which is made with a new key if there is none.
 
-    Raises BadContentKey.
+    Warn of a file that others than its owner may read or write.
+
+    Raises BadContentKey: when a key is wrong.
     """
     if setting is not None:
         return parse_keys(setting)

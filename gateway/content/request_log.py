@@ -51,7 +51,7 @@ class RequestContents:
         self._places = asyncio.Semaphore(WRITES_AT_ONCE)
 
     def keep(self, project_id: str, transcript: Transcript) -> None:
-        """Have it written; returns at once."""
+        """Have a transcript written; return at once."""
         sealed: list[Sealed] = []
 
         async def work() -> None:

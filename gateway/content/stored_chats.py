@@ -152,8 +152,10 @@ class StoredChats:
         return msgspec.structs.replace(found, metadata=dict(metadata)) if changed else None
 
     async def delete(self, caller: Principal, chat_id: str, *, address: str, request_id: str) -> bool:
-        """Delete a chat completion, which the audit log records; False where there is none. address, request_id: of the
-        request."""
+        """Delete a chat completion, which the audit log records. Return False where there is none.
+
+        address, request_id: of the request.
+        """
         async with self._database.transaction() as conn:
             model = await db.delete_chat(conn, caller.project_id, chat_id, caller.models)
             if model is None:

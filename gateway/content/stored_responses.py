@@ -119,8 +119,10 @@ class StoredResponses:
             await self._room.check(project_id)
 
     async def store(self, project_id: str, response: Response) -> bool:
-        """Store a response and return whether it is stored. Does not take long; a response that cannot be stored is
-        counted and logged."""
+        """Store a response and return whether it is stored.
+
+        It does not take long; a response that cannot be stored is counted and logged.
+        """
         num_bytes = len(response.input) + len(response.output) + len(response.response)
         if num_bytes > MAX_RESPONSE_BYTES:
             self._writes.lose("response", "it is too large to be stored")
@@ -176,8 +178,10 @@ class StoredResponses:
         return Followed(await self._opened(caller.project_id, chain.rows))
 
     async def delete(self, caller: Principal, response_id: str, *, address: str, request_id: str) -> bool:
-        """Delete a response, also one that runs in the background, which the audit log records; False where there is
-        none. address, request_id: of the request."""
+        """Delete a response, also one that runs in the background, which the audit log records.
+
+        Return False where there is none. address, request_id: of the request.
+        """
         async with self._database.transaction() as conn:
             found = (conn, caller.project_id, response_id, caller.models)
             stored, in_background = await db.delete_response(*found), await background.delete_background(*found)
@@ -199,7 +203,7 @@ class StoredResponses:
         return True
 
     async def of_request(self, conn: Connection, project_id: str, request_id: str) -> WholeResponse | None:
-        """Return the stored response of a request, for those who may read the content of its project."""
+        """Return the stored response of a request, for readers that may see the content of its project."""
         beginning = f"resp_{request_id.removeprefix('req_')}"
         row = await db.response_of_request(conn, project_id, beginning)
         if row is None:

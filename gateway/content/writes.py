@@ -51,8 +51,11 @@ class Writes:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def begin(self, kind: str, num_bytes: int, work: Work, *, small: Work | None = None) -> asyncio.Task[None]:
-        """Have work done, which may be begun anew, in a task that ends once it is done or given up. kind: for the
-        counter and the log. num_bytes: what is held until then. small: what to do where there is no room for these."""
+        """Have work done, which may be begun anew, in a task that ends once the work is done or given up.
+
+        kind: for the counter and the log. num_bytes: what is held until then. small: what to do where there is no
+        room for these bytes.
+        """
         task = asyncio.create_task(self._write(kind, num_bytes, work, small))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -63,8 +66,10 @@ class Writes:
         await asyncio.wait([task], timeout=WAIT_S)
 
     async def at_once(self, kind: str, work: Callable[[], Awaitable[bool]]) -> bool:
-        """Have work done while somebody waits for what came of it, for AT_ONCE_S at most, and return that; False where
-        it could not be done."""
+        """Have work done while somebody waits for its result, for AT_ONCE_S at most, and return the result.
+
+        Return False where the work could not be done.
+        """
         error: BaseException = TimeoutError()
         try:
             async with asyncio.timeout(AT_ONCE_S):

@@ -53,7 +53,7 @@ class ChangeFeed:
         self._decode = msgspec.json.Decoder(Change).decode
 
     def subscribe(self, subscriber: Subscriber) -> None:
-        """Call it at every change from now on; it must neither wait nor raise."""
+        """Call the subscriber at every change from now on; it must neither wait nor raise."""
         self._subscribers.append(subscriber)
 
     async def start(self) -> None:

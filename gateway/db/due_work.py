@@ -69,8 +69,10 @@ class DueWork:
         return self._wakes.setdefault(work, asyncio.Event())
 
     async def look(self, conn: Connection) -> int:
-        """Wake the workers for whom something waits, and return the counter of announced changes. Raises what the
-        database raises."""
+        """Wake the workers for which something waits, and return the counter of announced changes.
+
+        Raises what the database raises.
+        """
         if not self._wakes:
             counter: int = await conn.fetchval(_COUNTER)
             return counter

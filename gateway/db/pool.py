@@ -94,8 +94,11 @@ _PLAN_ANEW = "SET LOCAL plan_cache_mode = force_custom_plan"
 
 
 async def plan_anew(conn: Connection) -> None:
-    """Let the server plan each statement of this transaction for its values, the days it is about among them: making a
-    plan for any values, as it does after some repetitions, locks the ledger's partitions of all days."""
+    """Let the server plan each statement of this transaction for its values, the days that it is about among them.
+
+    Making a plan for any values, as the server does after some repetitions, locks the ledger's partitions of all
+    days.
+    """
     if conn.is_in_transaction():
         await conn.execute(_PLAN_ANEW)
 
@@ -107,8 +110,11 @@ async def read_whole_numbers(conn: Connection) -> None:
 
 
 async def _as_it_is(conn: asyncpg.Connection[asyncpg.Record]) -> None:
-    """Leave the session of a connection that is given back as it is. Borrowers change nothing beyond a transaction, an
-    open one of which asyncpg rolls back; its usual four statements would double the exchanges with the server."""
+    """Leave the session of a connection that is given back as it is.
+
+    Borrowers change nothing beyond a transaction, an open one of which asyncpg rolls back; asyncpg's usual four
+    statements would double the exchanges with the server.
+    """
 
 
 class Database:
@@ -145,9 +151,10 @@ class Database:
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Connection]:
-        """Borrow a connection for one transaction; raises as `acquire` does. A user that is canceled in it, as by a
-        timeout, does not wait for a server that may not answer: the connection is closed, and the server rolls back by
-        itself.
+        """Borrow a connection for one transaction. Raises as `acquire` does.
+
+        A user that is canceled in it, as by a timeout, does not wait for a server that may not answer: the connection
+        is closed, and the server rolls back by itself.
         """
         async with self.acquire() as connection:
             transaction = connection.transaction()

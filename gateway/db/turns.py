@@ -38,7 +38,10 @@ class Turn:
         self._session: asyncpg.Connection[asyncpg.Record] | None = None
 
     async def is_mine(self) -> bool:
-        """Take it unless another has it; who has it may ask again. Raises `FAILURES`: then it may be another's."""
+        """Take the turn unless another process has it; the process that has it may ask again.
+
+        Raises `FAILURES`: the turn may be another's then.
+        """
         if self._session is None or self._session.is_closed():
             self._session = await self._database.connect_alone()
         try:

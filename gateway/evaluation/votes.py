@@ -172,10 +172,12 @@ async def _check_requests(
     subjects: Sequence[tuple[Subject, bool]],
     paths: Sequence[str],
 ) -> None:
-    """Check that each request is one of the project's. Ids of others, made-up ones and texts that are no ids are
-    looked up alike, so that neither answers nor times tell which it was.
+    """Check that each request is one of the project's.
 
-    Raises NotFound.
+    Ids of others, made-up ones and texts that are no ids are looked up alike, so that neither answers nor times tell
+    which it was.
+
+    Raises NotFound: when a request is not the project's.
     """
     wanted = {subject.request_id for subject, is_proven in subjects if subject.request_id and not is_proven}
     if not wanted:
@@ -223,7 +225,7 @@ async def _kept(
 
 
 async def _placed(conn: Connection, project_id: str, votes: Sequence[NewVote]) -> tuple[set[str], dict[str, Standing]]:
-    """Insert votes, or lock what stands in their place; returns the ids of the former, and the latter.
+    """Insert votes, or lock what stands in their place. Return the ids of the inserted, and the locked votes.
 
     What stood in a vote's place may be removed before it is locked, if it was withdrawn: then the vote is inserted.
     """
@@ -239,9 +241,9 @@ async def _placed(conn: Connection, project_id: str, votes: Sequence[NewVote]) -
 async def _claimed(
     conn: Connection, project_id: str, checked: Sequence[_Checked], paths: Sequence[str]
 ) -> dict[bytes, ClientId]:
-    """Take the ids that clients gave votes, and return those that were taken before, for the same votes.
+    """Take the ids that clients gave votes, and return the ids that were taken before, for the same votes.
 
-    Raises Conflict: where one was taken for another vote.
+    Raises Conflict: when an id was taken for another vote.
     """
     ids: dict[bytes, bytes] = {}
     for each, path in zip(checked, paths, strict=True):

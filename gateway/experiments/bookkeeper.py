@@ -86,7 +86,7 @@ class ExperimentBookkeeper:
             self._turn.release()
 
     async def work(self) -> None:
-        """Do everything that there is to do now, where it is this one's turn. Raises what the database raises."""
+        """Do everything that there is to do now, if it is this bookkeeper's turn. Raises what the database raises."""
         if self._turn is None or await self._turn.is_mine():
             await self._work()
         if self._metrics is not None:
@@ -141,8 +141,10 @@ class ExperimentBookkeeper:
             await self._judge()
 
     async def _without_the_unfit(self, most: int) -> int:
-        """Leave out the event that cannot be counted, once it is alone: others, of other tenants, wait behind it.
-        Returns how many to take next."""
+        """Leave out the event that cannot be counted, once it is alone. Return how many to take next.
+
+        Other events, of other tenants, wait behind it.
+        """
         if most > 1:
             return most // 2
         async with self._database.transaction() as conn:

@@ -126,8 +126,10 @@ def _add_requests(units: dict[UnitId, _Unit], taken: Collection[Taken], scopes: 
 
 
 async def _begin_units(conn: Connection, units: Mapping[UnitId, _Unit], scopes: Mapping[str, Scope]) -> None:
-    """Give units their first states by their requests among the events. Those of which there is more are marked to be
-    recounted."""
+    """Give units their first states by their requests among the events.
+
+    Units of which there is more are marked to be recounted.
+    """
     new = {each: unit for each, unit in units.items() if unit.first and not unit.has_to_recount}
     known = await numbers_of_requests(conn, sorted(new), MAX_EVENTS + 1)
     for each, unit in new.items():
@@ -139,8 +141,9 @@ async def _begin_units(conn: Connection, units: Mapping[UnitId, _Unit], scopes: 
 def _add_votes(
     units: dict[UnitId, _Unit], votes: Collection[Difference], scopes: Mapping[str, Scope]
 ) -> tuple[list[tuple[UnitId, Vote]], list[tuple[UnitId, str]]]:
-    """Add to their units by what votes differ from those that are counted; returns the votes that count now, and
-    those of which nothing is counted any more.
+    """Add to units by what their votes differ from the votes that are counted.
+
+    Return the votes that count now, and the votes of which nothing is counted any more.
 
     A unit that was recounted has its votes, and one that is not known yet gets them when it is.
     """
@@ -164,8 +167,10 @@ def _add_votes(
 async def _recount(
     conn: Connection, units: dict[UnitId, _Unit], again: list[UnitId], scopes: Mapping[str, Scope]
 ) -> list[tuple[UnitId, Vote]]:
-    """Count units anew by their rows; returns the votes that they have then. A unit whose requests were deleted by now
-    stays as it is."""
+    """Count units anew by their rows. Return the votes that the units have then.
+
+    A unit whose requests were deleted by now stays as it is.
+    """
     counted: list[tuple[UnitId, Vote]] = []
     if not again:
         return counted
@@ -180,8 +185,10 @@ async def _recount(
 
 
 async def _look_back(conn: Connection, units: dict[UnitId, _Unit], scopes: Mapping[str, Scope]) -> Mapping[str, Scope]:
-    """Bring what units did before their first exposures up to date, of those that changed and in the project's other
-    experiments with the same source of units; returns the scopes of all."""
+    """Bring what units did before their first exposures up to date. Return the scopes of all experiments involved.
+
+    The units are those that changed, and the same in the project's other experiments with the same source of units.
+    """
     changed = [
         each
         for each, unit in units.items()
@@ -201,8 +208,10 @@ async def _look_back(conn: Connection, units: dict[UnitId, _Unit], scopes: Mappi
 
 
 async def _write(conn: Connection, units: Mapping[UnitId, _Unit], scopes: Mapping[str, Scope]) -> set[tuple[str, int]]:
-    """Write what units come to, and add to the sums by how much that differs from what these have; returns the
-    experiments and epochs of units that no gateway had noted."""
+    """Write what units come to, and add to the sums by how much that differs from what the sums have.
+
+    Return the experiments and epochs of units that no gateway had noted.
+    """
     total, writes = Total(), []
     for each, unit in units.items():
         if unit.state is None or unit.state == unit.row.state:
@@ -216,8 +225,10 @@ async def _write(conn: Connection, units: Mapping[UnitId, _Unit], scopes: Mappin
 
 
 async def close_windows(conn: Connection, most: int = MAX_CLOSED, grace: datetime.timedelta = GRACE) -> Counted | None:
-    """Add the outcomes of units whose windows ended, in the caller's transaction; None while another transaction
-    changes units."""
+    """Add the outcomes of units whose windows ended, in the caller's transaction.
+
+    None while another transaction changes units.
+    """
     if not await try_lock(conn):
         return None
     due = await units_to_close(conn, grace, most)
@@ -234,7 +245,7 @@ async def close_windows(conn: Connection, most: int = MAX_CLOSED, grace: datetim
 
 
 async def forget(database: Database, project_id: str, digest: bytes) -> int:
-    """Remove all that a project's experiments know of a unit, and what it added to sums; returns of how many
+    """Remove all that a project's experiments know of a unit, and what it added to sums. Return of how many
     experiments.
 
     A request of the unit that is not in the ledger yet makes the unit known again, as a new one. Raises what the

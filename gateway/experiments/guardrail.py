@@ -40,7 +40,7 @@ class Why(msgspec.Struct, frozen=True):
 
 
 async def judge(conn: Connection, experiment_id: str) -> Why | None:
-    """Pause an experiment if one of its guardrails says so, in the caller's transaction; returns why, or None.
+    """Pause an experiment if one of its guardrails says so, in the caller's transaction. Return why, or None.
 
     What a guardrail found before a person started the experiment again does not pause it a second time.
     """

@@ -101,7 +101,7 @@ class Notes:
         self._task = asyncio.create_task(self._run())
 
     async def stop(self) -> None:
-        """Write what was noted so far, where the database takes it."""
+        """Stop, and write what was noted so far, where the database takes it."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -163,7 +163,7 @@ class Notes:
         )
 
     async def flush(self) -> None:
-        """Write what was noted. What cannot be written now waits for the next time, as far as there is room for it."""
+        """Write what was noted. A note that cannot be written now waits for the next time, if there is room for it."""
         batch = self._batch
         if batch is not None and not await self._write(batch):
             return

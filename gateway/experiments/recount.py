@@ -88,8 +88,10 @@ def recounted(rows: UnitRows, window_us: int) -> UnitState | None:
 
 
 def looked_back(states: Mapping[UnitId, UnitState | None], scopes: Mapping[str, Scope]) -> dict[UnitId, UnitState]:
-    """Return units' states with what each did before its first exposure. states: what all experiments of a project that
-    have the same source of units know of a unit, of each unit."""
+    """Return units' states with what each did before its first exposure.
+
+    states: what all experiments of a project that have the same source of units know of a unit, of each unit.
+    """
     alike: dict[tuple[str, str, bytes], list[tuple[str, UnitState]]] = {}
     for (experiment_id, digest), state in states.items():
         scope = scopes[experiment_id]
@@ -124,8 +126,9 @@ class Verification(msgspec.Struct, frozen=True):
 async def verify(conn: Connection, experiment_id: str) -> Verification:
     """Compare an experiment's units and sums with a recount of all its rows, as of one moment.
 
-    Runs for as long as it takes to read all rows; holds nothing up. Raises LookupError: when the experiment has not
-    started.
+    It runs for as long as it takes to read all rows; it holds nothing up.
+
+    Raises LookupError: when the experiment has not started.
     """
     async with conn.transaction(isolation="repeatable_read"):
         scope = (await find_scopes(conn, [experiment_id])).get(experiment_id)
@@ -153,7 +156,7 @@ async def _compare_page(
     expected: Total,
     found: list[str],
 ) -> int:
-    """Add what units come to, and say which of them differ; returns how many were counted from rows."""
+    """Add what units come to, and say which of them differ. Return how many were counted from rows."""
     asked = [unit for unit in page if unit[1] not in waiting]
     states = {unit: row.state for unit, row in page.items()}
     num = 0
@@ -203,8 +206,10 @@ def _segment_differences(experiment_id: str, expected: Total, actual: SegmentTot
 
 
 def _attempt(rows: Sequence[UsageRow], *, is_whole: bool) -> tuple[Counts, dict[str, int]]:
-    """Return what an attempt adds, and the request's times by it. rows: in the order of their revisions; each after
-    the first holds the difference to a better count."""
+    """Return what an attempt adds, and the request's times by that attempt.
+
+    rows: in the order of their revisions; each after the first holds the difference to a better count.
+    """
     finish = rows[-1].finish_reason
     cost_nanos = sum(row.cost_nanos for row in rows)
     if finish == SUPERSEDED:

@@ -25,9 +25,12 @@ class Place(Protocol):
 
 
 async def put_export(export: Export, place: Place) -> Manifest:
-    """Put the file and its manifest; one that was there before is replaced. Raises what export and place raise.
+    """Put the file and its manifest in the place; one that was there before is replaced.
 
-    The old manifest goes first: it must not stand beside a file that is not its own, whoever dies in between.
+    The old manifest goes first: it must not stand beside a file that is not its own, whatever process dies in
+    between.
+
+    Raises what export and place raise.
     """
     await place.remove(export.request.manifest_name)
     await place.put(export.request.file_name, export.chunks())

@@ -123,8 +123,10 @@ class Export:
             yield credits
 
     async def _credits(self) -> list[ChargeRow]:
-        """Return the credits of a month. They pay for a month as a whole; a day has none, and costs alone are before
-        credits."""
+        """Return the credits of a month.
+
+        Credits pay for a month as a whole; a day has none, and costs alone are before credits.
+        """
         request = self.request
         if request.span.is_day or (request.kind == "costs" and request.format != "focus"):
             return []

@@ -67,7 +67,7 @@ class Ended(msgspec.Struct, frozen=True, array_like=True, tag="final"):
 
     @property
     def attempt(self) -> tuple[str, int]:
-        """The key of its row."""
+        """The key of the record's row."""
         return self.record.request_id, self.record.attempt
 
     @property

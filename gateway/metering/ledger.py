@@ -57,9 +57,13 @@ class Ledger:
         self._journal_id = journal_id
 
     async def write(self, entries: Sequence[Entry], open_requests: int) -> set[Attempt]:
-        """Write them, no attempt twice; returns the attempts that had no row yet. open_requests: those of the journal
-        that have no row once this is done. Raises what the database raises; then nothing is written, or all is and that
-        will be found out when they are written again."""
+        """Write entries, no attempt twice. Return the attempts that had no row yet.
+
+        open_requests: those of the journal that have no row once this is done.
+
+        Raises what the database raises; then nothing is written, or all is and that will be found out when the
+        entries are written again.
+        """
         rows = [
             Row(entry.event.request_id, is_final=bool(entry.ended.engine_id))
             for entry in entries

@@ -101,8 +101,10 @@ class Meter:
         return any((request_id, each) in running or (request_id, each) in self._superseded for each in attempts)
 
     def supersede(self, request_id: str, attempts: Iterable[int]) -> None:
-        """Know beforehand that attempts at a request are the operator's, whatever they are found to have used: another
-        attempt takes their place."""
+        """Note beforehand that attempts at a request are the operator's, whatever they are found to have used.
+
+        Another attempt takes the place of these attempts.
+        """
         self._know_superseded(request_id, attempts)
         self._limiter.superseded(request_id)
 

@@ -62,7 +62,7 @@ class Metering:
         self._recovery.start()
 
     async def flush(self) -> None:
-        """Return once all that was recorded is on disk, and whoever waits for that was told."""
+        """Return once all that was recorded is on disk, and those waiting for that were told."""
         await self._journal.flush(JOURNAL_FLUSH_S)
 
     async def stop(self) -> None:

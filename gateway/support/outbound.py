@@ -61,10 +61,7 @@ class Guard:
 
     @classmethod
     def of(cls, *, allow_private: bool) -> Guard:
-        """Return a guard. allow_private: whether it lets pass what the internet cannot reach, such as the loopback.
-
-        Metadata services are never let pass.
-        """
+        """allow_private: also what the internet cannot reach, such as the loopback; metadata services never."""
         return cls(_is_no_metadata if allow_private else is_public)
 
     async def address_of(self, url: httpx.URL) -> str:
@@ -117,10 +114,8 @@ async def send_to(
     headers: Mapping[str, str],
     content: bytes | None = None,
 ) -> AsyncIterator[httpx.Response]:
-    """Give the URL's response, its body unread, from the server at this address.
-
-    With TLS the server proves to be the URL's host. Raises httpx.HTTPError.
-    """
+    """The URL's response, its body unread, from the server at this address, which with TLS proves to be the URL's host.
+    Raises httpx.HTTPError."""
     async with client.stream(
         method,
         url.copy_with(host=address),
@@ -179,7 +174,7 @@ def _is_no_metadata(address: str) -> bool:
 
 
 def _effective(address: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
-    """Return the IPv4 address that an IPv6 one only wraps, else the address itself."""
+    """The IPv4 address that an IPv6 one only wraps, else itself."""
     parsed = ipaddress.ip_address(address)
     if not isinstance(parsed, ipaddress.IPv6Address):
         return parsed

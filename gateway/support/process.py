@@ -22,7 +22,7 @@ MAX_LOG_BYTES = 32 << 20
 
 
 def die_with_parent(signum: signal.Signals) -> Callable[[], None]:
-    """Return a `preexec_fn` that has the kernel send signum to the child when the thread that started it ends.
+    """A `preexec_fn` after which the kernel sends signum to the child when the thread that started it ends.
 
     It has to run after a change of user, which clears the setting; `subprocess` does so.
     """
@@ -61,7 +61,7 @@ def bound_logs(folder: Path, max_bytes: int = MAX_LOG_BYTES) -> None:
 
 
 def last_lines(path: Path, count: int, since_byte: int = 0) -> str:
-    """Return the last lines of a log, of what was written after since_byte; "" when there is nothing."""
+    """The last lines of a log, of what was written after since_byte; "" when there is nothing."""
     try:
         with path.open("rb") as file:
             size = path.stat().st_size
@@ -121,8 +121,7 @@ def private_folder(path: Path, uid: int, gid: int) -> Path:
 
 @contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """Name the path in errors of a file that is open, such as those of a full disk, which do not say which file it
-    is."""
+    """Errors of a file that is open, such as those of a full disk, do not say which file it is: here they do."""
     try:
         yield
     except OSError as error:
@@ -153,10 +152,8 @@ def make_private(path: Path, text: str) -> str:
 
 
 def _written(path: Path, text: str) -> Path:
-    """Write text to a temporary file beside path, readable by its owner alone, and on disk. Return the file's path.
-
-    Its name is nobody else's: processes of several containers, which share the folder, may have the same pid.
-    """
+    """A temporary file beside path, readable by its owner alone, that holds text, on disk. Its name is nobody else's:
+    processes of several containers, which share the folder, may have the same pid."""
     opened, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     temporary = Path(name)
     try:

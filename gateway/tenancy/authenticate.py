@@ -162,10 +162,9 @@ class Authenticator:
 
 
 def principal_of(key: FoundKey) -> Principal:
-    """Return everything about the key that a request needs. A user's key never does more than the user may.
+    """Everything about the key that a request needs. A user's key never does more than the user may.
 
-    Without a role, neither in the organization nor in the key's project, the user has no part in it, and the key
-    none.
+    Without a role, neither in the organization nor in the key's project, the user has no part in it, and the key none.
     """
     scopes, permissions = frozenset(key.scopes), of_scopes(key.scopes)
     if key.owned_by_user:
@@ -186,10 +185,7 @@ def principal_of(key: FoundKey) -> Principal:
 
 
 def bearer_token(authorization_header: str | None) -> str:
-    """Return the token of `Bearer <token>`.
-
-    Raises InvalidApiKey: when there is none.
-    """
+    """The token of `Bearer <token>`. Raises InvalidApiKey when there is none."""
     scheme, _, token = (authorization_header or "").strip().partition(" ")
     if scheme.lower() != "bearer" or not token.strip():
         raise InvalidApiKey(

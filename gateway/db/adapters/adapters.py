@@ -202,8 +202,10 @@ _UNALIAS = "DELETE FROM model_aliases WHERE adapter_id = $1"
 
 
 async def remove_adapter(conn: Connection, project_id: str, name: str) -> bool:
-    """Take an adapter with all its versions out of use, and end its shares and aliases; its content leaves the store
-    later. False: there is none."""
+    """Take an adapter with all its versions out of use, and end its shares and aliases. Return False if there is none.
+
+    The content of the adapter leaves the store later.
+    """
     async with conn.transaction():
         adapter_id = await conn.fetchval(_REMOVE, project_id, name)
         if adapter_id is None:

@@ -73,8 +73,10 @@ _CLAIM = """
 async def claim_version(
     conn: Connection, adapter_id: str, version: int, bases: Collection[str], *, mine: bool
 ) -> ToProbe | None:
-    """Claim a version for a probe; None if it does not wait any more, is for none of these bases, or somebody else
-    probes it. mine: the caller has put it there claimed."""
+    """Claim a version for a probe. mine: the caller has put it there claimed.
+
+    Return None if the version does not wait any more, is for none of these bases, or somebody else probes it.
+    """
     row = await conn.fetchrow(_CLAIM, adapter_id, version, mine, list(bases))
     return ToProbe(**row) if row else None
 

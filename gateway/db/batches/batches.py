@@ -166,6 +166,6 @@ async def drop_old_batches(conn: Connection) -> int:
 
 
 async def drop_batches_of(conn: Connection, project_id: str) -> int:
-    """Delete a project's batches with their lines. Returns 0."""
+    """Delete a project's batches with their lines. Return 0."""
     await conn.execute(_DROP_OF_PROJECT, project_id)
     return 0

@@ -315,8 +315,11 @@ _DISOWN = "SELECT disown_lines($1, $2, $3, $4)"
 
 
 async def disown_lines(conn: Connection, batch: LeasedBatch, lines: Sequence[tuple[str, datetime.datetime]]) -> None:
-    """Have nobody billed for lines of a locked batch that have no result. lines: the id of each one's request, and when
-    the line was begun first. No usage is written until the caller's transaction ends."""
+    """Have nobody billed for lines of a locked batch that have no result.
+
+    lines: the id of each line's request, and when the line was begun first. No usage is written until the caller's
+    transaction ends.
+    """
     ids, begun = [id for id, _ in lines], [at for _, at in lines]
     await conn.execute(_DISOWN, batch.project_id, batch.id, ids, begun)
 

@@ -177,8 +177,11 @@ _CARRY = """
 
 
 async def carry_over(conn: Connection, organization_id: str, period: datetime.date) -> list[Carried]:
-    """Charge every project whose month comes to less than 0 so much that it comes to 0, in the transaction that closes
-    the month, which has its sums complete; what that was has to be granted as credit."""
+    """Charge every project whose month comes to less than 0 so much that it comes to 0.
+
+    It is done in the transaction that closes the month, which has its sums complete. What the month came to has to be
+    granted as credit.
+    """
     found = [Carried(**row) for row in await conn.fetch(_BELOW_ZERO, organization_id, period)]
     if found:
         ids = [new_id("adj") for _ in found]

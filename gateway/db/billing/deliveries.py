@@ -106,8 +106,10 @@ async def set_delivery(
     from_period: datetime.date,
     move: bool,
 ) -> DeliveryRow:
-    """Make a delivery, or change the one of this name; what was delivered stays delivered. move: let it begin at
-    from_period even if it began at another period of the same schedule."""
+    """Make a delivery, or change the one of this name; what was delivered stays delivered.
+
+    move: let it begin at from_period even if it began at another period of the same schedule.
+    """
     values = (name, kind, format, schedule, json.dumps(destination), secret, from_period, move, content_key)
     row = await conn.fetchrow(_CREATE, new_id("dlv"), organization_id, *values)
     assert row is not None

@@ -93,9 +93,12 @@ _CLOSE = "INSERT INTO billing_periods (organization_id, start) VALUES ($1, $2)"
 
 
 async def close_period(conn: Connection, organization_id: str, start: datetime.date) -> PeriodRow:
-    """Close a month that is open, in the caller's transaction: its credits are drawn, and none of its rows changes from
-    then on. Every organization's usage waits for that transaction: `catch_up` first, and end it soon. Raises
-    CannotClose, and one of `CONFLICTS`."""
+    """Close a month that is open, in the caller's transaction: its credits are drawn, and its rows change no more.
+
+    Every organization's usage waits for that transaction: `catch_up` first, and end it soon.
+
+    Raises CannotClose, and one of `CONFLICTS`.
+    """
     await lock_organization(conn, organization_id)
     await hold_ledger(conn)
     await roll_up_all(conn)

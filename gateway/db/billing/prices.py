@@ -126,8 +126,10 @@ async def add_version(
     discounts: dict[str, int],
     effective_at: datetime.datetime | None,
 ) -> StoredVersion:
-    """Store the next version, in the caller's transaction. effective_at None: as soon as it can be. Raises Refused, and
-    one of `CONFLICTS`."""
+    """Store the next version, in the caller's transaction. effective_at None: as soon as it can be.
+
+    Raises Refused, and one of `CONFLICTS`.
+    """
     await hold_ledger(conn)  # what was priced has an instant before the new version's
     latest = await conn.fetchrow(_LATEST, organization_id)
     assert latest is not None
@@ -163,10 +165,13 @@ class InForce(Exception):
 
 
 async def withdraw_version(conn: Connection, organization_id: str, version_id: str) -> StoredVersion | None:
-    """Take back a version that no row can have been priced by, in the caller's transaction; the next one gets its
-    number. Returns what it was, None if there is none. Raises InForce, and one of `CONFLICTS`.
+    """Take back a version that no row can have been priced by, in the caller's transaction.
+
+    The next version gets its number. Return what the version was, or None if there is none.
 
     One that is nearer than LEAD stays: gateways that have not heard of it yet would go on reserving for it.
+
+    Raises InForce, and one of `CONFLICTS`.
     """
     await hold_ledger(conn)
     found = await conn.fetchrow(_FIND, organization_id, version_id)

@@ -101,8 +101,11 @@ _INSERT = """
 
 
 async def insert_background(conn: Connection, new: NewBackground, first: Segment, *, max_open: int) -> bool:
-    """Queue a response with its first events, in a transaction of the caller's; False where its project does not allow
-    it any more, or has max_open that have not ended."""
+    """Queue a response with its first events, in a transaction of the caller's.
+
+    Return False where the project does not allow the response any more, or has max_open responses that have not
+    ended.
+    """
     if not await conn.fetchval(_INSERT, *msgspec.structs.astuple(new), max_open):
         return False
     await conn.execute(_INSERT_SEGMENT, new.project_id, new.id, *msgspec.structs.astuple(first))
@@ -334,7 +337,7 @@ _DROP_OLD = """
 
 
 async def drop_old_responses(conn: Connection) -> int:
-    """Delete some of those that are older than their project stores them, or of a purged one; returns how many."""
+    """Delete some responses that are older than their project stores them, or of a purged one. Return how many."""
     return len(await conn.fetch(_DROP_OLD, DROP_AT_ONCE))
 
 

@@ -19,8 +19,10 @@ _OTHERS = """
 
 
 async def note_content_keys(conn: Connection, ids: Collection[str], writing: str) -> list[str]:
-    """Say that this gateway encrypts with the key `writing` and can read those of ids. Returns the ids of keys that
-    others have encrypted with of late and this one lacks."""
+    """Say that this gateway encrypts with the key `writing` and can read content of the keys ids.
+
+    Return the ids of keys that other gateways have encrypted with of late and this one lacks.
+    """
     await conn.execute(_NOTE, writing)
     return [row["id"] for row in await conn.fetch(_OTHERS, list(ids))]
 

@@ -116,8 +116,11 @@ async def append_items(
     items: Sequence[NewItem],
     model: str | None,
 ) -> int | None:
-    """Add items behind the others, together, and return how many bytes the conversation has now; None where there is no
-    such conversation. In a transaction, to be rolled back where that is too much. model: that made some of them."""
+    """Add items behind the others, together, and return how many bytes the conversation has now.
+
+    None where there is no such conversation. In a transaction, to be rolled back where that is too much. model: that
+    made some of the items.
+    """
     num_bytes = sum(item.num_bytes for item in items)
     grown = await conn.fetchrow(_GROW, project_id, conversation_id, _listed(allowed), len(items), num_bytes, model)
     if grown is None:
@@ -216,7 +219,7 @@ _DROP_OLD = """
 
 
 async def drop_old_conversations(conn: Connection) -> int:
-    """Delete some that were not changed for their project's days, or of a purged one; returns how many."""
+    """Delete some conversations that were not changed for their project's days, or of a purged one. Return how many."""
     return len(await conn.fetch(_DROP_OLD, DROP_AT_ONCE))
 
 

@@ -135,8 +135,10 @@ _FINISH = """
 async def finish_slot(
     conn: Connection, slot: Slot, request_id: str, *, content_key: str | None, sealed: bytes | None
 ) -> None:
-    """Note that a request has run, though it was taken for lost. Its reply is kept if the project allows that;
-    without a reply it was too large."""
+    """Note that a request has run, though it was taken for lost.
+
+    The reply is kept if the project allows that; without a reply it was too large.
+    """
     await conn.execute(_FINISH, slot.project_id, slot.key_sha256, request_id, content_key, sealed)
 
 
@@ -210,7 +212,7 @@ _EXPIRE = """
 
 
 async def expire_slots(conn: Connection) -> int:
-    """Delete some of those whose day is over, of all projects; returns how many."""
+    """Delete some slots whose day is over, of all projects. Return how many."""
     return len(await conn.fetch(_EXPIRE, EXPIRE_AT_ONCE))
 
 
@@ -232,7 +234,7 @@ _DROP_FORBIDDEN = """
 
 
 async def drop_forbidden_replies(conn: Connection) -> int:
-    """Delete some of the replies that were kept before their project forbade it; returns how many."""
+    """Delete some of the replies that were kept before their project forbade it. Return how many."""
     return len(await conn.fetch(_DROP_FORBIDDEN, EXPIRE_AT_ONCE))
 
 
@@ -246,7 +248,7 @@ _DROP_PURGED = """
 
 
 async def drop_purged_slots(conn: Connection) -> int:
-    """Delete some of those of purged projects, with their replies; returns how many."""
+    """Delete some slots of purged projects, with their replies. Return how many."""
     return len(await conn.fetch(_DROP_PURGED, EXPIRE_AT_ONCE))
 
 
@@ -258,5 +260,5 @@ _DROP_OF_PROJECT = """
 
 
 async def drop_slots_of(conn: Connection, project_id: str) -> int:
-    """Delete some of a project's, with their replies; returns how many."""
+    """Delete some slots of a project, with their replies. Return how many."""
     return len(await conn.fetch(_DROP_OF_PROJECT, project_id, EXPIRE_AT_ONCE))

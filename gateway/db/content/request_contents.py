@@ -68,7 +68,7 @@ _DROP_EXPIRED = """
 
 
 async def drop_expired_contents(conn: Connection) -> int:
-    """Delete some of those whose time is over; returns how many."""
+    """Delete some contents whose time is over. Return how many."""
     return len(await conn.fetch(_DROP_EXPIRED, DROP_AT_ONCE))
 
 
@@ -88,7 +88,7 @@ _DROP_FORBIDDEN = """
 
 
 async def drop_forbidden_contents(conn: Connection) -> int:
-    """Delete some of those that their project does not log any more, or of a purged one; returns how many."""
+    """Delete some contents that their project does not log any more, or of a purged one. Return how many."""
     return len(await conn.fetch(_DROP_FORBIDDEN, DROP_AT_ONCE))
 
 

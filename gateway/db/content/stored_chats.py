@@ -165,10 +165,10 @@ async def list_chats(
     limit: int,
     allowed: Collection[str] | None = None,
 ) -> tuple[list[ChatRow], bool]:
-    """Return the chats that follow the one with id `after`, and whether there are more; none of them is encrypted with
-    other keys.
+    """Return the chats that follow the one with id `after`, and whether there are more.
 
-    tags: by each of these keys in turn; each has num_tags of them. In a transaction, for a plan of these values.
+    No chat is encrypted with other keys. tags: by each of these keys in turn; each has num_tags of them. Call it in a
+    transaction, for a plan of these values.
     """
     await plan_anew(conn)
     values = (project_id, after, model, list(content_keys), limit + 1)
@@ -254,7 +254,7 @@ _DROP_OLD = """
 
 
 async def drop_old_chats(conn: Connection) -> int:
-    """Delete some of those that are older than their project stores them, or of a purged one; returns how many."""
+    """Delete some chats that are older than their project stores them, or of a purged one. Return how many."""
     return len(await conn.fetch(_DROP_OLD, DROP_AT_ONCE))
 
 

@@ -223,7 +223,7 @@ _DROP_OLD = """
 
 
 async def drop_old_responses(conn: Connection) -> int:
-    """Delete some of those that are older than their project stores them, or of a purged one; returns how many."""
+    """Delete some responses that are older than their project stores them, or of a purged one. Return how many."""
     return len(await conn.fetch(_DROP_OLD, DROP_AT_ONCE))
 
 

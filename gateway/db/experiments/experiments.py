@@ -218,7 +218,7 @@ _SET_SPLIT = "UPDATE experiments SET slots = $2, tables = $3, ended = $4, change
 
 
 async def set_split(conn: Connection, experiment_id: str, split: Split) -> None:
-    """Change who gets what, without moving any unit that was exposed."""
+    """Change which units get what, without moving any unit that was exposed."""
     await conn.execute(_SET_SPLIT, experiment_id, split.slots, list(split.tables), list(split.ended))
 
 

@@ -44,8 +44,10 @@ _KEEP = """
 async def keep_look(
     conn: Connection, experiment_id: str, version: int, days: int, results: Results, *, always: bool = False
 ) -> None:
-    """Keep results, unless others were kept within the last minute, or the last ones were the same. always: also then,
-    as when the state changes."""
+    """Keep results, unless others were kept within the last minute, or the last ones were the same.
+
+    always: whether to keep them also then, as when the state changes.
+    """
     kept = {"days": days, "results": _finite(msgspec.to_builtins(results))}
     await conn.execute(_KEEP, experiment_id, version, msgspec.json.encode(kept).decode(), always, EVERY)
 

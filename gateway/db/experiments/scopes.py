@@ -57,7 +57,7 @@ _FIND = """
 
 
 async def find_scopes(conn: Connection, experiment_ids: Collection[str]) -> dict[str, Scope]:
-    """Return those of these experiments that have started."""
+    """Return the scopes of the experiments, of the given ones, that have started."""
     return {row["id"]: _scope(row) for row in await conn.fetch(_FIND, list(experiment_ids))}
 
 

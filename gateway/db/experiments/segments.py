@@ -146,7 +146,7 @@ _KEY_NAMES = "SELECT id, name FROM api_keys WHERE project_id = $1 AND id = ANY (
 
 
 async def names_of_keys(conn: Connection, project_id: str, key_ids: Collection[str]) -> dict[str, str]:
-    """Return the names of those keys of a project that are there."""
+    """Return the names of the keys, of the given ones, that the project has."""
     return {row["id"]: row["name"] for row in await conn.fetch(_KEY_NAMES, project_id, list(key_ids))}
 
 

@@ -39,7 +39,7 @@ _LOAD = """
 
 
 async def load_units(conn: Connection, ids: Collection[UnitId]) -> dict[UnitId, UnitRow]:
-    """Return those units that have a row, which stay locked until the transaction ends."""
+    """Return the units, of the given ones, that have a row, which stay locked until the transaction ends."""
     return _units(await conn.fetch(_LOAD, *_columns(ids)))
 
 
@@ -128,11 +128,12 @@ _WRITE = """
 
 
 async def write_units(conn: Connection, writes: Iterable[UnitWrite]) -> set[tuple[str, int]]:
-    """Write units, in the order of their ids, whether or not a gateway has noted them. A unit that was noted in an
-    earlier epoch, or a minute before in a later one, keeps that: the request of its first exposure is not in the
-    ledger yet.
+    """Write units, in the order of their ids, whether or not a gateway has noted them.
 
-    Returns the experiments and epochs of units that no gateway had noted.
+    A unit that was noted in an earlier epoch, or a minute before in a later one, keeps that epoch: the request of its
+    first exposure is not in the ledger yet.
+
+    Return the experiments and epochs of units that no gateway had noted.
     """
     ordered = sorted(writes, key=lambda each: each.id)
     rows = []

@@ -51,7 +51,7 @@ _INSERT = """
 
 
 async def insert_file(conn: Connection, file: NewFile) -> FileRow | None:
-    """Make a file, whose parts the caller's transaction gives to it; None if its project is purged."""
+    """Make a file, whose parts the caller's transaction gives to it. Return None if its project is purged."""
     row = await conn.fetchrow(
         _INSERT,
         file.project_id,
@@ -145,7 +145,7 @@ _DROP_OLD = """
 
 
 async def drop_old_files(conn: Connection) -> int:
-    """Delete some that were deleted by their project or have expired; returns how many."""
+    """Delete some files that were deleted by their project or have expired. Return how many."""
     return int(await conn.fetchval(_DROP_OLD, DROP_AT_ONCE))
 
 

@@ -91,8 +91,10 @@ _DROP_OLD = """
 
 
 async def write_refusals(conn: Connection, refusals: Sequence[NewRefusal]) -> None:
-    """Add them, in the caller's transaction; those of keys that no project has are left out. The newest MAX_PER_PROJECT
-    of each project stay."""
+    """Add refusals in the caller's transaction, without those of keys that no project has.
+
+    The newest MAX_PER_PROJECT of each project stay.
+    """
     project_ids: set[str] = set()
     # In one order, so that no two gateways wait for each other.
     for each in sorted(refusals, key=lambda each: (each.project_id, each.minute, each.kind)):
@@ -116,8 +118,10 @@ _PLACE = """
 async def place_of(
     conn: Connection, organization_id: str, *, project_ids: Sequence[str] | None, refusal_id: str
 ) -> int | None:
-    """Return the place of a refusal in the list of these projects, for `list_refusals` to go on before; None if it
-    is in none."""
+    """Return the place of a refusal in the list of these projects, for `list_refusals` to go on before.
+
+    None if the refusal is in no such list.
+    """
     only = None if project_ids is None else list(project_ids)
     place: int | None = await conn.fetchval(_PLACE, organization_id, only, refusal_id)
     return place

@@ -44,7 +44,7 @@ class Filters(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def level(self) -> Level:
-        """The fewest rows that can tell."""
+        """The level of the sums with the fewest rows that can answer these filters."""
         if self.models or self.adapter_ids:
             return "model" if self.project_ids is None else "full"
         return "organization" if self.project_ids is None else "project"

@@ -131,14 +131,16 @@ _ROLL_UP = """
 
 
 async def roll_up(conn: Connection, max_rows: int = MAX_BATCH) -> int:
-    """Add what waits to the sums, in the caller's transaction if there is one, and return how many rows of the queue
-    that were: none while another transaction does it."""
+    """Add what waits to the sums, in the caller's transaction if there is one.
+
+    Return how many rows of the queue that were: none while another transaction does it.
+    """
     num_rows: int = await conn.fetchval(_ROLL_UP, max_rows, _LOCK_KEY)
     return num_rows
 
 
 async def catch_up(database: Database) -> None:
-    """Add all that waits, in transactions of their own, or leave it to who is at it."""
+    """Add all that waits to the sums, in transactions of their own, unless another process is at it."""
     async with database.acquire() as conn:
         while await roll_up(conn) == MAX_BATCH:
             pass

@@ -14,7 +14,11 @@ _HOLD = "SELECT hold_ledger()"
 
 
 async def hold_ledger(conn: Connection) -> None:
-    """Let writers end and the next ones wait until the caller's transaction is over. From now on it waits a second for
-    each of its locks at most. Raises asyncpg.LockNotAvailableError, one of `CONFLICTS`."""
+    """Let writers end and the next ones wait until the caller's transaction is over.
+
+    From now on the transaction waits a second for each of its locks at most.
+
+    Raises asyncpg.LockNotAvailableError, one of `CONFLICTS`.
+    """
     await conn.execute(_PATIENCE)
     await conn.execute(_HOLD)

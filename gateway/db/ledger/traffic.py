@@ -60,7 +60,7 @@ class TrafficQuery(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def level(self) -> Level:
-        """The fewest rows that can tell."""
+        """The level of the sums with the fewest rows that can answer this query."""
         by_project = self.project_ids is not None or "project_id" in self.group_by
         names = {"model", "adapter_id", "adapter_version"}
         if self.models or self.adapter_ids or names.intersection(self.group_by):

@@ -67,10 +67,11 @@ _WRITE = """
 
 
 async def write_usage_events(conn: Connection, events: Sequence[UsageEvent]) -> set[tuple[str, int]]:
-    """Write events, no (request_id, attempt) twice among them; returns those that had no row yet.
+    """Write events, no (request_id, attempt) twice among them. Return the events that had no row yet.
 
-    Of two events of one attempt the ledger keeps the one that did not end in "error", with the larger counts: no client
-    has seen more than its row says. An attempt that was superseded counts for nothing, in whatever order events come.
+    Of two events of one attempt the ledger keeps the one that did not end in "error", with the larger counts: no
+    client has seen more than its row says. An attempt that was superseded counts for nothing, in whatever order
+    events come.
     """
     if not events:
         return set()

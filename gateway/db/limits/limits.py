@@ -78,7 +78,7 @@ _LIST = """
 async def list_limits(
     conn: Connection, organization_id: str, project_id: str | None, *, limit_id: str | None = None
 ) -> list[Standing]:
-    """Return limits, oldest first: those of the project and its keys, or with project_id None the organization's own."""
+    """Return limits, oldest first: of the project and its keys, or with project_id None the organization's own."""
     rows = await conn.fetch(_LIST, organization_id, project_id, limit_id)
     return [Standing(_limit(row), row["used"], row["reserved"], row["window_end"]) for row in rows]
 
@@ -109,11 +109,13 @@ INSERT_TIMEOUT_S = 2.0
 
 
 async def set_limit(conn: Connection, wanted: Limit) -> tuple[str, bool]:
-    """Set what it is about to its max and thresholds, in one transaction; (id, whether it is new). wanted.id is not
-    looked at. Usage of the current window from before counts too: the schema sees to that.
+    """Set a limit's max and thresholds, in one transaction. Return (id, whether the limit is new).
 
-    Raises asyncpg.ForeignKeyViolationError if the project is not the organization's, or there is no such key; one of
-    `CONFLICTS`, or TimeoutError, when the ledger does not let it in soon.
+    wanted.id is not looked at. Usage of the current window from before counts too: the schema sees to that.
+
+    Raises asyncpg.ForeignKeyViolationError: when the project is not the organization's, or there is no such key.
+
+    Raises one of `CONFLICTS`, or TimeoutError: when the ledger does not let the limit in soon.
     """
     identity = (
         wanted.organization_id,

@@ -75,8 +75,10 @@ async def create_webhook(
     secret: bytes,
     events: Sequence[str] = DEFAULT_EVENTS,
 ) -> WebhookRow:
-    """Make a webhook. secret: encrypted with the content key of this id; in clear where that is None. events: the ones
-    that it is called for."""
+    """Make a webhook. events: the events that it is called for.
+
+    secret: encrypted with the content key of this id; in clear where that is None.
+    """
     row = await conn.fetchrow(_CREATE, webhook_id, organization_id, url, content_key, secret, list(events))
     assert row is not None
     return WebhookRow(**row)

@@ -293,7 +293,7 @@ _REVOKE = "UPDATE api_keys SET revoked_at = now() WHERE project_id = $1 AND id =
 
 
 async def revoke_key(conn: Connection, project_id: str, key_id: str) -> KeyRow | None:
-    """Revoke it if it is not revoked yet; returns the key as it is then, None if the project has no such key."""
+    """Revoke a key if it is not revoked yet. Return the key as it is then, or None if the project has no such key."""
     await conn.execute(_REVOKE, project_id, key_id)
     return await get_key(conn, project_id, key_id)
 

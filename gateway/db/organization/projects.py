@@ -221,7 +221,7 @@ _LOCK_DUE = """
 
 
 async def lock_to_purge(conn: Connection, organization_id: str, project_id: str) -> bool:
-    """Lock it until the transaction ends; False if it is not due any more, as where another gateway was faster."""
+    """Lock a project until the transaction ends. Return False if it is not due, as where another gateway was faster."""
     return bool(await conn.fetchval(_LOCK_DUE, organization_id, project_id))
 
 

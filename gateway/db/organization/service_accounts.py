@@ -73,6 +73,6 @@ _REMOVE = """
 
 
 async def remove_service_account(conn: Connection, project_id: str, account_id: str) -> list[str]:
-    """Remove the account and revoke its keys, in the caller's transaction; returns the ids of these keys."""
+    """Remove the account and revoke its keys, in the caller's transaction. Return the ids of these keys."""
     await conn.execute(_REMOVE, project_id, account_id)
     return await revoke_keys(conn, project_id=project_id, owner_service_account_id=account_id)

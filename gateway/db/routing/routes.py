@@ -89,8 +89,11 @@ _TAKE_NAME = """
 
 
 async def create_route(conn: Connection, project_id: str, name: str, document: str) -> bool:
-    """Make a project's route with its first version, in the caller's transaction; return False, and the transaction is
-    of no more use, if an alias, an experiment or a route of the project has the name."""
+    """Make a project's route with its first version, in the caller's transaction.
+
+    Return False, and the transaction is of no more use, if an alias, an experiment or a route of the project has the
+    name.
+    """
     route_id = new_id("route")
     await conn.execute(_CREATE, route_id, project_id)
     await conn.execute(_ADD_VERSION, route_id, 1, document)
@@ -104,8 +107,10 @@ _CREATE_SHARED = """
 
 
 async def create_shared_route(conn: Connection, organization_id: str, name: str, document: str) -> bool:
-    """Make an organization's route with its first version, in the caller's transaction; return False if it has one of
-    this name."""
+    """Make an organization's route with its first version, in the caller's transaction.
+
+    Return False if the organization has a route of this name.
+    """
     route_id = await conn.fetchval(_CREATE_SHARED, new_id("route"), organization_id, name)
     if route_id is None:
         return False

@@ -26,7 +26,7 @@ class Weighted(Protocol):
 
     @property
     def seed(self) -> int:
-        """A hash of its id (`seed_of`)."""
+        """A hash of the replica's id (`seed_of`)."""
 
     @property
     def weight(self) -> float:

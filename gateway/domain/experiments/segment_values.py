@@ -40,8 +40,10 @@ def segments_of(values: Values, known: Mapping[Kind, set[str]]) -> list[tuple[Ki
 
 
 def learn(known: dict[Kind, set[str]], all_values: Iterable[Values]) -> None:
-    """Add values to those that are counted apart, as long as there is room for their kinds. None is ever taken away,
-    so that a unit stays in its segments."""
+    """Add values to the values that are counted apart, as long as there is room for their kinds.
+
+    None is ever taken away, so that a unit stays in its segments.
+    """
     for values in all_values:
         for kind, value in zip(KINDS, values, strict=False):
             own = known.setdefault(kind, set())

@@ -101,9 +101,11 @@ def projects_with(actor: Actor, permission: Permission) -> list[str] | None:
 
 
 def authorize(actor: Actor, permission: Permission, project_id: str | None) -> None:
-    """Let the actor do it in the whole organization or, where project_id is given, in that project.
+    """Let the actor use a permission in the whole organization or, where project_id is given, in that project.
 
-    Raises PermissionDenied; and for a project that the actor has no part in NotFound, as if it did not exist.
+    Raises PermissionDenied: when the actor does not have the permission.
+
+    Raises NotFound: when the actor has no part in the project, as if it did not exist.
     """
     if permission in actor.permissions:
         return

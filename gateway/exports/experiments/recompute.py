@@ -120,8 +120,11 @@ def recompute(export: dict[str, Any], segment: tuple[str, str] | None = None) ->
 
 
 def judged_of(tally: Tally, metric: str, arm: int, alpha: float) -> dict[str, Any] | None:
-    """Return a metric by people's votes and a judge's. Of units about which both voted, y is the people's mean and x
-    the judge's, of others y is the judge's, all in millionths."""
+    """Return a metric by people's votes and a judge's.
+
+    Of units about which both voted, y is the people's mean and x the judge's; of others y is the judge's; all in
+    millionths.
+    """
     nothing, epochs = dict.fromkeys(FIELDS, 0), []
     for epoch in tally.shares:
         pair = [
@@ -219,8 +222,11 @@ def recompute_ages(export: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def tally_of_age(export: dict[str, Any], metric: str, age: int, *, fills: bool) -> Tally:
-    """Return the sums of a metric over one day since exposure. fills: whether a unit that did nothing on the day counts
-    as 0; there are as many units as there are whose outcome window ended, all of which have a cost."""
+    """Return the sums of a metric over one day since exposure.
+
+    fills: whether a unit that did nothing on the day counts as 0. There are as many units as there are whose outcome
+    window ended, all of which have a cost.
+    """
     tally = Tally(export)
     of_all, tally.sums = tally.sums, {}
     for epoch, arm, name, own_age, *values in export["ages"]:

@@ -116,6 +116,6 @@ _DROP_WITHDRAWN = """
 
 
 async def drop_withdrawn(conn: Connection, feedback_ids: Collection[str]) -> None:
-    """Delete those of these feedbacks that were withdrawn and that no sums have."""
+    """Delete the feedbacks, of the given ones, that were withdrawn and that no sums have."""
     if feedback_ids:
         await conn.execute(_DROP_WITHDRAWN, list(feedback_ids))

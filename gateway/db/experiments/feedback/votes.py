@@ -82,7 +82,7 @@ _METRICS = """
 
 
 async def find_metrics(conn: Connection, project_id: str, names: Collection[str]) -> dict[str, FeedbackMetric]:
-    """Return those of a project's own metrics that have these names."""
+    """Return the project's own metrics that have these names."""
     rows = await conn.fetch(_METRICS, project_id, [name for name in names if "\0" not in name])
     return {row["name"]: FeedbackMetric(**dict(row) | {"labels": _labels(row["labels"])}) for row in rows}
 
@@ -95,7 +95,7 @@ _REQUESTS = "SELECT request_id FROM experiment_requests WHERE project_id = $1 AN
 
 
 async def known_requests(conn: Connection, project_id: str, request_ids: Collection[str]) -> set[str]:
-    """Return those of some ids that are of requests in a project's experiments."""
+    """Return the ids, of the given ones, that are of requests in a project's experiments."""
     return {row["request_id"] for row in await conn.fetch(_REQUESTS, project_id, list(request_ids))}
 
 
@@ -328,7 +328,7 @@ _DROP_IDS_OF_PROJECT = """
 
 
 async def drop_votes_of(conn: Connection, project_id: str) -> int:
-    """Delete some of a project's votes, and of the ids that clients gave them; returns how many."""
+    """Delete some of a project's votes, and of the ids that clients gave votes. Return how many."""
     votes = await conn.fetch(_DROP_OF_PROJECT, project_id, DROP_AT_ONCE)
     ids = await conn.fetch(_DROP_IDS_OF_PROJECT, project_id, DROP_AT_ONCE)
     return len(votes) + len(ids)

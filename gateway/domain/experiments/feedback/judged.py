@@ -42,8 +42,11 @@ def is_judged(key: str) -> bool:
 
 
 def judged_units(votes: Mapping[str, tuple[int, int]], own: Collection[str]) -> Iterable[tuple[str, Unit]]:
-    """Yield what a unit's votes contribute: where both voted, the people's mean for y and the judge's for x, else the
-    judge's for y. votes: sums and numbers by metric, a judge's by `judge_key`. own: the project's metrics."""
+    """Yield what a unit's votes contribute: y, and x where a judge and people both voted.
+
+    Where both voted, y is the people's mean and x the judge's, else y is the judge's. votes: sums and numbers by
+    metric, a judge's by `judge_key`. own: the project's metrics.
+    """
     for key, (total, num) in votes.items():
         metric = key.removesuffix(_JUDGE)
         if key == metric or metric not in own or num <= 0:
