@@ -196,7 +196,7 @@ def stored_chats(chats: StoredChats) -> list[HTTPRouteHandler]:
 
 
 def _shown(chat: StoredChat) -> dict[str, Any]:
-    """A StoredChatCompletion, whatever fields a reply had when it was stored."""
+    """Return a StoredChatCompletion, whatever fields a reply had when it was stored."""
     fields: dict[str, Any] = dict(_FIELDS.decode(chat.reply))
     return fields | {"metadata": chat.metadata, "request_id": request_of(chat.id)}
 
