@@ -101,7 +101,7 @@ async def measure(client: httpx.AsyncClient, work: Sequence[Job], num_streams: i
 
 
 def quantile_ms(values_s: Sequence[float], q: float, digits: int = 1) -> float | None:
-    """The smallest value that at least a share q of all do not exceed."""
+    """Return the smallest value that at least a share q of all values do not exceed."""
     if not values_s:
         return None
     return round(sorted(values_s)[max(0, math.ceil(q * len(values_s)) - 1)] * 1e3, digits)

@@ -112,7 +112,7 @@ async def store_chat(
 
 
 def stored_chats(chats: StoredChats) -> list[HTTPRouteHandler]:
-    """The routes. Each project has a pace of its own, by requests and by what they read."""
+    """Return the routes. Each project has a pace of its own, by requests and by what they read."""
     pace = Pace(PER_S, BURST, what="stored completions")
     deletions = Pace(DELETIONS_PER_S, DELETIONS_BURST, what="deletions of stored completions")
 
