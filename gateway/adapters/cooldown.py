@@ -25,7 +25,7 @@ remembered."""
 
 
 def left_s(refusals: Refusals) -> float:
-    """Seconds until the project's next adapter may be inspected; 0.0 where it may be now."""
+    """Return the seconds until the project's next adapter may be inspected; 0.0 where it may be now."""
     if refusals.num < NUM_FREE:
         return 0.0
     pause_s = min(FIRST_PAUSE_S * 2.0 ** min(refusals.num - NUM_FREE, 32), MAX_PAUSE_S)
@@ -33,7 +33,10 @@ def left_s(refusals: Refusals) -> float:
 
 
 async def check_not_paused(conn: Connection, project_id: str) -> int:
-    """How many were refused in a row; asked before anything is read or fetched. Raises UploadsPaused."""
+    """Return how many adapters were refused in a row; asked before anything is read or fetched.
+
+    Raises UploadsPaused: when the project has to wait.
+    """
     refusals = await refusals_in_a_row(conn, project_id)
     wait_s = left_s(refusals)
     if wait_s > 0:

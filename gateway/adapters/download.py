@@ -137,7 +137,7 @@ async def _take(response: httpx.Response, into: Path, received: Received) -> Non
 
 
 async def write_chunks(chunks: AsyncIterable[bytes], into: Path, received: Received) -> None:
-    """All of them to a new file, counted. Raises FetchFailed, OSError and what the chunks raise."""
+    """Write all chunks to a new file and count them. Raises FetchFailed, OSError and what the chunks raise."""
     with into.open("xb") as file:
         async for chunk in chunks:
             received.add(len(chunk))

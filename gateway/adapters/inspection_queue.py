@@ -39,7 +39,7 @@ class InspectionQueue:
 
     @asynccontextmanager
     async def turn(self, project_id: str) -> AsyncIterator[None]:
-        """Lasts as long as the context. Raises Overloaded where it did not come in time."""
+        """Give a turn that lasts as long as the context. Raises Overloaded: when the turn did not come in time."""
         try:
             async with asyncio.timeout(self._max_wait_s):
                 await self._stand(project_id)
@@ -60,7 +60,7 @@ class InspectionQueue:
             self._pass_on()
 
     async def _stand(self, project_id: str) -> None:
-        """Until it is this project's turn in this gateway."""
+        """Wait until it is this project's turn in this gateway."""
         if not self._is_taken:
             self._is_taken = True
             return
@@ -74,7 +74,10 @@ class InspectionQueue:
             raise
 
     def _pass_on(self) -> None:
-        """To the first of the project that has waited longest, which goes to the end of the line with the others."""
+        """Pass the turn to the first of the project that has waited longest.
+
+        That project goes to the end of the line with its other imports.
+        """
         while self._waiting:
             project_id = next(iter(self._waiting))
             turns = self._waiting.pop(project_id)
@@ -87,7 +90,7 @@ class InspectionQueue:
         self._is_taken = False
 
     async def _lock(self) -> int:
-        """The locked file's descriptor. The kernel has no way to wait for it that can be given up."""
+        """Return the locked file's descriptor. The kernel has no way to wait for a lock that can be given up."""
         await asyncio.sleep(max(0.0, self._free_s - asyncio.get_running_loop().time()))
         make_private_folder(self._lock_path.parent)
         descriptor = os.open(self._lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)

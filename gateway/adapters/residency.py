@@ -74,7 +74,7 @@ class Residency:
             self._wake.set()
 
     async def _step(self) -> None:
-        """Engines get what was pinned when that was last known."""
+        """Give engines what was pinned when that was last known."""
         try:
             await self._look_up()
         finally:

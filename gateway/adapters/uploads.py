@@ -52,7 +52,7 @@ class Uploads:
         self._folder = folder
 
     def whole(self, imported: ImportRow) -> Path:
-        """The file of an import whose bytes have all come. Raises Conflict where it is not here."""
+        """Return the file of an import whose bytes have all come. Raises Conflict: when the file is not here."""
         path = self._path(imported)
         if not path.is_file() or path.stat().st_size != imported.size_bytes:
             raise _elsewhere()
@@ -151,7 +151,7 @@ class Uploads:
 
 
 async def _on_disk(work: Callable[..., object], *arguments: object) -> None:
-    """Without holding up the event loop, which a slow disk would. Raises Overloaded."""
+    """Do work without holding up the event loop, which a slow disk would. Raises Overloaded: when the work fails."""
     try:
         await asyncio.to_thread(work, *arguments)
     except OSError as error:
@@ -163,7 +163,10 @@ async def _on_disk(work: Callable[..., object], *arguments: object) -> None:
 
 
 def _write_all(file: BinaryIO, chunk: bytes) -> None:
-    """An unbuffered file takes as much as there is room for, and refuses only the next write. Raises OSError."""
+    """Write a whole chunk. Raises OSError.
+
+    An unbuffered file takes as much as there is room for, and refuses only the next write.
+    """
     rest = memoryview(chunk)
     while rest:
         rest = rest[file.write(rest) :]

@@ -92,7 +92,7 @@ def read(root: Path, seen: Look, into: Path | None) -> str | None:
 
 
 def _pass_on(file_fd: int, size_bytes: int, into: Path | None) -> bytes:
-    """The digest of so many bytes, which are copied where `into` is given."""
+    """Return the digest of so many bytes, which are copied where `into` is given."""
     digest = hashlib.sha256()
     with into.open("xb") if into else nullcontext() as copy:
         while size_bytes > 0 and (chunk := os.read(file_fd, min(size_bytes, COPY_BYTES))):
@@ -138,7 +138,7 @@ def _stamp(found: os.stat_result) -> Stamp:
 
 
 def _folders(parent_fd: int | None) -> list[str]:
-    """Names of the folders in a folder, sorted; links to folders are none."""
+    """Return the names of the folders in a folder, sorted; links to folders are none."""
     if parent_fd is None:
         return []
     with os.scandir(parent_fd) as entries:
@@ -151,7 +151,7 @@ def _folders(parent_fd: int | None) -> list[str]:
 
 @contextmanager
 def _root(root: Path) -> Iterator[int]:
-    """The operator chose it, so it may be a link."""
+    """Give the root's descriptor. The operator chose the root, so the root may be a link."""
     descriptor = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         yield descriptor

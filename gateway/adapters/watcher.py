@@ -96,7 +96,7 @@ class Watcher:
         self._turn.release()
 
     async def _watch(self) -> None:
-        """If this gateway is the one that watches."""
+        """Watch if this gateway is the one that watches."""
         if not await self._turn.is_mine():
             return
         try:
