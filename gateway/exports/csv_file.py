@@ -45,7 +45,7 @@ class CsvFile:
 
 
 def safe_text(text: str) -> str:
-    """The text as a cell that no spreadsheet runs."""
+    """Return the text as a cell that no spreadsheet runs."""
     return f"'{text}" if text and text[0] in FORMULA_STARTS else text
 
 

@@ -94,7 +94,7 @@ def split_secret(destination: Destination) -> tuple[dict[str, Any], str | None]:
 
 
 def join_secret(shown: dict[str, Any], secret: str | None) -> Destination:
-    """The opposite of `split_secret`."""
+    """Undo `split_secret`."""
     whole = shown if secret is None else shown | {"secret_access_key": secret}
     return msgspec.convert(whole, Destination)  # type: ignore[no-any-return]  # a union is no type
 

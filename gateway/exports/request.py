@@ -108,7 +108,7 @@ def make_request(
 
 
 def parse_span(text: str) -> Span:
-    """A month `2026-10` or a day `2026-10-05`. Raises WrongExport."""
+    """Parse a month `2026-10` or a day `2026-10-05`. Raises WrongExport."""
     match = _PERIOD.fullmatch(text)
     try:
         if match is None or not text.isascii():

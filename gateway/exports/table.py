@@ -30,7 +30,7 @@ class Column(msgspec.Struct, frozen=True):
 
 
 def columns_of(row: type[msgspec.Struct]) -> tuple[Column, ...]:
-    """The columns of a struct in the order of its fields, which is the order in every file."""
+    """Return the columns of a struct in the order of its fields, which is the order in every file."""
     hints = typing.get_type_hints(row)
     return tuple(_column(field.encode_name, hints[field.name]) for field in msgspec.structs.fields(row))
 

@@ -82,7 +82,7 @@ class JournalFolder:
 
 
 def folders_in(root: Path) -> list[Path]:
-    """All that there are, owned or not. Raises OSError."""
+    """Return all folders that there are, owned or not. Raises OSError."""
     return sorted(path for path in root.iterdir() if path.is_dir())
 
 

@@ -111,7 +111,7 @@ class Contents(msgspec.Struct, frozen=True):
 
 
 def frame(record: Record) -> bytes:
-    """One record as it lies in the file."""
+    """Return one record as it lies in the file."""
     payload = _encode(record)
     return _HEAD.pack(MAGIC, len(payload), zlib.crc32(payload)) + payload
 
@@ -134,7 +134,7 @@ def read_frames(data: bytes) -> Contents:
 
 
 def _next_frame(data: bytes, position: int) -> tuple[int, int, Record] | None:
-    """The first good frame from position on: where it starts and ends, and its record."""
+    """Return the first good frame from position on: where it starts and ends, and its record."""
     start = data.find(MAGIC, position)
     while start >= 0:
         if start + _HEAD.size <= len(data):
