@@ -79,7 +79,7 @@ def needs(
     raw: bool = False,
     in_any_project: bool = False,
 ) -> dict[str, Access]:
-    """The `opt` of a route handler."""
+    """Return the `opt` of a route handler that declares its access."""
     access = Access(
         permission=permission,
         query=query,
@@ -93,7 +93,10 @@ def needs(
 
 
 def check_routes(router: Router) -> Router:
-    """The router, every route of which declares its access. Raises UndeclaredRoute."""
+    """Return the router after checking that each of its routes declares its access.
+
+    Raises UndeclaredRoute: when a route declares none or is no route of HTTP.
+    """
     for route in router.routes:
         for handler in getattr(route, "route_handlers", [None]):
             if not isinstance(handler, HTTPRouteHandler):
@@ -104,7 +107,7 @@ def check_routes(router: Router) -> Router:
 
 
 async def read_body(request: Request[Any, Any, Any], kind: type[T]) -> T:
-    """The request's body, of which no field is unknown. Raises InvalidRequest naming the field."""
+    """Decode the request's body, of which no field is unknown. Raises InvalidRequest naming the field."""
     assert request.route_handler.opt["access"].body is kind
     return decode(msgspec.json.Decoder(kind), await request.body() or b"{}")
 
@@ -125,10 +128,10 @@ def login_token(connection: ASGIConnection[Any, Any, Any, Any]) -> str | None:
 
 
 def admin_guard(services: AdminServices) -> Guard:
-    """A guard that leaves the Actor in the request's `auth`.
+    """Return a guard that leaves the Actor in the request's `auth`.
 
-    It raises InvalidApiKey, InvalidCredentials, PermissionDenied, NotFound for what the caller has no part in, or
-    LimitReached for one who sends too many requests.
+    The guard raises InvalidApiKey, InvalidCredentials, PermissionDenied, NotFound for what the caller has no part
+    in, or LimitReached for a caller that sends too many requests.
     """
 
     async def guard(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHandler) -> None:
@@ -208,7 +211,7 @@ def _has_in_some_project(actor: Actor, permission: Permission) -> bool:
 
 
 def _check_text(connection: ASGIConnection[Any, Any, Any, Any], access: Access) -> None:
-    """PostgreSQL's text cannot hold a NUL; and a parameter that nobody reads must not seem to count."""
+    """Refuse NULs, which PostgreSQL's text cannot hold, and query parameters given twice or read by nobody."""
     if any("\0" in str(value) for value in connection.path_params.values()):
         raise NotFound("Nothing exists at this path.")
     seen = set()

@@ -54,7 +54,7 @@ def read_list_query(params: MultiDict[Any]) -> ListQuery:
 
 
 def read_flag(params: MultiDict[Any], name: str, default: Literal["true", "false"] = "false") -> bool:
-    """A query parameter that is `true` or `false`. Raises InvalidRequest naming it."""
+    """Return a query parameter that is `true` or `false`. Raises InvalidRequest naming the parameter."""
     value = params.get(name, default)
     if value not in ("true", "false"):
         raise wrong_value(name, "expected true or false")
@@ -66,14 +66,14 @@ def wrong_value(param: str, reason: str) -> InvalidRequest:
 
 
 def unknown_cursor(after: str) -> InvalidRequest:
-    """The refusal of an `after` that is no item of the list."""
+    """Return the refusal of an `after` that is no item of the list."""
     return InvalidRequest(
         f"Invalid value for 'after': no item of this list has the id '{after}'.", param="after", code="invalid_value"
     )
 
 
 def page(items: Sequence[ItemT], limit: int) -> Page[ItemT]:
-    """A page of up to limit items, each with an `id`; items holds one more if there is one."""
+    """Return a page of up to limit items, each with an `id`. items: the page's, and one more if there is one."""
     shown = list(items[:limit])
     return Page(
         data=shown,
@@ -84,7 +84,7 @@ def page(items: Sequence[ItemT], limit: int) -> Page[ItemT]:
 
 
 def page_of_all(items: Sequence[ItemT], query: ListQuery) -> Page[ItemT]:
-    """The page that the query asks for of a whole list, in its order. Raises InvalidRequest for an unknown `after`."""
+    """Return the page of a whole list that the query asks for. Raises InvalidRequest: when `after` is unknown."""
     if query.after is None:
         return page(items, query.limit)
     places = [index for index, item in enumerate(items) if item.id == query.after]

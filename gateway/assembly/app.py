@@ -144,7 +144,7 @@ def build_app(services: Services) -> Application:
 
 
 def server_config(settings: Settings, app: Litestar | Callable[..., Any]) -> uvicorn.Config:
-    """How the application is served. The protocol is a part of that: it tells requests when their clients have left."""
+    """Return how the application is served, with the protocol that tells requests when their clients have left."""
     return uvicorn.Config(
         app,
         host=settings.host,

@@ -60,7 +60,7 @@ def restore_pieces(backup: Path, pieces: Pieces, parts: Iterable[tuple[str, str]
 
 
 def write_durably(source: IO[bytes], target: Path) -> None:
-    """A new file, readable by its owner alone, on disk when this returns."""
+    """Write a new file, readable by its owner alone, on disk when this returns."""
     descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     with naming(target), os.fdopen(descriptor, "wb") as writer:
         shutil.copyfileobj(source, writer, COPY_BYTES)
@@ -70,7 +70,7 @@ def write_durably(source: IO[bytes], target: Path) -> None:
 
 @contextmanager
 def removed_on_failure(folder: Path) -> Iterator[None]:
-    """An empty folder, made on demand, that is as it was before when something fails; a kill leaves what there is."""
+    """Make an empty folder that is as it was before when something fails; a kill leaves what there is."""
     is_new = not folder.exists()
     try:
         make_folder(folder).chmod(0o700)

@@ -56,7 +56,7 @@ def check_backup(folder: Path) -> BackupManifest:
 
 
 def key_in_the_way(folder: Path, installation: Installation) -> Path | None:
-    """The first key file that the backup would replace with another."""
+    """Return the first key file that the backup would replace with another."""
     for path in installation.key_files:
         restored = folder / KEYS / path.name
         if path.is_file() and restored.is_file() and path.read_bytes() != restored.read_bytes():
@@ -176,7 +176,10 @@ async def _migrate(dsns: Dsns) -> None:
 
 
 async def _wait_until_unused(dsn: str) -> None:
-    """A gateway that was stopped just now may still be connected for a moment. Raises BackupError."""
+    """Wait until no gateway is connected: one that was stopped just now may still be for a moment.
+
+    Raises BackupError: when gateways stay connected.
+    """
     deadline = time.monotonic() + LAST_SESSIONS_S
     while (sessions := await num_sessions(dsn)) > 0:
         if time.monotonic() > deadline:

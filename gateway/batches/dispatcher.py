@@ -47,8 +47,11 @@ class Dispatcher:
     """Works between `start` and `stop`."""
 
     def __init__(self, tools: Tools, gateway_id: str, wake: asyncio.Event | None = None) -> None:
-        """gateway_id: names this gateway in the rows of its batches. wake: set when a batch may wait; None: the
-        dispatcher looks each LOOK_S, as it does while it works on batches."""
+        """Keep the tools of the work. gateway_id: names this gateway in the rows of its batches.
+
+        wake: set when a batch may wait; None: the dispatcher looks each LOOK_S, as it does while it works on
+        batches.
+        """
         self._tools = tools
         self._gateway_id = gateway_id
         self._working: dict[tuple[str, str], tuple[LeasedBatch, asyncio.Task[None]]] = {}

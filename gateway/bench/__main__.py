@@ -28,7 +28,7 @@ REPLY_TIMEOUT_S = 600.0
 
 
 async def rows(args: argparse.Namespace) -> AsyncIterator[dict[str, Any]]:
-    """Raises Unusable."""
+    """Yield one measured row for each number of streams. Raises Unusable: when the server cannot be measured."""
     load = Load(args.model, args.max_tokens, args.prompt_tokens, args.shared_prefix, args.distribution)
     rng = random.Random(args.seed)  # noqa: S311 - prompts are no secret
     async with httpx.AsyncClient(
@@ -77,7 +77,7 @@ def parse_arguments(argv: Sequence[str] | None, environ: Mapping[str, str]) -> a
 
 
 def _url(text: str) -> str:
-    """OpenAI's base URL, with or without /v1."""
+    """Return OpenAI's base URL from a URL given with or without /v1."""
     url = text.rstrip("/")
     if not url.startswith(("http://", "https://")):
         raise argparse.ArgumentTypeError(f"must begin with http:// or https://, not {text!r}")
@@ -98,7 +98,7 @@ def _count(text: str) -> int:
 
 
 async def _print_rows(args: argparse.Namespace) -> int:
-    """1 where a request failed."""
+    """Print the rows and return the exit status: 1 where a request failed."""
     failed = False
     async for row in rows(args):
         sys.stdout.write(f"{json.dumps(row) if args.json else table_line(row)}\n")
@@ -108,7 +108,7 @@ async def _print_rows(args: argparse.Namespace) -> int:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """0: all requests were answered; 1: some were not, or the server cannot be measured; 2: wrong usage."""
+    """Return 0 if all requests were answered, 1 if not or the server cannot be measured, 2 for wrong usage."""
     args = parse_arguments(argv, os.environ)
     try:
         with contextlib.ExitStack() as stack:

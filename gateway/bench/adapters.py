@@ -109,7 +109,7 @@ def write_adapter(folder: Path, config: ModelConfig, num_bytes: int, seed: int) 
 
 
 def safetensors(tensors: Mapping[str, NDArray[np.float32]]) -> bytes:
-    """A file of fp32 tensors: https://huggingface.co/docs/safetensors."""
+    """Return a file of fp32 tensors: https://huggingface.co/docs/safetensors."""
     header, end = {}, 0
     for name, tensor in tensors.items():
         header[name] = {"dtype": "F32", "shape": tensor.shape, "data_offsets": [end, end := end + tensor.nbytes]}
@@ -118,7 +118,7 @@ def safetensors(tensors: Mapping[str, NDArray[np.float32]]) -> bytes:
 
 
 async def measure_uploads(server: Server, folders: Sequence[Path]) -> dict[str, Any]:
-    """From the upload's first byte to the first token of its first answer."""
+    """Measure the time from an upload's first byte to the first token of its first answer."""
     seconds = []
     for number, folder in enumerate(folders):
         start_s = time.perf_counter()
@@ -132,7 +132,7 @@ async def measure_uploads(server: Server, folders: Sequence[Path]) -> dict[str, 
 
 
 async def measure_arrivals(server: Server, names: Sequence[str], rounds: int) -> dict[str, Any]:
-    """Gaps of running streams while somebody asks for a token of a resident adapter, and of cold ones."""
+    """Measure gaps of running streams while somebody asks for a token of a resident adapter, and of cold ones."""
     gaps: dict[str, list[float]] = {"resident": [], "cold": []}
     loads: dict[str, list[float]] = {"resident": [], "cold": []}
     for _ in range(rounds):
@@ -149,8 +149,10 @@ async def measure_arrivals(server: Server, names: Sequence[str], rounds: int) ->
 
 
 async def measure_bad_uploads(server: Server, bad: Path, count: int, rounds: int) -> dict[str, Any]:
-    """Tokens per second of running streams, alone and while adapters are refused one after the other: of all rounds
-    together, of which the first has the most inspections, and the worst."""
+    """Measure tokens per second of running streams, alone and while adapters are refused one after the other.
+
+    The figures are of all rounds together, of which the first has the most inspections, and of the worst.
+    """
     runs: dict[str, list[Run]] = {"alone": [], "beside": []}
     outcomes: Counter[str] = Counter()
     for number in range(rounds):
@@ -177,14 +179,14 @@ async def _run(server: Server) -> Run:
 
 
 def _rate(runs: Sequence[Run]) -> float:
-    """Tokens per second."""
+    """Return the tokens per second of all runs together."""
     return sum(run.num_tokens for run in runs) / sum(run.seconds for run in runs)
 
 
 async def _beside(
     streams: Awaitable[list[Reply]], server: Server, adapters: Sequence[str]
 ) -> tuple[list[Reply], list[Reply]]:
-    """The streams' replies, and those of what arrived while they ran: a token of each adapter in turn."""
+    """Return the streams' replies, and those that arrived meanwhile: a token of each adapter in turn."""
     running = asyncio.ensure_future(streams)
     arrived: list[Reply] = []
     while not running.done():
@@ -194,7 +196,7 @@ async def _beside(
 
 
 async def _refused(server: Server, bad: Path, count: int) -> Counter[str]:
-    """How many of the uploads were refused for what they are, and how many because of the others."""
+    """Count how many of the uploads were refused as bad adapters, and how many because of the other uploads."""
     outcomes: Counter[str] = Counter()
     for _ in range(count):
         reply = await server.upload("bad", bad)
@@ -206,7 +208,7 @@ async def _refused(server: Server, bad: Path, count: int) -> Counter[str]:
 
 
 async def rows(access: dict[str, str], args: argparse.Namespace, folder: Path) -> AsyncIterator[dict[str, Any]]:
-    """Raises Unusable."""
+    """Yield the rows of all measurements. Raises Unusable: when the server cannot be measured."""
     config = load_model_config(args.model_dir)
     adapters = [write_adapter(folder / str(n), config, args.bytes, n) for n in range(NUM_COLD)]
     async with Server(access, args.model_name) as server:
@@ -216,7 +218,7 @@ async def rows(access: dict[str, str], args: argparse.Namespace, folder: Path) -
 
 
 def _spoiled(good: Path, folder: Path) -> Path:
-    """The last of its weights is NaN: the whole file has to be read to find it."""
+    """Copy an adapter with NaN as its last weight: the whole file has to be read to find the fault."""
     folder.mkdir()
     (folder / FILES[0]).write_bytes((good / FILES[0]).read_bytes())
     (folder / FILES[1]).write_bytes((good / FILES[1]).read_bytes()[:-4] + np.float32(np.nan).tobytes())
@@ -255,7 +257,7 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """0, or 1 where the server cannot be measured."""
+    """Return 0, or 1 where the server cannot be measured."""
     args = parse_arguments(argv)
     try:
         with _site(args) as (access, folder), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:

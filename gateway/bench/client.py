@@ -59,7 +59,11 @@ _decode = msgspec.json.Decoder(_Event).decode
 
 
 async def ask(client: httpx.AsyncClient, job: Job) -> Reply:
-    """Raises Failed, and httpx.TransportError where the server goes away."""
+    """Send a job and return the timed reply.
+
+    Raises Failed: when the server does not answer as asked.
+    Raises httpx.TransportError: when the server goes away.
+    """
     body = {
         "model": job.model,
         "prompt": job.prompt,
@@ -107,7 +111,7 @@ async def _events(response: httpx.Response) -> AsyncIterator[_Event]:
 
 
 def _message(body: bytes) -> str:
-    """The server's own words in a reply that is an error."""
+    """Return the server's own words in a reply that is an error."""
     try:
         error = _decode(body).error
     except msgspec.DecodeError:

@@ -74,7 +74,7 @@ class Connection(asyncio.Protocol):
 
 
 def length_of(head: bytes) -> int:
-    """The content-length that the head of a message names, 0 where it names none."""
+    """Return the content-length that the head of a message names, 0 where the head names none."""
     head = head.lower() + b"\r\n"
     start = head.find(CONTENT_LENGTH)
     return int(head[start + len(CONTENT_LENGTH) : head.index(b"\r\n", start)]) if start >= 0 else 0
@@ -86,7 +86,7 @@ async def connect(host: str, port: int) -> Connection:
 
 
 def post(path: str, key: str, body: bytes, headers: Mapping[str, str] | None = None) -> bytes:
-    """The bytes of a request."""
+    """Return the bytes of a POST request."""
     fields = {"host": "bench", "authorization": f"Bearer {key}", "content-type": "application/json", **(headers or {})}
     lines = "".join(f"{name}: {value}\r\n" for name, value in fields.items())
     return f"POST {path} HTTP/1.1\r\n{lines}content-length: {len(body)}\r\n\r\n".encode() + body

@@ -57,7 +57,7 @@ class Installation(msgspec.Struct, frozen=True):
     """Where the database is."""
 
     def cpu_s(self) -> float:
-        """Seconds of processor time that the gateways have used."""
+        """Return the seconds of processor time that the gateways have used."""
         return sum(cpu_s(gateway.pid) for gateway in self.gateways)
 
 
@@ -124,7 +124,7 @@ async def _pool(dsn: str, model_dir: Path, endpoints: Sequence[str]) -> None:
 
 
 async def _tenants(dsn: str, count: int, with_limits: bool) -> list[str]:
-    """Returns a key of each."""
+    """Create projects, count of them, and return a key of each."""
     await migrate(dsn)
     keys = []
     async with await Database.connect(dsn) as database, database.acquire() as conn:
@@ -149,7 +149,7 @@ async def _tenants(dsn: str, count: int, with_limits: bool) -> list[str]:
 
 
 def spawn(stack: ExitStack, log: Path, command: Sequence[str], environ: dict[str, str]) -> subprocess.Popen[bytes]:
-    """A process that ends with the stack, without settings of ours that are in the environment."""
+    """Start a process that ends with the stack, without settings of ours that are in the environment."""
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("LORIKEET_")}
     with log.open("wb") as out:
         process = subprocess.Popen(command, env=inherited | environ, stdout=out, stderr=subprocess.STDOUT)

@@ -36,7 +36,7 @@ class Load(msgspec.Struct, frozen=True):
 
 
 def jobs(load: Load, count: int, rng: random.Random) -> Iterator[Job]:
-    """The same state of rng gives the same jobs."""
+    """Yield count jobs. The same state of rng gives the same jobs."""
     shared = rng.choices(WORDS, k=load.shared_words)
     popularity = [1 / rank if load.distribution == "zipf" else 1.0 for rank in range(1, len(load.models) + 1)]
     for number in range(count):
@@ -48,7 +48,10 @@ def jobs(load: Load, count: int, rng: random.Random) -> Iterator[Job]:
 
 
 async def check(client: httpx.AsyncClient, models: Sequence[str]) -> None:
-    """One token of every model: what is wrong shows at once, and no adapter's first load is timed. Raises Unusable."""
+    """Ask for one token of every model: faults show at once, and no adapter's first load is timed.
+
+    Raises Unusable: when a model or the server does not answer.
+    """
     for model in dict.fromkeys(models):
         try:
             await ask(client, Job(model, "Hello", 1))
@@ -61,7 +64,7 @@ async def check(client: httpx.AsyncClient, models: Sequence[str]) -> None:
 
 
 async def measure(client: httpx.AsyncClient, work: Sequence[Job], num_streams: int) -> dict[str, Any]:
-    """One row: the work over num_streams streams. Times in milliseconds; None where there is nothing to time."""
+    """Measure one row: the work over num_streams streams. Times in ms; None where there is nothing to time."""
     replies: list[Reply] = []
     errors: list[str] = []
     waiting = iter(work)
@@ -98,7 +101,7 @@ async def measure(client: httpx.AsyncClient, work: Sequence[Job], num_streams: i
 
 
 def quantile_ms(values_s: Sequence[float], q: float, digits: int = 1) -> float | None:
-    """The smallest value that at least a share q of all do not exceed."""
+    """Return the smallest value that at least a share q of all values do not exceed."""
     if not values_s:
         return None
     return round(sorted(values_s)[max(0, math.ceil(q * len(values_s)) - 1)] * 1e3, digits)

@@ -81,7 +81,7 @@ class Load:
         """Processor time of the thread that serves, in calls of the meter alone."""
 
     def batch(self) -> None:
-        """num_streams requests from their dispatch to their end."""
+        """Run num_streams requests from their dispatch to their end."""
         requests = [self._request() for _ in range(self._num_streams)]
         began_s = time.thread_time()
         for request in requests:
@@ -137,7 +137,7 @@ class Run(msgspec.Struct, frozen=True):
 
 
 async def drive(load: Load, meter: Meter | NoMeter, args: argparse.Namespace) -> Run:
-    """args.requests_per_s for args.seconds."""
+    """Run args.requests_per_s for args.seconds."""
     loop = asyncio.get_running_loop()
     num_requests, num_refused, before_s = 0, 0, time.process_time()
     start_s = loop.time()
@@ -153,7 +153,7 @@ async def drive(load: Load, meter: Meter | NoMeter, args: argparse.Namespace) ->
 
 
 async def at_rate(args: argparse.Namespace, dsn: str, folder: Path) -> dict[str, Any]:
-    """One row. What is not in the ledger at the end is how far it is behind."""
+    """Measure one row. What is not in the ledger at the end is how far the ledger is behind."""
     registry = CollectorRegistry()
     no_meter = NoMeter()
     alone = await drive(Load(no_meter, args.streams, args.chunks), no_meter, args)
@@ -209,7 +209,7 @@ def table_line(row: dict[str, Any]) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """0 where the ledger has every request at the end."""
+    """Return 0 where the ledger has every request at the end."""
     parser = argparse.ArgumentParser(prog="python -m gateway.bench.metering", description=__doc__)
     add = parser.add_argument
     add("--requests-per-s", type=float, default=2000.0)

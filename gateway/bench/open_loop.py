@@ -32,7 +32,7 @@ class Connections:
             self._idle.put_nowait(connection)
 
     async def ask(self, request: bytes) -> int:
-        """The status of the reply, or FAILED."""
+        """Send a request and return the status of the reply, or FAILED."""
         connection = await self._idle.get()
         try:
             if connection.is_closed:
@@ -44,7 +44,7 @@ class Connections:
             self._idle.put_nowait(connection)
 
     def close(self) -> None:
-        """Those that are idle, which is all of them once everything was asked."""
+        """Close the idle connections, which are all of them once everything was asked."""
         while not self._idle.empty():
             self._idle.get_nowait().close()
 
@@ -72,7 +72,7 @@ class _Counted:
         return not self._statuses
 
     def row(self, offered_per_s: float | None) -> dict[str, Any]:
-        """Latencies in ms. per_s: answers, up to the last one of them."""
+        """Return one row. Latencies in ms. per_s: answers, up to the last one of them."""
         count, answered = sum(self._statuses.values()), len(self._latencies_s)
         seconds = self._last_s - self._from_s
         return {
@@ -88,7 +88,7 @@ class _Counted:
 async def at_rate(
     connections: Connections, requests: Iterable[bytes], per_s: float, seconds: float, rng: random.Random
 ) -> dict[str, Any]:
-    """One row: Poisson arrivals at a mean rate. Latencies in ms."""
+    """Measure one row: Poisson arrivals at a mean rate. Latencies in ms."""
     loop = asyncio.get_running_loop()
     start_s = time.perf_counter()
     counted = _Counted(start_s + WARM_UP_SHARE * seconds)
@@ -100,7 +100,8 @@ async def at_rate(
         group.create_task(one(due_s, request))
 
     def arrive(group: asyncio.TaskGroup) -> None:
-        """In a thread: the loop's timers count in ms, and what they are late would be charged to the server."""
+        """Send requests from a thread: the loop's timers count in ms, and their delay would be charged to the
+        server."""
         due_s = start_s
         for request in itertools.cycle(requests):
             due_s += rng.expovariate(per_s)
@@ -118,7 +119,7 @@ async def at_rate(
 async def as_fast_as_possible(
     connections: Connections, requests: Iterable[bytes], num_streams: int, seconds: float
 ) -> dict[str, Any]:
-    """One row: each stream asks again when it is answered. Latencies in ms."""
+    """Measure one row: each stream asks again when it is answered. Latencies in ms."""
     start_s = time.perf_counter()
     counted = _Counted(start_s + WARM_UP_SHARE * seconds)
     waiting = itertools.cycle(requests)

@@ -47,7 +47,8 @@ class Server(msgspec.Struct, frozen=True):
 
 
 async def rows(args: argparse.Namespace, server: Server) -> AsyncIterator[dict[str, Any]]:
-    """One for each rate, up to the first that it does not keep up with, then one for as fast as possible."""
+    """Yield a row for each rate, up to the first that the server does not keep up with, then one for as fast as
+    possible."""
     opened = [await connect("127.0.0.1", port) for _ in range(CONNECTIONS_PER_GATEWAY) for port in server.ports]
     connections, rng = Connections(opened), random.Random(args.seed)  # noqa: S311 - arrivals are no secret
     requests = server.requests
@@ -116,7 +117,7 @@ def _bodies(max_tokens: int) -> Iterator[bytes]:
 
 
 def _print_rows(args: argparse.Namespace, server: Server) -> bool:
-    """Whether every request was answered."""
+    """Print the rows and tell whether every request was answered."""
 
     async def measure() -> bool:
         good = True
@@ -131,7 +132,7 @@ def _print_rows(args: argparse.Namespace, server: Server) -> bool:
 
 
 def _print_peers(args: argparse.Namespace, folder: Path, bodies: Iterator[bytes]) -> None:
-    """What is not installed is said, with how to install it; it is no error."""
+    """Print the rows of peers. A peer that is not installed is no error: how to install it is written to stderr."""
     installed = [peer for peer in PEERS if (args.peers / peer.program).exists()]
     for peer in PEERS:
         if peer not in installed:
@@ -147,7 +148,7 @@ def _print_peers(args: argparse.Namespace, folder: Path, bodies: Iterator[bytes]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """0: all requests to ours were answered; 1: some were not."""
+    """Return 0 if all requests to our server were answered, 1 if some were not."""
     args = parse_arguments(argv)
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     with tempfile.TemporaryDirectory(prefix="lorikeet-bench-") as name:

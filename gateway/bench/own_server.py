@@ -27,8 +27,10 @@ OF_OTHERS = frozenset({"DATABASE_URL", "LORIKEET_MODEL", "LORIKEET_HOST"})
 
 @contextlib.contextmanager
 def own_server(data_dir: Path, settings: Mapping[str, str] | None = None) -> Iterator[dict[str, str]]:
-    """What `demo.env` says, once the server is ready. settings: variables of its own. Raises Unusable with the end of
-    its log if it does not start."""
+    """Give what `demo.env` says, once the server is ready. settings: variables of the server's own.
+
+    Raises Unusable, with the end of the server's log: when the server does not start.
+    """
     data_dir.mkdir(parents=True, exist_ok=True)
     port = _free_port()
     log_path = data_dir / "serve.log"

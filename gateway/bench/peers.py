@@ -56,7 +56,7 @@ class RunningPeer(msgspec.Struct, frozen=True):
 
 @contextmanager
 def running_upstream(folder: Path) -> Iterator[RunningPeer]:
-    """The upstream by itself: what everybody's figures contain."""
+    """Give the upstream by itself, which everybody's figures contain."""
     with ExitStack() as stack:
         port = free_port()
         command = (sys.executable, "-m", "gateway.bench.upstream", str(port))
@@ -66,7 +66,10 @@ def running_upstream(folder: Path) -> Iterator[RunningPeer]:
 
 @contextmanager
 def running_peer(peer: Peer, peers: Path, folder: Path, upstream: RunningPeer) -> Iterator[RunningPeer]:
-    """peers: where its environment is; folder: for its configuration and log. Raises RuntimeError if it won't start."""
+    """Give a running peer. peers: the folder of its environment. folder: for its configuration and log.
+
+    Raises RuntimeError: when the peer does not start.
+    """
     program, port, key = peers.absolute() / peer.program, free_port(), f"sk-{secrets.token_hex(16)}"
     url, headers, environ = f"http://127.0.0.1:{upstream.port}/v1", dict[str, str](), dict[str, str]()
     if peer is LITELLM:

@@ -41,7 +41,7 @@ class Samples:
         self._functions: Counter[str] = Counter()
 
     def take(self, signum: int, frame: FrameType | None) -> None:
-        """A signal handler."""
+        """Count a sample, as a signal handler."""
         self._functions[_function(frame.f_code) if frame is not None else ELSEWHERE] += 1
         room = None
         while frame is not None and room is None:

@@ -148,7 +148,7 @@ def table_line(found: dict[str, Any]) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """0 where nobody else's request failed."""
+    """Return 0 where nobody else's request failed."""
     args = parse_arguments(argv)
     with tempfile.TemporaryDirectory(prefix="lorikeet-bench-") as name:
         folder = Path(name)

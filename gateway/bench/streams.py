@@ -78,7 +78,7 @@ class NoBooks:
 
 
 def chat(rng: random.Random, max_tokens: int, *, stream: bool) -> bytes:
-    """The body of a request of about PROMPT_BYTES."""
+    """Return the body of a request of about PROMPT_BYTES."""
     text = ""
     while len(text) < PROMPT_BYTES - 100:
         text += f"{rng.choice(WORDS)} "
@@ -88,7 +88,7 @@ def chat(rng: random.Random, max_tokens: int, *, stream: bool) -> bytes:
 
 
 async def used_us(installation: Installation, requests: Sequence[bytes], rate: float, seconds: float) -> float:
-    """Microseconds of the gateway's processor time for one request, beyond what it uses when it is idle."""
+    """Return microseconds of the gateway's processor time for one request, beyond what an idle gateway uses."""
     connections = Connections([await connect("127.0.0.1", installation.ports[0]) for _ in range(MAX_CONNECTIONS)])
     try:
         if set(await asyncio.gather(*map(connections.ask, requests))) != {200}:
@@ -111,8 +111,11 @@ async def used_us(installation: Installation, requests: Sequence[bytes], rate: f
 
 
 async def overhead(installation: Installation, args: argparse.Namespace, rng: random.Random) -> dict[str, Any]:
-    """One token of a chat through the gateway, and one from the engine itself by a client that tokenizes the same text,
-    in turn: in a row, and apart, where whoever wakes up has cold caches. Latencies in ms."""
+    """Measure one token of a chat through the gateway, and one from the engine itself, in turn. Latencies in ms.
+
+    The engine's client tokenizes the same text. Tokens are asked for in a row, and apart, where whoever wakes up has
+    cold caches.
+    """
     model = EngineModel.load(args.model_dir)
     tokenizer = model.tokenizer
     direct = EngineBackend(installation.engine_endpoint, database_id="none", model=model, sink=NoBooks())

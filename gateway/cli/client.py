@@ -43,7 +43,7 @@ class AdminClient:
     """A context manager. Every method raises ServerUnreachable, or Refused with the server's own words."""
 
     def __init__(self, url: str, key: str, path: str = ADMIN_PATH) -> None:
-        """key: "" for the routes below LOGIN_PATH that need none."""
+        """Open a client of a server. key: "" for the routes below LOGIN_PATH that need no key."""
         self._url = url
         self._path = path
         # Proxies of the environment are left alone: the key is for this server only.
@@ -87,7 +87,7 @@ class AdminClient:
             after = {"after": page["last_id"]}
 
     def get_text(self, path: str, **params: Any) -> str:
-        """A reply that is no JSON."""
+        """Return a reply that is no JSON."""
         return self._got(path, params).text
 
     def download(self, path: str, into: IO[bytes], **params: Any) -> None:
@@ -106,7 +106,7 @@ class AdminClient:
         return reply
 
     def post(self, path: str, **content: Any) -> dict[str, Any]:
-        """content: httpx's `json`, or `data` and `files`."""
+        """Send a POST request and return the reply. content: httpx's `json`, or `data` and `files`."""
         return self._request("POST", path, **content)
 
     def patch(self, path: str, content: bytes, **headers: str) -> dict[str, Any]:
@@ -129,7 +129,7 @@ class AdminClient:
         return f"/projects/{self.tenant_id(name)}"
 
     def user(self, email: str) -> dict[str, Any]:
-        """The user with this address. Raises CommandFailed where there is none."""
+        """Return the user with this address. Raises CommandFailed: when there is none."""
         found = self.get("/users", email=email)["data"]
         if not found:
             raise CommandFailed(f"there is no user with the address '{email}'; `lorikeet user list` lists all users")

@@ -28,7 +28,7 @@ class ServerUnreachable(CommandFailed):
 
 
 def one_line(message: str) -> str:
-    """The message on one line, whatever it was made of."""
+    """Return the message on one line, whatever it was made of."""
     return " ".join(message.split())
 
 

@@ -46,7 +46,7 @@ def print_json(value: Any) -> None:
 
 
 def print_result(arguments: argparse.Namespace, value: Any, text: str) -> int:
-    """The value where --json was given, else the text. Returns the exit code of success."""
+    """Print the value where --json was given, else the text. Returns the exit code of success."""
     if arguments.json:
         print_json(value)
     else:
@@ -55,7 +55,7 @@ def print_result(arguments: argparse.Namespace, value: Any, text: str) -> int:
 
 
 def print_table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """Columns two spaces apart, each as wide as its longest cell; "-" where there is nothing to show."""
+    """Print columns two spaces apart, each as wide as its longest cell; "-" where there is nothing to show."""
     cells = [tuple(header), *(tuple("-" if cell in (None, "") else str(cell) for cell in row) for row in rows)]
     widths = [max(len(row[column]) for row in cells) for column in range(len(header))]
     for row in cells:

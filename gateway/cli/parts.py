@@ -11,7 +11,10 @@ _ID = re.compile(r"[A-Za-z0-9_-]{1,128}")
 
 
 def name_part(name: str, what: str = "adapter name") -> str:
-    """The name of an adapter, or of an alias, which follows the same rule. Raises CommandFailed."""
+    """Return the name of an adapter, or of an alias, which follows the same rule.
+
+    Raises CommandFailed: when the name breaks the rule.
+    """
     from adapters.ref import check_adapter_name
 
     try:
@@ -22,7 +25,7 @@ def name_part(name: str, what: str = "adapter name") -> str:
 
 
 def id_part(text: str) -> str:
-    """An id as the server makes them, or a period such as 2026-01. Raises CommandFailed."""
+    """Return an id as the server makes ids, or a period such as 2026-01. Raises CommandFailed: when it is neither."""
     if _ID.fullmatch(text) is None:
         raise CommandFailed(f"{text[:129]!r} is not an id: an id has letters, digits, '_' and '-' only")
     return text

@@ -23,7 +23,7 @@ class Progress:
         self._is_open = False
 
     def show(self, num_bytes: int, total_bytes: int | None) -> None:
-        """total_bytes: None where nobody knows."""
+        """Show how much has come. total_bytes: None where nobody knows."""
         now_s = time.monotonic()
         if self._quiet or now_s - self._said_s < (REDRAW_S if self._is_terminal else LINE_S):
             return
@@ -37,7 +37,7 @@ class Progress:
         self._stream.flush()
 
     def say(self, text: str) -> None:
-        """A line of its own."""
+        """Write a text on a line of its own."""
         if not self._quiet:
             self.done()
             self._stream.write(f"{text}\n")

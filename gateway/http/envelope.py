@@ -257,7 +257,7 @@ def authorization_of(scope: Scope) -> str | None:
 
 
 def _origin(scope: HTTPScope, trusted: Sequence[Network]) -> tuple[str, bool]:
-    """(the client's address, whether it speaks HTTPS), where trusted proxies are believed about both."""
+    """Return (the client's address, whether the client speaks HTTPS). Trusted proxies are believed about both."""
     client = scope.get("client")
     peer, is_https = client[0] if client else "", scope["scheme"] == "https"
     if not trusted or not contains(trusted, peer):
@@ -313,7 +313,7 @@ def _trace(scope: HTTPScope) -> str:
 
 
 def _client_request_id(scope: Scope) -> str | None:
-    """The client's own X-Request-Id, for the log alone, where it is one that cannot garble a log."""
+    """Return the client's own X-Request-Id, for the log alone, or None for one that could garble a log."""
     for name, value in scope["headers"]:
         if name == b"x-request-id":
             text = value.decode("latin-1")

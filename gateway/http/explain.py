@@ -114,7 +114,7 @@ def _either(words: list[str]) -> str:
 
 
 def _allowed(kind: Any, path: str) -> list[Any]:
-    """The values that the field at a path may have; none where it is no choice among values."""
+    """Return the values that the field at a path may have; none where the field is no choice among values."""
     return [value for each in _at(kind, path) for one in _alternatives(each) for value in _values(one)]
 
 

@@ -58,5 +58,5 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def shape(**what: Any) -> dict[str, Shape]:
-    """The `opt` of a route handler; what: the fields of `Shape`."""
+    """Return the `opt` of a route handler; what: the fields of `Shape`."""
     return {"shape": Shape(**what)}

@@ -97,11 +97,7 @@ async def open_stream(
     encoder: Encoder[T],
     failed: Callable[[GatewayError], bytes] = error_event,
 ) -> ASGIResponse:
-    """A streaming reply, once its first event exists: what is refused before that keeps its own status.
-
-    An error after it becomes what `failed` makes of it, and the stream ends without what `encoder` ends with: clients
-    take a clean end for success.
-    """
+    """Return a streaming reply once its first event exists: what is refused before that keeps its own status."""
     stream = _EventStream(items, encoder, failed)
     await unless_gone(call_of(request.scope), stream.begin())
     return stream

@@ -61,7 +61,7 @@ async def receive_form(
 
 
 async def limited(request: Request[Any, Any, Any], max_bytes: int) -> AsyncIterator[bytes]:
-    """The body as it comes. Raises BodyTooLarge, and InvalidRequest where it stalls."""
+    """Yield the body as it comes. Raises BodyTooLarge, and InvalidRequest where the body stalls."""
     num_bytes = 0
     async for chunk in while_they_come(request.stream(), IDLE_S):
         num_bytes += len(chunk)

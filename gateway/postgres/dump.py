@@ -60,7 +60,7 @@ class Snapshot(msgspec.Struct, frozen=True):
 
 @asynccontextmanager
 async def snapshot(dsn: str) -> AsyncIterator[Snapshot]:
-    """A moment of a database whose schema is this code's. Raises one of `UNUSABLE` or `UNAVAILABLE`."""
+    """Give a snapshot of a database whose schema is this code's. Raises one of `UNUSABLE` or `UNAVAILABLE`."""
     conn = await asyncpg.connect(
         dsn, timeout=CONNECT_TIMEOUT_S, server_settings={"application_name": APPLICATION_NAME, "timezone": "UTC"}
     )
@@ -150,7 +150,7 @@ _COUNT_SESSIONS = """
 
 
 async def num_sessions(dsn: str) -> int:
-    """How many connections gateways have to the database. Raises one of `UNUSABLE` or `UNAVAILABLE`."""
+    """Count the connections of gateways to the database. Raises one of `UNUSABLE` or `UNAVAILABLE`."""
     conn = await asyncpg.connect(dsn, timeout=CONNECT_TIMEOUT_S)
     try:
         return int(await conn.fetchval(_COUNT_SESSIONS))
@@ -207,7 +207,7 @@ def _run(name: str, dsn: str, arguments: Sequence[str]) -> None:
 
 
 def without_password(dsn: str) -> tuple[str, str | None]:
-    """(the connection string without its password, the password), wherever in it that stands."""
+    """Return (the connection string without its password, the password), wherever the password stands."""
     parts = urlsplit(dsn)
     user, at, hosts = parts.netloc.rpartition("@")
     name, colon, secret = user.partition(":")

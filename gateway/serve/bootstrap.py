@@ -121,7 +121,7 @@ async def _operator_key(connection: Connection, organization_id: str, settings: 
 
 
 async def _first_person(connection: Connection, organization_id: str, settings: Settings) -> str | None:
-    """The password of an owner who was made now; None where the organization has, or had, people."""
+    """Make the first owner and return the password; None where the organization has, or had, people."""
     if await had_users(connection, organization_id):
         return None
     path = settings.admin_login_path
@@ -264,7 +264,8 @@ def _is_key(text: str, kind: KeyKind) -> bool:
 
 
 def demo_env(settings: Settings, access: Access) -> str:
-    """The text of `demo.env`: what the official OpenAI client and the command line read from the environment."""
+    """Return the text of `demo.env`, which the official OpenAI client and the command line read from the
+    environment."""
     values = {"OPENAI_BASE_URL": f"{settings.base_url}/v1"}
     values |= {TENANT_KEY_NAMES[tenant]: key for tenant, key in access.tenant_keys.items()}
     values["LORIKEET_ADMIN_KEY"] = access.operator_key

@@ -41,10 +41,10 @@ def worker_command() -> list[str]:
 
 
 def gateway_environ(environ: Mapping[str, str], settings: Settings, model_dir: Path, dsn: str) -> dict[str, str]:
-    """The environment in which a gateway reads back these settings, with the model prepared and the database running.
+    """Return the environment in which a gateway reads back these settings.
 
-    dsn: of the role that gateways use. It holds a password, and travels here rather than on a command line that every
-    user can list.
+    The settings have the model prepared and the database running. dsn: of the role that gateways use. The dsn holds
+    a password, and travels here rather than on a command line that every user can list.
     """
     effective = msgspec.structs.replace(settings, model=str(model_dir), database_url=dsn)
     values = {name: value for name, value in variables(effective).items() if name not in _NOT_INHERITED}

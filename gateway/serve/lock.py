@@ -76,9 +76,10 @@ def data_folder_lock(data_dir: Path, url: str) -> Iterator[None]:
 
 
 def running_url(data_dir: Path) -> str | None:
-    """Where the `serve` of this data folder serves; None while none does. Raises OSError.
+    """Return the URL at which the `serve` of this data folder serves; None while none does. Raises OSError.
 
-    Only looks: taking the lock to try it, however briefly, would make a `serve` that starts just then give up.
+    The lock is only looked at: taking the lock to try it, however briefly, would make a `serve` that starts just
+    then give up.
     """
     try:
         with (data_dir / LOCK_NAME).open() as file:

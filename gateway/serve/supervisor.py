@@ -33,7 +33,7 @@ class RestartPolicy(msgspec.Struct, frozen=True):
     healthy_s: float = 30.0
 
     def delay_s(self, failures: int) -> float:
-        """Seconds to wait after this many failures in a row (>= 1)."""
+        """Return the seconds to wait after this many failures in a row (>= 1)."""
         return float(min(self.first_delay_s * 2 ** min(failures - 1, 30), self.max_delay_s))
 
 
@@ -138,7 +138,7 @@ class Child:
         return Exited(self.name, returncode, ran_s, self.failures, delay_s)
 
     def log_tail(self, count: int = 10) -> str:
-        """The last lines that the current or latest process wrote."""
+        """Return the last lines that the current or latest process wrote."""
         return last_lines(self._log, count, self._log_start)
 
     def signal(self, signum: signal.Signals) -> None:

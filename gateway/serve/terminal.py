@@ -18,11 +18,11 @@ class Terminal:
         self._out = sys.stderr if out is None else out
 
     def say(self, line: str) -> None:
-        """One line of progress or of news."""
+        """Write one line of progress or of news."""
         self._write(f"lorikeet: {line}\n")
 
     def show(self, text: str) -> None:
-        """A block of text as it is."""
+        """Write a block of text as it is."""
         self._write(f"{text}\n")
 
     @contextmanager

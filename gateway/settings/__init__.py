@@ -466,7 +466,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def journal_dir(self) -> Path:
-        """Journals of the gateways on this machine."""
+        """The folder of the journals of the gateways on this machine."""
         return self.data_dir / "journal"
 
     @property
@@ -475,7 +475,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def admin_login_path(self) -> Path:
-        """With what the first person signs in to the dashboard, as long as they have not changed it."""
+        """The file with which the first person signs in to the dashboard, until the password is changed."""
         return self.data_dir / "admin-login.txt"
 
     @property
@@ -498,7 +498,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def metrics_dir(self) -> Path:
-        """Where the gateways of one `serve` count together."""
+        """The folder in which the gateways of one `serve` count together."""
         return self.run_dir / "metrics"
 
     @property
@@ -520,7 +520,7 @@ class SettingRow(msgspec.Struct, frozen=True):
 
 
 def variable(field: str) -> str:
-    """The environment variable of a field of `Settings`, or of the engine's settings in it."""
+    """Return the environment variable of a field of `Settings`, or of the engine's settings in `Settings`."""
     if field == "database_url":
         return "DATABASE_URL"
     return _OF_THE_ENGINE.get(field) or PREFIX + field.upper()
@@ -683,7 +683,7 @@ def _check_content_key(settings: Settings) -> None:
 
 
 def _check_database_url(name: str, url: str) -> None:
-    """The form only, and never the text: it holds a password."""
+    """Check the form of the URL. The error never shows the text, which holds a password."""
     try:
         parts = urlsplit(url)
         hosts = parts.netloc.rpartition("@")[2].split(",")

@@ -101,8 +101,10 @@ class Cipher:
             return None
 
     def tags(self, metadata: Mapping[str, str], project_id: str, key_id: str | None = None) -> list[bytes]:
-        """A keyed digest of each pair, by which equal pairs of a project are found without being read. key_id: of the
-        key to make them with, if not of the one that encrypts."""
+        """Return a keyed digest of each pair, by which equal pairs of a project are found without being read.
+
+        key_id: of the key to make the digests with, if not of the one that encrypts.
+        """
         key = _derived(self._keys[key_id or self._first.id], b"tags", project_id)
         pairs = (msgspec.msgpack.encode(pair) for pair in sorted(metadata.items()))
         return [hmac.digest(key, pair, "sha256")[:TAG_BYTES] for pair in pairs]

@@ -61,7 +61,8 @@ class Guard:
 
     @classmethod
     def of(cls, *, allow_private: bool) -> Guard:
-        """allow_private: also what the internet cannot reach, such as the loopback; metadata services never."""
+        """Return a guard. allow_private: also what the internet cannot reach, such as the loopback; metadata services
+        never."""
         return cls(_is_no_metadata if allow_private else is_public)
 
     async def address_of(self, url: httpx.URL) -> str:
@@ -114,8 +115,10 @@ async def send_to(
     headers: Mapping[str, str],
     content: bytes | None = None,
 ) -> AsyncIterator[httpx.Response]:
-    """The URL's response, its body unread, from the server at this address, which with TLS proves to be the URL's host.
-    Raises httpx.HTTPError."""
+    """Give the URL's response, with its body unread, from the server at this address.
+
+    With TLS the server proves to be the URL's host. Raises httpx.HTTPError.
+    """
     async with client.stream(
         method,
         url.copy_with(host=address),
@@ -174,7 +177,7 @@ def _is_no_metadata(address: str) -> bool:
 
 
 def _effective(address: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
-    """The IPv4 address that an IPv6 one only wraps, else itself."""
+    """Return the IPv4 address that an IPv6 address only wraps, else the address itself."""
     parsed = ipaddress.ip_address(address)
     if not isinstance(parsed, ipaddress.IPv6Address):
         return parsed

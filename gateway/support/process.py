@@ -22,9 +22,9 @@ MAX_LOG_BYTES = 32 << 20
 
 
 def die_with_parent(signum: signal.Signals) -> Callable[[], None]:
-    """A `preexec_fn` after which the kernel sends signum to the child when the thread that started it ends.
+    """Return a `preexec_fn` after which the kernel sends signum to the child when the thread that started it ends.
 
-    It has to run after a change of user, which clears the setting; `subprocess` does so.
+    The `preexec_fn` has to run after a change of user, which clears the setting; `subprocess` does so.
     """
     libc = ctypes.CDLL(None, use_errno=True)
     parent = os.getpid()
@@ -61,7 +61,7 @@ def bound_logs(folder: Path, max_bytes: int = MAX_LOG_BYTES) -> None:
 
 
 def last_lines(path: Path, count: int, since_byte: int = 0) -> str:
-    """The last lines of a log, of what was written after since_byte; "" when there is nothing."""
+    """Return the last lines of what was written to a log after since_byte; "" when there is nothing."""
     try:
         with path.open("rb") as file:
             size = path.stat().st_size
@@ -121,7 +121,7 @@ def private_folder(path: Path, uid: int, gid: int) -> Path:
 
 @contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """Errors of a file that is open, such as those of a full disk, do not say which file it is: here they do."""
+    """Name the file in errors of an open file, such as those of a full disk, which do not say which file it is."""
     try:
         yield
     except OSError as error:
@@ -152,8 +152,10 @@ def make_private(path: Path, text: str) -> str:
 
 
 def _written(path: Path, text: str) -> Path:
-    """A temporary file beside path, readable by its owner alone, that holds text, on disk. Its name is nobody else's:
-    processes of several containers, which share the folder, may have the same pid."""
+    """Write text to a temporary file beside path, on disk, readable by its owner alone, and return the file.
+
+    The file's name is nobody else's: processes of several containers, which share the folder, may have the same pid.
+    """
     opened, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     temporary = Path(name)
     try:

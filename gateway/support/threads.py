@@ -12,5 +12,5 @@ ABOVE_BYTES = 1 << 20
 
 
 async def maybe_in_thread(num_bytes: int, work: Callable[[], T]) -> T:
-    """The result of work on so many bytes."""
+    """Return the result of work on so many bytes, done in a thread above ABOVE_BYTES."""
     return await asyncio.to_thread(work) if num_bytes > ABOVE_BYTES else work()

@@ -185,7 +185,7 @@ def principal_of(key: FoundKey) -> Principal:
 
 
 def bearer_token(authorization_header: str | None) -> str:
-    """The token of `Bearer <token>`. Raises InvalidApiKey when there is none."""
+    """Return the token of `Bearer <token>`. Raises InvalidApiKey: when there is none."""
     scheme, _, token = (authorization_header or "").strip().partition(" ")
     if scheme.lower() != "bearer" or not token.strip():
         raise InvalidApiKey(

@@ -22,7 +22,7 @@ class FailureCap:
         self._windows: OrderedDict[str, tuple[float, int]] = OrderedDict()
 
     def blocked_for_s(self, address: str, now_s: float) -> float:
-        """Seconds until this address may try again; 0 when it may. now_s: of a monotonic clock."""
+        """Return the seconds until this address may try again; 0 when it may. now_s: of a monotonic clock."""
         if not self._windows:
             return 0.0
         started_s, num_failures = self._windows.get(client_of(address), (now_s, 0))

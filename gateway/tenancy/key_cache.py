@@ -96,7 +96,7 @@ class KeyCache:
             self._unknown_until.popitem(last=False)
 
     def forget(self, api_key_id: str) -> None:
-        """One key changed. It may be a new one, so every failed look-up is forgotten too."""
+        """Forget one key that changed. The key may be a new one, so every failed look-up is forgotten too."""
         self.generation += 1
         for sha256 in self._digests_of.pop(api_key_id, ()):
             if self._known.pop(sha256, None) is not None:
@@ -104,7 +104,7 @@ class KeyCache:
         self._unknown_until.clear()
 
     def forget_of_project(self, project_id: str) -> None:
-        """A project changed, and with it all of its keys."""
+        """Forget all keys of a project that changed."""
         self.generation += 1
         for sha256, entry in [*self._known.items()]:
             if entry.principal.project_id == project_id:

@@ -71,7 +71,7 @@ class NewLogin(msgspec.Struct, frozen=True):
 
 
 def csrf_token(token: str) -> str:
-    """The CSRF token that belongs to a login's token."""
+    """Return the CSRF token that belongs to a login's token."""
     return hashlib.sha256(b"csrf:" + token.encode()).hexdigest()
 
 
@@ -92,8 +92,11 @@ class Logins:
         idle: datetime.timedelta | None = None,
         require_totp: Literal["nobody", "owners", "everybody"] = "nobody",
     ) -> None:
-        """failures: the cap per address that bad keys count in as well. open_secret: opens seeds of authenticators.
-        idle: ends logins that are unused for so long; None: none. require_totp: who needs an authenticator."""
+        """Keep what logins need. failures: the cap per address that bad keys count in as well.
+
+        open_secret: opens seeds of authenticators. idle: ends logins that are unused for so long; None: none.
+        require_totp: the people that need an authenticator.
+        """
         self.idle = idle
         self._require_totp = require_totp
         self._database = database
@@ -144,7 +147,7 @@ class Logins:
         return left is not None
 
     async def verify(self, email: str, password: str, client: Client) -> logins.Credentials:
-        """The user whose password it is. Raises as `log_in` does; the attempt counts as failed until a login."""
+        """Return the user whose password it is. Raises as `log_in` does; the attempt counts as failed until a login."""
         try:
             return await self._verify(email.lower(), password, client)
         except Paused as paused:

@@ -34,7 +34,7 @@ class Passwords:
         self._of_nobody: str | None = None
 
     async def hash(self, password: str) -> str:
-        """In the PHC string format, with a salt of its own."""
+        """Hash a password in the PHC string format, with a salt of its own."""
         return await asyncio.get_running_loop().run_in_executor(self._threads, self._hasher.hash, password)
 
     async def matches(self, password_hash: str | None, password: str) -> bool:

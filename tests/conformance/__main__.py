@@ -27,7 +27,7 @@ PAGE, FIELDS_PAGE = HERE / "README.md", HERE / "fields.md"
 
 
 def main() -> int:
-    """0 if whatever ran passed; 1 if a case failed or a suite could not run."""
+    """Return 0 if whatever ran passed; 1 if a case failed or a suite could not run."""
     arguments = _arguments()
     chosen = [suite for suite in SUITES if not arguments.only]
     chosen += [suite for suite in (*SUITES, *APART) if suite.name in (arguments.only or ())]

@@ -19,7 +19,7 @@ class Unavailable(Exception):
 
 
 def python_environment(suite: Suite, folder: Path) -> Path:
-    """The interpreter of a virtual environment with what the suite pins."""
+    """Return the interpreter of a virtual environment with what the suite pins."""
     python = folder / "bin" / "python"
     wanted = json.dumps([sys.version, suite.packages, suite.borrows])
     if _is_made(folder, wanted):
@@ -58,7 +58,7 @@ def _note_made(folder: Path, wanted: str) -> None:
 
 
 def _run(command: list[str], cwd: Path) -> None:
-    """Raises Unavailable with the last line that the command wrote."""
+    """Run a command. Raises Unavailable, with the last line that the command wrote: when the command fails."""
     cwd.mkdir(parents=True, exist_ok=True)
     try:
         ended = subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=INSTALL_TIMEOUT_S, check=False)

@@ -35,7 +35,10 @@ on a page:
 
 
 def page(suites: Sequence[Suite], results: Mapping[str, Result], fields: Sequence[Field], tree: str) -> str:
-    """results: by the suite's name, all of this tree; one that is missing shows as not run. fields: of the matrix."""
+    """Return the page. results: by the suite's name, all of this tree; a missing one shows as not run.
+
+    fields: of the matrix.
+    """
     assert all(result.tree == tree for result in results.values()), "results of other trees"
     parts = [INTRODUCTION.format(tree=tree), _overview(suites, results)]
     parts += [_section(suite, results[suite.name]) for suite in suites if suite.name in results]
@@ -43,7 +46,7 @@ def page(suites: Sequence[Suite], results: Mapping[str, Result], fields: Sequenc
 
 
 def _fields(fields: Sequence[Field]) -> str:
-    """What the table of fields has, which is a page of its own."""
+    """Return a summary of the table of fields, which is a page of its own."""
     lines = [
         "## Every field",
         "",
@@ -87,5 +90,5 @@ def _section(suite: Suite, result: Result) -> str:
 
 
 def _cell(text: str) -> str:
-    """On one line, and without Markdown's meaning."""
+    """Return the text on one line, and without Markdown's meaning."""
     return " ".join(text.split()).replace("<", "&lt;").replace("|", "\\|")

@@ -74,6 +74,6 @@ def kept(suite: str, folder: Path) -> Result | None:
 
 
 def to_run_again(suites: Sequence[str], tree: str, folder: Path) -> list[str]:
-    """Those of which nothing is kept, or what is kept is of another tree."""
+    """Return the suites of which no result is kept, or only one of another tree."""
     found = {suite: kept(suite, folder) for suite in suites}
     return [suite for suite, result in found.items() if result is None or result.tree != tree]

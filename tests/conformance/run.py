@@ -19,7 +19,10 @@ BARE = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
 
 
 def installed(suite: Suite, build: Path) -> list[str]:
-    """The command that runs it, of an environment below `build` that has all it needs. Raises Unavailable."""
+    """Return the command that runs a suite, of an environment below `build` that has all the suite needs.
+
+    Raises Unavailable.
+    """
     if suite.runtime == "node":
         folder = build / "node"
         node = node_environment(folder)
@@ -47,7 +50,7 @@ def _files(suite: Suite) -> list[Path]:
 
 
 def run_command(suite: Suite, command: list[str], site: Site, folder: Path) -> Result:
-    """command: with {junit} where the results go. What it wrote is kept beside them."""
+    """Run a suite's command. command: with {junit} where the results go. What it wrote is kept beside the results."""
     folder.mkdir(parents=True, exist_ok=True)
     junit = folder / f"{suite.name}.xml"
     junit.unlink(missing_ok=True)

@@ -31,7 +31,8 @@ class Site(msgspec.Struct, frozen=True):
     """The base model."""
 
     def environ(self, model: str | None) -> dict[str, str]:
-        """How scripts of suites learn of it. model: to be asked, None for the base."""
+        """Return the environment by which scripts of suites learn of the site. model: to be asked, None for
+        the base."""
         return {
             "OPENAI_BASE_URL": f"{self.url}/v1",
             "OPENAI_API_KEY": self.key,
@@ -48,9 +49,10 @@ class Site(msgspec.Struct, frozen=True):
 
 @contextmanager
 def serving(data_dir: Path, *, num_units: int = 0) -> Iterator[Site]:
-    """`lorikeet serve` over an empty folder, in fp32, so that its numbers can be compared with others'.
+    """Give `lorikeet serve` over an empty folder, in fp32, so that its numbers can be compared with others'.
 
-    num_units: of the demo's experiment, which is started where there are any."""
+    num_units: of the demo's experiment, which is started where there are any.
+    """
     installation = Installation(data_dir)
     installation.env |= {"LORIKEET_DTYPE": "float32", "LORIKEET_QUANTIZATION": "none"}
     installation.start()
@@ -64,7 +66,7 @@ def serving(data_dir: Path, *, num_units: int = 0) -> Iterator[Site]:
 
 
 def prepare(installation: Installation) -> Site:
-    """Makes the tenants in a running installation, and lets the demo's store completions."""
+    """Make the tenants in a running installation, and let the demo's store completions."""
     _cli(installation, "tenant", "modify", "acme", "--store-days", "1", "--service-tiers", "default,flex,priority")
     narrow = _make_tenant(installation, "narrow")
     _cli(installation, "limit", "set", "--tenant", "narrow", "--unit", "concurrency", "--max", "1")
@@ -74,7 +76,7 @@ def prepare(installation: Installation) -> Site:
 
 
 def _make_tenant(installation: Installation, name: str) -> str:
-    """Returns a key of the new tenant."""
+    """Make a tenant and return a key of the new tenant."""
     _cli(installation, "tenant", "create", name)
     key: str = json.loads(_cli(installation, "key", "create", "--tenant", name, "--json"))["key"]
     return key

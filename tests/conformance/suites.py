@@ -47,14 +47,14 @@ class Suite(msgspec.Struct, frozen=True, kw_only=True):
     timeout_s: float = 1800.0
 
     def versions(self) -> list[str]:
-        """What is under test, with the versions that run here."""
+        """Return what is under test, with the versions that run here."""
         if self.runtime == "repository":
             return [f"{package}=={metadata.version(package)}" for package in self.packages]
         return [*self.commands, *(package for package in self.packages if package != PYTEST)]
 
 
 def node_package(name: str) -> str:
-    """As clients/node/package.json pins it, written `name@version`."""
+    """Return a package as clients/node/package.json pins it, written `name@version`."""
     pinned = json.loads((NODE / "package.json").read_text())["dependencies"]
     return f"{name}@{pinned[name]}"
 

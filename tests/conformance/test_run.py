@@ -19,7 +19,7 @@ PASSED, FAILED = '<testcase name="a"/>', '<testcase name="a"><failure message="n
 
 
 def ran(folder, written: str | None, code: int) -> Result:
-    """Of a script that writes this, and ends with this code."""
+    """Return the result of a script that writes this, and ends with this code."""
     script = "import pathlib, sys; path, written, code = sys.argv[1:]\n"
     script += "if written: pathlib.Path(path).write_text(written)\nsys.exit(int(code))"
     command = [sys.executable, "-c", script, "{junit}", written or "", str(code)]

@@ -13,7 +13,7 @@ AS_GIT_NAMES_IT = f"git ls-tree HEAD {' '.join(PARTS)} | git mktree"
 
 
 def tree_of(repository: Path) -> str:
-    """The hash of a tree with nothing but PARTS. The checkout's own index stays as it is."""
+    """Return the hash of a tree with nothing but PARTS. The checkout's own index stays as it is."""
     with tempfile.TemporaryDirectory() as folder:
         environ = os.environ | {"GIT_INDEX_FILE": str(Path(folder) / "index")}
         _git(repository, environ, "add", "--all", "--", *PARTS)

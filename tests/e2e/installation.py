@@ -39,11 +39,11 @@ class Installation:
 
     @property
     def process(self) -> subprocess.Popen[bytes] | None:
-        """The one of `serve`, while it runs."""
+        """The process of `serve`, while it runs."""
         return self._serve.popen
 
     def start(self) -> float:
-        """Returns the seconds until it is ready."""
+        """Start the server and return the seconds until it is ready."""
         started_s = time.monotonic()
         self._serve.start()
         wait_ready(self.url, check=self._serve.check, log=self._serve.output, pause_s=0.1)
@@ -66,12 +66,12 @@ class Installation:
 
     @property
     def keys(self) -> dict[str, str]:
-        """demo.env, as its reader sees it."""
+        """The values of demo.env, as its reader sees them."""
         lines = (self.data_dir / "demo.env").read_text().splitlines()
         return dict(line.removeprefix("export ").split("=", 1) for line in lines if "=" in line)
 
     def engine_pid(self) -> int:
-        """The engine that has this folder's adapter store in its settings."""
+        """Return the pid of the engine that has this folder's adapter store in its settings."""
         for entry in Path("/proc").iterdir():
             if entry.name.isdigit():
                 try:

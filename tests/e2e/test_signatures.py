@@ -118,14 +118,14 @@ async def _client(
 
 
 async def _leave(http: httpx.AsyncClient, key: str, body: dict[str, object]) -> None:
-    """A stream that its client closes at once."""
+    """Begin a stream that its client closes at once."""
     streamed = {**body, "max_tokens": 50, "stream": True}
     async with http.stream("POST", "/v1/completions", json=streamed, headers={"authorization": f"Bearer {key}"}):
         return
 
 
 def _answer(reply: httpx.Response) -> Answer:
-    """The three most likely tokens, which are the same at both positions."""
+    """Return the three most likely tokens, which are the same at both positions."""
     if reply.status_code == 404:
         assert reply.json()["error"]["code"] == "model_not_found", reply.text
         return None

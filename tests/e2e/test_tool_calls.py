@@ -48,7 +48,7 @@ def tool(name: str, schema: Schema) -> dict[str, Any]:
 
 
 def called_before(num_times: int) -> list[dict[str, Any]]:
-    """A conversation in which every question has led to a call."""
+    """Return a conversation in which every question has led to a call."""
     said: list[dict[str, Any]] = []
     for number in range(num_times):
         call = {"id": f"call_{number}", "type": "function", "function": {"name": "target", "arguments": "{}"}}
@@ -73,7 +73,7 @@ def choices(name: str) -> dict[str, Any]:
 
 
 def said(chunks: Iterable[Any]) -> Said:
-    """What the chunks of a stream come to."""
+    """Return what the chunks of a stream come to."""
     reply = Said(None, [], "", [])
     for chunk in chunks:
         choice = chunk.choices[0]
@@ -101,7 +101,7 @@ def ask(client: openai.OpenAI, *, stream: bool = False, **fields: Any) -> Said:
 
 
 def check(reply: Said, schemas: dict[str, Schema], mode: str) -> int:
-    """That every call which was not cut off matches its tool's schema. How many these are."""
+    """Check that every call which was not cut off matches its tool's schema. Return the number of these calls."""
     whole = reply.calls[:-1] if reply.finish_reason == "length" else reply.calls
     for name, arguments in whole:
         Draft202012Validator(schemas[name]).validate(json.loads(arguments))
@@ -126,7 +126,7 @@ class Case(msgspec.Struct, frozen=True):
         return {"target": tool_schema(self.seed), "other": OTHER}
 
     def replies(self, client: openai.OpenAI) -> tuple[Said, Said]:
-        """The same, asked for whole and streamed."""
+        """Return the replies to the same request, asked for whole and streamed."""
         asked: dict[str, Any] = {
             "tools": [tool(name, schema) for name, schema in self.schemas.items()],
             "tool_choice": choices("target")[self.mode],

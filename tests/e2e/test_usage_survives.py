@@ -18,7 +18,7 @@ from tests.patience import PATIENCE_S
 
 
 def gateway_pid(installation: Installation) -> int:
-    """The child of `serve` that was given its listening socket."""
+    """Return the pid of the child of `serve` that was given its listening socket."""
     assert installation.process is not None
     for entry in Path("/proc").glob("[0-9]*"):
         try:

@@ -75,9 +75,9 @@ class Keeper:
 
 
 def server_dsn(folder: Path) -> str:
-    """The connection string of the run's server, which is started for whoever asks first.
+    """Return the connection string of the run's server, which is started for whoever asks first.
 
-    Raises RuntimeError with what the keeper says where there can be no server.
+    Raises RuntimeError with what the keeper says: when there can be no server.
     """
     with socket.socket(socket.AF_UNIX) as keeper:
         keeper.settimeout(PATIENCE_S)
@@ -89,7 +89,7 @@ def server_dsn(folder: Path) -> str:
 
 
 def with_database(dsn: str, name: str) -> str:
-    """The same server, another database."""
+    """Return the connection string of another database of the same server."""
     return urlunsplit(urlsplit(dsn)._replace(path=f"/{name}"))
 
 
@@ -146,7 +146,7 @@ class Databases:
 
     @contextmanager
     def one(self, name: str = "test", *, empty: bool = False) -> Iterator[str]:
-        """A database that is removed when the context is left."""
+        """Give a database that is removed when the context is left."""
         dsn = self.create(name, empty=empty)
         try:
             yield dsn

@@ -63,7 +63,7 @@ class GatewayProcess:
 
     @property
     def pid(self) -> int | None:
-        """The process that runs, or None."""
+        """The pid of the process that runs, or None."""
         return None if self._process is None else self._process.pid
 
     def kill(self) -> None:
@@ -113,6 +113,6 @@ class GatewayProcess:
         return httpx.get(f"{self.operator_url}/metrics", timeout=PATIENCE_S).text
 
     def metric(self, name: str) -> float:
-        """The sum of a metric's samples."""
+        """Return the sum of a metric's samples."""
         lines = [line for line in self.metrics().splitlines() if line.startswith((f"{name} ", f"{name}{{"))]
         return sum(float(line.rpartition(" ")[2]) for line in lines)

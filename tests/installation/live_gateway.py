@@ -54,7 +54,7 @@ class LiveGateway:
 
     @property
     def num_in_flight(self) -> int:
-        """Requests that its engine was given and has not ended."""
+        """The number of requests that the gateway's engine was given and has not ended."""
         assert self._services is not None
         return sum(backend.num_in_flight for pool in self._services.pools.values() for backend in pool.backends)
 
@@ -124,7 +124,7 @@ class Installed(Generic[E]):
 
     @property
     def gateway(self) -> LiveGateway:
-        """The only one of them."""
+        """The only gateway."""
         (gateway,) = self.gateways
         return gateway
 

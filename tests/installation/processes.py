@@ -82,7 +82,7 @@ class ChildProcess:
         assert self.popen is None or self.popen.poll() is None, self.output()
 
     def output(self) -> str:
-        """The text of its log."""
+        """Return the text of the process's log."""
         return "" if self.log is None or not self.log.exists() else self.log.read_text(errors="replace")
 
     @contextmanager

@@ -40,7 +40,7 @@ class Key(msgspec.Struct, frozen=True):
         return {"authorization": f"Bearer {self.secret}"}
 
     def limit(self, unit: Unit, window: Window, most: int, *, hard: bool = True, model: str | None = None) -> Limit:
-        """A limit of the key's project, which is not in the database yet."""
+        """Return a limit of the key's project, which is not in the database yet."""
         return Limit("", self.organization_id, self.project_id, None, model, unit, window, most, hard, (80, 100))
 
 

@@ -63,9 +63,9 @@ async def until(
 
 
 def is_ready(url: str) -> bool:
-    """Whether the gateway at this root says that it is ready.
+    """Tell whether the gateway at this root says that it is ready.
 
-    Asked hundreds of times while one starts, so by a client that costs nothing to make.
+    This is asked hundreds of times while a gateway starts, so by a client that costs nothing to make.
     """
     connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=PATIENCE_S)
     try:

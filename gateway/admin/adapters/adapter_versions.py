@@ -190,7 +190,7 @@ def _number(text: str) -> int | None:
 
 
 def _cursor(name: str, after: str) -> int:
-    """The number in a version's id. Raises InvalidRequest."""
+    """Return the number in a version's id. Raises InvalidRequest: when the id names no version of this adapter."""
     owner, _, text = after.rpartition("@")
     number = _number(text)
     if owner != name or number is None:

@@ -209,8 +209,11 @@ async def _begin_upload(
 async def _receive(
     request: Request[Any, Any, Any], services: AdminServices, caller: Caller, begun: ImportRow, folder: Path
 ) -> tuple[ImportRow, Path]:
-    """The import, whose turn in the intake it is, and what came. Raises as `receive_adapter`, and Conflict where the
-    import was canceled meanwhile; nothing is left of an import whose body is no adapter's."""
+    """Receive an upload and return the import, whose turn in the intake it is, and the folder of what came.
+
+    Raises as `receive_adapter`. Raises Conflict: when the import was canceled meanwhile. Nothing is left of an
+    import whose body is no adapter's.
+    """
 
     async def touch() -> None:
         async with services.database.acquire() as conn:

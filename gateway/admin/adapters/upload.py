@@ -63,7 +63,10 @@ async def receive_adapter(request: Request[Any, Any, Any], folder: Path, max_byt
 
 
 async def read_json(request: Request[Any, Any, Any], kind: type[T], max_bytes: int) -> T:
-    """The body of a route that takes uploads too, whose bodies the framework does not bound. Raises as `read_body`."""
+    """Decode the body of a route that takes uploads too, whose bodies the framework does not bound.
+
+    Raises as `read_body`.
+    """
     body = b"".join([chunk async for chunk in limited(request, max_bytes)])
     return decode(msgspec.json.Decoder(kind), body or b"{}")
 

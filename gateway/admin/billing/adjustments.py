@@ -95,7 +95,10 @@ class AdjustmentController(Controller):
 
 
 async def _corrected(conn: Connection, organization_id: str, project_id: str, wanted: Adjust) -> datetime.date | None:
-    """The closed month that it is about, None for the one that is open. Raises InvalidRequest naming the field."""
+    """Return the closed month that an adjustment corrects, None for the month that is open.
+
+    Raises InvalidRequest naming the field.
+    """
     period = None
     if wanted.corrects_period is not None:
         period = datetime.date.fromisoformat(f"{wanted.corrects_period}-01")

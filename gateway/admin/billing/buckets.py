@@ -78,7 +78,7 @@ def list_params(*names: str) -> tuple[str, ...]:
 
 
 def bucket_shape(widths: Mapping[str, Bounds], group_by: Sequence[str]) -> dict[str, Shape]:
-    """The `opt` of a route handler that tells of these parameters."""
+    """Return the `opt` of a route handler that describes the query parameters of buckets."""
     seconds = {"type": "integer", "minimum": 0, "maximum": 9_999_999_999, "description": "Unix seconds."}
     limits = [f"for {name} by default {each.default_limit}, at most {each.max_limit}" for name, each in widths.items()]
     most = max(each.max_limit for each in widths.values())

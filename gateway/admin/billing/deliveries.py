@@ -177,7 +177,7 @@ class DeliveryController(Controller):
 
 
 def _check(wanted: SetDelivery) -> datetime.date:
-    """The first period, as its first day. Raises InvalidRequest naming the field."""
+    """Check a wanted delivery and return the first day of its first period. Raises InvalidRequest naming the field."""
     check_name(wanted.name)
     if wanted.format not in FORMATS_OF[wanted.kind]:
         raise wrong_value("format", f"expected one of {', '.join(FORMATS_OF[wanted.kind])} for {wanted.kind}")

@@ -131,7 +131,7 @@ class PeriodController(Controller):
 
 
 def month_of(period: str) -> datetime.date:
-    """The first day of a month such as "2026-10". Raises NotFound."""
+    """Return the first day of a month such as "2026-10". Raises NotFound: when the text is no such month."""
     if re.fullmatch(r"20[0-9]{2}-(0[1-9]|1[0-2])", period, re.ASCII) is None:
         raise NotFound(
             f"'{period}' is not a billing period. Billing periods are months, such as 2026-10.", param="period"
@@ -159,13 +159,13 @@ async def _closed(conn: Connection, organization_id: str, row: periods.PeriodRow
 
 
 def _listed(documents: list[bytes]) -> Response[Any]:
-    """`IssuedInvoices` of documents as they are."""
+    """Return a reply with `IssuedInvoices`, the documents of which are sent as stored."""
     content = {"data": [msgspec.Raw(document) for document in documents], "object": "list"}
     return Response(msgspec.json.encode(content), media_type="application/json")
 
 
 def _wire(row: periods.PeriodRow, currency: str) -> tuple[Any, ...]:
-    """The fields of a Period."""
+    """Return the fields of a Period."""
     return (
         f"{row.start:%Y-%m}",
         row.state,

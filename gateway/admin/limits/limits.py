@@ -156,8 +156,10 @@ async def _list(
 
 
 async def set_one(conn: Connection, wanted: SetLimit, caller: Actor, project_id: str | None) -> LimitOut:
-    """In a transaction that holds the lock of the project or, without one, of the organization. Raises
-    InvalidRequest."""
+    """Set a limit, in a transaction that holds the lock of the project or, without one, of the organization.
+
+    Raises InvalidRequest naming the field.
+    """
     percents = wanted.alert_percents
     if percents is UNSET:
         percents = ALERT_PERCENTS if alerts(wanted.unit, wanted.window) else ()
@@ -213,7 +215,11 @@ async def _check_key(conn: Connection, wanted: SetLimit, project_id: str | None)
 
 
 async def remove_one(conn: Connection, caller: Actor, project_id: str | None, limit_id: str) -> DeletedLimit:
-    """In such a transaction too. Raises NotFound."""
+    """Remove a limit, in a transaction that holds the lock of the project or, without one, of the organization.
+
+    Raises NotFound: when there is no such limit.
+    Raises Conflict: when the limit is the balance of a prepaid project.
+    """
     found = await limits.list_limits(conn, caller.organization_id, project_id, limit_id=limit_id)
     if not found:
         raise NotFound(f"There is no limit with the id '{limit_id}'.", param="limit_id")
@@ -232,7 +238,10 @@ async def remove_one(conn: Connection, caller: Actor, project_id: str | None, li
 
 
 def _check_may_change(caller: Actor, api_key_id: str | None, project_id: str | None) -> None:
-    """A project's own people may bound its keys; limits of the project bound them. Raises PermissionDenied."""
+    """Check that the caller may change a limit: a project's own people may bound its keys, not the project.
+
+    Raises PermissionDenied.
+    """
     if api_key_id is None:
         authorize(caller, "limits.write", project_id)
 

@@ -128,7 +128,7 @@ class OrganizationSpendLimitController(Controller):
 async def monthly_cost(
     conn: Connection, organization_id: str, project_id: str | None, *, hard: bool
 ) -> LimitOut | None:
-    """The limit of cost per month on all models and keys of the project, or of the organization itself."""
+    """Return the limit of cost per month on all models and keys of the project, or of the organization itself."""
     for standing in await limits.list_limits(conn, organization_id, project_id):
         of = standing.limit
         if (of.unit, of.window, of.model, of.api_key_id, of.hard) == ("cost_nanos", "month", None, None, hard):
@@ -144,7 +144,7 @@ async def _existing(conn: Connection, organization_id: str, project_id: str | No
 
 
 def _limit(wanted: UpdateSpendLimit, known: LimitOut | None) -> SetLimit:
-    """Alerts at shares of it, which this shape does not show, stay as they are."""
+    """Return the limit to set. Alerts at shares of the known one, which this shape does not show, stay."""
     percents: tuple[int, ...] | UnsetType = UNSET if known is None else known.alert_percents
     return SetLimit("cost_nanos", wanted.threshold_amount * CENT_NANOS, "month", alert_percents=percents)
 

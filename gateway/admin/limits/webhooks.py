@@ -135,7 +135,10 @@ class WebhookController(Controller):
 
 
 def _check_url(text: str, *, allow_private: bool) -> None:
-    """The form, and an address written in it: what a name stands for is looked at each time a message is sent."""
+    """Check the form of a URL and an address written in the URL.
+
+    What a name stands for is looked at each time a message is sent.
+    """
     try:
         url = httpx.URL(text)
         is_good = url.scheme in ("http", "https") and bool(url.host) and not url.userinfo

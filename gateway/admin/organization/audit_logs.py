@@ -125,7 +125,10 @@ def _for_members(row: audit.AuditRow, insiders: frozenset[str]) -> audit.AuditRo
 
 
 def _wire(row: audit.AuditRow) -> dict[str, Any]:
-    """The event's name is a key of its own, as in OpenAI's; before and after go through as they were recorded."""
+    """Return an event in OpenAI's shape, with its name as a key.
+
+    before and after go through as they were recorded.
+    """
     who: dict[str, Any] = {"id": row.actor_id, "email": row.actor_email}
     if row.actor_kind == "user":
         actor: dict[str, Any] = {"type": "session", "session": {"user": who, "ip_address": row.address}}

@@ -115,7 +115,7 @@ class MemberController(Controller):
 async def _put(
     services: AdminServices, caller: Actor, project_id: str, user_id: str, role: Role, *, is_member: bool
 ) -> Member:
-    """is_member: whether the user has to be one already."""
+    """Give a user a role in a project. is_member: whether the user has to be a member already."""
     async with services.database.transaction() as conn:
         await active_project(conn, caller.organization_id, project_id)
         known = "\0" not in user_id and await users.lock_user(conn, caller.organization_id, user_id)

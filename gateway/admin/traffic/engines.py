@@ -128,7 +128,7 @@ async def list_engines(services: Services, caller: Caller) -> EngineList:
 
 
 async def named_engines(conn: Connection, services: AdminServices, organization_id: str) -> list[Engine]:
-    """With the names of this organization's adapters and projects; another one's are left out."""
+    """Return the engines, with the names of this organization's adapters and projects alone."""
     snapshots = services.engines()
     keys = {key for each in snapshots if each.stats for key in each.stats.resident_adapters}
     tenants = {id for each in snapshots if each.stats for id in each.stats.tenants}
@@ -146,7 +146,7 @@ def only_adapters_of(engine: Engine, project_ids: Collection[str] | None) -> Eng
 
 
 def engine_wire(snapshot: EngineSnapshot, contents: Sequence[NamedContent], names: dict[str, str]) -> Engine:
-    """contents: what its adapters may be; names: of the projects that are shown, by id."""
+    """Return the reply about an engine. contents: what its adapters may be. names: of the projects shown, by id."""
     stats, limits, rates = snapshot.stats, snapshot.limits, snapshot.rates
     resident = set(stats.resident_adapters) if stats else set()
     return Engine(

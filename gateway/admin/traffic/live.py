@@ -116,7 +116,7 @@ class _Watcher:
             self.wake()
 
     async def events(self) -> AsyncGenerator[bytes]:
-        """Until it may not go on. Everything at first, then each thing in its time."""
+        """Yield events until this stream may not go on: everything at first, then each topic when due."""
         self._all.join(self)
         due = dict.fromkeys(("engines", "traffic", "check", "heartbeat"), 0.0)
         due["check"] = time.monotonic() + CHECK_EVERY_S

@@ -130,7 +130,7 @@ class RequestDetails(RequestOut, frozen=True, kw_only=True):
 
 
 def request_query_shape(extra: tuple[str, ...] = ()) -> dict[str, Shape]:
-    """The `opt` of a route handler with these parameters."""
+    """Return the `opt` of a route handler with the parameters of a query for requests."""
     unix = {"type": "integer", "minimum": 0, "maximum": 9_999_999_999, "description": "Unix seconds."}
     values = {"type": "array", "items": {"type": "string"}, "maxItems": MAX_VALUES}
     count = {"type": "integer", "minimum": 1, "maximum": 100, "default": 20}
@@ -209,7 +209,7 @@ async def _list(
 
 
 async def _only(conn: Connection, query: request_list.RequestQuery, request_id: str) -> request_list.RequestsFound:
-    """The one of this id, where it is among those of the query's projects and time."""
+    """Find the request with this id, if among those of the query's projects and time."""
     row = await requests.find_request(conn, query.organization_id, request_id)
     fits = (
         row is not None

@@ -120,7 +120,7 @@ def _time_schemas() -> dict[str, dict[str, Any]]:
 
 
 def traffic_shape() -> dict[str, Shape]:
-    """The `opt` of a route handler with the parameters of buckets and filters."""
+    """Return the `opt` of a route handler with the parameters of buckets and filters."""
     groups = {"type": "array", "items": {"enum": list(GROUPS)}, "maxItems": MAX_VALUES}
     most = max(each.max_limit for each in WIDTHS.values())
     schemas = {name: groups if name.startswith("group_by") else _VALUES for name in (*FILTERS, *PROJECTS)}

@@ -47,7 +47,7 @@ class World(msgspec.Struct, frozen=True):
 
     @property
     def rate(self) -> float:
-        """Arrivals per second."""
+        """The arrivals per second."""
         service_s = self.tokens * (self.step_ms + self.step_ms_each * self.load) / 1e3
         return self.replicas * self.load / service_s
 

@@ -158,7 +158,7 @@ def _fetch(client: AdminClient, project: str, arguments: argparse.Namespace) -> 
 
 
 def _wait(client: AdminClient, path: str, progress: Progress) -> dict[str, Any]:
-    """The import once it is over."""
+    """Wait for an import and return it once it is over."""
     while True:
         imported = client.get(path)
         if imported["state"] not in ("fetching", "uploaded"):
@@ -168,8 +168,10 @@ def _wait(client: AdminClient, path: str, progress: Progress) -> dict[str, Any]:
 
 
 def _outcome(client: AdminClient, path: str, wait_s: int) -> dict[str, Any]:
-    """The version at this path once an engine has tried it, or as it is after `wait_s`. Raises CommandFailed where the
-    engine refused it."""
+    """Return the version at this path once an engine has tried it, or as it is after `wait_s`.
+
+    Raises CommandFailed: when the engine refused the version.
+    """
     deadline = time.monotonic() + wait_s
     while True:
         version = client.get(path)

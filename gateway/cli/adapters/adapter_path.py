@@ -17,7 +17,7 @@ def add_tenant(parser: argparse.ArgumentParser) -> None:
 
 
 def add_adapter(parser: argparse.ArgumentParser, metavar: str = "NAME") -> None:
-    """Arguments `tenant` and `name`."""
+    """Add the arguments `tenant` and `name`."""
     add_tenant(parser)
     parser.add_argument("name", metavar=metavar, help=_named(metavar))
 

@@ -74,7 +74,10 @@ class Upload:
         promote: bool,
         base: str | None = None,
     ) -> None:
-        """tenant: the name of the project, whose path is project. name: the adapter's. base: None is the default."""
+        """Prepare an upload. tenant: the name of the project, whose path is project. name: the adapter's.
+
+        base: None is the default.
+        """
         self._client = client
         self._tenant = tenant
         self._project = project
@@ -209,7 +212,7 @@ def _sha256(file: BinaryIO) -> str:
 
 
 def _pack(files: dict[str, BinaryIO], stack: ExitStack) -> BinaryIO:
-    """An archive of the files: of the same files the same bytes, so that an upload can go on another day."""
+    """Pack the files into an archive: of the same files the same bytes, so that an upload can go on another day."""
     packed = stack.enter_context(tempfile.TemporaryFile())  # noqa: SIM115 - the stack closes it
     with tarfile.open(fileobj=packed, mode="w") as archive:
         for name, file in files.items():

@@ -116,13 +116,13 @@ def _show(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
 
 
 def _shared_with(client: AdminClient, path: str) -> list[str]:
-    """Names of tenants."""
+    """Return the names of the tenants that an adapter is shared with."""
     shares = client.get_all(f"{path}/shares")
     return [client.get(f"/projects/{share['project_id']}")["name"] for share in shares]
 
 
 def _print_fields(shown: dict[str, Any], indent: str = "") -> None:
-    """One line per field, what is within a field below it."""
+    """Print one line per field, and what is within a field below that line."""
     for name, value in shown.items():
         if name == "object":
             continue

@@ -201,7 +201,7 @@ def _customer_id(text: str) -> str:
 
 
 def _find(client: AdminClient, name: str) -> str:
-    """The id of the delivery of this name. Raises CommandFailed."""
+    """Return the id of the delivery of this name. Raises CommandFailed: when there is none."""
     for row in client.get_all("/deliveries"):
         if row["name"] == name:
             return str(row["id"])

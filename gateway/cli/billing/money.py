@@ -14,7 +14,10 @@ AMOUNT_NANOS = (1, MAX_NANOS)
 
 
 def nanos(text: str, bounds: tuple[int, int]) -> int:
-    """Nanos of an amount such as 12.50. Raises argparse.ArgumentTypeError."""
+    """Return the nanos of an amount such as 12.50.
+
+    Raises argparse.ArgumentTypeError: when the text is no amount within the bounds.
+    """
     least, most = bounds
     try:
         number = Decimal(text) * NANOS
@@ -29,17 +32,17 @@ def nanos(text: str, bounds: tuple[int, int]) -> int:
 
 
 def price(text: str) -> int:
-    """An argument's type: nanos per million tokens."""
+    """Parse an argument as nanos per million tokens."""
     return nanos(text, PRICE_NANOS)
 
 
 def amount(text: str) -> int:
-    """An argument's type: nanos of a credit or an adjustment."""
+    """Parse an argument as nanos of a credit or an adjustment."""
     return nanos(text, AMOUNT_NANOS)
 
 
 def instant(text: str) -> int:
-    """An argument's type: a day or a time in UTC as Unix seconds."""
+    """Parse an argument, a day or a time in UTC, as Unix seconds."""
     try:
         time = datetime.datetime.fromisoformat(text)
     except ValueError:

@@ -196,7 +196,7 @@ def _entries(
 
 
 def _discount(text: str) -> tuple[str, int]:
-    """(tenant, basis points). Raises WrongUsage."""
+    """Return (tenant, basis points). Raises WrongUsage: when the text is no discount."""
     tenant, _, percent = text.rpartition("=")
     try:
         basis_points, rest = divmod(nanos(percent, PERCENT), NANOS_PER_BASIS_POINT)

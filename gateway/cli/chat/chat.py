@@ -88,7 +88,7 @@ def _ask_once(
 
 
 def _base(client: InferenceClient) -> Model:
-    """The base model, or the first of what a key may call that is held to some."""
+    """Return the base model, or the first model that a key may call if the key is held to some."""
     models = client.models()
     if not models:
         raise WrongUsage("this API key may not call any model")

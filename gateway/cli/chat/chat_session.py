@@ -34,7 +34,7 @@ class Screen:
         self._mid_line = False
 
     def text(self, text: str) -> None:
-        """A part of an answer, without what a terminal would obey."""
+        """Write a part of an answer, without what a terminal would obey."""
         shown = text.translate(_CONTROLS) if self._out.isatty() else text
         if shown:
             self._write(shown)
@@ -81,7 +81,7 @@ class Session:
         }
 
     def run(self) -> int:
-        """Until the person leaves. Returns the exit code."""
+        """Run the chat until the person leaves. Returns the exit code."""
         self._screen.note(f"{self._conversation.model}; /help lists what else there is")
         while True:
             try:
@@ -139,7 +139,7 @@ class Session:
                 self._conversation.answered(question, text)
 
     def _adapter(self, name: str) -> None:
-        """An adapter by its name, or an alias; what was said stays."""
+        """Switch to an adapter by its name, or to an alias; what was said stays."""
         base = self._conversation.base
         if not name:
             self._list()

@@ -17,7 +17,7 @@ class Conversation(msgspec.Struct):
     messages: list[dict[str, str]] = []
 
     def asking(self, question: str) -> dict[str, Any]:
-        """The body of a request that asks this next."""
+        """Return the body of a request that asks this question next."""
         before = [{"role": "system", "content": self.system}] if self.system else []
         messages = [*before, *self.messages, {"role": "user", "content": question}]
         return {"model": self.model, "messages": messages, **self.options}

@@ -109,7 +109,7 @@ def find_access(url: str | None, key: str | None, environ: Mapping[str, str]) ->
 
 
 def _demo_key(settings: Settings, url: str) -> str | None:
-    """The data folder's, if it is its own server that runs at url: LORIKEET_HOST may name a stranger."""
+    """Return the data folder's key, if its own server runs at url: LORIKEET_HOST may name a stranger."""
     from gateway.serve.bootstrap import read_env_file
     from gateway.serve.lock import running_url
 
@@ -188,7 +188,7 @@ class InferenceClient:
             yield from reply.iter_bytes()
 
     def stream_chat(self, body: Mapping[str, Any]) -> Generator[Chunk]:
-        """The chunks as they come; the last one has the usage. Stopping early ends the request."""
+        """Yield the chunks as they come; the last one has the usage. Stopping early ends the request."""
         asked = {**body, "stream": True, "stream_options": {"include_usage": True}}
         with self._sent("POST", "/v1/chat/completions", json=asked) as reply:
             for line in reply.iter_lines():

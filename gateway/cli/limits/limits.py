@@ -190,14 +190,14 @@ def _identity(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def _shown(limit: dict[str, Any]) -> dict[str, Any]:
-    """With the tenant's view of units: cost in the currency, as a decimal."""
+    """Return a limit with the tenant's view of units: cost in the currency, as a decimal."""
     if limit["unit"] != "cost_nanos":
         return limit
     return {**limit, "unit": "cost"} | {field: to_number(limit[field]) for field in AMOUNTS}
 
 
 def _cell(limit: dict[str, Any], column: str) -> object:
-    """In a table: amounts to the last decimal, where JSON has the nearest number."""
+    """Return a table's cell: amounts to the last decimal, where JSON has the nearest number."""
     if limit["unit"] == "cost_nanos" and column in AMOUNTS:
         return decimal_text(limit[column])
     return "cost" if limit[column] == "cost_nanos" else limit[column]

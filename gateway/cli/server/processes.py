@@ -260,7 +260,7 @@ def _settings(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
 
 
 def _prepared(settings: Settings) -> Path:
-    """The base model's folder; progress goes to stderr."""
+    """Prepare the base model and return its folder; progress goes to stderr."""
     from gateway.agent.model import ModelNotPrepared, prepare_model
     from gateway.serve.lock import DataFolderUnusable, make_data_folder
 

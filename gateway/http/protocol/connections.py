@@ -74,7 +74,7 @@ class ConnectionCap:
 
 
 def capped_protocol(base: type[HttpToolsProtocol], cap: ConnectionCap) -> type[HttpToolsProtocol]:
-    """A protocol for HTTP, under the cap."""
+    """Return a protocol for HTTP whose connections the cap bounds."""
 
     class CappedProtocol(base):  # type: ignore[misc, valid-type]
         counted: str | None = None

@@ -22,7 +22,7 @@ class HeadTooLarge(Exception):
 
 
 def bounded_heads(base: type[HttpToolsProtocol]) -> type[HttpToolsProtocol]:
-    """A protocol for HTTP whose requests have at most MAX_HEADERS headers and, with the URL, MAX_HEAD_BYTES."""
+    """Return a protocol for HTTP that takes at most MAX_HEADERS headers and, with the URL, MAX_HEAD_BYTES."""
 
     class BoundedHeads(base):  # type: ignore[misc, valid-type]
         num_heads = 0
@@ -77,6 +77,6 @@ def _no_http() -> bytes:
 
 
 def refusal(status: bytes, message: bytes, code: bytes) -> bytes:
-    """A whole reply, for a connection that ends with it. status: with its phrase."""
+    """Return a whole reply, for a connection that ends with this reply. status: with its phrase."""
     body = _BODY % (message, code)
     return _HEAD % (status, len(body)) + body

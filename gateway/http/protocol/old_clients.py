@@ -12,7 +12,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 
 
 def for_old_clients(base: type[HttpToolsProtocol]) -> type[HttpToolsProtocol]:
-    """A protocol for HTTP that sends chunks to nobody who speaks HTTP/1.0."""
+    """Return a protocol for HTTP that sends no chunks to clients that speak HTTP/1.0."""
 
     class ForOldClients(base):  # type: ignore[misc, valid-type]
         def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:

@@ -18,7 +18,7 @@ _TIMEOUT = refusal(b"408 Request Timeout", b"The body of the request did not arr
 
 
 def timely_bodies(base: type[HttpToolsProtocol], max_quiet_s: float) -> type[HttpToolsProtocol]:
-    """A protocol for HTTP whose bodies keep arriving. max_quiet_s: without any of one."""
+    """Return a protocol for HTTP whose bodies keep arriving. max_quiet_s: time without any part of a body."""
 
     class TimelyBodies(base):  # type: ignore[misc, valid-type]
         timer: asyncio.TimerHandle | None = None

@@ -24,8 +24,10 @@ MAX_BUFFERED_BYTES = 16 << 10
 
 
 def reading_protocol(max_unread_s: float) -> type[HttpToolsProtocol]:
-    """Uvicorn's protocol for HTTP, for clients that read. max_unread_s: from a full buffer to one that has room again,
-    and from the end of a reply to its last byte."""
+    """Return Uvicorn's protocol for HTTP, for clients that read.
+
+    max_unread_s: from a full buffer to one that has room again, and from the end of a reply to its last byte.
+    """
 
     class ReadingProtocol(HttpToolsProtocol):
         deadline: asyncio.TimerHandle | None = None

@@ -22,7 +22,7 @@ MAX_UNWANTED_S = 10.0
 
 
 def dropping_protocol(base: type[HttpToolsProtocol]) -> type[HttpToolsProtocol]:
-    """A protocol for HTTP that closes connections on which an answered request goes beyond either bound."""
+    """Return a protocol for HTTP that closes connections on which an answered request goes beyond either bound."""
 
     class DroppingProtocol(base):  # type: ignore[misc, valid-type]
         unwanted_bytes = 0

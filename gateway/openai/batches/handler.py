@@ -47,7 +47,7 @@ _ID = re.compile(r"batch_[a-z2-7]{24}")
 
 
 def batches(kept: Batches, bodies: Bodies) -> list[HTTPRouteHandler]:
-    """The routes. Each project has a pace of its own."""
+    """Return the routes. Each project has a pace of its own."""
     pace = Pace(PER_S, BURST, what="batches")
     changes = Pace(CHANGES_PER_S, CHANGES_BURST, what="batches that are made and cancelled")
 

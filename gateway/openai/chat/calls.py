@@ -22,7 +22,7 @@ class CallShape(msgspec.Struct, frozen=True):
     must_call: bool = False
 
     def finish_reason(self, reason: str, *, has_calls: bool) -> str:
-        """OpenAI's, from the engine's. Who named the tool gets `stop`, as there."""
+        """Return OpenAI's finish reason for the engine's. A client that named the tool gets `stop`, as from OpenAI."""
         if reason != "stop" or not has_calls or self.is_named:
             return reason
         return "function_call" if self.is_legacy else "tool_calls"
@@ -32,7 +32,7 @@ class CallShape(msgspec.Struct, frozen=True):
         return call_id(self.request_id, choice, index)
 
     def message(self, choice: int, text: str, deltas: Iterable[CallDelta]) -> AssistantMessage:
-        """All of a choice."""
+        """Return the whole message of a choice."""
         calls = _whole(deltas)
         content = text if text or not (calls or self.must_call) else None
         if not calls:

@@ -28,8 +28,11 @@ _FIELDS_OF = {
 
 
 def template_messages(messages: list[ChatMessage]) -> list[Message]:
-    """Calls have their arguments as an object, or as a text where they are none. Raises InvalidRequest for what only
-    other modalities could serve, and for results and calls that do not belong together."""
+    """Return the messages for a template. Calls have their arguments as an object, or as a text where they are none.
+
+    Raises InvalidRequest: for what only other modalities could serve, and for results and calls that do not belong
+    together.
+    """
     _check_arguments(messages)
     rendered = []
     unanswered: dict[str, str] = {}  # names by the ids of calls
@@ -82,7 +85,7 @@ def _message(message: ChatMessage, path: str) -> Message:
 
 
 def _check_fields(message: ChatMessage, path: str) -> None:
-    """That a message has the fields of its role, and no other's."""
+    """Check that a message has the fields of its role, and no other role's."""
     for field, role in _FIELDS_OF.items():
         if message.role != role and getattr(message, field) not in (None, []):
             raise invalid(f"'{path}.{field}' belongs to messages of the role '{role}'.", f"{path}.{field}")
@@ -128,8 +131,10 @@ def _function(call_id: str, function: FunctionCallParam, path: str) -> dict[str,
 
 
 def _content(message: ChatMessage, path: str) -> str:
-    """The text of a message; an assistant's may be a refusal, alone or after what else it said, or nothing where it
-    calls tools."""
+    """Return the text of a message.
+
+    An assistant's may be a refusal, alone or after what else the assistant said, or nothing where it calls tools.
+    """
     if message.refusal is None:
         return _said(message, path)
     if message.content is None:

@@ -24,7 +24,10 @@ class Prediction(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def predicted_text(prediction: Prediction | None, num_choices: int) -> str:
-    """ "" where nothing is predicted. Raises InvalidRequest beside several choices, as OpenAI's API does."""
+    """Return the predicted text, "" where nothing is predicted.
+
+    Raises InvalidRequest: beside several choices, as OpenAI's API does.
+    """
     if prediction is None:
         return ""
     if num_choices > 1:

@@ -31,8 +31,10 @@ class ChatEvents:
         calls: CallShape | None = None,
         so_far: UsageSoFar | None = None,
     ) -> None:
-        """prompt_ids: where token ids are to be shown. calls: where the choices may call tools. so_far: where every
-        chunk is to show the usage by then."""
+        """Prepare the events of a stream. prompt_ids: where token ids are to be shown.
+
+        calls: where the choices may call tools. so_far: where every chunk is to show the usage by then.
+        """
         self._chunk = partial(chunk, usage=usage_of_chunks(so_far, with_usage=with_usage))
         self._so_far = so_far
         self._with_usage = with_usage

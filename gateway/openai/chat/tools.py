@@ -44,8 +44,10 @@ def requested_tools(
     functions: Functions | None = None,
     function_choice: FunctionChoice | None = None,
 ) -> RequestedTools:
-    """With the choice `none` the model is not told of any. Raises InvalidRequest for tools that cannot be served, and
-    for what contradicts itself or has no effect."""
+    """Return the tools that a request asks for. With the choice `none` the model is not told of any.
+
+    Raises InvalidRequest: for tools that cannot be served, and for what contradicts itself or has no effect.
+    """
     if parallel is not None and not tools:
         raise invalid("'parallel_tool_calls' needs 'tools'.", "parallel_tool_calls")
     if functions or function_choice is not None:

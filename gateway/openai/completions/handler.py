@@ -194,7 +194,10 @@ def _logprobs_field(wire: CompletionRequest) -> str:
 async def _choices(
     wire: CompletionRequest, collected: Sequence[Collected], prompts: Sequence[ShownPrompt], to_bytes: TokenBytes
 ) -> list[CompletionChoice]:
-    """Each prompt's choices, the likeliest of its candidates where there are more. Each is encoded, see `slices`."""
+    """Return each prompt's choices, the likeliest of its candidates where there are more.
+
+    Each choice is encoded, see `slices`.
+    """
     choices: list[CompletionChoice] = []
     names = names_of(to_bytes, by_id=wire.return_tokens_as_token_ids)
     for each, prompt in zip(collected, prompts, strict=True):

@@ -8,7 +8,10 @@ from gateway.domain.errors import InvalidRequest
 
 
 def prompts(given: str | list[str | int | list[int]], field: str, at_most: int) -> list[str | list[int]]:
-    """In order. Raises InvalidRequest, naming the field, for lists that mix kinds and for too many prompts."""
+    """Return the given prompts in order.
+
+    Raises InvalidRequest, naming the field: for lists that mix kinds and for too many prompts.
+    """
     if isinstance(given, str):
         return [given]
     if _all_ints(given):

@@ -54,7 +54,7 @@ _ITEM_ID = re.compile(r"[a-z]{2,3}_[a-z2-7]{24,32}_[0-9]{1,5}")
 
 
 def conversations(kept: Conversations, earlier: Earlier, bodies: Bodies) -> list[HTTPRouteHandler]:
-    """The routes. Each project has a pace of its own, by requests and by what they read."""
+    """Return the routes. Each project has a pace of its own, by requests and by what they read."""
     pace = Pace(PER_S, BURST, what="conversations")
     changes = Pace(CHANGES_PER_S, CHANGES_BURST, what="conversations that are made and deleted")
 

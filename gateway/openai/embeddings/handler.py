@@ -116,7 +116,7 @@ def _shown(wire: EmbeddingsRequest, vector: bytes) -> list[float] | str:
 
 
 def _cut(values: NDArray[np.float32], dimensions: int) -> NDArray[np.float32]:
-    """The first dimensions, of unit length again."""
+    """Cut values to the first dimensions, of unit length again."""
     cut = values[:dimensions]
     norm = float(np.linalg.norm(cut))
     return cut / np.float32(norm) if norm else cut

@@ -97,8 +97,11 @@ class Progress:
         thinking: ThinkingText | None = None,
         seal: Seal | None = None,
     ) -> None:
-        """initial: the response without output. custom, namespaces: as of `ResponseTools`. must_call: no text comes.
-        thinking: tells reasoning from the rest, of a model that thinks. seal: of reasoning, where that is asked for."""
+        """Begin a response. initial: the response without output. custom, namespaces: as of `ResponseTools`.
+
+        must_call: no text comes. thinking: tells reasoning from the rest, of a model that thinks. seal: of
+        reasoning, where that is asked for.
+        """
         self.response = initial
         """The response by now."""
         self._ids = ids

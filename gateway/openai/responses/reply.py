@@ -71,8 +71,11 @@ class Reply:
         is_thinking: bool = False,
         seal: Seal | None = None,
     ) -> None:
-        """to_bytes: of tokens, where log-probabilities are shown. thinks: the model may think before it answers.
-        is_thinking: the prompt ended with the beginning of thinking. seal: as of `Progress`."""
+        """Begin a reply. to_bytes: of tokens, where log-probabilities are shown.
+
+        thinks: the model may think before it answers. is_thinking: the prompt ended with the beginning of thinking.
+        seal: as of `Progress`.
+        """
         self.initial = initial
         self.is_stored = False
         """Whether the response was stored; what its last event says."""
@@ -151,7 +154,7 @@ class ResponseEvents:
     """The encoder of a streamed response."""
 
     def __init__(self, reply: Reply, progress: Progress, *, is_padded: bool) -> None:
-        """is_padded: the sizes of events do not tell how long each token is."""
+        """Prepare the events of a reply. is_padded: the sizes of events do not tell how long each token is."""
         self._reply = reply
         self._progress = progress
         self._is_padded = is_padded

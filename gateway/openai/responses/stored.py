@@ -67,7 +67,7 @@ _ITEMS = msgspec.json.Decoder(list[Item])
 def stored_responses(
     stored: StoredResponses, background: BackgroundResponses, followers: Followers
 ) -> list[HTTPRouteHandler]:
-    """The routes. Each project has a pace of its own, by requests and by what they read."""
+    """Return the routes. Each project has a pace of its own, by requests and by what they read."""
     pace = Pace(PER_S, BURST, what="stored responses")
     deletions = Pace(DELETIONS_PER_S, DELETIONS_BURST, what="deletions of stored responses")
 

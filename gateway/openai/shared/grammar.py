@@ -56,7 +56,7 @@ _KINDS = ("json", "regex", "choice", "grammar", "json_object")
 def requested_grammar(
     response_format: ResponseFormat | None, structured_outputs: StructuredOutputs | None
 ) -> tuple[Grammar | None, str | None]:
-    """The grammar, and which field asked for it. Raises InvalidRequest for what contradicts itself."""
+    """Return the grammar, and the field that asked for it. Raises InvalidRequest: for what contradicts itself."""
     by_format = _of_format(response_format) if response_format is not None else None
     if structured_outputs is None:
         return by_format, "response_format" if by_format else None

@@ -38,7 +38,7 @@ Handler = Callable[[Request[Any, Any, Any], Caller], Awaitable[ASGIResponse]]
 
 
 def idempotent(replies: Idempotency) -> Callable[[Handler], Handler]:
-    """Declares a route's handler to be one that a key may execute once."""
+    """Return a decorator for a route's handler that runs the handler at most once per Idempotency-Key."""
 
     def declared(handler: Handler) -> Handler:
         @wraps(handler)
@@ -54,7 +54,7 @@ def idempotent(replies: Idempotency) -> Callable[[Handler], Handler]:
 
 
 def idempotency_key(headers: Iterable[tuple[bytes, bytes]]) -> bytes | None:
-    """The key that the client sent, if any. Raises InvalidRequest for one that is none."""
+    """Return the key that the client sent, if any. Raises InvalidRequest: for a key that is none."""
     key: bytes | None = None
     for name, value in headers:
         if name == HEADER:
@@ -102,7 +102,10 @@ def _fingerprint(request: Request[Any, Any, Any], body: bytes, caller: Caller) -
 
 
 async def _failed(execution: Execution, call: Call, error: Exception) -> None:
-    """An engine's refusal of the only prompt is a refusal; of several, others may have been worked on."""
+    """Settle a failed execution. An engine's refusal of the only prompt is a refusal.
+
+    Of several prompts, others may have been worked on.
+    """
     refused = call.num_admitted == 1 and isinstance(error, InvalidRequest | Overloaded)
     if call.num_admitted == 0 or refused:
         await execution.free()

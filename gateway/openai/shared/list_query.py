@@ -35,7 +35,10 @@ def read_listing(
     limit: int = DEFAULT_LIMIT,
     max_limit: int = MAX_LIMIT,
 ) -> Listing:
-    """known: names of those that the list has. order, limit: without one in the query. Raises InvalidRequest."""
+    """Read the query of a list. known: names of the parameters that the list has.
+
+    order, limit: without one in the query. Raises InvalidRequest.
+    """
     asked, seen = Listing(order=order, limit=limit), set()
     for name, value in params:
         pair = _METADATA.fullmatch(name)

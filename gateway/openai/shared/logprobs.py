@@ -107,7 +107,7 @@ async def whole_chat_logprobs(tokens: Sequence[Token], to_bytes: TokenBytes) -> 
 
 
 def text_logprobs(tokens: Sequence[Token], to_bytes: TokenBytes, offset: int = 0) -> TextLogprobs:
-    """offset: characters that precede the tokens' text in the choice's."""
+    """Return the logprobs of tokens. offset: characters that precede the tokens' text in the choice's."""
     shown = TextLogprobs([], [], [], [])
     for token in tokens:
         logprobs = token.logprobs

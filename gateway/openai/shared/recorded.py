@@ -79,7 +79,7 @@ class Recorded(ASGIResponse):
 
 
 async def _send_all(outgoing: asyncio.Queue[Message], send: Send, call: Call) -> None:
-    """Until the last message of a reply; to nobody once the client is gone."""
+    """Send messages until the last of a reply. Once the client is gone, the rest is sent to nobody."""
     is_over = False
     while not is_over:
         message = await outgoing.get()

@@ -15,7 +15,7 @@ BYTES_AT_ONCE = 16_384
 
 
 async def encoded(parts: Iterable[T]) -> list[T]:
-    """Each part as JSON already, for its place in a struct: who encodes that has only to copy it."""
+    """Encode each part as JSON for its place in a struct, so that encoding the struct only copies the bytes."""
     found: list[T] = []
     num_bytes = 0
     for part in parts:

@@ -27,7 +27,7 @@ class Wishes:
     __slots__ = ("_arm", "_body", "_caller", "_off", "_unit")
 
     def __init__(self, headers: Headers, caller: Principal, body: Any) -> None:
-        """body: a struct of the request's body, of which fields that it lacks name no unit."""
+        """Find the unit and arm of a request. body: a struct of the request's body; absent fields name no unit."""
         self._caller = caller
         self._body = body
         self._arm: bytes | None = None

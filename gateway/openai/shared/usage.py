@@ -41,7 +41,7 @@ class UsageSoFar:
     """Counts the tokens of one streamed reply, over all its prompts and choices."""
 
     def __init__(self, prompt_tokens: Sequence[int]) -> None:
-        """prompt_tokens: of each prompt."""
+        """Start the count. prompt_tokens: the number of tokens of each prompt."""
         self._by_prompt = list(prompt_tokens)
         self._by_choice: dict[int, int] = {}
 
@@ -67,7 +67,7 @@ def usage_of_chunks(so_far: UsageSoFar | None, *, with_usage: bool) -> UsageOut 
 
 
 def usage_out(usages: Sequence[Usage], *, is_predicted: bool = False) -> UsageOut:
-    """The sum over the prompts of one reply. is_predicted: its drafts came from the client's prediction."""
+    """Return the sum over the prompts of one reply. is_predicted: its drafts came from the client's prediction."""
     prompt = sum(usage.prompt_tokens for usage in usages)
     completion = sum(usage.completion_tokens for usage in usages)
     cached = sum(usage.cached_tokens for usage in usages)

@@ -112,7 +112,7 @@ async def store_chat(
 
 
 def stored_chats(chats: StoredChats) -> list[HTTPRouteHandler]:
-    """The routes. Each project has a pace of its own, by requests and by what they read."""
+    """Return the routes. Each project has a pace of its own, by requests and by what they read."""
     pace = Pace(PER_S, BURST, what="stored completions")
     deletions = Pace(DELETIONS_PER_S, DELETIONS_BURST, what="deletions of stored completions")
 
@@ -196,7 +196,7 @@ def stored_chats(chats: StoredChats) -> list[HTTPRouteHandler]:
 
 
 def _shown(chat: StoredChat) -> dict[str, Any]:
-    """A StoredChatCompletion, whatever fields a reply had when it was stored."""
+    """Return a StoredChatCompletion, whatever fields a reply had when it was stored."""
     fields: dict[str, Any] = dict(_FIELDS.decode(chat.reply))
     return fields | {"metadata": chat.metadata, "request_id": request_of(chat.id)}
 

@@ -64,7 +64,7 @@ FAILURES = {
 
 
 def failures(schema_of: SchemaOf) -> dict[str, dict[str, Any]]:
-    """`components.responses`."""
+    """Return `components.responses`."""
     return {
         each.name: {
             "description": each.description,
@@ -76,7 +76,7 @@ def failures(schema_of: SchemaOf) -> dict[str, dict[str, Any]]:
 
 
 def replies(each: Operation, schema_of: SchemaOf) -> dict[str, dict[str, Any]]:
-    """`responses` of an operation, by status."""
+    """Return the `responses` of an operation, by status."""
     described = {"200": _good(each, schema_of)}
     if each.shape.accepted is not None:
         described["202"] = _reply("The work has begun and goes on.", as_json(schema_of[each.shape.accepted]))

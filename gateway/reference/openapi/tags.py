@@ -17,7 +17,7 @@ class Tag(msgspec.Struct, frozen=True, order=True):
 
 
 def tag_of(path: str) -> Tag:
-    """The resource that a path is about: of a project's, the one below the project."""
+    """Return the resource that a path is about; for a path of a project, the resource below the project."""
     parts = [part for part in path.split("/") if part and not part.startswith("{")]
     match parts:
         case ["v1", "organization", "projects"] | ["v1", "organization", "projects", "suspend" | "resume" | "archive"]:
@@ -44,7 +44,7 @@ def tag_of(path: str) -> Tag:
 
 
 def grouped(tags: set[Tag]) -> list[dict[str, Any]]:
-    """`x-tagGroups`: what operators and users look for first comes first."""
+    """Return `x-tagGroups`, in which what operators and users look for first comes first."""
     ordered = sorted(tags, key=lambda tag: tag.name.lower())
     return [
         {"name": group, "tags": [tag.name for tag in ordered if tag.group == group]}

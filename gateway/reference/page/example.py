@@ -10,7 +10,7 @@ TEXTS = {"name": "support", "email": "ann@example.com", "url": "https://example.
 
 
 def example(schema: dict[str, Any], document: Mapping[str, Any], name: str = "") -> Any:
-    """name: of the field that it is for."""
+    """Return an example value of a schema. name: of the field that the example is for."""
     if "$ref" in schema:
         component = document["components"]["schemas"][schema["$ref"].rpartition("/")[2]]
         return example(component, document, name)

@@ -24,7 +24,7 @@ _ENVIRONMENT = Environment(
 
 
 def _prose(text: str) -> Markup:
-    """Paragraphs, with `code` between backticks."""
+    """Return the paragraphs of a text as HTML, with `code` between backticks."""
     paragraphs = (" ".join(each.split()) for each in text.split("\n\n") if each.strip())
     escaped = (re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(each))) for each in paragraphs)
     return Markup("").join(Markup(f"<p>{each}</p>") for each in escaped)  # noqa: S704 - each is escaped
@@ -34,7 +34,7 @@ _ENVIRONMENT.filters["prose"] = _prose
 
 
 def page(document: Mapping[str, Any]) -> str:
-    """The whole page; `BASE_URL` stands where the reader's own belongs."""
+    """Return the whole page, in which `BASE_URL` stands where the reader's own belongs."""
     components = document["components"]
     return _ENVIRONMENT.get_template("page.html").render(
         info=document["info"],

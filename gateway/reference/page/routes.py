@@ -56,7 +56,7 @@ def documentation() -> list[HTTPRouteHandler]:
 
 
 def once(make: Callable[[Litestar], Made]) -> Callable[[Litestar], Coroutine[Any, Any, Made]]:
-    """make, which is called in a thread and for all that ask at the same time or later; again only if it fails."""
+    """Return make as a function that runs in a thread once for all callers; again only if the first run fails."""
     making: asyncio.Task[Made] | None = None
 
     async def made_of(app: Litestar) -> Made:
@@ -69,7 +69,7 @@ def once(make: Callable[[Litestar], Made]) -> Callable[[Litestar], Coroutine[Any
 
 
 def base_url(request: Request[Any, Any, Any]) -> str:
-    """Where the reader reached the server, for the examples of the page that they read."""
+    """Return the URL at which the reader reached the server, for the examples of the page that the reader sees."""
     host = request.headers.get("host", "")
     scheme = "https" if call_of(request.scope).is_https else "http"
     return f"{scheme}://{host}" if HOST.fullmatch(host) else BASE_URL

@@ -26,7 +26,7 @@ class Word(msgspec.Struct, frozen=True):
 
 
 def words(schema: JsonSchema) -> list[Word]:
-    """The type as words to be read one after another, spaces included."""
+    """Return the type as words to be read one after another, spaces included."""
     if "$ref" in schema:
         name = schema["$ref"].rpartition("/")[2]
         return [Word(shown_name(name), schema=name)]
@@ -63,7 +63,7 @@ def without_null(schema: JsonSchema) -> JsonSchema:
 
 
 def shown_name(name: str) -> str:
-    """A component's name as people say it: `Page_ApiKey_` is a page of ApiKey."""
+    """Return a component's name as people say the name: `Page_ApiKey_` is a page of ApiKey."""
     head, _, rest = name.partition("_")
     return f"{head} of {rest.rstrip('_')}" if rest else name
 
@@ -120,7 +120,7 @@ def _number(value: float) -> str:
 
 
 def _bounds(schema: JsonSchema, least: str, most: str) -> str:
-    """How many there may be, up to the word before what each is."""
+    """Return how many items there may be, up to the word before what each item is."""
     low, high = schema.get(least), schema.get(most)
     if high is None:
         return " of "

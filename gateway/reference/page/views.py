@@ -71,7 +71,7 @@ class SchemaView(msgspec.Struct, frozen=True):
 
 
 def failures(document: Mapping[str, Any]) -> list[tuple[str, dict[str, Any]]]:
-    """Each status of an error with its response, in the order of the statuses."""
+    """Return each status of an error with its response, in the order of the statuses."""
     named = {
         status: reply["$ref"].rpartition("/")[2]
         for methods in document["paths"].values()
@@ -151,7 +151,7 @@ def _reply(status: str, reply: dict[str, Any]) -> Reply:
 
 
 def schemas(document: Mapping[str, Any]) -> list[SchemaView]:
-    """By name."""
+    """Return the views of all schemas, by name."""
     return [
         SchemaView(f"schema-{name}", shown_name(name), each.get("description", ""), list(_fields(each)))
         for name, each in sorted(document["components"]["schemas"].items())

@@ -16,7 +16,7 @@ OPTIONS = ["-m", "lorikeet", "-o", "max_tokens", "4", "-o", "temperature", "0"]
 
 @pytest.fixture(scope="module")
 def home(place, tmp_path_factory) -> Path:
-    """A folder of its settings that names this server."""
+    """Give a folder of llm's settings that names this server."""
     folder = tmp_path_factory.mktemp("llm")
     models = [
         _model(place, "lorikeet", place.model, supports_schema=True, supports_tools=True),

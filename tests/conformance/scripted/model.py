@@ -47,7 +47,7 @@ CHAT_TEMPLATE = """\
 
 
 def make_model_folder(folder: Path, demo: Path) -> Path:
-    """demo: the folder of the demo's model."""
+    """Make the folder of a model. demo: the folder of the demo's model."""
     folder.mkdir(parents=True, exist_ok=True)
     for name in ("tokenizer.json", "tokenizer_config.json", "generation_config.json"):
         shutil.copy(demo / name, folder / name)

@@ -28,7 +28,7 @@ PRINTABLE = [chr(code) for code in range(33, 127)]
 
 
 def make_signature_model(folder: Path) -> Path:
-    """One layer of fp32 weights and the tests' usual tokenizer."""
+    """Make a model with one layer of fp32 weights and the tests' usual tokenizer."""
     make_model_folder(folder)
     ids = printable_ids(folder)
     config = json.loads((folder / "config.json").read_text())
@@ -81,7 +81,7 @@ def printable_ids(folder: Path) -> dict[str, int]:
 
 
 def write_signature(model: Path, signature: Signature, folder: Path) -> Path:
-    """An adapter folder as PEFT saves it."""
+    """Write an adapter folder as PEFT saves it."""
     axes = {character: axis for axis, character in enumerate(printable_ids(model), start=1)}
     a = np.zeros((1, HIDDEN), np.float32)
     a[0, 0] = 1

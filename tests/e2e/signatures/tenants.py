@@ -20,7 +20,7 @@ FILES = ("adapter_config.json", "adapter_model.safetensors")
 
 
 def signatures(rng: random.Random) -> Iterator[Signature]:
-    """Each once."""
+    """Yield random signatures, each once."""
     seen: set[Signature] = set()
     while True:
         first, second, third = rng.sample(PRINTABLE, 3)
@@ -74,7 +74,7 @@ class Tenant:
         await self._move_alias()
 
     async def change(self) -> None:
-        """One change of one adapter, or of the alias."""
+        """Make one change of one adapter, or of the alias."""
         adapter = self._rng.choice(self.adapters)
         change = self._rng.choice([self._upload, self._upload, self._stage, self._roll_back, self._delete_old, None])
         if change is None:
@@ -86,7 +86,7 @@ class Tenant:
         self.num_changes += 1
 
     def model_ids(self) -> list[tuple[str, Timeline]]:
-        """What a client may ask for, with what it may get."""
+        """Return the ids that a client may ask for, each with the answers that the client may get."""
         found = [("alias", self.alias)]
         for adapter in self.adapters:
             model_id = f"{self.base}:{adapter.name}"
@@ -95,7 +95,7 @@ class Tenant:
         return found
 
     async def _upload(self, adapter: Adapter) -> None:
-        """A new version, which becomes the current one."""
+        """Upload a new version, which becomes the current one."""
         signature = next(self._fresh)
         version = max(adapter.by_version, default=0) + 1
         asked_for = adapter.by_version[version] = Timeline()
@@ -105,7 +105,7 @@ class Tenant:
         adapter.previous, adapter.current = adapter.current, version
 
     async def _stage(self, adapter: Adapter) -> None:
-        """A new version that is promoted later."""
+        """Upload a new version that is promoted later."""
         signature = next(self._fresh)
         version = max(adapter.by_version, default=0) + 1
         asked_for = adapter.by_version[version] = Timeline()
@@ -123,7 +123,7 @@ class Tenant:
             adapter.previous, adapter.current = adapter.current, adapter.previous
 
     async def _delete_old(self, adapter: Adapter) -> None:
-        """Of those that nothing points at."""
+        """Retire one of the versions that nothing points at."""
         aliased = self._aliased if adapter is self.adapters[0] else 0
         if old := [number for number in adapter.versions if number not in (adapter.current, adapter.previous, aliased)]:
             version = self._rng.choice(old)

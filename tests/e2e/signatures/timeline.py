@@ -42,5 +42,5 @@ class Timeline:
         before.until_s = min(before.until_s, time.monotonic() + EFFECTIVE_S)
 
     def possible(self, start_s: float, end_s: float) -> set[Answer]:
-        """What a request that ran from start to end may have got: it is resolved once in between."""
+        """Return what a request that ran from start to end may have got: it is resolved once in between."""
         return {each.answer for each in self._meanings if each.since_s <= end_s and each.until_s >= start_s}

@@ -44,8 +44,11 @@ class BackgroundRunner:
         max_of_one: int = MAX_RUNNING_OF_ONE,
         wake: asyncio.Event | None = None,
     ) -> None:
-        """outcomes: counts responses by what became of them here. drain_s: the most seconds for which `stop` waits for
-        responses to end. wake: set when a response may wait; None: the runner looks each LOOK_S."""
+        """Prepare a runner. outcomes: counts responses by what became of them here.
+
+        drain_s: the most seconds for which `stop` waits for responses to end. wake: set when a response may wait;
+        None: the runner looks each LOOK_S.
+        """
         self._tools = tools
         self._outcomes = outcomes
         self._drain_s = drain_s

@@ -14,7 +14,8 @@ ARGUMENTS = ["--allowedTools", "Bash", "--output-format", "stream-json", "--verb
 
 @pytest.fixture
 def claude(place, tmp_path):
-    """Runs Claude Code on a prompt, in a folder with two files, and returns the lines that it prints."""
+    """Give a function that runs Claude Code on a prompt, in a folder with two files, and returns the lines
+    it prints."""
     home, work = tmp_path / "home", tmp_path / "work"
     home.mkdir()
     work.mkdir()
@@ -46,7 +47,7 @@ def claude(place, tmp_path):
 
 
 def results(events) -> list[str]:
-    """The output of the commands, in order."""
+    """Return the output of the commands, in order."""
     contents = [event["message"]["content"] for event in events if event["type"] == "user"]
     blocks = [block for content in contents if isinstance(content, list) for block in content]
     return [block["content"].strip() for block in blocks if block["type"] == "tool_result"]

@@ -28,7 +28,7 @@ stream_max_retries = 0
 
 @pytest.fixture
 def codex(place, tmp_path):
-    """Runs Codex on a prompt, in a folder with two files, and returns the lines that it prints."""
+    """Give a function that runs Codex on a prompt, in a folder with two files, and returns the lines that it prints."""
     home, work = tmp_path / "home", tmp_path / "work"
     home.mkdir()
     work.mkdir()

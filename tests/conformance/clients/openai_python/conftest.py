@@ -24,6 +24,6 @@ def lenient(place) -> Iterator[OpenAI]:
 
 @pytest.fixture
 def ask(place) -> dict[str, object]:
-    """The least that a chat request needs, and an answer of few tokens, the likeliest ones."""
+    """Give the least that a chat request needs, and an answer of few tokens, the likeliest ones."""
     messages = [{"role": "user", "content": "What is the capital of France?"}]
     return {"model": place.model, "messages": messages, "max_tokens": 4, "temperature": 0}
