@@ -102,7 +102,7 @@ class Deliverer:
         return num_attempts
 
     async def _deliver(self, run: DueRun) -> str | None:
-        """Why it failed, None if it did not."""
+        """Make a delivery and return why it failed, None if it did not."""
         delivery, secret = run.delivery, None
         try:
             delivery = self._opened(delivery)

@@ -26,7 +26,7 @@ _IN_WORDS: tuple[tuple[tuple[type[Exception], ...], str], ...] = (
 
 
 def in_words(error: Exception) -> str:
-    """One of a few sentences, whatever the error says."""
+    """Return one of a few sentences, whatever the error says."""
     if isinstance(error, NotPublic):
         return f"{error}; the setting LORIKEET_PRIVATE_WEBHOOKS allows destinations at private addresses"
     if isinstance(error, (ExportFailed, WrongExport)):
@@ -42,7 +42,7 @@ def in_words(error: Exception) -> str:
 
 
 def in_detail(error: Exception, secret: str | None) -> str:
-    """One line, without a library's own notes below it, and never the secret, whatever a store quotes."""
+    """Return one line, without a library's own notes below it, and never the secret, whatever a store quotes."""
     told = " ".join(str(error).partition("\n\n")[0].split())
     text = f"{type(error).__name__}: {told}"
     return (text.replace(secret, "***") if secret else text)[:MAX_DETAIL_CHARACTERS]

@@ -106,7 +106,7 @@ class Copier:
         return True
 
     def _next_batch(self) -> list[Ended]:
-        """The first ones, each attempt once."""
+        """Return the first ended attempts, each attempt once."""
         batch: dict[tuple[str, int], Ended] = {}
         for ended in islice(self._journal.unsettled.ended.values(), self._limit):
             batch.setdefault(ended.attempt, ended)

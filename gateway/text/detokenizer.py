@@ -76,7 +76,7 @@ class Detokenizer:
         return shown
 
     def finish(self) -> str:
-        """The end of the ids: what was held back. A character that never became whole ends as U+FFFD."""
+        """End the ids and return what was held back. A character that never became whole ends as U+FFFD."""
         if self._stop.found:
             return ""
         return self._show(self._decode((), final=True)) + self._stop.finish()

@@ -36,13 +36,13 @@ class StopStrings:
         return held[:cut]
 
     def finish(self) -> str:
-        """The end of the text: what was held back."""
+        """End the text and return what was held back."""
         held, self._held = self._held, ""
         return held
 
 
 def _first_complete(text: str, stop: tuple[str, ...]) -> slice | None:
-    """Where the stop string lies that is complete first; of several that end together, the longest."""
+    """Return where the stop string lies that is complete first; of several that end together, the longest."""
     found = [(start + len(word), start) for word in stop if (start := text.find(word)) >= 0]
     if not found:
         return None

@@ -31,16 +31,16 @@ class CallFormat(msgspec.Struct, frozen=True):
     id_chars: int | None = None
 
     def head(self, name: str) -> str:
-        """All of a call that precedes its arguments."""
+        """Return all of a call that precedes its arguments."""
         return f"{self.before_name}{name}{self.before_arguments}"
 
     def write(self, calls: list[tuple[str, str]]) -> str:
-        """Calls as the model writes them, each of a name and arguments."""
+        """Return calls as the model writes them, each of a name and arguments."""
         written = self.separator.join(f"{self.head(name)}{arguments}{self.end}" for name, arguments in calls)
         return f"{self.trigger}{self.opening}{written}{self.closing}"
 
     def call_id(self, given: str) -> str:
-        """A call's id as the template takes it: the same for the same one."""
+        """Return a call's id as the template takes it: the same for the same one."""
         return given if self.id_chars is None else hashlib.sha256(given.encode()).hexdigest()[: self.id_chars]
 
 

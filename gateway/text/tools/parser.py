@@ -62,12 +62,12 @@ class CallParser:
         self._step = self._read_content
 
     def push(self, text: str, *, is_trigger: bool = False) -> Parsed:
-        """is_trigger: it is the trigger as a token."""
+        """Take more text. is_trigger: the text is the trigger as a token."""
         self._can_begin = self._can_begin or is_trigger
         return self._take(text, is_all=False)
 
     def finish(self) -> Parsed:
-        """The end of the text: what was held back."""
+        """End the text and return what was held back."""
         parsed = self._take("", is_all=True)
         parsed.content += self._said.finish()
         return parsed
@@ -154,7 +154,7 @@ class _JsonObject:
         self._is_escaped = False
 
     def end_in(self, text: str) -> int | None:
-        """The position behind the object's last brace; None where more has to come."""
+        """Return the position behind the object's last brace; None where more has to come."""
         for position, char in enumerate(text):
             if self._is_escaped:
                 self._is_escaped = False
@@ -173,7 +173,7 @@ class _JsonObject:
 
 
 def _beginning_of(text: str, options: Iterable[str]) -> str | None:
-    """The option that text begins with; no option begins another one."""
+    """Return the option that text begins with; no option begins another one."""
     return next((option for option in options if text.startswith(option)), None)
 
 

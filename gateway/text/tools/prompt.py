@@ -34,7 +34,7 @@ def as_plain_messages(messages: list[Message], tools: Sequence[Tool], form: Call
 
 
 def with_call_ids(messages: list[Message], form: CallFormat) -> list[Message]:
-    """With the ids of calls as a template wants them that knows tools."""
+    """Return the messages with the ids of calls as a template wants them that knows tools."""
     if form.id_chars is None:
         return messages
     given = []
@@ -76,5 +76,5 @@ def _description(tools: Sequence[Tool], form: CallFormat) -> str:
 
 
 def _json(value: object) -> str:
-    """Arguments that are no JSON are text already."""
+    """Return arguments as JSON. Arguments that are no JSON are text already."""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

@@ -46,7 +46,7 @@ class Said:
         return shown
 
     def finish(self) -> str:
-        """The end of the content: what was held back."""
+        """End the content and return what was held back."""
         space, self._space = self._space, ""
         return space + self._stop.finish()
 
