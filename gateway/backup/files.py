@@ -70,7 +70,7 @@ def write_durably(source: IO[bytes], target: Path) -> None:
 
 @contextmanager
 def removed_on_failure(folder: Path) -> Iterator[None]:
-    """Make an empty folder that is as it was before when something fails; a kill leaves what there is."""
+    """Give an empty folder, made on demand, that is as before when something fails; a kill leaves what there is."""
     is_new = not folder.exists()
     try:
         make_folder(folder).chmod(0o700)

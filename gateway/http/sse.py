@@ -97,7 +97,11 @@ async def open_stream(
     encoder: Encoder[T],
     failed: Callable[[GatewayError], bytes] = error_event,
 ) -> ASGIResponse:
-    """Return a streaming reply once its first event exists: what is refused before that keeps its own status."""
+    """Return a streaming reply once its first event exists: what is refused before that keeps its own status.
+
+    An error after the first event becomes what `failed` makes of the error, and the stream ends without what
+    `encoder` ends with: clients take a clean end for success.
+    """
     stream = _EventStream(items, encoder, failed)
     await unless_gone(call_of(request.scope), stream.begin())
     return stream

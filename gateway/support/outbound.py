@@ -61,8 +61,8 @@ class Guard:
 
     @classmethod
     def of(cls, *, allow_private: bool) -> Guard:
-        """Return a guard. allow_private: also what the internet cannot reach, such as the loopback; metadata services
-        never."""
+        """Return a guard. allow_private: also what the internet cannot reach, as the loopback; metadata
+        services never."""
         return cls(_is_no_metadata if allow_private else is_public)
 
     async def address_of(self, url: httpx.URL) -> str:

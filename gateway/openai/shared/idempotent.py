@@ -104,7 +104,7 @@ def _fingerprint(request: Request[Any, Any, Any], body: bytes, caller: Caller) -
 async def _failed(execution: Execution, call: Call, error: Exception) -> None:
     """Settle a failed execution. An engine's refusal of the only prompt is a refusal.
 
-    Of several prompts, others may have been worked on.
+    Where there are several prompts, others may have been worked on.
     """
     refused = call.num_admitted == 1 and isinstance(error, InvalidRequest | Overloaded)
     if call.num_admitted == 0 or refused:
