@@ -56,7 +56,8 @@ def test_a_system_prompt_and_a_conversation(home):
 
 
 def test_a_schema(home):
-    schema = {"type": "object", "properties": {"size": {"enum": ["small", "large"]}}, "required": ["size"]}
+    properties = {"size": {"enum": ["small", "large"]}}
+    schema = {"type": "object", "properties": properties, "required": ["size"], "additionalProperties": False}
     options = ["-m", "lorikeet", "-o", "max_tokens", "48", "--schema", json.dumps(schema)]
     assert json.loads(llm(home, *options, QUESTION))["size"] in ("small", "large")
 
