@@ -90,7 +90,7 @@ class InspectionQueue:
         self._is_taken = False
 
     async def _lock(self) -> int:
-        """Return the locked file's descriptor. The kernel has no way to wait for a lock that can be given up."""
+        """Return the locked file's descriptor. The kernel's own wait for a lock could not be given up."""
         await asyncio.sleep(max(0.0, self._free_s - asyncio.get_running_loop().time()))
         make_private_folder(self._lock_path.parent)
         descriptor = os.open(self._lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
