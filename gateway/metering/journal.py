@@ -116,7 +116,7 @@ class Journal:
         self._dirty.set()  # whoever tells it waits to hear that it is durable
 
     def copied(self, keys: list[EndedKey]) -> None:
-        """Record that the ledger has these."""
+        """Record that the ledger has the records of these keys."""
         self._record(Copied(keys))
 
     def adopt(self, journal_ids: list[str]) -> None:
