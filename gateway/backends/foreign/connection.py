@@ -159,7 +159,7 @@ class Connection(asyncio.Protocol):
         try:
             await waiter
         finally:
-            self._waiter = None
+            self._waiter, self._came = None, _always  # an idle connection keeps nothing of its last request
 
     @property
     def is_open(self) -> bool:

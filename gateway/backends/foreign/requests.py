@@ -235,7 +235,7 @@ class ForeignRequests:
         try:
             return await stream.take()
         except ServerRefused as refused:
-            if refused.status != 404:
+            if refused.status != 404 or stream.attempt.has_begun:
                 raise
             stream.close()
             self._adapters.forget(stream.adapter)

@@ -165,7 +165,7 @@ class ReplyStream:
         connection = self._connection
         if connection is None or not self._read(connection):
             return True
-        return bool(self._parts or self._is_at_end or self._error or connection.has_left_over)
+        return bool(self._parts or self._is_at_end or self._error or connection.has_left_over or connection.is_done)
 
     def _read(self, connection: Connection) -> bool:
         """Read what has come, at most READ_BYTES of it; tell whether there was anything, be it an error."""

@@ -17,6 +17,7 @@ from gateway.domain.errors import ReadTooSlowly, ShuttingDown
 from gateway.domain.routing.breaker import CONSECUTIVE
 from tests.gateway.backends.foreign.backends import FAST, anywhere, asking, backend_of, hear, until
 from tests.gateway.backends.foreign.fake import (
+    END,
     HEAD,
     Answer,
     FakeServer,
@@ -27,6 +28,7 @@ from tests.gateway.backends.foreign.fake import (
     fake_server,
     saying,
     sending,
+    usage,
 )
 from tests.gateway.backends.scripted import ListSink
 from tests.patience import PATIENCE_S
@@ -73,6 +75,42 @@ async def test_a_server_that_goes_on_sending_is_cut_off_in_time(server: FakeServ
             async with asyncio.timeout(4.0):
                 await hear(backend, asking(max_tokens=1000))
         caught.value.settle()
+
+
+LAST = {
+    "counts": event(usage(9, 1)) + END,
+    "a comment": event(usage(9, 1)) + PING + END,
+    "a mark of the end without its empty line": event(usage(9, 1)) + chunk(b"data: [DONE]\n") + END,
+}
+"""Bytes after the last text that bring no text, and the end of the response with them."""
+
+
+@pytest.mark.parametrize("name", LAST)
+async def test_a_reply_that_ends_while_its_reader_waits_has_ended(server: FakeServer, name: str) -> None:
+    may_end = asyncio.Event()
+
+    async def answer(received: Received, writer: asyncio.StreamWriter) -> None:
+        writer.write(HEAD + event(delta("Hello")) + event(delta("", finish="stop")))
+        await may_end.wait()
+        writer.write(LAST[name])
+
+    server.answer = answer
+    sink = ListSink()
+    async with (
+        backend_of(server.url, sink, settings=msgspec.structs.replace(PATIENT, idle_seconds=600.0)) as backend,
+        aclosing(backend.generate(asking())) as items,
+    ):
+        assert await anext(items)
+
+        async def rest() -> None:
+            async for _ in items:
+                pass
+
+        reading = asyncio.create_task(rest())
+        asyncio.get_running_loop().call_soon(may_end.set)
+        async with asyncio.timeout(PATIENCE_S):
+            await reading
+    assert [record.usage.completion_tokens for record in sink.records] == [1]
 
 
 @pytest.mark.parametrize("way", ["cut_off", "stop"])
