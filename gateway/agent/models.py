@@ -221,7 +221,7 @@ class Models:
 
 def retry_pause_s(num_failures: int) -> float:
     """Return the seconds until a preparation is begun again that has failed once more than so many times in a row."""
-    return min(RETRY_S * 2 ** min(num_failures, 10), MAX_RETRY_S)
+    return min(RETRY_S * float(2 ** min(num_failures, 10)), MAX_RETRY_S)
 
 
 async def _refusal(conn: Connection, revision: RevisionRow, found: Estimate) -> str | None:

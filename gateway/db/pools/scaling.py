@@ -49,6 +49,12 @@ class _Decided(msgspec.Struct, frozen=True):
         return bool(self.decision.num_replicas != self.row["num_replicas"])
 
     @property
+    def change(self) -> Scaled:
+        """What is told of it where the number of replicas changes."""
+        row, decision = self.row, self.decision
+        return Scaled(row["pool_id"], row["name"], row["num_replicas"], decision.num_replicas, decision.why)
+
+    @property
     def learns(self) -> bool:
         """Whether there is more to remember than before."""
         return bool(self.decision.memory != _memory.decode(self.row["memory"]))
@@ -99,7 +105,7 @@ async def scale_pools(conn: Connection, host_id: str, host_generation: int) -> l
             if each.moves and not await _scale(conn, each.row, each.decision.num_replicas):
                 continue  # an operator has changed it since
             if each.moves:
-                changes.append((each.row, each.decision))
+                changes.append(each)
             memory = each.decision.memory
             await conn.execute(
                 _REMEMBER,
@@ -108,11 +114,9 @@ async def scale_pools(conn: Connection, host_id: str, host_generation: int) -> l
                 memory.start_s,
                 each.decision.why if each.moves else None,
             )
-        for row, each in sorted(changes, key=lambda change: str(change[0]["organization_id"])):
-            await _record(conn, row, each)
-    return [
-        Scaled(row["pool_id"], row["name"], row["num_replicas"], each.num_replicas, each.why) for row, each in changes
-    ]
+        for each in sorted(changes, key=lambda change: str(change.row["organization_id"])):
+            await _record(conn, each.row, each.decision)
+    return [each.change for each in changes]
 
 
 async def _lock(conn: Connection, writing: Sequence[_Decided]) -> None:
