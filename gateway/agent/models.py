@@ -57,8 +57,8 @@ class Models:
         self._not_before_s: dict[tuple[str, int], float] = {}
         self._fits = Fits(store_of(settings), settings.engine.max_adapter_rank)
         self._measured: set[tuple[str, int]] = set()
-        self._failures: dict[tuple[str, int], str] = {}
-        self._num_failures: dict[tuple[str, int], int] = {}
+        self._failures = dict[tuple[str, int], str]()
+        self._num_failures = dict[tuple[str, int], int]()
 
     async def measure(self, pools: Sequence[ServedPool]) -> None:
         """Note what replicas of prepared revisions take, each once: this host's settings may have changed since.
@@ -73,14 +73,16 @@ class Models:
                     self._measured.add(key)
 
     def prepare(self, pools: Sequence[ServedPool]) -> None:
-        """Begin to prepare what is wanted and is not prepared, or whose folder is not there any more."""
+        """Begin to prepare what is wanted and not prepared, what failed on this host, or has no folder any more."""
         for pool in pools:
             wanted = pool.revisions.get(pool.row.wanted_revision)
             if wanted is not None and wanted.state == "preparing" and not pool.is_removed:
                 self._begin(pool, wanted)
             for each in pool.revisions.values():
                 is_used = each.state == "prepared" and not pool.is_removed
-                if is_used and each.folder is not None and not Path(each.folder).exists():
+                if not is_used or each.folder is None:
+                    continue
+                if (each.pool_id, each.revision) in self._num_failures or not Path(each.folder).exists():
                     self._begin(pool, each)
 
     async def fitting(self, conn: Connection, pools: Sequence[ServedPool]) -> dict[str, set[str]]:
@@ -126,7 +128,8 @@ class Models:
         name = pool.row.name
         try:
             await self._try(pool, revision)
-            self._num_failures.pop((revision.pool_id, revision.revision), None)
+            for failed in (self._num_failures, self._failures):
+                failed.pop((revision.pool_id, revision.revision), None)
         except ModelNotPrepared as error:
             log.warning("revision_not_prepared", pool=name, revision=revision.revision, error=str(error))
             self._failures[revision.pool_id, revision.revision] = str(error)
@@ -205,7 +208,7 @@ class Models:
         revision up where no other host may prepare it."""
         failures = self._num_failures.get((revision.pool_id, revision.revision), 0)
         self._num_failures[revision.pool_id, revision.revision] = failures + 1
-        retry_s = min(RETRY_S * 2**failures, MAX_RETRY_S)
+        retry_s = retry_pause_s(failures)
         self._not_before_s[revision.pool_id, revision.revision] = _now_s() + retry_s
         retry_after = datetime.timedelta(seconds=retry_s)
         key = self._host_id, revision.pool_id, revision.revision
@@ -214,6 +217,11 @@ class Models:
                 await note_failure(conn, *key, why, retry_after)
                 if revision.state == "preparing" and not await may_others_prepare(conn, *key):
                     await revisions.set_revision_state(conn, revision.pool_id, revision.revision, "failed", why)
+
+
+def retry_pause_s(num_failures: int) -> float:
+    """Return the seconds until a preparation is begun again that has failed once more than so many times in a row."""
+    return min(RETRY_S * float(2 ** min(num_failures, 10)), MAX_RETRY_S)
 
 
 async def _refusal(conn: Connection, revision: RevisionRow, found: Estimate) -> str | None:

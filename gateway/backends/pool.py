@@ -120,6 +120,7 @@ class PoolRevision:
         self._base_digest = base_digest
         self._as_text = as_text
         self._successor: PoolRevision | None = None
+        self._is_former = False
         self._replicas: dict[str, Replica] = {}
         self._max_in_flight = 0
         self._capabilities: Capabilities | None = None
@@ -159,6 +160,7 @@ class PoolRevision:
     def succeeded_by(self, other: PoolRevision | None) -> None:
         """Let another revision take the requests that were prepared for this one and find no replica of it any more,
         where it has the same base model."""
+        self._is_former = other is not None
         self._successor = other if other is not None and self.serves_base_of(other) else None
 
     def serves_base_of(self, other: PoolRevision) -> bool:
@@ -278,6 +280,8 @@ class PoolRevision:
                 code=ENGINE_UNAVAILABLE,
                 retry_after_s=RETRY_AFTER_S if self._replicas else RETRY_STOPPED_AFTER_S,
             )
+        if replica.is_draining and self.room.is_open:
+            self.room.want()  # one that stays: this one ends with what it has
         self._balancer.taken(replica.id, asked)
         return replica
 
@@ -293,10 +297,12 @@ class PoolRevision:
         return self.room.is_open and (self.room.num_waiting > 0 or self.any_ready() is None)
 
     async def warm(self, tenant: str) -> None:
-        """Return once a replica takes a request of the tenant. Raises Overloaded: when that takes too long."""
+        """Return once a replica takes a request of the tenant. Raises NoReplicaYet: when that takes too long."""
         await self.room.wait(tenant, self._has_place)
 
     def _has_place(self) -> bool:
+        if self._is_former and self._successor is None and not self._replicas:
+            return True  # no replica comes any more, so that the request is refused and holds up nobody
         revisions = [self] if self._successor is None else [self, self._successor]
         backends = [each.backend for revision in revisions for each in revision]
         return any(each.health().ready and not each.is_full for each in backends)

@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from gateway.domain.errors import ENGINE_UNAVAILABLE, Overloaded
+from gateway.domain.errors import NoReplicaYet
 
 MAX_WAITING = 2048
 """Requests of one pool that wait at one gateway."""
@@ -100,15 +100,15 @@ class WaitingRoom:
         self._line_s = now_s
         return True
 
-    def refusal(self, why: str, retry_after_s: float) -> Overloaded:
+    def refusal(self, why: str, retry_after_s: float) -> NoReplicaYet:
         """Return the error of a request that is not served."""
         message = f"The model '{self._name}' has no running engine, and one is starting: {why}. Send the request again."
-        return Overloaded(message, code=ENGINE_UNAVAILABLE, retry_after_s=retry_after_s)
+        return NoReplicaYet(message, retry_after_s=retry_after_s)
 
     async def wait(self, tenant: str, is_there: Callable[[], bool]) -> None:
         """Return once a replica takes a request, after those that came before. is_there: tells whether one does.
 
-        Raises Overloaded: when too many wait, or none was there in time.
+        Raises NoReplicaYet: when too many wait, or none was there in time.
         """
         terms = self._terms
         if terms is None:

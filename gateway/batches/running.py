@@ -17,7 +17,7 @@ from gateway.batches.service import result_place
 from gateway.db.batches import work as db
 from gateway.db.batches.work import LeasedBatch, LineResult, LineRow
 from gateway.domain.batches.line import BatchLine, request_id_of
-from gateway.domain.errors import FileUnavailable, GatewayError, LimitReached, Overloaded, ShuttingDown
+from gateway.domain.errors import FileUnavailable, GatewayError, LimitReached, NoReplicaYet, Overloaded, ShuttingDown
 from gateway.domain.tenancy.principal import Principal
 from gateway.http.error_body import body_of, unexpected
 
@@ -122,7 +122,7 @@ class RunningLines:
         try:
             custom_id, body = read_line(await self._reader.read(line.first_byte, line.num_bytes))
             reply = await self._tools.runner.run(self._principal, batch.endpoint, body, request_id, terms)
-        except LimitReached as error:
+        except (LimitReached, NoReplicaYet) as error:  # nothing was sent: it is no fault, however often it comes
             self._rest = Rest(min(error.retry_after_s or REST_S, MAX_REST_S))
             self._given_back.append((line.number, line.attempt, False))
             return

@@ -200,6 +200,13 @@ class Overloaded(GatewayError):
     code = "server_is_overloaded"
 
 
+class NoReplicaYet(Overloaded):
+    """The first replica of a pool did not start while the request waited for it, or too many wait already. Nothing of
+    the request was sent."""
+
+    code = ENGINE_UNAVAILABLE
+
+
 class ShuttingDown(GatewayError):
     """This gateway stops before the request has ended; another one, or the next, takes it."""
 

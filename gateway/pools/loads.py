@@ -6,6 +6,7 @@ import asyncio
 import time
 
 from gateway.backends.load import load_of
+from gateway.backends.pool import Pool
 from gateway.db.pool import Database
 from gateway.db.pools.scaling_rows import tell_loads
 from gateway.domain.pools.scaling import Load
@@ -45,7 +46,7 @@ class PoolLoads:
         for pool_id, pool in pools.items():
             load = load_of(pool, now_s)
             before, told_s = self._told.get(pool_id, (None, 0.0))
-            is_asleep = not load.num_held and not pool.replicas
+            is_asleep = not load.num_held and not _may_run(pool)
             if is_asleep and before is None:
                 continue
             if _is_news(before, load) or now_s - told_s >= STILL_EVERY_S:
@@ -56,11 +57,14 @@ class PoolLoads:
             async with self._database.acquire() as conn:
                 await tell_loads(conn, self._gateway_id, loads, awaited)
         self._told |= {pool_id: (load, now_s) for pool_id, load in loads.items()}
-        asleep = [
-            id for id in self._told if id not in pools or (not pools[id].replicas and not self._told[id][0].num_held)
-        ]
+        asleep = [id for id in self._told if id not in pools or not (_may_run(pools[id]) or self._told[id][0].num_held)]
         for pool_id in asleep:
             del self._told[pool_id]
+
+
+def _may_run(pool: Pool) -> bool:
+    """Tell whether a pool has replicas, or wants one: one that cannot start is wanted until the load says otherwise."""
+    return bool(pool.replicas) or pool.num_wanted > 0
 
 
 def _is_news(before: Load | None, load: Load) -> bool:

@@ -35,8 +35,10 @@ class Rooms:
         return room
 
     def keep(self, pool_ids: Iterable[str]) -> None:
-        """Forget the rooms of all pools but these."""
-        self._rooms = {id: self._rooms[id] for id in pool_ids if id in self._rooms}
+        """Forget the rooms of all pools but these, and let no request wait there."""
+        kept = set(pool_ids)
+        for pool_id in self._rooms.keys() - kept:
+            self._rooms.pop(pool_id).open(None)
 
     def leave(self) -> None:
         """Let no request wait any more: this gateway is about to stop."""

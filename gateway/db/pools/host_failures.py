@@ -61,13 +61,14 @@ async def clear_failures(conn: Connection, host_id: str) -> None:
 
 _LIST = """
     SELECT f.host_id, f.pool_id, f.revision, f.why, f.num_failures, f.retry_at
-    FROM host_failures f JOIN pools p ON p.id = f.pool_id WHERE p.removed_at IS NULL
+    FROM host_failures f JOIN pools p ON p.id = f.pool_id
+    WHERE p.removed_at IS NULL AND f.revision IN (p.revision, p.wanted_revision)
     ORDER BY f.host_id, f.pool_id, f.revision
 """
 
 
 async def list_failures(conn: Connection) -> list[HostFailure]:
-    """Return the failures of all hosts."""
+    """Return the failures of all hosts at revisions that serve or are wanted."""
     return [HostFailure(**row) for row in await conn.fetch(_LIST)]
 
 

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from gateway.db.pools.host_failures import clear_failures
+
 if TYPE_CHECKING:
     from gateway.db.pool import Connection
 
@@ -168,3 +170,4 @@ _REMOVE = """
 async def remove_host(conn: Connection, host_id: str) -> None:
     """Take a host's keys away and end its agent."""
     await conn.execute(_REMOVE, host_id)
+    await clear_failures(conn, host_id)

@@ -20,7 +20,19 @@ from gateway.db.pools.replicas import ReplicaRow, create_replica, drain_replicas
 from gateway.db.pools.revisions import RevisionRow, set_revision_state
 from gateway.db.pools.served import ServedPool, pools_serving, read_served, switch_revision
 from gateway.domain.pools.capacity import Device, Host, Needs, Place
-from gateway.domain.pools.plan import Action, Create, Drain, GiveUp, Lose, Pool, Replica, Revision, Switch, plan
+from gateway.domain.pools.plan import (
+    MAX_PREPARATIONS,
+    Action,
+    Create,
+    Drain,
+    GiveUp,
+    Lose,
+    Pool,
+    Replica,
+    Revision,
+    Switch,
+    plan,
+)
 
 if TYPE_CHECKING:
     from gateway.db.pool import Connection
@@ -117,7 +129,10 @@ def pool_of(served: ServedPool, hosts: Sequence[Host] = (), failures: Sequence[H
     def revision_of(each: RevisionRow) -> Revision:
         of = [failed for failed in failures if (failed.pool_id, failed.revision) == (row.id, each.revision)]
         needs = msgspec.structs.replace(
-            needs_of(each), labels=row.placement, avoided={failed.host_id: failed.why for failed in of}
+            needs_of(each),
+            labels=row.placement,
+            avoided={failed.host_id: failed.why for failed in of},
+            hopeful=frozenset(failed.host_id for failed in of if failed.num_failures < MAX_PREPARATIONS),
         )
         return Revision(each.revision, each.state, needs, each.why, each.base_digest or "")
 

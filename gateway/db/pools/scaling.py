@@ -6,7 +6,8 @@ One agent at a time decides, as the planner does. Times are of PostgreSQL's cloc
 from __future__ import annotations
 
 import datetime
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -36,6 +37,29 @@ class Scaled(msgspec.Struct, frozen=True):
     why: str
 
 
+class _Decided(msgspec.Struct, frozen=True):
+    """What was decided about a pool. row: of `_SEEN`."""
+
+    row: Any
+    decision: Decision
+
+    @property
+    def moves(self) -> bool:
+        """Whether the number of replicas changes."""
+        return bool(self.decision.num_replicas != self.row["num_replicas"])
+
+    @property
+    def change(self) -> Scaled:
+        """What is told of it where the number of replicas changes."""
+        row, decision = self.row, self.decision
+        return Scaled(row["pool_id"], row["name"], row["num_replicas"], decision.num_replicas, decision.why)
+
+    @property
+    def learns(self) -> bool:
+        """Whether there is more to remember than before."""
+        return bool(self.decision.memory != _memory.decode(self.row["memory"]))
+
+
 _ANY = "SELECT EXISTS (SELECT FROM pool_scaling)"
 _SEEN = """
     SELECT s.pool_id, p.organization_id, p.name, s.min_replicas, s.max_replicas, s.down_after_s,
@@ -49,7 +73,12 @@ _SEEN = """
     WHERE p.removed_at IS NULL AND p.revision IS NOT NULL AND (s.pool_id = $1 OR $1 IS NULL) ORDER BY s.pool_id
 """
 _LOCK_POOLS = "SELECT FROM pools WHERE id = ANY ($1::text[]) ORDER BY id FOR NO KEY UPDATE"
-_SCALE = "UPDATE pools SET num_replicas = $3 WHERE id = $1 AND num_replicas = $2 AND removed_at IS NULL"
+_LOCK_SCALING = "SELECT FROM pool_scaling WHERE pool_id = ANY ($1::text[]) ORDER BY pool_id FOR NO KEY UPDATE"
+_SCALE = """
+    UPDATE pools SET num_replicas = $3 WHERE id = $1 AND num_replicas = $2 AND removed_at IS NULL
+        AND EXISTS (SELECT FROM pool_scaling s WHERE s.pool_id = pools.id
+                    AND (s.min_replicas, s.max_replicas, s.down_after_s) = ($4, $5, $6))
+"""
 _REMEMBER = """
     UPDATE pool_scaling SET memory = $2::jsonb, start_s = $3,
         decided_at = CASE WHEN $4::text IS NULL THEN decided_at ELSE clock_timestamp() END, why = coalesce($4, why)
@@ -68,28 +97,45 @@ async def scale_pools(conn: Connection, host_id: str, host_generation: int) -> l
     async with conn.transaction():
         if not await may_plan(conn, host_id, host_generation):
             return []
-        rows = await conn.fetch(_SEEN, None, FRESH)
-        decided = [(row, _decision(row)) for row in rows]
-        moving = [(row, each) for row, each in decided if each.num_replicas != row["num_replicas"]]
-        if moving:
-            await conn.execute(_LOCK_POOLS, [row["pool_id"] for row, _ in moving])
+        decided = [_Decided(row, _decision(row)) for row in await conn.fetch(_SEEN, None, FRESH)]
+        writing = [each for each in decided if each.moves or each.learns]
+        await _lock(conn, writing)
         changes = []
-        for row, each in decided:
-            why = None
-            if each.num_replicas != row["num_replicas"]:
-                done = await conn.execute(_SCALE, row["pool_id"], row["num_replicas"], each.num_replicas)
-                if done != "UPDATE 1":
-                    continue  # an operator has changed it since
-                why = each.why
-                changes.append((row, each))
-            if why is not None or each.memory != _memory.decode(row["memory"]):
-                memory = msgspec.json.encode(each.memory).decode()
-                await conn.execute(_REMEMBER, row["pool_id"], memory, each.memory.start_s, why)
-        for row, each in sorted(changes, key=lambda change: str(change[0]["organization_id"])):
-            await _record(conn, row, each)
-    return [
-        Scaled(row["pool_id"], row["name"], row["num_replicas"], each.num_replicas, each.why) for row, each in changes
-    ]
+        for each in writing:
+            if each.moves and not await _scale(conn, each.row, each.decision.num_replicas):
+                continue  # an operator has changed it since
+            if each.moves:
+                changes.append(each)
+            memory = each.decision.memory
+            await conn.execute(
+                _REMEMBER,
+                each.row["pool_id"],
+                msgspec.json.encode(memory).decode(),
+                memory.start_s,
+                each.decision.why if each.moves else None,
+            )
+        for each in sorted(changes, key=lambda change: str(change.row["organization_id"])):
+            await _record(conn, each.row, each.decision)
+    return [each.change for each in changes]
+
+
+async def _lock(conn: Connection, writing: Sequence[_Decided]) -> None:
+    """Lock all rows that will be changed before the first change, which locks the counter of changes for everybody.
+
+    An operator's transaction that has one of the rows may wait for the counter: having it, one must not wait for a row.
+    """
+    moving = [each.row["pool_id"] for each in writing if each.moves]
+    if moving:
+        await conn.execute(_LOCK_POOLS, moving)
+    if writing:
+        await conn.execute(_LOCK_SCALING, [each.row["pool_id"] for each in writing])
+
+
+async def _scale(conn: Connection, row: Record, num_replicas: int) -> bool:
+    """Change the number of a pool's replicas; return False where it or its bounds are not those decided with."""
+    bounds = row["min_replicas"], row["max_replicas"], row["down_after_s"]
+    done = await conn.execute(_SCALE, row["pool_id"], row["num_replicas"], num_replicas, *bounds)
+    return bool(done == "UPDATE 1")
 
 
 async def present_decision(conn: Connection, pool_id: str) -> Decision | None:

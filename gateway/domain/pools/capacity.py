@@ -7,7 +7,7 @@ one accelerator, and beside it some of the host.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import Literal
 
 import msgspec
@@ -90,6 +90,13 @@ class Needs(msgspec.Struct, frozen=True):
     """The labels that the host must have."""
     avoided: Mapping[str, str] = {}
     """Hosts, by id, that could not prepare the model when that was tried last, each with the reason."""
+    hopeful: Set[str] = frozenset()
+    """Those among these hosts that failed so few times that they may well prepare it soon."""
+
+    def later(self) -> Needs:
+        """Return what a replica asks once the hopeful hosts have prepared the model."""
+        avoided = {host_id: why for host_id, why in self.avoided.items() if host_id not in self.hopeful}
+        return msgspec.structs.replace(self, avoided=avoided, hopeful=frozenset())
 
 
 class Host(msgspec.Struct, frozen=True):

@@ -22,6 +22,9 @@ from gateway.domain.pools.states import ReplicaState, RevisionState
 MAX_FAILURES = 3
 """Failures in a row of one replica after which its revision is given up, where another one serves."""
 
+MAX_PREPARATIONS = 5
+"""Failures in a row of one host to prepare the model of a revision after which the revision is not kept for it."""
+
 GONE_S = 30.0
 """A host without an agent for so long is not waited for: its replicas are replaced, and serve until then."""
 
@@ -289,7 +292,9 @@ class _Plan:
             self._actions.append(Switch(pool.id, wanted.revision, pool.revision))
         elif not live and is_full:
             old = [] if pool.revision is None else self._managed(pool.revision)
-            if not self._make_room(old, wanted.needs) and self._room.has_hosts:
+            if self._make_room(old, wanted.needs) or not self._room.has_hosts:
+                return
+            if _fewest_to_leave(pool, old, wanted.needs.later(), self._soon()) is None:
                 self._give_up(wanted, self._room.refusal(wanted.needs))
 
     def _num_required(self) -> int:

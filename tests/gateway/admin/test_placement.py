@@ -9,9 +9,10 @@ import httpx
 import pytest
 
 from gateway.db.pool import Database
-from gateway.db.pools.host_failures import clear_failure, may_others_prepare, note_failure
+from gateway.db.pools.host_failures import clear_failure, list_failures, may_others_prepare, note_failure
+from gateway.db.pools.hosts import remove_host
 from gateway.db.pools.planning import plan_pools
-from gateway.domain.pools.plan import Create, Drain
+from gateway.domain.pools.plan import MAX_PREPARATIONS, Create, Drain, GiveUp
 from tests.gateway.pools.acting_agent import Agent
 
 SOON = datetime.timedelta(seconds=5)
@@ -105,6 +106,38 @@ async def test_a_revision_may_be_prepared_as_long_as_one_host_has_not_failed(
         assert await may_others_prepare(conn, "host_1", pool_id, 1)
         await note_failure(conn, "host_2", pool_id, 1, "no such folder", SOON)
         assert not await may_others_prepare(conn, "host_1", pool_id, 1)
+
+
+async def test_failures_at_former_revisions_and_of_removed_hosts_count_no_more(
+    operator: httpx.AsyncClient, hosts: Hosts, database: Database
+) -> None:
+    pool_id = await make(operator, hosts)
+    async with database.acquire() as conn:
+        await note_failure(conn, "host_1", pool_id, 1, "no such folder", SOON)
+    await operator.post(f"/pools/{pool_id}", json={"model": "demo", "settings": {"max_model_len": 64}})
+    async with database.acquire() as conn:
+        assert await list_failures(conn) == []
+        await note_failure(conn, "host_1", pool_id, 2, "no such folder", SOON)
+        assert [each.revision for each in await list_failures(conn)] == [2]
+        await remove_host(conn, "host_1")
+        assert await list_failures(conn) == []
+
+
+async def test_a_new_revision_waits_for_a_host_that_has_failed_a_few_times(
+    operator: httpx.AsyncClient, hosts: Hosts, database: Database
+) -> None:
+    pool_id = await make(operator, hosts, num_replicas=1)
+    await operator.post("/hosts/host_2", json={"labels": {"zone": "west"}})
+    await hosts.one.start(pool_id)
+    await operator.post(
+        f"/pools/{pool_id}", json={"model": "demo", "settings": {"max_model_len": 64}, "placement": {"zone": "west"}}
+    )
+    await hosts.one.prepare(pool_id, 2)
+    for number in range(MAX_PREPARATIONS):
+        async with database.acquire() as conn:
+            await note_failure(conn, "host_2", pool_id, 2, "the connection was reset", SOON)
+        given_up = [each for each in await hosts.plan() if isinstance(each, GiveUp)]
+        assert bool(given_up) == (number + 1 == MAX_PREPARATIONS)
 
 
 @pytest.mark.parametrize("placement", [{"Zone": "west"}, {"zone": "a b"}, {"zone": ""}])

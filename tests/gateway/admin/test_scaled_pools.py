@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import httpx
@@ -9,9 +12,10 @@ import pytest
 
 from gateway.db.pool import Database
 from gateway.db.pools.scaling import Scaled, scale_pools
-from gateway.db.pools.scaling_rows import tell_loads
-from gateway.domain.pools.scaling import Load
+from gateway.db.pools.scaling_rows import clear_scaling, set_scaling, tell_loads
+from gateway.domain.pools.scaling import Bounds, Load
 from tests.gateway.pools.acting_agent import Agent
+from tests.installation.waiting import until
 
 POOL = {"name": "tiny", "model": "demo", "scaling": {"min_replicas": 0, "max_replicas": 4}}
 BUSY = Load(num_ready=1, places=8, num_running=8, num_waiting=20, oldest_wait_s=3.0, idle_s=0.0)
@@ -128,3 +132,55 @@ async def test_a_number_beyond_the_bounds_is_refused_as_long_as_they_hold(
     reply = await operator.post(f"/pools/{pool_id}", json={"num_replicas": 9})
     assert (reply.status_code, reply.json()["error"]["param"]) == (400, "num_replicas")
     assert "between 0 and 4" in reply.json()["error"]["message"]
+
+
+@asynccontextmanager
+async def held_back(database: Database, agent: Agent, conn: Any) -> AsyncIterator[asyncio.Task[list[Scaled]]]:
+    """Have the agent decide, and give the task once it waits for a row that the transaction of `conn` has."""
+    pid = await conn.fetchval("SELECT pg_backend_pid()")
+    deciding = asyncio.create_task(look(database, agent))
+
+    async def waits() -> bool:
+        async with database.acquire() as other:
+            found: bool = await other.fetchval(
+                "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE $1 = ANY (pg_blocking_pids(pid)))", pid
+            )
+        return found
+
+    await until(waits)
+    yield deciding
+
+
+async def test_what_an_operator_changes_while_the_agent_decides_counts(
+    operator: httpx.AsyncClient, database: Database, agent: Agent
+) -> None:
+    pool_id = await make(operator, agent)
+    await agent.serve(pool_id)
+    async with database.acquire() as conn:
+        await tell_loads(conn, "gateway_1", {pool_id: Load(num_held=3, idle_s=0.0)})
+    async with database.acquire() as conn:
+        async with conn.transaction():
+            await conn.fetch("SELECT FROM pools WHERE id = $1 FOR NO KEY UPDATE", pool_id)
+            async with held_back(database, agent, conn) as deciding:
+                await clear_scaling(conn, pool_id)
+        assert await deciding == [], "the number follows the load no more"
+    assert (await shown(operator, pool_id))["num_replicas"] == 0
+
+
+async def test_the_agent_waits_for_no_row_once_others_wait_for_its_changes(
+    operator: httpx.AsyncClient, database: Database, agent: Agent
+) -> None:
+    waking, learning = sorted([await make(operator, agent), await make(operator, agent, name="other")])
+    await agent.serve(waking)
+    await agent.start(learning)
+    await operator.post(f"/pools/{learning}", json={"num_replicas": 1})
+    async with database.acquire() as conn:
+        loads = {waking: Load(num_held=3, idle_s=0.0), learning: Load(num_ready=1, places=8, num_running=1, idle_s=0.0)}
+        await tell_loads(conn, "gateway_1", loads)
+    async with database.acquire() as conn:
+        async with conn.transaction():
+            await conn.fetch("SELECT FROM pools WHERE id = $1 FOR NO KEY UPDATE", learning)
+            await conn.fetch("SELECT FROM pool_scaling WHERE pool_id = $1 FOR NO KEY UPDATE", learning)
+            async with held_back(database, agent, conn) as deciding:
+                await set_scaling(conn, learning, Bounds(0, 3))
+        assert [(each.pool_id, each.after) for each in await deciding] == [(waking, 1)]

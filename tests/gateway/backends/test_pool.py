@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import cast
 
+import pytest
+
 from engine.protocol import EngineStats, Service
 from gateway.backends.base import Capabilities, Health, Model
-from gateway.backends.pool import ManagedBackend, PoolRevision, Replica
+from gateway.backends.pool import ManagedBackend, Pool, PoolRevision, Replica
 from gateway.backends.used import Used
+from gateway.backends.waiting_room import Terms, WaitingRoom
 from gateway.domain.balancing.replica import Asked
+from gateway.domain.errors import Overloaded
 
 
 class Counting:
@@ -122,3 +127,38 @@ def test_a_replica_that_was_started_anew_keeps_its_own_counts() -> None:
     assert again is not None
     pool.give(again, new)
     assert pool._balancer.loads()["r0"] == 0.0
+
+
+def test_a_request_that_only_a_draining_replica_takes_has_one_start_that_stays() -> None:
+    pool = revision(Counting())
+    [last] = pool
+    pool.take(Asked(""))
+    assert pool.room.num_wanted == 0
+    last.is_draining = True
+    pool.take(Asked(""))
+    assert pool.room.num_wanted == 0, "none starts by itself"
+    pool.room.open(Terms(60.0, 10.0))
+    assert pool.take(Asked("")) is last
+    assert pool.room.num_wanted == 1
+
+
+async def test_a_request_for_a_base_that_is_gone_holds_up_none_that_waits_for_the_next_one() -> None:
+    def of(digest: str) -> PoolRevision:
+        made = PoolRevision("tiny", cast("Model", None), base_digest=digest)
+        made.room = room
+        return made
+
+    room = WaitingRoom("tiny")
+    room.open(Terms(60.0, 10.0))
+    former, current = of("old"), of("new")
+    pool = Pool("tiny", former, created=0)
+    waiting = asyncio.create_task(former.warm("t"))
+    await asyncio.sleep(0)
+    assert room.num_waiting == 1
+    pool.serve(current)
+    current.add(replica("r0", Counting()))
+    async with asyncio.timeout(20):
+        await waiting
+        await current.warm("t")
+    with pytest.raises(Overloaded):
+        former.take(Asked(""))

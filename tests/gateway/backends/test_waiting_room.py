@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from gateway.backends.waiting_room import MAX_OF_TENANT, MAX_WAITING, Terms, WaitingRoom
-from gateway.domain.errors import ENGINE_UNAVAILABLE, Overloaded
+from gateway.domain.errors import ENGINE_UNAVAILABLE, NoReplicaYet
 
 TERMS = Terms(max_wait_s=60.0, start_s=12.0)
 
@@ -65,7 +65,7 @@ async def test_a_request_that_waited_too_long_is_told_when_to_come_again() -> No
     tasks = await site.begin("a", "b")
     errors = await asyncio.gather(*tasks, return_exceptions=True)
     for error in errors:
-        assert isinstance(error, Overloaded) and error.code == ENGINE_UNAVAILABLE and error.status == 503
+        assert isinstance(error, NoReplicaYet) and error.code == ENGINE_UNAVAILABLE and error.status == 503
         assert error.retry_after_s is not None and 30 < error.retry_after_s <= 40
         assert "'tiny'" in error.message and "0.05 s" in error.message
     assert site.room.num_waiting == 0
@@ -75,10 +75,10 @@ async def test_no_tenant_takes_all_places_and_no_more_wait_than_there_are() -> N
     site = Site()
     names = [str(number) for number in range(MAX_OF_TENANT)]
     tasks = await site.begin(*names)
-    with pytest.raises(Overloaded, match="too many"):
+    with pytest.raises(NoReplicaYet, match="too many"):
         await site.room.wait("proj_1", lambda: False)
     tasks += await site.begin(*names[: MAX_WAITING - MAX_OF_TENANT], tenant="proj_2")
-    with pytest.raises(Overloaded, match="too many"):
+    with pytest.raises(NoReplicaYet, match="too many"):
         await site.room.wait("proj_3", lambda: False)
     assert site.room.num_waiting == MAX_WAITING
     site.arrive()

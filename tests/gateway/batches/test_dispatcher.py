@@ -17,13 +17,14 @@ from gateway.batches.dispatcher import Dispatcher
 from gateway.batches.feed import Feed
 from gateway.batches.parts import Tools
 from gateway.batches.runner import LineReply
+from gateway.batches.running import MAX_FAULTS
 from gateway.batches.service import Batch, Batches
 from gateway.db.ledger.usage import UsageEvent
 from gateway.db.organization.audit import Author
 from gateway.db.pool import Database
 from gateway.domain.batches.line import BatchLine
 from gateway.domain.content.keys import ContentKey
-from gateway.domain.errors import BackendFailed
+from gateway.domain.errors import BackendFailed, NoReplicaYet
 from gateway.domain.tenancy.principal import Principal
 from gateway.files.content import FileContent
 from gateway.files.pieces import FolderPieces
@@ -163,6 +164,23 @@ async def test_faults_of_ours_are_tried_three_times_and_then_are_the_lines_error
     assert (row.status, row.num_completed, row.num_failed, row.input_tokens) == ("completed", 2, 1, 4)
     assert sorted(runner.begun.values()) == [1, 3, 3]
     assert '"status_code":502' in await world.text(row.error_file_id)
+
+
+async def test_a_line_whose_pool_has_no_replica_yet_is_begun_again_until_one_is_there(world: World) -> None:
+    asked = 0
+
+    def answer(body: bytes, line: BatchLine) -> LineReply:
+        nonlocal asked
+        asked += 1
+        assert line.begun == 0, "nothing was sent, so that no attempt is to be disowned"
+        if asked <= MAX_FAULTS:
+            raise NoReplicaYet("One is starting.", retry_after_s=0.01)
+        return DONE
+
+    batch = await world.create(file_of([chat_line("a")]))
+    async with world.dispatching(Runner(answer)):
+        ended = await world.ended(batch)
+    assert (ended.row.num_completed, ended.row.has_errors, asked) == (1, False, MAX_FAULTS + 1)
 
 
 async def test_a_gateway_that_stops_gives_its_batches_back_with_what_was_done(world: World) -> None:

@@ -16,7 +16,7 @@ from gateway.db.pool import Database
 from gateway.db.pools import pools, replicas
 from gateway.db.pools.scaling_rows import set_scaling
 from gateway.db.pools.served import list_served
-from gateway.domain.errors import LimitReached, Overloaded
+from gateway.domain.errors import LimitReached, NoReplicaYet, Overloaded
 from gateway.domain.limits.limit import Limit
 from gateway.domain.pools.scaling import Bounds, Load
 from gateway.domain.tenancy.principal import Principal
@@ -175,3 +175,23 @@ async def test_requests_that_wait_are_refused_at_once_when_the_gateway_stops(col
     cold.services.pools.rooms.leave()
     for error in await asyncio.gather(*tasks, return_exceptions=True):
         assert isinstance(error, Overloaded) and error.retry_after_s
+
+
+async def test_requests_that_wait_for_a_pool_that_is_removed_are_refused_at_once(cold: Cold) -> None:
+    tasks = await cold.begin(2)
+    async with cold.database.acquire() as conn:
+        [pool] = await list_served(conn)
+        await pools.remove_pool(conn, pool.row.id)
+    for error in await asyncio.gather(*tasks, return_exceptions=True):
+        assert isinstance(error, Overloaded) and not isinstance(error, NoReplicaYet)
+
+
+async def test_the_load_of_a_pool_is_told_as_long_as_a_replica_is_wanted_though_none_starts(cold: Cold) -> None:
+    async with cold.database.acquire() as conn:
+        [pool] = await list_served(conn)
+        await pools.scale_pool(conn, pool.row.id, 1)
+
+    async def is_told() -> bool:
+        return [each.num_held for each in await cold.told()] == [0]
+
+    await until(is_told, "a replica stays wanted for ever")

@@ -239,3 +239,12 @@ def test_a_new_revision_is_not_given_up_because_one_host_cannot_prepare_it() -> 
     actions = plan([asking(made, avoided={"east": "no such folder"})], two_hosts())
     assert not [each for each in actions if isinstance(each, GiveUp)]
     assert [each.place.host_id for each in actions if isinstance(each, Create)] == ["west"]
+
+
+@pytest.mark.parametrize("hopeful", [True, False])
+def test_a_new_revision_waits_for_a_host_that_may_soon_prepare_it(hopeful: bool) -> None:
+    wants = {"labels": {"zone": "west"}, "avoided": {"west": "the connection was reset"}}
+    actions = plan([asking(pool(1, wants=2), **wants, hopeful=frozenset(["west"] * hopeful))], two_hosts())
+    assert [type(each) for each in actions] == ([] if hopeful else [GiveUp])
+    nowhere = asking(pool(1, wants=2), labels={"zone": "north"}, avoided={"west": ""}, hopeful=frozenset(["west"]))
+    assert [type(each) for each in plan([nowhere], two_hosts())] == [GiveUp], "it would not fit there either"
