@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 
 from engine.protocol import Abort, Delta, EngineError, Final, GenerateRequest, Submit
@@ -87,9 +88,9 @@ class EngineRequests:
             self._abort(stream, Abort(request_id, num_kept_tokens, index))
 
     def oldest_wait_s(self) -> float:
-        """Return the age of the oldest request that has no token yet; 0 where none waits."""
+        """Return the age of the oldest request that has no token yet; 0 where none waits. Any thread may ask."""
         waiting = [each.submitted_s for each in self._streams.values() if each.first_token_s is None and not each.lost]
-        return asyncio.get_running_loop().time() - min(waiting) if waiting else 0.0
+        return max(time.monotonic() - min(waiting), 0.0) if waiting else 0.0  # which the loop's clock is
 
     def take_used(self) -> list[Used]:
         """Return what the requests used on the engine since the last call."""

@@ -44,12 +44,15 @@ async def connected(dsn: str) -> AsyncIterator[Connection]:
 
 OF_POOLS = {
     "backend_keys",
-    "provider_keys",
-    "pools",
-    "pool_revisions",
-    "pool_grants",
-    "hosts",
+    "host_failures",
     "host_tokens",
+    "hosts",
+    "pool_grants",
+    "pool_loads",
+    "pool_revisions",
+    "pool_scaling",
+    "pools",
+    "provider_keys",
     "replicas",
 }
 OF_EXPERIMENTS = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import statistics
 import time
 from typing import Any
@@ -123,7 +124,8 @@ async def test_votes_have_a_pace_of_their_project(site: Site, other: Site) -> No
     async def post(client: httpx.AsyncClient) -> httpx.Response:
         return await client.post("/v1/feedback", json={"data": votes})
 
-    replies = [await post(site.client) for _ in range(40)]
+    replies = await asyncio.gather(*(post(site.client) for _ in range(40)))  # faster than one by one
+    replies.append(await post(site.client))  # after all of these were counted
     refused = [reply for reply in replies if reply.status_code == 429]
     assert refused
     assert int(refused[0].headers["retry-after"]) >= 1
