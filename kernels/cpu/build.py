@@ -37,11 +37,11 @@ PROCESSOR_FLAGS = {
 
 
 class BuildError(Exception):
-    """The library cannot be built here; the message says why."""
+    """Raised when the library cannot be built here; the message says why."""
 
 
 def digest() -> str:
-    """Return the SHA-256 of all sources, which the library tells of itself."""
+    """Return the SHA-256 of all sources, by which the built library names the sources that it was made from."""
     found = hashlib.sha256(Path(__file__).read_bytes())
     for path in sorted(path for path in SOURCES.rglob("*") if path.is_file()):
         found.update(path.relative_to(SOURCES).as_posix().encode() + b"\0" + path.read_bytes())
@@ -49,7 +49,10 @@ def digest() -> str:
 
 
 def compiler() -> list[str]:
-    """Return the command of a C++ compiler. Raises BuildError: where there is none."""
+    """Return the command of a C++ compiler.
+
+    Raises BuildError: when there is none.
+    """
     if importlib.util.find_spec("ziglang") is not None:
         target = f"{platform.machine()}-linux-gnu.{GLIBC}"
         return [sys.executable, "-m", "ziglang", "c++", "-target", target, "-mcpu=baseline"]
@@ -60,9 +63,9 @@ def compiler() -> list[str]:
 
 
 def build(target: Path = LIBRARY, extra: Sequence[str] = ()) -> str:
-    """Compile the library, put it to target and return the tag of the systems that load it. extra: further flags.
+    """Compile the library, put it at target and return the tag of the systems that load it. extra: further flags.
 
-    Raises BuildError: where this is not Linux, there is no compiler, or it fails.
+    Raises BuildError: when this is not Linux, there is no compiler, or the compiler fails.
     """
     if sys.platform != "linux":
         raise BuildError(f"the library is for Linux, not for {sys.platform}")
