@@ -55,18 +55,18 @@ class LayerTensors(NamedTuple):
     """The tensors of one layer. Norms are float32, and None where the model has none; q_norm and k_norm are by head."""
 
     products: tuple[Int8Linear, Int8Linear, Int8Linear, Int8Linear]
-    """Of q, k and v; of o; of gate and up; of down."""
+    """The products of q, k and v; of o; of gate and up; of down."""
     input_norm: Tensor
     q_norm: Tensor | None
     k_norm: Tensor | None
     attention_norm: Tensor | None
-    """Of attention's output, before it is added."""
+    """The norm of attention's output, before that is added."""
     post_norm: Tensor
     feed_forward_norm: Tensor | None
     angles: tuple[Tensor, Tensor] | None
     """cos and sin of every position, [max_position, head_dim / 2] float32; None where the layer does not rotate."""
     window: int | None
-    """Positions that each one sees, itself included; None: all before it."""
+    """Positions that each position sees, its own included; None: all before it."""
 
 
 class DecoderShape(NamedTuple):
@@ -78,7 +78,7 @@ class DecoderShape(NamedTuple):
     intermediate_size: int
     max_position: int
     num_blocks: int
-    """Of the cache."""
+    """Blocks of the cache."""
     cache_dtype: torch.dtype
     activation: str
     """`silu` or `gelu_tanh`."""
