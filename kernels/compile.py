@@ -37,7 +37,7 @@ DIVISIBLE_BY_16 = [["tt.divisibility", 16]]  # what Triton finds out about argum
 
 
 class Resources(NamedTuple):
-    """What a compiled kernel takes: registers and bytes of stack per thread, bytes of shared memory per program."""
+    """Resources of a compiled kernel: registers and bytes of stack per thread, bytes of shared memory per program."""
 
     registers: int
     stack_bytes: int
@@ -45,7 +45,10 @@ class Resources(NamedTuple):
 
 
 def compile_launch(launch: Launch, target: GPUTarget = SM_90) -> triton.compiler.CompiledKernel:
-    """Compile the kernel as a launch with these arguments would. Raises what Triton raises."""
+    """Compile the kernel as a launch with these arguments would.
+
+    Raises what Triton raises.
+    """
     signature: dict[str, str] = {}
     constants: dict[tuple[int, ...], object] = {}
     attributes: dict[tuple[int, ...], object] = {}

@@ -76,7 +76,7 @@ class Adapters:
 
 
 class LoraBatch:
-    """Rows that use these slots (-1: none), as input of every group of every layer."""
+    """Rows that use the given slots (-1: none), as input of every group of every layer."""
 
     def __init__(self, adapters: Adapters, slots: Tensor) -> None:
         self.adapters, self.slots = adapters, slots

@@ -11,8 +11,9 @@ from torch import Tensor
 class Shape(NamedTuple):
     """The model's sizes, and those of the batches that are measured.
 
-    num_layers: how many are measured together, each with weights of its own. num_copies: copies of the memory that
-    other operations go through in a run, so that no cache holds it from one to the next. context: of a decode.
+    num_layers: the number of layers measured together, each with weights of its own. num_copies: copies of the memory
+    that other operations go through in a run, so that no cache holds this memory from one run to the next. context: of
+    a decode.
     """
 
     hidden: int

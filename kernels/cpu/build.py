@@ -21,7 +21,7 @@ from pathlib import Path
 SOURCES = Path(__file__).parent / "native"
 LIBRARY = Path(__file__).parent / "_native.so"
 GLIBC = "2.17"
-"""The oldest system that the library loads on: the one of the wheels' tag, manylinux_2_17."""
+"""The oldest glibc that the library loads on: the one of the wheels' tag, manylinux_2_17."""
 
 FLAGS = ("-std=c++17", "-O3", "-fPIC", "-fvisibility=hidden", "-ffp-contract=off", "-fno-math-errno", "-fno-exceptions",
          "-fno-rtti", "-Wall", "-Wextra")  # fmt: skip
@@ -33,7 +33,7 @@ PROCESSOR_FLAGS = {
     "avx512": AVX512,
     "avx512_vnni": (*AVX512, "-mavx512vnni"),
 }
-"""Flags of the files, by their names, that hold code for some processors alone."""
+"""Flags of the source files that hold code for some processors alone, by the files' names."""
 
 
 class BuildError(Exception):

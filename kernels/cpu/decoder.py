@@ -25,7 +25,7 @@ CACHE_BLOCK = 16
 """Positions of a block of the cache."""
 
 NUM_PROJECTIONS = 7
-"""q, k, v, o, gate, up and down of a layer, in this order."""
+"""Projections of a layer: q, k, v, o, gate, up and down, in this order."""
 
 FACTORS = np.dtype(
     [("a", np.uint64), ("b", np.uint64), ("rank", np.int64), ("scaling", np.float64), ("dtype", np.int64)]

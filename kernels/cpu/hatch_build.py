@@ -1,6 +1,6 @@
 """Builds the native kernels into wheels and into editable installs; hatchling calls this with `ziglang` installed.
 
-Where they cannot be built the wheel has none, and serves with PyTorch's operations.
+Where the kernels cannot be built the wheel has none, and serves with PyTorch's operations.
 """
 
 from __future__ import annotations
@@ -17,7 +17,10 @@ LIBRARY = "kernels/cpu/_native.so"
 
 class NativeKernels(BuildHookInterface):  # type: ignore[type-arg]
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        """Compile the library and put it into the wheel. version: with `editable` it stays in the checkout alone."""
+        """Compile the library and put it into the wheel.
+
+        version: with `editable` the library stays in the checkout alone.
+        """
         build = _build_module(Path(self.root))
         try:
             systems = build.build(Path(self.root) / LIBRARY)

@@ -22,8 +22,8 @@ from torch import Tensor
 from kernels.cpu.library import NativeLibrary
 
 FORMAT = "int8, groups of 32, the best of 8 scales, inputs in 16 bits; embedding too; cache in bfloat16"
-"""The semantics above in words, and how the cache is kept beside: figures that were measured with others are not these
-kernels'."""
+"""The semantics above in words, and the dtype of the cache beside them. Figures that were measured with another format
+are not these kernels' figures."""
 
 GROUP = 32
 NUM_SCALES = 8
@@ -120,7 +120,10 @@ class Int8Embedding:
 
     @classmethod
     def of(cls, library: NativeLibrary, table: Tensor, head: object) -> Int8Embedding:
-        """Return the embedding of a table [V, H]. head: the same matrix, which is shared if it is in 8-bit integers."""
+        """Return the embedding of a table [V, H].
+
+        head: the same matrix, which is shared where it is in 8-bit integers.
+        """
         return cls(head if isinstance(head, Int8Linear) else Int8Linear(library, table), table.dtype)
 
     def __call__(self, token_ids: Tensor) -> Tensor:

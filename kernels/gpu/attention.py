@@ -27,7 +27,7 @@ __all__ = ["PagedContexts", "paged_attention_", "paged_attention_reference", "wo
 def paged_attention_reference(q: Tensor, cache: Tensor, contexts: PagedContexts, window: int | None = None) -> Tensor:
     """Return the attention [N, H * D] by the definition, one query at a time, in fp32.
 
-    Arguments and result are as of `paged_attention_` into zeros.
+    The arguments are those of `paged_attention_`; the result is what it writes into zeros.
     """
     out = torch.zeros_like(q)
     starts = contexts.query_starts.tolist()

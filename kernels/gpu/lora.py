@@ -210,9 +210,9 @@ class Shrink(NamedTuple):
         return Launch(shrink_kernel, grid, arguments, blocks.num_warps, blocks.num_stages)
 
     def expand_arguments(self, blocks: ExpandBlocks) -> Arguments:
-        """Return the arguments of the expand after this shrink, with or without the activation.
+        """Return the arguments of the expand after this shrink, without or with the activation.
 
-        Chunks of one or two rows and of more take different ones.
+        The arguments for chunks of one or two rows differ from those for more.
         """
         arguments: Arguments = {
             **self._common(),

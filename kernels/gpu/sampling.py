@@ -112,10 +112,10 @@ def _highest_key_reaching(
     BLOCK: tl.constexpr,
     PIVOTS: tl.constexpr,
 ):
-    """Return the highest key in [low, high] such that the tokens from this key upwards weigh target.
+    """Return the highest key in [low, high] such that the tokens from this key upwards weigh at least target.
 
-    With COUNTING the tokens' number reaches target instead. Each pass over the row splits the interval into PIVOTS + 1
-    parts. low is taken to reach the target.
+    With COUNTING the number of these tokens is at least target instead. Each pass over the row splits the interval into
+    PIVOTS + 1 parts. low is taken to reach the target.
     """
     while low < high:
         step = (high - low) // (PIVOTS + 1) + 1
@@ -213,7 +213,8 @@ def _sample_kernel(
 ):
     """Choose the token of one row.
 
-    The row's threshold is searched among the best of its lanes, and among all where these do not decide it.
+    The row's threshold is searched among the best logits of the lanes, and among all logits where the best do not
+    decide it.
     """
     n = tl.program_id(0)
     row = logits + n.to(tl.int64) * stride
