@@ -21,7 +21,7 @@ from pathlib import Path
 SOURCES = Path(__file__).parent / "native"
 LIBRARY = Path(__file__).parent / "_native.so"
 GLIBC = "2.17"
-"""The oldest glibc that the library loads on: the one of the wheels' tag, manylinux_2_17."""
+"""The oldest system that the library loads on: the one of the wheels' tag, manylinux_2_17."""
 
 FLAGS = ("-std=c++17", "-O3", "-fPIC", "-fvisibility=hidden", "-ffp-contract=off", "-fno-math-errno", "-fno-exceptions",
          "-fno-rtti", "-Wall", "-Wextra")  # fmt: skip
@@ -33,15 +33,15 @@ PROCESSOR_FLAGS = {
     "avx512": AVX512,
     "avx512_vnni": (*AVX512, "-mavx512vnni"),
 }
-"""Flags of the source files that hold code for some processors alone, by the files' names."""
+"""Flags of the files, by their names, that hold code for some processors alone."""
 
 
 class BuildError(Exception):
-    """Raised when the library cannot be built here; the message says why."""
+    """The library cannot be built here; the message says why."""
 
 
 def digest() -> str:
-    """Return the SHA-256 of all sources, by which the built library names the sources that it was made from."""
+    """Return the SHA-256 of all sources, which the library tells of itself."""
     found = hashlib.sha256(Path(__file__).read_bytes())
     for path in sorted(path for path in SOURCES.rglob("*") if path.is_file()):
         found.update(path.relative_to(SOURCES).as_posix().encode() + b"\0" + path.read_bytes())
@@ -49,10 +49,7 @@ def digest() -> str:
 
 
 def compiler() -> list[str]:
-    """Return the command of a C++ compiler.
-
-    Raises BuildError: when there is none.
-    """
+    """Return the command of a C++ compiler. Raises BuildError: where there is none."""
     if importlib.util.find_spec("ziglang") is not None:
         target = f"{platform.machine()}-linux-gnu.{GLIBC}"
         return [sys.executable, "-m", "ziglang", "c++", "-target", target, "-mcpu=baseline"]
@@ -63,9 +60,9 @@ def compiler() -> list[str]:
 
 
 def build(target: Path = LIBRARY, extra: Sequence[str] = ()) -> str:
-    """Compile the library, put it at target and return the tag of the systems that load it. extra: further flags.
+    """Compile the library, put it to target and return the tag of the systems that load it. extra: further flags.
 
-    Raises BuildError: when this is not Linux, there is no compiler, or the compiler fails.
+    Raises BuildError: where this is not Linux, there is no compiler, or it fails.
     """
     if sys.platform != "linux":
         raise BuildError(f"the library is for Linux, not for {sys.platform}")
