@@ -62,10 +62,10 @@ class AdapterStore:
 
     @contextlib.contextmanager
     def workspace(self) -> Iterator[Path]:
-        """Give an empty folder that nobody else reads, on the store's own file system; it is gone with all its content
-        afterwards.
+        """Give an empty folder that nobody else reads, on the store's own file system.
 
-        The folder is locked meanwhile (flock(2)): `sweep` deletes the workspaces of processes that died.
+        The folder is gone afterwards with all that is left in it. It is locked meanwhile (flock(2)): `sweep` deletes
+        the folders whose process died.
         """
         with contextlib.ExitStack() as stack:
             while True:

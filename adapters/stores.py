@@ -8,7 +8,9 @@ from adapters.store import AdapterStore
 
 
 def open_store(place: str | Path, cache_dir: Path, cache_bytes: int) -> AdapterStore:
-    """Open the store in a folder, or in the bucket of an s3:// URL; of a bucket the folder cache_dir keeps cache_bytes.
+    """Open the store in a folder, or in the bucket of an s3:// URL.
+
+    cache_dir: the folder that keeps cache_bytes of what is in a bucket.
 
     Raises StoreFailure: for any other URL, or where the bucket's settings are wrong.
     """

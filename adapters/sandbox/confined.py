@@ -62,8 +62,10 @@ Reply = Answer | OutOfMemory | DiskFull | Broken
 
 
 def main() -> None:
-    """Do confined work. Arguments: a module with a function `work(argument: bytes) -> bytes`, the limits, and the
-    argument."""
+    """Do confined work.
+
+    Arguments: a module with a function `work(argument: bytes) -> bytes`, the limits, and the argument.
+    """
     module, encoded, argument = sys.argv[1:]
     limits = msgspec.json.decode(encoded, type=Limits)
     stand_back(limits.niceness)

@@ -72,7 +72,7 @@ class Forks:
 
 
 def serve(number: int) -> None:
-    """Do each work that the caller sends in a fork of this process, until the caller closes the connection.
+    """Execute each order that the caller sends in a fork of this process, until the caller closes the connection.
 
     number: the connection's descriptor.
     """

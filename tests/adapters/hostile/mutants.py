@@ -77,8 +77,10 @@ def write_archive(folder: Path, content: bytes) -> Path:
 
 
 def harmless(draw: random.Random, config: dict[str, Any], tensors: Tensors, folder: Path) -> Path:
-    """Write changes that must not count: the tensors' order, metadata, options without effect, an archive around it
-    all."""
+    """Write a good adapter with differences that must not count.
+
+    These are the order of tensors, metadata, options without effect, the archive around the files.
+    """
     shuffled = dict(draw.sample(list(tensors.items()), len(tensors)))
     header = {"__metadata__": {"format": "pt", "note": draw.randbytes(4).hex()}, **header_of(shuffled)}
     files = files_of({**config, "inference_mode": draw.random() < 0.5, "revision": "main"}, header, shuffled)
