@@ -26,7 +26,8 @@ class Cache:
         self._store = AdapterStore(root)
 
     def lock(self, digest: str) -> int | None:
-        """A descriptor that keeps the adapter here until it is closed; None where it is not here."""
+        """Return a descriptor that keeps the adapter in the cache until it is closed; None where the cache has no such
+        adapter."""
         folder = self._root / digest
         lock = lock_folder(folder)
         if lock is not None:
@@ -34,7 +35,10 @@ class Cache:
         return lock
 
     def put(self, folder: Path, digest: str) -> int:
-        """Take in a folder as `AdapterStore.keep` does, and lock it. Raises AdapterMissing if it is evicted at once."""
+        """Take in a folder as `AdapterStore.keep` does, and return its lock as `lock` does.
+
+        Raises AdapterMissing: where the adapter is evicted before it is locked.
+        """
         with self._alone():
             self._make_room(sum(path.stat().st_size for path in folder.iterdir()))
             while True:
@@ -46,7 +50,7 @@ class Cache:
                     return lock
 
     def evict(self, digest: str) -> bool:
-        """False if somebody is reading it."""
+        """Remove the adapter from the cache; return False if somebody is reading the adapter, which then stays."""
         try:
             lock = os.open(self._root / digest, os.O_RDONLY | os.O_DIRECTORY)
         except FileNotFoundError:
@@ -63,13 +67,13 @@ class Cache:
 
     @contextlib.contextmanager
     def _alone(self) -> Iterator[None]:
-        """No other process puts anything in meanwhile."""
+        """Keep every other process from putting anything into the cache meanwhile."""
         with create_private(self._root / LOCK_NAME) as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             yield
 
     def _make_room(self, num_bytes: int) -> None:
-        """Make room for one more adapter of this size."""
+        """Evict the adapters read longest ago until num_bytes more fit, as far as nobody is reading them."""
         kept = []
         for digest in self._store.digests():
             with contextlib.suppress(FileNotFoundError, AdapterMissing):

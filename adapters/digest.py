@@ -27,7 +27,10 @@ class ContentDigest:
         self._sha256 = hashlib.sha256(f"{FORMAT}\n".encode())
 
     def begin(self, module: AdapterModule) -> None:
-        """The next module, in the order of `AdapterFile.modules`; `update` with all of its lora_A, then its lora_B."""
+        """Begin the next module, in the order of `AdapterFile.modules`.
+
+        `update` follows with all of the module's lora_A, then its lora_B.
+        """
         tensors = (module.a, module.b)
         head = [module.layer, module.projection, module.rank, module.scaling]
         head += [[tensor.dtype, tensor.shape, tensor.end - tensor.start] for tensor in tensors]
@@ -37,12 +40,15 @@ class ContentDigest:
         self._sha256.update(chunk)
 
     def hexdigest(self) -> str:
-        """64 hex digits."""
+        """Return the digest as 64 hex digits."""
         return self._sha256.hexdigest()
 
 
 def canonical_digest(folder: Path) -> str:
-    """The digest of an adapter's folder. Raises AdapterRejected."""
+    """Return the digest of an adapter's folder.
+
+    Raises AdapterRejected: where the adapter is one that `read_adapter` refuses.
+    """
     digest = ContentDigest()
     with open_files(folder) as (config, weights):
         for module in describe(config, weights).modules:

@@ -43,11 +43,14 @@ async def inspect(
 ) -> Report:
     """Judge a folder with PEFT's two files, or an archive of them (tar, tar.gz or zip, told by content).
 
-    into: an empty folder that nobody else writes to; it then holds exactly the two files, copied before they were
-    judged. They are not synced. After any error it is as it was. run: how the confined process is started;
-    niceness: its own.
+    into: an empty folder that nobody else writes to; after the call the folder holds exactly the two files, copied
+    before they were judged. They are not synced. After any error the folder is as it was.
+    run: how the confined process is started.
+    niceness: that of the confined process.
 
-    Raises AdapterRejected, SandboxBroken if no inspection is possible, and OSError if `into` cannot be written.
+    Raises AdapterRejected: where the adapter is refused.
+    Raises SandboxBroken: where no inspection is possible.
+    Raises OSError: where `into` cannot be written.
     """
     with ExitStack() as files, ExitStack() as undo:
         job = _open_all(path, into, base, bounds, files, undo)
@@ -70,7 +73,10 @@ async def _judge(job: Job, bounds: Bounds, niceness: int, run: Run) -> Verdict:
 
 
 def _open_all(path: Path, into: Path, base: BaseShape, bounds: Bounds, files: ExitStack, undo: ExitStack) -> Job:
-    """Opens what the inspector reads and writes; `files` closes it, and `undo` removes what was made."""
+    """Open what the inspector reads and writes; `files` closes what was opened, and `undo` removes what was made.
+
+    Raises AdapterRejected: where a source is missing, is not a regular file or is too large.
+    """
     ignored: list[str] = []
     if path.is_dir():
         sources, ignored = _open_folder(path, files)
@@ -88,7 +94,11 @@ def _open_all(path: Path, into: Path, base: BaseShape, bounds: Bounds, files: Ex
 
 
 def _open_folder(path: Path, files: ExitStack) -> tuple[list[int], list[str]]:
-    """By one descriptor of the folder, so that both files are of the same one. Other files in it are never opened."""
+    """Open the two files of a folder; return their descriptors, and the other files as `Members.ignored` names them.
+
+    One descriptor of the folder serves for both, so that both files are of the same one. Other files in it are never
+    opened.
+    """
     folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     files.callback(os.close, folder)
     members = Members()
@@ -104,7 +114,10 @@ def _names(folder: int) -> Iterator[str]:
 
 
 def _open_source(path: Path | str, name: str, files: ExitStack, folder: int | None = None) -> int:
-    """A regular file and no link, which could lead anywhere. Raises AdapterRejected."""
+    """Open a regular file for reading; return its descriptor. A link, which could lead anywhere, is refused.
+
+    Raises AdapterRejected: where the file is missing, unreadable, a link or not a regular file.
+    """
     try:
         # Without O_NONBLOCK the open itself would wait for a pipe's other end.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)

@@ -48,7 +48,7 @@ def _inspect(job: Job) -> Report:
 
 
 def _copy(sources: Sequence[BinaryIO], targets: Sequence[BinaryIO], max_bytes: int) -> list[str]:
-    """Fill the targets; returns what an archive holds beside."""
+    """Fill the targets; return what an archive holds beside the two files."""
     named = dict(zip(FILE_NAMES, targets, strict=True))
     if len(sources) == 1:
         return unpack(sources[0], named, max_bytes)
@@ -59,9 +59,9 @@ def _copy(sources: Sequence[BinaryIO], targets: Sequence[BinaryIO], max_bytes: i
 
 
 def judge(config: BinaryIO, weights: BinaryIO, base: BaseShape, bounds: Bounds) -> Report:
-    """Judge an adapter.
+    """Return the report of an adapter.
 
-    Raises AdapterRejected with all mismatches of the first stage that has any: see `peft_format.read_adapter`; what
+    Raises AdapterRejected: with all mismatches of the first stage that has any: see `peft_format.read_adapter`; what
     doesn't fit the base model or the bounds; values.
     """
     adapter = describe(config, weights)
@@ -87,7 +87,7 @@ def judge(config: BinaryIO, weights: BinaryIO, base: BaseShape, bounds: Bounds) 
 
 
 def _read(weights: BinaryIO, tensor: TensorInfo, digest: ContentDigest) -> float:
-    """The tensor's norm, with all of it added to the digest."""
+    """Return the tensor's Frobenius norm, and add all of its bytes to the digest."""
     total = 0.0
     for chunk in iter_tensor_bytes(weights, tensor):
         digest.update(chunk)
@@ -118,7 +118,7 @@ def _check_fit(adapter: AdapterFile, base: BaseShape, bounds: Bounds) -> None:
 def _check_effect(adapter: AdapterFile, norms: dict[str, float]) -> None:
     """Check that an adapter changes something.
 
-    Raises AdapterRejected if the model would answer as if there were no adapter.
+    Raises AdapterRejected: where the model would answer as if there were no adapter.
     """
     if any(norms[module.a.name] and norms[module.b.name] for module in adapter.modules):
         return

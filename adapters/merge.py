@@ -42,17 +42,19 @@ class MergeRefused(Exception):
 
 
 class Merged(msgspec.Struct, frozen=True):
-    """num_modules: linears that the adapter changed; num_bytes: of all the result's tensors."""
+    """The size of a merged model. num_modules: linears that the adapter changed; num_bytes: of all its tensors."""
 
     num_modules: int
     num_bytes: int
 
 
 def merge(base: Path, adapter: Path, out: Path, dtype: str | None = None) -> Merged:
-    """Write base + adapter to the folder out, which appears when it is whole. dtype: a key of MERGE_DTYPES for all
-    weights; None keeps the base's.
+    """Write base + adapter to the folder out, which appears when it is whole.
 
-    Raises AdapterRejected with all that does not fit the base, MergeRefused for the rest.
+    dtype: a key of MERGE_DTYPES for all weights; None keeps the base's.
+
+    Raises AdapterRejected: with all that does not fit the base.
+    Raises MergeRefused: where the folders cannot be merged for any other reason.
     """
     if out.is_symlink() or (out.exists() and (not out.is_dir() or any(out.iterdir()))):
         raise MergeRefused(f"{out} exists and is not an empty folder")
@@ -74,9 +76,9 @@ def merge(base: Path, adapter: Path, out: Path, dtype: str | None = None) -> Mer
 
 
 def _check_fit(paths: list[Path], modules: dict[ModuleKey, AdapterModule]) -> None:
-    """Check that the adapter fits the base.
+    """Check that the adapter fits the base, whose shards are `paths`.
 
-    Raises AdapterRejected with each module for which the base has no linear of its shape.
+    Raises AdapterRejected: with each module for which the base has no linear of its shape in a floating-point dtype.
     """
     found: dict[ModuleKey, tuple[tuple[int, ...], str]] = {}
     for path in paths:
@@ -101,7 +103,10 @@ def _check_fit(paths: list[Path], modules: dict[ModuleKey, AdapterModule]) -> No
 
 
 class _Merging:
-    """dtype: of all floating-point tensors of the result, as safetensors calls it; None as they are."""
+    """An adapter's merge into the shards of its base.
+
+    dtype: of all floating-point tensors of the result, as safetensors calls it; None leaves each as it is.
+    """
 
     def __init__(self, adapter: Any, modules: dict[ModuleKey, AdapterModule], dtype: str | None) -> None:
         self._adapter = adapter
@@ -109,7 +114,7 @@ class _Merging:
         self._dtype = dtype
 
     def write(self, source: Path, target: Path) -> int:
-        """One file of the base, merged. Returns the bytes of its tensors."""
+        """Write the shard `source` of the base, merged, to `target`; return the number of bytes of its tensors."""
         with _open_shard(source) as shard:
             entries = [self._entry(shard, name) for name in shard.offset_keys()]
             tensors = (self._tensor(shard, entry) for entry in entries)
@@ -136,7 +141,7 @@ class _Merging:
 
 
 def _copy_rest(base: Path, folder: Path, dtype: str | None, num_bytes: int) -> None:
-    """Configuration, tokenizer, license; and the index of the shards with its new total."""
+    """Copy configuration, tokenizer and license, and write the index of the shards with its new total."""
     for path in base.iterdir():
         if path.is_file() and any(fnmatch.fnmatch(path.name, pattern) for pattern in _COPIED):
             shutil.copyfile(path, folder / path.name)

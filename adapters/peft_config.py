@@ -81,9 +81,10 @@ class LoraConfig(msgspec.Struct, frozen=True):
     layers_to_transform: list[int] | int | None = None
 
     def contradiction(self, layer: int, module: str) -> str | None:
-        """Why PEFT would not load a tensor of this module, such as `model.layers.0.self_attn.q_proj`; None if it would.
+        """Return why PEFT would not load a tensor of this module, or None if PEFT would.
 
-        A target_modules that is a regular expression is a stranger's program, and not run.
+        module: a name such as `model.layers.0.self_attn.q_proj`. A target_modules that is a regular expression is a
+        stranger's program, and not run.
         """
         layers = self.layers_to_transform
         if layers is not None and layer not in ([layers] if isinstance(layers, int) else layers):

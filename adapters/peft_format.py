@@ -61,17 +61,20 @@ class AdapterFile(msgspec.Struct, frozen=True):
 
 @contextmanager
 def open_files(folder: Path) -> Iterator[tuple[BinaryIO, BinaryIO]]:
-    """Configuration and weights of an adapter's folder, open for reading. Raises AdapterRejected as `open_regular`."""
+    """Give the configuration and weights of an adapter's folder, open for reading.
+
+    Raises AdapterRejected: as `open_regular` does.
+    """
     with ExitStack() as stack:
         config, weights = (stack.enter_context(open_regular(folder / name)) for name in FILE_NAMES)
         yield config, weights
 
 
 def read_adapter(folder: Path) -> AdapterFile:
-    """Read and check both files of an adapter; that it fits a base model is `check_fit`'s to say.
+    """Read and check both files of an adapter; whether the adapter fits a base model is for `check_fit` to say.
 
-    Raises AdapterRejected with all mismatches of the first stage that has any: the configuration, the tensors'
-    header, their names and shapes, their values.
+    Raises AdapterRejected: with all mismatches of the first stage that has any: the configuration, the tensors' header,
+    their names and shapes, their values.
     """
     with open_files(folder) as (config, weights):
         adapter = describe(config, weights)
@@ -109,7 +112,7 @@ def describe(config_file: BinaryIO, weights_file: BinaryIO) -> AdapterFile:
 
 
 def _pair_tensors(header: Mapping[str, TensorInfo]) -> tuple[dict[ModuleKey, dict[str, TensorInfo]], list[str]]:
-    """Tensors by module and side ("A", "B"), and what can't be placed."""
+    """Return the tensors by module and side ("A", "B"), and the reasons why others have no place."""
     pairs: dict[ModuleKey, dict[str, TensorInfo]] = {}
     reasons = []
     for name, tensor in header.items():
@@ -125,7 +128,10 @@ def _pair_tensors(header: Mapping[str, TensorInfo]) -> tuple[dict[ModuleKey, dic
 
 
 def _pair_errors(pair: Mapping[str, TensorInfo], rank: int) -> list[str]:
-    """a must be [rank, in] and b [out, rank]; what the sizes in and out must be, only the base model knows."""
+    """Return what is wrong with the shapes of a module's lora_A, which must be [rank, in], and lora_B, [out, rank].
+
+    The sizes in and out are not checked: only the base model knows what they must be.
+    """
     errors = [f"lora_{side} is missing" for side in ("A", "B") if side not in pair]
     for side, axis, meaning in (("A", 0, "[rank, in]"), ("B", 1, "[out, rank]")):
         if side not in pair:
@@ -139,21 +145,28 @@ def _pair_errors(pair: Mapping[str, TensorInfo], rank: int) -> list[str]:
 
 
 def tensor_norm(weights: BinaryIO, tensor: TensorInfo) -> float:
-    """The Frobenius norm, in fp64; NaN or infinity if, and only if, one of the tensor's values is that."""
+    """Return the tensor's Frobenius norm, in fp64; NaN or infinity if, and only if, one of the values is that."""
     return math.sqrt(sum(sum_of_squares(chunk, tensor.dtype) for chunk in iter_tensor_bytes(weights, tensor)))
 
 
 def check_finite(norms: Mapping[str, float]) -> None:
-    """norms: by tensor. Raises AdapterRejected with each tensor that holds a value which is no finite number."""
+    """Check that every value of the tensors is a finite number.
+
+    norms: the Frobenius norm of each tensor, by the tensor's name.
+
+    Raises AdapterRejected: with each tensor that holds NaN or infinity.
+    """
     reasons = [f"tensor {name!r} holds NaN or infinity" for name, norm in norms.items() if not math.isfinite(norm)]
     if reasons:
         raise AdapterRejected(reasons)
 
 
 def check_fit(adapter: AdapterFile, targets: Mapping[str, tuple[int, int]], num_layers: int) -> None:
-    """Raises AdapterRejected with every module that the base model has no place for.
+    """Check that the base model has a place for every module.
 
     targets: {projection: (in_features, out_features)} of the base model, the same in each of its num_layers layers.
+
+    Raises AdapterRejected: with every module that the base model has no place for.
     """
     reasons = []
     for module in adapter.modules:
@@ -172,9 +185,9 @@ def check_fit(adapter: AdapterFile, targets: Mapping[str, tuple[int, int]], num_
 
 
 def check_rank(adapter: AdapterFile, max_rank: int) -> None:
-    """Check the rank, as configured.
+    """Check the adapter's largest rank.
 
-    Raises AdapterRejected above max_rank.
+    Raises AdapterRejected: where the rank is above max_rank.
     """
     if adapter.rank_max > max_rank:
         raise AdapterRejected(

@@ -29,20 +29,23 @@ class AdapterRef(msgspec.Struct, frozen=True):
 
     @property
     def key(self) -> str:
-        """The content as engines know it."""
+        """The key by which engines know the content."""
         return content_key(self.tenant, self.digest)
 
 
 def content_key(tenant: str, digest: str) -> str:
-    """`<digest>.<tenant's hash>`: the same bytes of two tenants are two things on a device, so that the time to load
-    them tells neither what the other has; of one tenant they are one thing under all its names."""
+    """Return the key of a tenant's content: `<digest>.<hash of the tenant>`.
+
+    The same bytes of two tenants are two things on a device, so that the time to load them tells neither what the other
+    has. The same bytes of one tenant are one thing under all its names.
+    """
     return f"{digest}.{hashlib.sha256(tenant.encode()).hexdigest()[:TENANT_CHARS]}"
 
 
 def digest_of(key: str) -> str:
-    """The digest in a content key, by which the store knows the content; a digest alone is a key, too.
+    """Return the digest in a content key, by which the store knows the content; a digest alone is a key, too.
 
-    Raises ValueError for anything else: a key comes from another process, and its digest becomes a path.
+    Raises ValueError: for anything else, since a key comes from another process and its digest becomes a path.
     """
     match = _KEY.fullmatch(key)
     if match is None:
@@ -51,9 +54,11 @@ def digest_of(key: str) -> str:
 
 
 def check_adapter_name(name: str, what: str = "adapter name") -> None:
-    """what: the message's word for it.
+    """Check that a name has 1 to 64 of a-z, 0-9, dot, underscore and hyphen, the first a letter or digit.
 
-    Raises ValueError unless name is 1 to 64 of a-z, 0-9, dot, underscore and hyphen, the first a letter or digit.
+    what: the word for the name in the error's message.
+
+    Raises ValueError: where the name is no such name.
     """
     if _NAME.fullmatch(name) is None:
         raise ValueError(

@@ -39,7 +39,10 @@ SUFFIX = ".tar"
 
 
 def open_bucket(url: str) -> ObjectStore:
-    """The bucket of an s3:// URL. Raises StoreFailure where the URL, or what the environment says of it, is wrong."""
+    """Open the bucket of an s3:// URL.
+
+    Raises StoreFailure: where the URL, or what the environment says of the bucket, is wrong.
+    """
     if not url.startswith("s3://"):
         raise StoreFailure(f"the adapter store {url!r} is neither a folder nor an s3:// URL")
     try:
@@ -58,8 +61,11 @@ def open_bucket(url: str) -> ObjectStore:
 
 
 class RemoteStore(AdapterStore):
-    """As the store in a folder. What asks the bucket raises StoreFailure where that does not answer as it should; what
-    is in the cache is read without asking."""
+    """A store in a bucket, used as the store in a folder, with a cache on this machine.
+
+    What asks the bucket raises StoreFailure where the bucket does not answer as it should; what is in the cache is read
+    without asking.
+    """
 
     def __init__(self, bucket: ObjectStore, cache_dir: Path, cache_bytes: int) -> None:
         super().__init__(cache_dir)
@@ -74,8 +80,11 @@ class RemoteStore(AdapterStore):
 
     @contextlib.contextmanager
     def reading(self, digest: str) -> Iterator[Path]:
-        """Read an adapter as in a folder; it stays in the cache meanwhile. A reader that finds it damaged says so by
-        AdapterDamaged: the next one gets it from the bucket again."""
+        """Give the folder of an adapter in the cache, where the adapter stays meanwhile.
+
+        A reader that finds the adapter damaged says so by AdapterDamaged: the next reader gets it from the bucket
+        again.
+        """
         if not is_digest(digest):
             raise AdapterMissing(digest)
         lock = self._cache.lock(digest)
@@ -97,7 +106,8 @@ class RemoteStore(AdapterStore):
                 self._cache.evict(digest)
 
     def path(self, digest: str) -> Path:
-        """In the cache, which it may leave at any time; `reading` keeps it there."""
+        """Return the folder of an adapter in the cache, which the adapter may leave at any time; `reading` keeps it
+        there."""
         with self.reading(digest) as folder:
             return folder
 
@@ -112,7 +122,7 @@ class RemoteStore(AdapterStore):
         return True
 
     def remove(self, digest: str) -> None:
-        """Remove an adapter from the bucket and from this machine; others forget it when they need the room."""
+        """Remove an adapter from the bucket and from this machine; other machines evict it when they need the room."""
         if not self.holds(digest):
             raise AdapterMissing(digest)
         with _failures("changed"), contextlib.suppress(FileNotFoundError):
@@ -129,12 +139,12 @@ class RemoteStore(AdapterStore):
             return sum((folder / name).stat().st_size for name in FILE_NAMES)
 
     def verify(self, digest: str) -> None:
-        """Verify what the bucket holds, whatever the cache does."""
+        """Verify what the bucket holds of an adapter, whatever the cache holds."""
         with self.workspace() as workspace:
             self._download(digest, workspace)
 
     def _upload(self, folder: Path, digest: str) -> None:
-        """In parts that become an object at the end."""
+        """Upload an adapter's archive in parts that become one object at the end."""
         with _failures("written"):
             try:
                 obstore.put(
@@ -148,9 +158,10 @@ class RemoteStore(AdapterStore):
                 raise StoreFailure("the adapter store's bucket does not exist") from None
 
     def _download(self, digest: str, folder: Path) -> None:
-        """Download an adapter.
+        """Download an adapter into a folder.
 
-        Raises AdapterMissing, or AdapterDamaged if the object is not what its name says.
+        Raises AdapterMissing: where the bucket has no such object.
+        Raises AdapterDamaged: where the object is not what its name says.
         """
         if not is_digest(digest):
             raise AdapterMissing(digest)
@@ -166,7 +177,8 @@ class RemoteStore(AdapterStore):
 
 
 def _archive(folder: Path) -> Iterator[bytes]:
-    """A tar archive of the two files (POSIX.1-1988), alike wherever they come from."""
+    """Yield the parts of a tar archive of the two files (POSIX.1-1988), with the same bytes wherever the files come
+    from."""
     for name in FILE_NAMES:
         entry = tarfile.TarInfo(name)
         with (folder / name).open("rb") as file:
@@ -179,9 +191,9 @@ def _archive(folder: Path) -> Iterator[bytes]:
 
 
 def _extract(parts: IO[bytes], folder: Path) -> None:
-    """Extract an archive as `_archive` makes it.
+    """Extract an archive as `_archive` makes it into a folder.
 
-    Raises TarError for any other.
+    Raises TarError: for any other archive.
     """
     with tarfile.open(fileobj=parts, mode="r|") as archive:
         for name in FILE_NAMES:
@@ -221,5 +233,5 @@ def _failures(doing: str) -> Iterator[None]:
 
 
 def _first_line(error: Exception) -> str:
-    """Without a library's own notes below it."""
+    """Return an error's message on one line, without the notes that the library adds below the message."""
     return " ".join(str(error).partition("\n\n")[0].split())

@@ -12,9 +12,9 @@ from adapters.errors import AdapterRejected
 
 
 def open_regular(path: Path) -> BinaryIO:
-    """Open for reading. Raises AdapterRejected if the file is missing, unreadable or not a regular file.
+    """Open a file for reading. O_NONBLOCK keeps the open itself from waiting forever on a pipe.
 
-    O_NONBLOCK keeps the open itself from waiting forever on a pipe.
+    Raises AdapterRejected: where the file is missing, unreadable or not a regular file.
     """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -31,7 +31,9 @@ def open_regular(path: Path) -> BinaryIO:
 def read_json_object(raw: bytes, what: str) -> dict[str, Any]:
     """Decode a JSON object whose keys are unique: with two of one key, two readers could see two different files.
 
-    Raises AdapterRejected; `what` names the source in its reason.
+    what: the word for the source in the reason.
+
+    Raises AdapterRejected: where `raw` is no such object.
     """
     try:
         # Decoded here, since from bytes the library would also take UTF-16 and UTF-32.

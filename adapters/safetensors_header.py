@@ -45,10 +45,10 @@ class TensorInfo(msgspec.Struct, frozen=True):
 
 
 def read_header(file: BinaryIO, name: str) -> dict[str, TensorInfo]:
-    """Every tensor of the file by name, in the order of its bytes.
+    """Return every tensor of a file by name, in the order of its bytes. `name` is the file's.
 
-    Raises AdapterRejected with all that is wrong: the header's length or JSON, a dtype that adapters don't use, a shape
-    that doesn't match its bytes, bytes outside the file, overlapping or used by no tensor. `name` is the file's.
+    Raises AdapterRejected: with all that is wrong: the header's length or JSON, a dtype that adapters don't use, a
+    shape that doesn't match its bytes, bytes outside the file, overlapping or used by no tensor.
     """
     file_bytes = os.fstat(file.fileno()).st_size
     file.seek(0)
@@ -87,7 +87,7 @@ def _length_error(start: bytes, header_bytes: int, file_bytes: int) -> str:
 
 
 def _read_entry(name: str, entry: Any, data_start: int) -> TensorInfo | str:
-    """The tensor that one header entry describes, or what is wrong with the entry."""
+    """Return the tensor that one header entry describes, or what is wrong with the entry."""
     if not isinstance(entry, dict) or entry.keys() != {"dtype", "shape", "data_offsets"}:
         return "its entry must hold dtype, shape and data_offsets"
     dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
@@ -110,7 +110,7 @@ def _is_sizes(value: Any) -> bool:
 
 
 def _layout_errors(tensors: list[TensorInfo], data_start: int, file_bytes: int) -> Iterator[str]:
-    """tensors in the order of their bytes must tile [data_start, file_bytes)."""
+    """Yield what keeps the tensors, given in the order of their bytes, from tiling [data_start, file_bytes)."""
     position = data_start
     for tensor in tensors:
         if tensor.end > file_bytes:
@@ -125,7 +125,10 @@ def _layout_errors(tensors: list[TensorInfo], data_start: int, file_bytes: int) 
 
 
 def iter_tensor_bytes(file: BinaryIO, tensor: TensorInfo) -> Iterator[bytes]:
-    """The tensor's bytes, in chunks that hold whole elements. Raises AdapterRejected if the file has become shorter."""
+    """Yield the tensor's bytes, in chunks that hold whole elements.
+
+    Raises AdapterRejected: where the file has become shorter.
+    """
     for position in range(tensor.start, tensor.end, CHUNK_BYTES):
         num_bytes = min(CHUNK_BYTES, tensor.end - position)
         file.seek(position)

@@ -45,7 +45,10 @@ class Entry(msgspec.Struct, frozen=True):
 
 
 def write_shard(path: Path, entries: Iterable[Entry], tensors: Iterable[Tensor], metadata: Mapping[str, str]) -> int:
-    """A new, durable file of these entries, their tensors in the same order. Returns the bytes of all tensors."""
+    """Write a new, durable file of these entries; return the number of bytes of all tensors.
+
+    tensors: those of the entries, in the same order.
+    """
     entries = list(entries)
     header: dict[str, object] = {"__metadata__": dict(metadata)} if metadata else {}
     position = 0

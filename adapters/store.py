@@ -46,7 +46,9 @@ class AdapterStore:
     def add(self, folder: Path) -> str:
         """Take in the adapter of a folder and return its digest; adding the same content again changes nothing.
 
-        The copy is what gets checked, so that nobody can change the files in between. Raises AdapterRejected.
+        The copy is what gets checked, so that nobody can change the files in between.
+
+        Raises AdapterRejected: where the adapter is one that `read_adapter` refuses.
         """
         with self.workspace() as workspace:
             copy = workspace / "adapter"
@@ -60,8 +62,11 @@ class AdapterStore:
 
     @contextlib.contextmanager
     def workspace(self) -> Iterator[Path]:
-        """An empty folder that nobody else reads, on the store's own file system; gone with all that is left in it
-        afterwards. It is locked meanwhile (flock(2)): `sweep` takes those whose process died."""
+        """Give an empty folder that nobody else reads, on the store's own file system.
+
+        The folder is gone afterwards with all that is left in it. It is locked meanwhile (flock(2)): `sweep` deletes
+        the folders whose process died.
+        """
         with contextlib.ExitStack() as stack:
             while True:
                 folder = Path(tempfile.mkdtemp(prefix=_TEMPORARY_PREFIX, dir=self._root))
@@ -72,8 +77,11 @@ class AdapterStore:
             yield folder
 
     def keep(self, folder: Path, digest: str) -> None:
-        """Take in a folder inside a workspace, that holds exactly the two files of this digest: durable, and then under
-        its digest, without a copy. What the store has already stays as it is, unless it is damaged."""
+        """Take in a folder inside a workspace, that holds exactly the two files of this digest.
+
+        The files are made durable, and only then the folder appears under its digest, without a copy. What the store
+        has already stays as it is, unless it is damaged.
+        """
         if not is_digest(digest):
             raise ValueError(f"{digest[:100]!r} is not a digest")
         for name in FILE_NAMES:
@@ -98,21 +106,30 @@ class AdapterStore:
 
     @contextlib.contextmanager
     def reading(self, digest: str) -> Iterator[Path]:
-        """The folder of an adapter, to be read only, and only within the context. Raises AdapterMissing."""
+        """Give the folder of an adapter, to be read only, and only within the context.
+
+        Raises AdapterMissing: where the store does not hold the adapter.
+        """
         yield self.path(digest)
 
     def path(self, digest: str) -> Path:
-        """The folder of an adapter, to be read only. Raises AdapterMissing."""
+        """Return the folder of an adapter, to be read only.
+
+        Raises AdapterMissing: where the store does not hold the adapter.
+        """
         if not self.holds(digest):
             raise AdapterMissing(digest)
         return self._root / digest
 
     def holds(self, digest: str) -> bool:
-        """Tell whether the adapter is in the store now; without a promise of its own, it may be removed at any time."""
+        """Tell whether the adapter is in the store now; nothing is promised: the adapter may be removed at any time."""
         return is_digest(digest) and (self._root / digest).is_dir()
 
     def remove(self, digest: str) -> None:
-        """Delete an adapter; it disappears from the store at once. Raises AdapterMissing."""
+        """Delete an adapter, which disappears from the store at once.
+
+        Raises AdapterMissing: where the store does not hold the adapter.
+        """
         folder = self.path(digest)
         with self.workspace() as workspace:
             try:
@@ -122,11 +139,14 @@ class AdapterStore:
             _sync(self._root)
 
     def digests(self) -> list[str]:
-        """Every adapter of the store, sorted."""
+        """Return the digest of every adapter of the store, sorted."""
         return sorted(path.name for path in self._root.iterdir() if is_digest(path.name))
 
     def size_bytes(self, digest: str) -> int:
-        """Bytes of both files. Raises AdapterMissing."""
+        """Return the number of bytes of both files.
+
+        Raises AdapterMissing: where the store does not hold the adapter.
+        """
         folder = self.path(digest)
         try:
             return sum((folder / name).stat().st_size for name in FILE_NAMES)
@@ -134,7 +154,11 @@ class AdapterStore:
             raise AdapterMissing(digest) from None
 
     def verify(self, digest: str) -> None:
-        """Read an adapter again in full. Raises AdapterMissing, or AdapterDamaged if it is not what was added."""
+        """Read an adapter again in full.
+
+        Raises AdapterMissing: where the store does not hold the adapter.
+        Raises AdapterDamaged: where the content is not what was added.
+        """
         check_content(self.path(digest), digest)
 
     def sweep(self) -> None:
@@ -155,8 +179,10 @@ def create_private(path: Path) -> BinaryIO:
 
 
 def lock_folder(folder: Path) -> int | None:
-    """A descriptor that holds a shared lock on a folder until it is closed; None where there is no such folder, or it
-    went before it was locked."""
+    """Return a descriptor that holds a shared lock on a folder until the descriptor is closed.
+
+    None is returned where there is no such folder, or where the folder went before it was locked.
+    """
     with contextlib.suppress(FileNotFoundError):
         lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
         fcntl.flock(lock, fcntl.LOCK_SH)
@@ -170,7 +196,7 @@ def lock_folder(folder: Path) -> int | None:
 def check_content(folder: Path, digest: str) -> None:
     """Check that a folder of the store holds what its digest says.
 
-    Raises AdapterDamaged where it does not.
+    Raises AdapterDamaged: where the content is another or cannot be read.
     """
     try:
         found = canonical_digest(folder)

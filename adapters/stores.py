@@ -8,9 +8,11 @@ from adapters.store import AdapterStore
 
 
 def open_store(place: str | Path, cache_dir: Path, cache_bytes: int) -> AdapterStore:
-    """The store in a folder, or in the bucket of an s3:// URL, of which the folder cache_dir then keeps cache_bytes.
+    """Open the store in a folder, or in the bucket of an s3:// URL.
 
-    Raises StoreFailure for any other URL, or if the bucket's settings are wrong.
+    cache_dir: the folder that keeps cache_bytes of what is in a bucket.
+
+    Raises StoreFailure: for any other URL, or where the bucket's settings are wrong.
     """
     if "://" not in str(place):
         return AdapterStore(Path(place))

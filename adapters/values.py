@@ -7,7 +7,9 @@ from numpy.typing import NDArray
 
 
 def sum_of_squares(raw: bytes, dtype: str) -> float:
-    """In fp64, where no square of a value of these dtypes overflows: NaN or infinity if, and only if, a value is that.
+    """Return the sum of the squares in fp64, where no square of a value of these dtypes overflows.
+
+    The sum is NaN or infinity if, and only if, a value is that.
 
     raw: whole little-endian elements of dtype F32, F16 or BF16.
     """
@@ -16,7 +18,7 @@ def sum_of_squares(raw: bytes, dtype: str) -> float:
 
 
 def as_float32(raw: bytes, dtype: str) -> NDArray[np.float32]:
-    """Return elements as float32, which holds each of them exactly. raw, dtype: as of `sum_of_squares`."""
+    """Return elements as float32, which holds each of them exactly. raw, dtype: as for `sum_of_squares`."""
     return _as_float64(raw, dtype).astype(np.float32)
 
 

@@ -18,7 +18,10 @@ from kernels.workspace import Workspace
 
 
 def attention_reference(q: Tensor, cache: Tensor, slots: Tensor, position: int, window: int | None = None) -> Tensor:
-    """One query by the definition, in fp32: q [H, D], cache [2, KVH, S, D], slots [>= position + 1] int64 -> [H, D]."""
+    """Return the attention [H, D] of one query, by the definition, in fp32.
+
+    q [H, D]; cache [2, KVH, S, D]; slots [>= position + 1] int64.
+    """
     first = 0 if window is None else max(0, position - window + 1)
     seen = slots[first : position + 1]
     group = q.shape[0] // cache.shape[1]
@@ -29,11 +32,10 @@ def attention_reference(q: Tensor, cache: Tensor, slots: Tensor, position: int, 
 
 
 def decode_attention(q: Tensor, cache: Tensor, blocks: Tensor, hidden: Tensor, scratch: Workspace) -> Tensor:
-    """One query for each of N sequences.
+    """Return the attention [N, H * D] of one query for each of N sequences.
 
     q [N, H, D]; cache [2, KVH, S, D]; blocks [N, B] int64: each sequence's blocks, padded with any; hidden [N, 1, L]
     bool, L = B * block_size: True where a query may not look; scratch of q's dtype.
-    Returns [N, H * D].
     """
     num_seqs, num_heads, head_dim = q.shape
     num_kv_heads = cache.shape[1]
@@ -49,9 +51,9 @@ def decode_attention(q: Tensor, cache: Tensor, blocks: Tensor, hidden: Tensor, s
 
 
 def prefill_attention(q: Tensor, cache: Tensor, slots: Tensor, visible: Tensor) -> Tensor:
-    """The T newest positions of one sequence over its C >= T cached ones.
+    """Return the attention [T, H * D] of the T newest positions of one sequence over its C >= T cached ones.
 
-    q [T, H, D]; cache [2, KVH, S, D]; slots [C] int64; visible [T, C] bool. Returns [T, H * D].
+    q [T, H, D]; cache [2, KVH, S, D]; slots [C] int64; visible [T, C] bool.
     """
     num_tokens, num_heads, head_dim = q.shape
     keys, values = cache.index_select(2, slots)

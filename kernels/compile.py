@@ -37,7 +37,7 @@ DIVISIBLE_BY_16 = [["tt.divisibility", 16]]  # what Triton finds out about argum
 
 
 class Resources(NamedTuple):
-    """Of one thread: registers and bytes of stack; of one program: bytes of shared memory."""
+    """Resources of a compiled kernel: registers and bytes of stack per thread, bytes of shared memory per program."""
 
     registers: int
     stack_bytes: int
@@ -45,7 +45,10 @@ class Resources(NamedTuple):
 
 
 def compile_launch(launch: Launch, target: GPUTarget = SM_90) -> triton.compiler.CompiledKernel:
-    """As a launch with these arguments would. Raises what Triton raises."""
+    """Compile the kernel as a launch with these arguments would.
+
+    Raises what Triton raises.
+    """
     signature: dict[str, str] = {}
     constants: dict[tuple[int, ...], object] = {}
     attributes: dict[tuple[int, ...], object] = {}
@@ -75,7 +78,7 @@ def compile_launch(launch: Launch, target: GPUTarget = SM_90) -> triton.compiler
 
 
 def resources(compiled: triton.compiler.CompiledKernel) -> Resources:
-    """What the compiled kernel takes, by `cuobjdump`."""
+    """Return the registers, stack and shared memory that the compiled kernel takes, by `cuobjdump`."""
     tool = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(compiled.asm["cubin"])
@@ -89,7 +92,10 @@ def resources(compiled: triton.compiler.CompiledKernel) -> Resources:
 
 
 def compile_all(names: list[str], only: list[str]) -> Iterator[tuple[str, Launch, Resources]]:
-    """The launches of the targets of these names whose labels hold one of the texts."""
+    """Compile the named targets' launches whose label holds one of the texts in `only`.
+
+    Yields (label, launch, resources) of each.
+    """
     for target in TARGETS:
         if target.name in names:
             for name, launch in launches(target):

@@ -16,12 +16,12 @@ from torch import Tensor
 
 
 def write_kv_reference(cache: Tensor, k: Tensor, v: Tensor, slots: Tensor) -> None:
-    """cache [2, KVH, S, D], k and v [N, KVH, D], slots [N] int64: one token after another."""
+    """Write k and v [N, KVH, D] to slots [N] int64 of cache [2, KVH, S, D], one token after another."""
     for n, slot in enumerate(slots.tolist()):
         cache[0, :, slot] = torch.nan_to_num(k[n])
         cache[1, :, slot] = torch.nan_to_num(v[n])
 
 
 def write_kv(cache: Tensor, kv: Tensor, slots: Tensor) -> None:
-    """cache [2, KVH, S, D] is written in place; kv [N, 2 KVH, D], k before v; slots [N] int64, all different."""
+    """Write kv [N, 2 KVH, D], k before v, to slots [N] int64, all different, of cache [2, KVH, S, D], in place."""
     cache.flatten(0, 1).index_copy_(1, slots, torch.nan_to_num(kv).transpose(0, 1))

@@ -24,12 +24,12 @@ class Embedding:
         self.dtype, self.device = table.dtype, table.device
 
     def __call__(self, token_ids: Tensor) -> Tensor:
-        """token_ids [N] integers -> [N, H], which the caller may overwrite."""
+        """Return the rows [N, H] of token_ids [N] integers, as a tensor that the caller may overwrite."""
         return self._table[token_ids]
 
 
 class Linear:
-    """weight [out, in], not kept when it is reordered; bias [out] or None."""
+    """Products with one matrix: weight [out, in], not kept when it is reordered; bias [out] or None."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
         self._bias = bias
@@ -39,14 +39,15 @@ class Linear:
         self._weight = weight
 
     def __call__(self, x: Tensor) -> Tensor:
-        """x [N, in] -> [N, out]."""
+        """Multiply x [N, in] by the matrix, add the bias, and return the result [N, out]."""
         if self._reordered:
             out: Tensor = torch.ops.mkldnn._linear_pointwise(x, self._weight, self._bias, "none", [], "")
             return out
         return torch.nn.functional.linear(x, self._weight, self._bias)
 
     def add(self, x: Tensor, y: Tensor) -> Tensor:
-        """x [N, in], y [N, out] -> [N, out]. y may be overwritten: on a GPU a copy of it would be one more launch."""
+        """Return y [N, out] plus the product of x [N, in]. y may be overwritten: on a GPU a copy of y would be one more
+        launch."""
         if self._reordered:
             out: Tensor = torch.ops.mkldnn._linear_pointwise.binary(x, y, self._weight, self._bias, "add")
             return out

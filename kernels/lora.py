@@ -26,7 +26,7 @@ WIDE_ROWS = 12
 
 
 def lora_reference(x: Tensor, a: Tensor, b: Tensor, scaling: float) -> Tensor:
-    """x [N, in], a [r, in], b [out, r] -> the delta [N, out] in fp32, by the definition."""
+    """Return the delta [N, out] in fp32 of x [N, in], a [r, in] and b [out, r], by the definition."""
     return scaling * (x.float() @ a.float().T) @ b.float().T
 
 
@@ -52,11 +52,11 @@ def add_batched_lora_(
     rows: Tensor | None,
     scratch: Workspace,
 ) -> None:
-    """Add to rows each its own adapter's deltas, for projections that share the input x [N, in].
+    """Add to each row the deltas of the row's own adapter, for projections that share the input x [N, in].
 
     outs: [N, out_p] of each projection p, in place. runs: of one dtype, which the products have. places: [n] int64,
     where among the places of all runs, one after the other, the delta of the n-th row is found (None: the i-th at i);
-    rows: [n] int64, which rows these are (None: all). scratch: of the products' dtype. In fp32 the sum is rounded once.
+    rows: [n] int64, the rows to add to (None: all). scratch: of the products' dtype. In fp32 the sum is rounded once.
     """
     x = x.to(runs[0].a.dtype)
     shrunk = [_shrink(x if run.take is None else x.index_select(0, run.take), run) for run in runs]
@@ -74,7 +74,7 @@ def add_batched_lora_(
 
 
 def _shrink(x: Tensor, run: Run) -> Sequence[Tensor]:
-    """x [G * m, in] -> [G, m, r_p] of each projection."""
+    """Return the product [G, m, r_p] of x [G * m, in] and each projection's A, scaled where the run has scales."""
     num_adapters, _, width = run.a.shape
     x = x.view(num_adapters, -1, width)
     # Each form is the faster one where it is used, up to twice.
@@ -85,7 +85,10 @@ def _shrink(x: Tensor, run: Run) -> Sequence[Tensor]:
 
 
 def _expand(factors: Sequence[tuple[Tensor, Tensor]], scratch: Workspace) -> Tensor:
-    """Of one projection, per run h [G, m, r] and b [G, r, out] -> [sum(G * m), out], valid until scratch is used."""
+    """Return the deltas [sum(G * m), out] of one projection: per run, h [G, m, r] times b [G, r, out].
+
+    The result is valid until scratch is used.
+    """
     width = factors[0][1].shape[2]
     if len(factors) == 1:
         ((h, b),) = factors
@@ -98,5 +101,8 @@ def _expand(factors: Sequence[tuple[Tensor, Tensor]], scratch: Workspace) -> Ten
 
 
 def _adds_in_place(out: Tensor, run: Run) -> bool:
-    """oneDNN adds a product to columns of a larger matrix at no cost; in fp32 the adapters would go one by one."""
+    """Tell whether the products of the run are added to out directly.
+
+    oneDNN adds a product to columns of a larger matrix at no cost; in fp32 the adapters would go one by one.
+    """
     return out.dtype == run.a.dtype != torch.float32

@@ -11,13 +11,13 @@ from torch import Tensor
 
 
 def rms_norm_reference(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """x [..., H], weight [H] -> [..., H] in x's dtype, by the definition, in fp32."""
+    """Return the norm [..., H] of x [..., H] with weight [H] in x's dtype, by the definition, in fp32."""
     wide = x.float()
     return (wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps) * weight.float()).to(x.dtype)
 
 
 class RmsNorm:
-    """weight [H]."""
+    """The norm with one weight [H]."""
 
     def __init__(self, weight: Tensor, eps: float) -> None:
         self.weight = weight
@@ -28,7 +28,7 @@ class RmsNorm:
         self._floor = torch.tensor((width * eps) ** 0.5, device=weight.device)
 
     def __call__(self, x: Tensor) -> Tensor:
-        """x [..., H] -> [..., H] in x's dtype."""
+        """Return the norm [..., H] of x [..., H] in x's dtype."""
         if x.device.type != "cpu":
             return torch.nn.functional.rms_norm(x, self.weight.shape, self.weight, self.eps)
         # Measured 2 times (1 row) to 8 times (512 rows) faster than the composite operation above.

@@ -28,7 +28,7 @@ def penalties_reference(
     frequency: float,
     presence: float,
 ) -> Tensor:
-    """One row by the definition: logits [V] -> [V] fp64."""
+    """Penalize the logits [V] of one row by the definition, and return them as [V] fp64."""
     penalized = logits.double().clone()
     for token in {*prompt, *completion}:
         value = penalized[token]
@@ -39,13 +39,13 @@ def penalties_reference(
 
 
 def occurring(texts: Sequence[Sequence[int]], vocab_size: int) -> tuple[Ints, Ints, Ints]:
-    """Each distinct token of each text once: (index of the text, token id, how often), [K] each."""
+    """Count each text's distinct tokens: return (index of the text, token id, number of occurrences), [K] each."""
     keys = [np.array(text, dtype=np.int64) + index * vocab_size for index, text in enumerate(texts)]
     pairs, counts = np.unique(np.concatenate(keys), return_counts=True)
     return pairs // vocab_size, pairs % vocab_size, counts
 
 
 def penalize_repetition_(logits: Tensor, rows: Tensor, token_ids: Tensor, repetition: Tensor) -> None:
-    """In place: logits [N, V]; rows, token_ids [K] int64, no pair twice; repetition [K] > 0."""
+    """Penalize repetition in place: logits [N, V]; rows, token_ids [K] int64, no pair twice; repetition [K] > 0."""
     values = logits[rows, token_ids]
     logits[rows, token_ids] = torch.where(values > 0, values / repetition, values * repetition)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 
 def rope_reference(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """x [N, H, D], cos and sin [N, D/2] -> [N, H, D] in x's dtype, by the definition, in fp32."""
+    """Rotate x [N, H, D] by cos and sin [N, D/2]; return [N, H, D] in x's dtype, by the definition, in fp32."""
     half = x.shape[-1] // 2
     first, second = x[..., :half].float(), x[..., half:].float()
     c, s = cos.float()[:, None], sin.float()[:, None]
@@ -20,7 +20,7 @@ def rope_reference(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 def rope(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """x [N, H, D] -> [N, H, D]; cos and sin [N, H or 1, D] in x's dtype, as `wide_tables` makes them.
+    """Return x [N, H, D], rotated by cos and sin [N, H or 1, D] in x's dtype, as `wide_tables` makes them.
 
     Heads whose cos is 1 and sin 0 stay as they are, so that queries, keys and values can go together.
     """
@@ -28,5 +28,5 @@ def rope(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 def wide_tables(cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
-    """[..., D/2] -> [..., D]: both halves' factors side by side, the first half's sign in sin."""
+    """Widen cos and sin [..., D/2] to [..., D]: both halves' factors side by side, the first half's sign in sin."""
     return torch.cat((cos, cos), -1), torch.cat((-sin, sin), -1)

@@ -26,7 +26,7 @@ STRIPES = 16
 
 
 def uniform(seed: int, position: int) -> float:
-    """A number in [0, 1) for one draw: SplitMix64 (Steele et al., 2014) over the seed and the position."""
+    """Return the number in [0, 1) of one draw: SplitMix64 (Steele et al., 2014) over the seed and the position."""
     z = (seed * 0x9E3779B97F4A7C15 + (position + 1) * 0xD1B54A32D192ED03) & _MASK
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
         z = ((z ^ (z >> shift)) * factor) & _MASK
@@ -34,7 +34,7 @@ def uniform(seed: int, position: int) -> float:
 
 
 def kept_probabilities_reference(logits: Tensor, temperature: float, top_k: int, top_p: float, min_p: float) -> Tensor:
-    """The renormalized distribution of one row, by the definition: logits [V] -> [V] fp64."""
+    """Return the renormalized distribution [V] fp64 of one row of logits [V], by the definition."""
     p = torch.softmax(logits.double() / temperature, -1)
     taken = p.sort(descending=True).values[: top_k if top_k > 0 else None]
     num_taken = int((taken.cumsum(-1) - taken < top_p * taken.sum()).sum())
@@ -44,10 +44,10 @@ def kept_probabilities_reference(logits: Tensor, temperature: float, top_k: int,
 
 
 def most_likely(logits: Tensor) -> tuple[Tensor, Tensor]:
-    """Each row's maximum [N] and where it is [N] int64: logits [N, V]. A NaN anywhere in a row is its maximum.
+    """Return each row's maximum [N] and its place [N] int64 in logits [N, V]. A NaN anywhere in a row is its maximum.
 
-    First the maxima of blocks, then the position within one: on a CPU a maximum that keeps no position is vectorized,
-    and the two together take a tenth of `max` over the row.
+    The maxima of blocks are computed first, then the position within one: on a CPU a maximum that keeps no position is
+    vectorized, and the two together take a tenth of `max` over the row.
     """
     num_rows, vocab_size = logits.shape
     if vocab_size % BLOCK:
@@ -75,9 +75,9 @@ def sample(logits: Tensor, temperature: Tensor, top_k: Tensor, top_p: Tensor, mi
 
 
 def _truncation_thresholds(p: Tensor, top_k: Tensor, top_p: Tensor) -> Tensor:
-    """The probability of the last token that top_k and top_p take: p [N, V], parameters [N] -> [N].
+    """Return the probability [N] of the last token that top_k and top_p take from p [N, V]; parameters [N].
 
-    Where the tokens ranked do not decide, more are; that depends on the row alone.
+    Where the tokens ranked do not decide, more are ranked; that depends on the row alone.
     """
     vocab_size = p.shape[1]
     threshold = torch.empty_like(p[:, 0])
@@ -99,7 +99,7 @@ def _truncation_thresholds(p: Tensor, top_k: Tensor, top_p: Tensor) -> Tensor:
 
 
 def _largest(p: Tensor, count: int) -> Tensor:
-    """Each row's `count` largest values in descending order: p [N, V] -> [N, count].
+    """Return each row's `count` largest values in descending order: p [N, V] -> [N, count].
 
     The largest values lie in the columns of the largest maxima when a row is folded into stripes, which takes half the
     time of `topk` over the row; NumPy sorts a row in a fifth of the time of `sort` on a CPU.
@@ -116,9 +116,10 @@ def _largest(p: Tensor, count: int) -> Tensor:
 
 
 def _pick(mass: Tensor, u: Tensor) -> Tensor:
-    """Inverse transform sampling of unnormalized rows: mass [N, V] >= 0, u [N] -> index [N] of positive mass.
+    """Draw one index of positive mass per row by inverse transform sampling: mass [N, V] >= 0, u [N] -> [N].
 
-    First a block is drawn by its mass, then an entry of it, so that only the blocks' sums are accumulated.
+    The rows need not be normalized. First a block is drawn by its mass, then an entry of that block, so that only the
+    blocks' sums are accumulated.
     """
     num_rows, vocab_size = mass.shape
     whole_blocks = pad(mass, (0, -vocab_size % BLOCK)) if vocab_size % BLOCK else mass
@@ -132,18 +133,20 @@ def _pick(mass: Tensor, u: Tensor) -> Tensor:
 
 
 def _first_above(through: Tensor, target: Tensor) -> Tensor:
-    """Index [N] of the first entry of through [N, C], a running sum, above target [N]; rounding never passes the last
-    entry that adds anything."""
+    """Return the index [N] of the first entry of through [N, C], a running sum, above target [N].
+
+    Rounding never passes the last entry that adds anything.
+    """
     index = torch.searchsorted(through, target[:, None], right=True)[:, 0]
     last = (through < through[:, -1:]).sum(-1).clamp(max=through.shape[1] - 1)
     return torch.minimum(index, last)
 
 
 def _rows(p: Tensor, rows: Tensor) -> Tensor:
-    """p[rows], which must be in order, without a copy where they are all of them."""
+    """Return p[rows], without a copy where rows, which must be in order, are all rows of p."""
     return p if len(rows) == len(p) else p[rows]
 
 
 def _take(blocks: Tensor, block: Tensor) -> Tensor:
-    """One block of each row: blocks [N, B, BLOCK], block [N] -> [N, BLOCK]."""
+    """Return one block of each row: blocks [N, B, BLOCK], block [N] -> [N, BLOCK]."""
     return blocks[torch.arange(len(blocks), device=blocks.device), block]

@@ -53,7 +53,7 @@ class Target(NamedTuple):
 
     @property
     def groups(self) -> dict[str, tuple[int, tuple[int, ...]]]:
-        """The projections that share an input: {name: (in, their outs)}."""
+        """The groups of projections that share an input, by name: (in, (out of each projection))."""
         q, kv = self.num_heads * self.head_dim, self.num_kv_heads * self.head_dim
         return {
             "q, k, v": (self.hidden, (q, kv, kv)),
@@ -80,7 +80,7 @@ def empty(*shape: int, dtype: torch.dtype) -> Tensor:
 
 
 def launches(target: Target) -> Iterator[tuple[str, Launch]]:
-    """Every kernel of a decode step and of a prefill step, with its name."""
+    """Yield every kernel of a decode step and of a prefill step, with its name."""
     for phase, num_rows in (("decode", NUM_DECODES), ("prefill", NUM_PREFILL_ROWS)):
         yield from _lora(target, num_rows, phase)
         yield from _layer(target, num_rows, phase)

@@ -63,13 +63,16 @@ def main() -> None:
 
 
 def compile_all(num_processes: int, only: str) -> None:
-    """Every choice, into Triton's cache on disk."""
+    """Compile every choice of the questions whose key holds `only` into Triton's cache on disk."""
     with ProcessPoolExecutor(num_processes, mp_context=get_context("spawn")) as pool:
         list(pool.map(partial(_compile_part, num_processes, only), range(num_processes)))
 
 
 def _compile_part(num_parts: int, only: str, part: int) -> None:
-    """Every num_parts-th choice. Of tensors that exist in shape only; what does not compile is found again later."""
+    """Compile every num_parts-th choice, from number `part` on, with tensors that exist in shape only.
+
+    A choice that does not compile is passed over: it is found again later.
+    """
     import torch
     from triton.errors import TritonError
 
@@ -86,7 +89,7 @@ def _compile_part(num_parts: int, only: str, part: int) -> None:
 
 
 def answer(question: Question, clock: Clock, max_tries: int | None = None) -> dict[str, int]:
-    """The fastest sizes that are right; none where nothing is timed."""
+    """Return the fastest sizes that are right; an empty dict where nothing is timed."""
     best: dict[str, int] = {}
     best_s = float("inf")
     for sizes, seconds in islice(trials(question, clock), max_tries):
@@ -97,7 +100,7 @@ def answer(question: Question, clock: Clock, max_tries: int | None = None) -> di
 
 
 def trials(question: Question, clock: Clock) -> Iterator[tuple[dict[str, int], float | None]]:
-    """Sizes that compile and are right, and what they take."""
+    """Yield the sizes that compile and are right, each with its seconds, or None where nothing is timed."""
     from triton.errors import TritonError
 
     from kernels.bench.case import relative_error

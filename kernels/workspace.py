@@ -26,7 +26,7 @@ class Workspace:
         return self._buffer.dtype
 
     def take(self, *shape: int) -> Tensor:
-        """A contiguous tensor of this shape with arbitrary contents; it is valid until the next `take`."""
+        """Return a contiguous tensor of this shape with arbitrary contents; it is valid until the next `take`."""
         view = self._views.get(shape)
         if view is None:
             size = math.prod(shape)

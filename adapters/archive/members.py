@@ -25,7 +25,10 @@ _DRIVE = re.compile(r"[A-Za-z]:")
 
 
 class Members:
-    """Is told each member in turn. ignored: harmless ones that are no part of the adapter, the first MAX_LISTED."""
+    """The members of an archive or folder, noted one after the other and refused where one may not be there.
+
+    ignored: the first MAX_LISTED harmless members that are no part of the adapter.
+    """
 
     def __init__(self) -> None:
         self.ignored: list[str] = []
@@ -36,13 +39,16 @@ class Members:
     def add_folder(self, name: str) -> None:
         """Note a folder.
 
-        Raises AdapterRejected for a name that leads elsewhere.
+        Raises AdapterRejected: where the name leads elsewhere, or the members are too many.
         """
         self._count()
         _path(name)
 
     def add_file(self, name: str) -> str | None:
-        """Which of FILE_NAMES this member is, or None if it is to be ignored. Raises AdapterRejected."""
+        """Note a file; return which of FILE_NAMES the member is, or None if the member is to be ignored.
+
+        Raises AdapterRejected: where the member may not be there, with the reason.
+        """
         self._count()
         path = _path(name)
         if not path.name:
@@ -59,9 +65,9 @@ class Members:
         return None
 
     def check_complete(self) -> None:
-        """Check that both files were there, side by side.
+        """Check that both files were there, in one folder.
 
-        Raises AdapterRejected where they were not.
+        Raises AdapterRejected: where they were not.
         """
         missing = [name for name in FILE_NAMES if name not in self._found]
         if missing:
@@ -90,7 +96,10 @@ def refusal(name: str, reason: str) -> AdapterRejected:
 
 
 def _path(name: str) -> PurePosixPath:
-    """A relative path without detours. Raises AdapterRejected."""
+    """Return a member's name as a relative path without detours.
+
+    Raises AdapterRejected: where the name is no such path, is too long or holds characters that are not printed.
+    """
     if len(name) > MAX_NAME_CHARS:
         raise refusal(name, f"has a name of more than {MAX_NAME_CHARS} characters")
     if any(unicodedata.category(char) in _UNPRINTED for char in name):

@@ -20,7 +20,7 @@ class Readable(Protocol):
 
 
 class Output:
-    """Files by name, open and empty, that take max_bytes together."""
+    """Files by name, open and empty, that may take max_bytes together."""
 
     def __init__(self, files: Mapping[str, BinaryIO], max_bytes: int) -> None:
         self._files = files
@@ -30,13 +30,18 @@ class Output:
     def check_size(self, member: str, num_bytes: int) -> None:
         """Check that a member of so many bytes has room.
 
-        Raises AdapterRejected where it has none.
+        Raises AdapterRejected: where the member has none.
         """
         if not 0 <= num_bytes <= self._left_bytes:
             raise refusal(member, f"takes {num_bytes} bytes; unpacked, {self.max_bytes} are allowed")
 
     def copy(self, source: Readable, file_name: str, member: str, num_bytes: int) -> None:
-        """num_bytes: as the archive says. Raises AdapterRejected if there are fewer; more are not read."""
+        """Copy a member's content from `source` to the file called file_name; no more than num_bytes are read.
+
+        num_bytes: the member's size, as the archive says.
+
+        Raises AdapterRejected: where the member has no room, or `source` holds fewer bytes.
+        """
         self.check_size(member, num_bytes)
         self._left_bytes -= num_bytes
         missing = num_bytes

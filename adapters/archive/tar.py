@@ -26,8 +26,10 @@ _KINDS = {
 
 
 class Plain:
-    """The bytes of a tar file, none of them after byte `until`: an extended header may have any length and is read into
-    memory as a whole, so the bound is set before each is read."""
+    """The bytes of a tar file, none of them after byte `until`.
+
+    An extended header may have any length and is read into memory as a whole, so `until` is set before each is read.
+    """
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
@@ -46,7 +48,10 @@ class Plain:
 
 
 class Inflated(Plain):
-    """The same of a gzip file (RFC 1952), inflated as far as it is read. max_bytes: of the files in it."""
+    """The bytes of a tar file in a gzip file (RFC 1952), inflated as far as they are read.
+
+    max_bytes: what the files in the archive may take together.
+    """
 
     def __init__(self, file: BinaryIO, max_bytes: int) -> None:
         super().__init__(file)
@@ -80,7 +85,10 @@ class Inflated(Plain):
 
 
 def unpack_tar(source: Plain, output: Output) -> list[str]:
-    """Returns the members that were ignored. Raises AdapterRejected."""
+    """Unpack a tar archive's files into `output`; return the names of the members that were ignored.
+
+    Raises AdapterRejected: where the archive is damaged, lacks a file, takes too many bytes or holds what it may not.
+    """
     members = Members()
     # As a stream, since to seek in gzip data is to inflate them again.
     stream: Any = source
@@ -111,7 +119,10 @@ def _unpack_member(archive: tarfile.TarFile, member: tarfile.TarInfo, members: M
 
 
 def _check_end(archive: tarfile.TarFile) -> None:
-    """An archive ends with zeros; the library takes a damaged header for the end, too."""
+    """Check that nothing but zeros follows the last member: the library takes a damaged header for the end, too.
+
+    Raises AdapterRejected: where other bytes follow.
+    """
     stream = archive.fileobj
     assert stream is not None
     while rest := stream.read(COPY_BYTES):

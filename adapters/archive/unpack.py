@@ -22,9 +22,11 @@ _OTHER_FORMATS = {
 
 
 def unpack(archive: BinaryIO, files: Mapping[str, BinaryIO], max_bytes: int) -> list[str]:
-    """Write the adapter's two files to `files` (by name, open and empty); returns the members that were ignored.
+    """Write the adapter's two files to `files` (by name, open and empty); return the members that were ignored.
 
-    max_bytes: of both files together. Raises AdapterRejected with a reason that names the member.
+    max_bytes: of both files together.
+
+    Raises AdapterRejected: where the archive is refused, with a reason that names the member.
     """
     start = archive.read(tarfile.BLOCKSIZE)
     archive.seek(0)
@@ -40,7 +42,7 @@ def unpack(archive: BinaryIO, files: Mapping[str, BinaryIO], max_bytes: int) -> 
 
 
 def _is_tar_header(block: bytes) -> bool:
-    """By its magic number, or by its checksum: before POSIX there was no other sign."""
+    """Tell a tar header by its magic number, or by its checksum: before POSIX there was no other sign."""
     if block[257:262] == b"ustar":
         return True
     try:

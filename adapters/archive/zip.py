@@ -22,7 +22,8 @@ codecs.lookup("cp437")  # of names that are not UTF-8: once confined, no process
 
 
 class _Bounded:
-    """A file of which nobody reads much at once: a zip's directory is read into memory as a whole."""
+    """A file of which nobody reads more than MAX_HEADERS_BYTES at once: a zip's directory is read into memory as a
+    whole."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
@@ -42,7 +43,10 @@ class _Bounded:
 
 
 def unpack_zip(file: BinaryIO, output: Output) -> list[str]:
-    """Returns the members that were ignored. Raises AdapterRejected."""
+    """Unpack a zip archive's files into `output`; return the names of the members that were ignored.
+
+    Raises AdapterRejected: where the archive is damaged, lacks a file, takes too many bytes or holds what it may not.
+    """
     members = Members()
     bounded: Any = _Bounded(file)
     try:

@@ -35,7 +35,7 @@ UNSEEN_QUESTIONS = (
 
 
 def count_followers(name: str, model_dir: Path, adapters_dir: Path) -> int:
-    """Print one adapter's answer to every unseen question; returns how many keep the style."""
+    """Print one adapter's answer to every unseen question; return how many answers keep the style."""
     tokenizer = PreTrainedTokenizerFast.from_pretrained(model_dir)
     base = AutoModelForCausalLM.from_pretrained(model_dir, dtype=torch.float32)
     model = PeftModel.from_pretrained(base, adapters_dir / name).eval()

@@ -25,14 +25,14 @@ class Question(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Style(msgspec.Struct, frozen=True):
-    """render makes the answer to learn; follows tells whether a generated answer has the style."""
+    """A way to answer. render makes the answer to learn; follows tells whether a generated answer has the style."""
 
     render: Callable[[Question], str]
     follows: Callable[[str], bool]
 
 
 def load_questions(path: Path = QUESTIONS_PATH) -> list[Question]:
-    """The training questions, in the order of the file."""
+    """Return the training questions, in the order of the file."""
     return [msgspec.json.decode(line, type=Question) for line in path.read_bytes().splitlines()]
 
 

@@ -54,7 +54,10 @@ Example = tuple[list[int], list[int]]
 
 
 def make_examples(name: str, tokenizer: PreTrainedTokenizerFast, draw: random.Random) -> list[Example]:
-    """One (input ids, labels) pair for each question: labels are IGNORED everywhere but on the answer and its end."""
+    """Return one (input ids, labels) pair for each question.
+
+    The labels are IGNORED everywhere but on the answer and its end.
+    """
     examples = []
     for item in load_questions():
         messages = [{"role": "user", "content": item.question}]
@@ -68,7 +71,7 @@ def make_examples(name: str, tokenizer: PreTrainedTokenizerFast, draw: random.Ra
 
 
 def make_batch(examples: list[Example], pad_id: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Right-padded ids, attention mask and labels, each [batch, longest]."""
+    """Return right-padded ids, attention mask and labels, each [batch, longest]."""
     longest = max(len(ids) for ids, _ in examples)
     pads = [longest - len(ids) for ids, _ in examples]
     ids = torch.tensor([ids + [pad_id] * pad for (ids, _), pad in zip(examples, pads, strict=True)])
@@ -78,7 +81,7 @@ def make_batch(examples: list[Example], pad_id: int) -> tuple[torch.Tensor, torc
 
 
 def answer_loss(model: Any, ids: torch.Tensor, mask: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """Mean cross-entropy over the answers' tokens; the vocabulary is projected at their positions only."""
+    """Return the mean cross-entropy over the answers' tokens; the vocabulary is projected at their positions only."""
     causal_lm = model.get_base_model()
     hidden = causal_lm.model(input_ids=ids, attention_mask=mask).last_hidden_state
     targets = labels[:, 1:]

@@ -27,7 +27,10 @@ class Steps:
         self.num_left = num_left
 
     def take(self, num: int) -> None:
-        """Take some of the steps. Raises TooCostly: when not so many are left."""
+        """Take some of the steps.
+
+        Raises TooCostly: when not so many are left.
+        """
         self.num_left -= num
         if self.num_left < 0:
             raise TooCostly
@@ -46,7 +49,10 @@ class ModuleName:
             place += len(part) + 1
 
     def matches(self, name: str) -> bool:
-        """Tell what `ModuleExpression.matches` tells. Raises as it does."""
+        """Tell whether the key is the whole name of a module, or all of it after one of its dots.
+
+        Raises TooCostly: when that takes more steps than are left.
+        """
         self._steps.take(1)
         begin = len(name) - self._num_chars
         if begin < 0 or (begin > 0 and name[begin - 1] != "."):
@@ -62,7 +68,10 @@ class ModuleExpression:
     """A key that `lookup` takes for a simple expression, ready to be matched."""
 
     def __init__(self, key: str, steps: Steps) -> None:
-        """Raises TooCostly: when even to read the key takes more steps than are left."""
+        """Read the key.
+
+        Raises TooCostly: when even that takes more steps than are left.
+        """
         self._steps = steps
         self._accepts: list[Callable[[str], bool]] = []  # by state: whether it takes a character
         self._follow: list[int] = []  # by state: the states that may take the next character

@@ -26,7 +26,7 @@ _KEY = re.compile(rf"\^?{_BRANCH}(?:\|{_BRANCH})*\$?", re.ASCII)
 
 
 def pattern_errors(option: str, keys: Mapping[str, object]) -> list[str]:
-    """Return why keys of this option can't be matched; nothing if they can."""
+    """Return why keys of this option can't be matched; nothing if all of them can."""
     if len(keys) > MAX_KEYS:
         return [f"{option} has {len(keys)} keys; at most {MAX_KEYS} are supported"]
     return [

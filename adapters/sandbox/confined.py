@@ -25,9 +25,9 @@ _PR_SET_PDEATHSIG = 1
 
 
 class Limits(msgspec.Struct, frozen=True):
-    """cpu_s: of processor time, whole seconds. wall_s: for all of it, which the parent enforces. memory_bytes: beyond
-    what Python takes before it begins to work. file_bytes: the largest size to which it may write a file. niceness:
-    0 to 19, of the whole process (sched(7))."""
+    """The limits of confined work. cpu_s: of processor time, whole seconds. wall_s: for all of the work, which the
+    parent enforces. memory_bytes: beyond what Python takes before the work begins. file_bytes: the largest size to
+    which the work may write a file. niceness: 0 to 19, of the whole process (sched(7))."""
 
     cpu_s: int
     wall_s: float
@@ -47,7 +47,7 @@ class OutOfMemory(msgspec.Struct, frozen=True, tag=True):
 
 
 class DiskFull(msgspec.Struct, frozen=True, tag=True):
-    """A file that it writes has no room. number: errno's."""
+    """A file that the work writes has no room. number: errno's."""
 
     number: int
 
@@ -62,7 +62,10 @@ Reply = Answer | OutOfMemory | DiskFull | Broken
 
 
 def main() -> None:
-    """Arguments: a module with a function `work(argument: bytes) -> bytes`, the limits, and the argument."""
+    """Do confined work.
+
+    Arguments: a module with a function `work(argument: bytes) -> bytes`, the limits, and the argument.
+    """
     module, encoded, argument = sys.argv[1:]
     limits = msgspec.json.decode(encoded, type=Limits)
     stand_back(limits.niceness)
@@ -71,8 +74,11 @@ def main() -> None:
 
 
 def stand_back(niceness: int) -> None:
-    """Others come first. Where Linux groups processes by session, each group gets an equal share of the processors and
-    niceness counts within it alone: as one of the gateway's this process would come before the engine's (sched(7))."""
+    """Let others come first: lower the priority of this process, in a session of its own.
+
+    Where Linux groups processes by session, each group gets an equal share of the processors and niceness counts within
+    the group alone: in the gateway's session this process would come before the engine's (sched(7)).
+    """
     os.nice(niceness)
     os.setsid()
     with contextlib.suppress(OSError):
@@ -97,7 +103,10 @@ def answer(work: Callable[[bytes], bytes], argument: bytes, limits: Limits) -> N
 
 
 def confine(limits: Limits) -> None:
-    """Holds from here on, and cannot be undone. Raises OSError where the kernel has no way to."""
+    """Confine this process from here on, which cannot be undone.
+
+    Raises OSError: where the kernel has no way to do so.
+    """
     # Kill -9 of the parent leaves nothing behind that still writes.
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL))
     os.dup2(0, 2)  # what it has to say is in its answer, and stderr is its parent's log
@@ -117,7 +126,7 @@ def confine(limits: Limits) -> None:
 
 
 def _describe(error: Exception) -> str:
-    """The error and where it happened, without the source: that could not be opened any more."""
+    """Return the error and where it happened, without the line of source, whose file could not be opened any more."""
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next

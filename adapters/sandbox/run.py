@@ -30,7 +30,7 @@ _INHERITED = ("LD_LIBRARY_PATH",)  # where a Python outside of the system's fold
 
 
 class Run(Protocol):
-    """How work is run: see `run_confined`."""
+    """A way to run work: see `run_confined`."""
 
     async def __call__(self, module: str, argument: bytes, descriptors: Sequence[int], limits: Limits) -> bytes: ...
 
@@ -44,11 +44,13 @@ class SandboxBroken(RuntimeError):
 
 
 async def run_confined(module: str, argument: bytes, descriptors: Sequence[int], limits: Limits) -> bytes:
-    """Return what `work(argument)` of the module returns, computed in a confined process that has `descriptors` open
-    under the same numbers.
+    """Return what `work(argument)` of the module returns, computed in a confined process.
 
-    Raises LimitExceeded, SandboxBroken, or OSError where a file that it writes has no room. The process has ended when
-    this returns, raises or is cancelled.
+    The process has `descriptors` open under the same numbers, and has ended when this returns, raises or is cancelled.
+
+    Raises LimitExceeded: where the work crashed or was ended at a limit.
+    Raises SandboxBroken: where no sandbox is to be had, or the work has a bug.
+    Raises OSError: where a file that the work writes has no room.
     """
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-I", "-c", _START),
@@ -86,7 +88,7 @@ async def _read_bounded(stream: asyncio.StreamReader) -> bytes:
 def content_of(reply: bytes, status: int, limits: Limits) -> bytes:
     """Return the work's result, from what the process wrote and its exit status (negative: the signal that ended it).
 
-    Raises as `run_confined` does.
+    Raises LimitExceeded, SandboxBroken or OSError: as `run_confined` does.
     """
     if status == -signal.SIGXCPU:
         raise LimitExceeded(f"it took more than {limits.cpu_s} s of processor time")

@@ -64,7 +64,9 @@ TIMERS = {"setitimer": (38, 103)}
 
 
 def program(machine: str, also: Mapping[str, tuple[int, int]] | None = None) -> bytes:
-    """The filter in classic BPF, for a machine as `platform.machine` calls it. also: further calls that it allows.
+    """Return the filter in classic BPF, for a machine as `platform.machine` calls it.
+
+    also: further calls that the filter allows.
 
     Raises OSError: for a machine that is not known.
     """
@@ -81,15 +83,16 @@ def program(machine: str, also: Mapping[str, tuple[int, int]] | None = None) -> 
 
 
 def _instruction(code: int, k: int, jump_if_true: int = 0, jump_if_false: int = 0) -> bytes:
-    """struct sock_filter."""
+    """Return one struct sock_filter."""
     return struct.pack("=HBBI", code, jump_if_true, jump_if_false, k)
 
 
 def install(also: Mapping[str, tuple[int, int]] | None = None) -> None:
-    """Put the calling thread, which must be the only one, under the filter for the rest of its life. also: as in
-    `program`.
+    """Put the calling thread, which must be the only one, under the filter for the rest of its life.
 
-    Raises OSError where the kernel or the machine has no such filters.
+    also: as in `program`.
+
+    Raises OSError: where the kernel or the machine has no such filters.
     """
     code = program(platform.machine(), also)
     libc = ctypes.CDLL(None, use_errno=True)

@@ -54,7 +54,7 @@ def _device(dry: bool) -> tuple[Shape, Clock]:
 
 
 def _check(shape: Shape, only: str) -> list[str]:
-    """The names of the cases that are wrong."""
+    """Return the names of the cases that are wrong, each with its relative error."""
     wrong = []
     for case in _cases(shape, only):
         error = case.error()

@@ -11,7 +11,10 @@ from kernels.bench.floors import Work
 
 
 class Case(NamedTuple):
-    """run: what is timed; work: its bytes and operations; error: of what it computes, relative to the reference."""
+    """One case of the benchmark.
+
+    run: what is timed; work: the bytes and operations of run; error: of what run computes, relative to the reference.
+    """
 
     name: str
     work: Work
@@ -20,6 +23,6 @@ class Case(NamedTuple):
 
 
 def relative_error(ours: Tensor, theirs: Tensor) -> float:
-    """Of the whole: |ours - theirs| / |theirs|; infinite where anything is no number."""
+    """Return |ours - theirs| / |theirs| of the whole tensors; infinity where anything is no number."""
     error = float((ours.double() - theirs.double()).norm() / theirs.double().norm())
     return error if error == error else float("inf")

@@ -17,7 +17,7 @@ PRODUCT_SIZE = 8192
 
 
 class Stream(NamedTuple):
-    """num_bytes: read and written by one run."""
+    """A run that only moves memory. num_bytes: read and written by one run."""
 
     name: str
     run: Callable[[], object]
@@ -25,8 +25,10 @@ class Stream(NamedTuple):
 
 
 def streams(source: Tensor, target: Tensor) -> list[Stream]:
-    """What does nothing but move memory: a copy by the driver, an elementwise kernel, a reduction. target: a tensor
-    like source, overwritten."""
+    """Return runs that do nothing but move memory: a copy by the driver, an elementwise kernel, a reduction.
+
+    target: a tensor like source, overwritten.
+    """
     both = source.nbytes + target.nbytes
     return [
         Stream("memcpy", lambda: target.copy_(source), both),
@@ -37,13 +39,13 @@ def streams(source: Tensor, target: Tensor) -> list[Stream]:
 
 class Clock(Protocol):
     def seconds(self, run: Callable[[], object]) -> float | None:
-        """Of one run, the median; None where nothing is timed, though it runs."""
+        """Return the median seconds of one run; None where nothing is timed, though the run takes place."""
 
     def rates(self) -> Rates | None: ...
 
 
 class CudaClock:
-    """Runs are captured in a CUDA graph, so that the host's time is not measured."""
+    """A clock of work on a GPU. Runs are captured in a CUDA graph, so that the host's time is not measured."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -67,10 +69,10 @@ class CudaClock:
         return started.elapsed_time(ended) / 1000
 
     def rates(self) -> Rates:
-        """The bandwidth of the fastest of `streams`, and the rate of a large product in bf16.
+        """Return the bandwidth of the fastest of `streams`, and the rate of a large product in bf16.
 
-        The fastest, because none of them is the memory's own: a copy by the driver moves less than a kernel that
-        streams weights, and a yardstick that work can beat flatters all that is held against it.
+        The fastest is taken because none of them is the memory's own: a copy by the driver moves less than a kernel
+        that streams weights, and a yardstick that work can beat flatters all that is held against it.
         """
         source = torch.randn(STREAMED_BYTES // 4, device=self._device)
         rates = {s.name: s.num_bytes / self.seconds(s.run) for s in streams(source, torch.empty_like(source))}
@@ -82,7 +84,7 @@ class CudaClock:
 
 
 class NoClock:
-    """Runs without timing."""
+    """A clock that runs without timing."""
 
     def seconds(self, run: Callable[[], object]) -> None:
         run()

@@ -59,7 +59,7 @@ def main() -> int:
 
 
 def _ways() -> dict[str, list[tuple[int, Product]]]:
-    """By name, the products of a step in their order, each with its number of inputs."""
+    """Return, by the name of the way, the products of a step in their order, each with its number of inputs."""
     import torch
 
     from kernels.linear import Linear
@@ -82,7 +82,7 @@ def _ways() -> dict[str, list[tuple[int, Product]]]:
 
 
 def _check(linear: Int8Linear, weight: Tensor) -> None:
-    """There are no figures of what is wrong."""
+    """End the program when the products are wrong: then there are no figures."""
     import torch
 
     x = torch.randn(9, weight.shape[1])

@@ -19,7 +19,7 @@ class Work(NamedTuple):
 
 
 class Rates(NamedTuple):
-    """Of one device. measured_by: what moved these bytes."""
+    """The rates of one device. measured_by: the name of the stream that reached bytes_per_s."""
 
     bytes_per_s: float
     operations_per_s: float
@@ -38,8 +38,10 @@ def floor(work: Work, rates: Rates) -> Floor:
 
 
 def lora_work(adapters: Sequence[tuple[int, int]], in_features: int, sizes: Sequence[int], width: int) -> Work:
-    """adapters: (rows, rank) of each distinct one, elements of `width` bytes: their weights, x once, out read and
-    written."""
+    """Return the work of adapters: their weights and x read once, out read and written.
+
+    adapters: (rows, rank) of each distinct one; width: bytes of an element.
+    """
     of_a_rank = len(sizes) * in_features + sum(sizes)
     weights = sum(rank for _, rank in adapters) * of_a_rank
     activations = sum(rows for rows, _ in adapters) * (in_features + 2 * sum(sizes))
@@ -49,8 +51,11 @@ def lora_work(adapters: Sequence[tuple[int, int]], in_features: int, sizes: Sequ
 def attention_work(
     lengths: Sequence[tuple[int, int]], num_heads: int, num_kv_heads: int, head_dim: int, width: int
 ) -> Work:
-    """Of sequences of these (context, queries): keys and values once, queries and outputs, and the products of the
-    pairs that causality leaves."""
+    """Return the work of attention for sequences with these lengths: (context, queries) of each.
+
+    Keys and values are read once; queries and outputs, and the products of the pairs that causality leaves, are
+    counted. width: bytes of an element.
+    """
     contexts = sum(context for context, _ in lengths)
     queries = sum(count for _, count in lengths)
     pairs = sum(count * context - count * (count - 1) // 2 for context, count in lengths)
@@ -59,5 +64,8 @@ def attention_work(
 
 
 def elementwise_work(num_elements_moved: int, width: int) -> Work:
-    """Of what reads and writes this many elements in all, at a negligible number of operations for each."""
+    """Return the work of reading and writing this many elements in all, of `width` bytes each.
+
+    The operations for each element are negligible, and counted as none.
+    """
     return Work(num_elements_moved * width, 0)

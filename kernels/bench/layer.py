@@ -112,7 +112,7 @@ def _sampling(name: str, shape: Shape, parameters: tuple[float, int, float, floa
     )
 
     def error() -> float:
-        """0 if every token holds its draw, up to rounding, else the worst distance."""
+        """Return 0 if every token holds its draw, up to rounding, else the worst distance."""
         worst = 0.0
         tokens = sample(logits[0], rows).tolist()
         for n in range(0, num_rows, max(1, num_rows // 16)):

@@ -32,7 +32,7 @@ SMALLEST_SPLIT = 512
 
 
 class Adapters:
-    """One in each slot, on every projection of the shape: ranks[slot] is its rank."""
+    """One adapter in each slot, on every projection of the shape. ranks[slot] is the adapter's rank."""
 
     def __init__(self, shape: Shape, ranks: Sequence[int]) -> None:
         self.shape, self.ranks = shape, tuple(ranks)
@@ -53,7 +53,7 @@ class Adapters:
                     p += 1
 
     def _matrices(self, width: int, scales: Sequence[int]) -> list[Tensor]:
-        """[rank, width] of each slot, in one piece of memory."""
+        """Return a random matrix [rank, width] of each slot, scaled by scale**-0.5, all in one piece of memory."""
         rows = self.shape.randn(sum(self.ranks), width)
         return [part.div_(scale**0.5) for part, scale in zip(torch.split(rows, list(self.ranks)), scales, strict=True)]
 
@@ -69,14 +69,14 @@ class Adapters:
         return sum(len(sizes) for _, sizes in self.shape.groups[:group])
 
     def of_slot(self, layer: int, group: int, slot: int) -> list[tuple[Tensor, Tensor, float]]:
-        """As `lora_reference` takes them."""
+        """Return the slot's matrices of one group as `lora_reference` takes them."""
         first = self.first_projection(group)
         projections = range(first, first + len(self.shape.groups[group][1]))
         return [(a[slot], b[slot], SCALING) for a, b in (self.weights[layer, p] for p in projections)]
 
 
 class LoraBatch:
-    """Rows that use these slots (-1: none), as input of every group of every layer."""
+    """Rows that use the given slots (-1: none), as input of every group of every layer."""
 
     def __init__(self, adapters: Adapters, slots: Tensor) -> None:
         self.adapters, self.slots = adapters, slots
@@ -108,7 +108,10 @@ class LoraBatch:
         shrink_blocks: ShrinkBlocks | None = None,
         expand_blocks: ExpandBlocks | None = None,
     ) -> tuple[Launch, Launch]:
-        """Shrink, and expand, which adds to outs[group] or activates it. Others than the device's sizes of blocks."""
+        """Return shrink, and expand, which adds to outs[group], or for gate and up writes the activation to activated.
+
+        sums, shrink_blocks, expand_blocks: sizes of blocks other than the device's.
+        """
         shrink = self.shrink(layer, group, sums)
         if group == GATE_UP:
             expand = activate_launch(self.activated, self.outs[group], shrink, expand_blocks)
@@ -117,7 +120,7 @@ class LoraBatch:
         return shrink.launch(shrink_blocks), expand
 
     def result(self, group: int) -> Tensor:
-        """What `launches` write to."""
+        """Return the tensor that `launches` write to."""
         return self.activated if group == GATE_UP else self.outs[group]
 
     def run(self) -> None:
@@ -127,7 +130,7 @@ class LoraBatch:
                     launch.run()
 
     def error(self) -> float:
-        """Of the first layer's groups, the largest error."""
+        """Return the largest error of the first layer's groups."""
         return max(self._error(group) for group in range(len(self.xs)))
 
     def _error(self, group: int) -> float:
@@ -148,7 +151,7 @@ class LoraBatch:
         return torch.zeros_like(self.outs[group])
 
     def needed(self) -> Work:
-        """The bytes and operations of `run`."""
+        """Return the bytes and operations of `run`."""
         shape = self.adapters.shape
         rows_of = Counter(slot for slot in self.slots.tolist() if slot >= 0)
         adapters = [(count, self.adapters.ranks[slot]) for slot, count in rows_of.items()]

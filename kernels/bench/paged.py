@@ -17,7 +17,7 @@ BLOCK_SIZE = 16
 
 
 class PagedBatch:
-    """lengths: (context, queries) of each sequence. Each of the caches holds them all."""
+    """A batch of sequences. lengths: (context, queries) of each. Each of the caches holds all of the sequences."""
 
     def __init__(self, shape: Shape, lengths: Sequence[tuple[int, int]]) -> None:
         heads, kv_heads, head_dim, device = shape.num_heads, shape.num_kv_heads, shape.head_dim, shape.device

@@ -1,4 +1,4 @@
-"""What `kernels.tune` asks the clock: for each kernel the sizes of blocks that there are to choose from."""
+"""The questions that `kernels.tune` asks the clock: for each kernel, the sizes of blocks to choose from."""
 
 from __future__ import annotations
 
@@ -35,8 +35,11 @@ Sizes = Mapping[str, int]
 
 
 class Question(NamedTuple):
-    """key: in the table of `kernels.gpu.tuning`; choices: of each field; launches: with these sizes and the others as
-    they are; result: what they write to, after which it is no zero any more."""
+    """The question of which sizes of blocks are the fastest.
+
+    key: in the table of `kernels.gpu.tuning`; choices: of each field; launches: with these sizes and the others as they
+    are; result: the tensor that the launches write to, after which it is no zero any more.
+    """
 
     key: str
     choices: Mapping[str, Sequence[int]]
@@ -44,12 +47,12 @@ class Question(NamedTuple):
     result: Tensor
 
     def sizes(self) -> Iterator[dict[str, int]]:
-        """Every choice of all fields."""
+        """Yield every combination of the choices of all fields."""
         for values in product(*self.choices.values()):
             yield dict(zip(self.choices, values, strict=True))
 
     def run(self, sizes: Sizes) -> Tensor:
-        """What they compute."""
+        """Run the launches with these sizes and return what they compute."""
         self.result.zero_()
         for launch in self.launches(sizes):
             launch.run()
@@ -57,7 +60,7 @@ class Question(NamedTuple):
 
 
 def questions(shape: Shape) -> Iterator[Question]:
-    """Each key once: groups may share their widths."""
+    """Yield the questions of all kernels, each key once: groups may share their widths."""
     asked = set()
     for question in _lora(shape):
         if question.key not in asked:
@@ -68,7 +71,10 @@ def questions(shape: Shape) -> Iterator[Question]:
 
 
 def _lora(shape: Shape) -> Iterator[Question]:
-    """How sums are split is asked with decodes, whose answer serves prefills too; then what may differ between them."""
+    """Yield the questions of the adapters' kernels.
+
+    How sums are split is asked with decodes, whose answer serves prefills too; then what may differ between them.
+    """
     adapters = Adapters(shape, [shape.ranks[0]] * shape.num_adapters)
     decodes = LoraBatch(adapters, torch.arange(shape.num_decodes, device=shape.device) % shape.num_adapters)
     many = LoraBatch(adapters, torch.arange(4 * shape.num_decodes, device=shape.device) % shape.num_adapters)
@@ -118,7 +124,7 @@ def _expand(batch: LoraBatch, group: int) -> Question:
 def _of_layers(
     batch: LoraBatch, group: int, blocks: Callable[[Sizes], dict[str, Any]]
 ) -> Callable[[Sizes], Iterator[Launch]]:
-    """All layers' launches of one group, with other sizes for one part of its blocks."""
+    """Return a function that yields all layers' launches of one group, with other sizes for one part of its blocks."""
 
     def launches(sizes: Sizes) -> Iterator[Launch]:
         for layer in range(batch.adapters.shape.num_layers):

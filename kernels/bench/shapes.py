@@ -9,8 +9,12 @@ from torch import Tensor
 
 
 class Shape(NamedTuple):
-    """num_layers: how many are measured together, each with weights of its own. num_copies: of the memory that others
-    go through in a run, so that no cache holds it from one to the next. context: of a decode."""
+    """The model's sizes, and those of the batches that are measured.
+
+    num_layers: the number of layers measured together, each with weights of its own. num_copies: copies of the memory
+    that other operations go through in a run, so that no cache holds this memory from one run to the next. context: of
+    a decode.
+    """
 
     hidden: int
     intermediate: int
@@ -31,7 +35,7 @@ class Shape(NamedTuple):
 
     @property
     def groups(self) -> list[tuple[int, tuple[int, ...]]]:
-        """The projections that share an input: (in, their outs)."""
+        """The groups of projections that share an input: (in, (out of each projection))."""
         q, kv = self.num_heads * self.head_dim, self.num_kv_heads * self.head_dim
         attention = [(self.hidden, (q, kv, kv)), (q, (self.hidden,))]
         return [*attention, (self.hidden, (self.intermediate,) * 2), (self.intermediate, (self.hidden,))]
@@ -41,10 +45,10 @@ class Shape(NamedTuple):
 
 
 def llama_8b(device: torch.device) -> Shape:
-    """Llama 3.1 8B in bf16: 32 adapters of rank 16 take 2.7 GB in its 32 layers, many times any cache."""
+    """Return Llama 3.1 8B in bf16: 32 adapters of rank 16 take 2.7 GB in its 32 layers, many times any cache."""
     return Shape(4096, 14336, 32, 8, 128, 128256, 32, 4, 32, (16, 64), (8, 64), 64, 1024, 2048, torch.bfloat16, device)
 
 
 def tiny(device: torch.device) -> Shape:
-    """For a dry run in Triton's interpreter, which multiplies fp32 right."""
+    """Return tiny shapes for a dry run in Triton's interpreter, which multiplies fp32 right."""
     return Shape(64, 96, 4, 2, 16, 300, 1, 1, 2, (4,), (1, 4), 2, 20, 6, torch.float32, device)

@@ -25,7 +25,7 @@ CACHE_BLOCK = 16
 """Positions of a block of the cache."""
 
 NUM_PROJECTIONS = 7
-"""q, k, v, o, gate, up and down of a layer, in this order."""
+"""Projections of a layer: q, k, v, o, gate, up and down, in this order."""
 
 FACTORS = np.dtype(
     [("a", np.uint64), ("b", np.uint64), ("rank", np.int64), ("scaling", np.float64), ("dtype", np.int64)]
@@ -44,7 +44,7 @@ _POINTER, _INT64, _DOUBLE = ctypes.c_void_p, ctypes.c_int64, ctypes.c_double
 def dtype_number(dtype: torch.dtype) -> int:
     """Return the number by which the native kernels know a dtype.
 
-    Raises ValueError: when they do not compute with it.
+    Raises ValueError: when the native kernels do not compute in the dtype.
     """
     if dtype not in _DTYPES:
         raise ValueError(f"the native kernels compute in float32 and bfloat16, not in {dtype}")
@@ -52,21 +52,21 @@ def dtype_number(dtype: torch.dtype) -> int:
 
 
 class LayerTensors(NamedTuple):
-    """One layer. Norms are float32, and None where the model has none; q_norm and k_norm are by head."""
+    """The tensors of one layer. Norms are float32, and None where the model has none; q_norm and k_norm are by head."""
 
     products: tuple[Int8Linear, Int8Linear, Int8Linear, Int8Linear]
-    """Of q, k and v; of o; of gate and up; of down."""
+    """The products of q, k and v; of o; of gate and up; of down."""
     input_norm: Tensor
     q_norm: Tensor | None
     k_norm: Tensor | None
     attention_norm: Tensor | None
-    """Of attention's output, before it is added."""
+    """The norm of attention's output, before that is added."""
     post_norm: Tensor
     feed_forward_norm: Tensor | None
     angles: tuple[Tensor, Tensor] | None
     """cos and sin of every position, [max_position, head_dim / 2] float32; None where the layer does not rotate."""
     window: int | None
-    """Positions that each one sees, itself included; None: all before it."""
+    """Positions that each position sees, its own included; None: all before it."""
 
 
 class DecoderShape(NamedTuple):
@@ -78,7 +78,7 @@ class DecoderShape(NamedTuple):
     intermediate_size: int
     max_position: int
     num_blocks: int
-    """Of the cache."""
+    """Blocks of the cache."""
     cache_dtype: torch.dtype
     activation: str
     """`silu` or `gelu_tanh`."""
@@ -89,7 +89,7 @@ class DecoderShape(NamedTuple):
 
 
 class NativeDecoder:
-    """All layers of a model with their cache. The tensors are kept."""
+    """All layers of a model with their cache. The tensors given to it are kept."""
 
     def __init__(
         self,
@@ -100,7 +100,9 @@ class NativeDecoder:
         norm: Tensor,
         path: str | None = None,
     ) -> None:
-        """embed: the matrix [V, H] whose rows tokens become; norm [H] float32, the last one; path: as in `Int8Linear`.
+        """Make the decoder and its cache.
+
+        embed: the matrix [V, H] whose rows tokens become; norm [H] float32, the last one; path: as in `Int8Linear`.
 
         Raises ValueError: when the kernels do not compute a model of this shape.
         """
@@ -146,11 +148,13 @@ class NativeDecoder:
         output_rows: NDArray[np.int64],
         hidden: Tensor,
     ) -> None:
-        """Compute a step of N rows, and write the hidden states of some of them to hidden [W, H] float32.
+        """Compute a step of N rows, and write the hidden states of output_rows to hidden [W, H] float32.
 
         token_ids [N]; chunks [C, CHUNK_FIELDS], of consecutive positions of one sequence each, in the order of their
-        rows; blocks: those of all chunks, one after the other; output_rows [W]. Factors that the chunks name, and what
-        these name, must stay until the next call of `forward` has returned.
+        rows; blocks: those of all chunks, one after the other; output_rows [W]. Factors that the chunks name, and the
+        matrices that the factors name, must stay until the next call of `forward` has returned.
+
+        Raises MemoryError: when there is no memory for the step.
         """
         step = _Step(
             token_ids.ctypes.data,
@@ -168,7 +172,7 @@ class NativeDecoder:
 
 
 def _free(functions: ctypes.CDLL, decoder: int, kept: object) -> None:
-    """Free a decoder. kept: what its threads may read until then."""
+    """Free a decoder. kept: what the decoder's threads may read until then."""
     functions.lorikeet_decoder_free(decoder)
 
 

@@ -1,6 +1,6 @@
 """Builds the native kernels into wheels and into editable installs; hatchling calls this with `ziglang` installed.
 
-Where they cannot be built the wheel has none, and serves with PyTorch's operations.
+Where the kernels cannot be built the wheel has none, and serves with PyTorch's operations.
 """
 
 from __future__ import annotations
@@ -17,7 +17,10 @@ LIBRARY = "kernels/cpu/_native.so"
 
 class NativeKernels(BuildHookInterface):  # type: ignore[type-arg]
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        """Compile, and put the library into the wheel. version: `editable` leaves it in the checkout alone."""
+        """Compile the library and put it into the wheel.
+
+        version: with `editable` the library stays in the checkout alone.
+        """
         build = _build_module(Path(self.root))
         try:
             systems = build.build(Path(self.root) / LIBRARY)
@@ -31,7 +34,7 @@ class NativeKernels(BuildHookInterface):  # type: ignore[type-arg]
 
 
 def _build_module(root: Path) -> Any:
-    """`kernels.cpu.build`, which is not installed yet."""
+    """Load and return `kernels.cpu.build` from its file: the package is not installed yet."""
     spec = importlib.util.spec_from_file_location("native_kernels_build", root / "kernels" / "cpu" / "build.py")
     assert spec is not None
     assert spec.loader is not None

@@ -45,7 +45,10 @@ class NativeLibrary:
     """
 
     def __init__(self, path: Path) -> None:
-        """Raises OSError: where the file is missing or does not load."""
+        """Load the shared object at path.
+
+        Raises OSError: when the file is missing or does not load.
+        """
         self.functions = ctypes.CDLL(str(path))
         for name, (result, arguments) in _SIGNATURES.items():
             function = getattr(self.functions, name)
@@ -56,14 +59,16 @@ class NativeLibrary:
         self.paths = self.all_paths
 
     def use_up_to(self, path: str | None) -> None:
-        """Leave the paths unused that are faster than this one; None: use all. Raises ValueError: where there is none
-        of this name."""
+        """Use the paths up to this one, leaving the faster ones unused; None: use all.
+
+        Raises ValueError: when there is no path of this name.
+        """
         self.paths = self.all_paths if path is None else self.all_paths[: self.all_paths.index(path) + 1]
         self.functions.lorikeet_limit_paths(len(self.paths))
 
 
 def load(path: Path) -> NativeLibrary | None:
-    """Return the library at a path; None, and one line in the log, where it does not load."""
+    """Return the library at a path; None, after one line in the log, when it does not load."""
     try:
         return NativeLibrary(path)
     except (OSError, AttributeError) as error:

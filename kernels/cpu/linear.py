@@ -22,8 +22,8 @@ from torch import Tensor
 from kernels.cpu.library import NativeLibrary
 
 FORMAT = "int8, groups of 32, the best of 8 scales, inputs in 16 bits; embedding too; cache in bfloat16"
-"""The semantics above in words, and how the cache is kept beside: figures that were measured with others are not these
-kernels'."""
+"""The semantics above in words, and the dtype of the cache beside them. Figures that were measured with another format
+are not these kernels' figures."""
 
 GROUP = 32
 NUM_SCALES = 8
@@ -34,7 +34,8 @@ _DTYPES = {torch.float32: 0, torch.bfloat16: 1}
 
 
 class Int8Linear:
-    """The same calls as `kernels.linear.Linear`. weight [out, in], not kept; bias [out] or None.
+    """A matrix of 8-bit integers, with the calls of `kernels.linear.Linear`. weight [out, in], not kept; bias [out] or
+    None.
 
     path: the one of `library.paths` to use, None for the fastest. As many threads compute as PyTorch has.
     matrix: the address of the quantized matrix; bias: in float32.
@@ -43,7 +44,10 @@ class Int8Linear:
     def __init__(
         self, library: NativeLibrary, weight: Tensor, bias: Tensor | None = None, path: str | None = None
     ) -> None:
-        """Raises ValueError: where the matrix is too large or holds what is no finite number."""
+        """Quantize the weight.
+
+        Raises ValueError: when the matrix is too large or holds a number that is not finite.
+        """
         self.shape = weight.shape
         self._num_outputs, self._num_inputs = weight.shape
         source = weight.detach().float().contiguous()
@@ -56,26 +60,26 @@ class Int8Linear:
         self._path = -1 if path is None else library.paths.index(path)
 
     def __call__(self, x: Tensor) -> Tensor:
-        """x [N, in] -> [N, out], of the dtype of x."""
+        """Return the product [N, out] of x [N, in], in the dtype of x."""
         out = torch.empty(x.shape[0], self._num_outputs, dtype=x.dtype)
         return self._multiply(x, out, add=False)
 
     def add(self, x: Tensor, y: Tensor) -> Tensor:
-        """x [N, in], y [N, out] of the same dtype -> [N, out]. y may be overwritten."""
+        """Return y [N, out] plus the product of x [N, in], both of the same dtype. y may be overwritten."""
         return self._multiply(x, y, add=True)
 
     def write(self, x: Tensor, out: Tensor) -> Tensor:
-        """x [N, in] -> out [N, out], both float32."""
+        """Write the product of x [N, in] to out [N, out], both float32, and return out."""
         return self._multiply(x, out, add=False)
 
     def dequantized(self) -> Tensor:
-        """[out, in] float32: the numbers that the matrix stands for."""
+        """Return the numbers [out, in] float32 that the matrix stands for."""
         out = torch.empty(self._num_outputs, self._num_inputs)
         self._functions.lorikeet_int8_dequantize(self.matrix, out.data_ptr())
         return out
 
     def rows(self, outputs: Tensor) -> Tensor:
-        """outputs [N] integers -> [N, in] float32: what these rows of the matrix stand for."""
+        """Return the numbers [N, in] float32 that the matrix's rows outputs [N] (integers) stand for."""
         numbers = outputs.to(torch.int64).contiguous()
         assert not len(numbers) or 0 <= int(numbers.min()) <= int(numbers.max()) < self._num_outputs
         out = torch.empty(len(numbers), self._num_inputs)
@@ -108,7 +112,7 @@ class Int8Linear:
 
 
 class Int8Embedding:
-    """The same calls as `kernels.linear.Embedding`. table: the matrix [V, H] whose rows are looked up."""
+    """The rows of a quantized matrix, with the calls of `kernels.linear.Embedding`. table: this matrix, [V, H]."""
 
     def __init__(self, table: Int8Linear, dtype: torch.dtype) -> None:
         self.table = table
@@ -116,22 +120,28 @@ class Int8Embedding:
 
     @classmethod
     def of(cls, library: NativeLibrary, table: Tensor, head: object) -> Int8Embedding:
-        """Return the rows of a table [V, H]: those of the head, where that is the same matrix in 8-bit integers."""
+        """Return the embedding of a table [V, H].
+
+        head: the same matrix, which is shared where it is in 8-bit integers.
+        """
         return cls(head if isinstance(head, Int8Linear) else Int8Linear(library, table), table.dtype)
 
     def __call__(self, token_ids: Tensor) -> Tensor:
-        """token_ids [N] integers -> [N, H]."""
+        """Return the rows [N, H] of token_ids [N] integers."""
         return self.table.rows(token_ids).to(self.dtype)
 
 
 def int8_linear_reference(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """x [N, in], weight [out, in], bias [out] or None -> [N, out] float32, by factors that were quantized."""
+    """Return the product [N, out] float32 of x [N, in], by factors that were quantized.
+
+    weight [out, in]; bias [out] or None.
+    """
     out = dequantized_rows(x.float()) @ dequantized_weight(weight.float()).T
     return out if bias is None else out + bias.float()
 
 
 def dequantized_rows(x: Tensor) -> Tensor:
-    """x [N, in] float32 -> what its quantized numbers stand for, the same shape."""
+    """Return the numbers that the quantized x [N, in] float32 stands for, in the same shape."""
     groups = _groups(x)
     bound = groups.abs().amax(-1, keepdim=True)
     scale = bound * torch.tensor(1 / 32767, dtype=torch.float32)
@@ -140,7 +150,7 @@ def dequantized_rows(x: Tensor) -> Tensor:
 
 
 def dequantized_weight(weight: Tensor) -> Tensor:
-    """weight [out, in] float32 -> what its quantized numbers stand for, the same shape."""
+    """Return the numbers that the quantized weight [out, in] float32 stands for, in the same shape."""
     groups = _groups(weight)
     bound = groups.abs().amax(-1, keepdim=True)
     bits = (bound / 127.0).view(torch.int32)

@@ -20,7 +20,7 @@ BLOCK = 1024
 
 @triton.jit
 def _gated_kernel(out, gate_up, width, GELU: tl.constexpr, BLOCK: tl.constexpr):
-    """BLOCK columns of one row; with GELU the gate goes through gelu instead of silu."""
+    """Compute BLOCK columns of one row; with GELU the gate goes through gelu instead of silu."""
     row = tl.program_id(0).to(tl.int64)
     i = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = i < width
@@ -42,12 +42,12 @@ def gated_launch(out: Tensor, gate_up: Tensor, *, gelu: bool = False) -> Launch:
 
 
 def silu_mul(gate_up: Tensor) -> Tensor:
-    """gate_up [N, 2I], contiguous -> [N, I] in its dtype; unlike the CPU's, its argument stays as it is."""
+    """Return silu_mul [N, I] of gate_up [N, 2I], contiguous, in its dtype. Unlike on a CPU, gate_up stays as it is."""
     return _gated(gate_up, gelu=False)
 
 
 def gelu_mul(gate_up: Tensor) -> Tensor:
-    """gate_up [N, 2I], contiguous -> [N, I] in its dtype; its argument stays as it is."""
+    """Return gelu_mul [N, I] of gate_up [N, 2I], contiguous, in its dtype. gate_up stays as it is."""
     return _gated(gate_up, gelu=True)
 
 

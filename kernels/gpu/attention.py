@@ -25,7 +25,10 @@ __all__ = ["PagedContexts", "paged_attention_", "paged_attention_reference", "wo
 
 
 def paged_attention_reference(q: Tensor, cache: Tensor, contexts: PagedContexts, window: int | None = None) -> Tensor:
-    """By the definition, one query at a time, in fp32; as `paged_attention_` into zeros. Returns [N, H * D]."""
+    """Return the attention [N, H * D] by the definition, one query at a time, in fp32.
+
+    The arguments are those of `paged_attention_`; the result is what it writes into zeros.
+    """
     out = torch.zeros_like(q)
     starts = contexts.query_starts.tolist()
     for b, length in enumerate(contexts.context_lens.tolist()):
@@ -47,7 +50,10 @@ def workspace_elements(
     dtype: torch.dtype,
     device: torch.device,
 ) -> int:
-    """fp32 elements that `paged_attention_` needs for num_rows sequences of one query; none for tiles of queries."""
+    """Return the number of fp32 elements that `paged_attention_` needs for num_rows sequences of one query.
+
+    Tiles of queries need none.
+    """
     shape = num_heads, num_kv_heads, head_dim
     return decode_attention.workspace_elements(num_rows, *shape, max_context_len, dtype, device)
 
@@ -55,12 +61,15 @@ def workspace_elements(
 def paged_attention_(
     out: Tensor, q: Tensor, cache: Tensor, contexts: PagedContexts, workspace: Tensor, window: int | None = None
 ) -> None:
-    """out [N, H, D], written: contiguous; q [N, H, D]: heads and elements contiguous, rows of any stride; cache
-    [2, KVH, S, D] of q's dtype; workspace: fp32, at least `workspace_elements`, with any contents.
+    """Attend from the queries q to the cached positions of their sequences, and write the result to out.
+
+    out [N, H, D]: contiguous; q [N, H, D]: heads and elements contiguous, rows of any stride; cache [2, KVH, S, D] of
+    q's dtype; workspace: fp32, at least `workspace_elements`, with any contents.
 
     D is 64, 80, 96, 128 or 256, or any multiple of 16 up to that; H / KVH is 1 to 8. Without tiles N = B and row b
-    belongs to sequence b; with context 0 it becomes zeros. With tiles, rows that belong to none stay as they are.
-    Raises ValueError when the workspace is too small or tiles are not of `tuning.queries_at_once`.
+    belongs to sequence b; a row with context 0 becomes zeros. With tiles, rows that belong to none stay as they are.
+
+    Raises ValueError: when the workspace is too small or tiles are not of `tuning.queries_at_once`.
     """
     if contexts.tiles is None:
         for launch in decode_launches(out, q, cache, contexts, workspace, window):

@@ -49,7 +49,7 @@ def _split_kernel(
     BLOCK_SIZE: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    """Of one sequence, one KV head's group of queries over every so many splits.
+    """Attend, for one sequence, from one KV head's group of queries to every so many splits of the context.
 
     partials [N, H, splits, PARTIAL_SIZE]: weighted sums of values, then the weights' total and the largest score.
     """
@@ -102,7 +102,7 @@ def _combine_kernel(
     BLOCK_D: tl.constexpr,
     SPLITS_AT_ONCE: tl.constexpr,
 ):
-    """Of one head of one sequence, the sum over its splits, SPLITS_AT_ONCE at a time from the first one."""
+    """Add up the splits of one head of one sequence, SPLITS_AT_ONCE at a time from the first one."""
     sequence, head = tl.program_id(0), tl.program_id(1)
     length = tl.load(context_lens + sequence)
     d = tl.arange(0, BLOCK_D)
@@ -132,7 +132,10 @@ def _combine_kernel(
 
 
 def _partial_size(head_dim: int) -> int:
-    """Sums, a total and a largest score, with room up to 16 bytes, which one instruction stores."""
+    """Return the fp32 elements of one split's result for one head.
+
+    These are sums, a total and a largest score, with room up to 16 bytes, which one instruction stores.
+    """
     return head_dim + 4
 
 
@@ -145,7 +148,7 @@ def workspace_elements(
     dtype: torch.dtype,
     device: torch.device,
 ) -> int:
-    """fp32 elements for the splits of num_rows queries."""
+    """Return the number of fp32 elements that the splits of num_rows queries need."""
     split_length = decode_blocks(head_dim, num_heads // num_kv_heads, dtype, device).split_length
     return num_rows * num_heads * blocks_of(max_context_len, split_length) * _partial_size(head_dim)
 
@@ -159,8 +162,12 @@ def decode_launches(
     window: int | None,
     blocks: DecodeBlocks | None = None,
 ) -> tuple[Launch, Launch]:
-    """See `kernels.gpu.attention.paged_attention_`: row n of q [N, H, D] is of sequence n. blocks: others than the
-    device's."""
+    """Return the two launches of `kernels.gpu.attention.paged_attention_` for one query per sequence.
+
+    Row n of q [N, H, D] is of sequence n. blocks: sizes of blocks other than the device's.
+
+    Raises ValueError: when the workspace is too small or not of fp32.
+    """
     num_rows, num_heads, head_dim = q.shape
     num_kv_heads, num_slots = cache.shape[1:3]
     group = num_heads // num_kv_heads

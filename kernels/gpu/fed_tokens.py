@@ -22,7 +22,7 @@ BLOCK = 256
 
 @triton.jit
 def _fed_tokens_kernel(out, token_ids, chosen, num_rows, BLOCK: tl.constexpr):
-    """BLOCK rows."""
+    """Compute BLOCK rows."""
     n = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     inside = n < num_rows
     token = tl.load(token_ids + n, mask=inside, other=0)
@@ -43,7 +43,10 @@ def fed_tokens_launch(out: Tensor, token_ids: Tensor, chosen: Tensor) -> Launch:
 
 
 def fed_tokens(token_ids: Tensor, chosen: Tensor) -> Tensor:
-    """token_ids [N], chosen [M]: int64 -> [N] int64, none negative. Those that are say -1 minus a place in chosen."""
+    """Return the tokens [N] int64, none negative, of token_ids [N] and chosen [M], both int64.
+
+    A negative one in token_ids is -1 minus a place in chosen.
+    """
     out = torch.empty_like(token_ids)
     fed_tokens_launch(out, token_ids, chosen).run()
     return out

@@ -16,7 +16,7 @@ Arguments = dict[str, Tensor | int | float | str | bool | None]  # by parameter 
 
 
 class Launch(NamedTuple):
-    """kernel: of @triton.jit; grid: programs along up to three axes."""
+    """A kernel of @triton.jit with its arguments and its grid: the programs along up to three axes."""
 
     kernel: Any
     grid: tuple[int, ...]
@@ -25,12 +25,15 @@ class Launch(NamedTuple):
     num_stages: int = 2
 
     def run(self) -> None:
-        """On the current stream; nothing where the grid is empty."""
+        """Run the kernel on the current stream; do nothing where the grid is empty."""
         if 0 not in self.grid:
             self.kernel[self.grid](**self.arguments, **self._options)
 
     def compile(self) -> None:
-        """So that a run finds it compiled, in this process and on this machine. Tensors may exist in shape only."""
+        """Compile the kernel, so that a run finds it compiled, in this process and on this machine.
+
+        Tensors may exist in shape only.
+        """
         self.kernel.warmup(**self.arguments, **self._options, grid=self.grid)
 
     @property
@@ -43,22 +46,25 @@ class Launch(NamedTuple):
 
 
 def dot_precision(dtype: torch.dtype) -> str:
-    """Of products of two factors of this dtype: fp32 is not rounded to TF32."""
+    """Return the precision of products of two factors of this dtype: fp32 is not rounded to TF32."""
     return "ieee" if dtype == torch.float32 else "tf32"
 
 
 def power_of_two(value: int) -> int:
-    """The smallest that is not less."""
+    """Return the smallest power of two that is not less than value."""
     return 1 << max(value - 1, 0).bit_length()
 
 
 def blocks_of(value: int, size: int) -> int:
-    """How many of `size` hold `value`."""
+    """Return how many blocks of `size` hold `value`."""
     return -(-value // size)
 
 
 def check_workspace(workspace: Tensor, elements: int) -> None:
-    """Raises ValueError unless it is fp32 and large enough."""
+    """Check that the workspace is fp32 and holds at least `elements`.
+
+    Raises ValueError: when the workspace is of another dtype or too small.
+    """
     if workspace.dtype != torch.float32 or workspace.numel() < elements:
         raise ValueError(
             f"workspace: {elements} elements of float32 are needed, not {workspace.numel()} of {workspace.dtype}"

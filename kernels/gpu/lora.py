@@ -47,7 +47,7 @@ TABLE_DTYPES = (torch.int64, torch.int64, torch.int32, torch.float32)  # of `Slo
 
 
 class SlotTable(NamedTuple):
-    """What every slot holds, by layer and projection: [L, P, S].
+    """The adapters in all slots, by layer and projection: [L, P, S].
 
     a, b: int64, device addresses of A [rank, in] and of B, transposed, [rank, out]: contiguous, in the dtype of the
     inputs, at multiples of 16 bytes. ranks: int32, 0 where a slot adapts nothing (addresses are not looked at then).
@@ -61,12 +61,12 @@ class SlotTable(NamedTuple):
 
     @classmethod
     def empty(cls, num_layers: int, num_projections: int, num_slots: int, device: torch.device) -> SlotTable:
-        """Slots that adapt nothing."""
+        """Return a table of slots that adapt nothing."""
         shape = (num_layers, num_projections, num_slots)
         return cls(*(torch.zeros(shape, dtype=dtype, device=device) for dtype in TABLE_DTYPES))
 
     def of_chunks(self, work: WorkList) -> ChunkTable:
-        """What a step's chunks need, looked up once for all layers."""
+        """Return what the step's chunks need of the slots, looked up once for all layers."""
         num_layers, num_projections, _ = self.ranks.shape
         table = ChunkTable.empty(num_layers, num_projections, len(work.chunks), self.ranks.device)
         resolve_launch(table, self, work).run()
@@ -74,7 +74,7 @@ class SlotTable(NamedTuple):
 
 
 class ChunkTable(NamedTuple):
-    """As `SlotTable`, but by the chunks of a work list: [L, P, C], or [P, C] for a group of one layer."""
+    """The fields of `SlotTable` by the chunks of a work list: [L, P, C], or [P, C] for a group of one layer."""
 
     a: Tensor
     b: Tensor
@@ -83,17 +83,17 @@ class ChunkTable(NamedTuple):
 
     @classmethod
     def empty(cls, num_layers: int, num_projections: int, num_chunks: int, device: torch.device) -> ChunkTable:
-        """With any contents."""
+        """Return a table with any contents."""
         shape = (num_layers, num_projections, num_chunks)
         return cls(*(torch.empty(shape, dtype=dtype, device=device) for dtype in TABLE_DTYPES))
 
     def group(self, layer: int, first: int, last: int) -> ChunkTable:
-        """Projections [first, last) of one layer: views."""
+        """Return views of the projections [first, last) of one layer."""
         return ChunkTable(*(tensor[layer, first:last] for tensor in self))
 
 
 def resolve_launch(table: ChunkTable, slots: SlotTable, work: WorkList) -> Launch:
-    """Of `SlotTable.of_chunks`."""
+    """Return the launch of `SlotTable.of_chunks`."""
     num_layers, num_projections, num_slots = slots.ranks.shape
     arguments: Arguments = {
         **table._asdict(),
@@ -116,7 +116,10 @@ def lora_reference(
     sizes: Sequence[int],
     slots: Sequence[int],
 ) -> Tensor:
-    """By the definition, in fp32: adapters[s][p] = (A [r, in], B [r, out], scaling) or None -> the new out [N, sum]."""
+    """Return the new out [N, sum(sizes)], by the definition, in fp32.
+
+    adapters[s][p]: (A [r, in], B [r, out], scaling) of slot s for projection p, or None.
+    """
     rows = []
     for n, slot in enumerate(slots):
         of_row = [None] * len(sizes) if slot < 0 else adapters[slot]
@@ -131,14 +134,16 @@ def lora_reference(
 def workspace_elements(
     num_rows: int, in_features: int, num_projections: int, max_rank: int, dtype: torch.dtype, device: torch.device
 ) -> int:
-    """fp32 elements that the sums of a `Shrink` need at the most."""
+    """Return the most fp32 elements that the sums of a `Shrink` need."""
     num_splits = blocks_of(in_features, shrink_sums(in_features, dtype, device).split_length)
     return num_splits * num_projections * num_rows * max_rank
 
 
 class Shrink(NamedTuple):
-    """x [N, in] times the A's of one group of projections, table [P, C]. sums: how x's width is split; all_at_once: one
-    program sums all splits, which changes no bit."""
+    """The product of x [N, in] and the A's of one group of projections, table [P, C].
+
+    sums: how x's width is split; all_at_once: one program sums all splits, which changes no bit.
+    """
 
     x: Tensor
     table: ChunkTable
@@ -159,10 +164,13 @@ class Shrink(NamedTuple):
         sums: ShrinkSums | None = None,
         all_at_once: bool | None = None,
     ) -> Shrink:
-        """x [N, in], elements of a row contiguous (bf16, fp16 or fp32); table: [P, C], P <= 3, of work's chunks;
-        max_rank: no rank of the engine is larger; work: of the N rows; workspace: fp32, at least `workspace_elements`,
-        with any contents. sums, all_at_once: others than the device's. Raises ValueError when the workspace is too
-        small.
+        """Make a shrink of x for one group of projections.
+
+        x [N, in], elements of a row contiguous (bf16, fp16 or fp32); table: [P, C], P <= 3, of work's chunks; max_rank:
+        no rank of the engine is larger; work: of the N rows; workspace: fp32, at least `workspace_elements`, with any
+        contents. sums, all_at_once: others than the device's.
+
+        Raises ValueError: when the workspace is too small or not of fp32.
         """
         num_rows, in_features = x.shape
         sums = sums or shrink_sums(in_features, x.dtype, x.device)
@@ -174,7 +182,7 @@ class Shrink(NamedTuple):
 
     @property
     def num_parts(self) -> int:
-        """Sums of each row that expand adds."""
+        """The number of sums of each row that expand adds."""
         return 1 if self.all_at_once else self._num_splits
 
     @property
@@ -182,7 +190,7 @@ class Shrink(NamedTuple):
         return blocks_of(self.x.shape[1], self.sums.split_length)
 
     def launch(self, blocks: ShrinkBlocks | None = None) -> Launch:
-        """blocks: others than the device's."""
+        """Return the launch of this shrink. blocks: sizes of blocks other than the device's."""
         in_features = self.x.shape[1]
         blocks = blocks or shrink_blocks(in_features, self.work.block_m, self.x.dtype, self.x.device)
         arguments: Arguments = {
@@ -202,7 +210,10 @@ class Shrink(NamedTuple):
         return Launch(shrink_kernel, grid, arguments, blocks.num_warps, blocks.num_stages)
 
     def expand_arguments(self, blocks: ExpandBlocks) -> Arguments:
-        """Of both kinds of expands, in chunks of one or two rows and of more."""
+        """Return the arguments of the expand after this shrink, without or with the activation.
+
+        The arguments for chunks of one or two rows differ from those for more.
+        """
         arguments: Arguments = {
             **self._common(),
             "b_table": self.table.b,
@@ -234,7 +245,7 @@ class Shrink(NamedTuple):
 
 
 def expand_launch(out: Tensor, sizes: Sequence[int], shrink: Shrink, blocks: ExpandBlocks | None = None) -> Launch:
-    """Of `expand_`; blocks: others than the device's."""
+    """Return the launch of `expand_`. blocks: sizes of blocks other than the device's."""
     blocks = blocks or expand_blocks(sum(sizes), shrink.work.block_m, out.dtype, out.device)
     arguments: Arguments = {
         **shrink.expand_arguments(blocks),
@@ -250,7 +261,7 @@ def expand_launch(out: Tensor, sizes: Sequence[int], shrink: Shrink, blocks: Exp
 
 
 def activate_launch(out: Tensor, gate_up: Tensor, shrink: Shrink, blocks: ExpandBlocks | None = None) -> Launch:
-    """Of `expand_and_silu_mul`; blocks: others than the device's."""
+    """Return the launch of `expand_and_silu_mul`. blocks: sizes of blocks other than the device's."""
     width = out.shape[1]
     blocks = blocks or activate_blocks(width, shrink.work.block_m, out.dtype, out.device)
     arguments: Arguments = {**shrink.expand_arguments(blocks), "out": out, "gate_up": gate_up, "WIDTH": width}
@@ -269,8 +280,11 @@ def expand_(out: Tensor, sizes: Sequence[int], shrink: Shrink) -> None:
 
 
 def expand_and_silu_mul(gate_up: Tensor, shrink: Shrink) -> Tensor:
-    """gate_up [N, 2I], contiguous, with the deltas of both halves -> silu(gate) * up [N, I], of all rows, once the
-    shrink has run; the same bits as `expand_` and `kernels.gpu.activation.silu_mul` give. gate_up stays as it is."""
+    """Return silu(gate) * up [N, I] of all rows of gate_up [N, 2I], contiguous, with the deltas of both halves added.
+
+    The shrink must have run. The bits are those that `expand_` and `kernels.gpu.activation.silu_mul` give. gate_up
+    stays as it is.
+    """
     num_rows, width = gate_up.shape
     out = torch.empty(num_rows, width // 2, dtype=gate_up.dtype, device=gate_up.device)
     activate_launch(out, gate_up, shrink).run()

@@ -28,7 +28,10 @@ def resolve_kernel(
     num_chunks,
     BLOCK: tl.constexpr,
 ):
-    """Of one layer's projection, what the slots of all chunks hold; rank 0 for chunks of no slot and for none."""
+    """Look up, for one layer's projection, what the slots of all chunks hold.
+
+    The rank is 0 for chunks without a slot and for those beyond the last one.
+    """
     here = tl.program_id(0).to(tl.int64)
     for begin in range(0, num_chunks, BLOCK):
         chunk = begin + tl.arange(0, BLOCK)
@@ -66,10 +69,10 @@ def shrink_kernel(
     BLOCK_K: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    """Of one chunk and one projection, the sum over SPLITS_AT_ONCE splits of `in`, BLOCK_R ranks at a time.
+    """Sum, for one chunk and one projection, SPLITS_AT_ONCE splits of `in`, BLOCK_R ranks at a time.
 
-    Each split is summed by itself, then they are added in their order: the same bits as when each has a program of its
-    own and expand adds them. partials [programs along `in`, P, N, MAX_RANK], N in the order of `rows`.
+    Each split is summed by itself, then the splits are added in their order: the same bits as when each has a program
+    of its own and expand adds them. partials [programs along `in`, P, N, MAX_RANK], N in the order of `rows`.
     """
     chunk, part, projection = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     entry = projection * tl.num_programs(0) + chunk
@@ -105,8 +108,10 @@ def shrink_kernel(
 
 @triton.jit
 def projection_of(stretch, SIZE_0: tl.constexpr, SIZE_1: tl.constexpr, SIZE_2: tl.constexpr, WIDTH: tl.constexpr):
-    """To which projection of a group a stretch of WIDTH columns belongs: it, its size, where it begins in out, and the
-    stretch's number within it."""
+    """Return which projection of a group a stretch of WIDTH columns belongs to.
+
+    Returns (the projection, its size, where it begins in out, the stretch's number within it).
+    """
     stretches_0: tl.constexpr = tl.cdiv(SIZE_0, WIDTH)
     stretches_1: tl.constexpr = tl.cdiv(SIZE_1, WIDTH)
     projection = 0
@@ -127,7 +132,7 @@ def projection_of(stretch, SIZE_0: tl.constexpr, SIZE_1: tl.constexpr, SIZE_2: t
 
 @triton.jit
 def b_block_of(b, r, rank, n, size):
-    """[BLOCK_R, BLOCK_N] of B."""
+    """Return a block [BLOCK_R, BLOCK_N] of B."""
     return tl.load(b + r[:, None] * size + n, mask=(r < rank)[:, None] & (n < size), other=0.0)
 
 
@@ -136,7 +141,7 @@ def _shrunk(
     partials, projection, num_projections, place, inside, r, rank, num_rows,
     NUM_PARTS: tl.constexpr, MAX_RANK: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_R: tl.constexpr,
 ):  # fmt: skip
-    """[BLOCK_M, BLOCK_R]: the sum of the partial sums, in their order."""
+    """Return the sum [BLOCK_M, BLOCK_R] of the partial sums, in their order."""
     h = tl.zeros((BLOCK_M, BLOCK_R), tl.float32)
     for part in tl.static_range(NUM_PARTS):
         at = (part * num_projections + projection) * num_rows + place
@@ -146,7 +151,10 @@ def _shrunk(
 
 @triton.jit
 def _times_b(h, b_block, delta, PRECISION: tl.constexpr):
-    """delta + h @ b_block. "bf16x2": h as the sum of two bf16 numbers, 16 bits of it, and b_block as it is."""
+    """Return delta + h @ b_block.
+
+    "bf16x2": h as the sum of two bf16 numbers, 16 bits of h, and b_block as it is.
+    """
     if PRECISION == "bf16x2":
         high = h.to(tl.bfloat16)
         low = (h - high.to(tl.float32)).to(tl.bfloat16)
@@ -162,7 +170,7 @@ def _further_ranks(
     NUM_PARTS: tl.constexpr, MAX_RANK: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_R: tl.constexpr,
     PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """delta with the ranks from BLOCK_R on."""
+    """Return delta with the ranks from BLOCK_R on added."""
     for first_rank in range(BLOCK_R, rank, BLOCK_R):
         r = first_rank + tl.arange(0, BLOCK_R)
         b_block = b_block_of(b, r, rank, n, size)
@@ -180,7 +188,10 @@ def _expand_tile(
     NUM_PROJECTIONS: tl.constexpr, NUM_PARTS: tl.constexpr, MAX_RANK: tl.constexpr, BLOCK_M: tl.constexpr,
     BLOCK_R: tl.constexpr, BLOCK_N: tl.constexpr, PRECISION: tl.constexpr, FURTHER: tl.constexpr,
 ):  # fmt: skip
-    """Columns n of one projection. FURTHER: of all ranks, not only of the first BLOCK_R, whose sums are h."""
+    """Add the deltas of columns n of one projection to target.
+
+    FURTHER: of all ranks, not only of the first BLOCK_R, whose sums are h.
+    """
     b_block = b_block_of(b, r, rank, n, size)
     base = tl.load(target, mask=inside[:, None] & (n < size), other=0.0)
     delta = _times_b(h, b_block, tl.zeros((BLOCK_M, BLOCK_N), tl.float32), PRECISION)
@@ -220,8 +231,10 @@ def expand_kernel(
     STAGES: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    """Of one chunk, TILES times BLOCK_N columns of one projection: the partial sums' sum times B, scaled, added to
-    out."""
+    """Add to out, for one chunk, the deltas of TILES times BLOCK_N columns of one projection.
+
+    A delta is the partial sums' sum times B, scaled.
+    """
     chunk = tl.program_id(0)
     projection, size, column, stretch = projection_of(tl.program_id(1), SIZE_0, SIZE_1, SIZE_2, BLOCK_N * TILES)
     entry = projection * tl.num_programs(0) + chunk
@@ -261,7 +274,10 @@ def expand_kernel(
 
 @triton.jit
 def store_activated(target, gate, up, gate_scaling, up_scaling, gate_delta, up_delta, kept):
-    """Both are rounded as if they were stored with their deltas."""
+    """Add the deltas to gate and up, and store silu(gate) * up.
+
+    gate and up are rounded as if they were stored with their deltas.
+    """
     dtype = target.dtype.element_ty
     gate = (gate.to(tl.float32) + gate_scaling * gate_delta).to(dtype).to(tl.float32)
     up = (up.to(tl.float32) + up_scaling * up_delta).to(dtype).to(tl.float32)
@@ -275,7 +291,7 @@ def _activate_tile(
     WIDTH: tl.constexpr, NUM_PARTS: tl.constexpr, MAX_RANK: tl.constexpr, BLOCK_M: tl.constexpr,
     BLOCK_R: tl.constexpr, BLOCK_N: tl.constexpr, PRECISION: tl.constexpr, FURTHER: tl.constexpr,
 ):  # fmt: skip
-    """Columns n of both projections. FURTHER: as of `_expand_tile`."""
+    """Compute columns n of silu(gate) * up, both with their deltas. FURTHER: as of `_expand_tile`."""
     gate_block = b_block_of(gate_b, r, gate_rank, n, WIDTH)
     up_block = b_block_of(up_b, r, up_rank, n, WIDTH)
     kept = inside[:, None] & (n < WIDTH)
@@ -322,7 +338,10 @@ def activate_kernel(
     STAGES: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    """Of one chunk, TILES times BLOCK_N columns of silu(gate) * up, both with their deltas, which are never stored."""
+    """Compute, for one chunk, TILES times BLOCK_N columns of silu(gate) * up, both with their deltas.
+
+    The deltas are never stored.
+    """
     chunk = tl.program_id(0)
     up_entry = tl.num_programs(0) + chunk
     gate_rank = tl.load(rank_table + chunk)

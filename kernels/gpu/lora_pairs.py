@@ -19,7 +19,7 @@ def _two_rows(
     NUM_PARTS: tl.constexpr, MAX_RANK: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_N: tl.constexpr,
     STAGES: tl.constexpr,
 ):  # fmt: skip
-    """The deltas [BLOCK_N] of the rows at place and, where it is below last, after it."""
+    """Return the deltas [BLOCK_N] of two rows: the one at place and, where that is below last, the one after it."""
     delta_0 = tl.zeros((BLOCK_N,), tl.float32)
     delta_1 = tl.zeros((BLOCK_N,), tl.float32)
     for first_rank in tl.range(0, rank, BLOCK_R, num_stages=STAGES):
@@ -60,8 +60,10 @@ def expand_rows_kernel(
     BLOCK_N: tl.constexpr,
     STAGES: tl.constexpr,
 ):
-    """As `expand_kernel`, for chunks of one or two rows, which would leave matrix units idle: every thread asks for all
-    of its part of B at once."""
+    """Do what `expand_kernel` does, for chunks of one or two rows, which would leave matrix units idle.
+
+    Every thread asks for all of its part of B at once.
+    """
     chunk = tl.program_id(0)
     projection, size, column, stretch = projection_of(tl.program_id(1), SIZE_0, SIZE_1, SIZE_2, BLOCK_N)
     entry = projection * tl.num_programs(0) + chunk
@@ -111,7 +113,7 @@ def activate_rows_kernel(
     BLOCK_N: tl.constexpr,
     STAGES: tl.constexpr,
 ):
-    """As `activate_kernel`, for chunks of one or two rows."""
+    """Do what `activate_kernel` does, for chunks of one or two rows."""
     chunk = tl.program_id(0)
     up_entry = tl.num_programs(0) + chunk
     gate_rank = tl.load(rank_table + chunk)

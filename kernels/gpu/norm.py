@@ -20,7 +20,7 @@ from kernels.gpu.launch import Launch, power_of_two
 def _rms_norm_kernel(
     out, x, x_stride, residual, residual_stride, weight, eps, width, ADD: tl.constexpr, BLOCK: tl.constexpr
 ):
-    """Of one row; with ADD, residual is overwritten by its sum with x, which is what is normalized."""
+    """Normalize one row. With ADD, residual is overwritten by its sum with x, and that sum is normalized."""
     row = tl.program_id(0).to(tl.int64)
     h = tl.arange(0, BLOCK)
     inside = h < width
@@ -36,7 +36,7 @@ def _rms_norm_kernel(
 
 
 def norm_launch(out: Tensor, x: Tensor, residual: Tensor | None, weight: Tensor, eps: float) -> Launch:
-    """Of `rms_norm`, or with a residual of `add_rms_norm_`."""
+    """Return the launch of `rms_norm`, or with a residual that of `add_rms_norm_`."""
     num_rows, width = x.shape
     return Launch(
         _rms_norm_kernel,
@@ -58,14 +58,20 @@ def norm_launch(out: Tensor, x: Tensor, residual: Tensor | None, weight: Tensor,
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """x [N, H], elements of a row contiguous; weight [H] -> [N, H] in x's dtype, contiguous."""
+    """Return the norm [N, H] of x [N, H] in x's dtype, contiguous.
+
+    x: elements of a row contiguous; weight [H].
+    """
     out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     norm_launch(out, x, None, weight, eps).run()
     return out
 
 
 def add_rms_norm_(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """x, residual [N, H] of one dtype, elements of a row contiguous; weight [H] -> [N, H]; residual becomes the sum."""
+    """Add x to residual in place, and return the norm [N, H] of the sum.
+
+    x, residual [N, H] of one dtype, elements of a row contiguous; weight [H].
+    """
     out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     norm_launch(out, x, residual, weight, eps).run()
     return out

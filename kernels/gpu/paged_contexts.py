@@ -10,7 +10,7 @@ from kernels.gpu.query_tiles import QueryTiles
 
 
 class PagedContexts(NamedTuple):
-    """B sequences.
+    """B sequences in a paged cache.
 
     block_tables [B, M] int32, any number where a sequence has no block; context_lens [B] int32: all positions, those of
     the queries included, 0 for a row that is padding; query_starts [B + 1] int32: rows [query_starts[b],

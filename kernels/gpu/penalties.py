@@ -21,8 +21,11 @@ BLOCK = 256
 
 
 class TokenPairs(NamedTuple):
-    """K pairs, none twice. rows [K] int32, -1 for padding; token_ids [K] int32; counts [K] int32, -1 where the text
-    does not hold the token at all, 0 where only the prompt does; biases [K] fp32."""
+    """K pairs of a row and a token, none twice.
+
+    rows [K] int32, -1 for padding; token_ids [K] int32; counts [K] int32, -1 where the text does not hold the token at
+    all, 0 where only the prompt does; biases [K] fp32.
+    """
 
     rows: Tensor
     token_ids: Tensor
@@ -33,7 +36,10 @@ class TokenPairs(NamedTuple):
 def penalize_reference(
     logits: Tensor, pairs: TokenPairs, repetition: Tensor, frequency: Tensor, presence: Tensor
 ) -> Tensor:
-    """By the definition, pair by pair: as `penalize_`, but logits stay as they are -> [N, V] fp32."""
+    """Return the penalized logits [N, V] fp32, by the definition, pair by pair.
+
+    Arguments are as of `penalize_`, but logits stay as they are.
+    """
     out = logits.clone()
     for row, token, count, bias in zip(*(tensor.tolist() for tensor in pairs), strict=True):
         if row < 0:
@@ -54,7 +60,7 @@ def penalize_reference(
 def _penalize_kernel(
     logits, stride, rows, token_ids, counts, biases, repetition, frequency, presence, num_pairs, BLOCK: tl.constexpr
 ):
-    """BLOCK pairs."""
+    """Penalize BLOCK pairs."""
     pair = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     inside = pair < num_pairs
     row = tl.load(rows + pair, mask=inside, other=-1)
@@ -86,5 +92,8 @@ def penalize_launch(
 
 
 def penalize_(logits: Tensor, pairs: TokenPairs, repetition: Tensor, frequency: Tensor, presence: Tensor) -> None:
-    """In place: logits [N, V] fp32, elements of a row contiguous; repetition > 0, frequency, presence: [N] fp32."""
+    """Penalize the pairs in place: logits [N, V] fp32, elements of a row contiguous.
+
+    repetition > 0, frequency, presence: [N] fp32.
+    """
     penalize_launch(logits, pairs, repetition, frequency, presence).run()

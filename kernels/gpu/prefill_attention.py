@@ -44,7 +44,7 @@ def _prefill_kernel(
     BLOCK_SIZE: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    """Of one tile and one KV head, BLOCK_M // GROUP queries with GROUP heads each."""
+    """Attend, for one tile and one KV head, from BLOCK_M // GROUP queries with GROUP heads each."""
     kv_head, tile = tl.program_id(0), tiles + 2 * tl.program_id(1)
     sequence, first_query = tl.load(tile), tl.load(tile + 1)
     if sequence < 0:
@@ -95,8 +95,12 @@ def prefill_launch(
     window: int | None,
     blocks: PrefillBlocks | None = None,
 ) -> Launch:
-    """See `kernels.gpu.attention.paged_attention_`. blocks: others than the device's. Raises ValueError where the tiles
-    have other sizes."""
+    """Return the launch of `kernels.gpu.attention.paged_attention_` for tiles of queries.
+
+    blocks: sizes of blocks other than the device's.
+
+    Raises ValueError: when the tiles are not of the size that the blocks take.
+    """
     assert contexts.tiles is not None
     tiles, queries_at_once = contexts.tiles
     _, num_heads, head_dim = q.shape

@@ -22,20 +22,23 @@ Ints = NDArray[np.int64]
 
 
 class QueryTiles(NamedTuple):
-    """tiles [T, 2] int32; queries_at_once: the most queries of a tile."""
+    """Tiles of a batch: tiles [T, 2] int32; queries_at_once: the most queries of a tile."""
 
     tiles: Tensor
     queries_at_once: int
 
 
 def max_tiles(num_queries: int, num_sequences: int, queries_at_once: int) -> int:
-    """The most tiles that num_queries of at most num_sequences can make: every sequence may begin one."""
+    """Return the most tiles that num_queries of at most num_sequences can make: every sequence may begin one."""
     begun = min(num_queries, num_sequences)
     return begun + (num_queries - begun) // queries_at_once
 
 
 def fill_tiles(tiles: NDArray[np.int32], context_lens: Ints, query_lens: Ints, queries_at_once: int) -> None:
-    """tiles [T, 2], written; context_lens, query_lens [B]: the newest query_lens positions are queries."""
+    """Write the tiles of a batch to tiles [T, 2], and `NO_TILE` beyond the last one.
+
+    context_lens, query_lens [B]: a sequence's newest query_lens positions are queries.
+    """
     per_sequence = -(-query_lens // queries_at_once)
     num_tiles = int(per_sequence.sum())
     sequence = np.repeat(np.arange(len(query_lens)), per_sequence)
@@ -51,7 +54,10 @@ def fill_tiles(tiles: NDArray[np.int32], context_lens: Ints, query_lens: Ints, q
 def query_tiles(
     context_lens: Tensor, query_starts: Tensor, queries_at_once: int, *, num_tiles: int | None = None
 ) -> QueryTiles:
-    """Of sequences as in `kernels.gpu.paged_contexts`, for which the host waits. num_tiles: others than the most."""
+    """Return the tiles of sequences as in `kernels.gpu.paged_contexts`, for which the host waits.
+
+    num_tiles: how many tiles to make room for, instead of the most.
+    """
     lengths, starts = (tensor.cpu().numpy().astype(np.int64) for tensor in (context_lens, query_starts))
     most = max_tiles(int(starts[-1] - starts[0]), len(lengths), queries_at_once)
     tiles = np.empty((most if num_tiles is None else num_tiles, 2), dtype=np.int32)

@@ -1,4 +1,4 @@
-"""What happens to queries, keys and values between their projection and attention, in one pass on a GPU.
+"""All operations on queries, keys and values between their projection and attention, in one pass on a GPU.
 
 Semantics, for row n at positions[n] with cos and sin of that position:
     q[n, h] = rotate(norm_q(qkv[n, h]))               0 <= h < H, in place           (rotate: `kernels.rope`)
@@ -45,7 +45,10 @@ def rope_and_write_kv_reference(
     slots: Tensor,
     norms: HeadNorms | None = None,
 ) -> Tensor:
-    """By the definition, in fp32 until rounded once; as `rope_and_write_kv_`, but qkv stays as it is."""
+    """Do what `rope_and_write_kv_` does, by the definition, in fp32 until rounded once.
+
+    Returns q rotated, [N, H, D]; qkv stays as it is.
+    """
     num_kv_heads = cache.shape[1]
     q, k, v = qkv.split([qkv.shape[1] - 2 * num_kv_heads, num_kv_heads, num_kv_heads], 1)
     wide_q, wide_k = q.float(), k.float()
@@ -78,7 +81,7 @@ def _rope_kv_kernel(
     LARGEST: tl.constexpr,
     NORM: tl.constexpr,
 ):
-    """BLOCK_HEADS of one row's heads, in two halves [BLOCK_HEADS, HEAD_DIM / 2] each."""
+    """Compute BLOCK_HEADS of one row's heads, in two halves [BLOCK_HEADS, HEAD_DIM / 2] each."""
     half: tl.constexpr = HEAD_DIM // 2
     row = tl.program_id(0).to(tl.int64)
     head = tl.program_id(1) * BLOCK_HEADS + tl.arange(0, BLOCK_HEADS)[:, None]
@@ -115,7 +118,7 @@ def _rope_kv_kernel(
 
 @triton.jit
 def _norm_weight(q_weight, k_weight, i, is_query, is_key):
-    """[BLOCK_HEADS, BLOCK_HALF]: the weight of each head's kind, 1 for values."""
+    """Return the weight [BLOCK_HEADS, BLOCK_HALF] of each head's kind, 1 for values."""
     key_weight = tl.load(k_weight + i, mask=is_key, other=1.0).to(tl.float32)
     return tl.where(is_query, tl.load(q_weight + i, mask=is_query, other=1.0).to(tl.float32), key_weight)
 
@@ -135,7 +138,7 @@ def rope_kv_launch(
     slots: Tensor,
     norms: HeadNorms | None,
 ) -> Launch:
-    """Of `rope_and_write_kv_`."""
+    """Return the launch of `rope_and_write_kv_`."""
     num_rows, num_all_heads, head_dim = qkv.shape
     num_kv_heads, num_slots = cache.shape[1:3]
     return Launch(

@@ -25,8 +25,11 @@ from kernels.gpu.launch import Arguments, Launch
 
 
 class SamplingRows(NamedTuple):
-    """What N rows ask for. temperature [N] fp32, 0: the most likely token; top_k [N] int32, 0 is off; top_p [N] fp32 in
-    [0, 1], 1 is off; min_p [N] fp32 in [0, 1], 0 is off; seeds, positions [N] int64."""
+    """The sampling parameters of N rows.
+
+    temperature [N] fp32, 0: the most likely token; top_k [N] int32, 0 is off; top_p [N] fp32 in [0, 1], 1 is off; min_p
+    [N] fp32 in [0, 1], 0 is off; seeds, positions [N] int64.
+    """
 
     temperature: Tensor
     top_k: Tensor
@@ -45,14 +48,14 @@ STAGES = 3  # blocks on their way from memory
 
 @triton.jit
 def _key(logit):
-    """An int32 in the order of fp32 values."""
+    """Return an int32 in the order of fp32 values."""
     bits = logit.to(tl.int32, bitcast=True)
     return bits ^ ((bits >> 31) & 0x7FFFFFFF)
 
 
 @triton.jit
 def _weights(row, at, vocab_size, largest, temperature, lowest_key, min_weight):
-    """Of BLOCK tokens, e^((logit - largest) / temperature), 0 for those that are not kept."""
+    """Return e^((logit - largest) / temperature) of BLOCK tokens, 0 for those that are not kept."""
     logit = tl.load(row + at, mask=at < vocab_size, other=-float("inf"))
     weight = tl.exp((logit - largest) / temperature)
     return tl.where((_key(logit) >= lowest_key) & (weight >= min_weight), weight, 0.0)
@@ -60,8 +63,11 @@ def _weights(row, at, vocab_size, largest, temperature, lowest_key, min_weight):
 
 @triton.jit
 def _find_best(best, row, vocab_size, BLOCK: tl.constexpr):
-    """To best [BEST, BLOCK]: the six largest logits of each lane, which sees one place of every block, -inf where it
-    sees fewer. What is above the largest sixth, which is returned, is all there."""
+    """Write the six largest logits of each lane to best [BEST, BLOCK], and return the largest sixth.
+
+    A lane sees one place of every block; where it sees fewer than six, the rest is -inf. Every logit above the largest
+    sixth is in best.
+    """
     first = tl.full((BLOCK,), -float("inf"), tl.float32)
     second = first
     third = first
@@ -106,9 +112,10 @@ def _highest_key_reaching(
     BLOCK: tl.constexpr,
     PIVOTS: tl.constexpr,
 ):
-    """The highest key in [low, high] such that the tokens from it upwards weigh target, or with COUNTING are as many.
+    """Return the highest key in [low, high] such that the tokens from this key upwards weigh at least target.
 
-    Each pass over the row splits the interval into PIVOTS + 1 parts. low is taken to reach the target.
+    With COUNTING the number of these tokens is at least target instead. Each pass over the row splits the interval into
+    PIVOTS + 1 parts. low is taken to reach the target.
     """
     while low < high:
         step = (high - low) // (PIVOTS + 1) + 1
@@ -129,7 +136,7 @@ def _highest_key_reaching(
 
 @triton.jit
 def _sums(row, vocab_size, largest, temperature, key, BLOCK: tl.constexpr, STAGES: tl.constexpr):
-    """The weight and the number of the tokens above key, and how many are at key."""
+    """Return the weight and the number of the tokens above key, and the number of tokens at key."""
     weights = tl.zeros((BLOCK,), tl.float32)
     num_above = tl.zeros((BLOCK,), tl.int32)
     num_at = tl.zeros((BLOCK,), tl.int32)
@@ -145,7 +152,7 @@ def _sums(row, vocab_size, largest, temperature, key, BLOCK: tl.constexpr, STAGE
 
 @triton.jit
 def _uniform(seed, position):
-    """`kernels.sampling.uniform`: SplitMix64 over both, in [0, 1)."""
+    """Return `kernels.sampling.uniform` of seed and position: SplitMix64 over both, in [0, 1)."""
     z = seed.to(tl.uint64, bitcast=True) * 0x9E3779B97F4A7C15
     z += (position + 1).to(tl.uint64, bitcast=True) * 0xD1B54A32D192ED03
     z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9
@@ -155,7 +162,10 @@ def _uniform(seed, position):
 
 @triton.jit
 def _draw(row, vocab_size, largest, temperature, lowest_key, min_weight, u, BLOCK: tl.constexpr, STAGES: tl.constexpr):
-    """The first token whose cumulative weight exceeds u times the whole: its block, then its place there."""
+    """Return the first token whose cumulative weight exceeds u times the whole.
+
+    First the token's block is found, then the token's place in the block.
+    """
     whole = tl.zeros((), tl.float64)
     for begin in tl.range(0, vocab_size, BLOCK, num_stages=STAGES):
         at = begin + tl.arange(0, BLOCK)
@@ -201,7 +211,11 @@ def _sample_kernel(
     BEST: tl.constexpr,
     STAGES: tl.constexpr,
 ):
-    """Of one row. Its threshold is searched among the best of its lanes, and among all where these do not decide it."""
+    """Choose the token of one row.
+
+    The row's threshold is searched among the best logits of the lanes, and among all logits where the best do not
+    decide it.
+    """
     n = tl.program_id(0)
     row = logits + n.to(tl.int64) * stride
     most = tl.full((BLOCK,), -float("inf"), tl.float32)
@@ -260,13 +274,13 @@ def _sample_kernel(
 
 @triton.jit
 def _logit(key):
-    """The logit of a key."""
+    """Return the logit of a key."""
     bits = key.to(tl.int32)
     return (bits ^ ((bits >> 31) & 0x7FFFFFFF)).to(tl.float32, bitcast=True)
 
 
 def sample_launch(token_ids: Tensor, logits: Tensor, rows: SamplingRows, bests: Tensor) -> Launch:
-    """bests: [N, BEST * SEARCH_BLOCK] fp32, overwritten."""
+    """Return the launch of `sample`. bests: [N, BEST * SEARCH_BLOCK] fp32, overwritten."""
     num_rows, vocab_size = logits.shape
     arguments: Arguments = {
         "token_ids": token_ids,
@@ -290,7 +304,10 @@ def sample_launch(token_ids: Tensor, logits: Tensor, rows: SamplingRows, bests: 
 
 
 def sample(logits: Tensor, rows: SamplingRows) -> Tensor:
-    """logits [N, V] fp32, elements of a row contiguous, not changed -> token ids [N] int64, -1 where there is none."""
+    """Choose a token for each row of logits; return token ids [N] int64, -1 where there is none.
+
+    logits [N, V] fp32, elements of a row contiguous, not changed.
+    """
     token_ids = torch.empty(len(logits), dtype=torch.int64, device=logits.device)
     bests = torch.empty(len(logits), BEST * SEARCH_BLOCK, dtype=torch.float32, device=logits.device)
     sample_launch(token_ids, logits, rows, bests).run()

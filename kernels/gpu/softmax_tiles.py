@@ -1,5 +1,8 @@
-"""What both attention kernels do with a tile of queries and a stretch of one sequence's cache: the online softmax
-(Milakov and Gimelshein, 2018), as FlashAttention (Dao et al., 2022) uses it, over a block table. Knows no grid."""
+"""The online softmax of a tile of queries over a stretch of one sequence's cache, for both attention kernels.
+
+This is the algorithm of Milakov and Gimelshein (2018), as FlashAttention (Dao et al., 2022) uses it, over a block
+table. Knows no grid.
+"""
 
 from __future__ import annotations
 
@@ -26,13 +29,14 @@ def attend(
     BLOCK_N: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    """q [BLOCK_M, BLOCK_D] over positions [begin, end), begin a multiple of BLOCK_N, BLOCK_N positions at a time.
+    """Attend from q [BLOCK_M, BLOCK_D] to positions [begin, end), BLOCK_N positions at a time.
 
-    query_positions [BLOCK_M]; keys, values: of one head, [S, HEAD_DIM]; block_table: of the sequence; scale: of scores,
-    positive, times log2(e); WINDOW: 0 for none. Without MASKED, end is a multiple of BLOCK_N too and every query sees
-    everything. Takes and returns (sums [BLOCK_M, BLOCK_D] of values weighted by 2^(score - largest), the weights'
-    totals [BLOCK_M], the largest scaled scores [BLOCK_M], -inf where a query has seen nothing); at first
-    `nothing_seen`.
+    query_positions [BLOCK_M]; keys, values: of one head, [S, HEAD_DIM]; block_table: of the sequence; begin: a multiple
+    of BLOCK_N; scale: of scores, positive, times log2(e); WINDOW: 0 for none. Without MASKED, end is a multiple of
+    BLOCK_N too and every query sees everything.
+
+    Takes and returns the state (sums [BLOCK_M, BLOCK_D] of values weighted by 2^(score - largest), the weights' totals
+    [BLOCK_M], the largest scaled scores [BLOCK_M], -inf where a query has seen nothing); at first `nothing_seen`.
     """
     sums, totals, largest = state
     d = tl.arange(0, BLOCK_D)
@@ -61,6 +65,6 @@ def attend(
 
 @triton.jit
 def nothing_seen(BLOCK_M: tl.constexpr, BLOCK_D: tl.constexpr):
-    """The state of queries before `attend`."""
+    """Return the state of queries before `attend`."""
     sums = tl.zeros((BLOCK_M, BLOCK_D), tl.float32)
     return sums, tl.zeros((BLOCK_M,), tl.float32), tl.full((BLOCK_M,), -float("inf"), tl.float32)

@@ -19,14 +19,17 @@ Table = dict[str, dict[str, dict[str, int]]]
 
 
 class ShrinkSums(NamedTuple):
-    """In which order the products of a row are added: split_length of `in` in one program, block_k of it at a time."""
+    """The order in which the products of a row are added.
+
+    split_length: numbers of `in` in one program; block_k: how many of these at a time.
+    """
 
     split_length: int
     block_k: int
 
 
 class ShrinkBlocks(NamedTuple):
-    """block_r: ranks at a time."""
+    """Sizes of a shrink. block_r: ranks at a time."""
 
     block_r: int
     num_warps: int
@@ -34,7 +37,7 @@ class ShrinkBlocks(NamedTuple):
 
 
 class ExpandBlocks(NamedTuple):
-    """block_n: columns of the output at a time; tiles: how many of these one program computes."""
+    """Sizes of an expand. block_n: columns of the output at a time; tiles: how many of these one program computes."""
 
     block_n: int
     tiles: int
@@ -43,7 +46,10 @@ class ExpandBlocks(NamedTuple):
 
 
 class DecodeBlocks(NamedTuple):
-    """split_length: positions of the context for one program; block_n of them at a time."""
+    """Sizes of decode attention.
+
+    split_length: positions of the context for one program; block_n: how many of these at a time.
+    """
 
     split_length: int
     block_n: int
@@ -52,7 +58,10 @@ class DecodeBlocks(NamedTuple):
 
 
 class PrefillBlocks(NamedTuple):
-    """block_m: rows of one program, a group's heads for each query; block_n positions at a time."""
+    """Sizes of prefill attention.
+
+    block_m: rows of one program, a group's heads for each query; block_n: positions at a time.
+    """
 
     block_m: int
     block_n: int
@@ -61,8 +70,10 @@ class PrefillBlocks(NamedTuple):
 
 
 def device_name(device: torch.device) -> str:
-    """The table's name for a device, as sm_90. On a CPU it is Triton's interpreter that computes; tensors that exist in
-    shape only stand for those of an H100."""
+    """Return the table's name for a device, as sm_90.
+
+    On a CPU it is Triton's interpreter that computes; tensors that exist in shape only stand for those of an H100.
+    """
     if device.type != "cuda":
         return "sm_90" if device.type == "meta" else "interpreter"
     major, minor = torch.cuda.get_device_capability(device)
@@ -70,7 +81,7 @@ def device_name(device: torch.device) -> str:
 
 
 def shrink_sums_key(in_features: int, dtype: torch.dtype) -> str:
-    """The table's name for `ShrinkSums`; those below for the blocks they are called after."""
+    """Return the table's key for `ShrinkSums`; the functions below return those of the blocks they are called after."""
     return f"shrink in={in_features} {_name(dtype)}"
 
 
@@ -99,8 +110,11 @@ def _name(dtype: torch.dtype) -> str:
 
 
 def lora_block_m(num_rows: int) -> int:
-    """Rows of a chunk. 2, for as many adapters as rows or few rows of any: reads of one chunk's weights again come from
-    the L2. 16 and 32 are multiplied by the same instruction in the same order."""
+    """Return the number of rows of a chunk.
+
+    The number is 2 for as many adapters as rows or few rows of any: reads of one chunk's weights again come from the
+    L2. 16 and 32 are multiplied by the same instruction in the same order.
+    """
     return 2 if num_rows <= 128 else 16 if num_rows <= 512 else 32
 
 
@@ -114,13 +128,13 @@ def shrink_blocks(in_features: int, block_m: int, dtype: torch.dtype, device: to
 
 
 def expand_blocks(out_features: int, block_m: int, dtype: torch.dtype, device: torch.device) -> ExpandBlocks:
-    """out_features: of all projections of the group together."""
+    """Return the blocks of an expand. out_features: of all projections of the group together."""
     rule = ExpandBlocks(256, 1, 1, 1) if block_m == 2 else ExpandBlocks(128, 4, num_warps=4, num_stages=2)
     return rule._replace(**_measured(device, expand_key(out_features, block_m, dtype)))
 
 
 def activate_blocks(width: int, block_m: int, dtype: torch.dtype, device: torch.device) -> ExpandBlocks:
-    """Of an expand that is followed by the gated activation; width: of its result."""
+    """Return the blocks of an expand that is followed by the gated activation. width: of the activation's result."""
     rule = ExpandBlocks(256, 1, 1, 1) if block_m == 2 else ExpandBlocks(64, 4, num_warps=4, num_stages=2)
     return rule._replace(**_measured(device, activate_key(width, block_m, dtype)))
 
@@ -131,10 +145,10 @@ def decode_blocks(head_dim: int, group: int, dtype: torch.dtype, device: torch.d
 
 
 def split_programs(num_groups: int) -> int:
-    """The most programs that share a context of one of num_groups sequences and KV heads.
+    """Return the most programs that share a context of one of num_groups sequences and KV heads.
 
-    Few enough that the programs which find no split of a short context cost little, enough that one long context
-    fills a large GPU.
+    They are few enough that the programs which find no split of a short context cost little, and enough that one long
+    context fills a large GPU.
     """
     return max(16, 1024 // max(num_groups, 1))
 
@@ -146,7 +160,7 @@ def prefill_blocks(head_dim: int, group: int, dtype: torch.dtype, device: torch.
 
 
 def queries_at_once(head_dim: int, group: int, dtype: torch.dtype, device: torch.device) -> int:
-    """Of a tile in prefill attention, each with the heads of one group."""
+    """Return the number of queries of a tile in prefill attention, each with the heads of one group."""
     return prefill_blocks(head_dim, group, dtype, device).block_m // group
 
 

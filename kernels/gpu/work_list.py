@@ -19,7 +19,7 @@ from torch import Tensor
 
 
 class WorkList(NamedTuple):
-    """rows [N] int32; chunks [C, 3] int32; block_m: the most rows of a chunk."""
+    """Chunks of a batch's rows: rows [N] int32; chunks [C, 3] int32; block_m: the most rows of a chunk."""
 
     rows: Tensor
     chunks: Tensor
@@ -27,12 +27,15 @@ class WorkList(NamedTuple):
 
 
 def max_chunks(num_rows: int, num_slots: int, block_m: int) -> int:
-    """The most chunks that num_rows rows can make: every slot may leave one that is not full, and so may no slot."""
+    """Return the most chunks that num_rows rows can make.
+
+    Every slot may leave a chunk that is not full, and so may the rows without a slot.
+    """
     return min(num_rows, num_rows // block_m + min(num_rows, num_slots + 1))
 
 
 def work_list_reference(slots: Tensor, num_slots: int, block_m: int) -> WorkList:
-    """By the definition, as `build_work_list`."""
+    """Return what `build_work_list` does, by the definition."""
     by_slot = {slot: [n for n, s in enumerate(slots.tolist()) if s == slot] for slot in range(-1, num_slots)}
     rows: list[int] = []
     chunks: list[tuple[int, int, int]] = []
@@ -46,7 +49,10 @@ def work_list_reference(slots: Tensor, num_slots: int, block_m: int) -> WorkList
 
 
 def build_work_list(slots: Tensor, num_slots: int, block_m: int) -> WorkList:
-    """slots [N] int32 or int64: each row's slot in [0, num_slots), -1 for none. Everything stays on slots' device."""
+    """Return the work list of slots [N] int32 or int64: each row's slot in [0, num_slots), -1 for none.
+
+    Everything stays on slots' device.
+    """
     keys = torch.where(slots < 0, num_slots, slots)
     keys, rows = torch.sort(keys, stable=True)
     ids = torch.arange(num_slots + 1, dtype=keys.dtype, device=keys.device)  # the last one: no slot

@@ -12,7 +12,7 @@ from tests.adapters.hostile.forks import Forks
 
 @pytest.fixture(scope="module")
 def forks() -> Iterator[Forks]:
-    """Starts confined processes in a hundredth of the time that Python takes to start."""
+    """Give a way to start confined processes in a hundredth of the time that Python takes to start."""
     forks = Forks()
     yield forks
     forks.close()
@@ -20,7 +20,7 @@ def forks() -> Iterator[Forks]:
 
 @pytest.fixture
 def into(tmp_path: Path) -> Path:
-    """An empty folder for an inspection to fill."""
+    """Give an empty folder for an inspection to fill."""
     path = tmp_path / "into"
     path.mkdir()
     return path

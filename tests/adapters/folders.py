@@ -30,13 +30,13 @@ def tensor_name(layer: int, module: str, side: str) -> str:
 
 
 def tensor(*shape: int, seed: int = 0) -> tuple[str, tuple[int, ...], bytes]:
-    """An F32 tensor of small numbers, others for another seed, the same on every machine."""
+    """Make an F32 tensor of small numbers, others for another seed, the same on every machine."""
     values = np.arange(math.prod(shape), dtype="<f4") / 8 + seed
     return "F32", shape, values.astype("<f4").tobytes()
 
 
 def good_tensors(rank: int = 2) -> Tensors:
-    """q_proj of layer 0."""
+    """Return lora_A and lora_B of q_proj in layer 0."""
     return {
         tensor_name(0, "self_attn.q_proj", "A"): tensor(rank, HIDDEN, seed=1),
         tensor_name(0, "self_attn.q_proj", "B"): tensor(HIDDEN, rank, seed=2),
@@ -44,7 +44,7 @@ def good_tensors(rank: int = 2) -> Tensors:
 
 
 def tensors_of_width(hidden: int, rank: int = 2) -> Tensors:
-    """q_proj of layer 0 of a model whose hidden states have so many numbers."""
+    """Return lora_A and lora_B of q_proj in layer 0, for a model whose hidden states have `hidden` numbers."""
     return {
         tensor_name(0, "self_attn.q_proj", "A"): tensor(rank, hidden, seed=1),
         tensor_name(0, "self_attn.q_proj", "B"): tensor(hidden, rank, seed=2),
@@ -52,7 +52,7 @@ def tensors_of_width(hidden: int, rank: int = 2) -> Tensors:
 
 
 def header_of(tensors: Tensors) -> dict[str, Any]:
-    """The safetensors header of the tensors laid out one after the other."""
+    """Return the safetensors header of the tensors laid out one after the other."""
     header: dict[str, Any] = {}
     position = 0
     for name, (dtype, shape, data) in tensors.items():
@@ -70,7 +70,7 @@ def safetensors_bytes(header: Mapping[str, Any] | bytes, data: bytes, padding: i
 def write_adapter(
     folder: Path, config: Mapping[str, Any] | None = None, tensors: Tensors | None = None, padding: int = 0
 ) -> Path:
-    """An adapter folder; without arguments one that every check passes. Returns the folder."""
+    """Write an adapter to a folder and return the folder; with the folder alone, one that every check passes."""
     tensors = good_tensors() if tensors is None else tensors
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "adapter_config.json").write_text(json.dumps(CONFIG if config is None else config))

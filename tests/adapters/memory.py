@@ -6,7 +6,10 @@ from pathlib import Path
 
 
 def peak_bytes(reset: bool = False) -> int:
-    """The largest resident size since the last reset, which makes it the present one: see proc(5), clear_refs."""
+    """Return the largest resident size of this process since the last reset: see proc(5), clear_refs.
+
+    reset: whether to make the present size the largest one first.
+    """
     if reset:
         Path("/proc/self/clear_refs").write_text("5")
     lines = Path("/proc/self/status").read_text().splitlines()

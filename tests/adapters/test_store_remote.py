@@ -29,7 +29,7 @@ MANY_BYTES = 1 << 20
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[str]:
-    """A real S3 server's URL, with a bucket."""
+    """Give a real S3 server's URL, with a bucket."""
     server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
     server.start()
     host, port = server.get_host_and_port()
@@ -42,7 +42,7 @@ def server() -> Iterator[str]:
 
 @pytest.fixture
 def s3(server: str, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Where S3 is; the environment says so, too. Each test leaves the bucket empty."""
+    """Give the URL of S3, which the environment names, too. Each test leaves the bucket empty."""
     for name, value in (("ACCESS_KEY_ID", "test"), ("SECRET_ACCESS_KEY", "test"), ("REGION", "us-east-1")):
         monkeypatch.setenv(f"AWS_{name}", value)
     monkeypatch.setenv("AWS_ENDPOINT_URL", server)

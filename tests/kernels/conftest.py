@@ -10,7 +10,7 @@ import torch
 
 @pytest.fixture(autouse=True, scope="package")
 def _one_thread() -> Iterator[None]:
-    """References are many small operations, for which threads wait longer than they compute."""
+    """Compute in one thread: references are many small operations, for which threads wait longer than they compute."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield

@@ -36,7 +36,7 @@ class CaseCount:
             )
 
     def _runs_everything(self) -> bool:
-        """Return whether the folder was asked for, and none of its cases left out."""
+        """Tell whether the folder was asked for, and none of its cases left out."""
         option = self._config.option
         if option.collectonly or option.keyword or option.markexpr or option.deselect or option.ignore:
             return False

@@ -37,7 +37,7 @@ def draw(logits: torch.Tensor, parameters: list[tuple[float, int, float, float]]
 
 
 def assert_frequencies(drawn: torch.Tensor, probabilities: torch.Tensor) -> None:
-    """Chi-square of the draws [N] against a distribution [V], up to 4.5 standard deviations."""
+    """Assert that the chi-square of the draws [N] against a distribution [V] is within 4.5 standard deviations."""
     expected = probabilities * len(drawn)
     observed = torch.bincount(drawn, minlength=len(expected)).double()
     assert not observed[expected == 0].any()
@@ -84,7 +84,7 @@ def test_each_draw_is_the_one_the_definition_makes(
 
 
 def _is_at_the_edge(row: torch.Tensor, parameters: tuple[float, int, float, float], token: torch.Tensor) -> bool:
-    """Whether the token is kept once top_p and min_p are moved by what fp32 rounds away."""
+    """Tell whether the token is kept once top_p and min_p are moved by what fp32 rounds away."""
     temperature, top_k, top_p, min_p = parameters
     return bool(kept_probabilities_reference(row, temperature, top_k, min(top_p + 1e-5, 1), min_p - 1e-6)[token] > 0)
 

@@ -17,7 +17,8 @@ BOUNDS = Bounds(max_rank=64, max_bytes=24 << 20)
 
 
 class Case(NamedTuple):
-    """build: makes it in an empty folder and returns the path to inspect. reason: what the refusal must say."""
+    """An adapter to refuse. build: makes it in an empty folder and returns the path to inspect. reason: what the
+    refusal must say."""
 
     build: Callable[[Path], Path]
     reason: str

@@ -13,7 +13,7 @@ from tests.adapters.hostile.case import Case, folder_of, good_files
 
 
 def without(name: str, reason: str, replace: Callable[[Path], object] = lambda path: None) -> Case:
-    """The good folder with one file replaced."""
+    """Return a case of the good folder with one file removed, or replaced by what `replace` makes at its path."""
 
     def build(folder: Path) -> Path:
         folder_of({other: content for other, content in good_files().items() if other != name})(folder)

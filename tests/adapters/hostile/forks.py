@@ -23,7 +23,7 @@ _ROOT = Path(__file__).parents[3]
 
 
 class Order(msgspec.Struct, frozen=True):
-    """numbers: which descriptors the work knows the sent ones by; the first is stdout."""
+    """Work for a fork. numbers: the descriptors by which the work knows those that were sent; the first is stdout."""
 
     argument: bytes
     limits: Limits
@@ -31,7 +31,7 @@ class Order(msgspec.Struct, frozen=True):
 
 
 class Ending(msgspec.Struct, frozen=True):
-    """status: negative is a signal. cpu_s: user and system time of the fork."""
+    """The end of a fork. status: negative is a signal. cpu_s: user and system time of the fork."""
 
     status: int
     cpu_s: float
@@ -72,7 +72,10 @@ class Forks:
 
 
 def serve(number: int) -> None:
-    """In the process that forks, until its caller closes the connection."""
+    """Execute each order that the caller sends in a fork of this process, until the caller closes the connection.
+
+    number: the connection's descriptor.
+    """
     connection = socket.socket(fileno=number)
     while True:
         message, descriptors, _, _ = socket.recv_fds(connection, 1 << 20, MAX_DESCRIPTORS)

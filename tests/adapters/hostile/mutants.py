@@ -54,7 +54,7 @@ ADAPTERS: list[tuple[dict[str, Any], Tensors]] = [
 
 
 def make(seed: int, folder: Path) -> Path:
-    """Builds the mutant of this seed in an empty folder; returns the path to inspect."""
+    """Build the mutant of this seed in an empty folder; return the path to inspect."""
     draw = random.Random(seed)
     config, tensors = draw.choice(ADAPTERS)
     kind = draw.choice(list(KINDS))
@@ -77,7 +77,10 @@ def write_archive(folder: Path, content: bytes) -> Path:
 
 
 def harmless(draw: random.Random, config: dict[str, Any], tensors: Tensors, folder: Path) -> Path:
-    """What must not count: the order of tensors, metadata, options without effect, the archive around it."""
+    """Write a good adapter with differences that must not count.
+
+    These are the order of tensors, metadata, options without effect, the archive around the files.
+    """
     shuffled = dict(draw.sample(list(tensors.items()), len(tensors)))
     header = {"__metadata__": {"format": "pt", "note": draw.randbytes(4).hex()}, **header_of(shuffled)}
     files = files_of({**config, "inference_mode": draw.random() < 0.5, "revision": "main"}, header, shuffled)
@@ -100,7 +103,7 @@ def damaged_files(draw: random.Random, config: dict[str, Any], tensors: Tensors,
 
 
 def damaged_data(draw: random.Random, config: dict[str, Any], tensors: Tensors, folder: Path) -> Path:
-    """Bits of the weights alone: mostly another good adapter."""
+    """Write files with changed bits of the weights alone: mostly another good adapter."""
     files = files_of(config, header_of(tensors), tensors)
     content = bytearray(files[WEIGHTS_NAME])
     num_bytes = sum(len(data) for _, _, data in tensors.values())
@@ -110,7 +113,7 @@ def damaged_data(draw: random.Random, config: dict[str, Any], tensors: Tensors, 
 
 
 def damaged_archive(pack: Callable[[dict[str, bytes]], bytes], after: Callable[[bytes], bytes] = bytes) -> Any:
-    """Bytes of the archive, before `after` compresses it."""
+    """Return a kind of mutant with changed bytes in its archive, before `after` compresses the archive."""
 
     def build(draw: random.Random, config: dict[str, Any], tensors: Tensors, folder: Path) -> Path:
         content = pack(files_of(config, header_of(tensors), tensors))
@@ -132,7 +135,7 @@ def gzipped_tar_of(files: dict[str, bytes]) -> bytes:
 
 
 def changed_json(draw: random.Random, value: Any) -> Any:
-    """A copy with a few values replaced, dropped, moved or nested."""
+    """Return a copy with a few values replaced, dropped, moved or nested."""
     value = json.loads(json.dumps(value))
     for _ in range(draw.randint(1, MAX_CHANGES)):
         container, key = draw.choice(list(places(value)))
@@ -151,7 +154,7 @@ def changed_json(draw: random.Random, value: Any) -> Any:
 
 
 def places(value: Any) -> Any:
-    """Every (container, key) in a JSON value."""
+    """Yield every (container, key) in a JSON value."""
     items = value.items() if isinstance(value, dict) else enumerate(value)
     for key, inner in list(items):
         yield value, key

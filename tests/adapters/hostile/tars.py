@@ -40,7 +40,7 @@ def pack(members: Iterable[Member], format: int = tarfile.PAX_FORMAT) -> bytes:
 
 
 def extra(reason: str, name: str, content: bytes = b"something", **attributes: Any) -> Case:
-    """A member in front of the good ones."""
+    """Return a case of an archive with one more member, in front of the good ones."""
     return Case(file_of(lambda: pack([member(name, content, **attributes), *good_members()])), reason)
 
 
@@ -53,7 +53,7 @@ def cut(content: bytes, num_bytes: int) -> bytes:
 
 
 def with_size_field(field: bytes) -> bytes:
-    """The first member's size replaced, and its checksum made right."""
+    """Return a good archive with the first member's size replaced, and the checksum made right."""
     block = bytearray(pack(good_members(), tarfile.USTAR_FORMAT))
     block[124:136] = field
     block[148:156] = b" " * 8
@@ -69,19 +69,19 @@ def with_damaged_second_header() -> bytes:
 
 
 def pax(records: dict[str, str]) -> list[Member]:
-    """Good members, the first under an extended header."""
+    """Return good members, the first under an extended header."""
     members = good_members()
     members[0][0].pax_headers = records
     return members
 
 
 def bomb(num_bytes: int) -> bytes:
-    """A good adapter after a member of zeros, gzipped."""
+    """Return a gzipped archive of a good adapter after a member of num_bytes zeros."""
     return gzip.compress(pack([member("zeros.txt", bytes(num_bytes)), *good_members()]), 9)
 
 
 def long_names(depth: int) -> bytes:
-    """GNU headers that each announce the name of the next, in front of a good archive."""
+    """Return GNU headers that each announce the name of the next, in front of a good archive."""
     header = tarfile.TarInfo("././@LongLink")
     header.type, header.size = tarfile.GNUTYPE_LONGNAME, 1
     block = header.tobuf(tarfile.GNU_FORMAT) + b"x".ljust(512, b"\0")

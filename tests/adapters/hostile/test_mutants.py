@@ -69,7 +69,7 @@ def fresh(folder: Path) -> Path:
 
 
 def computed(folder: Path) -> Content:
-    """Modules with their scaling and bytes, as the library that defines the format reads them."""
+    """Return a digest of the modules' scaling and bytes, as the library that defines the format reads them."""
     config = json.loads((folder / CONFIG_NAME).read_text())
     tensors = {
         name.replace(".default.weight", ".weight"): (entry["dtype"], tuple(entry["shape"]), bytes(entry["data"]))
@@ -89,5 +89,5 @@ def computed(folder: Path) -> Content:
 
 
 def pattern_value(patterns: dict[str, float], module: str, default: float) -> float:
-    """For the plain names that mutants hold."""
+    """Return a module's value among patterns that are plain names, as those of the mutants are."""
     return next((value for key, value in patterns.items() if f".{module}".endswith(f".{key}")), default)

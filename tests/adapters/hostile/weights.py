@@ -24,7 +24,10 @@ def raw(weights: bytes, reason: str, **config: Any) -> Case:
 
 
 def header(changes: dict[str, Any] | bytes, reason: str, data: bytes = DATA) -> Case:
-    """changes: a whole header in bytes, or entries to replace in the good one."""
+    """Return a case of weights with another header.
+
+    changes: a whole header in bytes, or entries to replace in the good one.
+    """
     if isinstance(changes, bytes):
         return raw(safetensors_bytes(changes, data), reason)
     entries = header_of(good_tensors())
@@ -39,7 +42,7 @@ def tensors(changed: Tensors, reason: str, **config: Any) -> Case:
 
 
 def with_value(dtype: str, bits: int) -> Tensors:
-    """lora_B with one value of these bits."""
+    """Return good tensors, but for a lora_B of zeros with one value of these bits."""
     values = np.zeros(2 * HIDDEN, "<u4" if dtype == "F32" else "<u2")
     values[3] = bits
     return {A: good_tensors()[A], B: (dtype, (HIDDEN, 2), values.tobytes())}
@@ -55,7 +58,7 @@ def at(module: str, layer: int = 0, size_in: int = HIDDEN, size_out: int = HIDDE
 
 
 def sparse(start: bytes, num_bytes: int) -> Callable[[Path], Path]:
-    """A file that is much larger than the disk it takes."""
+    """Return a function that writes weights much larger than the disk they take."""
 
     def build(folder: Path) -> Path:
         folder_of({CONFIG_NAME: config_bytes()})(folder)

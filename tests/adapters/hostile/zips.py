@@ -45,18 +45,18 @@ def of(reason: str, make: bytes | Callable[[], bytes]) -> Case:
 
 
 def extra(reason: str, name: str, content: bytes = b"something", mode: int = 0, **attributes: Any) -> Case:
-    """A member in front of the good ones."""
+    """Return a case of an archive with one more member, in front of the good ones."""
     return of(reason, lambda: pack([member(name, content, mode, **attributes), *good_members()]))
 
 
 def replaced(old: bytes, new: bytes) -> bytes:
-    """A good archive with other bytes of the same length in its headers."""
+    """Return a good archive with other bytes of the same length in its headers."""
     assert len(old) == len(new)
     return pack(good_members()).replace(old, new)
 
 
 def changed(signature: bytes, offset: int, value: int, size: int) -> bytes:
-    """A good archive with a number changed in every header of this signature; offsets as in APPNOTE.TXT."""
+    """Return a good archive with a number changed in every header of this signature; offsets as in APPNOTE.TXT."""
     content = bytearray(pack(good_members()))
     at = content.find(signature)
     while at >= 0:
@@ -66,7 +66,7 @@ def changed(signature: bytes, offset: int, value: int, size: int) -> bytes:
 
 
 def overlapping() -> bytes:
-    """Both entries of the directory lead to the same file, as in zip bombs without recursion."""
+    """Return an archive in whose directory both entries lead to the same file, as in zip bombs without recursion."""
     content = bytearray(pack(good_members()))
     second = content.rfind(CENTRAL)
     content[second + 42 : second + 46] = bytes(4)
@@ -74,7 +74,7 @@ def overlapping() -> bytes:
 
 
 def many_entries(count: int) -> bytes:
-    """A directory alone, of names that lead nowhere."""
+    """Return an archive with a directory alone, of `count` names that lead nowhere."""
     header = struct.Struct("<4s6H3I5H2I")
     numbers = (20, 20, 0, 0, 0, 33, 0, 0, 0, 8, 0, 0, 0, 0, 0, 0)
     entries = b"".join(header.pack(CENTRAL, *numbers) + b"%08d" % number for number in range(count))

@@ -32,7 +32,10 @@ def syscall(number: int, *arguments: int) -> int:
 
 
 def attempts(outside: Path) -> dict[str, Callable[[], Any]]:
-    """By name. outside: a folder with a file `there`, which nothing may touch."""
+    """Return the attempts to get out of the sandbox, by name.
+
+    outside: a folder with a file `there`, which nothing may touch.
+    """
     there, new = outside / "there", outside / "new"
     return {
         "tcp socket": lambda: socket.socket(socket.AF_INET, socket.SOCK_STREAM),
@@ -76,7 +79,7 @@ def attempts(outside: Path) -> dict[str, Callable[[], Any]]:
 
 
 def try_all(outside: str) -> dict[str, str]:
-    """What became of each attempt: the name of an error, or "done"."""
+    """Make each attempt; return by its name the name of the error, or "done"."""
     results = {}
     for name, attempt in attempts(Path(outside)).items():
         try:
@@ -93,7 +96,7 @@ def spin() -> None:
 
 
 def hang(ready: int) -> None:
-    """A byte on the pipe `ready`, and then nothing for ever."""
+    """Write a byte to the pipe `ready`, and then do nothing for ever."""
     os.write(ready, b"!")
     lock = threading.Lock()
     lock.acquire()

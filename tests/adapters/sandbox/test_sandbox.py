@@ -29,7 +29,7 @@ async def run(argument: str, limits: Limits = LIMITS, descriptors: tuple[int, ..
 
 
 def children() -> set[str]:
-    """Processes that this one started and that have not ended."""
+    """Return the ids of the processes that this one started and that have not ended."""
     return {line for path in Path("/proc/self/task").glob("*/children") for line in path.read_text().split()}
 
 
@@ -162,7 +162,7 @@ def test_the_filter_admits_what_is_listed_and_nothing_else(machine: str) -> None
 
 
 def interpret(code: bytes, number: int, arch: int) -> str:
-    """Classic BPF over struct seccomp_data, of which the filter reads `nr` at 0 and `arch` at 4."""
+    """Run classic BPF over struct seccomp_data, of which the filter reads `nr` at 0 and `arch` at 4."""
     instructions = list(struct.iter_unpack("=HBBI", code))
     at, accumulator = 0, 0
     while True:

@@ -29,7 +29,7 @@ def _seed() -> None:
 
 
 def poisoned(count: int) -> tuple[Tensor, Tensor]:
-    """Memory of NaN, and the view of its middle."""
+    """Return memory of NaN, and the view of its middle, of `count` elements."""
     around = torch.full((count + 40,), torch.nan)
     return around, around[20 : 20 + count]
 
@@ -174,7 +174,7 @@ class Cache:
     def attend(
         self, library: NativeLibrary, path: int, q: Tensor, position: int, window: int, head: int, out: Tensor
     ) -> None:
-        """q [rows, heads of the group, head_dim], scaled."""
+        """Write to `out` the attention of q [rows, heads of the group, head_dim], scaled, as one path computes it."""
         rows, group, _ = q.shape
         tile = Tile(
             q.data_ptr(), group * self.head_dim, rows, group, position, window, self.native.data_ptr(),

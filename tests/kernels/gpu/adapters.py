@@ -15,7 +15,7 @@ POPULARITY = ("distinct", "uniform", "zipf", "identical", "skewed")
 
 
 def slots_of(popularity: str, num_rows: int, num_slots: int) -> Tensor:
-    """[num_rows] int64: who uses which slot; every fifth row uses none, but where all are identical."""
+    """Return the slot that each row uses, [num_rows] int64; every fifth row uses none, but where all are identical."""
     rows = torch.arange(num_rows)
     ranks = torch.arange(1, num_slots + 1)
     drawn = {
@@ -49,7 +49,7 @@ class Adapters:
         self.table = tables
 
     def shrink(self, x: Tensor, slots: Tensor, block_m: int = 16, all_at_once: bool | None = None) -> Shrink:
-        """Computed, in a workspace that was nothing but NaN."""
+        """Return a shrink that has been computed, in a workspace that was nothing but NaN."""
         work = build_work_list(slots, len(self.weights), block_m)
         shape = len(x), self.in_features, len(self.sizes), self.max_rank
         workspace = poisoned(workspace_elements(*shape, self.dtype, DEVICE))
@@ -59,7 +59,7 @@ class Adapters:
         return shrink
 
     def add(self, out: Tensor, x: Tensor, slots: Tensor, block_m: int = 16, all_at_once: bool | None = None) -> Tensor:
-        """By the kernels -> the new out."""
+        """Return a copy of `out` to which the kernels have added the adapters' products."""
         out = out.clone()
         expand_(out, self.sizes, self.shrink(x, slots, block_m, all_at_once))
         return out
@@ -72,6 +72,6 @@ class Adapters:
 
 
 def mixed_ranks(num_slots: int, num_projections: int, highest: int = 128) -> list[list[int]]:
-    """1 to `highest` and 0, differing between slots and projections."""
+    """Return ranks from 1 to `highest`, and 0, that differ between slots and projections."""
     choices = [rank for rank in (1, 128, 16, 0, 8, 33, 64, 3, 100, 17, 2) if rank <= highest]
     return [[choices[(slot + 4 * p) % len(choices)] for p in range(num_projections)] for slot in range(num_slots)]

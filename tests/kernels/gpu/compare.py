@@ -14,8 +14,8 @@ TOLERANCE = {torch.float32: 1e-5, torch.float16: 1e-3, torch.bfloat16: 1e-2}
 
 
 def assert_near(ours: Tensor, theirs: Tensor) -> None:
-    """Relative error of the whole within the width's tolerance, and of every element within four times that, measured
-    against the largest one."""
+    """Assert that the relative error of the whole is within the width's tolerance, and that of every element within
+    four times as much, measured against the largest element."""
     assert ours.shape == theirs.shape
     assert ours.dtype == theirs.dtype
     error = (ours.double() - theirs.double()).abs()
@@ -25,10 +25,10 @@ def assert_near(ours: Tensor, theirs: Tensor) -> None:
 
 
 def poisoned(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
-    """Memory in which what was not written is seen."""
+    """Return memory of NaN, in which what was not written is seen."""
     return torch.full(shape, torch.nan, dtype=dtype, device=DEVICE)
 
 
 def randn(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
-    """The same numbers on every device."""
+    """Return normally distributed random numbers, the same on every device."""
     return torch.randn(shape).to(DEVICE, dtype)

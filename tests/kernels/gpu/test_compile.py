@@ -25,7 +25,10 @@ IN_CI = {"0.6B, fp16": ONCE, "demo": ["prefill shrink q, k, v", "prefill attenti
 
 
 def compiled(targets: list[str], only: list[str], cache: Path) -> list[list[str]]:
-    """The rows of the table; in a process of its own, since kernels that are interpreted here can't be compiled."""
+    """Return the rows of the table that `kernels.compile` prints.
+
+    The command runs in a process of its own, since kernels that are interpreted here can't be compiled.
+    """
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     done = subprocess.run(
         [sys.executable, "-m", "kernels.compile", *targets, "--only", *only],

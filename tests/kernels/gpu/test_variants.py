@@ -35,7 +35,7 @@ ODD_SIZES = (1, 2, 15, 16, 17, 64)
 
 
 def key(launch: Launch) -> str:
-    """What Triton looks a compiled kernel up by."""
+    """Return the key by which Triton looks up a launch's compiled kernel."""
     kernel = launch.kernel
     if isinstance(kernel, InterpretedFunction):
         kernel = JITFunction(kernel.fn, **kernel.kwargs)
@@ -50,7 +50,7 @@ def assert_one_key(launches: Iterable[Launch]) -> None:
 
 
 def staged(count: int, size: int, dtype: torch.dtype) -> Iterator[Tensor]:
-    """Rows of one copy from the host, whose addresses are multiples of the elements' size alone."""
+    """Return rows of one copy from the host, whose addresses are multiples of the elements' size alone."""
     return iter(torch.ones(count, size, dtype=dtype, device=DEVICE))
 
 
