@@ -22,6 +22,7 @@ MAX_OF_TENANT = 1024
 """Requests of one tenant among them."""
 
 FULL_RETRY_S = 5.0
+"""The least `Retry-After` of a refused request, in seconds."""
 LINE_EVERY_S = 5.0
 """Seconds between two lines of batches that are taken while no replica is there."""
 
@@ -41,7 +42,7 @@ class Terms(msgspec.Struct, frozen=True):
 
 
 def _nobody() -> None:
-    """Tell nobody."""
+    """Do nothing."""
 
 
 class WaitingRoom:
@@ -76,7 +77,7 @@ class WaitingRoom:
         self._changed.set()
 
     def use(self) -> None:
-        """Know that a request came."""
+        """Note that a request came."""
         self.used_s = time.monotonic()
 
     def want(self) -> None:

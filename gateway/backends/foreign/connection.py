@@ -186,7 +186,7 @@ class Connection(asyncio.Protocol):
         self._fail(why)
 
     def _set_timer(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Look at the end of the present wait whether it has come to its end."""
+        """Set the timer to the end of the present wait."""
         self._forget_timer()
         self._timer, self._timer_s = loop.call_at(self._until_s, self._is_due), self._until_s
 

@@ -18,11 +18,11 @@ import msgspec
 BUSY = 0.8
 """The share of all places, or of all memory for keys and values, above which more replicas are wanted."""
 SPARE = 0.6
-"""The share that fewer replicas may have, at most, so that one of them can go."""
+"""The most that the remaining replicas may have in use for one to be removed."""
 LONGEST_WAIT_S = 2.0
 """The age of the oldest request without a token from which one more replica is wanted where requests wait."""
 RECENT_S = 10.0
-"""A pool that had a request so few seconds ago is in use."""
+"""Seconds after a request for which a pool is in use."""
 DOWN_AFTER_S = 300
 """Seconds for which a replica must not have been needed before it goes, unless the bounds say otherwise."""
 STEP_S = 30.0
@@ -43,7 +43,7 @@ _ROUNDING = 1e-9
 
 
 class Bounds(msgspec.Struct, frozen=True):
-    """What an operator allows."""
+    """The bounds that an operator sets."""
 
     min_replicas: int
     max_replicas: int
@@ -57,7 +57,7 @@ class Load(msgspec.Struct, frozen=True, omit_defaults=True):
     num_ready: int = 0
     """Replicas that take requests of this gateway."""
     places: int = 0
-    """Choices that these compute at once."""
+    """Choices that the ready replicas compute at once."""
     num_running: int = 0
     """Choices that engines compute, of all gateways."""
     num_waiting: int = 0
@@ -88,7 +88,7 @@ class Seen(msgspec.Struct, frozen=True):
 
 
 class Memory(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What has to be remembered from one look to the next. Times are in seconds of one clock."""
+    """The state kept between two decisions. Times are in seconds of one clock."""
 
     changed_at_s: float
     """When the number of replicas was changed last, or the first look."""

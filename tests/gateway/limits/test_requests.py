@@ -195,8 +195,10 @@ async def test_concurrent_requests_are_bounded_and_their_places_return(
     longer than a stream lasts, they are asked again, since nothing follows from that."""
     limit_id = await put_limit(fleet.dsn, key.limit("concurrency", "none", 3))
     body, is_decided = completion(PROMPT, STREAM_TOKENS, stream=True), False
+    gives_up_s = time.monotonic() + PATIENCE_S
     while not is_decided:
         began_s = time.monotonic()
+        assert began_s < gives_up_s, "seven requests never had their heads while the first one ran"
         async with contextlib.AsyncExitStack() as streams:
             opened = (client.stream("POST", "/completions", json=body, headers=key.headers) for _ in range(7))
             replies = await asyncio.gather(*(streams.enter_async_context(each) for each in opened))
