@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from gateway.db.pool import Connection
 
 RETRY_S, MAX_RETRY_S = 5.0, 3600.0
-"""How long after the beginning of a preparation the same one is begun again, where it is still due; and the most, since
-each one that fails doubles that."""
+"""Seconds from the beginning of a preparation to that of the next try, where the revision is still due: after the first
+failure, which each further one doubles, and at most."""
 
 log = structlog.get_logger(__name__)
 

@@ -293,7 +293,7 @@ class PoolRevision:
 
     @property
     def is_cold(self) -> bool:
-        """Whether a request has to wait for a first replica, which starts by itself."""
+        """True if a request has to wait for the pool's first replica, which starts by itself."""
         return self.room.is_open and (self.room.num_waiting > 0 or self.any_ready() is None)
 
     async def warm(self, tenant: str) -> None:

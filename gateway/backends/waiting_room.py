@@ -34,7 +34,7 @@ LOOK_S = 0.5
 
 
 class Terms(msgspec.Struct, frozen=True):
-    """How requests wait for a pool whose replicas start by themselves."""
+    """The terms on which requests wait for a pool whose replicas start by themselves."""
 
     max_wait_s: float
     start_s: float
@@ -63,7 +63,7 @@ class WaitingRoom:
 
     @property
     def is_open(self) -> bool:
-        """Whether a request may wait: a replica starts by itself."""
+        """True if a request may wait, since a replica of the pool starts by itself."""
         return self._terms is not None
 
     def open(self, terms: Terms | None) -> None:

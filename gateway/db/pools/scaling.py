@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from gateway.db.pool import Connection
 
 FRESH = datetime.timedelta(seconds=10)
-"""What a gateway told longer ago counts no more."""
+"""The age from which the load that a gateway reported counts no more."""
 
 _memory = msgspec.json.Decoder(Memory | None)
 _load = msgspec.json.Decoder(Load)
@@ -38,19 +38,19 @@ class Scaled(msgspec.Struct, frozen=True):
 
 
 class _Decided(msgspec.Struct, frozen=True):
-    """What was decided about a pool. row: of `_SEEN`."""
+    """A decision about one pool. row: the pool's row of `_SEEN`."""
 
     row: Any
     decision: Decision
 
     @property
     def moves(self) -> bool:
-        """Whether the number of replicas changes."""
+        """True if the number of replicas changes."""
         return bool(self.decision.num_replicas != self.row["num_replicas"])
 
     @property
     def change(self) -> Scaled:
-        """What is told of it where the number of replicas changes."""
+        """The change that is announced, where the number of replicas changes."""
         row, decision = self.row, self.decision
         return Scaled(row["pool_id"], row["name"], row["num_replicas"], decision.num_replicas, decision.why)
 

@@ -34,6 +34,8 @@ Fault = Literal[
 
 STREAM = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n"
 STUCK_S = 600.0
+BOMB = gzip.compress(b"data: " + b"a" * (16 << 20))
+"""Compressed once: proxies, servers and clients share a loop, which would stand still for each reply."""
 _TOKENS = re.compile(rb'"completion_tokens": *\d+')
 
 
@@ -146,8 +148,7 @@ async def _spoiled(fault: Fault, writer: asyncio.StreamWriter) -> None:
             await writer.drain()
             writer.close()
         case "gzip bomb":
-            body = gzip.compress(b"data: " + b"a" * (16 << 20))
-            writer.write(STREAM + b"content-encoding: gzip\r\ncontent-length: %d\r\n\r\n" % len(body) + body)
+            writer.write(STREAM + b"content-encoding: gzip\r\ncontent-length: %d\r\n\r\n" % len(BOMB) + BOMB)
             await writer.drain()
         case "endless stream":
             writer.write(HEAD)
