@@ -26,13 +26,13 @@ RECORD_LABELS = """
         return fillText.call(this, text, ...rest);
     };
 """
-"""Notes the texts that pictures draw: what their axes say."""
+"""A script that records the texts drawn on canvases, such as the labels of axes."""
 DRAWN_IN_TIMES = """async () => {
     const isTime = (text) => text.endsWith(" ms") || text.endsWith(" s");
     for (let frame = 0; frame < 600 && !window.labels.some(isTime); frame++) await new Promise(requestAnimationFrame);
     return window.labels.some(isTime);
 }"""
-"""A script that waits until the axis of a picture has times."""
+"""A script that waits until the axis of a chart has labels that are times."""
 TIME = re.compile(r"\d\d:\d\d")
 
 
@@ -44,7 +44,7 @@ def experiment_named(house: BrowserHouse, project: str, name: str) -> dict[str, 
 
 
 async def ask(house: BrowserHouse, project: str, model: str, units: int) -> set[str]:
-    """Send a request of each of some units; return the arms that replies name."""
+    """Send one request for each of `units` units; return the arms that the replies name."""
     async with httpx.AsyncClient(base_url=house.url, timeout=PATIENCE_S) as client:
         arms = set()
         for number in range(units):
@@ -65,7 +65,7 @@ SETTINGS = " with temperature 0.2, the system prompt “Be warm.”, whatever a 
 
 
 async def act(page: Page, name: str) -> None:
-    """Choose one of the experiment's further actions."""
+    """Choose an item of the experiment's menu "More actions"."""
     await page.get_by_role("button", name="More actions").click()
     await page.get_by_role("menuitem", name=name).click()
 
@@ -212,7 +212,7 @@ async def test_an_experiment_lives_from_its_form_to_its_decision(visit: Visit, b
 
 
 async def test_each_wrong_field_is_named_at_the_field(visit: Visit, browser_house: BrowserHouse) -> None:
-    """What is empty or wrong before anything is sent; what the API refuses at its field as well."""
+    """A field that is empty or wrong is named before anything is sent, and so is a field that the API refuses."""
     hooli = browser_house.projects["hooli"]
     with browser_house.operator() as client:
         metric = {"name": "solved", "type": "boolean", "goal": "increase", "kind": "mean"}
@@ -334,7 +334,8 @@ async def test_parts_are_shares_of_their_sum_and_tiny_ones_are_shown(visit: Visi
 
 
 async def test_the_first_minutes_are_told_in_minutes_and_hours(visit: Visit, browser_house: BrowserHouse) -> None:
-    """An outcome window of five minutes, an axis of twenty, the first of seven days; whether it fades is open."""
+    """With an outcome window of five minutes and units of twenty minutes, texts tell minutes and axes tell times of
+    day."""
     umbrella = browser_house.projects["umbrella"]
     arms, analysis = (BASE, f"{BASE}:clinic-notes"), {"outcome_window_seconds": 300, "tightest_at": 100}
     with browser_house.operator() as client:
@@ -371,7 +372,7 @@ async def test_the_first_minutes_are_told_in_minutes_and_hours(visit: Visit, bro
 
 
 async def test_results_say_what_may_be_concluded(visit: Visit, browser_house: BrowserHouse) -> None:
-    """Of a running experiment: each difference with its interval, the days so far, whether it works as declared."""
+    """A running experiment shows each difference with its interval, charts, segments, health and how to call it."""
     watched = await visit()
     page = watched.page
     await page.add_init_script(RECORD_LABELS)
@@ -426,7 +427,7 @@ async def test_results_say_what_may_be_concluded(visit: Visit, browser_house: Br
 
 
 async def test_an_experiment_that_pauses_itself_says_why(visit: Visit, browser_house: BrowserHouse) -> None:
-    """The page that is open shows it by itself."""
+    """An open page shows, without being reloaded, that the experiment paused itself, and why."""
     initech = browser_house.projects["initech"]
     with browser_house.operator() as client:
         id = make_experiment(client, initech, name="guarded", arms=(BASE, f"{BASE}:tps-reports"))
@@ -548,7 +549,7 @@ async def test_what_the_api_warns_of_is_on_the_page_and_asked_about(visit: Visit
 
 
 def two_arms(*models: str) -> list[dict[str, Any]]:
-    """Return the arms of a definition, the control first."""
+    """Return the arms of a definition, the control first, for one model each."""
     names = ("control", "other")
     return [{"name": name, "weight": 1, "target": {"model": model}} for name, model in zip(names, models, strict=True)]
 
@@ -562,7 +563,7 @@ def change_draft(house: BrowserHouse, path: str, **changes: Any) -> None:
 async def test_two_people_change_one_draft_and_neither_change_is_lost(
     visit: Visit, browser_house: BrowserHouse, hears: bool
 ) -> None:
-    """hears: whether the form learns of the other change before it is sent, or from the refusal."""
+    """hears: whether the form learns of the other person's change before its own is sent, or from the refusal."""
     name = f"shared-{hears}".lower()
     path = await make_draft(browser_house, "umbrella", name)
     watched = await visit()
@@ -669,7 +670,7 @@ async def test_just_after_the_start_the_metric_that_decides_is_there_and_waits(
 
 
 async def test_the_picture_ends_with_what_the_table_says(visit: Visit, browser_house: BrowserHouse) -> None:
-    """Also while the days behind it were read earlier than the table."""
+    """The chart's last day equals the table, even where the days were read before the table."""
     umbrella = browser_house.projects["umbrella"]
     arms, analysis = (BASE, f"{BASE}:clinic-notes"), {"outcome_window_seconds": 300, "tightest_at": 100}
     with browser_house.operator() as client:

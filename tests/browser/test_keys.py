@@ -17,7 +17,7 @@ from tests.browser.house import BILLING, MEMBER, VIEWER, BrowserHouse
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def tenant(browser_house: BrowserHouse) -> AsyncIterator[str]:
-    """Id of a project which is this test's own."""
+    """Give the id of a project of this test's own."""
     with browser_house.operator() as operator:
         made = operator.post("/projects", json={"name": f"keys of {time.monotonic_ns()}"}).json()
         yield made["id"]
@@ -93,7 +93,7 @@ async def test_the_life_of_a_key(visit: Visit, browser_house: BrowserHouse, tena
 
 
 async def test_showing_a_new_key_does_not_use_it(visit: Visit, browser_house: BrowserHouse, tenant: str) -> None:
-    """The line that is shown with it names the base model, which the page knows without asking with the key."""
+    """The example shown with a new key names the base model, which the page knows without a request by the key."""
     watched = await visit()
     page = watched.page
     used: list[str] = []

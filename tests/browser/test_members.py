@@ -12,7 +12,7 @@ from tests.browser.house import ADMIN, BILLING, MEMBER, OWNER, VIEWER, BrowserHo
 
 
 def without(permission: str) -> Callable[[Route], Awaitable[None]]:
-    """The session of somebody whose role lacks it."""
+    """Return a route handler that takes a permission away from the session of the person signed in."""
 
     async def answer(route: Route) -> None:
         reply = await route.fetch()
@@ -119,7 +119,7 @@ async def test_a_tenants_own_people_add_others_by_id(visit: Visit, browser_house
 
 
 async def test_an_address_that_nobody_has_adds_nobody(visit: Visit, browser_house: BrowserHouse) -> None:
-    """ADMIN sees the organization's people; who may not make any is told so at the field."""
+    """An admin may look people up but not make people, and the field of an unknown address says so."""
     globex = browser_house.projects["globex"]
     watched = await visit(ADMIN)
     page = watched.page
@@ -136,7 +136,7 @@ async def test_an_address_that_nobody_has_adds_nobody(visit: Visit, browser_hous
 
 
 async def test_removing_a_member_names_the_keys_that_end(visit: Visit, browser_house: BrowserHouse) -> None:
-    """The key that came with the tenant is the tenant's own: it goes on."""
+    """The key that came with the tenant belongs to the tenant, so that it is not among the keys that end."""
     watched = await visit()
     page = watched.page
     await watched.open("tenants?new=1")

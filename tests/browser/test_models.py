@@ -17,7 +17,7 @@ from tests.gateway.pools.acting_agent import Agent
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def agent(browser_house: BrowserHouse) -> AsyncIterator[Agent]:
-    """The agent of a second host."""
+    """Give the agent of a second host."""
     async with await Database.connect(browser_house.dsn) as database:
         agent = Agent(database, "host_two", "cpu-2")
         await agent.claim()

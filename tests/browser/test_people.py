@@ -68,7 +68,7 @@ async def test_the_life_of_an_account(visit: Visit, browser_house: BrowserHouse)
 
 
 async def test_removing_a_person_names_the_keys_that_end(visit: Visit, browser_house: BrowserHouse) -> None:
-    """Of every tenant, with its name, and those for the admin API; not those that have ended."""
+    """The dialog names the person's keys of every tenant, with the tenant, and admin keys, but no ended key."""
     email = "oscar@lorikeet.test"
     with browser_house.operator() as operator:
         operator.post("/users", json={"email": email, "role": "admin", "password": PASSWORD}).raise_for_status()

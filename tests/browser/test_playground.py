@@ -18,7 +18,7 @@ MOST_TRIES, STOP_MS = 10, 5000
 
 
 async def say(page: Page, text: str) -> None:
-    """And wait for the answer's end."""
+    """Send a message in the playground and wait for the end of the answer."""
     answers = page.locator(".turn.assistant .turn-facts")
     num = await answers.count()
     await page.get_by_label("Message").fill(text)
@@ -27,7 +27,7 @@ async def say(page: Page, text: str) -> None:
 
 
 def keys_made(house: BrowserHouse, project: str) -> list[bool]:
-    """Of those that the playground made, whether each is still good."""
+    """Return whether each key that the playground made is still valid."""
     with house.operator() as client:
         keys = client.get(f"/projects/{house.projects[project]}/api_keys?limit=100").json()["data"]
     return [each["revoked_at"] is None for each in keys if each["name"] == "playground"]

@@ -172,7 +172,7 @@ async def test_an_authenticator_from_its_qr_code_to_the_next_login(visit: Visit,
 
 
 def read_qr(view_box: str, path: str) -> str:
-    """What a reader of QR codes makes of the drawing."""
+    """Return the text that a reader of QR codes finds in a drawing."""
     size, scale = int(view_box.split()[-1]), 4
     image = np.full((size, size), 255, dtype=np.uint8)
     for x, y in MODULE.findall(path):

@@ -93,7 +93,8 @@ async def test_the_tenant_that_is_looked_at_is_marked_in_sight(
 
 
 async def test_the_limits_of_a_tenant_are_told_in_words(visit: Visit, browser_house: BrowserHouse) -> None:
-    """Of five requests: at most five are used up, at most six are near the end, a hundred are neither."""
+    """With five requests used, a limit of at most five is told as used up, of six as near the end, of a hundred as
+    neither."""
     told = {
         "all of it": ([(5, True)], "1 limit used up"),
         "most of it": ([(6, True)], "1 limit at 83 %"),
@@ -124,7 +125,7 @@ async def test_the_limits_of_a_tenant_are_told_in_words(visit: Visit, browser_ho
 async def test_a_chart_of_costs_says_why_it_is_empty(
     visit: Visit, browser_house: BrowserHouse, email: str, leads: bool
 ) -> None:
-    """Prices came after these requests; with prices from the beginning they would have cost nothing all the same."""
+    """The chart tells requests that came before there were prices from requests whose price is zero."""
 
     async def always(route: Route) -> None:
         reply = await route.fetch()

@@ -1,4 +1,4 @@
-"""An engine on TCP speaks with the hosts of its list alone, and what they say cannot be read on the way."""
+"""An engine on TCP speaks with the hosts of its list alone, and nobody on the way can read the messages."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.engine.test_server import LIMITS
 from tests.patience import PATIENCE_S
 
 REFUSED_S = 1.0
-"""How long a stranger waits for an answer that must not come."""
+"""Seconds that a stranger waits for an answer that must not come."""
 TENANT = "tenant-whose-name-nobody-reads"
 READ_BYTES = 1 << 16
 
@@ -34,7 +34,7 @@ def new_keys() -> KeyPair:
 
 
 class GuardedEngine:
-    """An engine on TCP that lets in the keys of `allow`."""
+    """An engine on TCP that lets in the keys given to `allow`."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -56,7 +56,7 @@ class GuardedEngine:
         self.thread.start()
 
     def allow(self, *keys: KeyPair) -> None:
-        """Replace the list as an agent does: as a whole."""
+        """Replace the list of keys as a whole, as an agent does."""
         written = self.folder / "new"
         written.write_text("".join(f"{each.public}\n" for each in keys))
         written.replace(self.folder / ALLOWED_NAME)
@@ -154,7 +154,7 @@ def msg_of(tenant: str) -> bytes:
 
 
 def _relay(listening: socket.socket, port: int, said: bytearray) -> None:
-    """Pass on the bytes of one connection, and keep them."""
+    """Pass on the bytes of one connection, and record the bytes in `said`."""
     near, _ = listening.accept()
     far = socket.create_connection(("127.0.0.1", port))
 

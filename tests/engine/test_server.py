@@ -257,7 +257,8 @@ def test_what_a_gateway_did_elsewhere_reaches_the_stepping_thread(tmp_path: Path
 
 
 def test_heartbeats_of_neighboring_versions_understand_each_other() -> None:
-    """An engine that does not know of service elsewhere reads the heartbeat without it, and the other way around."""
+    """An engine that does not know of service elsewhere reads a heartbeat with that field as one without, and the
+    other way."""
 
     class Before(msgspec.Struct, tag="heartbeat"):
         sequence: int

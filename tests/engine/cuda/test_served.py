@@ -1,4 +1,4 @@
-"""The engine as a process, asked over its socket: more adapters than slots, arrivals in turn, an abort, a drain.
+"""The engine as a process, used over its socket: more adapters than slots, arrivals in turn, an abort, a drain.
 
 On a CPU everywhere, and on a GPU where there is one.
 """
@@ -50,7 +50,7 @@ GPU = (pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason
 
 
 class Conversation:
-    """One gateway's, for as long as the engine lives: beats, and keeps what it hears."""
+    """A gateway's conversation with an engine: sends heartbeats and records the engine's messages."""
 
     def __init__(self, gateway: Gateway, process: subprocess.Popen[bytes], log: Path) -> None:
         self.gateway = gateway
@@ -95,8 +95,12 @@ class Conversation:
 
 
 class Seen(msgspec.Struct, frozen=True):
-    """What became of the requests. kept, acknowledged: statistics before their usage was acknowledged, and after;
-    drained: a request that ran while the engine was told to end; exit_code: with which it did."""
+    """The outcome of all requests.
+
+    kept, acknowledged: the engine's statistics before usage was acknowledged, and after.
+    drained: the answer to a request that ran while the engine was asked to end.
+    exit_code: of the engine's process.
+    """
 
     requests: dict[str, GenerateRequest]
     ended: list[str]
@@ -108,8 +112,10 @@ class Seen(msgspec.Struct, frozen=True):
 
 
 def arrivals(tenants: Tenants) -> list[GenerateRequest]:
-    """Of every tenant: greedy ones over prompts of one chunk and of several, and a seeded one twice; in any order. The
-    first one is to be aborted."""
+    """Return requests of every tenant in random order, the first of which is to be aborted.
+
+    Each tenant has greedy requests, with prompts of one chunk and of several, and a seeded request twice.
+    """
     rnd = random.Random(7)
     made = []
     for name in NAMES:
@@ -125,7 +131,7 @@ def arrivals(tenants: Tenants) -> list[GenerateRequest]:
 
 
 def converse(tenants: Tenants, talk: Conversation, process: subprocess.Popen[bytes]) -> Seen:
-    """A request arrives with each step that is heard of."""
+    """Hold the conversation: one request is sent after each step of the engine; return the outcome."""
     requests = {request.request_id: request for request in arrivals(tenants)}
     talk.gateway.hello()
     talk.hear_until(lambda: talk.welcome is not None)

@@ -1,4 +1,4 @@
-"""Whatever arrives, leaves, is pinned, unloaded or refused: slots, bytes and references stay what they must be."""
+"""Slots, bytes and references stay consistent whatever arrives, leaves, is pinned, unloaded or refused."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ class PoolMachine(RuleBasedStateMachine):
             assert self.pool.adapter(slot).key == digest  # in use: never evicted, never replaced
 
     def teardown(self) -> None:
-        """Everybody who waits is served once the others leave."""
+        """Check that all waiting adapters get a slot once the running requests have left."""
         for _, slot, for_batch in self.users:
             self.pool.release(slot, for_batch=for_batch)
         self.users = []

@@ -1,4 +1,5 @@
-"""A row's logits become what its own options define, whatever its neighbors ask: against a plain fp64 reference."""
+"""A row's logits become what its own options define, whatever its neighbors' options: against a plain fp64
+reference."""
 
 from __future__ import annotations
 
@@ -38,7 +39,7 @@ PARAMS = st.builds(
 
 
 class OneOf:
-    """A matcher whose completion is any one of some tokens, and then the end."""
+    """A matcher that allows any one of some tokens, and then the end."""
 
     expected_cost_s = 0.0
 
@@ -137,7 +138,7 @@ def test_draws_with_every_option_follow_the_distribution() -> None:
 
 
 def test_draws_along_one_text_follow_the_distribution() -> None:
-    """One seed, and a draw at each of 3,000 positions: each is made as if it were the only one."""
+    """One seed, and a sample at each of 3,000 positions: each sample is distributed as if it were the only one."""
     cases = [Case([1], [2] * length, (), SamplingParams(3000), None) for length in range(3000)]
     logits = torch.randn(VOCAB, generator=torch.Generator().manual_seed(5)) * 2
     sampled = Sampler(EOS).choose(logits.expand(3000, -1).clone(), [case.row(seed=11) for case in cases])
