@@ -1,4 +1,5 @@
-"""What lies in the watched folder becomes an adapter, once, when it is whole; nothing outside of it is ever read."""
+"""A complete folder below the watched one becomes an adapter, once; nothing outside of the watched folder is ever
+read."""
 
 from __future__ import annotations
 
@@ -28,8 +29,11 @@ MAX_BYTES = 1000
 
 
 class Intake:
-    """Takes what comes, or refuses what says "bad". taken: name and weights, but for markers.
-    refusals: of the next ones, in order."""
+    """An intake that refuses weights that say "bad".
+
+    taken: name and weights of each adapter but markers.
+    refusals: errors to raise for the next adapters, in order.
+    """
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -54,7 +58,7 @@ class Intake:
 
 
 def put(folder: Path, weights: bytes) -> Path:
-    """Both files."""
+    """Write an adapter's config and weights to a folder."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / CONFIG).write_bytes(b"{}")
     (folder / WEIGHTS).write_bytes(weights)
@@ -107,7 +111,7 @@ class Bench:
         await until(ask, lambda: str(self.intake.taken))
 
     async def looks(self) -> None:
-        """Until an adapter that is looked at after all others, and came last, is taken in."""
+        """Return once the watcher has looked at all folders, shown by a marker adapter that is added last."""
         self._num_markers += 1
         marker = f"marker-{self._num_markers}"
         self.put(f"zz/{marker}", b"marker")
@@ -215,7 +219,7 @@ async def test_what_cannot_be_taken_in_now_is_taken_in_later(bench: Bench) -> No
 
 
 async def test_what_fails_again_and_again_is_tried_less_and_less(bench: Bench) -> None:
-    """Some 0.05 s apart, it would be tried dozens of times."""
+    """An adapter that is tried again every 0.05 s would be tried dozens of times."""
     bench.put("acme/pirate", b"one")
     bench.intake.refusals = [Overloaded("The store is away.")] * 100
     start_s = asyncio.get_running_loop().time()

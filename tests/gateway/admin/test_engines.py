@@ -1,4 +1,4 @@
-"""What runs is shown with the names of the caller's own adapters and tenants, and how fast it goes."""
+"""Running engines are shown with the names of the caller's own adapters and tenants, and with their speed."""
 
 from __future__ import annotations
 

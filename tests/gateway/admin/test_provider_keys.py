@@ -1,4 +1,4 @@
-"""Keys of projects for other makers' servers over the admin API: who may set one, for what, and how it goes."""
+"""Projects' keys for servers of other makers over the admin API: set and removed by people who may, shown masked."""
 
 from __future__ import annotations
 

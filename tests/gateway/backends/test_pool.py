@@ -1,4 +1,4 @@
-"""A pool's revision counts what its replicas do, and forgets it with them."""
+"""A pool's revision counts what its replicas do, and drops the counts with the replicas."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from gateway.domain.errors import Overloaded
 
 
 class Counting:
-    """A backend that has used something, and that notes what it is told."""
+    """A backend with usage to take, which records the service elsewhere that it is told of."""
 
     def __init__(self, *, is_ready: bool = True, max_model_len: int = 8) -> None:
         self.num_in_flight = 0
@@ -39,7 +39,7 @@ class Counting:
         return Health(self.is_ready, "", EngineStats())
 
     def watch(self, changed: Callable[[], None]) -> None:
-        """Nothing changes."""
+        """Ignore the watcher, since this backend never changes."""
 
     @property
     def is_full(self) -> bool:

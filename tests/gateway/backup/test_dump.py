@@ -1,4 +1,4 @@
-"""The database's programs get a connection, and nobody a password."""
+"""The database's programs get a connection, and no process list shows a password."""
 
 from __future__ import annotations
 

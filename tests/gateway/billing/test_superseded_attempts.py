@@ -1,4 +1,4 @@
-"""Of the attempts at one request, one is billed, in whatever order the ledger hears of them."""
+"""Of the attempts at one request, one is billed, in whatever order the ledger learns of them."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from gateway.domain.limits.limit import Limit
 from tests.gateway.billing.books import FLAT, NOW, Books
 
 WOKEN, SEEN, GIVEN_UP, ANSWERED = range(4)
-"""What is told: by the first attempt's engine once it wakes; by the gateway that lost this engine, before and after it
-tried again; and by the second attempt's engine."""
+"""The reports: by the first attempt's engine once it wakes; by the gateway that lost this engine, before and after
+it tried again; by the second attempt's engine."""
 
 ORDERS = [order for order in itertools.permutations(range(4)) if order.index(SEEN) < order.index(GIVEN_UP)]
 

@@ -1,4 +1,5 @@
-"""`lorikeet adapter` against a running gateway over the fake engine: every verb, uploads that break, every way in."""
+"""`lorikeet adapter` against a running gateway over the fake engine: every verb, broken uploads, every kind of
+source."""
 
 from __future__ import annotations
 
@@ -27,7 +28,10 @@ T = ("--tenant", "acme")
 
 
 class Site:
-    """A gateway that serves; listener: where it may fetch adapters from, with certificates of ca."""
+    """A running gateway.
+
+    listener: a socket at which it may fetch adapters, with certificates of `ca`.
+    """
 
     def __init__(self, folder: Path, url: str, key: str, ca: trustme.CA, listener: socket.socket) -> None:
         self.folder = folder
@@ -64,7 +68,7 @@ def site(module_dsn: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 @pytest.fixture
 async def lorikeet(site: Site, capsys: pytest.CaptureFixture[str]) -> Cli:
-    """With the tenants acme and globex."""
+    """Return the command line of an installation with the tenants acme and globex."""
     cli = Cli(site.environ | {"LORIKEET_PORT": str(site.port)}, capsys)
     known = {tenant["name"] for tenant in await cli.json("tenant", "list")}
     for name in {"acme", "globex"} - known:
@@ -73,14 +77,14 @@ async def lorikeet(site: Site, capsys: pytest.CaptureFixture[str]) -> Cli:
 
 
 async def said(lorikeet: Cli, *argv: str) -> str:
-    """What a command prints that succeeds."""
+    """Run a command of `lorikeet adapter` that succeeds; return what it prints."""
     code, out, err = await lorikeet("adapter", *argv)
     assert (code, err) == (0, "")
     return out
 
 
 async def refused(lorikeet: Cli, *argv: str) -> str:
-    """The one line that a command is refused with."""
+    """Run a command of `lorikeet adapter` that fails; return the one line that says why."""
     code, out, err = await lorikeet("adapter", *argv)
     assert (code, out, err.count("\n")) == (1, "", 1)
     return err.removeprefix("lorikeet: ").rstrip()
@@ -143,7 +147,7 @@ async def test_the_store_is_verified(lorikeet: Cli, site: Site) -> None:
 
 
 def archive(folder: Path, path: Path, padding_bytes: int = 0) -> Path:
-    """Of an adapter's folder; the padding is a file that nobody needs."""
+    """Write an archive of an adapter's folder; the padding is a file that adapters do not need."""
     (folder / "README.md").write_bytes(os.urandom(padding_bytes))
     with tarfile.open(path, "w") as tar:
         tar.add(folder, "adapter")
@@ -152,7 +156,8 @@ def archive(folder: Path, path: Path, padding_bytes: int = 0) -> Path:
 
 @asynccontextmanager
 async def breaking(port: int, after_bytes: list[int]) -> AsyncIterator[int]:
-    """A way to the port that breaks one connection after the other once so many bytes went there, then no more."""
+    """Give a port that passes connections on, and breaks one after the other once so many bytes were sent; later
+    ones last."""
 
     async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, left: float) -> None:
         with suppress(ConnectionError):

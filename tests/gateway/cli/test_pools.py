@@ -1,4 +1,4 @@
-"""`lorikeet pool`, `replica` and `host`: pools by name, tables that can be read, and --wait that tells the end."""
+"""`lorikeet pool`, `replica` and `host`: pools by name, readable tables, and --wait that reports the end."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ async def while_waiting(
     is_due: Callable[[ServedPool], bool],
     act: Callable[[str], Awaitable[Any]],
 ) -> Any:
-    """Await a command, and act on the first pool's id as soon as its rows are as told."""
+    """Await a command, and act on the first pool's id as soon as its rows are as `is_due` wants."""
     command = asyncio.ensure_future(running)
     async with asyncio.timeout(PATIENCE_S):
         while True:
@@ -218,7 +218,7 @@ async def test_waiting_gives_up_with_another_exit_code_when_its_time_is_over(lor
 
 def test_an_interrupted_wait_says_that_the_change_goes_on() -> None:
     class Interrupted:
-        """A server at whose first answer Ctrl-C is pressed."""
+        """A server that interrupts the process, as Ctrl-C does, at its first answer."""
 
         def get(self, path: str) -> dict[str, Any]:
             raise KeyboardInterrupt

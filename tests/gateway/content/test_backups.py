@@ -1,5 +1,5 @@
-"""A backup holds stored chats, responses, conversations and files as they were, and their key beside it; of replies
-only that they were, and nothing that was logged."""
+"""A backup holds stored chats, responses and conversations as they were, and their key; of replies only that they
+existed, and no logged content."""
 
 from __future__ import annotations
 

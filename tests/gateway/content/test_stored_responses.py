@@ -1,4 +1,4 @@
-"""Stored responses: read, followed, referred to and deleted, by their own project alone, for its days."""
+"""Stored responses: read, followed, referred to and deleted, by their own project alone, until its days are over."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ HOSTILE = [
 
 @pytest.fixture
 async def storing(operator: httpx.AsyncClient, tenant: Key) -> Key:
-    """The tenant, who may store responses for 30 days."""
+    """Return the tenant, who may store responses for 30 days."""
     changed = await operator.post(f"/projects/{tenant.project_id}", json={"store_days": 30})
     assert changed.json()["store_days"] == 30
     return tenant

@@ -1,4 +1,4 @@
-"""What cannot be written is counted and logged, whatever the reason; where there is no room, the small version is."""
+"""A failed write is counted and logged, whatever the reason; where there is no room, the small version is written."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The dashboard's files over HTTP: what is served, how it is cached, and what its pages may do."""
+"""The dashboard's files over HTTP: which are served, how they are cached, and what its pages may do."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_vendored_files_are_those_that_were_published() -> None:
 
 
 def test_modules_name_only_files_that_are_there() -> None:
-    """Where a module is missing, a page fails when it is opened."""
+    """A page fails when it is opened where a module that it names is missing."""
     modules = [module for module in FOLDER.rglob("*.js") if module.parent.name != "vendor"]
     assert [
         f"{module.relative_to(FOLDER)}: {name}"

@@ -1,4 +1,4 @@
-"""Votes over three gateways that are killed meanwhile: what was answered is on disk, and the same vote is one."""
+"""Votes over three gateways that are killed meanwhile: an answered vote is on disk, and the same vote counts once."""
 
 from __future__ import annotations
 

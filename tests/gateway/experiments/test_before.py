@@ -1,4 +1,5 @@
-"""What units did before their first exposures: taken from the project's earlier experiments, exactly, in any order."""
+"""Units' outcomes before their first exposure are taken from the project's earlier experiments, exactly, in any
+order."""
 
 from __future__ import annotations
 
@@ -80,7 +81,8 @@ async def test_what_is_known_late_of_an_earlier_experiment_moves_the_covariate(d
 
 
 async def test_units_that_behave_as_before_need_fewer(database: Database) -> None:
-    """Correlation .9: the intervals of the adjusted means are less than two thirds as wide, which half the units do."""
+    """At correlation .9 the adjusted means' intervals are less than two thirds as wide, as with more than twice the
+    units."""
     rng, num = random.Random(5), 400
     usual = [rng.gauss(0, 90) for _ in range(num)]
     definition = msgspec.structs.replace(ASKED, analysis=Analysis(outcome_window_seconds=WINDOW_S, tightest_at=num))

@@ -1,4 +1,4 @@
-"""Exports over the admin API: to whom, in what shape, and what a client gets when it goes wrong on the way."""
+"""Exports over the admin API: to whom, in what shape, and what a client gets when an export fails on the way."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The one line that a request leaves in the log: whom it was for, without saying so."""
+"""The one line that a request leaves in the log: the tenant and the model, without the content."""
 
 from __future__ import annotations
 

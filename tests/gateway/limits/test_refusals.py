@@ -1,4 +1,4 @@
-"""Who was refused can look up why; what is kept of refusals is bounded, and holds nothing of what requests said."""
+"""A refused client can look up the reason; stored refusals are bounded, and hold nothing of the requests' content."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def lost() -> Counter:
 
 @pytest.fixture
 def refusals(database: Database, lost: Counter) -> Refusals:
-    """Which writes when it is told to."""
+    """Return refusals that are written when a test says so."""
     return Refusals(database, lost, PATIENCE_S)
 
 
@@ -186,7 +186,7 @@ async def operator(house: House) -> AsyncIterator[httpx.AsyncClient]:
 
 
 async def explained(operator: httpx.AsyncClient, request_id: str) -> dict[str, Any]:
-    """As soon as it is written."""
+    """Return the explanation of a refusal as soon as it is written."""
     async with asyncio.timeout(PATIENCE_S):
         while True:
             reply = await operator.get(f"/refusals/{request_id}")

@@ -1,4 +1,4 @@
-"""A folder has one owner, whatever becomes of it, and what a gateway left behind comes home once."""
+"""A folder has one owner, whatever happens to it, and the usage that a dead gateway left is recovered once."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ async def ignore(position: int) -> None:
 
 
 def leave(path: Path, records: list[Record], tail: bytes = b"") -> Path:
-    """What a gateway that is gone has left."""
+    """Write the journal that a dead gateway has left."""
     path.mkdir(parents=True, exist_ok=True)
     (path / "000000000007.journal").write_bytes(b"".join(map(frame, records)) + tail)
     return path
@@ -110,7 +110,7 @@ def test_a_tail_that_was_torn_is_cut(tmp_path: Path) -> None:
 
 
 class Copier:
-    """The neighbor of a recovery."""
+    """A stand-in for the copier beside a recovery, which counts its wakes."""
 
     num_wakes = 0
 

@@ -1,5 +1,5 @@
-"""Lengths of time are told in the units that fit, declared days in one way, differences with their units, and what may
-be concluded goes by the state."""
+"""Texts of experiments: lengths of time in units that fit, declared days in one way, differences with their units,
+and conclusions that follow the state."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ from tests.patience import PATIENCE_S
 
 
 class _Props(Server):
-    """Says what llama.cpp's server says of itself."""
+    """A script of the answers that llama.cpp's server gives about itself."""
 
     async def whole(
         self, method: str, path: str, body: bytes = b"", *, within_s: float, proof: Proof | None = None

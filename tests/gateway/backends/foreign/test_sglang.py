@@ -1,4 +1,4 @@
-"""SGLang's own way: token ids in and out, errors inside a stream that began well, adapters that it does not list."""
+"""SGLang's own way: token ids in and out, errors inside a stream that began well, adapters that its list lacks."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ TOO_LONG = "The input (5000 tokens) is longer than the model's context length (4
 
 
 class FakeSglang:
-    """A fake of SGLang 0.5.23, written from its API. Each model says who it is in the ids of its replies."""
+    """A fake of SGLang 0.5.23, written from its API. The ids of a reply are made of the model's name."""
 
     def __init__(self, server: FakeServer) -> None:
         self.server = server
@@ -88,7 +88,7 @@ class FakeSglang:
         return None
 
     def _complete(self, body: dict[str, Any], writer: asyncio.StreamWriter) -> None:
-        """Answer by OpenAI's routes, where an adapter is named after the base, and say who answers."""
+        """Answer by OpenAI's routes, where an adapter is named after the base, with the name of the model."""
         model = body["model"]
         name = model.partition(":")[2] or "base"
         if name not in self.loaded and name != "base":
@@ -189,7 +189,7 @@ async def test_adapters_are_loaded_answer_and_make_room(sglang: FakeSglang, back
 
 
 class Forgetful(dict[str, str]):
-    """Adapters of a server that drops each as soon as it is loaded, since others need the room."""
+    """The adapters of a server that drops each as soon as it is loaded, since others need the room."""
 
     def __setitem__(self, name: str, path: str) -> None:
         """Keep nothing."""

@@ -1,4 +1,4 @@
-"""Adapters live on few replicas, hot ones spread, newcomers warm up, and what must get nothing gets nothing."""
+"""Adapters live on few replicas, hot ones spread, new replicas warm up, and an excluded replica gets nothing."""
 
 from __future__ import annotations
 

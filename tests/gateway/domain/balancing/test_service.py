@@ -1,4 +1,4 @@
-"""Each replica is told of all that the others did, once, and of nothing that it did itself."""
+"""Each replica is told of all service of the others, once, and of none of its own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Many experiments at once, looked at again and again: the room's formulas over arrays, which tests hold against it."""
+"""Many experiments at once, looked at again and again: the room's formulas over arrays, which tests check against
+the room."""
 
 from __future__ import annotations
 
@@ -77,7 +78,7 @@ def normal_log_e(t: Floats, n: Floats, tightest_at: int, alpha: float = 0.05) ->
 
 
 class Counts:
-    """ln E of two counts with even shares, from a table of ln gamma: see `statistics.counts.log_e`."""
+    """The ln E of two counts with even shares, from a table of ln gamma: see `statistics.counts.log_e`."""
 
     def __init__(self, concentration: float, most: int) -> None:
         self._half = np.array([math.lgamma(concentration / 2 + count) for count in range(most + 1)])

@@ -1,4 +1,4 @@
-"""Units keep their arms for ever, new ones move by the least, and experiments know nothing of each other."""
+"""Units keep their arms for ever, as few new ones as possible move, and experiments know nothing of each other."""
 
 from __future__ import annotations
 
@@ -202,7 +202,8 @@ def test_coverage_tells_nothing_about_the_arm() -> None:
 
 
 def test_no_exposed_unit_ever_moves(full: bool) -> None:
-    """200 random changes of weights and coverage; units are exposed in between, and new ones follow the new weights."""
+    """200 random changes of weights and coverage; units are exposed in between, and new units follow the new
+    weights."""
     num_units = 1_000_000 if full else 20_000
     rng, random_units = np.random.default_rng(5), random.Random(5)
     units = [f"user-{number}" for number in range(num_units)]

@@ -1,4 +1,5 @@
-"""Experiments without an effect stay without one however often they are looked at, and those with one are found soon.
+"""Experiments without an effect raise no false alarm however often they are looked at; those with an effect are found
+soon.
 
 `make long-experiments` runs 2,000 of each shape to 20,000 units and prints the figures; commits run 200 to 2,000.
 """
@@ -35,7 +36,7 @@ def sums_at(arm: Arm, run: int, look: int) -> Sums:
 
 
 def check_against_the_room(control: Arm, treatment: Arm, log_e: np.ndarray, tightest_at: int, adjusted: bool) -> None:
-    """What is computed here over arrays is what the room computes from the same sums."""
+    """Check that the room computes from the same sums what is computed here over arrays."""
     for look in range(10, log_e.shape[1], max(1, log_e.shape[1] // 12)):
         means = effects.compare_arms([(sums_at(control, 0, look), sums_at(treatment, 0, look))], adjusted=adjusted)
         assert means is not None
@@ -68,7 +69,7 @@ def test_watching_makes_no_false_alarms(shape: str, full: bool) -> None:
 
 @pytest.mark.parametrize("shape", ["normal", "p .5"])
 def test_the_first_units_make_no_false_alarms(shape: str, full: bool) -> None:
-    """From two units an arm, where the asymptotic form would call a tenth of experiments or more significant."""
+    """From two units an arm on, where the asymptotic form would call a tenth of experiments or more significant."""
     num_runs = 2_000 if full else 400
     rng = np.random.default_rng(11)
     y = SHAPES[shape](rng, (num_runs, 1_000))
@@ -167,7 +168,8 @@ def test_errors_of_one_arm_are_found_and_no_others(full: bool) -> None:
 
 
 def test_requests_are_no_units(full: bool) -> None:
-    """1,000 users with 20 requests each, alike within a user: ratios over users are right, requests as units not."""
+    """1,000 users with 20 requests each, alike within a user: intervals over users are right, over requests they are
+    not."""
     num_runs = 1_000 if full else 100
     rng = np.random.default_rng(9)
     by_user, by_request = 0, 0
@@ -197,7 +199,7 @@ def test_requests_are_no_units(full: bool) -> None:
 
 
 def test_ramps_make_no_false_alarms(full: bool) -> None:
-    """The success of everybody changes while weights do: strata see nothing, pooled sums an effect each time."""
+    """The success of everybody changes while weights do: strata show no effect, pooled sums show one each time."""
     num_runs = 1_000 if full else 200
     rng = np.random.default_rng(10)
     stratified, pooled = 0, 0
@@ -247,8 +249,10 @@ def test_a_biased_judge_biases_nothing(full: bool) -> None:
 
 
 def test_outcomes_count_once_their_window_has_closed(full: bool) -> None:
-    """Units that all came on day one and whose outcomes go on: looks while they grow are bounded by nothing. The same
-    units, each counted when its window closes, make no false alarms."""
+    """All units came on day one, and their outcomes go on: looks while outcomes grow have no bound on false alarms.
+
+    The same units, each counted when its window closes, make no false alarms.
+    """
     num_runs, num_looks = (2_000, 10_000) if full else (1_000, 10_000)
     rng = np.random.default_rng(14)
     growing, closed = 0, 0

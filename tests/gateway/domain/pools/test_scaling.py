@@ -1,4 +1,4 @@
-"""The number of a pool's replicas follows its load: within the bounds, up at once, down late, and never to and fro."""
+"""The number of a pool's replicas follows its load: within the bounds, up at once, down late, and without flapping."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ ENCODED = msgspec.json
 
 
 class Site:
-    """A pool whose replicas start at once or after some seconds, asked for a number of choices at each second."""
+    """A pool whose replicas start at once or after some seconds, and whose load is given for each second."""
 
     def __init__(self, bounds: Bounds = BOUNDS, *, number: int = 1, start_s: int = 0) -> None:
         self.bounds, self.number, self.start_s = bounds, number, start_s
