@@ -1,4 +1,4 @@
-"""A test that failed beside others and passes alone is told as a flake; one that fails again fails the run."""
+"""A test that failed beside others and passes alone is reported as a flake; one that fails again fails the run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What counts as run: a script that ends well and wrote what came of at least one case, of the sources as they are."""
+"""A suite counts as run when its script ends well and wrote the result of at least one case, of the sources as they
+are."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ PASSED, FAILED = '<testcase name="a"/>', '<testcase name="a"><failure message="n
 
 
 def ran(folder, written: str | None, code: int) -> Result:
-    """Return the result of a script that writes this, and ends with this code."""
+    """Return the result of a script that writes `written`, and ends with `code`."""
     script = "import pathlib, sys; path, written, code = sys.argv[1:]\n"
     script += "if written: pathlib.Path(path).write_text(written)\nsys.exit(int(code))"
     command = [sys.executable, "-c", script, "{junit}", written or "", str(code)]

@@ -17,7 +17,7 @@ MODELS = [
     ("GLOBEX_API_KEY", f"{BASE}:memo", "MEMO"),
 ]
 SOME = MODELS[::3]
-"""Those that the other ways to ask are tried with: the base, and an adapter of the other tenant."""
+"""The models with which the other ways to ask are tried: the base, and an adapter of the other tenant."""
 
 QUESTION = [{"role": "user", "content": "What is the capital of France?"}]
 

@@ -1,4 +1,4 @@
-"""A model too small to know what a tool is calls them all the same: whatever it says, its calls match their schemas.
+"""A model too small to know tools calls them all the same: whatever it writes, its calls match their schemas.
 
 By hand `make long-tools` takes 200 tools through every choice: twenty minutes.
 """
@@ -27,7 +27,10 @@ OTHER = {"type": "object", "properties": {}, "additionalProperties": False}
 
 
 class Said(msgspec.Struct):
-    """What one reply came to, whole or streamed. calls: of name and arguments."""
+    """The content of one reply, whole or streamed.
+
+    calls: names and arguments.
+    """
 
     content: str | None
     calls: list[tuple[str, str]]
@@ -62,7 +65,7 @@ INCLINED = {"messages": called_before(3), "temperature": 0, "logit_bias": {RESPO
 
 
 def choices(name: str) -> dict[str, Any]:
-    """Every kind of tool_choice under which a tool may be called."""
+    """Return every kind of tool_choice under which a tool may be called, by its name here."""
     named = {"type": "function", "function": {"name": name}}
     return {
         "auto": "auto",
@@ -73,7 +76,7 @@ def choices(name: str) -> dict[str, Any]:
 
 
 def said(chunks: Iterable[Any]) -> Said:
-    """Return what the chunks of a stream come to."""
+    """Return the reply that the chunks of a stream add up to."""
     reply = Said(None, [], "", [])
     for chunk in chunks:
         choice = chunk.choices[0]
@@ -101,7 +104,7 @@ def ask(client: openai.OpenAI, *, stream: bool = False, **fields: Any) -> Said:
 
 
 def check(reply: Said, schemas: dict[str, Schema], mode: str) -> int:
-    """Check that every call which was not cut off matches its tool's schema. Return the number of these calls."""
+    """Check that every call which was not cut off matches its tool's schema; return the number of these calls."""
     whole = reply.calls[:-1] if reply.finish_reason == "length" else reply.calls
     for name, arguments in whole:
         Draft202012Validator(schemas[name]).validate(json.loads(arguments))

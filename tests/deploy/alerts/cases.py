@@ -9,8 +9,12 @@ Series = dict[str, str]
 
 
 class Case(NamedTuple):
-    """fires, silent: series after whose `minutes` the alert fires, or is silent. window: the label of the alert, which
-    may have several. step_minutes: from sample to sample."""
+    """The cases of one alert.
+
+    fires, silent: series after whose `minutes` the alert fires, or is silent.
+    window: the label of the alert, which may have several.
+    step_minutes: the minutes from sample to sample.
+    """
 
     fires: Series
     silent: Series
@@ -39,7 +43,7 @@ def _first_tokens(late: int, num: int) -> Series:
 
 
 def _rises(series: str) -> Case:
-    """Return the case of a counter: it fires where the counter grows, and not where it stays what it is."""
+    """Return the case of a counter: the alert fires where the counter grows, and not where it stays the same."""
     return Case({series: "0x15 1x20"}, {series: "3x40"})
 
 

@@ -82,7 +82,7 @@ def full_disk(path: Path) -> Iterator[None]:
 
 
 def left_in(path: Path) -> dict[str, int]:
-    """Completion tokens by request, as the next process would bill them. Another one owns the folder meanwhile."""
+    """Return completion tokens by request id, as the process that next owns the folder would bill them."""
     replayed = replay(JournalFolder(path, -1), "database")
     return {each.record.request_id: each.record.usage.completion_tokens for each in replayed.ended}
 

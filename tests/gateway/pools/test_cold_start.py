@@ -1,4 +1,4 @@
-"""A pool without replicas: its requests wait in the gateway for the first one, and only what is served is billed."""
+"""A pool without replicas: its requests wait in the gateway for the first one, and only served requests are billed."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Cold:
 
     @property
     def room_size(self) -> int:
-        """The requests that wait."""
+        """The number of waiting requests."""
         return self.services.pools[BASE].serving.room.num_waiting
 
     async def admit(self, request_id: str) -> Run:
@@ -82,7 +82,7 @@ class Cold:
             await replicas.add_running_replica(conn, pool.row.id, 1, address)
 
     async def told(self) -> list[Load]:
-        """What this gateway has told the agents of the pool."""
+        """Return the loads that this gateway has reported to the agents."""
         async with self.database.acquire() as conn:
             rows = await conn.fetch("SELECT load::text AS load FROM pool_loads")
         return [msgspec.json.decode(row["load"], type=Load) for row in rows]

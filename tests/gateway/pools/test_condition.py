@@ -1,4 +1,4 @@
-"""The condition of a pool says in a word and a sentence what its rows amount to."""
+"""The condition of a pool sums up its rows in a word and a sentence."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The table of roles says what it was meant to say, and nobody reaches or gives beyond their own."""
+"""The table of roles grants what was meant, and nobody reaches or gives more than their own permissions."""
 
 from __future__ import annotations
 

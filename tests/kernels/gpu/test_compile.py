@@ -1,5 +1,5 @@
-"""Kernels compile for an H100 on a machine without one, at the targets' shapes, and spill nothing unless that was
-measured to be faster."""
+"""Kernels compile for an H100 on a machine without one, at the targets' shapes, and spill no registers unless
+spilling was measured to be faster."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Made-up runs of texts, calls, limits and failures: each stream keeps the laws, and says what the whole reply says."""
+"""Made-up runs of texts, calls, limits and failures: each stream keeps the laws, and equals the whole reply."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.seeds import seeds
 
 NUM_STREAMS, FULL_STREAMS = 1_000, 100_000
 STRICT_SHARE = 0.05
-"""The streams that OpenAI's own types look at as well; all of them at full size."""
+"""The share of streams that OpenAI's own types check as well; all of them at full size."""
 
 TOOLS = [
     {"type": "function", "name": "f", "parameters": {"type": "object"}},

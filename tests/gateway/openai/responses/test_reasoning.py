@@ -1,4 +1,4 @@
-"""Reasoning: an item before the answer, sealed alike each time, and shown again with the answer that it led to."""
+"""Reasoning: an item before the answer, sealed alike each time, and given back to the model with its answer."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def sealed() -> SealedItems:
 
 
 def messages(sealed: SealedItems, *items: dict[str, Any], project_id: str = "proj_a") -> list[dict[str, Any]]:
-    """Return what the model reads of these items, of a project's request to the base."""
+    """Return the template's messages for these items, of a project's request to the base."""
     own = own_items(msgspec.convert(list(items), list[InputItem]), {})
     return template_messages(
         None, own, opened=lambda content, kind, path: sealed.open(content, project_id, "base", kind, path)
