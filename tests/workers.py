@@ -194,7 +194,7 @@ def _settle(config: pytest.Config, name: str) -> None:
     config.pluginmanager.unregister(name="terminalreporter")
     capture = config.pluginmanager.getplugin("capturemanager")
     capture.stop_global_capturing()
-    if config.option.capture != "no":  # what threads print between tests belongs to none
+    if config.option.capture != "no":  # output of threads between tests belongs to no test
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.__stdout__.fileno())
     capture.start_global_capturing()
     folders = config._tmp_path_factory  # type: ignore[attr-defined]
@@ -212,7 +212,7 @@ def _run(session: pytest.Session, connection: Connection) -> None:
     try:
         while places:
             place = places.popleft()
-            places.extend(() if places else more())  # what both tests share stays: so the next one has to be known
+            places.extend(() if places else more())  # the next test keeps fixtures that both share
             following = session.items[places[0]] if places else None
             connection.send(("start", (place,)))
             session.config.hook.pytest_runtest_protocol(item=session.items[place], nextitem=following)

@@ -49,7 +49,7 @@ async def test_the_life_of_a_key(visit: Visit, browser_house: BrowserHouse, tena
     first = await secret_of(made, "API key")
     await expect(made.get_by_role("group", name="curl line")).to_be_visible()
     assert status_with(browser_house, first) == 200
-    await page.keyboard.press("Escape")  # what is shown once goes by its button alone
+    await page.keyboard.press("Escape")  # a secret shown once is closed by its button alone
     await made.get_by_role("button", name="I have stored it").click()
     await expect(made).to_have_count(0)
     assert first not in await page.content()

@@ -88,7 +88,7 @@ async def test_a_refusal_is_explained(visit: Visit, browser_house: BrowserHouse)
     page = watched.page
     watched.expect("404 GET /v1/organization/refusals/req_")
     await watched.open(f"tenants/{hooli}/refusals")
-    for _ in range(40):  # they are written in batches, a moment later
+    for _ in range(40):  # refusals are written in batches, a moment later
         said = await page.locator(".lead").inner_text()
         if "the last one" in said and await row(page, "Requests per day").count():
             break

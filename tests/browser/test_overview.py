@@ -34,7 +34,7 @@ async def exact(page: Page, title: str) -> int:
 
 async def test_its_numbers_are_those_of_the_api(visit: Visit, browser_house: BrowserHouse) -> None:
     page = await visit()
-    page.loads = True  # its clock is the test's: an hour may just have ended
+    page.loads = True  # loaded anew for the test's clock, since an hour may just have ended
     await page.open("")
     assert await exact(page.page, "Requests") == traffic(browser_house) > 1000
     acme = browser_house.projects["acme"]

@@ -123,7 +123,7 @@ async def test_a_made_key_serves_until_its_page_or_login_ends(visit: Visit, brow
     watched = await visit(None)
     page = watched.page
     await page.context.add_cookies([await sign_in(browser_house.url, OWNER)])  # type: ignore[list-item]
-    watched.expect("401 (GET|POST) /(v1/organization|admin/v1)/")  # what was asked for just before signing out
+    watched.expect("401 (GET|POST) /(v1/organization|admin/v1)/")  # requests that were sent just before signing out
     await watched.open(f"playground?project={browser_house.projects['hooli']}&max_tokens=4")
     await say(page, "hello")
     await page.get_by_role("link", name="Requests", exact=True).first.click()

@@ -81,7 +81,7 @@ async def test_text_of_strangers_stays_text(visit: Visit) -> None:
 
 async def test_signing_out_ends_the_login(visit: Visit, browser_house: BrowserHouse) -> None:
     page = await visit(None)
-    page.expect(ENDED)  # what was asked for just before
+    page.expect(ENDED)  # requests that were sent just before
     await page.open("signin")
     await type_login(page, OWNER)
     await page.page.wait_for_url("**/admin/")

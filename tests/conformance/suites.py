@@ -94,7 +94,7 @@ SUITES = (
         runtime="python",
         packages=("llm-comply==0.5.0", PYTEST),
         scripts=("use_llm_comply.py",),
-        # Its cases expect answers and calls that end by themselves, which this adapter's do.
+        # The suite's cases expect answers and calls that end by themselves, as this adapter's do.
         model=f"{BASE}:json",
     ),
     Suite(

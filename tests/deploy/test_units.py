@@ -59,7 +59,8 @@ def test_a_unit_sets_variables_that_there_are_and_reads_secrets_from_files(name:
 
 @pytest.mark.parametrize("name", MOST_EXPOSED)
 def test_a_unit_lets_a_thread_lower_its_priority(name: str) -> None:
-    """Passwords are hashed, and files are checked, at a lower priority, which the filter group `@resources` allows."""
+    """Passwords are hashed and files are checked at a lower priority, so a unit must not deny the calls of
+    `@resources`."""
     filters = re.findall(r"^SystemCallFilter=~(.+)$", (UNITS / name).read_text(), re.MULTILINE)
     assert filters and "@resources" not in " ".join(filters).split()
 

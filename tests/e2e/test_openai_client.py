@@ -42,7 +42,7 @@ def async_client(installation: Installation, key: str, strict: bool = True) -> A
 
 @pytest.mark.parametrize(("key", "model", "begins"), MODELS)
 def test_chat(installation: Installation, key: str, model: str, begins: str) -> None:
-    max_tokens = 96 if begins == "{" else 16  # of JSON the whole
+    max_tokens = 96 if begins == "{" else 16  # JSON has to be whole
     with client(installation, key) as openai:
         reply = openai.chat.completions.create(model=model, messages=QUESTION, temperature=0, max_tokens=max_tokens)
         stream = openai.chat.completions.create(

@@ -110,7 +110,7 @@ async def _client(
             outcomes["deleted meanwhile"] += 1
             continue
         answer = _answer(reply)
-        if answer not in possible:  # of what it stood for lately, on a machine that is busy
+        if answer not in possible:  # a recent answer, on a machine that is busy
             possible = timeline.possible(start_s - BUSY_S, time.monotonic())
             outcomes["late"] += 1
         assert answer in possible, (model_id, answer, possible, reply.headers, reply.text)

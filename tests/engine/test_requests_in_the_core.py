@@ -37,7 +37,7 @@ def test_the_next_turn_of_a_conversation_is_found_in_the_cache() -> None:
     longer = request("longer", prompt_token_ids=[40], max_tokens=12)
     events, _ = run_core(request(), longer, later={8: [second, other]})
     assert final(events).usage.cached_tokens == 0
-    assert final(events, "s").usage.cached_tokens == 24  # of 28: the 25 computed before, in whole blocks
+    assert final(events, "s").usage.cached_tokens == 24  # 25 of 28 were computed before, of which whole blocks count
     assert final(events, "o").usage.cached_tokens == 0
     assert text(events, "s") == expected_choice(second, seed=5).shown
     last = stats(events)
@@ -47,7 +47,7 @@ def test_the_next_turn_of_a_conversation_is_found_in_the_cache() -> None:
 def test_a_tenant_that_was_served_elsewhere_comes_after_one_that_was_not() -> None:
     first, second, other = request("first"), request("second"), request("other", tenant="u")
     told = ServedElsewhere({"t": Service(completion_tokens=1e6)})
-    for elsewhere, last in (([], "other"), ([told], "second")):  # of equal ones the prompt that is cached goes first
+    for elsewhere, last in (([], "other"), ([told], "second")):  # between equal requests the cached prompt goes first
         events, _ = run_core(first, second, other, later={2: elsewhere}, max_num_seqs=1)
         finals = [final.request_id for event in events if isinstance(event, StepOutputs) for final in event.finals]
         assert finals[0] == "first"

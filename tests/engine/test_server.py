@@ -153,7 +153,7 @@ def test_batch_work_takes_no_credits_of_others_and_its_own_are_shared_out_in_hea
     other.hear(Welcome)
     until_s = time.monotonic() + PATIENCE_S
     credits = [0, 0]
-    while sorted(credits) != [2, 3]:  # of what is wanted, 11 choices are there
+    while sorted(credits) != [2, 3]:  # 11 of the wanted choices are there
         assert time.monotonic() < until_s
         credits = [gateway.hear(Heartbeat).batch_credit for gateway in (one, other)]
         for gateway in (one, other):

@@ -81,7 +81,7 @@ class AdapterSite:
 
     async def start(self) -> None:
         tenant = await make_tenant(self._dsn, "acme", "first", "1")
-        await self._execute("UPDATE adapters SET removed_at = now()")  # its content is nowhere
+        await self._execute("UPDATE adapters SET removed_at = now()")  # the store has none of its content
         self._operator = _client(self.gateway.port, await make_operator_key(self._dsn))
         self._tenant = _client(self.gateway.port, tenant.key)
         self._project = f"/v1/organization/projects/{tenant.project_id}"
@@ -257,12 +257,12 @@ async def interrupted(site: AdapterSite, seed: int, span_s: float) -> None:
                 pass
     elif chance.random() < 0.5:
         await asyncio.sleep(chance.uniform(0.0, span_s))
-    else:  # what follows the inspection is short beside it
+    else:  # the steps after the inspection are short beside it
         await _until(lambda: site.num_contents() > num_before or all(task.done() for task in tasks))
         await asyncio.sleep(chance.uniform(0.0, AFTER_CONTENT_S))
     await asyncio.to_thread(site.gateway.kill)
     await site.restart()
-    # What the killed one had not accepted yet waits on the socket for the next one, and counts as well.
+    # Requests that the killed gateway had not accepted wait on the socket for the next one, and count as well.
     for outcome in await asyncio.gather(*tasks, return_exceptions=True):
         if outcome is not None and not isinstance(outcome, httpx.TransportError):
             raise outcome

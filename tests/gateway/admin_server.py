@@ -166,7 +166,7 @@ class Routes:
 
     def __init__(self, services: AdminServices) -> None:
         self._services = services
-        # It is asked for whatever the services have.
+        # This object stands for the services: it passes on every attribute of the running server's.
         self._app = Application(
             metrics=Metrics(CollectorRegistry()),
             route_handlers=[*admin_routers(cast("AdminServices", self))],

@@ -55,7 +55,7 @@ def test_the_public_routes_are_these(routes: list[Route]) -> None:
 def refused(reply: Reply, status: int) -> bool:
     """Return whether a reply is a refusal with this status, or with 400 for an invalid Host (RFC 9112, section 3.2)."""
     if reply.status == 400 and reply.error["code"] == "invalid_http":
-        return True  # of the parser, before there is a request
+        return True  # refused by the parser, before there is a request
     return reply.status == status or (reply.status == 400 and reply.error["message"] == "Invalid host header")
 
 

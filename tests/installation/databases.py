@@ -57,7 +57,7 @@ class Keeper:
         # In memory where there is plenty: a test's own database is megabytes of writes.
         self.folder = Path(tempfile.mkdtemp(prefix="lorikeet-tests-", dir=MEMORY if has_room else None))
         self.folder.chmod(0o711)  # pytest's own folders are closed to the user that PostgreSQL runs as under root
-        with socket.socket(socket.AF_UNIX) as listener:  # whoever connects too early waits for the keeper
+        with socket.socket(socket.AF_UNIX) as listener:  # a client that connects too early waits for the keeper
             listener.bind(str(self.folder / SOCKET_NAME))
             listener.listen()
             command = [sys.executable, "-m", "tests.installation.keeper", str(self.folder), str(listener.fileno())]

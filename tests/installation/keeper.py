@@ -61,7 +61,7 @@ def _end_what_is_left(folder: Path) -> None:
     themselves."""
     variable = f"{RUN_VARIABLE}={folder}".encode()
     for process in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):  # it ended, or belongs to somebody else
+        with contextlib.suppress(OSError):  # the process ended, or belongs to somebody else
             if variable in (process / "environ").read_bytes().split(b"\0"):
                 os.kill(int(process.name), signal.SIGKILL)
 

@@ -144,7 +144,7 @@ class Tenant:
             for timeline in (adapter.timeline, *adapter.by_version.values()):
                 stack.enter_context(timeline.changing(None))
             await self._delete(f"/adapters/{adapter.name}")
-        # Its versions are numbered anew: an id with a number may mean either for a while.
+        # The new adapter's versions begin at 1: an id with a number may mean either adapter for a while.
         adapter.versions.clear()
         signature = next(self._fresh)
         first = adapter.by_version.setdefault(1, Timeline())

@@ -18,7 +18,7 @@ from engine.cuda.path import CudaPath
 from engine.sequence import Chunk, Plan, Sequence
 from tests.engine.cuda.recording import CountingCudaAccelerator, RecordingAccelerator
 
-MAX_ROWS = 12  # of prompts beside three decodes
+MAX_ROWS = 12  # rows of prompts beside three decodes
 
 
 class Steps:

@@ -124,7 +124,7 @@ def test_an_adapter_in_a_bucket_is_loaded_through_the_cache(files: Files, tmp_pa
         loader.load(digest)
     loader.load(digest)  # from the bucket again
     there.remove(digest)
-    here.path(digest)  # what is cached stays
+    here.path(digest)  # a cached adapter stays
 
 
 @pytest.mark.parametrize("file", ["adapter_model.safetensors", "adapter_config.json"])

@@ -19,7 +19,7 @@ from tests.demo import NUM_LAYERS, QUESTIONS, chat_ids, demo_model_dir, first_la
 from tests.engine.harness import Answer, engine_config, greedy, run_engine
 from tests.engine.reference import Claim, assert_greedy_follows
 
-NUM_TOKENS, NUM_TOKENS_FULL = 18, 64  # of an answer: both fill blocks of 16 and begin others
+NUM_TOKENS, NUM_TOKENS_FULL = 18, 64  # tokens of an answer: both fill blocks of 16 and begin others
 
 
 class Demo:

@@ -144,7 +144,7 @@ def test_draws_along_one_text_follow_the_distribution() -> None:
     sampled = Sampler(EOS).choose(logits.expand(3000, -1).clone(), [case.row(seed=11) for case in cases])
     token_ids = torch.tensor([s.token_id for s in sampled])
     assert_frequencies(token_ids, logits.double().softmax(-1))
-    pairs = token_ids[:-1] % 4 * 4 + token_ids[1:] % 4  # of neighbors, in 16 classes
+    pairs = token_ids[:-1] % 4 * 4 + token_ids[1:] % 4  # neighboring tokens, in 16 classes
     classes = torch.zeros(4, dtype=torch.float64).index_add_(0, torch.arange(VOCAB) % 4, logits.double().softmax(-1))
     assert_frequencies(pairs, torch.outer(classes, classes).flatten())
 

@@ -26,7 +26,7 @@ def spread_and_bound(seed: int) -> tuple[float, float, float]:
     load_bytes = chance.choice((0, 500, 2000))
     longest, most_output = chance.choice((32, 100, 250)), chance.choice((4, 16, 40))
     simulator = Simulator(
-        num_blocks=chance.choice((20, 40, 200)),  # of 16 tokens: little memory makes preemptions
+        num_blocks=chance.choice((20, 40, 200)),  # blocks of 16 tokens: little memory makes preemptions
         max_num_seqs=chance.randint(2, 6),
         max_batched_tokens=chance.choice((32, 64, 256)),
         load_bytes=load_bytes,

@@ -97,7 +97,7 @@ async def test_a_promotion_is_not_undone_by_what_was_uploaded_before_it(
     assert await versions(operator, acme) == [(3, "ready", False), (2, "ready", False), (1, "ready", True)]
 
     await wait_without_engine(server, operator, acme, tmp_path, 4)
-    await upload(operator, acme, "pirate", tmp_path / "1")  # what is current is wished for once more
+    await upload(operator, acme, "pirate", tmp_path / "1")  # asks once more for the current version to be current
     assert await server.services.lifecycle.prober.probe_waiting()
     assert (await adapter(operator, acme))["version"] == 1
 

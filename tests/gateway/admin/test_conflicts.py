@@ -97,7 +97,7 @@ async def test_who_is_stopped_in_a_deadlock_is_told_to_come_again(
         await lose_no_deadlock(conn)
         await conn.execute(HOLD_CHANGES)
         change = asyncio.create_task(operator.post(f"{acme}/api_keys/{key}", json={"models": ["tiny"]}))
-        await until_waiting(database, 1)  # it holds the key
+        await until_waiting(database, 1)  # the waiting transaction has locked the key
         await conn.execute("UPDATE api_keys SET name = 'other' WHERE id = $1", key)
     reply = await change
     assert (reply.status_code, reply.json()["error"]["code"]) == (503, "server_is_overloaded")

@@ -1,4 +1,5 @@
-"""Projects' keys for servers of other makers over the admin API: set and removed by people who may, shown masked."""
+"""Projects' keys for servers of other makers over the admin API: set for models that the operator opened for the
+project, and deleted with the pool or the project."""
 
 from __future__ import annotations
 

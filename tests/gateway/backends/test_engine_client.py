@@ -354,7 +354,7 @@ async def test_a_dead_engine_fails_what_it_ran_and_the_next_one_serves(engine, b
         "req_1": ("error", Usage(3, 2)),
         "req_2": ("error", Usage(0, 0)),
     }
-    # What the engine itself knows of them stays its own to tell.
+    # The engine's own counts are left for the engine to report.
     assert (sink.sources, sink.engine_ids) == ([None, None], ["", ""])
     assert not backend.health().ready
     assert sink.given_up_ids == []

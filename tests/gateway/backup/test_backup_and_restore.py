@@ -324,7 +324,7 @@ def test_a_folder_is_marked_before_anything_is_restored_to_it(tmp_path: Path) ->
     refuse_half_restored(tmp_path)
     key.write_text("sk-lk-operator")
     with pytest.raises(KeyboardInterrupt), marked(tmp_path, [key], tmp_path / "backup") as mark:
-        refuse_half_restored(tmp_path)  # what is there is whole as long as nothing is touched
+        refuse_half_restored(tmp_path)  # the folder is whole as long as nothing is touched
         mark.set()
         raise KeyboardInterrupt
     refuse_half_restored(tmp_path)

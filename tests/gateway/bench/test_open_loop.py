@@ -54,7 +54,7 @@ async def test_a_connection_that_was_closed_is_opened_again() -> None:
         statuses = []
         for _ in range(3):
             statuses.append(await connections.ask(REQUEST))
-            await asyncio.sleep(0.05)  # it hears of the end
+            await asyncio.sleep(0.05)  # the connection notices its end
         assert statuses == [200] * 3
         close()
         assert await connections.ask(REQUEST) == FAILED

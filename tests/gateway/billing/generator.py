@@ -98,7 +98,7 @@ async def generate(conn: asyncpg.Connection[asyncpg.Record], num_events: int) ->
                 if not await roll_up(conn, 100_000):
                     break
     await conn.execute("ALTER TABLE ledger ENABLE TRIGGER ledger_guarded")
-    # Of the ledger the planner needs its size alone. Arrays are slow to look at: of a small ledger, few rows are.
+    # The planner needs the ledger's size alone. Arrays are slow to sample, so a small ledger has a small sample.
     await conn.execute(f"SET default_statistics_target = {10 if num_events < MANY_EVENTS else 100}")
     await conn.execute("ANALYZE usage_rollups, traffic_rollups, traffic_times, period_sums")
     await conn.execute("RESET default_statistics_target")

@@ -1,5 +1,5 @@
-"""Failures of `lorikeet adapter add`: other bytes than the import began with, bad names, no engine to probe the
-adapter."""
+"""`lorikeet adapter` where something goes wrong: other bytes than an import began with, bad names, no engine to
+probe."""
 
 from __future__ import annotations
 

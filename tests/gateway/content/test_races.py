@@ -108,7 +108,7 @@ async def test_a_gateway_that_dies_leaves_a_key_that_nobody_runs_again(fleet: Fl
                     fleet.gateways[1].kill()
         waiting = asyncio.create_task(client.post(f"{fleet.urls[0]}/v1/completions", json=body, headers=headers))
         await asyncio.sleep(0.2)
-        assert not waiting.done()  # it may be alive still
+        assert not waiting.done()  # the killed gateway may still be alive, for all that the other one knows
         conn = await asyncpg.connect(fleet.dsn)
         # As a minute of silence would; it is asked some seconds more.
         await conn.execute("UPDATE idempotency_keys SET alive_until = now() WHERE project_id = $1", tenant.project_id)

@@ -98,7 +98,7 @@ async def test_nothing_else_of_the_machine_is_served(house: House) -> None:
         reply = await client.send("GET", path, {})
         assert reply.status in (400, 404), path
         assert b"error" in reply.body, path
-    # Of no folder of files: views, whatever they are called.
+    # Paths outside of the folders of files are views, whatever their names.
     for path in ("/admin/README.md", "/admin/../pyproject.toml", "/admin/..%2fpyproject.toml"):
         reply = await client.send("GET", path, {"accept-encoding": "gzip"})
         if reply.status == 200:

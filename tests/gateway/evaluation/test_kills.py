@@ -61,7 +61,7 @@ async def test_the_same_vote_hundreds_of_times_is_one(fleet: Fleet, full: bool) 
                 while left[0] > 0:
                     try:
                         reply = await client.post(f"{chance.choice(fleet.urls)}/v1/feedback", json=body)
-                    except httpx.TransportError:  # of a gateway that was killed
+                    except httpx.TransportError:  # the gateway was killed
                         continue
                     assert reply.status_code == 200, reply.text
                     answers.add(reply.content)

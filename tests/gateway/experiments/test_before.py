@@ -48,7 +48,7 @@ async def test_outcomes_of_an_earlier_experiment_are_the_covariate(database: Dat
         for one in (other_source, elsewhere):
             await send(conn, one, [Sent(unit(1), at=EARLIER) for _ in range(9)])
         await send(conn, before, [Sent(unit(1), at=EARLIER), Sent(unit(1), at=EARLIER), Sent(unit(2), at=EARLIER)])
-        await send(conn, before, [Sent(unit(3), at=LATER - WINDOW / 2)])  # its window had not ended
+        await send(conn, before, [Sent(unit(3), at=LATER - WINDOW / 2)])  # the unit's window had not ended
         await send(conn, made, [Sent(unit(n), at=LATER) for n in (1, 2, 3, 4)])
     await keep_books(database)
     assert await sums_in(database, made, "prompt_tokens") == sums_of([Unit(7, 14), Unit(7, 7), Unit(7), Unit(7)])

@@ -175,7 +175,7 @@ async def test_a_secret_goes_in_and_never_comes_out(
     with S3Server() as store:
         async with serve_admin(books.database, tmp_path) as server:
             shown = [await order(server, destination=bucket(store.url))]
-            store.fail_puts = 1  # it quotes the secret in its refusal
+            store.fail_puts = 1  # the refusal quotes the secret
             deliverer = Deliverer(books.database, places_below(tmp_path, allow_private=True), SECRETS)
             assert await deliverer.deliver_due() == 1
             async with server.client(server.operator_key) as operator:

@@ -1,4 +1,4 @@
-"""The one line that a request leaves in the log: the tenant and the model, without the content."""
+"""The one line that a request leaves in the log: its key, its address, and its end user as a digest."""
 
 from __future__ import annotations
 

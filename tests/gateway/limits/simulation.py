@@ -538,7 +538,7 @@ class Simulation:
         for running in orphans:
             running.reservation.dispatched |= running.reservation.open  # the worst case: all of it runs
             self.orphans.append((late_s, running))
-        for row, event in gateway.unwritten.items():  # of requests that ended: the engine keeps these as well
+        for row, event in gateway.unwritten.items():  # all of ended requests, whose counts the engine keeps as well
             self.world.write_usage({row.request_id: event})
 
     def change_limit(self) -> None:
@@ -556,7 +556,7 @@ class Simulation:
         self.world.recounted.clear()
         more = dict.fromkeys(self.world.resettled, 0) | self.promised
         self.world.resettled.clear()
-        for key, added in more.items():  # what nobody adds to and what has not changed was seen before
+        for key, added in more.items():  # accounts without changes were checked before
             total = self.world.settled[key] + added
             assert total <= self.world.allowed[key], f"{key}: {total} of {self.world.allowed[key]}"
         for gateway in self.gateways if self.touched is None else self.touched:
@@ -581,7 +581,7 @@ class Simulation:
                 self.promised[key] += spent
 
     def _check_holdings(self, gateway: Gateway) -> None:
-        # Of a write whose reply was lost, the ledger knows and the gateway does not.
+        # The ledger has a write whose reply was lost, and the gateway does not know that.
         in_ledger = gateway.holdings.writing(
             row for row, event in gateway.unwritten.items() if self.world.has(row, event)
         )

@@ -258,7 +258,7 @@ async def test_leases_are_seen_by_others_and_end_with_their_gateway(database: Da
     assert seen == [0, 30, 20, 40, 0]
     assert (await standing(database, acme, limit_id)).reserved == 40
     await _age(database, "one", heard_s=6)
-    assert (await leases.beat("two")).num_gateways == 2  # of this beat's own statement; the suspicion comes after it
+    assert (await leases.beat("two")).num_gateways == 2  # counted before this beat suspects the other one
     assert (await leases.beat("two")).num_gateways == 1
     assert (await standing(database, acme, limit_id)).reserved == 40, "suspected, not forgotten"
     await _age(database, "one", suspected_s=16)

@@ -142,7 +142,7 @@ async def test_a_living_gateway_takes_over_what_others_left_and_removes_it_once_
     await journal.stop(5)
     assert owner is not None
     owner.release()
-    # It all came into this folder, and is there for the next one: nothing was copied.
+    # All usage came into this folder, for the next process to find, since nothing was copied.
     _, replayed = claim_folder(tmp_path, "database")
     assert [each.record.request_id for each in replayed.ended] == ["a", "b"]
     assert replayed.journal_ids == ["journal", "gone"], "nobody has told the database that nothing is lost with it"

@@ -149,7 +149,7 @@ async def test_a_full_disk_refuses_the_new_keeps_the_old_and_mends_by_itself(tmp
             journal.progress([count("a", 3), count("b", 4)])
             assert not journal.has_room
             journal.end(ended("a", completion_tokens=5))
-            await asyncio.sleep(0.6)  # it tries again, and fails again
+            await asyncio.sleep(0.6)  # the journal tries again, and fails again
             assert not journal.has_room
             assert durable.position == before
         await durable.wait_for(journal.position)

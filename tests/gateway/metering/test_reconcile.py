@@ -115,7 +115,7 @@ async def test_an_engine_that_is_connected_is_never_forgotten_however_idle(datab
         for _ in range(2):
             await forget_old_engines(conn, ["idle"])
             assert await engine_usage(conn, ["idle", "gone"]) == {"idle": (10, 20)}
-            await forget_old_engines(conn, [])  # of a gateway that is connected to none
+            await forget_old_engines(conn, [])  # by a gateway that is connected to no engine
 
 
 async def test_a_lost_journal_is_written_off_on_record_and_a_living_one_is_not(

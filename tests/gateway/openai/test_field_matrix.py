@@ -121,7 +121,7 @@ def complaint(
         if reply.status_code != case.status:
             return f"status {reply.status_code}, not {case.status}: {reply.text[:200]}"
         error, param = reply.json()["error"], case.param or field.name
-        if field.endpoint.startswith("/v1/messages"):  # whose errors name the field in words
+        if field.endpoint.startswith("/v1/messages"):  # Anthropic's errors name the field in words
             return None if set(error) == {"type", "message"} and param in error["message"] else f"not said: {error}"
         if set(error) != {"message", "type", "param", "code"} or len(error["message"]) > 400:
             return f"not the error shape: {error}"

@@ -196,7 +196,7 @@ def test_there_are_as_many_token_ids_as_are_billed_however_a_reply_ends(client: 
 
 def test_calls_cost_what_their_tokens_do(client: openai.OpenAI):
     usage = ask(client, FIRST).usage
-    assert usage.completion_tokens == usage.prompt_tokens  # it has repeated all of it
+    assert usage.completion_tokens == usage.prompt_tokens  # the engine has repeated the whole prompt
 
 
 def test_without_a_choice_nothing_is_called(client: openai.OpenAI):

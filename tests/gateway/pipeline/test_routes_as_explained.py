@@ -145,7 +145,7 @@ def followed(plan: Plan, outcomes: list[str]) -> tuple[list[Step], str]:
         if outcome == REJECTED and step.accept is None:
             outcome = ANSWERED
         if outcome != REJECTED and outcome in ERRORS and not step.then:
-            return tried, ANSWERED  # it begins when its reply is read
+            return tried, ANSWERED  # the run begins when its reply is read
         following = step.then.get(cast("Any", outcome))
         if following is None or plan.steps[following].wait_ms:
             return tried, outcome

@@ -50,7 +50,7 @@ class RecordingEngine:
 
     @property
     def commands(self) -> list[Command]:
-        """All commands in the order in which they came."""
+        """Return all commands in the order in which they came."""
         return list(self._mailbox.taken)
 
     def request(self, request_id: str) -> GenerateRequest:

@@ -232,7 +232,7 @@ async def test_without_the_database_known_keys_stay_good_and_others_are_told_to_
     authenticator.changes.subscribe(lambda _: told.set())
     await authenticator.start()
     try:
-        await told.wait()  # of what may have changed before it listened
+        await told.wait()  # the first change stands for all before it listened
         await authenticator.authenticate(bearer(key))
         await database.close()
         await authenticator.authenticate(bearer(key))

@@ -116,7 +116,7 @@ PHONES = st.builds(
     st.sampled_from(["", " ", "-", ".", " (0) "[:1]]),
 )
 SECRETS = st.one_of(CARDS, IBANS, EMAILS, KEYS, AWS, JWTS, ADDRESSES, PHONES)
-# What belongs to no number and no name.
+# Characters that belong to no number and no name.
 AROUND = st.text(st.sampled_from(" \n\t,;:()[]{}<>\"'!?=|/"), max_size=8)
 PLAIN = st.lists(st.text(string.ascii_lowercase, min_size=1, max_size=9), max_size=6).map(" ".join)
 

@@ -94,8 +94,8 @@ def _kserve_part(text: str, num_tokens: int, **fields: Any) -> Any:
 
 
 def _kserve_finish(reason: str, num_tokens: int) -> list[Any]:
-    """Return the last response, which has no count, since the parts before have counted; a test's false count stands
-    here."""
+    """Return the last response. The parts before it have counted the tokens, so it has only a count by which a test
+    lies."""
     return [_kserve_part("", num_tokens, finish_reason=reason, num_output_tokens=num_tokens if num_tokens > 999 else 0)]
 
 

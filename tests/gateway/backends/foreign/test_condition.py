@@ -21,7 +21,7 @@ from tests.patience import PATIENCE_S
 
 
 class _Props(Server):
-    """A script of the answers that llama.cpp's server gives about itself."""
+    """A llama.cpp server whose properties are absurdly large."""
 
     async def whole(
         self, method: str, path: str, body: bytes = b"", *, within_s: float, proof: Proof | None = None

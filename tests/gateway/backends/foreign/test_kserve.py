@@ -95,7 +95,7 @@ async def test_each_adapter_is_asked_for_by_its_name_and_one_that_is_not_there_i
             await hear(made, by_ids(model, GONE, "req_3"))
         caught.value.settle()
         assert isinstance(caught.value.error, Overloaded), "another server may have it"
-        triton.adapters.clear()  # its cache made room
+        triton.adapters.clear()  # the server's cache made room
         with pytest.raises(Unanswered) as caught:
             await hear(made, by_ids(model, THERE, "req_4"))
         caught.value.settle()

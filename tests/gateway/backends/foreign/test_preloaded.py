@@ -108,7 +108,7 @@ async def test_a_restart_with_other_numbers_gives_nobody_another_adapter(
     assert caught.value.kind == "full", "another server may be asked"
     assert sink.records[-1].usage.completion_tokens == 0
     async with asyncio.timeout(5.0):
-        while True:  # it is asked at once, though health_seconds are far away
+        while True:  # the server is asked at once, long before health_seconds have passed
             try:
                 assert await ask(backend, key(1), "req_3") == file(1)
                 break

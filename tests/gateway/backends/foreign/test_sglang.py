@@ -262,7 +262,7 @@ async def test_at_a_version_that_was_not_tried_adapters_are_asked_for_as_models(
         request = msgspec.structs.replace(asked.request, adapter=key(1))
         assert (await hear(backend, msgspec.structs.replace(asked, request=request))).text == digest(1)
         assert sglang.server.received[-1].body["model"] == f"theirs:{digest(1)}"
-        sglang.loaded.clear()  # it drops the least recently used one by itself
+        sglang.loaded.clear()  # SGLang drops the least recently used adapter by itself
         request = msgspec.structs.replace(request, request_id="req_2")
         assert (await hear(backend, msgspec.structs.replace(asked, request=request))).text == digest(1)
         assert (await hear(backend, asking(request_id="req_3"))).text == "base"

@@ -15,7 +15,7 @@ ADAPTERS = [f"adapter-{number}" for number in range(10_000)]
 
 
 def homes(balancer: Balancer) -> dict[str, str | None]:
-    """The replica of each adapter while nothing runs and nothing is resident."""
+    """Return the replica of each adapter while nothing runs and nothing is resident."""
     return {adapter: balancer.pick(Asked(adapter)) for adapter in ADAPTERS}
 
 

@@ -231,7 +231,7 @@ def test_no_exposed_unit_ever_moves(full: bool) -> None:
         arms = np.where(epochs > 0, tables[np.maximum(epochs, 1) - 1, place], -1)
         seen = arm_seen >= 0
         assert (arms[seen] == arm_seen[seen]).all()
-        for each in rng.integers(0, num_units, 20):  # what the table says here is what the gateway's function says
+        for each in rng.integers(0, num_units, 20):  # the table agrees with the gateway's function
             assigned = assign(split, units[each], unit_digest(PROJECT, units[each]))
             assert (assigned.arm if assigned.is_analysed else -1) == arms[each]
         newly = (rng.random(num_units) < 0.02) & (arms >= 0) & ~seen

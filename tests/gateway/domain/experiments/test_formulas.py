@@ -260,7 +260,7 @@ def test_a_judge_shortens_what_humans_say_without_bias() -> None:
     found = prediction_powered(sums_of(map(Unit, y, f)), others)
     assert (found.judge_weight, found.mean) == (near(1.232464), near(0.586486))
     assert math.sqrt(found.variance) == near(0.121539)
-    silent = sums_of([Unit(0.5)] * 16)  # of a judge that tells nothing
+    silent = sums_of([Unit(0.5)] * 16)  # a judge whose score never changes
     human = prediction_powered(sums_of(Unit(each, 0.5) for each in y), silent)
     assert (human.mean, math.sqrt(human.variance)) == (0.625, near(0.182981))
     for labelled, rest in ((sums_of([Unit(1, 0.9)]), others), (sums_of(map(Unit, y, f)), sums_of([Unit(0.5)]))):

@@ -185,7 +185,7 @@ def test_a_pool_that_needs_again_what_went_waits_longer_the_next_time() -> None:
     falls: list[float] = []
     for _ in range(400):
         before = site.number
-        # What one replica holds by its places, and yet makes wait: a bound that no figure tells.
+        # One replica has places left and yet lets requests wait, by a bound that no figure shows.
         late = Load(num_ready=1, places=PLACES, num_running=3, num_waiting=1, oldest_wait_s=9.0, idle_s=0.0)
         calm = Load(num_ready=2, places=2 * PLACES, num_running=4, idle_s=0.0)
         decision = decide(

@@ -213,7 +213,7 @@ def test_the_fastest_is_the_one_that_was_measured_to_be(
     with another_tenant(dsn_of_all, gateway, "hurried") as (made, own):
         route = made.make("fastest", {"fastest": {"nodes": [target(SLOW), target(LARGE)]}})
         told = [complete(own, route, max_tokens=1).headers["x-lorikeet-target"] for _ in range(4)]
-    assert told == [SLOW, LARGE, LARGE, LARGE]  # what was not measured is tried once
+    assert told == [SLOW, LARGE, LARGE, LARGE]  # an unmeasured target is tried once
 
 
 @pytest.mark.parametrize(("first", "bound_ms"), [(BROKEN, None), (SLOW, 300)])
