@@ -34,7 +34,7 @@ async def confirm(page: Page, title: str, verb: str, *, typed: str | None = None
     await expect(asked).to_have_count(0)
 
 
-async def told(page: Page, text: str) -> None:
+async def expect_message(page: Page, text: str) -> None:
     """Wait for a message with this text, and dismiss the message."""
     toast = page.locator(".toast").filter(has_text=text)
     await expect(toast).to_be_visible()

@@ -9,7 +9,7 @@ from playwright.async_api import Page, Route, expect
 
 from engine.config import model_digest
 from gateway.db.pool import Database
-from tests.browser.acts import told
+from tests.browser.acts import expect_message
 from tests.browser.conftest import Visit
 from tests.browser.house import BILLING, MEMBER, VIEWER, BrowserHouse
 from tests.browser.watched import Watched
@@ -256,7 +256,7 @@ async def test_defaults_are_checked_in_the_ranges_of_the_api(
         await expect(page.locator(".field-error")).to_have_text([re.compile(sentence)] * len(RANGES))
     for place in (0, 1):
         await save(place)
-        await told(page, "The defaults are saved")
+        await expect_message(page, "The defaults are saved")
         await expect(page.locator(".field-error")).to_have_count(0)
     await page.get_by_label("Temperature").fill("0,5")
     await page.get_by_label("Top k").fill("2.5")

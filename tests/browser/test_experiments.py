@@ -10,7 +10,7 @@ import pytest
 from playwright.async_api import Dialog, Page, expect
 
 from gateway.db.pool import Database
-from tests.browser.acts import confirm, dialog, row, told
+from tests.browser.acts import confirm, dialog, expect_message, row
 from tests.browser.conftest import Visit
 from tests.browser.experiment import METRIC, NAME, make_experiment, write_errors, write_first_minutes
 from tests.browser.house import MEMBER, VIEWER, BrowserHouse
@@ -101,7 +101,7 @@ async def test_an_experiment_lives_from_its_form_to_its_decision(visit: Visit, b
     await expect(plan).to_contain_text("The first results come 7 days after the first unit's first request")
     await expect(plan.locator(".plan-shadow")).to_have_count(0)
     await page.get_by_role("button", name="Save as a draft").click()
-    await told(page, "The draft verse is saved")
+    await expect_message(page, "The draft verse is saved")
     await expect(page.get_by_role("heading", name="This is a draft")).to_be_visible()
 
     await page.get_by_role("link", name="Change it").click()
@@ -118,7 +118,7 @@ async def test_an_experiment_lives_from_its_form_to_its_decision(visit: Visit, b
     await expect(plan.locator(".plan-shadow")).to_contain_text("each copy is billed to this tenant")
     await expect(plan).not_to_contain_text("Nothing is to be decided")
     await page.get_by_role("button", name="Save the draft").click()
-    await told(page, "verse is changed")
+    await expect_message(page, "verse is changed")
     await page.get_by_role("button", name="Start").first.click()
     asked = dialog(page, "Start verse?")
     await expect(asked).to_contain_text("From now on requests for verse are answered by one of these")
@@ -130,7 +130,7 @@ async def test_an_experiment_lives_from_its_form_to_its_decision(visit: Visit, b
     assert await watched.violations() == []
     await watched.screenshot("light/experiment-start")
     await confirm(page, "Start verse?", "Start")
-    await told(page, "verse runs")
+    await expect_message(page, "verse runs")
     await expect(lead).to_contain_text("running")
 
     assert await ask(browser_house, "globex", "verse", UNITS) == {"control", "treatment"}
@@ -146,7 +146,7 @@ async def test_an_experiment_lives_from_its_form_to_its_decision(visit: Visit, b
     form = dialog(page, "Change the shadow's share")
     await form.get_by_label("Part of the requests that are copied, %").fill("25")
     await form.get_by_role("button", name="Change").click()
-    await told(page, "dark gets copies of 25 % of the requests")
+    await expect_message(page, "dark gets copies of 25 % of the requests")
     assert experiment_named(browser_house, "globex", "verse")["shadow"]["share"] == 2_500
     assert await watched.violations() == []
     await page.get_by_role("link", name="Results").click()
@@ -168,7 +168,7 @@ async def test_an_experiment_lives_from_its_form_to_its_decision(visit: Visit, b
     await expect(form).to_contain_text("The parts add up to 4, not 100: each arm gets its share of that sum")
     await expect(form.get_by_role("note")).to_contain_text("Units that have seen an arm keep it")
     await form.get_by_role("button", name="Change").click()
-    await told(page, "The weights of verse change")
+    await expect_message(page, "The weights of verse change")
     await page.get_by_role("button", name="Pause").click()
     await confirm(page, "Pause verse?", "Pause")
     await expect(lead).to_contain_text("paused")
@@ -299,7 +299,7 @@ async def test_each_wrong_field_is_named_at_the_field(visit: Visit, browser_hous
     await expect(error).to_contain_text([re.compile("Metric that decides.*There is no metric `solved`", re.DOTALL)])
     await page.get_by_label("Metric that decides").select_option("cost_nanos")
     await save.click()
-    await told(page, "The draft fields is saved")
+    await expect_message(page, "The draft fields is saved")
     assert experiment_named(browser_house, "hooli", "fields")["coverage"] == 1_235
     await expect(page.get_by_text("12.35 % of the units", exact=False)).to_be_visible()
 
@@ -327,7 +327,7 @@ async def test_parts_are_shares_of_their_sum_and_tiny_ones_are_shown(visit: Visi
     await page.get_by_label("Name", exact=True).first.fill("parts")
     await page.get_by_label("Metric that decides").select_option("cost_nanos")
     await page.get_by_role("button", name="Save as a draft").click()
-    await told(page, "The draft parts is saved")
+    await expect_message(page, "The draft parts is saved")
     shares = [arm["share"] for arm in experiment_named(browser_house, "initech", "parts")["arms"]]
     assert shares == [1 / 3, 2 / 3]
     await expect(row(page, "control")).to_contain_text("33.3 %")
@@ -463,7 +463,7 @@ async def test_what_experiments_share_is_made_and_removed(visit: Visit, browser_
     await expect(form.locator(".field-error")).to_contain_text("“no” is no label with its number")
     await form.get_by_label("Labels").fill("yes=1\nno=0")
     await form.get_by_role("button", name="Create metric").click()
-    await told(page, "solved can be voted on")
+    await expect_message(page, "solved can be voted on")
     await expect(row(page, "solved")).to_contain_text("yes = 1, no = 0")
     await expect(page.get_by_role("group", name="feedback line")).to_contain_text('"value":"yes"')
     assert await watched.violations() == []
@@ -477,14 +477,14 @@ async def test_what_experiments_share_is_made_and_removed(visit: Visit, browser_
         form = dialog(page, f"New {kind}")
         await form.get_by_label("Name").fill(what)
         await form.get_by_role("button", name=f"Create {kind}").click()
-        await told(page, f"The {kind} {what} is made")
+        await expect_message(page, f"The {kind} {what} is made")
         await page.get_by_role("button", name=f"Remove {what}").click()
         await confirm(page, f"Remove the {kind} {what}?", f"Remove {kind}")
-        await told(page, f"The {kind} {what} is removed")
+        await expect_message(page, f"The {kind} {what} is removed")
     await page.get_by_label("Unit").fill("ann@example.com")
     await page.get_by_role("button", name="Forget it").click()
     await confirm(page, "Forget this unit?", "Forget the unit", typed="ann@example.com")
-    await told(page, "No experiment knew this unit")
+    await expect_message(page, "No experiment knew this unit")
 
 
 async def test_a_member_decides_about_their_own_and_a_viewer_only_looks(
@@ -595,7 +595,7 @@ async def test_two_people_change_one_draft_and_neither_change_is_lost(
     await expect(page.get_by_label("Part of the units that takes part")).to_have_value("40")
     await expect(page.get_by_label("A unit's outcomes count for")).to_have_value("1")
     await save.click()
-    await told(page, f"{name} is changed")
+    await expect_message(page, f"{name} is changed")
     saved = experiment_named(browser_house, "umbrella", name)
     assert (saved["version"], saved["coverage"], saved["analysis"]["min_days"]) == (3, 4_000, 3)
     assert (saved["analysis"]["outcome_window_seconds"], saved["analysis"]["tightest_at"]) == (86_400, 700)

@@ -10,7 +10,7 @@ import pytest
 import pytest_asyncio
 from playwright.async_api import expect
 
-from tests.browser.acts import choose, confirm, dialog, row, secret_of, told
+from tests.browser.acts import choose, confirm, dialog, expect_message, row, secret_of
 from tests.browser.conftest import Visit
 from tests.browser.house import BILLING, MEMBER, VIEWER, BrowserHouse
 
@@ -68,7 +68,7 @@ async def test_the_life_of_a_key(visit: Visit, browser_house: BrowserHouse, tena
     await form.get_by_label("Name").fill("checkout 2")
     await form.get_by_label("All, those to come too").check()
     await form.get_by_role("button", name="Save").click()
-    await told(page, "The key is changed")
+    await expect_message(page, "The key is changed")
 
     await choose(page, "checkout 2", "Rotate")
     await dialog(page, "Rotate checkout 2").get_by_role("button", name="Rotate").click()
@@ -79,14 +79,14 @@ async def test_the_life_of_a_key(visit: Visit, browser_house: BrowserHouse, tena
 
     await choose(page, "checkout 2", "Suspend")
     await confirm(page, "Suspend checkout 2?", "Suspend key")
-    await told(page, "is suspended")
+    await expect_message(page, "is suspended")
     await expect(row(page, "checkout 2")).to_contain_text("suspended")
     await choose(page, "checkout 2", "Resume")
     await confirm(page, "Resume checkout 2?", "Resume key")
-    await told(page, "works again")
+    await expect_message(page, "works again")
     await choose(page, "checkout 2", "Revoke")
     await confirm(page, "Revoke checkout 2?", "Revoke key", typed="checkout 2")
-    await told(page, "is revoked")
+    await expect_message(page, "is revoked")
     await expect(page.get_by_text("No key is in use")).to_be_visible()
     await page.get_by_role("button", name="Show ended ones").click()
     await expect(row(page, "checkout 2")).to_contain_text("revoked")
@@ -136,7 +136,7 @@ async def test_a_service_account_comes_with_a_key_and_takes_it_along(
     await page.get_by_role("button", name="Delete nightly").click()
     await expect(dialog(page, "Delete nightly?")).to_contain_text("2 keys of it are revoked")
     await confirm(page, "Delete nightly?", "Delete service account", typed="nightly")
-    await told(page, "its keys are revoked")
+    await expect_message(page, "its keys are revoked")
     await expect(page.get_by_text("No key is in use")).to_be_visible()
 
 

@@ -9,7 +9,7 @@ import re
 import pytest
 from playwright.async_api import Route, expect
 
-from tests.browser.acts import confirm, dialog, row, secret_of, told
+from tests.browser.acts import confirm, dialog, expect_message, row, secret_of
 from tests.browser.conftest import Mode, Visit
 from tests.browser.house import BILLING, MEMBER, OWNER, VIEWER, BrowserHouse, write_unpriced
 
@@ -67,7 +67,7 @@ async def test_tenants_are_found_by_name_and_state(visit: Visit, browser_house: 
     await expect(page.locator("tbody tr")).to_have_count(1)
     await row(page, "sleeper").get_by_role("link", name="sleeper").click()
     await page.get_by_role("button", name="Resume").click()
-    await told(page, "sleeper is resumed")
+    await expect_message(page, "sleeper is resumed")
     await expect(page.get_by_text("This tenant is suspended")).to_have_count(0)
     await watched.open(f"tenants/{browser_house.projects['acme']}")
     await expect(page.locator(".lead")).to_contain_text(f"{cost} so far this month")
@@ -156,7 +156,7 @@ async def test_settings_are_kept_and_a_tenant_ends(visit: Visit, browser_house: 
         await watched.open(f"tenants/{project_id}/settings")
         await page.get_by_label("Name").fill("briefer")
         await page.get_by_role("button", name="Rename").click()
-        await told(page, "briefer")
+        await expect_message(page, "briefer")
         await page.get_by_label("Store completions and responses").check()
         await page.get_by_label("Days until they are deleted").fill("400")
         watched.expect(f"400 POST /v1/organization/projects/{project_id}")
@@ -165,22 +165,22 @@ async def test_settings_are_kept_and_a_tenant_ends(visit: Visit, browser_house: 
         await page.get_by_label("Days until they are deleted").fill("7")
         await page.get_by_label("Keep replies for retries").uncheck()
         await page.get_by_role("button", name="Save").first.click()
-        await told(page, "Saved")
+        await expect_message(page, "Saved")
         await expect(page.locator(".lead")).to_contain_text("for 7 days")
         now = operator.get(f"/projects/{project_id}").json()
         assert (now["name"], now["store_days"], now["keep_replies"]) == ("briefer", 7, False)
         await page.get_by_label("priority").check()
         await page.get_by_role("button", name="Save tiers").click()
-        await told(page, "Service tiers saved")
+        await expect_message(page, "Service tiers saved")
         assert operator.get(f"/projects/{project_id}").json()["service_tiers"] == ["default", "flex", "priority"]
 
         await page.get_by_role("button", name="Suspend").click()
         await confirm(page, "Suspend briefer?", "Suspend tenant")
-        await told(page, "suspended")
+        await expect_message(page, "suspended")
         await expect(page.get_by_text("This tenant is suspended")).to_be_visible()
         await page.locator(".act").get_by_role("button", name="Resume").click()
         await confirm(page, "Resume briefer?", "Resume tenant")
-        await told(page, "resumed")
+        await expect_message(page, "resumed")
 
         await page.get_by_role("button", name="Archive").click()
         asked = dialog(page, "Archive briefer?")

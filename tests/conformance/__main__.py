@@ -13,7 +13,7 @@ import msgspec
 
 from tests.conformance.environments import Unavailable
 from tests.conformance.page import page
-from tests.conformance.results import Outcome, Result, keep, kept, to_run_again
+from tests.conformance.results import Outcome, Result, load_result, store_result, to_run_again
 from tests.conformance.run import installed, run_command
 from tests.conformance.scripted.site import playing
 from tests.conformance.site import ALL_UNITS, FEW_UNITS, Site, serving
@@ -55,7 +55,7 @@ def _write_pages(tree: str, folder: Path) -> None:
         print(f"the page stays as it is: {', '.join(again)} did not run on the tree {tree}", file=sys.stderr)
         print(f"run again: python -m tests.conformance --only {' '.join(again)}", file=sys.stderr)
         return
-    results = {suite.name: result for suite in SUITES if (result := kept(suite.name, folder))}
+    results = {suite.name: result for suite in SUITES if (result := load_result(suite.name, folder))}
     PAGE.write_text(page(SUITES, results, FIELDS, tree))
     FIELDS_PAGE.write_text(as_markdown(FIELDS))
 
@@ -92,7 +92,7 @@ def _ran(suite: Suite, command: list[str] | Unavailable, site: Site, folder: Pat
     else:
         result = run_command(suite, command, site, folder)
     result = _of_tree(result, tree)
-    keep(result, folder)
+    store_result(result, folder)
     _say(suite, result)
     return result
 

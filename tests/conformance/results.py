@@ -71,17 +71,17 @@ def _line(element: ElementTree.Element) -> str:
     return (message.strip().splitlines() or [""])[0]
 
 
-def keep(result: Result, folder: Path) -> None:
+def store_result(result: Result, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / f"{result.suite}.json").write_bytes(msgspec.json.format(msgspec.json.encode(result)))
 
 
-def kept(suite: str, folder: Path) -> Result | None:
+def load_result(suite: str, folder: Path) -> Result | None:
     path = folder / f"{suite}.json"
     return msgspec.json.decode(path.read_bytes(), type=Result) if path.exists() else None
 
 
 def to_run_again(suites: Sequence[str], tree: str, folder: Path) -> list[str]:
     """Return the suites without a stored result, or with one of another tree."""
-    found = {suite: kept(suite, folder) for suite in suites}
+    found = {suite: load_result(suite, folder) for suite in suites}
     return [suite for suite, result in found.items() if result is None or result.tree != tree]

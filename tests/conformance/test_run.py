@@ -9,7 +9,7 @@ import sys
 import msgspec
 import pytest
 
-from tests.conformance.results import Case, Result, keep, to_run_again
+from tests.conformance.results import Case, Result, store_result, to_run_again
 from tests.conformance.run import run_command
 from tests.conformance.site import Site
 from tests.conformance.suites import SUITES
@@ -52,9 +52,9 @@ def test_a_suite_that_says_what_failed_ran(tmp_path):
 
 
 def test_results_of_another_tree_are_to_be_had_again(tmp_path):
-    keep(Result("now", [], tree="new"), tmp_path)
-    keep(Result("before", [], tree="old"), tmp_path)
-    keep(Result("meanwhile", []), tmp_path)
+    store_result(Result("now", [], tree="new"), tmp_path)
+    store_result(Result("before", [], tree="old"), tmp_path)
+    store_result(Result("meanwhile", []), tmp_path)
     assert to_run_again(["now", "before", "meanwhile", "never"], "new", tmp_path) == ["before", "meanwhile", "never"]
 
 

@@ -75,7 +75,7 @@ def choices(name: str) -> dict[str, Any]:
     }
 
 
-def said(chunks: Iterable[Any]) -> Said:
+def reply_of(chunks: Iterable[Any]) -> Said:
     """Return the reply that the chunks of a stream add up to."""
     reply = Said(None, [], "", [])
     for chunk in chunks:
@@ -97,7 +97,7 @@ def ask(client: openai.OpenAI, *, stream: bool = False, **fields: Any) -> Said:
     asked = {"model": BASE, "messages": QUESTION, "max_tokens": MAX_TOKENS, "stream": stream, **fields}
     reply: Any = client.chat.completions.create(**asked, extra_body={"return_token_ids": True})
     if stream:
-        return said(reply)
+        return reply_of(reply)
     (choice,) = reply.choices
     calls = [(call.function.name, call.function.arguments) for call in choice.message.tool_calls or ()]
     return Said(choice.message.content, calls, choice.finish_reason, choice.token_ids)

@@ -28,31 +28,31 @@ class Gateway:
         if connect:
             self.socket.connect(endpoint)
 
-    def say(self, message: GatewayMessage) -> None:
+    def send(self, message: GatewayMessage) -> None:
         self.socket.send(encode(message))
 
-    def listen(self, timeout_s: float) -> EngineMessage | None:
+    def receive_any(self, timeout_s: float) -> EngineMessage | None:
         """Return the next message, or None where none comes in time."""
         return decode_from_engine(self.socket.recv()) if self.socket.poll(timeout_s * 1e3) else None
 
-    def hear(self, kind: type[EngineMessage], timeout_s: float = PATIENCE_S) -> EngineMessage:
+    def receive(self, kind: type[EngineMessage], timeout_s: float = PATIENCE_S) -> EngineMessage:
         """Return the next message of a kind; messages of other kinds are dropped.
 
         Raises TimeoutError: when no such message comes in time.
         """
         until = time.monotonic() + timeout_s
         while (left := until - time.monotonic()) > 0:
-            message = self.listen(left)
+            message = self.receive_any(left)
             if isinstance(message, kind):
                 return message
         raise TimeoutError(kind.__name__)
 
     def hello(self, database_id: str = "db", version: int = PROTOCOL_VERSION) -> None:
-        self.say(Hello(version, "gateway", database_id))
+        self.send(Hello(version, "gateway", database_id))
 
     def final(self, request_id: str) -> Final:
         while True:
-            outputs = self.hear(StepOutputs)
+            outputs = self.receive(StepOutputs)
             for final in outputs.finals:
                 if final.request_id == request_id:
                     return final

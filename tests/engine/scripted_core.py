@@ -127,7 +127,7 @@ class CommandsByStep:
         self._tell("launch", self._step)
         results = self._runner.run(plan)
         if any(step == self._step for _, step in self._faults):
-            self._runner.spoil(plan)
+            self._runner.corrupt_cache(plan)
         return Computed(results, partial(self._tell, step=self._step))
 
     def _tell(self, what: str, step: int) -> None:

@@ -101,11 +101,11 @@ def test_a_host_of_the_list_is_served_and_strangers_get_no_answer(engine: Guarde
     strangers = [engine.gateway(unknown), engine.gateway(None), engine.gateway(known, server=new_keys().public)]
     for each in (friend, *strangers):
         each.hello()
-    friend.hear(Welcome)
-    friend.say(Submit(request("a")))
+    friend.receive(Welcome)
+    friend.send(Submit(request("a")))
     assert friend.final("a").usage.completion_tokens == 4
     time.sleep(REFUSED_S)
-    assert [each.listen(0.0) for each in strangers] == [None] * 3
+    assert [each.receive_any(0.0) for each in strangers] == [None] * 3
 
 
 def test_a_host_that_joins_later_is_let_in_and_one_that_is_removed_is_cut_off(engine: GuardedEngine) -> None:
@@ -113,16 +113,16 @@ def test_a_host_that_joins_later_is_let_in_and_one_that_is_removed_is_cut_off(en
     engine.allow(first)
     leaving = engine.gateway(first)
     leaving.hello()
-    leaving.hear(Welcome)
+    leaving.receive(Welcome)
     engine.allow(second)
     coming = engine.gateway(second)
     coming.hello()
-    coming.hear(Welcome)
-    while leaving.listen(REFUSED_S) is not None:  # heartbeats end
-        leaving.say(Heartbeat(0))
-    leaving.say(Submit(request("late")))
-    assert leaving.listen(REFUSED_S) is None
-    coming.say(Submit(request("b")))
+    coming.receive(Welcome)
+    while leaving.receive_any(REFUSED_S) is not None:  # heartbeats end
+        leaving.send(Heartbeat(0))
+    leaving.send(Submit(request("late")))
+    assert leaving.receive_any(REFUSED_S) is None
+    coming.send(Submit(request("b")))
     assert coming.final("b").error is None
 
 
@@ -135,8 +135,8 @@ def test_nothing_that_is_said_can_be_read_on_the_way(engine: GuardedEngine) -> N
         relay.start()
         gateway = engine.gateway(known, port=listening.getsockname()[1])
         gateway.hello()
-        gateway.hear(Welcome)
-        gateway.say(Submit(request("a")))
+        gateway.receive(Welcome)
+        gateway.send(Submit(request("a")))
         gateway.final("a")
         gateway.socket.close()
         engine.gateways.clear()

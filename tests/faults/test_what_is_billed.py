@@ -65,7 +65,7 @@ def interrupted(
         running = [asyncio.create_task(watcher.run()) for watcher in watchers]
         try:
             for number, watcher in enumerate(watchers):
-                await watcher.saw(5 + 3 * number)
+                await watcher.until_seen(5 + 3 * number)
         finally:
             all_began.set()
         return list(await asyncio.gather(*running))
@@ -101,7 +101,9 @@ def unlimited_key(site: Site) -> str:
 
 
 @contextmanager
-def away(site: Site, gateway: int, secret: str, go: Callable[[], AbstractContextManager[object]]) -> Iterator[None]:
+def database_away(
+    site: Site, gateway: int, secret: str, go: Callable[[], AbstractContextManager[object]]
+) -> Iterator[None]:
     """Take the database away until the context is left, once the gateway knows the key without asking the database.
 
     The gateway may learn of the key's creation after the first request, and forgets the key then. go: takes the
@@ -230,7 +232,7 @@ def test_a_database_that_goes_and_comes_costs_nothing(site: Site) -> None:
 
 def test_a_gateway_that_stops_without_its_database_leaves_the_rest_to_the_next(site: Site) -> None:
     gateway, secret = site.gateways[0], unlimited_key(site)
-    with away(site, 0, secret, site.postgres.stopped):
+    with database_away(site, 0, secret, site.postgres.stopped):
         codes: list[int | None] = []
         seen = interrupted(site, lambda _: codes.append(gateway.terminate()), (LENGTH,) * 3, secret=secret)
         assert codes == [0]
@@ -248,7 +250,7 @@ def test_at_the_journals_bound_new_requests_are_refused_and_nothing_that_ran_is_
         return asyncio.run(Watcher(site, 1, secret=secret, max_tokens=2).run())
 
     with another_gateway(site, journal_bytes=2000):
-        with away(site, 1, secret, site.postgres.frozen):
+        with database_away(site, 1, secret, site.postgres.frozen):
             asked = [ask() for _ in range(6)]
         statuses = [client.status for client in asked]
         assert statuses == sorted(statuses) and set(statuses) == {200, 503}

@@ -89,7 +89,7 @@ class Watcher:
         self._changed.set()
         return self.seen
 
-    async def saw(self, num_tokens: int) -> None:
+    async def until_seen(self, num_tokens: int) -> None:
         """Return once the client has seen `num_tokens` tokens.
 
         Raises AssertionError: when the stream ended before.

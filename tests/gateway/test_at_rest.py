@@ -25,7 +25,7 @@ ADMIN = "/v1/organization"
 PRIVATE = (0o600, 0o700)
 
 
-def say(house: House, client: httpx.Client) -> None:
+def store_prompt(house: House, client: httpx.Client) -> None:
     """Have a prompt stored in each way that there is."""
     operator, tenant = ({"authorization": f"Bearer {key}"} for key in (house.operator_key, house.acme.key))
     project = f"{ADMIN}/projects/{house.acme.project_id}"
@@ -95,7 +95,7 @@ def test_no_secret_and_no_word_is_in_a_dump_or_a_backup(module_dsn: str, tmp_pat
     data = tmp_path / "data"
     data.mkdir()
     with open_house(module_dsn, data) as house, httpx.Client(base_url=house.url, timeout=PATIENCE_S) as client:
-        say(house, client)
+        store_prompt(house, client)
         secrets = make_secrets(house, client)
     backup = tmp_path / "backup"
     assert main(["backup", str(backup)], {"LORIKEET_DATA_DIR": str(data), "DATABASE_URL": module_dsn}) == 0

@@ -22,7 +22,7 @@ class Entry(msgspec.Struct, frozen=True):
     """An order that a stream got: to "record" an event or to "wait" for one."""
 
     stream: str
-    told: str
+    order: str
     event: int
 
 

@@ -169,9 +169,9 @@ def test_the_host_waits_for_half_of_a_step_and_for_its_tokens_alone() -> None:
     (copied_before,) = accelerator.waited
     assert copied_before < before
     arrivals = rig.pool.adapter(0).arrivals
-    on_device = [entry.event for entry in accelerator.journal if (entry.stream, entry.told) == ("compute", "wait")]
+    on_device = [entry.event for entry in accelerator.journal if (entry.stream, entry.order) == ("compute", "wait")]
     assert on_device == [accelerator.events.index(arrivals[-1])]  # type: ignore[arg-type]
-    assert [entry.event for entry in accelerator.journal if entry.told == "record"] == [copied, halfway, tokens]
+    assert [entry.event for entry in accelerator.journal if entry.order == "record"] == [copied, halfway, tokens]
     first.await_half()
     second = rig.launch(decode_plan([sequence]))
     first.wait()

@@ -64,22 +64,22 @@ class Conversation:
         self._num_beats = 0
         self._beaten_s = 0.0
 
-    def hear_until(self, has_come: Callable[[], bool]) -> None:
+    def receive_until(self, has_come: Callable[[], bool]) -> None:
         until_s = time.monotonic() + PATIENCE_S
         while not has_come():
             assert self._process.poll() is None, self._log.read_text()
             assert time.monotonic() < until_s, self._log.read_text()
             if time.monotonic() - self._beaten_s > HEARTBEAT_INTERVAL_S / 2 and self.welcome is not None:
-                self.gateway.say(Heartbeat(self._num_beats))
+                self.gateway.send(Heartbeat(self._num_beats))
                 self._num_beats, self._beaten_s = self._num_beats + 1, time.monotonic()
-            self._take(self.gateway.listen(HEARTBEAT_INTERVAL_S / 4))
+            self._take(self.gateway.receive_any(HEARTBEAT_INTERVAL_S / 4))
 
-    def hear_step(self) -> None:
+    def receive_step(self) -> None:
         before = len(self.outputs)
-        self.hear_until(lambda: len(self.outputs) > before)
+        self.receive_until(lambda: len(self.outputs) > before)
 
     def acknowledge(self, request_ids: list[str]) -> None:
-        self.gateway.say(AckUsage([(request_id, 0) for request_id in request_ids]))
+        self.gateway.send(AckUsage([(request_id, 0) for request_id in request_ids]))
 
     def _take(self, message: object) -> None:
         match message:
@@ -134,23 +134,23 @@ def converse(tenants: Tenants, talk: Conversation, process: subprocess.Popen[byt
     """Hold the conversation: one request is sent after each step of the engine; return the outcome."""
     requests = {request.request_id: request for request in arrivals(tenants)}
     talk.gateway.hello()
-    talk.hear_until(lambda: talk.welcome is not None)
+    talk.receive_until(lambda: talk.welcome is not None)
     for request in requests.values():
-        talk.gateway.say(Submit(request))
-        talk.hear_step()
+        talk.gateway.send(Submit(request))
+        talk.receive_step()
         if request.request_id == "aborted":
-            talk.hear_until(lambda: talk.num_tokens["aborted"] > NUM_KEPT)
-            talk.gateway.say(Abort("aborted", num_kept_tokens=NUM_KEPT))
-    talk.hear_until(lambda: set(talk.ended) >= requests.keys())
-    talk.hear_until(lambda: talk.stats.unacked_usage == len(requests))
+            talk.receive_until(lambda: talk.num_tokens["aborted"] > NUM_KEPT)
+            talk.gateway.send(Abort("aborted", num_kept_tokens=NUM_KEPT))
+    talk.receive_until(lambda: set(talk.ended) >= requests.keys())
+    talk.receive_until(lambda: talk.stats.unacked_usage == len(requests))
     kept = talk.stats
     talk.acknowledge(list(requests))
-    talk.hear_until(lambda: talk.stats.unacked_usage == 0)
+    talk.receive_until(lambda: talk.stats.unacked_usage == 0)
     acknowledged = talk.stats
-    talk.gateway.say(Submit(greedy("drained", [4, 5, 6], CONTEXT - 16)))
-    talk.hear_until(lambda: talk.num_tokens["drained"] > 0)
+    talk.gateway.send(Submit(greedy("drained", [4, 5, 6], CONTEXT - 16)))
+    talk.receive_until(lambda: talk.num_tokens["drained"] > 0)
     process.send_signal(signal.SIGTERM)
-    talk.hear_until(lambda: "drained" in talk.ended)
+    talk.receive_until(lambda: "drained" in talk.ended)
     talk.acknowledge(["drained"])
     exit_code = process.wait(PATIENCE_S)
     answers = collect(talk.outputs)

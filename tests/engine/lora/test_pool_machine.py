@@ -105,7 +105,7 @@ class PoolMachine(RuleBasedStateMachine):
         self.executor.run_next()
 
     @rule(dt_s=st.sampled_from((0.0, 0.1, 1.0, 70.0)))
-    def look(self, dt_s: float) -> None:
+    def take_arrivals(self, dt_s: float) -> None:
         self.now_s += dt_s
         for arrival in self.pool.arrivals():
             if arrival.error is not None:
@@ -135,7 +135,7 @@ class PoolMachine(RuleBasedStateMachine):
                     self.waiting.discard(digest)
             if self.executor.submitted:
                 self.executor.run_next()
-            self.look(0.1)
+            self.take_arrivals(0.1)
         assert not self.waiting
         self.pool.check_integrity(num_users=0)
 

@@ -148,7 +148,7 @@ class HashingRunner:
         self._chosen = {c.sequence: result.sampled[0].token_id for c, result in chunks_and_results if result.sampled}
         return results
 
-    def spoil(self, plan: Plan) -> None:
+    def corrupt_cache(self, plan: Plan) -> None:
         """Replace everything that a plan wrote to the cache by wrong entries."""
         for chunk in plan.chunks:
             for position in range(chunk.first, chunk.first + chunk.num_tokens):

@@ -467,7 +467,7 @@ async def test_pools_are_shown_as_of_one_instant_while_they_change(
             reply = await operator.post(path, json={"settings": {"max_num_seqs": number + 1}})
             assert reply.status_code == 200, reply.text
 
-    async def look() -> None:
+    async def read_pools() -> None:
         for _ in range(30):
             replies = [await operator.get(each) for each in (path, "/pools", "/replicas")]
             assert {reply.status_code for reply in replies} == {200}
@@ -481,7 +481,7 @@ async def test_pools_are_shown_as_of_one_instant_while_they_change(
                     await revisions.set_progress(conn, pool_id, revision, f"{number} bytes")
 
     preparing = asyncio.create_task(prepare())
-    await asyncio.gather(change(), look(), look(), look())
+    await asyncio.gather(change(), read_pools(), read_pools(), read_pools())
     is_over = True
     await preparing
     assert (await operator.get(path)).json()["wanted_revision"] == 31

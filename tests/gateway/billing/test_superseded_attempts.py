@@ -20,7 +20,7 @@ it tried again; by the second attempt's engine."""
 ORDERS = [order for order in itertools.permutations(range(4)) if order.index(SEEN) < order.index(GIVEN_UP)]
 
 
-def told(books: Books, what: int) -> UsageEvent:
+def report(books: Books, what: int) -> UsageEvent:
     match what:
         case 0:
             return books.event("req_1", finish_reason="abort", completion_tokens=9)
@@ -41,8 +41,8 @@ async def test_the_answer_is_billed_once_and_nothing_else(books: Books, order: t
     async with books.database.acquire() as conn:
         await set_limit(conn, limit)
     for what in order:
-        await books.write(told(books, what))
-        await books.write(told(books, what))  # once more, as a gateway does that did not hear the answer
+        await books.write(report(books, what))
+        await books.write(report(books, what))  # once more, as a gateway does that did not hear the answer
     async with books.database.acquire() as conn:
         while await roll_up(conn):
             pass

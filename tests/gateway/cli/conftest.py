@@ -38,10 +38,10 @@ class Cli:
         self._capsys.readouterr()
         self._out = self._err = ""
         code = await asyncio.to_thread(main, argv, self.environ | environ)
-        self.heard()
+        self.errors_so_far()
         return code, self._out, self._err
 
-    def heard(self) -> str:
+    def errors_so_far(self) -> str:
         """Return what the running or last command has printed on standard error so far."""
         out, err = self._capsys.readouterr()
         self._out, self._err = self._out + out, self._err + err

@@ -171,7 +171,7 @@ async def test_waiting_tells_how_replicas_are_replaced(lorikeet: Cli, agent: Age
     async def replace(pool_id: str) -> None:
         await agent.prepare(pool_id, 2)
         replica_id = await agent.begin(pool_id, 2)
-        await until(lambda: "side by side" in lorikeet.heard())
+        await until(lambda: "side by side" in lorikeet.errors_so_far())
         await agent.move(replica_id, "ready")
         async with database.acquire() as conn:
             await switch_revision(conn, pool_id, 2)
@@ -185,7 +185,7 @@ async def test_waiting_tells_how_replicas_are_replaced(lorikeet: Cli, agent: Age
         replace,
     )
     assert (code, out) == (0, "pool qwen is ready: 1 replica of revision 2\n")
-    assert "qwen: replicas are replaced side by side" in lorikeet.heard()
+    assert "qwen: replicas are replaced side by side" in lorikeet.errors_so_far()
 
 
 async def test_waiting_for_a_restart_ends_once_another_replica_serves_in_its_place(
@@ -197,7 +197,7 @@ async def test_waiting_for_a_restart_ends_once_another_replica_serves_in_its_pla
     assert (code, out) == (4, f"pool qwen is ready: replica {first} is not replaced yet\n")
 
     async def replace(pool_id: str) -> None:
-        await until(lambda: f"replica {first} of qwen is going to be replaced" in lorikeet.heard())
+        await until(lambda: f"replica {first} of qwen is going to be replaced" in lorikeet.errors_so_far())
         await agent.start(pool_id, 1)
         async with database.acquire() as conn:
             await replicas.drain_replicas(conn, [first], "another one serves")

@@ -81,7 +81,7 @@ class Cold:
             [pool] = await list_served(conn)
             await replicas.add_running_replica(conn, pool.row.id, 1, address)
 
-    async def told(self) -> list[Load]:
+    async def reported_loads(self) -> list[Load]:
         """Return the loads that this gateway has reported to the agents."""
         async with self.database.acquire() as conn:
             rows = await conn.fetch("SELECT load::text AS load FROM pool_loads")
@@ -125,7 +125,7 @@ async def test_all_that_wait_are_served_by_the_first_replica_and_billed_once(col
     tasks = await cold.begin(NUM_REQUESTS)
 
     async def is_told() -> bool:
-        return [each.num_held for each in await cold.told()] == [NUM_REQUESTS]
+        return [each.num_held for each in await cold.reported_loads()] == [NUM_REQUESTS]
 
     await until(is_told, "agents never heard of them")
     await cold.start_replica()
@@ -192,6 +192,6 @@ async def test_the_load_of_a_pool_is_told_as_long_as_a_replica_is_wanted_though_
         await pools.scale_pool(conn, pool.row.id, 1)
 
     async def is_told() -> bool:
-        return [each.num_held for each in await cold.told()] == [0]
+        return [each.num_held for each in await cold.reported_loads()] == [0]
 
     await until(is_told, "a replica stays wanted for ever")

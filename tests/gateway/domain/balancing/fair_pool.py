@@ -67,7 +67,7 @@ class FairPool:
             for number in range(num_replicas)
         }
         self.gateways = [Gateway(list(self.replicas), num_gateways, seed) for seed in range(num_gateways)]
-        self.told: dict[tuple[str, str], float] = defaultdict(float)
+        self.told_service: dict[tuple[str, str], float] = defaultdict(float)
         """The service elsewhere that a replica was told of, by replica and tenant."""
         self._tells = tells
         self._spreads = spreads
@@ -89,7 +89,9 @@ class FairPool:
     def untold(self, tenant: str) -> float:
         """Return the most of a tenant's service elsewhere that any replica does not know of."""
         total = self.service(tenant)
-        return max(total - each.service[tenant] - self.told[name, tenant] for name, each in self.replicas.items())
+        return max(
+            total - each.service[tenant] - self.told_service[name, tenant] for name, each in self.replicas.items()
+        )
 
     def send(self, tenant: str, prompt: int, output: int, adapter: str = "", weight: float = 1.0) -> str:
         """Send a request through the next gateway; return the replica that its balancer picks."""
@@ -150,7 +152,7 @@ class FairPool:
                 self.replicas[name].scheduler.count_elsewhere(services)
                 for tenant, used in services.items():
                     moved = used.adapter_bytes / TOKEN_BYTES
-                    self.told[name, tenant] += used.prompt_tokens + DECODE_COST * used.completion_tokens + moved
+                    self.told_service[name, tenant] += used.prompt_tokens + DECODE_COST * used.completion_tokens + moved
             for name, replica in self.replicas.items():
                 gateway.balancer.update(self._picture(name, replica), float(self.now))
 

@@ -63,7 +63,7 @@ def units_events(draw: st.DrawFn) -> list[Event]:
     return draw(st.permutations(events))
 
 
-def kept(events: Sequence[Event], closed_after: int) -> tuple[UnitState | None, Tables]:
+def follow_events(events: Sequence[Event], closed_after: int) -> tuple[UnitState | None, Tables]:
     """Follow events one by one as a bookkeeper does; return the unit's state and the tables.
 
     closed_after: the number of events after which the unit's window counts as closed.
@@ -134,9 +134,9 @@ PATIENT = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @PATIENT
 @given(units_events(), st.randoms(use_true_random=False), st.integers(0, 12))
 def test_any_order_comes_to_the_same_and_equals_a_recount(events: list[Event], rng: random.Random, closed: int) -> None:
-    state, tables = kept(events, closed)
+    state, tables = follow_events(events, closed)
     rng.shuffle(events)
-    again, other = kept(events, 12 - closed)
+    again, other = follow_events(events, 12 - closed)
     assert state == again == folded(events, WINDOW_US)
     whole = recounted([rows_of(state, WINDOW_US, OWN, is_closed=True)])
     assert tables.full() == other.full() == whole.full()

@@ -7,7 +7,7 @@ from gateway.domain.pools.rollout import rollout_of
 from tests.gateway.domain.pools.world import World, host, pool, replica, revision
 
 
-def told(world: World) -> str | None:
+def rollout_text(world: World) -> str | None:
     return rollout_of(list(world.pools.values()), world.hosts, "p")
 
 
@@ -20,14 +20,14 @@ def steps(memory_gib: int) -> list[str | None]:
     """Return what is told at the beginning and after each step of a change, until the change has ended."""
     world = World([host(memory_gib)])
     world.pools["p"] = changing()
-    said = [told(world)]
+    said = [rollout_text(world)]
     while world.pools["p"].revision != 2:
         world.decide()
-        said.append(told(world))
+        said.append(rollout_text(world))
         for each in world.pools["p"].replicas:
             if each.state != "ready":
                 world.move("p", each.id)
-        said.append(told(world))
+        said.append(rollout_text(world))
         assert len(said) < 100
     return [each for each in said if each is not None]
 
