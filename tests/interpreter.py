@@ -127,10 +127,9 @@ def _describe_once() -> None:
 
 @contextmanager
 def overflow_unchecked() -> Iterator[None]:
-    """Compute as compiled kernels do until the context is left, without a check of every integer sum and product.
-    Imports Triton.
+    """Compute as compiled kernels do until the context is left, without a check of every integer sum. Imports Triton.
 
-    The checks take a quarter of the time of whole models. The kernels' own tests keep them.
+    The checks of sums and products take a quarter of the time of whole models. The kernels' own tests keep them.
     """
     from triton.runtime.interpreter import InterpreterOptions, interpreter_builder
 

@@ -88,7 +88,7 @@ _HISTORY = """
 
 
 def request_id(project_id: str, model: str, number: int) -> str:
-    """Return the id of a request of the history. Those whose number 41 divides failed; others that 29 divides were
+    """Return the id of a request of the history. A number that 41 divides failed; another that 29 divides was
     aborted."""
     return f"req_{hashlib.md5(f'{project_id}{model}{number}'.encode(), usedforsecurity=False).hexdigest()}"
 
@@ -199,7 +199,7 @@ def _make_pool(url: str, operator_key: str, project_id: str) -> str:
 
 
 def _make_batch(url: str, key: str) -> str:
-    """Make a batch of a file that is wrong, so that nothing of it ever runs; return its id."""
+    """Make a batch of a bad file, so that no line of it ever runs; return the batch's id."""
     with httpx.Client(base_url=f"{url}/v1", headers={"authorization": f"Bearer {key}"}, timeout=PATIENCE_S) as client:
         form: dict[str, Any] = {"files": {"file": ("reviews.jsonl", b"{no JSON\n")}, "data": {"purpose": "batch"}}
         file_id = client.post("/files", **form).json()["id"]

@@ -1,4 +1,5 @@
-"""Billing: prices, credits, adjustments, periods and invoices, exports and deliveries, by who may and who may not."""
+"""Billing: prices, credits, adjustments, periods and invoices, exports and deliveries, for people who may and may
+not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Routes: made with what is wrong said at the policy, changed, explained, rolled back, deleted; viewers only look."""
+"""Routes: made, with errors shown at the policy, changed, explained, rolled back, deleted; viewers only look."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tenants: found, made with a key that works at once, changed, suspended, ended; by who may and by who may not."""
+"""Tenants: found, made with a key that works at once, changed, suspended, ended; by people who may and who may not."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ async def test_the_tenant_that_is_looked_at_is_marked_in_sight(
 
 
 async def test_the_limits_of_a_tenant_are_told_in_words(visit: Visit, browser_house: BrowserHouse) -> None:
-    """With five requests used, a limit of at most five is told as used up, of six as near the end, of a hundred as
+    """With five requests used, a limit of at most five shows as used up, of six as near the end, of a hundred as
     neither."""
     told = {
         "all of it": ([(5, True)], "1 limit used up"),

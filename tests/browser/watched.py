@@ -40,10 +40,10 @@ FAILED_LOAD = re.compile(r"Failed to load resource: the server responded with a 
 
 
 class Watched:
-    """A page, and what went wrong in it.
+    """A page and its failures.
 
     expected: patterns of "STATUS METHOD PATH", or of messages of the console, that a test causes.
-    loads: whether each `open` loads the dashboard's files anew.
+    loads: whether each `open` loads the dashboard's files again.
     """
 
     def __init__(self, page: Page, url: str, *, takes_pictures: bool = False, loads: bool = True) -> None:
@@ -68,7 +68,7 @@ class Watched:
     async def open(self, path: str) -> None:
         """Show a path of the dashboard, and return once the page has settled.
 
-        A page that has loaded the dashboard before is emptied and begins anew, since loading takes most of the time.
+        A page that has loaded the dashboard before is emptied and reused, since loading takes most of the time.
         """
         path = f"/admin/{path.lstrip('/')}"
         if self.loads or not self._is_loaded():
@@ -94,7 +94,7 @@ class Watched:
         return True
 
     async def turn_to(self, path: str) -> None:
-        """Go to a path without loading the dashboard anew, as a link of the page does."""
+        """Go to a path without loading the dashboard again, as a link of the page does."""
         await self.page.evaluate(FOLLOW, f"/admin/{path.lstrip('/')}")
         await self.settled()
 

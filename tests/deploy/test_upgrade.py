@@ -1,7 +1,7 @@
-"""Gateways are replaced one after the other, under streams and requests, and no client notices: behind each balancer of
-`deploy/proxy`, and on a socket that systemd holds.
+"""Gateways are replaced one after the other, under streams and requests, and no client notices.
 
-`UPGRADE_SECONDS`, `UPGRADE_STREAMS` and `UPGRADE_REQUESTS_PER_S` make a smaller run.
+This holds behind each balancer of `deploy/proxy`, and on a socket that systemd holds. `UPGRADE_SECONDS`,
+`UPGRADE_STREAMS` and `UPGRADE_REQUESTS_PER_S` make a smaller run.
 """
 
 from __future__ import annotations

@@ -66,5 +66,5 @@ def anchors(name: str) -> set[str]:
 
 
 def exists(path: str) -> bool:
-    """Tell whether a path, relative to the repository, is a file or a folder of it."""
+    """Return whether a path, relative to the repository, is a file or a folder of the repository."""
     return path.rstrip("/") in TRACKED or path.rstrip("/") in FOLDERS

@@ -16,7 +16,7 @@ CALL = re.compile(r"(?:^|\| |\$\()lorikeet (.*)")
 
 
 def calls(line: str) -> list[tuple[str, ...]]:
-    """Return the words behind `lorikeet` in one line of a shell's program, without what is for the shell."""
+    """Return the words behind `lorikeet` in one line of a shell's program, without the shell's own words."""
     found = CALL.search(line)
     if found is None:
         return []

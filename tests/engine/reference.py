@@ -22,8 +22,7 @@ class Claim(msgspec.Struct, frozen=True):
 
 
 def assert_greedy_follows(model: torch.nn.Module, claims: Sequence[Claim], tolerance: float) -> None:
-    """Check that at every position the reference's most likely token, given the answer's own prefix, is the answer's
-    next.
+    """Check that at each position the reference's most likely token, given the answer so far, is the answer's next.
 
     By induction the answer is the reference's greedy text, up to ties; one forward pass for all instead of one per
     token. Rows are padded on the right, which causal attention never reads.

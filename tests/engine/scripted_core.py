@@ -90,9 +90,9 @@ class SlowCompiler:
 class CommandsByStep:
     """A runner that also sends the commands due at step k when step k is launched.
 
-    faults: what step k raises when it is launched, or when its "half" or its "results" are waited for; such a step
-    leaves wrong entries in the cache.
-    journal: what was done of which step, in order.
+    faults: errors by step, raised when the step is launched, or when its "half" or its "results" are waited for; such a
+    step leaves wrong entries in the cache.
+    journal: the actions on each step, in order.
     slow: whether launches take long.
     """
 

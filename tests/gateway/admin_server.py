@@ -158,8 +158,7 @@ class GoodEngines:
 
 
 class Routes:
-    """The admin API's application, reused by one server after another, since registering its routes takes longer than
-    most tests.
+    """The admin API's application, reused by server after server, since registering its routes is slower than a test.
 
     Its routes get the services of the server that runs.
     """

@@ -31,8 +31,8 @@ ROOM_BYTES = 8 << 30
 TEMPLATE = "lorikeet_template"
 SOCKET_NAME = "keeper.socket"
 RUN_VARIABLE = "TEST_RUN_FOLDER"
-"""A variable in the environment of a run's processes and of all processes they start; the keeper kills those that
-are left."""
+"""A variable in the environment of a run's processes and of all processes they start; the keeper kills leftover
+ones."""
 
 READY = "ready "
 """The start of the keeper's answer before a connection string; any other answer is an error in words."""
@@ -45,7 +45,7 @@ NUM_WAITING = """
 """
 """A query for the number of statements that wait for another's lock in this database.
 
-Notifications, which wait for those of other databases too, lock an object.
+Locks of objects are not counted, since notifications of all databases share one.
 """
 
 

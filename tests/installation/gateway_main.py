@@ -25,7 +25,8 @@ def run(
 ) -> None:
     """Serve as `lorikeet gateway` does; the tests' model has no weights to prepare.
 
-    settings: fields of `Settings`, since a made one checks itself anew. jumps_s, network: as in `GatewayProcess`.
+    settings: fields of `Settings`, which is made and checked here.
+    jumps_s, network: as in `GatewayProcess`.
     """
     if network:
         _enter(network)

@@ -27,7 +27,7 @@ _ROOT = Path(__file__).parents[3]
 class Order(msgspec.Struct, frozen=True):
     """Work for a fork.
 
-    numbers: the descriptors by which the work knows those that were sent; the first is stdout.
+    numbers: the descriptors that the work uses for the sent ones; the first is stdout.
     """
 
     argument: bytes

@@ -89,5 +89,5 @@ def computed(folder: Path) -> Content:
 
 
 def pattern_value(patterns: dict[str, float], module: str, default: float) -> float:
-    """Return a module's value among patterns that are plain names, as those of the mutants are."""
+    """Return a module's value among patterns that are plain names, as the mutants' patterns are."""
     return next((value for key, value in patterns.items() if f".{module}".endswith(f".{key}")), default)

@@ -1,5 +1,4 @@
-"""Texts of the model, by the name that a prompt has in it: `[script:NAME]`. One text for each of the assistant's turns
-since.
+"""Texts of the model, by the name that a prompt has in it as `[script:NAME]`: one for each of the assistant's turns.
 
 Tools are called as `gateway.text.tools.formats.HERMES` writes calls.
 """

@@ -50,7 +50,7 @@ def _rises(series: str) -> Case:
 _ENGINE = '{model_name="tiny",engine="rep_1"}'
 _JOB = 'up{job="lorikeet",instance="a"}'
 _WINDOWS = (("1h", 150, 130, 80, 1), ("6h", 70, 50, 400, 5), ("1d", 40, 20, 1600, 20), ("3d", 15, 8, 4620, 60))
-"""(window, failures among 10,000 requests that fire, those that do not, minutes until then, minutes of a step)."""
+"""Window, failures among 10,000 requests that fire, failures that do not, minutes until then, minutes of a step."""
 
 CASES: list[tuple[str, Case]] = [
     *(

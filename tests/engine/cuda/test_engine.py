@@ -150,11 +150,8 @@ def test_an_adapter_that_left_its_slot_is_found_again_and_others_take_it(tenants
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="what the host waits for is recorded on a CPU")
 def test_the_host_waits_for_half_of_a_step_and_for_its_tokens_alone() -> None:
-    """The host waits for the step to be halfway, for its tokens, and for the copy of the step before, but for nothing
-    else.
-
-    The device waits for the adapter's copies. The next step is launched before the tokens are waited for.
-    """
+    """The host waits for a step to be halfway, for its tokens, and for the copy of the step before, and for nothing
+    else."""
     accelerator = RecordingAccelerator()
     model, sizes = SHAPES["tiny"], DRY._replace(streams=1)
     rig = Rig(rig_config(model, sizes, torch.float32), model, torch.float32, accelerator)

@@ -63,8 +63,7 @@ def compute(rig: Rig, plan: Plan, mode: str) -> None:
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_no_option_makes_the_host_wait_while_a_step_is_launched() -> None:
-    """Prompts, decodes beside prompts, decodes from graphs, and a prompt of which every row is wanted, operation by
-    operation.
+    """Prompts, decodes beside prompts, decodes from graphs, and a prompt with all rows wanted, operation by operation.
 
     Each is computed once before, since a first launch compiles kernels.
     """

@@ -49,7 +49,8 @@ def refusal(grammar: Grammar) -> str:
 
 
 def matchers(grammar: Grammar) -> Callable[[], GrammarMatcher]:
-    """Return what the compiler's make_matcher is for a grammar, made without a thread or process."""
+    """Return a function that makes matchers of a grammar as the compiler's make_matcher does, without its thread and
+    process."""
     verdict = judge(vocabulary(), grammar)
     assert verdict.error is None, verdict.error
     prototype = LLMatcher(vocabulary(), verdict.text, limits=PARSER_LIMITS, log_level=0)

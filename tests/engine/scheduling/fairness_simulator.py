@@ -1,5 +1,4 @@
-"""The scheduler in virtual time: a step takes one unit unless told otherwise, tokens mean nothing, service is
-measured outside."""
+"""The scheduler in virtual time: a step takes one unit by default, tokens mean nothing, service is measured outside."""
 
 from __future__ import annotations
 

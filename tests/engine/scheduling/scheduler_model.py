@@ -44,7 +44,7 @@ def next_token(prefix: Many[bytes], seed: int) -> int:
 
 
 def rating(prefix: Many[bytes]) -> TokenLogprobs:
-    """Return what stands for the log-probability of the token that follows the prefix."""
+    """Return a stand-in for the log-probability of the token that follows the prefix."""
     return TokenLogprobs(-float(next_token(prefix, seed=0)), [], [])
 
 

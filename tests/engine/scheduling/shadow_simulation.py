@@ -1,9 +1,9 @@
-"""Tenants beside copies of their requests, in virtual time: what a copy adds to the time to the first token of others.
+"""Tenants beside copies of their requests, in virtual time: how much a copy delays the first token of others.
 
 The scheduler is the engine's; steps last as long as those of an 8B model on an H100 (`engine/LOG.md`): 7 ms, and 22 µs
-a row of a prompt. Copies begin once their requests have ended, `max_running` at a time and while the engine has room
-to spare by its last heartbeat, as `gateway.pipeline.shadows` has them: under an account of their own, with the weight
-of their tier.
+a row of a prompt. Copies begin once their requests have ended, `max_running` at a time and while the engine has room to
+spare by its last heartbeat, as in `gateway.pipeline.shadows`: under an account of their own, with the weight of their
+tier.
 
     .venv/bin/python -m tests.engine.scheduling.shadow_simulation
 """

@@ -259,8 +259,7 @@ def rate_of_share(chance: random.Random) -> float:
 
 
 def late_batches(num_batches: int, seed: int) -> tuple[int, int]:
-    """Return how many batches of a random stream miss 24 hours though the band's share allows them, and how many it
-    allows.
+    """Return how many batches of a random stream miss 24 hours though the share allows them, and how many it allows.
 
     A batch is allowed if all were in time, served one after the other by deadlines, beside endless interactive load.
     Seven tenants' lines are sent in order of deadlines, some at a time. Each line's slack is what a dispatcher would

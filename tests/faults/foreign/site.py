@@ -161,7 +161,7 @@ class Desk:
         return found
 
     async def settled(self, *limit_ids: str) -> list[int]:
-        """Return what each limit has settled, once no limit holds a reservation."""
+        """Return the settled amount of each limit, once no limit holds a reservation."""
 
         async def amounts() -> list[int] | None:
             async with connected(self.site.dsn) as conn:

@@ -23,7 +23,7 @@ from tests.patience import PATIENCE_S
 
 
 async def test_what_nobody_refers_to_leaves_after_a_while(server: AdminServer, tmp_path: Path) -> None:
-    """The content is such as a gateway leaves that dies after storing content and before referring to it."""
+    """A gateway that dies after storing content and before referring to it leaves such content."""
     lifecycle, orphan = server.services.lifecycle, server.services.store.add(write_adapter(tmp_path / "orphan"))
     engines = server.engines
     patient = Collector(

@@ -156,8 +156,7 @@ def test_a_gateway_stops_by_itself_once_a_balancer_has_had_its_time(dsn: str, tm
 
 
 def test_what_the_drain_leaves_ends_with_an_error_that_says_why_and_is_billed(dsn: str, tmp_path: Path):
-    """At 50 tokens a second there is no time for 400: of a stream, of a whole request, and of one with two that follow
-    it.
+    """A stream, a whole request, and one with two that follow it have 400 tokens at 50 a second, which takes too long.
 
     A body that never comes whole does not delay the end.
     """

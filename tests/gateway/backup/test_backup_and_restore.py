@@ -176,8 +176,7 @@ async def test_a_backup_under_load_is_restored_whole_elsewhere(
 
 
 async def _back_up_under_load(house: House, installation: Installation, folder: Path) -> tuple[set[str], set[str]]:
-    """Take a backup while requests are recorded; return the requests recorded before the backup began, and all
-    requests.
+    """Take a backup while requests are recorded; return the requests recorded before it began, and all requests.
 
     The ledger is locked until the journals are copied: all requests until then are in the journals, and move to the
     ledger while the database is dumped.

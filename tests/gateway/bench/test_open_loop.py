@@ -17,9 +17,9 @@ REPLY = b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n"
 
 
 class Server:
-    """A server that closes a connection after so many answers, or reads one more request and then closes it.
+    """A server that closes a connection after `answers` answers.
 
-    answers: the number of answers.
+    loses_next: whether the server reads one more request before it closes the connection.
     """
 
     def __init__(self, answers: int, *, loses_next: bool) -> None:

@@ -32,8 +32,8 @@ def kept_server() -> Iterator[str]:
 
 
 async def fill_kept(dsn: str) -> Generated:
-    """Return what the database was filled with: by an earlier run that finished, or by this one, which takes over
-    ten minutes."""
+    """Return the content of the filled database: filled by an earlier run that finished, or by this one in over ten
+    minutes."""
     await migrate(dsn)
     if not NOTE.exists():
         conn = await asyncpg.connect(dsn)

@@ -160,8 +160,10 @@ def archive(folder: Path, path: Path, padding_bytes: int = 0) -> Path:
 
 @asynccontextmanager
 async def breaking(port: int, after_bytes: list[int]) -> AsyncIterator[int]:
-    """Give a port that passes connections on, and breaks one after the other once so many bytes were sent; later
-    ones last."""
+    """Give a port that passes connections on, and breaks each one after its number of bytes.
+
+    after_bytes: the bytes after which the connections break, one after the other; later connections last.
+    """
 
     async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, left: float) -> None:
         with suppress(ConnectionError):

@@ -1,8 +1,8 @@
-"""The promises of each table, written out by hand: how its rows are reached, that nobody reaches another organization's
-rows, what bounds the rows, when rows go, and whether a backup holds them.
+"""The promises of each table, written out by hand.
 
-`test_every_table` fails on a table that is not here, and on an entry that does not hold. Each entry points at something
-that can be looked up, or is a reason in words.
+Each entry says how rows are reached, that nobody reaches another organization's rows, what bounds rows, when rows go,
+and whether a backup holds them. An entry points at something that can be looked up, or is a reason in words.
+`test_every_table` fails on a table without an entry, and on an entry that does not hold.
 """
 
 from __future__ import annotations

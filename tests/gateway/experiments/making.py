@@ -102,8 +102,7 @@ async def start_experiment(
     share: int = NUM_BUCKETS,
     **fields: Any,
 ) -> Made:
-    """Start an experiment of a project over slots 0 to `coverage` of its layer; the layer is made where it does not
-    exist.
+    """Start an experiment of a project over slots 0 to `coverage` of its layer, which is made where it does not exist.
 
     pool: the pool that serves arms that name none.
     shadow: the shadow arm, which gets `share` of the requests.

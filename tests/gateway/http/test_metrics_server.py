@@ -1,5 +1,4 @@
-"""Metrics, which name every tenant, have a listener of the operator's, and asking for them often costs no more than
-asking once.
+"""Metrics, which name every tenant, have a listener of the operator's; asking for them often costs as much as once.
 
 Probes are answered there too.
 """

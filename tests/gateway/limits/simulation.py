@@ -455,8 +455,8 @@ class Simulation:
             self.find(each)
 
     def lose(self, gateway: Gateway) -> None:
-        """Take the engine from a gateway: clients get errors, the ledger gets what was seen, and the engine may go
-        on for a while."""
+        """Take the engine from a gateway: clients get errors, the ledger the usage seen, and the engine may go on
+        for a while."""
         for running in [running for running in self.running if running.gateway is gateway]:
             for index in sorted(running.reservation.dispatched - running.ended.keys()):
                 used = self._usage(running, index)
@@ -503,7 +503,7 @@ class Simulation:
             gateway.admitted = []
 
     def _count(self, running: Running, sign: int) -> None:
-        """Add a request's worst cases to what is promised, or subtract them.
+        """Add a request's worst cases to the promised amounts, or subtract them.
 
         sign: 1 to add, -1 to subtract.
         """

@@ -51,7 +51,7 @@ class House(msgspec.Struct):
     def record(self, admission: Admission, num_tokens: int, source: Source | None) -> None:
         """Record usage of req_1.
 
-        source: the backend of the engine's own count; None for the gateway's count of what it has seen.
+        source: the backend of the engine's own count; None for the gateway's count of the tokens it has seen.
         """
         usage = Usage(prompt_tokens=3, completion_tokens=num_tokens)
         told = UsageRecord("req_1", 0, "error" if source is None else "abort", usage, self.tag(admission))
@@ -63,7 +63,7 @@ class House(msgspec.Struct):
         return encode_tag(msgspec.structs.replace(TAG, **ids, created_at_ns=admission.instant_ns))
 
     async def used(self, expected: int) -> None:
-        """Return once the limit has settled this much."""
+        """Return once the limit has settled `expected`."""
         async with asyncio.timeout(PATIENCE_S), self.database.acquire() as conn:
             while True:
                 (found,) = await list_limits(conn, self.caller.organization_id, self.caller.project_id)

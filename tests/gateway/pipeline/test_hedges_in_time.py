@@ -1,5 +1,4 @@
-"""Hedges in simulated time, over servers that stall at times: how late the first token is, and how many tries that
-costs.
+"""Hedges in simulated time, over servers that stall at times: how late the first token is, and how many tries it costs.
 
 The load of the machine changes nothing here, as no time is a real one.
 """

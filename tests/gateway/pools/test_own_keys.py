@@ -94,7 +94,7 @@ async def test_a_tenants_own_key_is_used_for_it_alone_uncharged_and_never_shown(
 
 
 async def _found_in_database(dsn: str, *keys: str) -> list[str]:
-    """Return the tables of those that could hold a key in the clear in which one is found."""
+    """Return each table, of those that could hold a key in the clear, in which one of the keys is found."""
     conn = await asyncpg.connect(dsn)
     found: list[Any] = []
     try:

@@ -159,8 +159,7 @@ def test_the_number_of_threads_changes_no_bit(library: NativeLibrary) -> None:
 
 
 def test_threads_that_lose_their_processor_change_no_bit(library: NativeLibrary) -> None:
-    """Far more threads than processors run beside busy processes, so that units are taken away from helpers all the
-    time.
+    """Far more threads than processors run beside busy processes, so that helpers lose units all the time.
 
     Matrices are freed meanwhile, and the place of their results is overwritten.
     """

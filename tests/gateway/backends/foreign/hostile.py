@@ -89,7 +89,7 @@ def in_tiny_chunks(letter: bytes) -> bytes:
 
 
 def a_megabyte_of(element: str, before: str, after: str) -> Answer:
-    """Return an answer of events that hold a list of so many elements as an event has room for."""
+    """Return an answer of events that each hold a list of as many elements as an event has room for."""
     size = MAX_EVENT_BYTES - len(before) - len(after) - 1
     return endless(event(before + f"{element}," * (size // (len(element) + 1) - 1) + element + after))
 

@@ -1,7 +1,6 @@
-"""Several replicas in virtual time, each with the engine's real scheduler, and gateways that balance and report
-service.
+"""Several replicas in virtual time, each with the engine's real scheduler, and gateways that balance over them.
 
-One step of all replicas is one unit. Heartbeats of both directions are a number of steps apart.
+One step of all replicas is one unit. Heartbeats of both directions, which report service, are a number of steps apart.
 """
 
 from __future__ import annotations

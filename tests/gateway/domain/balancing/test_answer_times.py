@@ -87,7 +87,7 @@ def test_a_replica_that_is_five_times_slower_gets_few_requests(kind: str, num_at
 
 
 def run(balancer: Balancer, slow: str, kind: str, num_at_once: int) -> Counter[str]:
-    """Return how many of 2,000 requests each replica got, of which so many run at once."""
+    """Return the number of requests that each replica got of 2,000, of which `num_at_once` run at one time."""
     counts, running = Counter[str](), list[tuple[float, str, Asked]]()
     now_s = 0.0
     for number in range(2_000):

@@ -1,4 +1,4 @@
-"""Each replica is told of all service of the others, once, and of none of its own."""
+"""Each replica gets the service of all others, once, and none of its own."""
 
 from __future__ import annotations
 

@@ -38,8 +38,7 @@ class Sent(msgspec.Struct, frozen=True):
 def share_of_slow(
     num_clients: int, usual_s: float, pauses: list[tuple[float, float]], *, seed: int, until_s: float = 30.0
 ) -> float:
-    """Return the slow replica's share of requests from the tenth second on, where each client asks again after each
-    answer.
+    """Return the slow replica's share of requests from the tenth second on; each client asks again after each answer.
 
     usual_s: the time that the fast replica takes.
     pauses: the beginnings and ends of times in which the gateway does nothing, so that events meanwhile are seen when a

@@ -1,4 +1,5 @@
-"""Effects by days since exposure: a novelty that wears off is told from an effect that stays, and from none."""
+"""Effects by days since exposure: a novelty that wears off is distinguished from an effect that stays, and from
+none."""
 
 from __future__ import annotations
 

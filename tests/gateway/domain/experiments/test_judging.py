@@ -63,8 +63,7 @@ def test_another_judge_is_not(judge: str) -> None:
 
 
 def judged_pairs(chance: random.Random, truth: float) -> list[Pair]:
-    """Return pairs of which people prefer the arm's answer with probability `truth`, and a judge by 20 points more
-    often.
+    """Return pairs of which people prefer the arm's answer with probability `truth`, a judge by 20 points more often.
 
     The judge follows the place in a fifth of the pairs, and lengths. A twentieth of the pairs has a label.
     """

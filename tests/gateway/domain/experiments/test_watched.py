@@ -1,5 +1,4 @@
-"""Experiments without an effect raise no false alarm however often they are looked at; those with an effect are found
-soon.
+"""Experiments without an effect raise no false alarm however often they are watched; effects are found soon.
 
 `make long-experiments` runs 2,000 of each shape to 20,000 units and prints the figures; commits run 200 to 2,000.
 """
@@ -36,7 +35,7 @@ def sums_at(arm: Arm, run: int, look: int) -> Sums:
 
 
 def check_against_the_room(control: Arm, treatment: Arm, log_e: np.ndarray, tightest_at: int, adjusted: bool) -> None:
-    """Check that the room computes from the same sums what is computed here over arrays."""
+    """Check that the room computes the same results from the same sums as these arrays."""
     for look in range(10, log_e.shape[1], max(1, log_e.shape[1] // 12)):
         means = effects.compare_arms([(sums_at(control, 0, look), sums_at(treatment, 0, look))], adjusted=adjusted)
         assert means is not None

@@ -1,4 +1,4 @@
-"""The way in which a change replaces replicas is told before the change, and stays told during it."""
+"""The way in which a change replaces replicas is shown before the change, and stays the same during it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def changing(num_replicas: int = 2) -> Pool:
 
 
 def steps(memory_gib: int) -> list[str | None]:
-    """Return what is told at the beginning and after each step of a change, until the change has ended."""
+    """Return the texts at the beginning and after each step of a change, until the change has ended."""
     world = World([host(memory_gib)])
     world.pools["p"] = changing()
     said = [rollout_text(world)]

@@ -66,7 +66,7 @@ def token(rng: random.Random) -> Token:
 def made_up(
     rng: random.Random, *, with_logprobs: bool, may_call: bool, must_call: bool, thinks: bool = False
 ) -> list[Piece]:
-    """Return what a run yields, without its end."""
+    """Return the pieces of a run, without its end."""
     said = "" if must_call else text(rng)
     if thinks and not must_call:
         said = rng.choice(["<think>", "<think>\n", "\n<think>", ""]) + text(rng) + rng.choice(ENDS) + said
