@@ -36,7 +36,7 @@ AFTER_CONTENT_S = 0.1
 
 
 class Promised(msgspec.Struct):
-    """What clients were promised before the gateway was killed.
+    """Promises that clients got before the gateway was killed.
 
     ready: adapters and versions that a reply called ready.
     current: the version of `STEADY` that a reply called current.
@@ -49,7 +49,7 @@ class Promised(msgspec.Struct):
 
 
 class Left(msgspec.Struct):
-    """What the kills left unfinished.
+    """Counts of work that the kills left unfinished.
 
     num_claims: probes that a dead gateway had begun.
     num_imports: imports that no gateway worked on.

@@ -6,7 +6,7 @@ import msgspec
 
 
 class Seen(msgspec.Struct):
-    """What one client saw of its reply.
+    """The part of a reply that its client saw.
 
     status: of the reply; 0 where no reply came.
     has_ended: whether the last event came.

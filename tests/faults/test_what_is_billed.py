@@ -1,4 +1,4 @@
-"""What is billed after each kind of death: each line of the promise, over real processes."""
+"""Usage that is billed after each kind of death: each line of the promise, over real processes."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ class FaultProxy:
         self.pace_s = 0.0
         """The time that each piece of a reply waits."""
         self.is_away = False
-        """Whether the proxy closes connections at once, questions about health included."""
+        """True if the proxy closes connections at once, questions about health included."""
         self.passed: list[Passed] = []
         self.port = 0
         self._server_port = server_port

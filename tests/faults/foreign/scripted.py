@@ -29,12 +29,12 @@ class Script(msgspec.Struct, frozen=True, omit_defaults=True):
 
     words: tuple[str, ...] = ("Hello", " world")
     reports: Literal["end", "each", "none"] = "end"
-    """Whether the usage comes at the end, with each word, or not at all."""
+    """The place of the usage: at the end, with each word, or nowhere."""
     place: Place = "whole"
     share: float = 0.0
     """The share of the bytes of `place` that are sent before the reply is cut."""
     stalls: bool = False
-    """Whether the server stalls at that byte instead of cutting the reply."""
+    """True if the server stalls at that byte instead of cutting the reply."""
     status: int = 200
     """The status of the reply; any status but 200 is an error without a reply."""
     first_s: float = 0.0

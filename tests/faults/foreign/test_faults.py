@@ -48,9 +48,9 @@ class Seen(msgspec.Struct, frozen=True):
 
     status: int
     is_whole: bool
-    """Whether a whole answer came."""
+    """True if a whole answer came."""
     has_begun: bool = True
-    """Whether text came."""
+    """True if any text came."""
     first_s: float = 0.0
     """The time until text came."""
 

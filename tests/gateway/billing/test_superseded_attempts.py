@@ -1,4 +1,4 @@
-"""Of the attempts at one request, one is billed, in whatever order the ledger learns of them."""
+"""One of the attempts at a request is billed, in whatever order the ledger learns of them."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ class Dialect(msgspec.Struct, frozen=True, kw_only=True):
     facts: dict[str, Any] = {}
     is_lines: bool = False
     has_mark: bool = True
-    """Whether `[DONE]` follows."""
+    """True where `[DONE]` follows the last event."""
     can_have_no_usage: bool = True
 
     @property

@@ -35,11 +35,11 @@ class FakeVllm:
         self.unfit: dict[str, int] = {}
         """Names whose adapter is refused, each with the status."""
         self.has_silent_base = False
-        """Whether an unknown name is answered by the base."""
+        """True if an unknown name is answered by the base."""
         self.may_load = True
-        """Whether VLLM_ALLOW_RUNTIME_LORA_UPDATING is set."""
+        """True if VLLM_ALLOW_RUNTIME_LORA_UPDATING is set."""
         self.has_effect = True
-        """Whether an adapter changes the base's answer."""
+        """True if an adapter changes the base's answer."""
         self.num_loads = 0
         self.num_unloads = 0
         self._folder = folder

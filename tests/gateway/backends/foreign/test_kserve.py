@@ -40,7 +40,7 @@ class FakeTriton:
         self.is_vllm = "sampling_parameters" in inputs
         self.adapters = adapters
         self.is_silent = False
-        """Whether an unknown name is answered by the base."""
+        """True if an unknown name is answered by the base."""
         server.facts = kserve_facts(*inputs)
         server.answer = self._answer
 

@@ -38,7 +38,7 @@ class FakeOllama:
         self.blobs: set[str] = set()
         self.models: dict[str, dict[str, str]] = {"base": {}}
         self.is_silent = False
-        """Whether a model that does not exist is answered by the base."""
+        """True if a model that does not exist is answered by the base."""
         server.answer = self._answer
         self._list()
 

@@ -39,7 +39,7 @@ class FakeSglang:
         """Messages by which adapters are refused, by name."""
         self.has_silent_base = False
         self.is_incremental = False
-        """Whether each event has the new ids alone."""
+        """True if each event has the new ids alone."""
         self.error = ""
         """The error that a request gets inside its stream."""
         server.answer = self._answer
