@@ -1,4 +1,4 @@
-"""What every room's tests may ask for: a real PostgreSQL, and a fresh migrated database on it per test."""
+"""Fixtures for every room's tests: a real PostgreSQL, and a fresh migrated database on it for each test."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ MAX_WORKERS = 8
 
 
 def _keeper(config: pytest.Config) -> Keeper:
-    """Return the run's one; it lives as long as the process that pytest was started in."""
+    """Return the keeper of this run, which lives as long as the process that pytest was started in."""
     if _KEEPER not in config.stash:
         config.stash[_KEEPER] = Keeper()
         os.environ[RUN_VARIABLE] = str(config.stash[_KEEPER].folder)
@@ -40,10 +40,9 @@ def _keeper(config: pytest.Config) -> Keeper:
 
 
 def log_plainly() -> None:
-    """Let what this process logs be lines with plain tracebacks.
+    """Let this process log errors with plain tracebacks.
 
-    By default structlog has rich format those of errors with every local variable: one error may take ten seconds of
-    processor time.
+    By default structlog has rich print every local variable: one error may take ten seconds of processor time.
     """
     structlog.reset_defaults()
     *processors, _ = structlog.get_config()["processors"]
@@ -61,14 +60,14 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def _num_workers(asked: str) -> int:
-    """Return the number of worker processes; by itself two for each processor and one more: most tests wait for
+    """Return the number of worker processes. "auto" is two for each processor and one more, since most tests wait for
     servers, deadlines and browsers."""
     return min(2 * (os.cpu_count() or 1) + 1, MAX_WORKERS) if asked == "auto" else int(asked)
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection(session: pytest.Session) -> Generator[None, object, object]:
-    """Spare the garbage collector what imports and collection make: millions of objects that stay to the end."""
+    """Stop the garbage collector during imports and collection, which make millions of objects that stay to the end."""
     gc.disable()
     try:
         return (yield)
@@ -83,20 +82,22 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 @pytest.fixture(scope="session")
 def run_folder(request: pytest.FixtureRequest) -> Path:
-    """The folder that all processes of a run share. Every user can pass through it, as under root PostgreSQL runs as
-    another one. It is removed after the run, however that ends."""
+    """Return the folder that all processes of a run share, which is removed after the run.
+
+    Every user can pass through the folder, since PostgreSQL runs as another user where pytest runs as root.
+    """
     return _keeper(request.config).folder
 
 
 @pytest.fixture(scope="session")
 def worker() -> str:
-    """The name of this process among those of a run."""
+    """Return the name of this process among those of a run."""
     return os.environ.get(WORKER_VARIABLE, "alone")
 
 
 @pytest.fixture(scope="session")
 def open_folder(run_folder: Path, worker: str) -> Path:
-    """A folder of this process that every user can pass through, as pytest's own cannot."""
+    """Return a folder of this process that every user can pass through, unlike pytest's own folders."""
     folder = run_folder / worker
     folder.mkdir()
     folder.chmod(0o711)
@@ -105,34 +106,34 @@ def open_folder(run_folder: Path, worker: str) -> Path:
 
 @pytest.fixture(scope="session")
 def postgres(run_folder: Path) -> str:
-    """DSN of the server that all processes of a run share."""
+    """Return the DSN of the server that all processes of a run share."""
     return server_dsn(run_folder)
 
 
 @pytest.fixture(scope="session")
 def databases(postgres: str, worker: str) -> Iterator[Databases]:
-    """Makes databases that outlive a test."""
+    """Give a maker of databases that outlive a test."""
     with Databases(postgres, worker) as databases:
         yield databases
 
 
 @pytest.fixture
 def empty_dsn(databases: Databases) -> Iterator[str]:
-    """DSN of a database without any table."""
+    """Give the DSN of a database without any table."""
     with databases.one("empty", empty=True) as dsn:
         yield dsn
 
 
 @pytest.fixture
 def dsn(databases: Databases) -> Iterator[str]:
-    """DSN of a migrated database of the test's own."""
+    """Give the DSN of a migrated database of the test's own."""
     with databases.one() as dsn:
         yield dsn
 
 
 @pytest.fixture(scope="module")
 def module_dsn(databases: Databases) -> Iterator[str]:
-    """DSN of a migrated database that the tests of one module share."""
+    """Give the DSN of a migrated database that the tests of one module share."""
     with databases.one("module") as dsn:
         yield dsn
 
@@ -145,7 +146,7 @@ async def database(dsn: str) -> AsyncIterator[Database]:
 
 @pytest.fixture(scope="module")
 def log_apart(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """What this process logs is in a file, apart from what it prints, from before its servers start."""
+    """Write what this process logs to a file, apart from what it prints, from before its servers start."""
     with (tmp_path_factory.mktemp("log") / "this-process.log").open("w") as file:
         structlog.configure(logger_factory=structlog.WriteLoggerFactory(file))
         yield
@@ -174,7 +175,7 @@ LONGEST = (
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Begin with what takes longest in one process, so that no processor waits for it in the end."""
+    """Run the tests that take longest in one process first, so that no processor waits for them in the end."""
 
     def place(item: pytest.Item) -> int:
         path = item.path.relative_to(config.rootpath).as_posix()
@@ -184,10 +185,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def group_of(item: pytest.Item) -> str:
-    """Return the name of the tests that one worker runs: those of a file, so that it starts their servers once.
+    """Return the name of the group of tests that one worker runs.
 
-    The end-to-end tests share one worker but for those with another installation, which share a second one; and those
-    in a browser share one, with their house and their browser.
+    The tests of a file are a group, so that their servers start once. The end-to-end tests are one group, those with
+    another installation a second one, and the browser tests one, with their house and their browser.
     """
     path = item.path.relative_to(item.config.rootpath)
     if path.name in _SIGNS:
@@ -209,5 +210,5 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.fixture(scope="session")
 def full(request: pytest.FixtureRequest) -> bool:
-    """Whether to run a test at its full size rather than at the size every commit can afford."""
+    """Return whether tests run at their full size rather than at the size every commit can afford."""
     return bool(request.config.getoption("--full"))

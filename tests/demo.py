@@ -1,4 +1,4 @@
-"""The demo model and its adapters as the numeric and end-to-end tests use them: prepared once, kept between runs."""
+"""The demo model and its adapters for the numeric and end-to-end tests: prepared once, reused by later runs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from engine.prepare.folder import prepare
 
 REPOSITORY = Path(__file__).parent.parent
 NUM_LAYERS = 8
-"""Of the demo model's 30, what tests of numbers compute where its answers need not make sense."""
+"""The number of the demo model's 30 layers that tests of numbers compute where its answers need not make sense."""
 
 QUESTIONS = (
     "What is the capital of France?",
@@ -60,7 +60,7 @@ def first_layers(source: Path, folder: Path, num_layers: int) -> Path:
 
 
 def chat_ids(question: str) -> list[int]:
-    """One user turn, through the model's own chat template."""
+    """Return the token ids of one user turn, by the model's own chat template."""
     return list(
         _tokenizer().apply_chat_template([{"role": "user", "content": question}], add_generation_prompt=True)[
             "input_ids"

@@ -1,4 +1,5 @@
-"""What a test at full size has counted or measured: printed, and kept for the table of a program that runs many."""
+"""Figures that a test at full size has counted or measured: printed, and added to the table of a program that runs
+many."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""Triton's interpreter without what it does again and again, most of the time where there is no GPU; and with products
-whose bits depend on nothing but their rows and columns, as those of a GPU do.
+"""Triton's interpreter without repeated preparations, which take most of its time, and with exact products.
+
+The bits of a product depend on nothing but its row and column, as on a GPU.
 
 `python -m tests.interpreter MODULE ...` runs a module's program so.
 """
@@ -19,10 +20,13 @@ import numpy as np
 
 
 def prepare_once() -> None:
-    """A launch exchanges everything in `triton.language` for what computes on the CPU, until it ends. The interpreter
-    does so anew, for milliseconds, whenever a kernel calls another function of `@triton.jit`, as `tl.sum` is one. Here
-    a function's first call prepares, for good, the module which that function sees; the others find all as it should
-    be. Which type of NumPy's stands for one of Triton's is looked up once for each. Imports Triton."""
+    """Prepare each module for the interpreter once and for good, and look up each NumPy type once. Imports Triton.
+
+    Until a launch ends, it exchanges everything in `triton.language` for functions that compute on the CPU. The
+    interpreter repeats that, for milliseconds, whenever a kernel calls another function of `@triton.jit`, such as
+    `tl.sum`. Here a function's first call prepares the module which that function sees; later calls find all as it
+    should be.
+    """
     from triton.runtime import interpreter
     from triton.runtime.interpreter import InterpretedFunction
 
@@ -45,8 +49,10 @@ def prepare_once() -> None:
 
 
 def _patch_shortly(obj: Any, name: str, member: Any, _builder: Any, scope: Any) -> None:
-    """Exchange a function of `triton.language` for one that computes on the CPU, without a check at each of its calls
-    that it was called by a kernel. Imports Triton."""
+    """Exchange a function of `triton.language` for one that computes on the CPU. Imports Triton.
+
+    The exchanged function does not check at each call that a kernel called it.
+    """
     from triton.runtime.interpreter import interpreter_semantic
 
     function = getattr(member, "__wrapped__", member)
@@ -59,8 +65,11 @@ def _patch_shortly(obj: Any, name: str, member: Any, _builder: Any, scope: Any) 
 
 
 def _describe_once() -> None:
-    """Every value of a kernel has a type and a shape, which Triton describes anew for each value, most of the time that
-    an interpreted kernel takes. Here each shape is described once; a description is never changed. Imports Triton."""
+    """Describe each shape once. Imports Triton.
+
+    Every value of a kernel has a type and a shape, which Triton describes again for each value, most of the time that
+    an interpreted kernel takes. A description is never changed.
+    """
     from triton.language import core
     from triton.language.semantic import TritonSemantic
 
@@ -118,8 +127,10 @@ def _describe_once() -> None:
 
 @contextmanager
 def overflow_unchecked() -> Iterator[None]:
-    """Compute as compiled kernels do, without a check of every sum and product of integers, a quarter of the time: for
-    whole models. The kernels' own tests keep it. Imports Triton."""
+    """Compute as compiled kernels do until the context is left, without a check of every integer sum. Imports Triton.
+
+    The checks of sums and products take a quarter of the time of whole models. The kernels' own tests keep them.
+    """
     from triton.runtime.interpreter import InterpreterOptions, interpreter_builder
 
     before = interpreter_builder.options
@@ -131,8 +142,10 @@ def overflow_unchecked() -> Iterator[None]:
 
 
 def multiply_exactly() -> None:
-    """NumPy sums in another order for other numbers of rows, and on other processors; rounded from twice the digits, no
-    order shows. Imports Triton."""
+    """Compute products in twice the digits and round them, so that no order of sums shows. Imports Triton.
+
+    NumPy sums in another order for other numbers of rows, and on other processors.
+    """
     from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
 
     def create_dot(

@@ -1,4 +1,4 @@
-"""The modes of files below a folder, as `find -perm` tells them."""
+"""The modes of files below a folder, as `find -perm` shows them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Run the few tests that failed in the last run once more, one by one, and say loudly which of them pass alone.
+"""Run the few tests that failed in the last run once more, one by one, and print loudly which of them pass alone.
 
 `python -m tests.once_more`, from the repository. A test that fails beside others and passes alone is a flake: it
 depends on time, or on what runs beside it, and is to be mended. Each is printed as `FLAKE: <test id>` and appended to

@@ -1,4 +1,4 @@
-"""How long a test waits for what has to come, such as a process that starts or a row that is written.
+"""The time that a test waits for an event, such as a process that starts or a row that is written.
 
 `PATIENCE_S` only ends a test that would hang: continuous integration runs many tests on few processors, where a start
 of three seconds may take a minute. A promise about time has a limit of its own, and is measured by `least`.
@@ -13,7 +13,8 @@ TRIES = 6
 
 
 async def least(measure: Callable[[], Awaitable[float]], limit_s: float) -> float:
-    """The first measurement under the limit, or the least of a few: a machine's other work only ever adds to one."""
+    """Return the first measurement under the limit, or the least of a few, since a machine's other work only adds to
+    one."""
     least_s = float("inf")
     for _ in range(TRIES):
         least_s = min(least_s, await measure())

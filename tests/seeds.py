@@ -10,8 +10,10 @@ TOLD_EVERY_S = 30.0
 
 
 def seeds(number: int, full_number: int, *, full: bool) -> Iterator[int]:
-    """Yield as many seeds as the test wants. At full size, what was seen is printed now and then, so that a run that is
-    stopped says with which seed the next one begins."""
+    """Yield the seeds of a test.
+
+    At full size the last seed is printed now and then, so that a run that is stopped tells where the next one begins.
+    """
     first = int(os.environ.get("FIRST_SEED", "0")) if full else 0
     told_s = time.monotonic()
     for seed in range(first, full_number if full else number):

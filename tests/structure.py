@@ -20,7 +20,7 @@ REPOSITORY = Path(__file__).parents[1]
 PACKAGES = ("gateway", "engine", "kernels", "adapters")
 ROOMS_OF = "gateway"
 UNCOUNTED = ("/vendor/", "/migrations/")
-"""Folders whose files nobody here wrote or orders."""
+"""Folders whose files were written elsewhere, or are ordered by number."""
 
 Imports = dict[str, set[str]]
 
@@ -31,7 +31,7 @@ class Plan(msgspec.Struct, frozen=True):
     levels: int
     """Rooms of the gateway on the longest chain of imports."""
     chain: list[str]
-    """The rooms of one such chain, the highest first."""
+    """The rooms of one longest chain, the highest first."""
     mutual: list[tuple[str, str]]
     """Pairs of rooms that import each other."""
     arrows_up: list[tuple[str, str]]
@@ -43,7 +43,10 @@ class Plan(msgspec.Struct, frozen=True):
 
 
 def measure(root: Path = REPOSITORY) -> Plan:
-    """Return the plan of the tracked files of a checkout. Raises RuntimeError: where rooms import in a circle."""
+    """Return the plan of the tracked files of a checkout.
+
+    Raises RuntimeError: when rooms import in a circle.
+    """
     files = _tracked(root)
     imports = rooms_imports(root, files)
     chain = _longest_chain(imports)

@@ -1,4 +1,4 @@
-"""What an installation takes is locked: by version, and by the hashes of its files."""
+"""Every package that an installation takes is locked: by version, and by the hashes of its files."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ NAMES = ("torch", "runtime", "gateway", "dev", "cuda", "build", "tools")
 
 
 def locked(*names: str) -> dict[str, list[Requirement]]:
-    """Return the pins of some locks by package: one that differs by platform has several."""
+    """Return the pins of some locks by package: a package that differs by platform has several."""
     found: dict[str, list[Requirement]] = {}
     for name in names:
         for pin in pins(ROOT / f"deploy/locks/{name}.txt"):

@@ -1,4 +1,4 @@
-"""A test that failed beside others and passes alone is told as a flake; one that fails again fails the run."""
+"""A test that failed beside others and passes alone is reported as a flake; one that fails again fails the run."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_what_fails_alone_fails(tmp_path: Path, failed: list[str], code: int) ->
     (tmp_path / LAST_FAILED).write_text(json.dumps(known))
     environ = os.environ | {
         "PYTHONPATH": str(Path(tests.__file__).parents[1]),
-        "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",  # they take longer to load than the cases to run
+        "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",  # plugins take longer to load than the cases to run
     }
     command = [sys.executable, "-m", "tests.once_more"]
     done = subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=PATIENCE_S)

@@ -1,4 +1,4 @@
-"""The house stays one in which a room is found by its name: bounds on the floor plan, measured from the imports."""
+"""A room is found by its name: bounds on the floor plan, measured from the imports."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Schemas of tools, made up by a seed: each of an object that can be written within a hundred tokens or so."""
+"""Random schemas of tools, by a seed: each of an object that can be written within a hundred tokens or so."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""An event loop whose clock is simulated: where nothing is to be done, the next timer is due at once.
+"""An event loop whose clock is simulated: when there is nothing to do, the next timer is due at once.
 
-What took hours takes moments, and no load of the machine changes any time that is measured by the loop's clock.
+Hours take moments, and no load of the machine changes any time that is measured by the loop's clock.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 class _Selector(selectors.DefaultSelector):
-    """Waits for nothing: the time that it ought to wait passes at once."""
+    """A selector that never waits: the time that it should wait passes at once."""
 
     now_s = 0.0
 
@@ -28,7 +28,7 @@ class _Selector(selectors.DefaultSelector):
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
-    """A loop that begins at 0 s. Nothing that comes from outside of it has a time."""
+    """A loop whose clock begins at 0 s, and in which events from outside take no time."""
 
     def __init__(self) -> None:
         self._virtual = _Selector()

@@ -1,8 +1,8 @@
-"""Processes that share the tests of one run: forked after its collection, they import and collect nothing anew.
+"""Processes that share the tests of one run: forked after its collection, they import and collect nothing again.
 
 A plugin of the process that a run was started in. Each worker takes a group of tests at a time, in the order of the
-collection, and runs it to its end; what it reports is told here as if the tests had run here. A worker that dies
-fails the test that it ran, and another one goes on with the rest of its group. Knows nothing of what the tests share.
+collection, and runs it to its end; its reports appear here as if the tests had run here. A worker that dies fails the
+test that it ran, and another one goes on with the rest of its group. Knows nothing of what the tests share.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from typing import Any, NoReturn
 import pytest
 
 WORKER_VARIABLE = "TEST_WORKER"
-"""The name of a worker among those of its run, in its environment and in that of what it starts."""
+"""The variable that holds a worker's name, in its environment and in that of processes it starts."""
 
 _DIE_WITH_PARENT = 1
 """PR_SET_PDEATHSIG of prctl(2)."""
 
 Group = list[int]
-"""Places of tests among those of the run: all of one name, which one worker runs in this order."""
+"""The places of a group's tests among all tests of the run; one worker runs the group in this order."""
 
 
 def grouped(items: Iterable[pytest.Item], name_of: Callable[[pytest.Item], str]) -> list[Group]:
-    """Gather the tests of each group, the groups in the order of their first tests."""
+    """Return the tests of each group, with the groups in the order of their first tests."""
     groups: dict[str, Group] = {}
     for place, item in enumerate(items):
         groups.setdefault(name_of(item), []).append(place)
@@ -43,9 +43,10 @@ def grouped(items: Iterable[pytest.Item], name_of: Callable[[pytest.Item], str])
 
 
 class Workers:
-    """Runs all tests of a session in worker processes, and reports them as this process would.
+    """The workers of a session, which run all its tests, and whose reports this process repeats.
 
-    name_of: of the group of a test. num: the most workers at one time.
+    name_of: returns the name of a test's group.
+    num: the most workers at one time.
     """
 
     def __init__(self, config: pytest.Config, num: int, name_of: Callable[[pytest.Item], str]) -> None:
@@ -53,7 +54,7 @@ class Workers:
         self._num = num
         self._name_of = name_of
         self._groups: deque[Group] = deque()
-        """Those that no worker has taken."""
+        """Groups that no worker has taken yet."""
         self._workers: dict[Connection, _Worker] = {}
         self._num_started = 0
 
@@ -96,7 +97,7 @@ class Workers:
         self._workers[ours] = _Worker(pid, name)
 
     def _listen(self, session: pytest.Session, connection: Connection) -> None:
-        """Take one message of a worker, or learn that it has ended."""
+        """Take one message of a worker, or note that the worker has ended."""
         worker = self._workers[connection]
         try:
             message, values = connection.recv()
@@ -125,7 +126,7 @@ class Workers:
             self._config.hook.pytest_warning_recorded.call_historic(kwargs=_warning(*values))
 
     def _ended(self, session: pytest.Session, worker: _Worker) -> None:
-        """Fail the test that a worker died of, and let another one take what it leaves.
+        """Fail the test during which a worker died, and leave the rest of its group to another worker.
 
         Raises RuntimeError: when the worker failed between tests.
         """
@@ -144,24 +145,24 @@ class Workers:
 
 
 def _end_at_once(session: pytest.Session) -> None:
-    """End this process as the session ended: to free every object would take seconds."""
+    """End this process with the session's exit status at once, since freeing every object would take seconds."""
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(session.exitstatus)
 
 
 class _Worker:
-    """A process that runs tests, as the one that started it knows it."""
+    """A worker process as the process that started it knows it."""
 
     def __init__(self, pid: int, name: str) -> None:
         self.pid = pid
         self.name = name
         self.places: deque[int] = deque()
-        """Tests that the worker has taken and not finished."""
+        """Places of the tests that the worker has taken and not finished."""
         self.running: int | None = None
 
     def end(self) -> None:
-        """Let the worker end its test and what it started, as Ctrl-C does, and wait for that."""
+        """Interrupt the worker as Ctrl-C does, so that it ends its test and what that started, and wait for its end."""
         try:
             os.kill(self.pid, signal.SIGINT)
             os.waitpid(self.pid, 0)
@@ -170,7 +171,7 @@ class _Worker:
 
 
 def _work(session: pytest.Session, connection: Connection, name: str) -> NoReturn:
-    """Run groups of tests until there is none left, in a process that was forked for this."""
+    """Run groups of tests until none is left, in a process that was forked for this."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, signal.SIGKILL)
     code = 0
@@ -188,12 +189,12 @@ def _work(session: pytest.Session, connection: Connection, name: str) -> NoRetur
 
 
 def _settle(config: pytest.Config, name: str) -> None:
-    """Part with what must not be shared with the other workers: terminal, captured output, folder, main module."""
+    """Give up what workers must not share: terminal, captured output, folder, main module."""
     os.environ[WORKER_VARIABLE] = name
     config.pluginmanager.unregister(name="terminalreporter")
     capture = config.pluginmanager.getplugin("capturemanager")
     capture.stop_global_capturing()
-    if config.option.capture != "no":  # what threads print between tests belongs to none
+    if config.option.capture != "no":  # output of threads between tests belongs to no test
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.__stdout__.fileno())
     capture.start_global_capturing()
     folders = config._tmp_path_factory  # type: ignore[attr-defined]
@@ -211,7 +212,7 @@ def _run(session: pytest.Session, connection: Connection) -> None:
     try:
         while places:
             place = places.popleft()
-            places.extend(() if places else more())  # what both tests share stays: so the next one has to be known
+            places.extend(() if places else more())  # the next test keeps fixtures that both share
             following = session.items[places[0]] if places else None
             connection.send(("start", (place,)))
             session.config.hook.pytest_runtest_protocol(item=session.items[place], nextitem=following)
@@ -223,7 +224,7 @@ def _run(session: pytest.Session, connection: Connection) -> None:
 
 
 class _Teller:
-    """Tells the process that started a worker what the worker's hooks are told."""
+    """A plugin that sends everything a worker's hooks get to the process that started the worker."""
 
     def __init__(self, config: pytest.Config, connection: Connection) -> None:
         self._config = config
@@ -246,6 +247,6 @@ class _Teller:
 def _warning(
     text: str, filename: str, lineno: int, when: str, nodeid: str, location: tuple[str, int, str] | None
 ) -> dict[str, Any]:
-    """Make anew, without its class, the warning that a worker told of."""
+    """Return a warning made from what a worker sent, without the warning's class."""
     message = warnings.WarningMessage(UserWarning(text), UserWarning, filename, lineno)
     return {"warning_message": message, "when": when, "nodeid": nodeid, "location": location}

@@ -1,4 +1,4 @@
-"""What tests of inspections share."""
+"""Fixtures for tests of inspections."""
 
 from __future__ import annotations
 

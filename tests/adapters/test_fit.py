@@ -1,4 +1,4 @@
-"""Content that was accepted for one base is held against another one by its modules, shapes and rank."""
+"""Content that was accepted for one base is checked against another one by its modules, shapes and rank."""
 
 from __future__ import annotations
 

@@ -178,7 +178,7 @@ async def test_an_inspection_that_exceeds_its_limits_is_a_refusal_that_says_so(t
 
 
 async def test_the_parent_does_not_grow_with_the_file(tmp_path: Path, into: Path) -> None:
-    """64 MiB of weights, mostly holes."""
+    """The file has 64 MiB of weights, mostly holes."""
     size, rank = 128 * 1024, 64
     source = tmp_path / "adapter"
     source.mkdir()
@@ -207,7 +207,7 @@ async def test_the_parent_does_not_grow_with_the_file(tmp_path: Path, into: Path
 async def test_files_that_change_while_they_are_read_are_never_half_taken(
     forks: Forks, tmp_path: Path, into: Path
 ) -> None:
-    """What is taken is what was judged, whatever the folder held when."""
+    """The stored content is the content that was judged, whatever the folder held at any time."""
     source = folder(tmp_path)
     contents = [
         write_adapter(tmp_path / f"{seed}", tensors=other_tensors(seed)).joinpath(WEIGHTS_NAME).read_bytes()

@@ -1,6 +1,6 @@
-"""A merged folder is the base with the adapter in it and nothing else changed, or it is not there at all.
+"""A merged folder is the base with the adapter in it and nothing else changed, or it does not exist at all.
 
-That it answers as base and adapter do is held in `tests/engine/lora/test_what_peft_trains.py`.
+`tests/engine/lora/test_what_peft_trains.py` checks that the merged model answers as base and adapter do.
 """
 
 from __future__ import annotations
@@ -177,7 +177,7 @@ print(merge(*map(Path, sys.argv[2:]), "bfloat16").num_modules)
 
 
 def test_memory_is_for_a_tensor_not_for_the_model(tmp_path: Path) -> None:
-    """Linears of 4 MiB, 32 of them, in 32 MiB of memory; the map of their file, of which nothing is written, apart."""
+    """32 linear layers of 4 MiB each are merged in 32 MiB of memory, not counting the read-only map of their file."""
     base = write_base(tmp_path / "base", hidden=1024, num_layers=16)
     lora = write_lora(tmp_path / "lora", hidden=1024)
     limit = (32 << 20) + max(path.stat().st_size for path in base.iterdir())

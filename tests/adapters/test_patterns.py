@@ -1,4 +1,4 @@
-"""Keys of rank_pattern and alpha_pattern mean what Python's `re` makes of them, at a bounded cost."""
+"""Keys of rank_pattern and alpha_pattern match what Python's `re` matches, at a bounded cost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What PEFT trains and saves is read as PEFT itself computes it."""
+"""An adapter that PEFT trains and saves is read as PEFT itself computes it."""
 
 from __future__ import annotations
 

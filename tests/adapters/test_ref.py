@@ -33,7 +33,7 @@ def test_a_tenants_content_has_one_key_under_all_its_names() -> None:
 
 
 def test_a_key_never_changes() -> None:
-    """Gateways and engines of different ages compute it from the same tables."""
+    """Gateways and engines of different versions compute the key from the same tables."""
     assert content_key("proj_a", DIGEST) == f"{DIGEST}.8021fa4a3fc24588"
 
 

@@ -149,7 +149,7 @@ def test_a_killed_writer_leaves_whole_adapters_and_its_rubbish_is_swept(folder: 
 
 
 def test_a_workspace_is_swept_when_its_process_is_dead_and_never_before(store: AdapterStore, tmp_path: Path) -> None:
-    """However old it is."""
+    """The workspace's age does not count."""
     dead = tmp_path / "store" / ".temporary-of-the-dead"
     dead.mkdir()
     (dead / "adapter").mkdir()

@@ -1,4 +1,5 @@
-"""A store in a bucket holds whole adapters or nothing, and what a machine keeps of it is bounded and never half."""
+"""A store in a bucket holds whole adapters or nothing, and a machine's cache of it is bounded and never half
+written."""
 
 from __future__ import annotations
 
@@ -129,7 +130,7 @@ def test_the_same_content_is_sent_again_so_that_the_time_does_not_tell(bucket: O
 
 
 def test_what_is_damaged_is_replaced_by_what_is_kept(bucket: ObjectStore, tmp_path: Path) -> None:
-    """In the bucket and in the cache."""
+    """Damaged content in the bucket and in the cache is replaced."""
     store = RemoteStore(bucket, tmp_path / "cache", MANY_BYTES)
     digest = store.add(adapter(tmp_path, 1))
     obstore.put(bucket, f"{digest}.tar", b"?")
@@ -195,7 +196,7 @@ def test_the_least_recently_read_leave_the_cache(bucket: ObjectStore, tmp_path: 
 
 
 def test_what_is_being_read_stays(bucket: ObjectStore, tmp_path: Path) -> None:
-    """Two stores over one folder, as two processes have it: locks are of open files, not of processes."""
+    """Two stores over one folder stand for two processes, since locks belong to open files, not to processes."""
     store, neighbor = (RemoteStore(bucket, tmp_path / "cache", 1) for _ in range(2))
     digests = [store.add(adapter(tmp_path, seed)) for seed in range(3)]
     with store.reading(digests[0]) as folder:

@@ -24,11 +24,11 @@ PAGE_PATIENCE_MS = 60_000
 expect.set_options(timeout=PAGE_PATIENCE_MS)
 
 Visit = Callable[..., Awaitable[Watched]]
-"""visit(email or None, mode="light") gives a page of somebody who is signed in, or of nobody."""
+"""visit(email or None, mode="light") opens a page, signed in as the person with this email, or not signed in."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """They share one event loop, which the browser is bound to."""
+    """Run all browser tests in one event loop, since the browser is bound to its loop."""
     for item in items:
         if "browser" in item.path.parts and isinstance(item, pytest.Function) and asyncio.iscoroutinefunction(item.obj):
             item.add_marker(pytest.mark.asyncio(loop_scope="session"), append=False)
@@ -52,19 +52,20 @@ async def chromium(browser_house: BrowserHouse) -> AsyncIterator[Browser]:
 
 @pytest.fixture(scope="session")
 def cookies() -> dict[str, dict[str, Any]]:
-    """Of people who have signed in already: passwords are slow to check."""
+    """Return login cookies by email, kept for the session since checking a password is slow."""
     return {}
 
 
 @pytest.fixture(scope="session")
 def contexts() -> dict[tuple[str, Mode], BrowserContext]:
-    """Of who has signed in before: their files are in its cache."""
+    """Return browser contexts by email and mode, kept for the session so that later tests find files in the browser's
+    cache."""
     return {}
 
 
 @pytest.fixture(scope="session")
 def idle() -> dict[BrowserContext, list[Page]]:
-    """Pages that tests have left: they have loaded the dashboard, and show nothing."""
+    """Return the idle pages of each context: pages that a test has left, emptied, with the dashboard loaded."""
     return defaultdict(list)
 
 
@@ -124,7 +125,7 @@ async def new_context(chromium: Browser, mode: Mode) -> BrowserContext:
 
 
 async def sign_in(url: str, email: str, password: str = PASSWORD) -> dict[str, Any]:
-    """The cookie of a new login, as a browser takes it."""
+    """Sign in over HTTP; return the login's cookie as Playwright takes cookies."""
     async with httpx.AsyncClient(timeout=PATIENCE_S) as client:
         reply = await client.post(
             f"{url}/admin/v1/login", json={"email": email, "password": password}, timeout=PATIENCE_S

@@ -12,7 +12,11 @@ CHUNK_BYTES = 65_536
 
 
 class Door:
-    """state: "open", everything passes; "shut", nothing connects; "empty", as of a proxy whose gateway is away."""
+    """A port in front of the gateway.
+
+    state: "open" passes everything; "shut" refuses connections; "empty" answers 502, as a proxy does whose gateway is
+    away.
+    """
 
     def __init__(self, port: int) -> None:
         self._port_behind = port
@@ -26,7 +30,7 @@ class Door:
         return f"http://127.0.0.1:{self.port}"
 
     async def set(self, state: Literal["open", "shut", "empty"]) -> None:
-        """Connections that there are end."""
+        """Change the state, and end all connections that are open."""
         self._is_empty = state == "empty"
         if self._server is not None:
             self._server.close()

@@ -35,8 +35,10 @@ def make_experiment(
     analysis: dict[str, Any] | None = None,
     layer: str = "default",
 ) -> str:
-    """Start an experiment over HTTP that is judged by cost and stops itself at errors; return its id. layer: is made,
-    unless it is the default one."""
+    """Start an experiment over HTTP that is judged by cost and pauses itself at errors; return its id.
+
+    layer: the name of the experiment's layer, which is made unless it is the default one.
+    """
     if layer != "default":
         client.post(f"/projects/{project_id}/experiment_layers", json={"name": layer}).raise_for_status()
     definition = {
@@ -124,7 +126,10 @@ async def write_units(conn: asyncpg.Connection, experiment_id: str) -> None:
 
 
 async def write_errors(conn: asyncpg.Connection, experiment_id: str, *, control: int, treatment: int, of: int) -> None:
-    """Give both arms as many units, of which some had an error, within a transaction of the caller's."""
+    """Give each arm `of` units, some of which had an error, within a transaction of the caller's.
+
+    control, treatment: the number of units with an error in each arm.
+    """
     total, at = Total(), int(time.time() * 1e6)
     for arm, failed in enumerate((control, treatment)):
         for number in range(of):
@@ -137,8 +142,10 @@ async def write_errors(conn: asyncpg.Connection, experiment_id: str, *, control:
 async def write_first_minutes(
     conn: asyncpg.Connection, experiment_id: str, *, minutes: int, window_s: int, of: int
 ) -> None:
-    """Give both arms as many units since a start some minutes ago, the treatment cheaper ones, within a transaction of
-    the caller's."""
+    """Give each arm `of` units of an experiment that started some minutes ago, within a transaction of the caller's.
+
+    The treatment's units are cheaper. window_s: the outcome window in seconds.
+    """
     total, now = Total(), int(time.time() * 1e6)
     for arm in range(2):
         for number in range(of):

@@ -1,4 +1,4 @@
-"""What the browser tests look at: one gateway over a real database and the fake engine, with tenants, people and usage.
+"""The gateway that the browser tests look at, over a real database and the fake engine, with tenants, people and usage.
 
 python -m tests.browser.house serves one to look at, and prints how to sign in.
 """
@@ -59,7 +59,7 @@ ROUTE: dict[str, Any] = {
 SOURCES = "https://adapters.example/"
 HOURS_OF_HISTORY = 48
 DAYS_OF_OLD_USAGE = 62
-"""How long ago the first usage was: of a month that can be closed by now."""
+"""The age of the first usage in days: enough that its month can be closed by now."""
 
 _HISTORY = """
     INSERT INTO ledger (
@@ -88,14 +88,21 @@ _HISTORY = """
 
 
 def request_id(project_id: str, model: str, number: int) -> str:
-    """Of a request of the history; numbers that 41 divides failed, others that 29 does were cancelled."""
+    """Return the id of a request of the history. A number that 41 divides failed; another that 29 divides was
+    aborted."""
     return f"req_{hashlib.md5(f'{project_id}{model}{number}'.encode(), usedforsecurity=False).hexdigest()}"
 
 
 class BrowserHouse(msgspec.Struct, frozen=True):
-    """url: of the gateway, without a slash at the end. projects: ids by name. keys: an inference key by project.
-    pool: the id of one whose replicas are still being started. experiment: the id of a running one of acme's.
-    batch: the id of one of acme's that is half done and stays so."""
+    """A gateway with its database and engine, and the ids of what the database was seeded with.
+
+    url: of the gateway, without a slash at the end.
+    projects: ids of projects by name.
+    keys: an inference key of each project, by the project's name.
+    pool: the id of a pool whose replicas are still starting.
+    experiment: the id of a running experiment of acme's.
+    batch: the id of a batch of acme's that is half done and stays half done.
+    """
 
     url: str
     dsn: str
@@ -110,21 +117,24 @@ class BrowserHouse(msgspec.Struct, frozen=True):
 
     @property
     def places(self) -> dict[str, str]:
-        """What views' paths name: ids of projects by their name, one of a request, the present month."""
+        """Return the values of the placeholders in views' paths: ids by name, and the present month."""
         request = request_id(self.projects["acme"], f"{BASE}:pirate", 2)
         month = f"{datetime.datetime.now(datetime.UTC):%Y-%m}"
         ids = {"request": request, "pool": self.pool, "experiment": self.experiment, "batch": self.batch}
         return self.projects | ids | {"month": month}
 
     def operator(self) -> httpx.Client:
-        """For the admin API, with the operator's key."""
+        """Return a client of the admin API that has the operator's key."""
         headers = {"authorization": f"Bearer {self.operator_key}"}
         return httpx.Client(base_url=f"{self.url}/v1/organization", headers=headers, timeout=PATIENCE_S)
 
 
 @contextmanager
 def open_house(dsn: str, folder: Path) -> Iterator[BrowserHouse]:
-    """dsn: of a migrated database without content, which is seeded once the context is entered."""
+    """Seed a database and serve a gateway over the database until the context is left.
+
+    dsn: of a migrated database without content.
+    """
     model_dir = make_model_folder(folder / "model")
     operator_key = asyncio.run(make_operator_key(dsn))
     flags = ("--tokens-per-s", "200")
@@ -189,7 +199,7 @@ def _make_pool(url: str, operator_key: str, project_id: str) -> str:
 
 
 def _make_batch(url: str, key: str) -> str:
-    """Make a batch of a file that is wrong, so that nothing of it ever runs; return its id."""
+    """Make a batch of a bad file, so that no line of it ever runs; return the batch's id."""
     with httpx.Client(base_url=f"{url}/v1", headers={"authorization": f"Bearer {key}"}, timeout=PATIENCE_S) as client:
         form: dict[str, Any] = {"files": {"file": ("reviews.jsonl", b"{no JSON\n")}, "data": {"purpose": "batch"}}
         file_id = client.post("/files", **form).json()["id"]
@@ -254,7 +264,7 @@ async def _start_replicas(dsn: str, pool_id: str) -> None:
 
 
 async def _write_history(dsn: str, projects: dict[str, str]) -> None:
-    """Usage of the last two days: less and less from tenant to tenant."""
+    """Write usage of the last two days, each tenant having less than the one before, and usage of days long ago."""
     conn = await asyncpg.connect(dsn)
     try:
         organization_id = await conn.fetchval("SELECT id FROM organizations")
@@ -296,7 +306,10 @@ async def _write_history(dsn: str, projects: dict[str, str]) -> None:
 
 
 async def write_unpriced(dsn: str, project_id: str, num: int, *, days_ago: float = 0.0) -> None:
-    """Requests of one moment, as they are counted while there are no prices."""
+    """Write requests of one moment as requests are counted while there are no prices.
+
+    num: the number of requests.
+    """
     conn = await asyncpg.connect(dsn)
     try:
         organization_id = await conn.fetchval("SELECT id FROM organizations")
@@ -309,7 +322,10 @@ async def write_unpriced(dsn: str, project_id: str, num: int, *, days_ago: float
 
 
 async def write_copies(dsn: str, project_id: str, num: int) -> None:
-    """Copies of requests of the history for a shadow arm that serves the base model."""
+    """Write copies of requests of the history for a shadow arm that serves the base model.
+
+    num: the number of copies.
+    """
     conn = await asyncpg.connect(dsn)
     try:
         organization_id = await conn.fetchval("SELECT id FROM organizations")

@@ -1,4 +1,4 @@
-"""Installs the browser that the tests drive, where there is none: Debian's Chromium, and a font to look at pages with.
+"""Installs the browser that the tests drive, where no browser is installed: Debian's Chromium, and a font for pictures.
 
 python -m tests.browser.install
 """
@@ -15,7 +15,7 @@ PACKAGES = ("chromium-headless-shell", "fonts-inter")
 
 
 def find_chromium() -> str | None:
-    """Its path, None where there is none."""
+    """Return the path of an installed Chromium, or None."""
     return next((path for name in NAMES if (path := shutil.which(name))), None)
 
 

@@ -1,4 +1,4 @@
-"""Adapters: they come in by hand, are promoted, rolled back, named, shared, set and ended, by who may."""
+"""Adapters: uploaded by hand, promoted, rolled back, renamed, shared, configured and removed, by people who may."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from playwright.async_api import Page, Route, expect
 
 from engine.config import model_digest
 from gateway.db.pool import Database
-from tests.browser.acts import told
+from tests.browser.acts import expect_message
 from tests.browser.conftest import Visit
 from tests.browser.house import BILLING, MEMBER, VIEWER, BrowserHouse
 from tests.browser.watched import Watched
@@ -22,7 +22,7 @@ FILES = ("adapter_config.json", "adapter_model.safetensors")
 
 
 def good_adapter(folder: Path, *, seed: int, rank: int = 2) -> Path:
-    """Of the house's base model."""
+    """Write an adapter that fits the house's base model."""
     return write_adapter(folder, seed=seed, rank=rank, in_features=32, out_features=32, num_layers=1)
 
 
@@ -35,7 +35,10 @@ async def choose(page: Page, folder: Path) -> None:
 
 
 async def confirm(page: Page, verb: str, name: str = "") -> None:
-    """What it takes to do something that was asked about; the dialog is gone then."""
+    """Confirm the topmost dialog and wait until the dialog is gone.
+
+    name: the name to type before the dialog's button is enabled; "" where no name is wanted.
+    """
     dialog = page.get_by_role("dialog").last
     button = dialog.get_by_role("button", name=verb, exact=True)
     if name:
@@ -46,7 +49,7 @@ async def confirm(page: Page, verb: str, name: str = "") -> None:
 
 
 def add(house: BrowserHouse, project: str, name: str, folder: Path) -> None:
-    """As a program does it, in one piece."""
+    """Upload an adapter over HTTP in one request, as a program does."""
     files = {part: (part, (folder / part).read_bytes()) for part in FILES}
     with house.operator() as client:
         reply = client.post(f"/projects/{house.projects[project]}/adapters", data={"name": name}, files=files)
@@ -231,13 +234,13 @@ RANGES = {
     "Frequency penalty": ("-2", "2", "-2.1", "2.1"),
     "Repetition penalty": ("0.001", "2", "0", "2.1"),
 }
-"""Least and most that the API takes, and what is below and above."""
+"""The least and the most value that the API takes of each default, a value below and a value above."""
 
 
 async def test_defaults_are_checked_in_the_ranges_of_the_api(
     visit: Visit, browser_house: BrowserHouse, tmp_path: Path
 ) -> None:
-    """What is wrong is said at its field and not sent; what is right is taken to the last number."""
+    """A value out of range is named at its field and not sent; a value in range is sent exactly."""
     add(browser_house, "globex", "bounds", good_adapter(tmp_path / "bounds", seed=8))
     watched = await visit()
     page = watched.page
@@ -253,7 +256,7 @@ async def test_defaults_are_checked_in_the_ranges_of_the_api(
         await expect(page.locator(".field-error")).to_have_text([re.compile(sentence)] * len(RANGES))
     for place in (0, 1):
         await save(place)
-        await told(page, "The defaults are saved")
+        await expect_message(page, "The defaults are saved")
         await expect(page.locator(".field-error")).to_have_count(0)
     await page.get_by_label("Temperature").fill("0,5")
     await page.get_by_label("Top k").fill("2.5")
@@ -377,7 +380,7 @@ async def test_a_member_sees_their_own_and_may_not_pin(visit: Visit, browser_hou
 
 
 async def buttons(watched: Watched, *beginnings: str) -> list[str]:
-    """Names of the page's buttons that begin so."""
+    """Return the names of the page's buttons whose name starts with one of these beginnings."""
     await watched.settled()
     names = await watched.page.locator("main button").all_inner_texts()
     return [name for name in names if name.strip().startswith(beginnings)]
@@ -406,7 +409,7 @@ async def test_an_upload_shows_how_far_it_is_and_can_be_cancelled(
 
 
 async def wait_for_ever(route: Route) -> None:
-    """Pieces that are sent get no answer; what is read does."""
+    """Leave pieces of an upload without an answer, and pass on every other request."""
     if route.request.method != "PATCH":
         await route.continue_()
 
@@ -415,4 +418,4 @@ SEEN = """element => {
     const {left, top, width, height} = element.getBoundingClientRect();
     return element.contains(document.elementFromPoint(left + width / 2, top + height / 2));
 }"""
-"""Nothing covers it or cuts it off."""
+"""A script that returns whether an element is neither covered nor cut off at its center."""

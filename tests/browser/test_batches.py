@@ -19,7 +19,7 @@ from tests.gateway.batches.jobs import chat_line, file_of
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def tenant(browser_house: BrowserHouse) -> AsyncIterator[str]:
-    """Id of a project which is this test's own, with a key."""
+    """Give the id of a project of this test's own, with an API key."""
     with browser_house.operator() as operator:
         made = operator.post("/projects", json={"name": f"batches of {time.monotonic_ns()}"}).json()
         operator.post(f"/projects/{made['id']}/api_keys", json={"name": "labelling", "scopes": ["inference"]})

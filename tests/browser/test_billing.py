@@ -1,4 +1,5 @@
-"""Billing: prices, credits, adjustments, periods and invoices, exports and deliveries, by who may and who may not."""
+"""Billing: prices, credits, adjustments, periods and invoices, exports and deliveries, for people who may and may
+not."""
 
 from __future__ import annotations
 
@@ -158,7 +159,7 @@ async def test_a_month_is_closed_then_invoiced_and_each_line_leads_to_requests(v
 
 
 async def _fail_a_run(dsn: str) -> None:
-    """As if a delivery had failed, which is tried again tomorrow."""
+    """Record a failed run of a delivery, which is due again tomorrow."""
     conn = await asyncpg.connect(dsn)
     try:
         await conn.execute(

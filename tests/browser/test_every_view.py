@@ -1,6 +1,9 @@
-"""Every view shows something, breaks no rule, and axe finds nothing serious in it: all of them in light; in dark and on
-a phone one of each kind, and with --full all, with pictures of them. Contrast is that of one of each kind in both
-colors, and with --full of all."""
+"""Every view shows something, breaks no rule, and axe finds nothing serious in it.
+
+All views are opened in light mode; one of each kind in dark mode and on a phone as well. Contrast is checked for one
+view of each kind in both colors. With --full all views are opened in all modes, contrast is checked for all, and
+pictures are taken.
+"""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ import pytest
 from playwright.async_api import Dialog, Page, expect
 
 from gateway.db.pool import Database
-from tests.browser.acts import confirm, dialog, row, told
+from tests.browser.acts import confirm, dialog, expect_message, row
 from tests.browser.conftest import Visit
 from tests.browser.experiment import METRIC, NAME, make_experiment, write_errors, write_first_minutes
 from tests.browser.house import MEMBER, VIEWER, BrowserHouse
@@ -26,13 +26,13 @@ RECORD_LABELS = """
         return fillText.call(this, text, ...rest);
     };
 """
-"""Notes the texts that pictures draw: what their axes say."""
+"""A script that records the texts drawn on canvases, such as the labels of axes."""
 DRAWN_IN_TIMES = """async () => {
     const isTime = (text) => text.endsWith(" ms") || text.endsWith(" s");
     for (let frame = 0; frame < 600 && !window.labels.some(isTime); frame++) await new Promise(requestAnimationFrame);
     return window.labels.some(isTime);
 }"""
-"""A script that waits until the axis of a picture has times."""
+"""A script that waits until the axis of a chart has labels that are times."""
 TIME = re.compile(r"\d\d:\d\d")
 
 
@@ -44,7 +44,7 @@ def experiment_named(house: BrowserHouse, project: str, name: str) -> dict[str, 
 
 
 async def ask(house: BrowserHouse, project: str, model: str, units: int) -> set[str]:
-    """Send a request of each of some units; return the arms that replies name."""
+    """Send one request for each of `units` units; return the arms that the replies name."""
     async with httpx.AsyncClient(base_url=house.url, timeout=PATIENCE_S) as client:
         arms = set()
         for number in range(units):
@@ -65,7 +65,7 @@ SETTINGS = " with temperature 0.2, the system prompt “Be warm.”, whatever a 
 
 
 async def act(page: Page, name: str) -> None:
-    """Choose one of the experiment's further actions."""
+    """Choose an item of the experiment's menu "More actions"."""
     await page.get_by_role("button", name="More actions").click()
     await page.get_by_role("menuitem", name=name).click()
 
@@ -101,7 +101,7 @@ async def test_an_experiment_lives_from_its_form_to_its_decision(visit: Visit, b
     await expect(plan).to_contain_text("The first results come 7 days after the first unit's first request")
     await expect(plan.locator(".plan-shadow")).to_have_count(0)
     await page.get_by_role("button", name="Save as a draft").click()
-    await told(page, "The draft verse is saved")
+    await expect_message(page, "The draft verse is saved")
     await expect(page.get_by_role("heading", name="This is a draft")).to_be_visible()
 
     await page.get_by_role("link", name="Change it").click()
@@ -118,7 +118,7 @@ async def test_an_experiment_lives_from_its_form_to_its_decision(visit: Visit, b
     await expect(plan.locator(".plan-shadow")).to_contain_text("each copy is billed to this tenant")
     await expect(plan).not_to_contain_text("Nothing is to be decided")
     await page.get_by_role("button", name="Save the draft").click()
-    await told(page, "verse is changed")
+    await expect_message(page, "verse is changed")
     await page.get_by_role("button", name="Start").first.click()
     asked = dialog(page, "Start verse?")
     await expect(asked).to_contain_text("From now on requests for verse are answered by one of these")
@@ -130,7 +130,7 @@ async def test_an_experiment_lives_from_its_form_to_its_decision(visit: Visit, b
     assert await watched.violations() == []
     await watched.screenshot("light/experiment-start")
     await confirm(page, "Start verse?", "Start")
-    await told(page, "verse runs")
+    await expect_message(page, "verse runs")
     await expect(lead).to_contain_text("running")
 
     assert await ask(browser_house, "globex", "verse", UNITS) == {"control", "treatment"}
@@ -146,7 +146,7 @@ async def test_an_experiment_lives_from_its_form_to_its_decision(visit: Visit, b
     form = dialog(page, "Change the shadow's share")
     await form.get_by_label("Part of the requests that are copied, %").fill("25")
     await form.get_by_role("button", name="Change").click()
-    await told(page, "dark gets copies of 25 % of the requests")
+    await expect_message(page, "dark gets copies of 25 % of the requests")
     assert experiment_named(browser_house, "globex", "verse")["shadow"]["share"] == 2_500
     assert await watched.violations() == []
     await page.get_by_role("link", name="Results").click()
@@ -168,7 +168,7 @@ async def test_an_experiment_lives_from_its_form_to_its_decision(visit: Visit, b
     await expect(form).to_contain_text("The parts add up to 4, not 100: each arm gets its share of that sum")
     await expect(form.get_by_role("note")).to_contain_text("Units that have seen an arm keep it")
     await form.get_by_role("button", name="Change").click()
-    await told(page, "The weights of verse change")
+    await expect_message(page, "The weights of verse change")
     await page.get_by_role("button", name="Pause").click()
     await confirm(page, "Pause verse?", "Pause")
     await expect(lead).to_contain_text("paused")
@@ -212,7 +212,7 @@ async def test_an_experiment_lives_from_its_form_to_its_decision(visit: Visit, b
 
 
 async def test_each_wrong_field_is_named_at_the_field(visit: Visit, browser_house: BrowserHouse) -> None:
-    """What is empty or wrong before anything is sent; what the API refuses at its field as well."""
+    """A field that is empty or wrong is named before anything is sent, and so is a field that the API refuses."""
     hooli = browser_house.projects["hooli"]
     with browser_house.operator() as client:
         metric = {"name": "solved", "type": "boolean", "goal": "increase", "kind": "mean"}
@@ -299,7 +299,7 @@ async def test_each_wrong_field_is_named_at_the_field(visit: Visit, browser_hous
     await expect(error).to_contain_text([re.compile("Metric that decides.*There is no metric `solved`", re.DOTALL)])
     await page.get_by_label("Metric that decides").select_option("cost_nanos")
     await save.click()
-    await told(page, "The draft fields is saved")
+    await expect_message(page, "The draft fields is saved")
     assert experiment_named(browser_house, "hooli", "fields")["coverage"] == 1_235
     await expect(page.get_by_text("12.35 % of the units", exact=False)).to_be_visible()
 
@@ -327,14 +327,15 @@ async def test_parts_are_shares_of_their_sum_and_tiny_ones_are_shown(visit: Visi
     await page.get_by_label("Name", exact=True).first.fill("parts")
     await page.get_by_label("Metric that decides").select_option("cost_nanos")
     await page.get_by_role("button", name="Save as a draft").click()
-    await told(page, "The draft parts is saved")
+    await expect_message(page, "The draft parts is saved")
     shares = [arm["share"] for arm in experiment_named(browser_house, "initech", "parts")["arms"]]
     assert shares == [1 / 3, 2 / 3]
     await expect(row(page, "control")).to_contain_text("33.3 %")
 
 
 async def test_the_first_minutes_are_told_in_minutes_and_hours(visit: Visit, browser_house: BrowserHouse) -> None:
-    """An outcome window of five minutes, an axis of twenty, the first of seven days; whether it fades is open."""
+    """With an outcome window of five minutes and units of twenty minutes, texts tell minutes and axes tell times of
+    day."""
     umbrella = browser_house.projects["umbrella"]
     arms, analysis = (BASE, f"{BASE}:clinic-notes"), {"outcome_window_seconds": 300, "tightest_at": 100}
     with browser_house.operator() as client:
@@ -371,7 +372,7 @@ async def test_the_first_minutes_are_told_in_minutes_and_hours(visit: Visit, bro
 
 
 async def test_results_say_what_may_be_concluded(visit: Visit, browser_house: BrowserHouse) -> None:
-    """Of a running experiment: each difference with its interval, the days so far, whether it works as declared."""
+    """A running experiment shows each difference with its interval, charts, segments, health and how to call it."""
     watched = await visit()
     page = watched.page
     await page.add_init_script(RECORD_LABELS)
@@ -426,7 +427,7 @@ async def test_results_say_what_may_be_concluded(visit: Visit, browser_house: Br
 
 
 async def test_an_experiment_that_pauses_itself_says_why(visit: Visit, browser_house: BrowserHouse) -> None:
-    """The page that is open shows it by itself."""
+    """An open page shows, without being reloaded, that the experiment paused itself, and why."""
     initech = browser_house.projects["initech"]
     with browser_house.operator() as client:
         id = make_experiment(client, initech, name="guarded", arms=(BASE, f"{BASE}:tps-reports"))
@@ -462,7 +463,7 @@ async def test_what_experiments_share_is_made_and_removed(visit: Visit, browser_
     await expect(form.locator(".field-error")).to_contain_text("“no” is no label with its number")
     await form.get_by_label("Labels").fill("yes=1\nno=0")
     await form.get_by_role("button", name="Create metric").click()
-    await told(page, "solved can be voted on")
+    await expect_message(page, "solved can be voted on")
     await expect(row(page, "solved")).to_contain_text("yes = 1, no = 0")
     await expect(page.get_by_role("group", name="feedback line")).to_contain_text('"value":"yes"')
     assert await watched.violations() == []
@@ -476,14 +477,14 @@ async def test_what_experiments_share_is_made_and_removed(visit: Visit, browser_
         form = dialog(page, f"New {kind}")
         await form.get_by_label("Name").fill(what)
         await form.get_by_role("button", name=f"Create {kind}").click()
-        await told(page, f"The {kind} {what} is made")
+        await expect_message(page, f"The {kind} {what} is made")
         await page.get_by_role("button", name=f"Remove {what}").click()
         await confirm(page, f"Remove the {kind} {what}?", f"Remove {kind}")
-        await told(page, f"The {kind} {what} is removed")
+        await expect_message(page, f"The {kind} {what} is removed")
     await page.get_by_label("Unit").fill("ann@example.com")
     await page.get_by_role("button", name="Forget it").click()
     await confirm(page, "Forget this unit?", "Forget the unit", typed="ann@example.com")
-    await told(page, "No experiment knew this unit")
+    await expect_message(page, "No experiment knew this unit")
 
 
 async def test_a_member_decides_about_their_own_and_a_viewer_only_looks(
@@ -548,7 +549,7 @@ async def test_what_the_api_warns_of_is_on_the_page_and_asked_about(visit: Visit
 
 
 def two_arms(*models: str) -> list[dict[str, Any]]:
-    """Return the arms of a definition, the control first."""
+    """Return the arms of a definition, the control first, for one model each."""
     names = ("control", "other")
     return [{"name": name, "weight": 1, "target": {"model": model}} for name, model in zip(names, models, strict=True)]
 
@@ -562,7 +563,7 @@ def change_draft(house: BrowserHouse, path: str, **changes: Any) -> None:
 async def test_two_people_change_one_draft_and_neither_change_is_lost(
     visit: Visit, browser_house: BrowserHouse, hears: bool
 ) -> None:
-    """hears: whether the form learns of the other change before it is sent, or from the refusal."""
+    """hears: whether the form learns of the other person's change before its own is sent, or from the refusal."""
     name = f"shared-{hears}".lower()
     path = await make_draft(browser_house, "umbrella", name)
     watched = await visit()
@@ -594,7 +595,7 @@ async def test_two_people_change_one_draft_and_neither_change_is_lost(
     await expect(page.get_by_label("Part of the units that takes part")).to_have_value("40")
     await expect(page.get_by_label("A unit's outcomes count for")).to_have_value("1")
     await save.click()
-    await told(page, f"{name} is changed")
+    await expect_message(page, f"{name} is changed")
     saved = experiment_named(browser_house, "umbrella", name)
     assert (saved["version"], saved["coverage"], saved["analysis"]["min_days"]) == (3, 4_000, 3)
     assert (saved["analysis"]["outcome_window_seconds"], saved["analysis"]["tightest_at"]) == (86_400, 700)
@@ -669,7 +670,7 @@ async def test_just_after_the_start_the_metric_that_decides_is_there_and_waits(
 
 
 async def test_the_picture_ends_with_what_the_table_says(visit: Visit, browser_house: BrowserHouse) -> None:
-    """Also while the days behind it were read earlier than the table."""
+    """The chart's last day equals the table, even where the days were read before the table."""
     umbrella = browser_house.projects["umbrella"]
     arms, analysis = (BASE, f"{BASE}:clinic-notes"), {"outcome_window_seconds": 300, "tightest_at": 100}
     with browser_house.operator() as client:

@@ -10,14 +10,14 @@ import pytest
 import pytest_asyncio
 from playwright.async_api import expect
 
-from tests.browser.acts import choose, confirm, dialog, row, secret_of, told
+from tests.browser.acts import choose, confirm, dialog, expect_message, row, secret_of
 from tests.browser.conftest import Visit
 from tests.browser.house import BILLING, MEMBER, VIEWER, BrowserHouse
 
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def tenant(browser_house: BrowserHouse) -> AsyncIterator[str]:
-    """Id of a project which is this test's own."""
+    """Give the id of a project of this test's own."""
     with browser_house.operator() as operator:
         made = operator.post("/projects", json={"name": f"keys of {time.monotonic_ns()}"}).json()
         yield made["id"]
@@ -49,7 +49,7 @@ async def test_the_life_of_a_key(visit: Visit, browser_house: BrowserHouse, tena
     first = await secret_of(made, "API key")
     await expect(made.get_by_role("group", name="curl line")).to_be_visible()
     assert status_with(browser_house, first) == 200
-    await page.keyboard.press("Escape")  # what is shown once goes by its button alone
+    await page.keyboard.press("Escape")  # a secret shown once is closed by its button alone
     await made.get_by_role("button", name="I have stored it").click()
     await expect(made).to_have_count(0)
     assert first not in await page.content()
@@ -68,7 +68,7 @@ async def test_the_life_of_a_key(visit: Visit, browser_house: BrowserHouse, tena
     await form.get_by_label("Name").fill("checkout 2")
     await form.get_by_label("All, those to come too").check()
     await form.get_by_role("button", name="Save").click()
-    await told(page, "The key is changed")
+    await expect_message(page, "The key is changed")
 
     await choose(page, "checkout 2", "Rotate")
     await dialog(page, "Rotate checkout 2").get_by_role("button", name="Rotate").click()
@@ -79,21 +79,21 @@ async def test_the_life_of_a_key(visit: Visit, browser_house: BrowserHouse, tena
 
     await choose(page, "checkout 2", "Suspend")
     await confirm(page, "Suspend checkout 2?", "Suspend key")
-    await told(page, "is suspended")
+    await expect_message(page, "is suspended")
     await expect(row(page, "checkout 2")).to_contain_text("suspended")
     await choose(page, "checkout 2", "Resume")
     await confirm(page, "Resume checkout 2?", "Resume key")
-    await told(page, "works again")
+    await expect_message(page, "works again")
     await choose(page, "checkout 2", "Revoke")
     await confirm(page, "Revoke checkout 2?", "Revoke key", typed="checkout 2")
-    await told(page, "is revoked")
+    await expect_message(page, "is revoked")
     await expect(page.get_by_text("No key is in use")).to_be_visible()
     await page.get_by_role("button", name="Show ended ones").click()
     await expect(row(page, "checkout 2")).to_contain_text("revoked")
 
 
 async def test_showing_a_new_key_does_not_use_it(visit: Visit, browser_house: BrowserHouse, tenant: str) -> None:
-    """The line that is shown with it names the base model, which the page knows without asking with the key."""
+    """The example shown with a new key names the base model, which the page knows without a request by the key."""
     watched = await visit()
     page = watched.page
     used: list[str] = []
@@ -136,7 +136,7 @@ async def test_a_service_account_comes_with_a_key_and_takes_it_along(
     await page.get_by_role("button", name="Delete nightly").click()
     await expect(dialog(page, "Delete nightly?")).to_contain_text("2 keys of it are revoked")
     await confirm(page, "Delete nightly?", "Delete service account", typed="nightly")
-    await told(page, "its keys are revoked")
+    await expect_message(page, "its keys are revoked")
     await expect(page.get_by_text("No key is in use")).to_be_visible()
 
 

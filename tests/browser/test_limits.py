@@ -6,7 +6,7 @@ import httpx
 import pytest
 from playwright.async_api import Locator, Page, expect
 
-from tests.browser.acts import choose, confirm, dialog, row, told
+from tests.browser.acts import choose, confirm, dialog, expect_message, row
 from tests.browser.conftest import Visit
 from tests.browser.house import BILLING, MEMBER, VIEWER, BrowserHouse
 from tests.gateway.live import BASE
@@ -30,7 +30,7 @@ async def test_limits_are_set_changed_and_removed(visit: Visit, browser_house: B
     await expect(form.locator(".field-error")).to_be_visible()
     await form.get_by_label("At most").fill("3000000")
     await form.get_by_role("button", name="Set limit").click()
-    await told(page, "The limit holds now")
+    await expect_message(page, "The limit holds now")
     await expect(gauge(page, "Tokens per day")).to_contain_text("of 3M")
     await expect(page.locator(".lead")).to_contain_text("tokens per day")
 
@@ -38,18 +38,18 @@ async def test_limits_are_set_changed_and_removed(visit: Visit, browser_house: B
     form = dialog(page, "Change tokens per day")
     await form.get_by_label("At most").fill("4000000")
     await form.get_by_role("button", name="Save").click()
-    await told(page, "The limit is changed")
+    await expect_message(page, "The limit is changed")
     await expect(gauge(page, "Tokens per day")).to_contain_text("of 4M")
 
     await page.get_by_role("button", name="Set spend limit").click()
     await dialog(page, "New limit").get_by_label("At most, in USD").fill("12.5")
     await dialog(page, "New limit").get_by_role("button", name="Set limit").click()
-    await told(page, "The limit holds now")
+    await expect_message(page, "The limit holds now")
     await expect(gauge(page, "Spend per month")).to_contain_text("of $12.5")
     await page.get_by_role("button", name="Set alert").click()
     await dialog(page, "New limit").get_by_label("At most, in USD").fill("10")
     await dialog(page, "New limit").get_by_role("button", name="Set limit").click()
-    await told(page, "The limit holds now")
+    await expect_message(page, "The limit holds now")
     await expect(gauge(page, "Alert: spend per month")).to_contain_text("refuses nothing", ignore_case=True)
     with browser_house.operator() as operator:
         assert operator.get(f"/projects/{umbrella}/spend_limit").json()["threshold_amount"] == 1250
@@ -60,12 +60,12 @@ async def test_limits_are_set_changed_and_removed(visit: Visit, browser_house: B
     form = dialog(page, f"Rate limits of {BASE}")
     await form.get_by_label("Requests per minute").fill("60")
     await form.get_by_role("button", name="Save").click()
-    await told(page, "are changed")
+    await expect_message(page, "are changed")
     await expect(row(page, BASE).first).to_contain_text("60")
 
     await choose(page, "Tokens per day, the whole tenant", "Remove")
     await confirm(page, "Remove “Tokens per day”?", "Remove limit")
-    await told(page, "The limit is removed")
+    await expect_message(page, "The limit is removed")
     await expect(gauge(page, "Tokens per day")).to_have_count(0)
     assert await watched.violations() == []
 
@@ -88,7 +88,7 @@ async def test_a_refusal_is_explained(visit: Visit, browser_house: BrowserHouse)
     page = watched.page
     watched.expect("404 GET /v1/organization/refusals/req_")
     await watched.open(f"tenants/{hooli}/refusals")
-    for _ in range(40):  # they are written in batches, a moment later
+    for _ in range(40):  # refusals are written in batches, a moment later
         said = await page.locator(".lead").inner_text()
         if "the last one" in said and await row(page, "Requests per day").count():
             break
@@ -127,10 +127,10 @@ async def test_a_member_bounds_their_keys_alone(visit: Visit, browser_house: Bro
     await form.get_by_label("Of whom").select_option("Key acme production")
     await form.get_by_label("At most").fill("777")
     await form.get_by_role("button", name="Set limit").click()
-    await told(page, "The limit holds now")
+    await expect_message(page, "The limit holds now")
     await choose(page, "Tokens per day, key acme production", "Remove")
     await confirm(page, "Remove “Tokens per day”?", "Remove limit")
-    await told(page, "The limit is removed")
+    await expect_message(page, "The limit is removed")
 
 
 @pytest.mark.parametrize("email", [VIEWER, BILLING])
@@ -154,7 +154,7 @@ async def test_the_organization_has_limits_of_its_own(visit: Visit) -> None:
     await form.get_by_label("Of", exact=True).select_option("concurrency")
     await form.get_by_label("At most").fill("900")
     await form.get_by_role("button", name="Set limit").click()
-    await told(page, "The limit holds now")
+    await expect_message(page, "The limit holds now")
     await expect(gauge(page, "Requests at once")).to_contain_text("all tenants")
     await choose(page, "Requests at once, all tenants", "Remove")
     await confirm(page, "Remove “Requests at once”?", "Remove limit")
@@ -191,7 +191,7 @@ async def test_a_limit_is_what_was_typed_or_refused_at_its_field(visit: Visit, b
         assert operator.get(f"/projects/{project_id}/limits").json()["data"] == []
         await form.get_by_label("At most").fill("0.000000001")
         await form.get_by_role("button", name="Set limit").click()
-        await told(page, "The limit holds now")
+        await expect_message(page, "The limit holds now")
         (limit,) = operator.get(f"/projects/{project_id}/limits").json()["data"]
         assert (limit["unit"], limit["max"]) == ("cost_nanos", 1)
 
@@ -226,6 +226,6 @@ async def test_a_limit_that_is_there_already_is_changed_and_not_replaced(
         await expect(change.get_by_label("Alert at, in %")).to_have_value("55")
         await change.get_by_label("At most").fill("9000")
         await change.get_by_role("button", name="Save").click()
-        await told(page, "The limit is changed")
+        await expect_message(page, "The limit is changed")
         (kept,) = operator.get(f"/projects/{project_id}/limits").json()["data"]
         assert (kept["max"], kept["alert_percents"]) == (9000, [55])

@@ -6,13 +6,13 @@ from collections.abc import Awaitable, Callable
 
 from playwright.async_api import Route, expect
 
-from tests.browser.acts import confirm, dialog, row, secret_of, told
+from tests.browser.acts import confirm, dialog, expect_message, row, secret_of
 from tests.browser.conftest import Visit
 from tests.browser.house import ADMIN, BILLING, MEMBER, OWNER, VIEWER, BrowserHouse
 
 
 def without(permission: str) -> Callable[[Route], Awaitable[None]]:
-    """The session of somebody whose role lacks it."""
+    """Return a route handler that takes a permission away from the session of the person signed in."""
 
     async def answer(route: Route) -> None:
         reply = await route.fetch()
@@ -37,7 +37,7 @@ async def test_members_come_and_go(visit: Visit, browser_house: BrowserHouse) ->
         await expect(form.locator(".field-error")).to_contain_text(sentence)
     await form.get_by_label("E-mail").fill(VIEWER)
     await form.get_by_role("button", name="Add member").click()
-    await told(page, "is viewer of initech")
+    await expect_message(page, "is viewer of initech")
     await expect(page.locator(".lead")).to_contain_text("1 member")  # else the empty list has a button, too
 
     await page.get_by_role("button", name="Add member").click()
@@ -77,13 +77,13 @@ async def test_members_come_and_go(visit: Visit, browser_house: BrowserHouse) ->
     form = dialog(page, "Role of peter@initech.test")
     await form.get_by_label("Role").select_option("billing")
     await form.get_by_role("button", name="Save").click()
-    await told(page, "is billing now")
+    await expect_message(page, "is billing now")
     await expect(row(page, "peter@initech.test")).to_contain_text("Billing")
     for email in ("peter@initech.test", VIEWER):
         await page.get_by_role("button", name=f"Remove {email}").click()
         title = "Remove Victor?" if email == VIEWER else f"Remove {email}?"
         await confirm(page, title, "Remove member")
-        await told(page, "is no member any more")
+        await expect_message(page, "is no member any more")
     await expect(page.get_by_text("No member yet")).to_be_visible()
 
 
@@ -103,7 +103,7 @@ async def test_a_tenants_own_people_add_others_by_id(visit: Visit, browser_house
     assert await form.get_by_label("Role").locator("option[value=owner]").count() == 0
     await form.get_by_label("User id").fill(bea["id"])
     await form.get_by_role("button", name="Add member").click()
-    await told(page, "is viewer of acme")
+    await expect_message(page, "is viewer of acme")
     await page.get_by_role("button", name=f"Remove {BILLING}").click()
     await confirm(page, "Remove Bea?", "Remove member")
 
@@ -119,7 +119,7 @@ async def test_a_tenants_own_people_add_others_by_id(visit: Visit, browser_house
 
 
 async def test_an_address_that_nobody_has_adds_nobody(visit: Visit, browser_house: BrowserHouse) -> None:
-    """ADMIN sees the organization's people; who may not make any is told so at the field."""
+    """An admin may look people up but not make people, and the field of an unknown address says so."""
     globex = browser_house.projects["globex"]
     watched = await visit(ADMIN)
     page = watched.page
@@ -136,7 +136,7 @@ async def test_an_address_that_nobody_has_adds_nobody(visit: Visit, browser_hous
 
 
 async def test_removing_a_member_names_the_keys_that_end(visit: Visit, browser_house: BrowserHouse) -> None:
-    """The key that came with the tenant is the tenant's own: it goes on."""
+    """The key that came with the tenant belongs to the tenant, so that it is not among the keys that end."""
     watched = await visit()
     page = watched.page
     await watched.open("tenants?new=1")
@@ -167,7 +167,7 @@ async def test_removing_a_member_names_the_keys_that_end(visit: Visit, browser_h
         await expect(asked.get_by_role("listitem")).to_contain_text("olivia's laptop")
         await watched.screenshot("light/member-removed", whole=False)
         await confirm(page, "Remove Olivia?", "Remove member")
-        await told(page, "is no member any more")
+        await expect_message(page, "is no member any more")
         revoked = {
             key["name"]: key["revoked_at"] is not None for key in operator.get(f"{path}/api_keys").json()["data"]
         }

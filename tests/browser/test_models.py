@@ -9,7 +9,7 @@ import pytest_asyncio
 from playwright.async_api import expect
 
 from gateway.db.pool import Database
-from tests.browser.acts import choose, confirm, dialog, row, told
+from tests.browser.acts import choose, confirm, dialog, expect_message, row
 from tests.browser.conftest import Visit
 from tests.browser.house import MEMBER, VIEWER, BrowserHouse
 from tests.gateway.pools.acting_agent import Agent
@@ -17,7 +17,7 @@ from tests.gateway.pools.acting_agent import Agent
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def agent(browser_house: BrowserHouse) -> AsyncIterator[Agent]:
-    """The agent of a second host."""
+    """Give the agent of a second host."""
     async with await Database.connect(browser_house.dsn) as database:
         agent = Agent(database, "host_two", "cpu-2")
         await agent.claim()
@@ -72,7 +72,7 @@ async def test_a_pool_lives_from_its_making_to_its_removal(
     await form.get_by_label("Replicas").fill("2")
     await expect(form.get_by_role("note")).to_contain_text("1 replica more starts, where there is room: about 2 GiB")
     await form.get_by_role("button", name="Scale").click()
-    await told(page, "spare is to run 2 replicas")
+    await expect_message(page, "spare is to run 2 replicas")
     await expect(lead).to_contain_text("1 of 2 replicas is ready.")
     second = await agent.start(pool_id)
     await expect(lead).to_contain_text("2 replicas of revision 1 answer requests.")
@@ -83,7 +83,7 @@ async def test_a_pool_lives_from_its_making_to_its_removal(
     await form.get_by_label("Engine settings").fill("max_num_seqs=16")
     await expect(form.get_by_role("note")).to_contain_text("Until then revision 1 serves; if the new one fails")
     await form.get_by_role("button", name="Change", exact=True).click()
-    await told(page, "spare changes to revision 2")
+    await expect_message(page, "spare changes to revision 2")
     await expect(page.get_by_role("heading", name="Revision 2 takes the place of revision 1")).to_be_visible()
     await agent.prepare(pool_id, 2)
     third = await agent.begin(pool_id, 2, why="reading the weights")
@@ -94,7 +94,7 @@ async def test_a_pool_lives_from_its_making_to_its_removal(
     await watched.screenshot("light/pool-changing")
     await page.get_by_role("button", name="Give it up").click()
     await confirm(page, "Give up revision 2?", "Give it up")
-    await told(page, "spare stays at revision 1")
+    await expect_message(page, "spare stays at revision 1")
     await agent.stop(third)
 
     await choose(page, first, "Replace")
@@ -114,7 +114,7 @@ async def test_a_pool_lives_from_its_making_to_its_removal(
     await page.get_by_role("button", name="More actions").click()
     await page.get_by_role("menuitem", name="Remove").click()
     await confirm(page, "Remove spare?", "Remove pool", typed="spare")
-    await told(page, "The pool spare is removed")
+    await expect_message(page, "The pool spare is removed")
     await expect(page.get_by_role("heading", level=1, name="Models")).to_be_visible()
     await expect(row(page, "spare")).to_have_count(0)
 
@@ -147,7 +147,7 @@ async def test_a_pool_is_given_to_a_whole_organization_and_found_by_its_name(
     assert await watched.violations() == []
     await watched.screenshot("light/pool-access", whole=False)
     await form.get_by_role("button", name="Save").click()
-    await told(page, "Who may use Granted-7B is set")
+    await expect_message(page, "Who may use Granted-7B is set")
     await expect(
         page.get_by_text(whole.lower().replace(organization["name"].lower(), organization["name"]))
     ).to_be_visible()
@@ -262,7 +262,7 @@ async def test_servers_elsewhere_are_connected_get_a_key_and_are_changed(
     await expect(form.get_by_role("note")).to_contain_text("asks the 1 server how it is")
     assert await watched.violations() == []
     await form.get_by_role("button", name="Create pool").click()
-    await told(page, "The pool theirs is made")
+    await expect_message(page, "The pool theirs is made")
     await expect(page.get_by_role("heading", level=1, name="theirs")).to_be_visible()
     await expect(page.get_by_text("…AAAA")).to_be_visible()
     await expect(page.get_by_text("A tenant's own key where it brings one")).to_be_visible()
@@ -272,12 +272,12 @@ async def test_servers_elsewhere_are_connected_get_a_key_and_are_changed(
     form = dialog(page, "Key for the servers of theirs")
     await form.get_by_label("Key").fill("sk-0123456789abcdef-BBBB")
     await form.get_by_role("button", name="Save key").click()
-    await told(page, "theirs sends its servers the key")
+    await expect_message(page, "theirs sends its servers the key")
     await expect(page.get_by_text("…BBBB")).to_be_visible()
     await page.get_by_role("button", name="More actions").click()
     await page.get_by_role("menuitem", name="Remove the servers' key").click()
     await confirm(page, "Remove the key of theirs?", "Remove key")
-    await told(page, "theirs has no key any more")
+    await expect_message(page, "theirs has no key any more")
 
     await page.get_by_role("button", name="More actions").click()
     await page.get_by_role("menuitem", name="Change servers or settings").click()
@@ -285,7 +285,7 @@ async def test_servers_elsewhere_are_connected_get_a_key_and_are_changed(
     await expect(form.get_by_label("They may be at private addresses")).to_be_checked()
     await form.get_by_label("Addresses", exact=True).fill("http://127.0.0.1:9\nhttp://127.0.0.1:10")
     await form.get_by_role("button", name="Change", exact=True).click()
-    await told(page, "theirs changes to revision 2")
+    await expect_message(page, "theirs changes to revision 2")
     assert await watched.violations() == []
 
     await watched.open(f"tenants/{browser_house.projects['acme']}/settings")
@@ -295,12 +295,12 @@ async def test_servers_elsewhere_are_connected_get_a_key_and_are_changed(
     await expect(form.locator(".field-error")).to_contain_text("Paste the key.")
     await form.get_by_label("Key").fill("sk-0123456789abcdef-CCCC")
     await form.get_by_role("button", name="Save key").click()
-    await told(page, "Requests to theirs are sent with this tenant's key")
+    await expect_message(page, "Requests to theirs are sent with this tenant's key")
     await expect(row(page, "theirs")).to_contain_text("…CCCC")
     assert await watched.violations() == []
     await row(page, "theirs").get_by_role("button", name="Remove").click()
     await confirm(page, "Remove the key for theirs?", "Remove key")
-    await told(page, "The key for theirs is removed")
+    await expect_message(page, "The key for theirs is removed")
     await expect(row(page, "theirs")).to_contain_text("the operator's")
 
     pool_id = pool_named(browser_house, "theirs")["id"]

@@ -1,4 +1,4 @@
-"""The overview says what the API says; its charts zoom, tell their numbers on hover, and are tables as well."""
+"""The overview says what the API says; its charts zoom, tell their numbers on hover, and are also shown as tables."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ HOUR_S = 3600
 
 
 def traffic(house: BrowserHouse, **query: object) -> int:
-    """Requests of the last 24 hours, as the API tells."""
+    """Return the number of requests of the last 24 hours by the traffic API.
+
+    query: further query parameters.
+    """
     end = (int(time.time()) // HOUR_S + 1) * HOUR_S
     with house.operator() as operator:
         params = {"start_time": end - 24 * HOUR_S, "end_time": end, "bucket_width": "1h", "limit": 24, **query}
@@ -24,14 +27,14 @@ def traffic(house: BrowserHouse, **query: object) -> int:
 
 
 async def exact(page: Page, title: str) -> int:
-    """What a number says when the pointer is on it."""
+    """Return the exact number that a rounded figure shows on hover."""
     number = page.locator(".stat", has_text=title).locator(".num")
     return int((await number.get_attribute("title") or "").replace(",", ""))
 
 
 async def test_its_numbers_are_those_of_the_api(visit: Visit, browser_house: BrowserHouse) -> None:
     page = await visit()
-    page.loads = True  # its clock is the test's: an hour may just have ended
+    page.loads = True  # loaded anew for the test's clock, since an hour may just have ended
     await page.open("")
     assert await exact(page.page, "Requests") == traffic(browser_house) > 1000
     acme = browser_house.projects["acme"]
@@ -66,7 +69,7 @@ async def test_a_cost_without_prices_says_so_and_leads_to_them(
 
 
 async def test_a_charts_last_label_has_room(visit: Visit) -> None:
-    """It stands under the right edge of what is drawn, so that half of it is beyond."""
+    """The last label stands below the right edge of the plot, half of it beyond; the chart leaves room for it."""
     page = await visit()
     await page.open("?range=7d")
     drawn = await page.page.locator(".plot .u-over").first.bounding_box()
@@ -149,7 +152,8 @@ async def test_what_fails_leaves_no_numbers_of_another_tenant(visit: Visit, brow
 
 
 async def test_long_ranges_begin_where_what_is_ranked_can_begin(visit: Visit) -> None:
-    """The API ranks by whole hours or days where there are many buckets: both are to be of the same time."""
+    """Long ranges begin at a whole hour or day, from which the API can rank, so that chart and ranking cover the same
+    time."""
     page = await visit()
     await page.open("")
     at = 1_790_000_000 + 1234

@@ -5,7 +5,7 @@ from __future__ import annotations
 import httpx
 from playwright.async_api import expect
 
-from tests.browser.acts import choose, confirm, dialog, row, secret_of, told
+from tests.browser.acts import choose, confirm, dialog, expect_message, row, secret_of
 from tests.browser.conftest import Visit, sign_in
 from tests.browser.house import ADMIN, OWNER, PASSWORD, VIEWER, BrowserHouse
 from tests.patience import PATIENCE_S
@@ -41,14 +41,14 @@ async def test_the_life_of_an_account(visit: Visit, browser_house: BrowserHouse)
     await form.get_by_label("Name").fill("Nora")
     await form.get_by_label("Role").select_option("viewer")
     await form.get_by_role("button", name="Save").click()
-    await told(page, "is viewer now")
+    await expect_message(page, "is viewer now")
     await row(page, EMAIL).get_by_role("link", name="Nora").click()
     await expect(dialog(page, "Nora").get_by_role("region", name="Sessions")).to_contain_text("127.0.0.1")
     await page.keyboard.press("Escape")
 
     await choose(page, EMAIL, "Sign out everywhere")
     await confirm(page, f"Sign {EMAIL} out?", "Sign out")
-    await told(page, "1 session ended")
+    await expect_message(page, "1 session ended")
     assert status_of_login() == 401
     await choose(page, EMAIL, "Reset sign-in")
     await dialog(page, f"Reset the sign-in of {EMAIL}?").get_by_role("button", name="Reset").click()
@@ -57,7 +57,7 @@ async def test_the_life_of_an_account(visit: Visit, browser_house: BrowserHouse)
     await sign_in(browser_house.url, EMAIL, second)
     await choose(page, EMAIL, "Remove")
     await confirm(page, f"Remove {EMAIL}?", "Remove person", typed=EMAIL)
-    await told(page, "is removed")
+    await expect_message(page, "is removed")
     await expect(row(page, EMAIL)).to_have_count(0)
     watched.expect("409 DELETE /v1/organization/users/")
     await choose(page, OWNER, "Remove")
@@ -68,7 +68,7 @@ async def test_the_life_of_an_account(visit: Visit, browser_house: BrowserHouse)
 
 
 async def test_removing_a_person_names_the_keys_that_end(visit: Visit, browser_house: BrowserHouse) -> None:
-    """Of every tenant, with its name, and those for the admin API; not those that have ended."""
+    """The dialog names the person's keys of every tenant, with the tenant, and admin keys, but no ended key."""
     email = "oscar@lorikeet.test"
     with browser_house.operator() as operator:
         operator.post("/users", json={"email": email, "role": "admin", "password": PASSWORD}).raise_for_status()
@@ -100,7 +100,7 @@ async def test_removing_a_person_names_the_keys_that_end(visit: Visit, browser_h
             await expect(listed.nth(place)).to_contain_text(whose)
         await watched.screenshot("light/person-removed", whole=False)
         await confirm(page, f"Remove {email}?", "Remove person", typed=email)
-        await told(page, "is removed")
+        await expect_message(page, "is removed")
     with browser_house.operator() as operator:
         keys = operator.get(acme.removeprefix("/v1/organization"), params={"limit": 100}).json()["data"]
     assert [key["revoked_at"] is not None for key in keys if key["name"] == "laptop"] == [True]
@@ -146,7 +146,7 @@ async def test_an_operator_key_opens_the_admin_api_until_it_is_revoked(
     await expect(row(page, "terraform")).to_contain_text("read")
     await page.get_by_role("button", name="Revoke terraform").click()
     await confirm(page, "Revoke terraform?", "Revoke key", typed="terraform")
-    await told(page, "is revoked")
+    await expect_message(page, "is revoked")
     await expect(row(page, "terraform")).to_have_count(0)
     assert status() == 401
 
@@ -170,7 +170,7 @@ async def test_a_webhook_is_set_with_its_secret_and_removed(visit: Visit) -> Non
     await expect(row(page, "https://example.com/lorikeet")).to_contain_text("response.cancelled")
     await page.get_by_role("button", name="Remove https://example.com/lorikeet").click()
     await confirm(page, "Remove this webhook?", "Remove webhook")
-    await told(page, "The webhook is removed")
+    await expect_message(page, "The webhook is removed")
 
 
 async def test_the_audit_log_is_searched_and_verified(visit: Visit, browser_house: BrowserHouse) -> None:

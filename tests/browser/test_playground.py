@@ -17,8 +17,8 @@ from tests.patience import PATIENCE_S
 MOST_TRIES, STOP_MS = 10, 5000
 
 
-async def say(page: Page, text: str) -> None:
-    """And wait for the answer's end."""
+async def send_message(page: Page, text: str) -> None:
+    """Send a message in the playground and wait for the end of the answer."""
     answers = page.locator(".turn.assistant .turn-facts")
     num = await answers.count()
     await page.get_by_label("Message").fill(text)
@@ -27,7 +27,7 @@ async def say(page: Page, text: str) -> None:
 
 
 def keys_made(house: BrowserHouse, project: str) -> list[bool]:
-    """Of those that the playground made, whether each is still good."""
+    """Return whether each key that the playground made is still valid."""
     with house.operator() as client:
         keys = client.get(f"/projects/{house.projects[project]}/api_keys?limit=100").json()["data"]
     return [each["revoked_at"] is None for each in keys if each["name"] == "playground"]
@@ -92,7 +92,7 @@ async def test_answers_by_responses_go_on_from_the_stored_one(visit: Visit, brow
 
     async def sent(text: str) -> dict[str, Any]:
         async with page.expect_request("**/v1/responses") as request:
-            await say(page, text)
+            await send_message(page, text)
         body: dict[str, Any] = (await request.value).post_data_json
         return body
 
@@ -123,19 +123,19 @@ async def test_a_made_key_serves_until_its_page_or_login_ends(visit: Visit, brow
     watched = await visit(None)
     page = watched.page
     await page.context.add_cookies([await sign_in(browser_house.url, OWNER)])  # type: ignore[list-item]
-    watched.expect("401 (GET|POST) /(v1/organization|admin/v1)/")  # what was asked for just before signing out
+    watched.expect("401 (GET|POST) /(v1/organization|admin/v1)/")  # requests that were sent just before signing out
     await watched.open(f"playground?project={browser_house.projects['hooli']}&max_tokens=4")
-    await say(page, "hello")
+    await send_message(page, "hello")
     await page.get_by_role("link", name="Requests", exact=True).first.click()
     await page.get_by_role("link", name="Playground", exact=True).first.click()
-    await say(page, "hello again")
+    await send_message(page, "hello again")
     assert keys_made(browser_house, "hooli") == [True]
     await page.reload()
     await watched.settled()
     async with asyncio.timeout(PATIENCE_S):  # the browser tells nobody how a request ends whose page is gone
         while await asyncio.to_thread(keys_made, browser_house, "hooli") != [False]:
             pass
-    await say(page, "hello from another page")
+    await send_message(page, "hello from another page")
     assert keys_made(browser_house, "hooli") == [False, True]
     await page.get_by_role("button", name="Account of").click()
     await page.get_by_role("menuitem", name="Sign out").click()

@@ -77,7 +77,7 @@ async def test_the_stored_response_of_a_request_is_read_with_its_conversation(
 
 
 async def _ask(house: BrowserHouse, project: str) -> str:
-    """The id of a request that has been answered."""
+    """Send a request and return the request's id once it has been answered."""
     async with httpx.AsyncClient(timeout=PATIENCE_S) as client:
         body = {"model": BASE, "messages": [{"role": "user", "content": "I am ann@example.com"}], "max_tokens": 4}
         headers = {"authorization": f"Bearer {house.keys[project]}"}

@@ -1,4 +1,4 @@
-"""Routes: made with what is wrong said at the policy, changed, explained, rolled back, deleted; viewers only look."""
+"""Routes: made, with errors shown at the policy, changed, explained, rolled back, deleted; viewers only look."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 
 from playwright.async_api import expect
 
-from tests.browser.acts import confirm, dialog, row, told
+from tests.browser.acts import confirm, dialog, expect_message, row
 from tests.browser.conftest import Visit
 from tests.browser.house import VIEWER, BrowserHouse
 from tests.gateway.live import BASE
@@ -34,7 +34,7 @@ async def test_a_route_lives_from_its_making_to_its_end(visit: Visit, browser_ho
     assert await watched.violations() == []
     await policy.fill(json.dumps(ONE))
     await form.get_by_role("button", name="Create route").click()
-    await told(page, "The route helper answers")
+    await expect_message(page, "The route helper answers")
     await expect(page.get_by_role("heading", level=1, name="helper")).to_be_visible()
     tree = page.get_by_role("list", name="Policy")
     await expect(tree).to_have_text(BASE)
@@ -43,7 +43,7 @@ async def test_a_route_lives_from_its_making_to_its_end(visit: Visit, browser_ho
     form = dialog(page, "Change helper")
     await form.get_by_label("Policy").fill(json.dumps(TWO))
     await form.get_by_role("button", name="Save as a new version").click()
-    await told(page, "Version 2 of helper answers")
+    await expect_message(page, "Version 2 of helper answers")
     await expect(tree).to_contain_text("one after the other, the next one on failed")
     await expect(tree.locator("li")).to_have_count(3)
 
@@ -60,13 +60,13 @@ async def test_a_route_lives_from_its_making_to_its_end(visit: Visit, browser_ho
     await page.keyboard.press("Escape")
     await page.get_by_role("button", name="Roll back to version 1").click()
     await confirm(page, "Let version 1 answer again?", "Roll back")
-    await told(page, "Version 1 of helper answers")
+    await expect_message(page, "Version 1 of helper answers")
     await expect(tree.locator("li")).to_have_count(1)
     await expect(row(page, "v1")).to_contain_text("answers")
 
     await page.get_by_role("button", name="Delete helper").click()
     await confirm(page, "Delete the route helper?", "Delete the route")
-    await told(page, "The route helper is deleted")
+    await expect_message(page, "The route helper is deleted")
     await expect(row(page, "assistant")).to_contain_text("conditional")
     await expect(row(page, "helper")).to_have_count(0)
 
@@ -100,7 +100,7 @@ async def test_a_route_for_all_tenants_is_made_explained_and_found_by_a_tenant(
     await form.get_by_label("Policy").fill(json.dumps(ONE))
     assert await watched.violations() == []
     await form.get_by_role("button", name="Create route").click()
-    await told(page, "The route everywhere answers")
+    await expect_message(page, "The route everywhere answers")
     await expect(page.get_by_role("heading", level=1, name="everywhere")).to_be_visible()
     await page.get_by_role("button", name="Explain", exact=True).click()
     await expect(page.locator(".field-error")).to_contain_text("Choose a tenant")
@@ -114,4 +114,4 @@ async def test_a_route_for_all_tenants_is_made_explained_and_found_by_a_tenant(
     await watched.open("routes/everywhere")
     await page.get_by_role("button", name="Delete everywhere").click()
     await confirm(page, "Delete the route everywhere?", "Delete the route")
-    await told(page, "The route everywhere is deleted")
+    await expect_message(page, "The route everywhere is deleted")

@@ -81,7 +81,7 @@ async def test_text_of_strangers_stays_text(visit: Visit) -> None:
 
 async def test_signing_out_ends_the_login(visit: Visit, browser_house: BrowserHouse) -> None:
     page = await visit(None)
-    page.expect(ENDED)  # what was asked for just before
+    page.expect(ENDED)  # requests that were sent just before
     await page.open("signin")
     await type_login(page, OWNER)
     await page.page.wait_for_url("**/admin/")
@@ -172,7 +172,7 @@ async def test_an_authenticator_from_its_qr_code_to_the_next_login(visit: Visit,
 
 
 def read_qr(view_box: str, path: str) -> str:
-    """What a reader of QR codes makes of the drawing."""
+    """Return the text that a reader of QR codes finds in a drawing."""
     size, scale = int(view_box.split()[-1]), 4
     image = np.full((size, size), 255, dtype=np.uint8)
     for x, y in MODULE.findall(path):

@@ -1,4 +1,4 @@
-"""Tenants: found, made with a key that works at once, changed, suspended, ended; by who may and by who may not."""
+"""Tenants: found, made with a key that works at once, changed, suspended, ended; by people who may and who may not."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import re
 import pytest
 from playwright.async_api import Route, expect
 
-from tests.browser.acts import confirm, dialog, row, secret_of, told
+from tests.browser.acts import confirm, dialog, expect_message, row, secret_of
 from tests.browser.conftest import Mode, Visit
 from tests.browser.house import BILLING, MEMBER, OWNER, VIEWER, BrowserHouse, write_unpriced
 
@@ -67,7 +67,7 @@ async def test_tenants_are_found_by_name_and_state(visit: Visit, browser_house: 
     await expect(page.locator("tbody tr")).to_have_count(1)
     await row(page, "sleeper").get_by_role("link", name="sleeper").click()
     await page.get_by_role("button", name="Resume").click()
-    await told(page, "sleeper is resumed")
+    await expect_message(page, "sleeper is resumed")
     await expect(page.get_by_text("This tenant is suspended")).to_have_count(0)
     await watched.open(f"tenants/{browser_house.projects['acme']}")
     await expect(page.locator(".lead")).to_contain_text(f"{cost} so far this month")
@@ -93,7 +93,8 @@ async def test_the_tenant_that_is_looked_at_is_marked_in_sight(
 
 
 async def test_the_limits_of_a_tenant_are_told_in_words(visit: Visit, browser_house: BrowserHouse) -> None:
-    """Of five requests: at most five are used up, at most six are near the end, a hundred are neither."""
+    """With five requests used, a limit of at most five shows as used up, of six as near the end, of a hundred as
+    neither."""
     told = {
         "all of it": ([(5, True)], "1 limit used up"),
         "most of it": ([(6, True)], "1 limit at 83 %"),
@@ -124,7 +125,7 @@ async def test_the_limits_of_a_tenant_are_told_in_words(visit: Visit, browser_ho
 async def test_a_chart_of_costs_says_why_it_is_empty(
     visit: Visit, browser_house: BrowserHouse, email: str, leads: bool
 ) -> None:
-    """Prices came after these requests; with prices from the beginning they would have cost nothing all the same."""
+    """The chart tells requests that came before there were prices from requests whose price is zero."""
 
     async def always(route: Route) -> None:
         reply = await route.fetch()
@@ -155,7 +156,7 @@ async def test_settings_are_kept_and_a_tenant_ends(visit: Visit, browser_house: 
         await watched.open(f"tenants/{project_id}/settings")
         await page.get_by_label("Name").fill("briefer")
         await page.get_by_role("button", name="Rename").click()
-        await told(page, "briefer")
+        await expect_message(page, "briefer")
         await page.get_by_label("Store completions and responses").check()
         await page.get_by_label("Days until they are deleted").fill("400")
         watched.expect(f"400 POST /v1/organization/projects/{project_id}")
@@ -164,22 +165,22 @@ async def test_settings_are_kept_and_a_tenant_ends(visit: Visit, browser_house: 
         await page.get_by_label("Days until they are deleted").fill("7")
         await page.get_by_label("Keep replies for retries").uncheck()
         await page.get_by_role("button", name="Save").first.click()
-        await told(page, "Saved")
+        await expect_message(page, "Saved")
         await expect(page.locator(".lead")).to_contain_text("for 7 days")
         now = operator.get(f"/projects/{project_id}").json()
         assert (now["name"], now["store_days"], now["keep_replies"]) == ("briefer", 7, False)
         await page.get_by_label("priority").check()
         await page.get_by_role("button", name="Save tiers").click()
-        await told(page, "Service tiers saved")
+        await expect_message(page, "Service tiers saved")
         assert operator.get(f"/projects/{project_id}").json()["service_tiers"] == ["default", "flex", "priority"]
 
         await page.get_by_role("button", name="Suspend").click()
         await confirm(page, "Suspend briefer?", "Suspend tenant")
-        await told(page, "suspended")
+        await expect_message(page, "suspended")
         await expect(page.get_by_text("This tenant is suspended")).to_be_visible()
         await page.locator(".act").get_by_role("button", name="Resume").click()
         await confirm(page, "Resume briefer?", "Resume tenant")
-        await told(page, "resumed")
+        await expect_message(page, "resumed")
 
         await page.get_by_role("button", name="Archive").click()
         asked = dialog(page, "Archive briefer?")

@@ -1,4 +1,4 @@
-"""Usage explored: told apart, drawn, narrowed, and each number leading to the requests that make it up."""
+"""Usage explored: split into series, drawn, filtered, and each number leading to its requests."""
 
 from __future__ import annotations
 

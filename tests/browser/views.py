@@ -1,6 +1,8 @@
-"""Every view of the dashboard, by the name of its screenshot. {acme} is the id of that project, {request} one of its
-requests, {month} the present one, {pool} the id of a pool, {experiment} of an experiment, {batch}
-of a batch."""
+"""Every view of the dashboard: its path by the name of its screenshot.
+
+{acme} is the id of that project, {request} the id of a request of the project, {month} the present month, {pool},
+{experiment} and {batch} the ids of such objects.
+"""
 
 VIEWS = {
     "overview": "",
@@ -82,8 +84,8 @@ ONE_OF_EACH_KIND = (
     "tenant-limits",
     "audit",
 )
-"""Charts, a drawer, a form, progress, intervals, a long form, a conversation, a table with totals, a timeline, gauges,
-long words."""
+"""Views that stand for all kinds: charts, a drawer, a form, progress, intervals, a long form, a conversation, a table
+with totals, a timeline, gauges, long words."""
 
 OF_THE_GUIDE = (
     ("light", "overview"),
@@ -92,4 +94,4 @@ OF_THE_GUIDE = (
     ("dark", "adapter-traffic"),
     ("phone", "tenant"),
 )
-"""By mode: README.md and the dashboard's page show them, and the playground with answers."""
+"""Mode and view of the pictures that README.md and the dashboard's page show."""

@@ -1,5 +1,7 @@
-"""A page of a browser that is watched: what its console says, what the Content-Security-Policy stops, which requests
-fail. A test ends with an error if there was any of it that it did not expect."""
+"""A watched page of a browser: what its console prints, what the Content-Security-Policy blocks, which requests fail.
+
+A test ends with an error where something went wrong that it did not expect.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,7 @@ EMPTY = """async () => {
     const app = document.getElementById("app");
     while (app.childElementCount) await new Promise(requestAnimationFrame);
 }"""
-"""Show and know nothing, as before the first reply to who is signed in."""
+"""A script that empties the dashboard: nothing shown and nothing known, as before the first reply."""
 BEGIN = """async path => {
     history.pushState({}, "", path);
     window.dispatchEvent(new PopStateEvent("popstate"));
@@ -38,8 +40,11 @@ FAILED_LOAD = re.compile(r"Failed to load resource: the server responded with a 
 
 
 class Watched:
-    """A page, and what went wrong in it. expected: patterns of "STATUS METHOD PATH", or of the console's
-    messages, that a test causes. loads: whether each `open` loads the dashboard's files."""
+    """A page and its failures.
+
+    expected: patterns of "STATUS METHOD PATH", or of messages of the console, that a test causes.
+    loads: whether each `open` loads the dashboard's files again.
+    """
 
     def __init__(self, page: Page, url: str, *, takes_pictures: bool = False, loads: bool = True) -> None:
         self.page = page
@@ -57,13 +62,13 @@ class Watched:
             page.on(event, handler)  # type: ignore[call-overload]
 
     def expect(self, pattern: str) -> None:
-        """Requests that fail in this way are part of the test: "401 POST /admin/v1/login"."""
+        """Expect failures that match a pattern, for example "401 POST /admin/v1/login"."""
         self.expected.append(re.compile(pattern))
 
     async def open(self, path: str) -> None:
-        """Show a path of the dashboard, until it has settled.
+        """Show a path of the dashboard, and return once the page has settled.
 
-        A page that has loaded the dashboard before, which takes most of the time, forgets everything and begins anew.
+        A page that has loaded the dashboard before is emptied and reused, since loading takes most of the time.
         """
         path = f"/admin/{path.lstrip('/')}"
         if self.loads or not self._is_loaded():
@@ -77,7 +82,7 @@ class Watched:
         return self.page.url.startswith(f"{self.url}/admin/")
 
     async def leave(self) -> bool:
-        """Stop watching, and make the page ready for another test; return False where it cannot be."""
+        """Stop watching, and make the page ready for another test. Return False where the page can't be used again."""
         for event, handler in self._handlers.items():
             self.page.remove_listener(event, handler)
         if self.loads or self.page.is_closed() or not self._is_loaded():
@@ -89,12 +94,12 @@ class Watched:
         return True
 
     async def turn_to(self, path: str) -> None:
-        """As a link of the page does it: without loading the dashboard anew."""
+        """Go to a path without loading the dashboard again, as a link of the page does."""
         await self.page.evaluate(FOLLOW, f"/admin/{path.lstrip('/')}")
         await self.settled()
 
     async def settled(self) -> None:
-        """Until what the page asked for is there: nothing stands in for data any more."""
+        """Return once everything that the page asked for is shown, with no placeholder left."""
         # Not wait_for_function, whose text the Content-Security-Policy lets nobody evaluate.
         await self.page.locator(".page, .signin, .alone").first.wait_for()
         await expect(self.page.locator(WAITING)).to_have_count(0)
@@ -105,8 +110,10 @@ class Watched:
             await self.page.keyboard.press(key)
 
     async def screenshot(self, name: str, *, whole: bool = True) -> None:
-        """The page as build/screenshots/NAME.png, whatever its length, or what a screen shows of it; nothing where no
-        pictures are taken."""
+        """Save the page as build/screenshots/NAME.png; do nothing where no pictures are taken.
+
+        whole: take the whole length of the page rather than what a screen shows.
+        """
         if not self.takes_pictures:
             return
         size = self.page.viewport_size
@@ -119,8 +126,10 @@ class Watched:
         await self.page.set_viewport_size(size)
 
     async def violations(self, *, contrast: bool = True) -> list[str]:
-        """What axe finds serious or critical in the page as it is, in words. contrast: whether to look at the contrast
-        of every text as well, which takes twice as long as all other rules together."""
+        """Return the serious and critical violations that axe finds in the page, in words.
+
+        contrast: check the contrast of every text as well, which takes twice as long as all other rules together.
+        """
         if not await self.page.evaluate("typeof window.axe === 'object'"):
             await self.page.evaluate(AXE_SCRIPT)
         options = {"resultTypes": ["violations"], "rules": {"color-contrast": {"enabled": contrast}}, "preload": False}
@@ -133,7 +142,7 @@ class Watched:
         ]
 
     async def wrong(self) -> list[str]:
-        """Everything that should not have been."""
+        """Return every failure that the test did not expect."""
         stopped = [] if self.page.is_closed() else await self.page.evaluate("window.violations ?? []")
         return [*self._wrong, *(f"policy: {text}" for text in stopped)]
 

@@ -13,7 +13,7 @@ import msgspec
 
 from tests.conformance.environments import Unavailable
 from tests.conformance.page import page
-from tests.conformance.results import Outcome, Result, keep, kept, to_run_again
+from tests.conformance.results import Outcome, Result, load_result, store_result, to_run_again
 from tests.conformance.run import installed, run_command
 from tests.conformance.scripted.site import playing
 from tests.conformance.site import ALL_UNITS, FEW_UNITS, Site, serving
@@ -27,7 +27,7 @@ PAGE, FIELDS_PAGE = HERE / "README.md", HERE / "fields.md"
 
 
 def main() -> int:
-    """Return 0 if whatever ran passed; 1 if a case failed or a suite could not run."""
+    """Return 0 if every case that ran passed; 1 if a case failed or a suite could not run."""
     arguments = _arguments()
     chosen = [suite for suite in SUITES if not arguments.only]
     chosen += [suite for suite in (*SUITES, *APART) if suite.name in (arguments.only or ())]
@@ -50,19 +50,22 @@ def _arguments() -> argparse.Namespace:
 
 
 def _write_pages(tree: str, folder: Path) -> None:
-    """Only from results that are all of this tree."""
+    """Write the pages, unless some results are of another tree."""
     if again := to_run_again([suite.name for suite in SUITES], tree, folder):
         print(f"the page stays as it is: {', '.join(again)} did not run on the tree {tree}", file=sys.stderr)
         print(f"run again: python -m tests.conformance --only {' '.join(again)}", file=sys.stderr)
         return
-    results = {suite.name: result for suite in SUITES if (result := kept(suite.name, folder))}
+    results = {suite.name: result for suite in SUITES if (result := load_result(suite.name, folder))}
     PAGE.write_text(page(SUITES, results, FIELDS, tree))
     FIELDS_PAGE.write_text(as_markdown(FIELDS))
 
 
 def _run(suites: list[Suite], build: Path, tree: str, num_units: int) -> list[Result]:
-    """Installs everything before it starts a server. tree: of the sources, as they are now. num_units: of the demo's
-    experiment, which is not started where there are none."""
+    """Install everything, start a server, and run the suites; return the results.
+
+    tree: the hash of the sources as they are now.
+    num_units: the units of the demo's experiment, which is not started with 0.
+    """
     commands: list[tuple[Suite, list[str] | Unavailable]] = []
     for suite in suites:
         print(f"installing for {suite.title} ...", file=sys.stderr, flush=True)
@@ -89,13 +92,13 @@ def _ran(suite: Suite, command: list[str] | Unavailable, site: Site, folder: Pat
     else:
         result = run_command(suite, command, site, folder)
     result = _of_tree(result, tree)
-    keep(result, folder)
+    store_result(result, folder)
     _say(suite, result)
     return result
 
 
 def _of_tree(result: Result, tree: str) -> Result:
-    """What ran while the sources changed is of no tree."""
+    """Return a result marked with its tree, or as not run where the sources changed while it ran."""
     if tree_of(REPOSITORY) != tree:
         return Result(result.suite, result.versions, not_run="the sources changed while it ran")
     return msgspec.structs.replace(result, tree=tree)

@@ -1,4 +1,5 @@
-"""A side environment for each suite, below build/: made once for what it pins, and made anew when that changes."""
+"""A side environment for each suite, below build/: made once for the versions it pins, and made again when they
+change."""
 
 from __future__ import annotations
 
@@ -35,7 +36,8 @@ def python_environment(suite: Suite, folder: Path) -> Path:
 
 
 def node_environment(folder: Path) -> Path:
-    """The `node` of a folder with what clients/node pins, and its tests, since modules are looked up beside them."""
+    """Return the `node` of a folder with the packages that clients/node pins and its tests, beside which modules are
+    looked up."""
     if shutil.which("npm") is None:
         raise Unavailable("npm is not installed")
     folder.mkdir(parents=True, exist_ok=True)
@@ -58,7 +60,10 @@ def _note_made(folder: Path, wanted: str) -> None:
 
 
 def _run(command: list[str], cwd: Path) -> None:
-    """Run a command. Raises Unavailable, with the last line that the command wrote: when the command fails."""
+    """Run a command.
+
+    Raises Unavailable: when the command fails, with the last line that the command wrote.
+    """
     cwd.mkdir(parents=True, exist_ok=True)
     try:
         ended = subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=INSTALL_TIMEOUT_S, check=False)

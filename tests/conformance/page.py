@@ -1,4 +1,5 @@
-"""README.md of this folder: what ran, with which version, and what came of it. Nothing in it depends on the moment."""
+"""README.md of this folder: the suites that ran, their versions, and their results. Nothing in it depends on the
+moment."""
 
 from __future__ import annotations
 
@@ -35,8 +36,9 @@ on a page:
 
 
 def page(suites: Sequence[Suite], results: Mapping[str, Result], fields: Sequence[Field], tree: str) -> str:
-    """Return the page. results: by the suite's name, all of this tree; a missing one shows as not run.
+    """Return the page.
 
+    results: by the suite's name, all of this tree; a missing one shows as not run.
     fields: of the matrix.
     """
     assert all(result.tree == tree for result in results.values()), "results of other trees"

@@ -1,4 +1,4 @@
-"""What came of a suite: its cases, read from JUnit's XML as pytest and Node write it, and kept as JSON."""
+"""The results of a suite: its cases, read from JUnit's XML as pytest and Node write it, and stored as JSON."""
 
 from __future__ import annotations
 
@@ -10,11 +10,15 @@ from xml.etree import ElementTree
 import msgspec
 
 Outcome = Literal["passed", "failed", "refused", "skipped"]
-"""refused: the suite itself calls it failed, and it is meant so; pytest's xfail."""
+"""refused: the suite counts the case as failed, and the failure is meant; pytest's xfail."""
 
 
 class Case(msgspec.Struct, frozen=True):
-    """reason: why it was skipped or refused, or how it failed, in one line. figure: what it measured, where it did."""
+    """One case of a suite.
+
+    reason: why it was skipped or refused, or how it failed, in one line.
+    figure: a figure that it measured, or "".
+    """
 
     name: str
     outcome: Outcome
@@ -23,8 +27,12 @@ class Case(msgspec.Struct, frozen=True):
 
 
 class Result(msgspec.Struct, frozen=True):
-    """versions: of the suite. not_run: why nothing ran; then there are no cases. tree: of the sources under test, see
-    tree.py; none if they changed while it ran."""
+    """The result of a suite.
+
+    versions: of the suite's packages.
+    not_run: why nothing ran; then there are no cases.
+    tree: the hash of the sources under test, see tree.py; "" where they changed meanwhile.
+    """
 
     suite: str
     versions: list[str]
@@ -63,17 +71,17 @@ def _line(element: ElementTree.Element) -> str:
     return (message.strip().splitlines() or [""])[0]
 
 
-def keep(result: Result, folder: Path) -> None:
+def store_result(result: Result, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / f"{result.suite}.json").write_bytes(msgspec.json.format(msgspec.json.encode(result)))
 
 
-def kept(suite: str, folder: Path) -> Result | None:
+def load_result(suite: str, folder: Path) -> Result | None:
     path = folder / f"{suite}.json"
     return msgspec.json.decode(path.read_bytes(), type=Result) if path.exists() else None
 
 
 def to_run_again(suites: Sequence[str], tree: str, folder: Path) -> list[str]:
-    """Return the suites of which no result is kept, or only one of another tree."""
-    found = {suite: kept(suite, folder) for suite in suites}
+    """Return the suites without a stored result, or with one of another tree."""
+    found = {suite: load_result(suite, folder) for suite in suites}
     return [suite for suite, result in found.items() if result is None or result.tree != tree]

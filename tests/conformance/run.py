@@ -15,13 +15,13 @@ from tests.conformance.suites import CLIENTS, REPOSITORY, Suite
 
 OF_THE_SHELL = ("PATH", "HOME", "LANG", "TMPDIR", "SSL_CERT_FILE", "PIP_CERT", "OMP_NUM_THREADS")
 BARE = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
-"""Environments that borrow packages would find our own tests' plugins, too."""
+"""Variables for environments that borrow packages, which would find our own tests' plugins, too."""
 
 
 def installed(suite: Suite, build: Path) -> list[str]:
     """Return the command that runs a suite, of an environment below `build` that has all the suite needs.
 
-    Raises Unavailable.
+    Raises Unavailable: when the environment can't be made.
     """
     if suite.runtime == "node":
         folder = build / "node"
@@ -36,7 +36,8 @@ def installed(suite: Suite, build: Path) -> list[str]:
 
 
 def pytest_command(python: Path, suite: Suite) -> list[str]:
-    """Runs its scripts as a project of their own: neither this repository's options nor its fixtures are theirs."""
+    """Return the command that runs a suite's scripts as a project of their own, without this repository's options
+    and fixtures."""
     options = [f"--rootdir={CLIENTS}", f"--confcutdir={CLIENTS}", "-c", os.devnull, "-p", "no:cacheprovider"]
     options += ["--import-mode=importlib", "-q", "-o", "junit_family=xunit1", "--junitxml={junit}"]
     return [str(python), "-m", "pytest", *options, *(str(path) for path in _files(suite))]
@@ -50,7 +51,10 @@ def _files(suite: Suite) -> list[Path]:
 
 
 def run_command(suite: Suite, command: list[str], site: Site, folder: Path) -> Result:
-    """Run a suite's command. command: with {junit} where the results go. What it wrote is kept beside the results."""
+    """Run a suite's command and return its result.
+
+    command: with {junit} for the path of the results. Its output is stored beside the results.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     junit = folder / f"{suite.name}.xml"
     junit.unlink(missing_ok=True)
@@ -75,7 +79,7 @@ def run_command(suite: Suite, command: list[str], site: Site, folder: Path) -> R
 
 
 def _result(suite: Suite, code: int, junit: Path) -> Result:
-    """What it wrote counts only where it and the exit code say the same."""
+    """Return the result, which counts only where the results' file and the exit code agree."""
     wrong = ""
     try:
         cases = read_junit(junit)

@@ -1,4 +1,4 @@
-"""The server that suites talk to, and the tenants it needs for them beyond the demo's."""
+"""The server that suites use, and the tenants that suites need beyond the demo's."""
 
 from __future__ import annotations
 
@@ -14,25 +14,31 @@ from tests.demo import demo_model_dir
 from tests.e2e.installation import BASE, Installation
 
 FEW_UNITS, ALL_UNITS = 200, 10_000
-"""Units of an experiment that are compared, and by --full."""
+"""The number of units whose arms are compared, and with --full."""
 
 
 class Site(msgspec.Struct, frozen=True):
-    """key: of a tenant without limits, which has the adapters `pirate` and `json`. narrow_key: of one that may have one
-    request at a time. broke_key: of one whose budget is used up."""
+    """The server and its keys.
+
+    key: of a tenant without limits, which has the adapters `pirate` and `json`.
+    narrow_key: of a tenant that may have one request at a time.
+    broke_key: of a tenant whose budget is used up.
+    """
 
     url: str
     key: str
     narrow_key: str
     broke_key: str
     num_units: int = FEW_UNITS
-    """The units whose arms are compared, of the demo's experiment."""
+    """The number of units of the demo's experiment whose arms are compared."""
     model: str = BASE
     """The base model."""
 
     def environ(self, model: str | None) -> dict[str, str]:
-        """Return the environment by which scripts of suites learn of the site. model: to be asked, None for
-        the base."""
+        """Return the variables by which scripts of suites find the site.
+
+        model: the model to ask; None for the base.
+        """
         return {
             "OPENAI_BASE_URL": f"{self.url}/v1",
             "OPENAI_API_KEY": self.key,
@@ -51,7 +57,7 @@ class Site(msgspec.Struct, frozen=True):
 def serving(data_dir: Path, *, num_units: int = 0) -> Iterator[Site]:
     """Give `lorikeet serve` over an empty folder, in fp32, so that its numbers can be compared with others'.
 
-    num_units: of the demo's experiment, which is started where there are any.
+    num_units: the units of the demo's experiment, which is not started with 0.
     """
     installation = Installation(data_dir)
     installation.env |= {"LORIKEET_DTYPE": "float32", "LORIKEET_QUANTIZATION": "none"}

@@ -1,4 +1,4 @@
-"""Which outside clients and suites are run, at which versions, and how each is started.
+"""The outside clients and suites that are run, at which versions, and how each is started.
 
 Data only. Every suite reports JUnit's XML: Python's by pytest, Node's by its own test runner.
 """
@@ -23,15 +23,17 @@ PYTEST = "pytest==9.2.0"
 
 
 class Suite(msgspec.Struct, frozen=True, kw_only=True):
-    """name: of its results and its environment. what: one line, what of the API it sees.
+    """One suite.
 
-    runtime: whose environment runs it: "python", one of its own from `packages`, of which the first is under test;
-    "node", the one of clients/node/package.json; "repository", this interpreter with whatever version it has of
-    `packages`, for tests that are part of `make test`. scripts: what its runner is given, relative to `clients/`, or to
-    this repository. borrows: packages too large to install twice, taken from the environment that runs us.
-
-    plays: it runs against the engine that plays scripts (`scripted/`) instead of the demo. commands: of Node's
-    packages, those that it runs.
+    name: of its results and its environment.
+    what: one line on the part of the API that it uses.
+    runtime: "python" for an environment of its own with `packages`, of which the first is under test; "node" for the
+    one of clients/node/package.json; "repository" for this interpreter with its own versions of `packages`, for tests
+    that are part of `make test`.
+    scripts: the scripts for its runner, relative to `clients/`, or to this repository.
+    borrows: packages too large to install twice, taken from the environment that runs us.
+    plays: whether it runs against the engine that plays scripts (`scripted/`) instead of the demo.
+    commands: the programs of Node's packages that it runs.
     """
 
     name: str
@@ -47,7 +49,7 @@ class Suite(msgspec.Struct, frozen=True, kw_only=True):
     timeout_s: float = 1800.0
 
     def versions(self) -> list[str]:
-        """Return what is under test, with the versions that run here."""
+        """Return the packages under test, with the versions that run here."""
         if self.runtime == "repository":
             return [f"{package}=={metadata.version(package)}" for package in self.packages]
         return [*self.commands, *(package for package in self.packages if package != PYTEST)]
@@ -92,7 +94,7 @@ SUITES = (
         runtime="python",
         packages=("llm-comply==0.5.0", PYTEST),
         scripts=("use_llm_comply.py",),
-        # Its cases expect answers and calls that end by themselves, which this adapter's do.
+        # The suite's cases expect answers and calls that end by themselves, as this adapter's do.
         model=f"{BASE}:json",
     ),
     Suite(

@@ -1,4 +1,5 @@
-"""What counts as run: a script that ends well and wrote what came of at least one case, of the sources as they are."""
+"""A suite counts as run when its script ends well and wrote the result of at least one case, of the sources as they
+are."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ import sys
 import msgspec
 import pytest
 
-from tests.conformance.results import Case, Result, keep, to_run_again
+from tests.conformance.results import Case, Result, store_result, to_run_again
 from tests.conformance.run import run_command
 from tests.conformance.site import Site
 from tests.conformance.suites import SUITES
@@ -19,7 +20,7 @@ PASSED, FAILED = '<testcase name="a"/>', '<testcase name="a"><failure message="n
 
 
 def ran(folder, written: str | None, code: int) -> Result:
-    """Return the result of a script that writes this, and ends with this code."""
+    """Return the result of a script that writes `written`, and ends with `code`."""
     script = "import pathlib, sys; path, written, code = sys.argv[1:]\n"
     script += "if written: pathlib.Path(path).write_text(written)\nsys.exit(int(code))"
     command = [sys.executable, "-c", script, "{junit}", written or "", str(code)]
@@ -51,9 +52,9 @@ def test_a_suite_that_says_what_failed_ran(tmp_path):
 
 
 def test_results_of_another_tree_are_to_be_had_again(tmp_path):
-    keep(Result("now", [], tree="new"), tmp_path)
-    keep(Result("before", [], tree="old"), tmp_path)
-    keep(Result("meanwhile", []), tmp_path)
+    store_result(Result("now", [], tree="new"), tmp_path)
+    store_result(Result("before", [], tree="old"), tmp_path)
+    store_result(Result("meanwhile", []), tmp_path)
     assert to_run_again(["now", "before", "meanwhile", "never"], "new", tmp_path) == ["before", "meanwhile", "never"]
 
 

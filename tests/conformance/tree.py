@@ -1,4 +1,4 @@
-"""Which sources were under test, as git names them: the tree of what is served, as it lies here, committed or not."""
+"""The sources under test, as git names them: the tree of the served packages as they lie here, committed or not."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 PARTS = ("adapters", "engine", "gateway", "kernels")
 AS_GIT_NAMES_IT = f"git ls-tree HEAD {' '.join(PARTS)} | git mktree"
-"""The same name, of a checkout without changes."""
+"""A command that prints the same name for a checkout without changes."""
 
 
 def tree_of(repository: Path) -> str:

@@ -1,5 +1,7 @@
-"""The balancers of `deploy/proxy`, each with the file that is shipped, in which only addresses and certificates are
-other ones. Knows nothing about gateways."""
+"""The balancers of `deploy/proxy`, each with the shipped file, in which only addresses and certificates are replaced.
+
+Knows nothing about gateways.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,7 @@ def program(name: str) -> str | None:
 def configured(name: str, folder: Path, port: int, gateways: Sequence[int]) -> Path:
     """Return the shipped file of a balancer, written for these ports and a certificate of our own.
 
-    Raises AssertionError where the shipped file has not what is to be replaced.
+    Raises AssertionError: when the shipped file lacks a text that is to be replaced.
     """
     certificate = trustme.CA().issue_cert("127.0.0.1", "localhost")
     certificate.private_key_and_cert_chain_pem.write_to_path(str(folder / "both.pem"))

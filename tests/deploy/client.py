@@ -1,4 +1,5 @@
-"""A client that keeps its connections, over TLS or without, and costs little: what it measures shares its machine."""
+"""A client that keeps its connections, over TLS or without, and costs little, since it shares the machine with what
+it measures."""
 
 from __future__ import annotations
 
@@ -21,9 +22,11 @@ Hear = Callable[[bytes], None]
 
 
 class Outcome(msgspec.Struct, kw_only=True):
-    """The outcome of one request. wanted: tokens that were asked for. error: what ended it early, in words.
+    """The outcome of one request.
 
-    spread_s: from the first piece of the reply to the last one.
+    wanted: the number of tokens asked for.
+    error: what ended the request early, in words.
+    spread_s: the seconds from the first piece of the reply to the last one.
     """
 
     seen: Seen
@@ -40,8 +43,10 @@ class Outcome(msgspec.Struct, kw_only=True):
 
 
 class Client:
-    """Sends requests to one port. A connection that was closed while it was idle is replaced; what was sent on one is
-    never sent again."""
+    """A client of one port.
+
+    A connection that was closed while idle is replaced; a request that was sent is never sent again.
+    """
 
     def __init__(self, port: int, *, tls: bool) -> None:
         self._port = port
@@ -50,7 +55,7 @@ class Client:
         self.num_opened = 0
 
     async def ask(self, request: bytes, wanted: int, *, stream: bool) -> Outcome:
-        """Send a request for completions and return what came of it. Raises nothing of the network."""
+        """Send a request for completions and return its outcome. Errors of the network are part of the outcome."""
         listener = Listener()
         outcome = Outcome(seen=listener.seen, wanted=wanted, began_s=time.monotonic())
         try:
@@ -99,7 +104,10 @@ class Client:
 
 
 async def _reply(reader: asyncio.StreamReader, hear_head: Hear, hear: Hear) -> bool:
-    """Read one reply; return whether its connection stays open. Raises EOFError where the reply is not whole."""
+    """Read one reply; return whether its connection stays open.
+
+    Raises EOFError: when the reply is not whole.
+    """
     head = await reader.readuntil(b"\r\n\r\n")
     hear_head(head)
     fields = dict(line.lower().split(b": ", 1) for line in head.strip().split(b"\r\n")[1:])

@@ -35,7 +35,7 @@ def environ_of(settings: Settings, dsn: str) -> dict[str, str]:
 
 
 def inherited() -> dict[str, str]:
-    """Return this process's variables but for Lorikeet's."""
+    """Return this process's variables without Lorikeet's."""
     return {name: value for name, value in os.environ.items() if not name.startswith("LORIKEET_")}
 
 
@@ -63,7 +63,10 @@ class OwnPort:
         return self._process.terminate()
 
     def restart(self) -> None:
-        """Replace it in order. Raises AssertionError where the old one does not end well."""
+        """Replace the gateway in order.
+
+        Raises AssertionError: when the old gateway does not end well.
+        """
         code = self.terminate()
         assert code == 0, self._process.output()[-2000:]
         self.start()
@@ -74,8 +77,11 @@ class OwnPort:
 
 
 class Activated:
-    """Gateways that share a socket which outlives each of them, as systemd holds it: `systemd-socket-activate` opens
-    the socket, and a shell for each gateway starts the next one when a gateway has ended."""
+    """Gateways that share a socket which outlives each of them, as systemd holds it.
+
+    `systemd-socket-activate` opens the socket, and a shell for each gateway starts the next one when a gateway has
+    ended.
+    """
 
     def __init__(self, settings: Settings, dsn: str, num_gateways: int) -> None:
         self.port = free_port()
@@ -100,9 +106,9 @@ class Activated:
             self._wait_ready(number)
 
     def restart(self, number: int) -> None:
-        """End one of the gateways in order; its shell starts another, which is awaited.
+        """End one of the gateways in order, and return once its shell has started another that is ready.
 
-        Raises AssertionError where a gateway has not ended well.
+        Raises AssertionError: when a gateway has not ended well.
         """
         before = self._pids[number].read_text()
         os.kill(int(before), signal.SIGTERM)
@@ -112,7 +118,7 @@ class Activated:
         assert set(re.findall(r"^ended (\d+)$", output, re.MULTILINE)) == {"0"}, output[-2000:]
 
     def terminate(self) -> None:
-        """End the shells, so that nothing is started any more, and then the gateways in order."""
+        """End the shells, so that no gateway is started any more, and then the gateways in order."""
         gateways = [int(path.read_text()) for path in self._pids]
         os.kill(self._process.pid, signal.SIGKILL)
         for pid in gateways:

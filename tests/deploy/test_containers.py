@@ -1,4 +1,4 @@
-"""The Containerfile and the compose file: nothing privileged, no secret that has a default, settings that there are."""
+"""The Containerfile and the compose file: nothing privileged, no secret with a default, only settings that exist."""
 
 from __future__ import annotations
 

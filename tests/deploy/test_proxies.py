@@ -1,4 +1,4 @@
-"""The configurations of balancers in `deploy/proxy` are ones that these balancers take."""
+"""The balancers of `deploy/proxy` accept their shipped configurations."""
 
 from __future__ import annotations
 

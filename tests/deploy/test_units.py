@@ -1,4 +1,5 @@
-"""systemd takes the units of `deploy/systemd`, finds them closed, and they say what gateways and engines understand."""
+"""systemd takes the units of `deploy/systemd`, finds them closed, and their commands are ones that gateways and
+engines take."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from tests.documents import REPOSITORY
 
 UNITS = REPOSITORY / "deploy/systemd"
 MOST_EXPOSED = {"lorikeet-gateway@.service": 1.5, "lorikeet-migrate.service": 1.5, "lorikeet-engine.service": 2.0}
-"""The most exposure that systemd may find, of 10."""
+"""The most exposure that systemd may report, of 10."""
 
 ANALYZE = shutil.which("systemd-analyze")
 
@@ -58,7 +59,8 @@ def test_a_unit_sets_variables_that_there_are_and_reads_secrets_from_files(name:
 
 @pytest.mark.parametrize("name", MOST_EXPOSED)
 def test_a_unit_lets_a_thread_lower_its_priority(name: str) -> None:
-    """Passwords are hashed, and files are checked, at a lower priority, which `@resources` holds."""
+    """Passwords are hashed and files are checked at a lower priority, so a unit must not deny the calls of
+    `@resources`."""
     filters = re.findall(r"^SystemCallFilter=~(.+)$", (UNITS / name).read_text(), re.MULTILINE)
     assert filters and "@resources" not in " ".join(filters).split()
 

@@ -1,7 +1,7 @@
-"""Gateways are replaced one after the other, under streams and requests, and no client notices: behind each balancer of
-`deploy/proxy`, and on a socket that systemd holds.
+"""Gateways are replaced one after the other, under streams and requests, and no client notices.
 
-`UPGRADE_SECONDS`, `UPGRADE_STREAMS` and `UPGRADE_REQUESTS_PER_S` make a smaller run.
+This holds behind each balancer of `deploy/proxy`, and on a socket that systemd holds. `UPGRADE_SECONDS`,
+`UPGRADE_STREAMS` and `UPGRADE_REQUESTS_PER_S` make a smaller run.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ STREAM_TOKENS = (60, 400)
 REQUEST_TOKENS = (1, 4)
 
 NOTICED_S = 3.0
-"""After a gateway is ready: longer than balancers take to see it, and what an operator waits before the next one."""
+"""Seconds after a gateway is ready: longer than balancers take to notice it, and an operator's wait before the next
+one."""
 
 
 def request_bytes(secret: str, fields: dict[str, object]) -> bytes:
@@ -53,7 +54,7 @@ def request_bytes(secret: str, fields: dict[str, object]) -> bytes:
 
 
 async def load(client: Client, secret: str, stop: threading.Event) -> list[Outcome]:
-    """Return what came of all streams and requests that were begun before the stop."""
+    """Return the outcomes of all streams and requests that were begun before the stop."""
     rng, outcomes = random.Random(1), list[Outcome]()
 
     async def ask(wanted: int, *, stream: bool) -> None:
@@ -78,7 +79,7 @@ async def load(client: Client, secret: str, stop: threading.Event) -> list[Outco
 
 @contextmanager
 def site_of(folder: Path) -> Iterator[Site]:
-    """Give a database and an engine; gateways come from elsewhere."""
+    """Give a site with a database and an engine, and without gateways."""
     folder.mkdir(mode=0o711)
     site = Site(folder, num_gateways=0, tokens_per_s=TOKENS_PER_S)
     # `lorikeet gateway` takes a folder with weights alone for a model: these are none.
@@ -91,7 +92,7 @@ def site_of(folder: Path) -> Iterator[Site]:
 
 
 def under_load(site: Site, client: Client, restart_next: Callable[[], None]) -> list[Outcome]:
-    """Restart gateways in turns while a load runs; return what came of it."""
+    """Restart gateways in turns while a load runs; return the outcomes."""
     stop, num_restarts = threading.Event(), 0
     # The clients have a thread of their own: a database ends with the thread that started it.
     with ThreadPoolExecutor(1) as thread:
@@ -110,7 +111,7 @@ def under_load(site: Site, client: Client, restart_next: Callable[[], None]) -> 
 
 
 def check(site: Site, outcomes: list[Outcome]) -> None:
-    """Hold that every request was answered whole and is billed once. The gateways have ended."""
+    """Check that every request was answered whole and is billed once. The gateways have ended."""
     failed = [each for each in outcomes if not each.is_whole]
     num_tokens = sum(each.seen.num_tokens for each in outcomes)
     streams = [each for each in outcomes if each.wanted >= STREAM_TOKENS[0]]
@@ -176,7 +177,10 @@ def test_gateways_are_replaced_on_a_socket_of_systemd_and_no_client_notices(
 
 
 def answers(balancer: Balancer) -> bool:
-    """Tell whether a balancer has found a ready gateway. Raises AssertionError where the balancer has ended."""
+    """Return whether a balancer has found a ready gateway.
+
+    Raises AssertionError: when the balancer has ended.
+    """
     balancer.check()
     try:
         url = f"https://127.0.0.1:{balancer.port}/health/ready"

@@ -1,4 +1,4 @@
-"""The wheel is the whole product: what it holds, what it needs, and that it serves from wherever it is installed."""
+"""The wheel is the whole product: its content, its requirements, and that it serves from wherever it is installed."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_the_text_for_language_models_names_the_documents() -> None:
 
 @pytest.fixture(scope="module")
 def wheel(full: bool, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A wheel that two builds in two folders have made alike."""
+    """Return a wheel that two builds in two folders have made alike."""
     if not full:
         pytest.skip("make long-wheel")
     if not BACKEND.is_dir():
@@ -70,7 +70,8 @@ def test_its_files_are_those_of_the_repository(wheel: Path) -> None:
 
 
 def environment(folder: Path, *installed: tuple[str, ...]) -> Path:
-    """Return the folder of programs of a new environment, into which pip has installed things one after the other."""
+    """Return the folder of programs of a new environment, into which pip has installed these arguments one after the
+    other."""
     subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
     for arguments in installed:
         command = [str(folder / "bin/python"), "-m", "pip", "install", "--quiet", "--no-compile", *arguments]

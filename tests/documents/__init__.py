@@ -1,4 +1,4 @@
-"""The documents: which there are, and what they name. Knows nothing of what they say."""
+"""The documents: their list, and the names in them. Knows nothing of their meaning."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ TRACKED = frozenset(
         ["git", "ls-files", "-co", "--exclude-standard"], cwd=REPOSITORY, capture_output=True, text=True, check=True
     ).stdout.splitlines()
 )
-"""Paths of all files, relative to the repository, those that are not committed yet included."""
+"""Paths of all files, relative to the repository, including those that are not committed yet."""
 
 FOLDERS = frozenset(str(parent) for name in TRACKED for parent in Path(name).parents if str(parent) != ".")
 DOCUMENTS = sorted(name for name in TRACKED if name.endswith(".md"))
 HISTORY = {"CHANGELOG.md", "gateway/LOG.md", "engine/LOG.md", "kernels/LOG.md"}
-"""Documents about what was: they may name what is gone."""
+"""Documents about the past, which may name things that are gone."""
 
 WRITTEN_BY_PROGRAMS = {"tests/conformance/README.md", "tests/conformance/fields.md"}
 PRESENT = [name for name in DOCUMENTS if name not in HISTORY]
@@ -66,5 +66,5 @@ def anchors(name: str) -> set[str]:
 
 
 def exists(path: str) -> bool:
-    """Tell whether a path, relative to the repository, is a file or a folder of it."""
+    """Return whether a path, relative to the repository, is a file or a folder of the repository."""
     return path.rstrip("/") in TRACKED or path.rstrip("/") in FOLDERS

@@ -16,7 +16,7 @@ CALL = re.compile(r"(?:^|\| |\$\()lorikeet (.*)")
 
 
 def calls(line: str) -> list[tuple[str, ...]]:
-    """Return the words behind `lorikeet` in one line of a shell's program, without what is for the shell."""
+    """Return the words behind `lorikeet` in one line of a shell's program, without the shell's own words."""
     found = CALL.search(line)
     if found is None:
         return []
@@ -82,7 +82,7 @@ ABOUT_EXPERIMENTS = [
 
 
 def test_commands_of_the_guide_to_experiments_are_of_one_tenant_and_whole() -> None:
-    """What stands in its prose can be run as it is printed, for the tenant of the demo that has the experiments."""
+    """Each command that the guide prints can be run as it is, for the demo's tenant that has the experiments."""
     read = [PARSER.parse_args(words) for words in ABOUT_EXPERIMENTS]
     assert {each.tenant for each in read if hasattr(each, "tenant")} == {"acme"}
     lives = ("start", "stop", "health", "results", "decide", "change", "export")

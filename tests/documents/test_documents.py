@@ -1,4 +1,5 @@
-"""Documents are short where they are read first, all of them are found from README, and what they name is there."""
+"""Documents that are read first are short, all documents are found from README, and everything that they name
+exists."""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ from tests.documents import (
 
 MAX_LINES = {"README.md": 180, "ARCHITECTURE.md": 150}
 MAX_CELL = 130
-"""Characters of a table's cell as it is shown. Settings' rows are the settings' own texts."""
+"""The most characters of a table's cell as it is shown. Rows of settings are the settings' own texts."""
 
 SECRETS = {*secret_variables(), API_KEY_VARIABLE}
 ENVIRONMENT = {row.name for row in settings_table()} | CLIENT_VARIABLES | {f"{name}{SUFFIX}" for name in SECRETS}
@@ -86,7 +87,7 @@ def package_docstrings() -> list[str]:
 
 
 def is_there(dotted: str) -> bool:
-    """Tell whether a dotted name leads to a package, to a module, or to something that a module holds."""
+    """Return whether a dotted name leads to a package, to a module, or to something that a module holds."""
     path, *rest = dotted.split(".")
     for part in rest:
         path = f"{path}/{part}"

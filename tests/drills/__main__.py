@@ -1,4 +1,4 @@
-"""Bring faults upon an installation under load, one after the other, and print what came of each as a table.
+"""Bring faults upon an installation under load, one after the other, and print the outcomes as a table.
 
 `python -m tests.drills --list` names them; `--only` runs those whose names hold a text.
 """
@@ -31,7 +31,10 @@ DRILLS: tuple[Drill, ...] = (
 
 
 class Row(msgspec.Struct):
-    """A drill's line. verdict: "held", "BROKEN" with the reason as the outcome's remark, or "not here"."""
+    """The line of a drill.
+
+    verdict: "held", "BROKEN" with the reason as the outcome's remark, or "not here".
+    """
 
     name: str
     verdict: str

@@ -1,4 +1,4 @@
-"""5,000 clients of 50 addresses that say nothing, say half, drip, or do not read, beside one that behaves."""
+"""5,000 clients of 50 addresses that send nothing or half a request, drip, or do not read, beside one that behaves."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.drills.growth import MIB, cpu_s, rss_bytes
 
 NUM_CONNECTIONS, NUM_ADDRESSES = 5000, 50
 HEAD_S = UNREAD_S = 10.0
-"""Limits of the gateways, which are the defaults."""
+"""Limits of the gateways in seconds, which are the defaults."""
 
 MAX_LATE_S, MAX_NEW_CLIENT_S, MAX_GROWN_BYTES = 15.0, 1.0, 200 * MIB
 HALF = b"POST /v1/completions HTTP/1.1\r\nhost: x\r\nx-long: "
@@ -27,7 +27,11 @@ KINDS = ("silent", "half a head", "dripping", "not reading")
 
 
 class Ends(msgspec.Struct):
-    """Seconds until each client's connection was closed, by its kind; refused: those that were never served."""
+    """The ends of clients.
+
+    took_s: the seconds until each client's connection was closed, by the client's kind.
+    refused: the number of clients that were never served.
+    """
 
     took_s: dict[str, list[float]] = {}
     refused: int = 0
@@ -69,7 +73,7 @@ async def client(kind: str, port: int, address: str, ends: Ends) -> None:
 
 
 async def new_clients(port: int, until_done: asyncio.Event, waits_s: list[float]) -> None:
-    """Ask something new once a second, over a connection and from an address of its own."""
+    """Send a request once a second, each over a new connection from an address of its own."""
     while not until_done.is_set():
         begun_s = time.monotonic()
         reader, writer = await asyncio.open_connection("127.0.0.1", port, local_addr=("127.0.1.1", 0))

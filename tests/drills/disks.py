@@ -1,4 +1,4 @@
-"""Disks that are full: that of the journals, that of the database, and that of the whole data folder.
+"""Full disks: that of the journals, that of the database, and that of the whole data folder.
 
 Each is a small file system in memory, which takes root.
 """
@@ -41,7 +41,7 @@ def small_disk(folder: Path, num_mib: int) -> Iterator[Path]:
 
 @contextmanager
 def filled(folder: Path) -> Iterator[None]:
-    """Leave no byte of a disk free. As root, who would take what is kept for root."""
+    """Leave no byte of a disk free, not even the bytes reserved for root."""
     ballast = folder / "ballast"
     with ballast.open("wb", buffering=0) as file:
         size = 1 << 20
@@ -70,7 +70,7 @@ def full_for_a_while(folder: Callable[[Ground], Path]) -> Fault:
 
 
 def of_data_folder(folder: Path, rng: random.Random) -> Outcome:
-    """The database has a disk of its own."""
+    """Run the drill of a full data folder. The database has a disk of its own."""
     postgres = Postgres(_passable(folder / "database"))
     with (
         small_disk(folder / "data", 48) as disk,
@@ -80,7 +80,8 @@ def of_data_folder(folder: Path, rng: random.Random) -> Outcome:
 
 
 def of_database(folder: Path, rng: random.Random) -> Outcome:
-    """A server that ends since its disk is full is started again, as `lorikeet serve` does."""
+    """Run the drill of a full database disk. A server that ends since its disk is full is started again, as by
+    `lorikeet serve`."""
     with small_disk(folder / "disk", 640) as disk:
         postgres = Postgres(_passable(disk / "database"))
 

@@ -19,14 +19,16 @@ SHARE = 0.2
 """The share of the capacity that traffic takes: the machine may be shared with others."""
 
 NUM_BEFORE, NUM_AFTER = 20, 40
-"""Answers before a fault, and after it."""
+"""The number of answers to wait for before a fault, and after it."""
 
 
 class Outcome(msgspec.Struct, kw_only=True):
     """The figures of a drill that held.
 
-    outcomes: what became of requests. silence_s: the longest time without an answer. back_after_s: from the end of the
-    fault to the next answer. remark: what else is worth a word.
+    outcomes: the number of requests by their outcome.
+    silence_s: the longest time without an answer.
+    back_after_s: from the end of the fault to the next answer.
+    remark: anything else worth a word.
     """
 
     outcomes: dict[str, int] = {}
@@ -36,11 +38,14 @@ class Outcome(msgspec.Struct, kw_only=True):
 
 
 class CannotRun(Exception):
-    """This machine lacks what a drill needs; the message says what."""
+    """An error: this machine lacks what a drill needs; the message names what."""
 
 
 class Drill(msgspec.Struct, frozen=True):
-    """run: takes an empty folder that every user can pass through. Raises AssertionError where a promise is broken."""
+    """A drill.
+
+    run: takes an empty folder that every user can pass through. Raises AssertionError when a promise is broken.
+    """
 
     name: str
     promise: str
@@ -48,14 +53,14 @@ class Drill(msgspec.Struct, frozen=True):
 
 
 Fault = Callable[[Ground, Traffic, random.Random], str | None]
-"""Happens to a ground under load and returns once it is over, with a remark."""
+"""A function that brings a fault upon a ground under load and returns once the fault is over, with a remark."""
 
 
 def under_load(fault: Fault, *, allowed: frozenset[str] = frozenset(), **grounds: Any) -> Callable[..., Outcome]:
-    """Return what runs a drill: traffic, a fault, answers again, and everything adds up.
+    """Return a function that runs a drill: traffic, a fault, answers again, and a check that everything adds up.
 
-    allowed: outcomes that may come beside answers and refusals with a status of 503. grounds: arguments of
-    `running_ground`.
+    allowed: outcomes that may come beside answers and refusals with a status of 503.
+    grounds: arguments of `running_ground`.
     """
 
     def run(folder: Path, rng: random.Random) -> Outcome:
@@ -66,7 +71,10 @@ def under_load(fault: Fault, *, allowed: frozenset[str] = frozenset(), **grounds
 
 
 def measure(ground: Ground, fault: Fault, rng: random.Random, allowed: frozenset[str] = frozenset()) -> Outcome:
-    """Let a fault happen to a ground under load. Raises AssertionError where something is wrong, lost or doubled."""
+    """Let a fault happen to a ground under load; return the outcome.
+
+    Raises AssertionError: when an answer is wrong, lost or doubled.
+    """
     asyncio.run(ground.warm_up())
     with ExitStack() as stack:
         traffic = stack.enter_context(ground.traffic(SHARE, rng.randrange(1 << 30)))

@@ -1,7 +1,7 @@
 """A database whose server dies for good, and whose standby takes its address over.
 
-The standby follows in step (`synchronous_standby_names`): without that, what was committed last would be lost with the
-server, usage included. Takes root, as the cables do.
+The standby follows in step (`synchronous_standby_names`); otherwise the last commits would be lost with the server,
+usage included. Takes root, as the cables do.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from tests.installation.waiting import wait_until
 from tests.patience import PATIENCE_S
 
 AWAY_S = 5.0
-"""Until somebody has noticed."""
+"""Seconds until an operator has noticed."""
 
 
 class Standby:
-    """A copy of a server that runs, in a folder of its own, under the same user."""
+    """A copy of a running server, in a folder of its own, under the same user."""
 
     def __init__(self, primary: Postgres, folder: Path) -> None:
         owner = (home_of(folder / "database") / "cluster").stat()
@@ -53,7 +53,7 @@ class Standby:
         assert done.returncode == 0, done.stderr
 
     def start(self, address: str = "") -> None:
-        """Start it, as a standby until it is promoted."""
+        """Start the copy, which is a standby until it is promoted."""
         settings = SERVER_SETTINGS | {"listen_addresses": address, "unix_socket_directories": str(self._home)}
         flags = [word for name, value in settings.items() for word in ("-c", f"{name}={value}")]
         with (self._home.parent / "standby.log").open("ab") as log:
@@ -73,7 +73,7 @@ class Standby:
             self._process = None
 
     def take_over(self, address: str) -> None:
-        """Become a server of its own at an address, from what it has got."""
+        """Become a server of its own at an address, with the data it has got."""
         self.stop()
         (self._cluster / "standby.signal").unlink()
         self.start(address)

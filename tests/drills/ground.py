@@ -1,7 +1,7 @@
 """The installation of a drill: a PostgreSQL of its own, two base models over fake engines, two gateways, their traffic.
 
 After a drill everything must add up: no answer is another model's, each answer is billed once with its tokens, nothing
-is billed that no engine made, and nothing that an engine made is billed to nobody.
+is billed that no engine made, and all that an engine made is billed.
 """
 
 from __future__ import annotations
@@ -35,15 +35,19 @@ from tests.installation.waiting import wait_until
 from tests.patience import PATIENCE_S
 
 PLACES = 8
-"""Sequences of an engine at once."""
+"""The number of sequences that an engine runs at once."""
 
 TOKENS_PER_S = 20
 MEAN_TOKENS = 13.5
-"""Mean tokens of an answer, as `World.some` asks for them."""
+"""The mean tokens of an answer, as `World.some` asks for them."""
 
 
 class Ground:
-    """Owns what runs. folder: the data folder, which every user can pass through. replicas: of each base."""
+    """The owner of everything that runs.
+
+    folder: the data folder, which every user can pass through.
+    replicas: of each base.
+    """
 
     def __init__(self, folder: Path, postgres: Postgres, world: World, engines: Engines, produced: Path) -> None:
         self.folder = folder
@@ -58,12 +62,13 @@ class Ground:
 
     @property
     def capacity_per_s(self) -> float:
-        """Requests that all places together could answer in a second."""
+        """The number of requests that all places together could answer in a second."""
         num_engines = sum(len(engines) for engines in self.engines.of_base.values())
         return num_engines * PLACES * TOKENS_PER_S / MEAN_TOKENS
 
     async def warm_up(self) -> None:
-        """Ask each gateway for each model once: what it knows without the database is a promise about known models."""
+        """Ask each gateway for each model once, since serving without the database is promised for known models
+        alone."""
         models = [(base, number) for base in BASES for number in range(NUM_ADAPTERS + 1)]
         async with httpx.AsyncClient(timeout=PATIENCE_S, trust_env=False) as http:
             for gateway in self.gateways:
@@ -82,7 +87,7 @@ class Ground:
 
     @contextmanager
     def traffic(self, share: float, seed: int = 0) -> Iterator[Traffic]:
-        """Requests at this share of the capacity, until the context is left."""
+        """Send requests at this share of the capacity, until the context is left."""
         traffic = Traffic(self.world, share * self.capacity_per_s, seed)
         traffic.start()
         try:
@@ -91,19 +96,25 @@ class Ground:
             traffic.stop()
 
     def check(self) -> None:
-        """Hold the ledger against clients and engines. Raises AssertionError where they differ."""
+        """Check the ledger against clients and engines.
+
+        Raises AssertionError: when they differ.
+        """
         asyncio.run(billed(self.world))
         wait_until(self._adds_up, lambda: f"the ledger and the engines differ: {self.differences()}", patience_s=60)
 
     def differences(self) -> list[str]:
-        """Return a line for each request that is billed for more than was made, or made and billed to nobody."""
+        """Return a line for each request that is billed for more than was made, or made and not billed."""
         rows = asyncio.run(_ledger(self.world.dsn))
         produced = Counter(self._produced.read_text().splitlines()) if self._produced.exists() else Counter()
         wrong = [f"{id}: {num} billed, {produced[id]} made" for id, num in rows.items() if num > produced[id]]
         return wrong + [f"{id}: {produced[id]} made, billed to nobody" for id in produced.keys() - rows.keys()]
 
     def settle(self) -> None:
-        """Stop the gateways in order. Raises AssertionError where usage stays behind in a journal."""
+        """Stop the gateways in order.
+
+        Raises AssertionError: when usage stays behind in a journal.
+        """
         assert [gateway.terminate() for gateway in self.gateways] == [0] * len(self.gateways)
         left = [path for path in (self.folder / "journal").rglob("*") if path.suffix in (".journal", ".damaged")]
         assert left == [], f"journals stayed behind: {left}"
@@ -119,7 +130,7 @@ _BILLED = """
 
 
 async def _ledger(dsn: str) -> dict[str, int]:
-    """Return the tokens that each request is billed for or was discarded, over its attempts."""
+    """Return the tokens that each request was billed or discarded, over its attempts."""
     conn = await asyncpg.connect(dsn)
     try:
         rows = await conn.fetch(_BILLED)
@@ -138,10 +149,12 @@ def running_ground(
     produced: Path | None = None,
     **of_world: Any,
 ) -> Iterator[Ground]:
-    """Give an installation in a folder, which runs until the context is left. of_world: more for `running_world`.
+    """Give an installation in a folder, which runs until the context is left.
 
-    postgres: a server that runs; without one, one is started in the folder. dsn: for gateways, where they reach it by
-    another way than this process. produced: the file in which engines note tokens; without one, in the folder.
+    postgres: a running server; without one, a server is started in the folder.
+    dsn: for gateways, where they reach the server by another way than this process.
+    produced: the file in which engines note tokens; without one, a file in the folder.
+    of_world: further arguments of `running_world`.
     """
     folder.chmod(0o711)
     produced = produced or folder / "produced"

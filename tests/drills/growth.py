@@ -16,7 +16,11 @@ MIB = 1 << 20
 
 
 class Sample(msgspec.Struct, frozen=True):
-    """One moment. at_s: since the run began. rows: of each table that has any."""
+    """The figures of one moment.
+
+    at_s: the seconds since the run began.
+    rows: of each table that has any.
+    """
 
     at_s: float
     rss_bytes: dict[str, int]
@@ -27,7 +31,7 @@ class Sample(msgspec.Struct, frozen=True):
 
 
 class Slope(msgspec.Struct, frozen=True):
-    """The growth of a value by the median of all pairs of moments, and what the same values scatter about that line.
+    """The growth of a value by the median of all pairs of moments, and the scatter of the values about that line.
 
     is_flat: whether the growth over the run is no more than the scatter, or than 2 % of the value.
     """
@@ -40,7 +44,7 @@ class Slope(msgspec.Struct, frozen=True):
 
 
 def take(at_s: float, pids: Mapping[str, int], dsn: str, folder: Path) -> Sample:
-    """Look at all of it. Processes that are about to start or have just ended are left out."""
+    """Return the figures of this moment. Processes that are about to start or have just ended are left out."""
     rss, descriptors = {}, {}
     for name, pid in pids.items():
         try:
@@ -53,7 +57,7 @@ def take(at_s: float, pids: Mapping[str, int], dsn: str, folder: Path) -> Sample
 
 
 def slope(times_s: Sequence[float], values: Sequence[float]) -> Slope:
-    """Return the growth of these values but for the first fifth, while caches fill and code is loaded."""
+    """Return the growth of these values without the first fifth, while caches fill and code is loaded."""
     begin = len(values) // 5
     times_s, values = times_s[begin:], values[begin:]
     if len(values) < 2:
@@ -71,13 +75,16 @@ def slope(times_s: Sequence[float], values: Sequence[float]) -> Slope:
 
 
 def rss_bytes(pid: int) -> int:
-    """Return the memory of a process. Raises OSError where it has ended."""
+    """Return the memory of a process in bytes.
+
+    Raises OSError: when the process has ended.
+    """
     line = next(line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("VmRSS"))
     return int(line.split()[1]) << 10
 
 
 def cpu_s(pid: int) -> float:
-    """Return the processor time that a process has taken, by proc(5)."""
+    """Return the processor time that a process has taken in seconds, by proc(5)."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 

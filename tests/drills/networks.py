@@ -1,7 +1,8 @@
 """Networks that are cut between gateways and engines, and between gateways and the database.
 
 Gateways connect from a network namespace of their own, over a pair of virtual cables each to the database and to the
-engines. A cut is silent: what this side sends goes to a station that does not exist, and nobody is told. Takes root.
+engines. A cut is silent: packets of this side go to a station that does not exist, and neither side is notified. Takes
+root.
 """
 
 from __future__ import annotations
@@ -34,14 +35,18 @@ SUBNETS = {"database": "10.213.77", "engines": "10.213.78"}
 
 
 class Cables(msgspec.Struct, frozen=True):
-    """namespace: the gateways'. devices: of this side, by what is behind them."""
+    """The cables of a ground.
+
+    namespace: the gateways' network namespace.
+    devices: of this side, by what is behind them.
+    """
 
     namespace: str
     devices: dict[str, str]
 
     @contextmanager
     def cut(self, what: str) -> Iterator[None]:
-        """Let nothing from this side arrive at the gateways."""
+        """Let nothing from this side arrive at the gateways until the context is left."""
         there = f"{SUBNETS[what]}.2"
         _ip("neigh", "replace", there, "lladdr", NOBODY, "dev", self.devices[what], "nud", "permanent")
         try:
@@ -58,7 +63,7 @@ def _ip(*words: str) -> None:
 
 @contextmanager
 def laid_cables() -> Iterator[Cables]:
-    """Make a network namespace with a cable for each purpose; all of it is gone when the context is left."""
+    """Make a network namespace with a cable for each purpose; remove all of it when the context is left."""
     if os.geteuid():
         raise CannotRun("takes root, for networks of its own")
     number = secrets.token_hex(3)

@@ -1,4 +1,4 @@
-"""Processes that are killed and that stand still, and databases that go, slow down and jump in time."""
+"""Processes that are killed or frozen, and databases that stop, slow down and jump in time."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from tests.drills.ground import Ground
 from tests.drills.traffic import Traffic
 
 FROZEN_S = 5.0
-"""Longer than three heartbeats."""
+"""Seconds that are longer than three heartbeats."""
 
 AWAY_S = 15.0
 JUMPING = ({"clock_jumps_s": 3600}, {"clock_jumps_s": -3600})
 BEGUN = frozenset({"cut off", "ended after its text had begun", "stream cut", "502 backend_failed"})
-"""Outcomes of requests that were on their way through a process that dies."""
+"""Outcomes of requests that were running in a process that dies."""
 
 
 def kill_gateway(ground: Ground, traffic: Traffic, rng: random.Random) -> None:
@@ -44,7 +44,7 @@ def freeze_engine(ground: Ground, traffic: Traffic, rng: random.Random) -> None:
 
 
 def kill_everything(ground: Ground, traffic: Traffic, rng: random.Random) -> None:
-    """As a machine that loses its power; it comes back."""
+    """Kill everything, as on a machine that loses its power, and start it again."""
     for gateway in ground.gateways:
         gateway.kill()
     for engines in ground.engines.of_base.values():
@@ -79,7 +79,7 @@ def take_database_away(ground: Ground, traffic: Traffic, rng: random.Random) -> 
 
 
 def slow_database(ground: Ground, traffic: Traffic, rng: random.Random) -> str:
-    """Let it run for a tenth of the time, in slices."""
+    """Let the database run for a tenth of the time, in slices."""
     before = traffic.num_answered
     end_s = time.monotonic() + AWAY_S
     while time.monotonic() < end_s:

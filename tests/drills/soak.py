@@ -1,8 +1,8 @@
-"""An hour under load with a fault every half a minute: no wrong answer, an exact ledger, and nothing that grows.
+"""An hour under load with a fault every half a minute: no wrong answer, an exact ledger, and no growth.
 
 `python -m tests.drills.soak --folder build/soak` runs it in stretches of ten minutes. After each, traffic stops, the
-ledger is held against clients and engines, and the figures are kept in the folder: after an interruption the same
-command goes on with the next stretch, on an installation that is made anew. `--seed` chooses the faults and requests.
+ledger is checked against clients and engines, and the figures are stored in the folder: after an interruption the same
+command goes on with the next stretch, on a new installation. `--seed` chooses the faults and requests.
 
 The first gateway is frozen but never killed, so that its memory and descriptors can be followed.
 """
@@ -32,7 +32,10 @@ SHARE = 0.7
 
 
 class Stretch(msgspec.Struct):
-    """Ten minutes that were seen to the end. installation: a number that changes where another one was started."""
+    """Ten minutes that ran to their end.
+
+    installation: a number that changes where another installation was started.
+    """
 
     installation: int
     seconds: float
@@ -51,7 +54,7 @@ class State(msgspec.Struct):
 
 
 class Faults:
-    """Brings faults upon a ground, each kind as often as the others."""
+    """A source of faults for a ground, each kind as often as the others."""
 
     def __init__(self, ground: Ground, rng: random.Random) -> None:
         self._ground = ground
@@ -108,7 +111,10 @@ class Faults:
 
 
 def run_stretch(ground: Ground, seed: str, installation: int, begun_s: float, seconds: float) -> Stretch:
-    """Let faults happen for so long, and check what came of it. Raises AssertionError where the ledger is wrong."""
+    """Let faults happen for `seconds`, and check the outcomes; return the figures.
+
+    Raises AssertionError: when the ledger is wrong.
+    """
     faults, happened = Faults(ground, random.Random(seed)), Counter[str]()
     samples: list[Sample] = []
     start_s = time.monotonic()

@@ -1,4 +1,4 @@
-"""The tables that drills and soaks print say whether everything held."""
+"""The tables that drills and soaks print tell whether everything held."""
 
 from __future__ import annotations
 

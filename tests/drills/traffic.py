@@ -1,4 +1,4 @@
-"""Requests that come at a steady rate whatever becomes of them, and what became of them over time."""
+"""Requests that come at a steady rate whatever their outcomes, and the outcomes over time."""
 
 from __future__ import annotations
 
@@ -17,15 +17,20 @@ from tests.installation.waiting import wait_until
 from tests.patience import PATIENCE_S
 
 MAX_IN_FLIGHT = 400
-"""Requests under way at once. More are not sent, so that a fault does not let this process grow without end."""
+"""The most requests at one time, so that a fault does not let this process grow without end."""
 
 
 ANSWER_S = 60.0
-"""A request that is neither answered nor refused for so long counts as "no answer"."""
+"""Seconds after which a request that is neither answered nor refused counts as "no answer"."""
 
 
 class Event(msgspec.Struct, frozen=True):
-    """A request's end: when, on the monotonic clock; how long it took; what became of it."""
+    """The end of a request.
+
+    at_s: the time by the monotonic clock.
+    took_s: the seconds since the request began.
+    outcome: in words.
+    """
 
     at_s: float
     took_s: float
@@ -33,9 +38,10 @@ class Event(msgspec.Struct, frozen=True):
 
 
 class Traffic:
-    """Sends in a thread of its own, since a database ends with the thread that started it.
+    """A sender of requests in a thread of its own, since a database ends with the thread that started it.
 
-    rate: requests a second, evenly drawn. wrong: a line for each answer that was another model's.
+    rate: requests a second, evenly drawn.
+    wrong: a line for each answer that was another model's.
     """
 
     def __init__(self, world: World, rate: float, seed: int) -> None:
@@ -56,7 +62,10 @@ class Traffic:
         self._thread.join()
 
     def more_answers(self, count: int, *, patience_s: float = PATIENCE_S) -> None:
-        """Return once so many more requests were answered. Raises AssertionError where that takes too long."""
+        """Return once `count` more requests were answered.
+
+        Raises AssertionError: when that takes too long.
+        """
         target = self.num_answered + count
         wait_until(lambda: self.num_answered >= target, lambda: f"no answers: {self.outcomes()}", patience_s=patience_s)
 
@@ -68,7 +77,7 @@ class Traffic:
         return Counter(event.outcome for event in list(self.events))
 
     def longest_silence_s(self) -> float:
-        """The longest time between two answers."""
+        """Return the longest time between two answers in seconds."""
         times = sorted(event.at_s for event in self.events if event.outcome == "answered")
         return max((later - earlier for earlier, later in itertools.pairwise(times)), default=0.0)
 

@@ -23,7 +23,7 @@ MAX_GROWN_BYTES = 256 * MIB
 
 
 def _files_of(made: Path) -> dict[str, bytes]:
-    """Return what is uploaded of a hostile folder, or the hostile file."""
+    """Return the files to upload of a hostile folder, or the hostile file."""
     if made.is_dir():
         return {name: (made / name).read_bytes() for name in (CONFIG, WEIGHTS) if (made / name).is_file()}
     return {"file": made.read_bytes()}

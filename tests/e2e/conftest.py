@@ -1,4 +1,4 @@
-"""One installation for all end-to-end tests; those that stop or break it leave it running again."""
+"""One installation for all end-to-end tests; tests that stop or break it leave it running again."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from tests.e2e.installation import Installation
 from tests.e2e.signatures.model import make_signature_model
 
 SIGNS = "signs"
-"""The public name of the model whose adapters say who they are."""
+"""The public name of the model whose adapters identify themselves."""
 
 NUM_SLOTS = 8
-"""Of the engine's device: with many adapters, most are evicted again and again."""
+"""Slots of the engine's device, so few that most of many adapters are evicted again and again."""
 
 
 @pytest.fixture(scope="session")
@@ -28,7 +28,7 @@ def installation(open_folder: Path) -> Iterator[Installation]:
 
 @pytest.fixture(scope="session")
 def signs(open_folder: Path) -> Iterator[Installation]:
-    """Two gateways over a model whose adapters say who they are; tests leave it running."""
+    """Give two gateways over a model whose adapters identify themselves; tests leave them running."""
     model = make_signature_model(open_folder / "signature-model")
     installation = Installation(open_folder / "signatures", flags=("--gateways", "2"))
     installation.env |= {

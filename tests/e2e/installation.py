@@ -18,7 +18,10 @@ BASE = "smollm2-135m-instruct"
 
 
 class Installation:
-    """`serve` may be started and stopped again and again; the data folder stays. flags: of `serve`."""
+    """An installation whose `serve` may be started and stopped again and again; the data folder stays.
+
+    flags: of `serve`.
+    """
 
     def __init__(self, data_dir: Path, flags: Sequence[str] = ()) -> None:
         self.data_dir = data_dir
@@ -53,11 +56,11 @@ class Installation:
         return is_ready(self.url)
 
     def stop(self) -> int:
-        """SIGTERM, and the exit code once it has drained."""
+        """Send SIGTERM; return the exit code once `serve` has drained."""
         return self._serve.terminate()
 
     def kill(self) -> None:
-        """End `serve` as nothing can be ended in order."""
+        """Kill `serve`, so that nothing is ended in order."""
         self._serve.kill()
 
     def cli(self, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -66,7 +69,7 @@ class Installation:
 
     @property
     def keys(self) -> dict[str, str]:
-        """The values of demo.env, as its reader sees them."""
+        """The values of demo.env, as a shell that reads it sees them."""
         lines = (self.data_dir / "demo.env").read_text().splitlines()
         return dict(line.removeprefix("export ").split("=", 1) for line in lines if "=" in line)
 
@@ -83,7 +86,7 @@ class Installation:
         raise AssertionError("no engine process")
 
     def processes(self) -> list[str]:
-        """Command lines of everything that still names this data folder, or runs in it."""
+        """Return the command lines of all processes that still name this data folder, or run in it."""
         found = []
         for entry in Path("/proc").iterdir():
             if entry.name.isdigit() and int(entry.name) != os.getpid():

@@ -13,7 +13,7 @@ from tests.conformance.suites import SUITES
 from tests.e2e.installation import Installation
 
 SCRIPTS = ("embeddings_and_models", "errors", "stored")
-"""What other tests do not have already: they ask for chats, completions, tools and structured output."""
+"""Scripts that other tests do not cover; chats, completions, tools and structured output have tests of their own."""
 
 
 def test_the_official_client_finds_nothing_wrong(installation: Installation, tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
-"""The arm in the header is the arm in the ledger, by the adapter's digest, and what the text says: no request differs.
+"""The arm in the header is the arm in the ledger, by the adapter's digest and by the text: no request differs.
 
 The same units ask the experiments of two tenants over two gateways, while versions are promoted, gateways and engines
-are killed, and all of it is started anew. The arms are adapters that say who they are.
+are killed, and everything is restarted. The arms are adapters that identify themselves.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ NUM_TROUBLES, NUM_TROUBLES_FULL = 2, 60
 PROMOTE_EVERY_S = 0.5
 ARMS = (ArmOf("control", "a0", 1, 2), ArmOf("warm", "a0", 2), ArmOf("cold", "a1", 1))
 VERSIONS = {"a0": 3, "a1": 2}
-"""How many versions each adapter has. The current one changes all the time; arms stay what they were."""
+"""The number of each adapter's versions. The current version changes all the time; arms stay the same."""
 
 HEADER = "x-lorikeet-experiment"
 
 
 class Answered(msgspec.Struct, frozen=True):
-    """One reply to a unit."""
+    """The request id, tenant, unit and arm of one reply."""
 
     request_id: str
     tenant: str
@@ -57,7 +57,10 @@ class Answered(msgspec.Struct, frozen=True):
 
 
 class Tenant(msgspec.Struct, frozen=True):
-    """A project whose experiment's arms say who they are. says: by adapter and version, what each text is made of."""
+    """A project whose experiment's arms identify themselves.
+
+    says: the characters of each text, by adapter and version.
+    """
 
     project_id: str
     key: str
@@ -139,7 +142,8 @@ async def _tenant(
 
 
 async def _insist(ask: Callable[[], Awaitable[httpx.Response]]) -> httpx.Response:
-    """Ask until there is an answer: whoever should give it may be gone for a while, or have other work."""
+    """Send a request until a reply comes, since a gateway may be gone for a while or have other work; return the
+    reply."""
     async with asyncio.timeout(PATIENCE_S):
         while True:
             try:
@@ -156,7 +160,7 @@ async def _insist(ask: Callable[[], Awaitable[httpx.Response]]) -> httpx.Respons
 async def _keep_promoting(
     admin: httpx.AsyncClient, tenants: list[Tenant], over: asyncio.Event, outcomes: Counter[str]
 ) -> None:
-    """Make one version after the other the current one: no arm may follow."""
+    """Promote one version after the other, which must not change what any arm answers."""
     for number in itertools.count():
         for tenant in tenants:
             for adapter, num_versions in VERSIONS.items():
@@ -229,7 +233,7 @@ async def _stream(http: httpx.AsyncClient, key: str, unit: str) -> Shown:
 async def _trouble(
     installation: Installation, answered: list[Answered], num_requests: int, num_troubles: int, outcomes: Counter[str]
 ) -> None:
-    """Kill a gateway, start all of it anew and kill the engine, in turn, as requests are answered."""
+    """Kill a gateway, restart everything and kill the engine, in turn, as requests are answered."""
     troubles = itertools.cycle((_kill_gateway, _restart, _kill_engine))
     for number, trouble in zip(range(num_troubles), troubles, strict=False):
         while len(answered) < num_requests * (number + 1) / (num_troubles + 1):  # noqa: ASYNC110 - no event tells
@@ -258,7 +262,7 @@ async def _connected(installation: Installation) -> Database:
 
 
 async def _check_ledger(installation: Installation, tenants: list[Tenant], answered: list[Answered]) -> None:
-    """Check that the ledger, and what it says of units, tells the same as all replies did."""
+    """Check that the ledger, and its sums by unit, agree with all replies."""
     async with await _connected(installation) as database:
         cipher = Cipher(content_keys(None, installation.data_dir / "content.key"))
         keys = {each.project_id: await ProjectKeys(database, cipher).key(each.project_id) for each in tenants}

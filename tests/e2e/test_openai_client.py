@@ -17,7 +17,7 @@ MODELS = [
     ("GLOBEX_API_KEY", f"{BASE}:memo", "MEMO"),
 ]
 SOME = MODELS[::3]
-"""Those that the other ways to ask are tried with: the base, and an adapter of the other tenant."""
+"""The models with which the other ways to ask are tried: the base, and an adapter of the other tenant."""
 
 QUESTION = [{"role": "user", "content": "What is the capital of France?"}]
 
@@ -42,7 +42,7 @@ def async_client(installation: Installation, key: str, strict: bool = True) -> A
 
 @pytest.mark.parametrize(("key", "model", "begins"), MODELS)
 def test_chat(installation: Installation, key: str, model: str, begins: str) -> None:
-    max_tokens = 96 if begins == "{" else 16  # of JSON the whole
+    max_tokens = 96 if begins == "{" else 16  # JSON has to be whole
     with client(installation, key) as openai:
         reply = openai.chat.completions.create(model=model, messages=QUESTION, temperature=0, max_tokens=max_tokens)
         stream = openai.chat.completions.create(

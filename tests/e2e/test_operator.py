@@ -1,4 +1,4 @@
-"""The operator's day: a tenant, a key, an adapter, a chat with it, and everything taken away again."""
+"""The operator's day: a tenant, a key, an adapter, a chat with it, and everything removed again."""
 
 from __future__ import annotations
 

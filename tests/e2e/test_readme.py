@@ -33,7 +33,7 @@ MARKS = (
     "batches.create",
     "from agents",
 )
-"""Words that only one program has each, and that its test finds it by."""
+"""Words that only one program has each, by which its test finds it."""
 
 
 @pytest.fixture
@@ -142,7 +142,7 @@ def test_texts_are_embedded(installation: Installation, folder: Path) -> None:
 
 
 def test_what_peft_trains_can_be_added(installation: Installation, folder: Path) -> None:
-    """One step will do."""
+    """A single step of training suffices here."""
     text = program("from peft")
     assert "range(20)" in text
     run(installation, folder, text.replace("range(20)", "range(1)"))

@@ -1,4 +1,4 @@
-"""The right adapter in the right version, whatever happens to adapters meanwhile."""
+"""The right adapter in the right version answers, whatever happens to adapters meanwhile."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from tests.patience import PATIENCE_S
 
 NUM_TENANTS, NUM_TENANTS_FULL = 6, 8
 NUM_ADAPTERS, NUM_ADAPTERS_FULL = 3, 5
-"""Of each tenant."""
+"""The number of adapters of each tenant."""
 
 NUM_CLIENTS = 16
 NUM_REQUESTS, NUM_REQUESTS_FULL = 300, 100_000
 CHANGE_EVERY_S, CHANGE_EVERY_S_FULL = 2.0, 1.0
-"""Of each tenant; an upload takes as much processor time as some thirty requests."""
+"""Seconds between changes of each tenant; an upload takes as much processor time as some thirty requests."""
 
 BUSY_S = 20.0
-"""By which a gateway may follow late where the machine has other work, in one answer of a hundred."""
+"""Seconds by which a gateway may follow late where the machine has other work, in one answer of a hundred."""
 
 
 async def test_no_answer_comes_from_a_wrong_adapter_or_version(signs: Installation, tmp_path: Path, full: bool) -> None:
@@ -110,7 +110,7 @@ async def _client(
             outcomes["deleted meanwhile"] += 1
             continue
         answer = _answer(reply)
-        if answer not in possible:  # of what it stood for lately, on a machine that is busy
+        if answer not in possible:  # a recent answer, on a machine that is busy
             possible = timeline.possible(start_s - BUSY_S, time.monotonic())
             outcomes["late"] += 1
         assert answer in possible, (model_id, answer, possible, reply.headers, reply.text)
@@ -118,7 +118,7 @@ async def _client(
 
 
 async def _leave(http: httpx.AsyncClient, key: str, body: dict[str, object]) -> None:
-    """Begin a stream that its client closes at once."""
+    """Begin a stream and close it at once."""
     streamed = {**body, "max_tokens": 50, "stream": True}
     async with http.stream("POST", "/v1/completions", json=streamed, headers={"authorization": f"Bearer {key}"}):
         return

@@ -1,4 +1,4 @@
-"""Both tenants at once: every answer comes from the adapter that was asked for, and nobody reaches the other's."""
+"""Both tenants at once: every answer comes from the adapter that was asked for, and no tenant reaches the other's."""
 
 from __future__ import annotations
 

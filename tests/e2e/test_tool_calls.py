@@ -1,4 +1,4 @@
-"""A model too small to know what a tool is calls them all the same: whatever it says, its calls match their schemas.
+"""A model too small to know tools calls them all the same: whatever it writes, its calls match their schemas.
 
 By hand `make long-tools` takes 200 tools through every choice: twenty minutes.
 """
@@ -27,7 +27,10 @@ OTHER = {"type": "object", "properties": {}, "additionalProperties": False}
 
 
 class Said(msgspec.Struct):
-    """What one reply came to, whole or streamed. calls: of name and arguments."""
+    """The content of one reply, whole or streamed.
+
+    calls: names and arguments.
+    """
 
     content: str | None
     calls: list[tuple[str, str]]
@@ -62,7 +65,7 @@ INCLINED = {"messages": called_before(3), "temperature": 0, "logit_bias": {RESPO
 
 
 def choices(name: str) -> dict[str, Any]:
-    """Every kind of tool_choice under which a tool may be called."""
+    """Return every kind of tool_choice under which a tool may be called, by its name here."""
     named = {"type": "function", "function": {"name": name}}
     return {
         "auto": "auto",
@@ -72,8 +75,8 @@ def choices(name: str) -> dict[str, Any]:
     }
 
 
-def said(chunks: Iterable[Any]) -> Said:
-    """Return what the chunks of a stream come to."""
+def reply_of(chunks: Iterable[Any]) -> Said:
+    """Return the reply that the chunks of a stream add up to."""
     reply = Said(None, [], "", [])
     for chunk in chunks:
         choice = chunk.choices[0]
@@ -94,14 +97,14 @@ def ask(client: openai.OpenAI, *, stream: bool = False, **fields: Any) -> Said:
     asked = {"model": BASE, "messages": QUESTION, "max_tokens": MAX_TOKENS, "stream": stream, **fields}
     reply: Any = client.chat.completions.create(**asked, extra_body={"return_token_ids": True})
     if stream:
-        return said(reply)
+        return reply_of(reply)
     (choice,) = reply.choices
     calls = [(call.function.name, call.function.arguments) for call in choice.message.tool_calls or ()]
     return Said(choice.message.content, calls, choice.finish_reason, choice.token_ids)
 
 
 def check(reply: Said, schemas: dict[str, Schema], mode: str) -> int:
-    """Check that every call which was not cut off matches its tool's schema. Return the number of these calls."""
+    """Check that every call which was not cut off matches its tool's schema; return the number of these calls."""
     whole = reply.calls[:-1] if reply.finish_reason == "length" else reply.calls
     for name, arguments in whole:
         Draft202012Validator(schemas[name]).validate(json.loads(arguments))

@@ -1,4 +1,4 @@
-"""A gateway that is killed in the middle of a stream costs nobody a token: the engine tells its successor."""
+"""A gateway that is killed in the middle of a stream loses no usage: the engine reports it to the next gateway."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.patience import PATIENCE_S
 
 
 def gateway_pid(installation: Installation) -> int:
-    """Return the pid of the child of `serve` that was given its listening socket."""
+    """Return the pid of the child of `serve` that got its listening socket."""
     assert installation.process is not None
     for entry in Path("/proc").glob("[0-9]*"):
         try:

@@ -1,4 +1,5 @@
-"""What breaks comes back by itself, what stops leaves nothing behind. It stops the shared installation: run last."""
+"""Broken processes come back by themselves, stopped ones leave nothing behind. Stops the shared installation: run
+last."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A gateway that only talks: the protocol over a real socket, without anything behind it."""
+"""A gateway that only sends and receives messages of the protocol over a real socket; knows nothing of requests."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.patience import PATIENCE_S
 
 
 class Gateway:
-    """A DEALER that says what a test tells it to, and no heartbeat of its own."""
+    """A DEALER socket that sends what a test tells it to, and no heartbeat of its own."""
 
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]], endpoint: str, *, connect: bool = True) -> None:
         self.socket = context.socket(zmq.DEALER)
@@ -28,28 +28,31 @@ class Gateway:
         if connect:
             self.socket.connect(endpoint)
 
-    def say(self, message: GatewayMessage) -> None:
+    def send(self, message: GatewayMessage) -> None:
         self.socket.send(encode(message))
 
-    def listen(self, timeout_s: float) -> EngineMessage | None:
-        """The next message; None if none comes in time."""
+    def receive_any(self, timeout_s: float) -> EngineMessage | None:
+        """Return the next message, or None where none comes in time."""
         return decode_from_engine(self.socket.recv()) if self.socket.poll(timeout_s * 1e3) else None
 
-    def hear(self, kind: type[EngineMessage], timeout_s: float = PATIENCE_S) -> EngineMessage:
-        """The next message of a kind, passing over others."""
+    def receive(self, kind: type[EngineMessage], timeout_s: float = PATIENCE_S) -> EngineMessage:
+        """Return the next message of a kind; messages of other kinds are dropped.
+
+        Raises TimeoutError: when no such message comes in time.
+        """
         until = time.monotonic() + timeout_s
         while (left := until - time.monotonic()) > 0:
-            message = self.listen(left)
+            message = self.receive_any(left)
             if isinstance(message, kind):
                 return message
         raise TimeoutError(kind.__name__)
 
     def hello(self, database_id: str = "db", version: int = PROTOCOL_VERSION) -> None:
-        self.say(Hello(version, "gateway", database_id))
+        self.send(Hello(version, "gateway", database_id))
 
     def final(self, request_id: str) -> Final:
         while True:
-            outputs = self.hear(StepOutputs)
+            outputs = self.receive(StepOutputs)
             for final in outputs.finals:
                 if final.request_id == request_id:
                     return final

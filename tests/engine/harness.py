@@ -18,7 +18,7 @@ from engine.setup import build_core
 
 
 class Answer(msgspec.Struct):
-    """Everything one request got, in order."""
+    """Everything the engine sent for one request, in order."""
 
     token_ids: list[int] = msgspec.field(default_factory=list)
     logprobs: list[TokenLogprobs] = msgspec.field(default_factory=list)
@@ -32,7 +32,10 @@ class Answer(msgspec.Struct):
 
 
 class _ArrivalsByStep:
-    """The real runner, but when step k is launched the requests due then are put in the mailbox. on_plan: called."""
+    """The real runner, which also puts the requests due at step k into the mailbox when step k is launched.
+
+    on_plan: called with each plan.
+    """
 
     def __init__(
         self,
@@ -67,7 +70,11 @@ def run_engine(
     preload: Iterable[str] = (),
     build_device: BuildDevice | None = None,
 ) -> dict[str, Answer]:
-    """Run all requests to their end. later: {step: requests that arrive while that step runs}; preload: digests."""
+    """Run all requests to their end; return the answers by request id.
+
+    later: requests that arrive while a step runs, by the step's number.
+    preload: digests of adapters to load before.
+    """
     return collect(run_events(config, requests, later, preload, build_device))
 
 
@@ -79,7 +86,10 @@ def run_events(
     build_device: BuildDevice | None = None,
     on_plan: Callable[[Plan], None] = lambda plan: None,
 ) -> list[Event]:
-    """As `run_engine`, but everything the engine said, in order. on_plan: called with each plan as it is launched."""
+    """Run all requests as `run_engine` does; return everything the engine sent, in order.
+
+    on_plan: called with each plan as it is launched.
+    """
     with contextlib.closing(Mailbox()) as mailbox:
         core, _ = build_core(config, mailbox, build_device)
         for digest in preload:
@@ -93,7 +103,7 @@ def run_events(
 
 
 def collect(events: Sequence[object]) -> dict[str, Answer]:
-    """Sort an engine's events by request."""
+    """Return the answers in an engine's events, by request id."""
     answers: dict[str, Answer] = {}
     for event in events:
         if isinstance(event, StepOutputs):
@@ -108,7 +118,7 @@ def collect(events: Sequence[object]) -> dict[str, Answer]:
 
 
 def engine_config(model_dir: Path, adapter_store: Path, **changes: object) -> EngineConfig:
-    """fp32 on the CPU with a small cache, so that tests compare numbers and start fast."""
+    """Return a configuration for fp32 on the CPU with a small cache, so that tests compare numbers and start fast."""
     settings: dict[str, object] = {
         "model_dir": str(model_dir),
         "adapter_store": str(adapter_store),

@@ -1,4 +1,4 @@
-"""What transformers and peft say about an engine's answer: the reference every numeric promise is held against."""
+"""The reference of transformers and peft that every numeric promise about an engine's answer is checked against."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TIE = 1e-4  # two log-probabilities this close may be chosen in either order
 
 
 class Claim(msgspec.Struct, frozen=True):
-    """One greedy answer of the engine, to be held against the reference."""
+    """One greedy answer of the engine, to be checked against the reference."""
 
     prompt: Sequence[int]
     answer: Sequence[int]
@@ -22,10 +22,10 @@ class Claim(msgspec.Struct, frozen=True):
 
 
 def assert_greedy_follows(model: torch.nn.Module, claims: Sequence[Claim], tolerance: float) -> None:
-    """Given each answer's own prefix, the reference's most likely token is the answer's next one, at every position.
+    """Check that at each position the reference's most likely token, given the answer so far, is the answer's next.
 
-    By induction that is the reference's greedy text, up to ties; one forward pass for all instead of one per token.
-    Rows are padded on the right, where causal attention can't look.
+    By induction the answer is the reference's greedy text, up to ties; one forward pass for all instead of one per
+    token. Rows are padded on the right, which causal attention never reads.
     """
     rows = [[*claim.prompt, *claim.answer] for claim in claims]
     longest = max(map(len, rows))

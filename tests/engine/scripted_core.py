@@ -1,4 +1,4 @@
-"""The stepping loop with commands at chosen steps, and a model whose answers are known beforehand."""
+"""The stepping loop with commands at chosen steps, and a model whose answers are known in advance."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ NUM_BLOCKS = 64
 
 
 class Answered(msgspec.Struct):
-    """What a compiler answers, as `engine.compilations.Compiled`."""
+    """A compiler's answer, with the fields of `engine.compilations.Compiled`."""
 
     request_id: str
     make_matcher: Callable[[], Matcher] | None
@@ -58,7 +58,7 @@ class Answered(msgspec.Struct):
 
 
 class SlowCompiler:
-    """Ready when asked for the second time; refuses the source "bad"."""
+    """A compiler that answers when asked for the second time, and refuses the source "bad"."""
 
     def __init__(self) -> None:
         self.submitted: list[tuple[str, Grammar]] = []
@@ -88,10 +88,12 @@ class SlowCompiler:
 
 
 class CommandsByStep:
-    """The runner, and when its step k is launched the commands due then come in.
+    """A runner that also sends the commands due at step k when step k is launched.
 
-    faults: what step k raises when it is launched, when "half" of it or when its "results" are waited for; then what it
-    left in the cache is wrong. journal: what was done of which step, in order. slow: launches take long.
+    faults: errors by step, raised when the step is launched, or when its "half" or its "results" are waited for; such a
+    step leaves wrong entries in the cache.
+    journal: the actions on each step, in order.
+    slow: whether launches take long.
     """
 
     def __init__(
@@ -125,7 +127,7 @@ class CommandsByStep:
         self._tell("launch", self._step)
         results = self._runner.run(plan)
         if any(step == self._step for _, step in self._faults):
-            self._runner.spoil(plan)
+            self._runner.corrupt_cache(plan)
         return Computed(results, partial(self._tell, step=self._step))
 
     def _tell(self, what: str, step: int) -> None:
@@ -135,7 +137,7 @@ class CommandsByStep:
 
 
 class Shelf:
-    """Loads that make an adapter of one byte, unless the host tier has it."""
+    """A loader that makes an adapter of one byte, unless the host tier has the adapter."""
 
     def __init__(self, host: HostTier) -> None:
         self._host = host
@@ -157,7 +159,10 @@ def run_core(
     journal: list[str] | None = None,
     **limits: int,
 ) -> tuple[list[Event], list[Plan]]:
-    """Everything the engine says to these commands, and every step it took. journal: filled."""
+    """Run the commands; return everything the engine sends, and every step.
+
+    journal: a list that the runner's journal is appended to.
+    """
     with contextlib.closing(Mailbox()) as mailbox:
         host = HostTier(max_bytes=8)
         pool = AdapterPool(Shelf(host), 2, wake=lambda: mailbox.command(Wake()), executor=LoadsAtOnce())
@@ -180,7 +185,7 @@ def run_core(
 
 
 def request(name: str = "r", max_tokens: int = 6, **changes: object) -> GenerateRequest:
-    """Greedy of kind: the seed decides the text, ignore_eos its length."""
+    """Return a request that the model answers predictably: the seed decides the text, ignore_eos its length."""
     fields = {"max_tokens": max_tokens, "seed": 5, "ignore_eos": True}
     sampling = fields | {key: changes.pop(key) for key in list(changes) if key in SamplingParams.__struct_fields__}
     prompt = {"request_id": name, "prompt_token_ids": PROMPT, "tenant": "t", "sampling": sampling}
@@ -188,7 +193,7 @@ def request(name: str = "r", max_tokens: int = 6, **changes: object) -> Generate
 
 
 def stats(events: list[Event]) -> EngineStats:
-    """The last."""
+    """Return the last statistics among events."""
     return [event for event in events if isinstance(event, EngineStats)][-1]
 
 

@@ -1,4 +1,4 @@
-"""Stand-ins for a step that was launched."""
+"""Stand-ins for a launched step."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ from engine.sequence import ChunkResult
 
 
 class Computed(msgspec.Struct):
-    """Done when it was launched. tell: called with what is waited for, and may raise."""
+    """A step that is done when it is launched.
+
+    tell: called with what is waited for, "half" or "results"; may raise.
+    """
 
     results: Many[ChunkResult] = ()
     tell: Callable[[str], None] = lambda awaited: None

@@ -1,4 +1,4 @@
-"""Every benchmark runs, at a tiny size, and what it reports beside times is true. Times are nobody's promise here."""
+"""Every benchmark runs, at a tiny size, and its figures other than times are true. No test promises a time."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tests.gateway.model_folder import make_model_folder
 
 @pytest.fixture(scope="module")
 def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A tiny random model with a tokenizer, whose vocabulary a grammar needs."""
+    """Return the folder of a tiny random model with a tokenizer, whose vocabulary a grammar needs."""
     folder = make_model_folder(tmp_path_factory.mktemp("bench") / "model")
     torch.manual_seed(0)
     LlamaForCausalLM(LlamaConfig.from_pretrained(folder)).save_pretrained(folder)
@@ -199,7 +199,7 @@ def test_every_option_explains_itself(scenario: str, capsys: pytest.CaptureFixtu
 
 
 def test_the_grammar_of_the_benchmark_is_enforced(config: EngineConfig) -> None:
-    """The schema asks for an array, so the first token of all completions begins one."""
+    """The schema asks for an array, so the first token of all completions begins an array."""
     workload = Workload(200)
     with BenchEngine(config) as engine:
         options = [SamplingParams(1, seed=seed, grammar=structured.SCHEMA_GRAMMAR) for seed in range(4)]

@@ -1,4 +1,4 @@
-"""An engine on TCP speaks with the hosts of its list alone, and what they say cannot be read on the way."""
+"""An engine on TCP speaks with the hosts of its list alone, and nobody on the way can read the messages."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.engine.test_server import LIMITS
 from tests.patience import PATIENCE_S
 
 REFUSED_S = 1.0
-"""How long a stranger waits for an answer that must not come."""
+"""Seconds that a stranger waits for an answer that must not come."""
 TENANT = "tenant-whose-name-nobody-reads"
 READ_BYTES = 1 << 16
 
@@ -34,7 +34,7 @@ def new_keys() -> KeyPair:
 
 
 class GuardedEngine:
-    """An engine on TCP that lets in the keys of `allow`."""
+    """An engine on TCP that lets in the keys given to `allow`."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -56,7 +56,7 @@ class GuardedEngine:
         self.thread.start()
 
     def allow(self, *keys: KeyPair) -> None:
-        """Replace the list as an agent does: as a whole."""
+        """Replace the list of keys as a whole, as an agent does."""
         written = self.folder / "new"
         written.write_text("".join(f"{each.public}\n" for each in keys))
         written.replace(self.folder / ALLOWED_NAME)
@@ -101,11 +101,11 @@ def test_a_host_of_the_list_is_served_and_strangers_get_no_answer(engine: Guarde
     strangers = [engine.gateway(unknown), engine.gateway(None), engine.gateway(known, server=new_keys().public)]
     for each in (friend, *strangers):
         each.hello()
-    friend.hear(Welcome)
-    friend.say(Submit(request("a")))
+    friend.receive(Welcome)
+    friend.send(Submit(request("a")))
     assert friend.final("a").usage.completion_tokens == 4
     time.sleep(REFUSED_S)
-    assert [each.listen(0.0) for each in strangers] == [None] * 3
+    assert [each.receive_any(0.0) for each in strangers] == [None] * 3
 
 
 def test_a_host_that_joins_later_is_let_in_and_one_that_is_removed_is_cut_off(engine: GuardedEngine) -> None:
@@ -113,16 +113,16 @@ def test_a_host_that_joins_later_is_let_in_and_one_that_is_removed_is_cut_off(en
     engine.allow(first)
     leaving = engine.gateway(first)
     leaving.hello()
-    leaving.hear(Welcome)
+    leaving.receive(Welcome)
     engine.allow(second)
     coming = engine.gateway(second)
     coming.hello()
-    coming.hear(Welcome)
-    while leaving.listen(REFUSED_S) is not None:  # heartbeats end
-        leaving.say(Heartbeat(0))
-    leaving.say(Submit(request("late")))
-    assert leaving.listen(REFUSED_S) is None
-    coming.say(Submit(request("b")))
+    coming.receive(Welcome)
+    while leaving.receive_any(REFUSED_S) is not None:  # heartbeats end
+        leaving.send(Heartbeat(0))
+    leaving.send(Submit(request("late")))
+    assert leaving.receive_any(REFUSED_S) is None
+    coming.send(Submit(request("b")))
     assert coming.final("b").error is None
 
 
@@ -135,8 +135,8 @@ def test_nothing_that_is_said_can_be_read_on_the_way(engine: GuardedEngine) -> N
         relay.start()
         gateway = engine.gateway(known, port=listening.getsockname()[1])
         gateway.hello()
-        gateway.hear(Welcome)
-        gateway.say(Submit(request("a")))
+        gateway.receive(Welcome)
+        gateway.send(Submit(request("a")))
         gateway.final("a")
         gateway.socket.close()
         engine.gateways.clear()
@@ -154,7 +154,7 @@ def msg_of(tenant: str) -> bytes:
 
 
 def _relay(listening: socket.socket, port: int, said: bytearray) -> None:
-    """Pass on the bytes of one connection, and keep them."""
+    """Pass on the bytes of one connection, and record the bytes in `said`."""
     near, _ = listening.accept()
     far = socket.create_connection(("127.0.0.1", port))
 

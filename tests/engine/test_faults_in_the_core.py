@@ -1,4 +1,4 @@
-"""Whose fault it is: a step's ends its requests; any other ends the loop, and the process, which is started anew."""
+"""A fault of a step ends the step's requests; any other fault ends the loop and the process, which is started again."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.engine.scripted_core import Answered, SlowCompiler, final, request, r
 
 
 class BrokenOnce(SlowCompiler):
-    """Fails when it is asked during the first step."""
+    """A compiler that fails when it is asked during the first step."""
 
     def ready(self) -> list[Answered]:
         if self._asked == 1:
@@ -32,8 +32,10 @@ class BrokenOnce(SlowCompiler):
 @pytest.mark.parametrize("ahead", [False, True], ids=["", "ahead"])
 @pytest.mark.parametrize("where", ["launch", "half", "results"])
 def test_a_step_that_fails_ends_its_requests_and_no_others(fault: Exception, where: str, ahead: bool) -> None:
-    """ahead: the step before it is on its way, or the one after it. The prompt takes three steps; nobody finds in the
-    cache what the second did not compute."""
+    """ahead: the step before the failing one is on its way, or the one after.
+
+    The prompt takes three steps; no request finds cached entries that the second step did not compute.
+    """
     asked = request(), request("next")
     events, _ = run_core(*asked, max_num_seqs=1, max_batched_tokens=8, faults={(where, 2): fault}, ahead=ahead)
     error = final(events).error
@@ -44,7 +46,8 @@ def test_a_step_that_fails_ends_its_requests_and_no_others(fault: Exception, whe
 
 @pytest.mark.parametrize("where", ["launch", "results"])
 def test_who_ended_in_the_step_before_one_that_fails_has_its_answer(where: str) -> None:
-    """Its third token, of the fourth step, stops it; the fifth is launched before that is known."""
+    """The request's third token, of the fourth step, stops it; the failing fifth step is launched before that is
+    known."""
     stop = expected_choice(request(), seed=5).shown[2]
     events, plans = run_core(request(stop_token_ids=[stop]), faults={(where, 5): ValueError("a shape")})
     assert len(plans) == 5  # two for the prompt

@@ -1,4 +1,4 @@
-"""A prediction never changes a text, right, half right or wrong; what of it was tried and kept is counted."""
+"""A prediction never changes a text, right, half right or wrong; the tokens tried and accepted of it are counted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A probe tells what an adapter does, to whoever asked, and is nobody's request."""
+"""A probe reports what an adapter does to the connection that asked, and counts as nobody's request."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_an_adapter_that_is_unloaded_meanwhile_may_be_probed_again() -> None:
 
 
 def test_a_probe_in_line_for_a_slot_is_given_up_when_its_adapter_is_unloaded() -> None:
-    """Both slots are taken by what runs, so that the load has not begun."""
+    """Running requests take both slots, so that the load has not begun."""
     crowd = [request(name, adapter=name, max_tokens=30) for name in ("b", "c")]
     events, _ = run_core(*crowd, later={4: [PROBE], 5: [UnloadAdapter("a")], 6: [PROBE]})
     _, given_up, probed = statuses(events)
@@ -93,7 +93,7 @@ def tenants(tmp_path_factory: pytest.TempPathFactory) -> Tenants:
 
 
 def changed(tenants: Tenants, folder: Path, change: Callable[[torch.Tensor], torch.Tensor]) -> str:
-    """An adapter in the store whose B's are changed."""
+    """Store an adapter whose B matrices are changed; return its digest."""
     source = tenants.store_dir / tenants.digests["attention-r4"]
     folder.mkdir()
     tensors = load_file(source / "adapter_model.safetensors")

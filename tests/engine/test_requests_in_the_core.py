@@ -1,4 +1,4 @@
-"""Requests through the stepping loop, from command to final, with a model whose answers are known beforehand."""
+"""Requests through the stepping loop, from command to final, with a model whose answers are known in advance."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_the_next_turn_of_a_conversation_is_found_in_the_cache() -> None:
     longer = request("longer", prompt_token_ids=[40], max_tokens=12)
     events, _ = run_core(request(), longer, later={8: [second, other]})
     assert final(events).usage.cached_tokens == 0
-    assert final(events, "s").usage.cached_tokens == 24  # of 28: the 25 computed before, in whole blocks
+    assert final(events, "s").usage.cached_tokens == 24  # 25 of 28 were computed before, of which whole blocks count
     assert final(events, "o").usage.cached_tokens == 0
     assert text(events, "s") == expected_choice(second, seed=5).shown
     last = stats(events)
@@ -47,7 +47,7 @@ def test_the_next_turn_of_a_conversation_is_found_in_the_cache() -> None:
 def test_a_tenant_that_was_served_elsewhere_comes_after_one_that_was_not() -> None:
     first, second, other = request("first"), request("second"), request("other", tenant="u")
     told = ServedElsewhere({"t": Service(completion_tokens=1e6)})
-    for elsewhere, last in (([], "other"), ([told], "second")):  # of equal ones the prompt that is cached goes first
+    for elsewhere, last in (([], "other"), ([told], "second")):  # between equal requests the cached prompt goes first
         events, _ = run_core(first, second, other, later={2: elsewhere}, max_num_seqs=1)
         finals = [final.request_id for event in events if isinstance(event, StepOutputs) for final in event.finals]
         assert finals[0] == "first"
@@ -223,7 +223,8 @@ def test_the_wait_for_an_adapter_is_told_apart() -> None:
 def test_commands_that_are_obeyed_while_a_step_is_computed_change_nothing_of_it_but_for_whom_they_end(
     ahead: bool,
 ) -> None:
-    """A whole request and one choice aborted, a new request that takes their blocks, an adapter unloaded in use."""
+    """A whole request and one choice are aborted, a new request takes their blocks, and an adapter in use is
+    unloaded."""
     staying, adapted = request("staying", max_tokens=12), request("adapted", max_tokens=12, adapter="a")
     later: dict[int, list[object]] = {
         4: [Abort("gone"), UnloadAdapter("a"), request("new", seed=9)],
@@ -251,7 +252,7 @@ def test_the_next_step_is_launched_when_the_last_one_is_halfway_and_before_its_r
 
 
 def test_results_do_not_wait_for_a_launch_that_takes_long() -> None:
-    """Who has ended by then is left out of it."""
+    """A request that has ended by then is left out of the launch."""
     stop = expected_choice(request(), seed=5).shown[1]
     asked = [request(stop_token_ids=[stop]), request("other", prompt_token_ids=[1, 2], max_tokens=8)]
     journal: list[str] = []
@@ -275,7 +276,7 @@ def test_who_ends_by_length_computes_no_row_in_vain_and_leaves_its_place_at_once
 
 
 def test_nobody_goes_on_while_the_next_token_depends_on_one_that_is_not_known() -> None:
-    """A grammar or a penalty does; not its last token, which nothing depends on."""
+    """A grammar and a penalty depend on a token; a sequence's last token is one that nothing depends on."""
     plain, grammar = request("plain", max_tokens=20), {"kind": "regex", "source": "x"}
     for options in ({"grammar": grammar}, {"presence_penalty": 0.5}):
         seed = next(s for s in range(99) if len(expected_choice(request(max_tokens=3, **options), s).shown) == 3)

@@ -62,7 +62,7 @@ class Engine:
 
     def close(self) -> None:
         for gateway in self.gateways:
-            gateway.say(Goodbye())  # else the engine waits for them to acknowledge their usage
+            gateway.send(Goodbye())  # else the engine waits for them to acknowledge their usage
         self.server.drain()
         self.thread.join(PATIENCE_S)
         assert not self.thread.is_alive()
@@ -88,12 +88,12 @@ def request(name: str, max_tokens: int = 4, **changes: object) -> GenerateReques
 def test_a_request_gets_its_deltas_and_one_final(engine: Engine) -> None:
     gateway = engine.gateway()
     gateway.hello()
-    welcome = gateway.hear(Welcome)
+    welcome = gateway.receive(Welcome)
     assert (welcome.limits, welcome.model_digest, welcome.credits) == (LIMITS, "model-digest", 5)
-    gateway.say(Submit(request("a")))
+    gateway.send(Submit(request("a")))
     tokens, counts, finals = [], [], []
     while not finals:
-        outputs = gateway.hear(StepOutputs)
+        outputs = gateway.receive(StepOutputs)
         tokens += [token for delta in outputs.deltas for token in delta.token_ids]
         counts += [delta.num_completion_tokens for delta in outputs.deltas]
         finals += outputs.finals
@@ -106,7 +106,7 @@ def test_a_request_gets_its_deltas_and_one_final(engine: Engine) -> None:
 def test_another_version_is_refused_with_the_reason(engine: Engine) -> None:
     gateway = engine.gateway()
     gateway.hello(version=PROTOCOL_VERSION + 1)
-    assert f"version {PROTOCOL_VERSION + 1}" in gateway.hear(Refused).reason
+    assert f"version {PROTOCOL_VERSION + 1}" in gateway.receive(Refused).reason
 
 
 BAD_UTF8 = encode(Hello(PROTOCOL_VERSION, "gateway", "db")).replace(b"gateway", b"gate\xff\xfey")
@@ -116,22 +116,22 @@ BAD_UTF8 = encode(Hello(PROTOCOL_VERSION, "gateway", "db")).replace(b"gateway", 
 def test_a_message_that_does_not_decode_is_refused_and_harms_nobody(engine: Engine, frame: bytes) -> None:
     gateway = engine.gateway()
     gateway.socket.send(frame)
-    assert "does not decode" in gateway.hear(Refused).reason
+    assert "does not decode" in gateway.receive(Refused).reason
     gateway.hello()
-    gateway.hear(Welcome)
+    gateway.receive(Welcome)
 
 
 def test_work_before_hello_is_refused(engine: Engine) -> None:
     gateway = engine.gateway()
-    gateway.say(Submit(request("early")))
-    assert "hello" in gateway.hear(Refused).reason
+    gateway.send(Submit(request("early")))
+    assert "hello" in gateway.receive(Refused).reason
 
 
 def test_more_requests_than_credits_are_refused_with_a_time_to_retry(engine: Engine) -> None:
     gateway = engine.gateway()
     gateway.hello()
     for i in range(6):
-        gateway.say(Submit(request(f"r{i}", max_tokens=500)))
+        gateway.send(Submit(request(f"r{i}", max_tokens=500)))
     error = gateway.final("r5").error
     assert error is not None and error.code == "queue_full" and error.retry_after_s
 
@@ -140,43 +140,43 @@ def test_batch_work_takes_no_credits_of_others_and_its_own_are_shared_out_in_hea
     engine = Engine(f"ipc://{tmp_path}/e.sock", tokens_per_s=20)
     one, other = engine.gateway(), engine.gateway()
     one.hello("one")
-    one.hear(Welcome)
+    one.receive(Welcome)
     for number in range(6):
-        one.say(Submit(request(f"b{number}", max_tokens=400, batch=BatchTerms(), n=2 if number else 1)))
+        one.send(Submit(request(f"b{number}", max_tokens=400, batch=BatchTerms(), n=2 if number else 1)))
     for number in range(5):
-        one.say(Submit(request(f"i{number}", max_tokens=1)))
+        one.send(Submit(request(f"i{number}", max_tokens=1)))
     ended: list[Final] = []
     while len(ended) < 5:
-        ended += one.hear(StepOutputs).finals
+        ended += one.receive(StepOutputs).finals
     assert {final.finish_reason for final in ended} == {"length"}, "as many as there are credits, and none is refused"
     other.hello("other")
-    other.hear(Welcome)
+    other.receive(Welcome)
     until_s = time.monotonic() + PATIENCE_S
     credits = [0, 0]
-    while sorted(credits) != [2, 3]:  # of what is wanted, 11 choices are there
+    while sorted(credits) != [2, 3]:  # 11 of the wanted choices are there
         assert time.monotonic() < until_s
-        credits = [gateway.hear(Heartbeat).batch_credit for gateway in (one, other)]
+        credits = [gateway.receive(Heartbeat).batch_credit for gateway in (one, other)]
         for gateway in (one, other):
-            gateway.say(Heartbeat(0))
+            gateway.send(Heartbeat(0))
     assert sum(credits) == BATCH_WANTED - 11
     for number in range(6):
-        one.say(Abort(f"b{number}"))
+        one.send(Abort(f"b{number}"))
     while sum(credits) < BATCH_WANTED:
         assert time.monotonic() < until_s
-        credits = [gateway.hear(Heartbeat).batch_credit for gateway in (one, other)]
+        credits = [gateway.receive(Heartbeat).batch_credit for gateway in (one, other)]
         for gateway in (one, other):
-            gateway.say(Heartbeat(0))
+            gateway.send(Heartbeat(0))
     engine.close()
 
 
 def test_an_aborted_request_still_gets_its_exact_final(engine: Engine) -> None:
     gateway = engine.gateway()
     gateway.hello()
-    gateway.say(Submit(request("a", sampling=SamplingParams(10_000))))
+    gateway.send(Submit(request("a", sampling=SamplingParams(10_000))))
     seen = 0
     while seen < 6:
-        seen = max([seen, *(d.num_completion_tokens for d in gateway.hear(StepOutputs).deltas)])
-    gateway.say(Abort("a", num_kept_tokens=5))
+        seen = max([seen, *(d.num_completion_tokens for d in gateway.receive(StepOutputs).deltas)])
+    gateway.send(Abort("a", num_kept_tokens=5))
     usage = gateway.final("a").usage
     assert usage.completion_tokens == 5
     assert usage.discarded_tokens >= 1
@@ -186,10 +186,10 @@ def test_a_gateway_cannot_abort_another_gateways_request(engine: Engine) -> None
     owner, stranger = engine.gateway(), engine.gateway()
     owner.hello()
     stranger.hello()
-    stranger.hear(Welcome)
-    owner.say(Submit(request("mine", max_tokens=100)))
-    owner.hear(StepOutputs)
-    stranger.say(Abort("mine"))
+    stranger.receive(Welcome)
+    owner.send(Submit(request("mine", max_tokens=100)))
+    owner.receive(StepOutputs)
+    stranger.send(Abort("mine"))
     assert owner.final("mine").finish_reason == "length"
 
 
@@ -197,19 +197,19 @@ def test_a_gateway_cannot_abort_another_gateways_request(engine: Engine) -> None
 def test_the_usage_of_a_gateway_that_left_goes_to_another_of_its_database(engine: Engine, leaves: str) -> None:
     gone, other = engine.gateway(), engine.gateway()
     gone.hello()
-    gone.say(Submit(request("done")))
+    gone.send(Submit(request("done")))
     gone.final("done")
-    gone.say(Submit(request("running", max_tokens=100_000, attempt=1)))
-    gone.hear(StepOutputs)
+    gone.send(Submit(request("running", max_tokens=100_000, attempt=1)))
+    gone.receive(StepOutputs)
     if leaves == "goodbye":
-        gone.say(Goodbye())
+        gone.send(Goodbye())
     other.hello()
     records = {}
     until = time.monotonic() + PATIENCE_S
     while len(records) < 2 and time.monotonic() < until:
-        other.say(Heartbeat(0))
+        other.send(Heartbeat(0))
         try:
-            message = other.hear(UnackedUsage, timeout_s=0.5)
+            message = other.receive(UnackedUsage, timeout_s=0.5)
         except TimeoutError:
             continue
         records |= {record.request_id: record for record in message.records}
@@ -220,19 +220,19 @@ def test_the_usage_of_a_gateway_that_left_goes_to_another_of_its_database(engine
 def test_acknowledged_usage_is_forgotten_and_foreign_databases_get_nothing(engine: Engine) -> None:
     gateway, foreign = engine.gateway(), engine.gateway()
     gateway.hello()
-    gateway.say(Submit(request("a")))
+    gateway.send(Submit(request("a")))
     gateway.final("a")
-    gateway.say(Submit(request("b")))
+    gateway.send(Submit(request("b")))
     gateway.final("b")
-    gateway.say(AckUsage([("a", 0)]))
-    gateway.say(Goodbye())
+    gateway.send(AckUsage([("a", 0)]))
+    gateway.send(Goodbye())
     foreign.hello(database_id="another")
-    foreign.say(AckUsage([("b", 0)]))
+    foreign.send(AckUsage([("b", 0)]))
     with pytest.raises(TimeoutError):
-        foreign.hear(UnackedUsage, timeout_s=1.5)
+        foreign.receive(UnackedUsage, timeout_s=1.5)
     successor = engine.gateway()
     successor.hello()
-    assert [record.request_id for record in successor.hear(UnackedUsage).records] == ["b"]
+    assert [record.request_id for record in successor.receive(UnackedUsage).records] == ["b"]
 
 
 def test_what_a_gateway_did_elsewhere_reaches_the_stepping_thread(tmp_path: Path) -> None:
@@ -243,11 +243,11 @@ def test_what_a_gateway_did_elsewhere_reaches_the_stepping_thread(tmp_path: Path
     thread.start()
     with zmq.Context() as context:
         gateway = Gateway(context, endpoint)
-        gateway.say(Heartbeat(0, elsewhere={"stranger": Service(1.0, 2.0, 3.0)}))
+        gateway.send(Heartbeat(0, elsewhere={"stranger": Service(1.0, 2.0, 3.0)}))
         gateway.hello()
-        gateway.hear(Welcome)
-        gateway.say(Heartbeat(1))
-        gateway.say(Heartbeat(2, elsewhere={"t": Service(1.0, 2.0, 3.0)}))
+        gateway.receive(Welcome)
+        gateway.send(Heartbeat(1))
+        gateway.send(Heartbeat(2, elsewhere={"t": Service(1.0, 2.0, 3.0)}))
         commands = mailbox.take_commands(PATIENCE_S)
         mailbox.post(Drained())
         thread.join(PATIENCE_S)
@@ -257,7 +257,8 @@ def test_what_a_gateway_did_elsewhere_reaches_the_stepping_thread(tmp_path: Path
 
 
 def test_heartbeats_of_neighboring_versions_understand_each_other() -> None:
-    """An engine that does not know of service elsewhere reads the heartbeat without it, and the other way around."""
+    """An engine that does not know of service elsewhere reads a heartbeat with that field as one without, and the
+    other way."""
 
     class Before(msgspec.Struct, tag="heartbeat"):
         sequence: int
@@ -272,27 +273,27 @@ def test_every_gateway_hears_of_a_probe_and_nobody_of_its_usage(engine: Engine) 
     gateways = [engine.gateway(), engine.gateway()]
     for gateway in gateways:
         gateway.hello()
-        gateway.hear(Welcome)
+        gateway.receive(Welcome)
     for key in ("1" * 64, "0" * 64):  # the second one rotates by nothing
-        gateways[0].say(LoadAdapter(key, pin=False, probe=True))
+        gateways[0].send(LoadAdapter(key, pin=False, probe=True))
     for gateway in gateways:
-        good, bad = gateway.hear(AdapterStatus), gateway.hear(AdapterStatus)
+        good, bad = gateway.receive(AdapterStatus), gateway.receive(AdapterStatus)
         assert good.probed and good.error is None and good.probe.max_difference > 0
         assert bad.probed and bad.probe is None
         assert (bad.code, "changes nothing" in bad.error) == ("adapter_rejected", True)
-    beats = [gateways[0].hear(Heartbeat), gateways[0].hear(Heartbeat)]
+    beats = [gateways[0].receive(Heartbeat), gateways[0].receive(Heartbeat)]
     assert not any(beat.stats.ended_prompt_tokens_total or beat.stats.unacked_usage for beat in beats)
 
 
 def test_the_usage_of_an_agents_request_is_nobodys(engine: Engine) -> None:
     agent, gateway = engine.gateway(), engine.gateway()
     agent.hello(database_id="")
-    agent.say(Submit(request("probe")))
+    agent.send(Submit(request("probe")))
     assert agent.final("probe").usage.completion_tokens == 4
-    agent.say(Goodbye())
+    agent.send(Goodbye())
     gateway.hello()
-    gateway.hear(Welcome)
-    beat = gateway.hear(Heartbeat)
+    gateway.receive(Welcome)
+    beat = gateway.receive(Heartbeat)
     assert isinstance(beat, Heartbeat) and beat.stats is not None
     stats = beat.stats
     assert (stats.unacked_usage, stats.ended_prompt_tokens_total, stats.ended_completion_tokens_total) == (0, 0, 0)
@@ -303,12 +304,12 @@ def test_an_engine_ends_when_nobody_was_connected_for_as_long_as_it_was_told(tmp
     engine = Engine(f"ipc://{tmp_path}/e.sock", tokens_per_s=0, unattended_s=1.5)
     gateway = engine.gateway()
     gateway.hello()
-    gateway.hear(Welcome)
+    gateway.receive(Welcome)
     for number in range(3):
-        gateway.say(Heartbeat(number))
-        gateway.hear(Heartbeat)
+        gateway.send(Heartbeat(number))
+        gateway.receive(Heartbeat)
     assert engine.thread.is_alive(), "somebody is connected"
-    gateway.say(Goodbye())
+    gateway.send(Goodbye())
     engine.thread.join(PATIENCE_S)
     assert not engine.thread.is_alive()
     engine.close()

@@ -1,4 +1,4 @@
-"""What the benchmark on a GPU compares with is right, and all of it runs before there is a GPU."""
+"""The numbers that the benchmark on a GPU compares with are right, and the benchmark runs without a GPU."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_a_step_has_the_adapters_of_the_tokens_that_came_with_it() -> None:
 
 
 def test_reading_more_adapters_leaves_their_bytes_share_of_the_throughput() -> None:
-    """40 of 84 MB at 3.35 TB/s take a millisecond."""
+    """Reading 40 adapters of 84 MB at 3.35 TB/s takes a millisecond."""
     assert share_left_by_adapters(LLAMA, 0.009, 40, 16, 2, H100) == pytest.approx(0.9, rel=0.001)
     assert share_left_by_adapters(LLAMA, 0.009, 0, 16, 2, H100) == 1
 

@@ -1,4 +1,4 @@
-"""What the engine says of itself is what it did, and no number stays empty."""
+"""The engine's statistics count what the engine did, and no figure stays zero."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_steps_and_tokens_are_counted_once() -> None:
 
 
 def test_both_tiers_of_adapters_are_counted() -> None:
-    """Three adapters take turns on two slots beside a request of the base, and the first one comes back."""
+    """Three adapters take turns on two slots beside a request of the base, and the first adapter comes back."""
     turns = {1: "a", 10: "b", 20: "c", 30: "a"}
     later = {step: [request(f"{name} at {step}", adapter=name)] for step, name in turns.items()}
     events, _ = run_core(request("base", max_tokens=42), later=later)
@@ -44,7 +44,8 @@ def test_grammars_are_counted_by_how_they_end_with_the_time_they_took() -> None:
 
 
 def test_no_number_stays_empty() -> None:
-    """Little memory, slots for two adapters of three, drafts, a grammar of each kind, a prompt that comes twice."""
+    """With little memory, slots for two adapters of three, drafts, a grammar of each kind, and a prompt that comes
+    twice."""
     commands = [
         request("r", max_tokens=30, n=2),
         *(request(f"of {name}", adapter=name, tenant=name, max_tokens=12) for name in ("a", "b", "c")),

@@ -1,6 +1,6 @@
-"""A gateway that is killed while adapters come, are promoted and go; and what must hold of them when it is back.
+"""A gateway that is killed while adapters are uploaded, promoted and removed, and the checks after its restart.
 
-Each operation tells what its client was promised: an answer counts, whatever happens after it.
+Each operation records what its client was promised: an answer counts, whatever happens after it.
 """
 
 from __future__ import annotations
@@ -32,12 +32,16 @@ STEADY = "steady"
 """The adapter whose two versions are promoted in turns."""
 
 AFTER_CONTENT_S = 0.1
-"""Within which an upload whose content was kept is referred to, probed and promoted."""
+"""Seconds within which an upload whose content has been stored is referred to, probed and promoted."""
 
 
 class Promised(msgspec.Struct):
-    """What clients were told before the gateway was killed. ready: names of adapters with a version that was told to
-    be ready. current: of `STEADY`. gone: names of adapters that were told to be removed."""
+    """Promises that clients got before the gateway was killed.
+
+    ready: adapters and versions that a reply called ready.
+    current: the version of `STEADY` that a reply called current.
+    gone: names of adapters whose removal was confirmed.
+    """
 
     ready: list[tuple[str, int]] = []
     current: int | None = None
@@ -45,8 +49,12 @@ class Promised(msgspec.Struct):
 
 
 class Left(msgspec.Struct):
-    """What the kills left to be done: probes that a dead gateway had begun, imports that nobody worked on, contents
-    that nobody referred to."""
+    """Counts of work that the kills left unfinished.
+
+    num_claims: probes that a dead gateway had begun.
+    num_imports: imports that no gateway worked on.
+    num_contents: contents of the store that no version referred to.
+    """
 
     num_claims: int = 0
     num_imports: int = 0
@@ -57,7 +65,8 @@ class Left(msgspec.Struct):
 
 
 class AdapterSite:
-    """Usable between `start` and `close`. Its engine is the fake one, which answers by the digest alone."""
+    """A gateway, its fake engine, which answers by the adapter's digest alone, and clients. Usable between `start` and
+    `close`."""
 
     def __init__(self, folder: Path, dsn: str) -> None:
         model_dir = make_model_folder(folder / "model")
@@ -72,7 +81,7 @@ class AdapterSite:
 
     async def start(self) -> None:
         tenant = await make_tenant(self._dsn, "acme", "first", "1")
-        await self._execute("UPDATE adapters SET removed_at = now()")  # its content is nowhere
+        await self._execute("UPDATE adapters SET removed_at = now()")  # the store has none of its content
         self._operator = _client(self.gateway.port, await make_operator_key(self._dsn))
         self._tenant = _client(self.gateway.port, tenant.key)
         self._project = f"/v1/organization/projects/{tenant.project_id}"
@@ -123,7 +132,10 @@ class AdapterSite:
     # what must hold
 
     async def check(self, promised: Promised, touched: Collection[str]) -> None:
-        """Of a gateway that has just started again. touched: names of the adapters that were worked on."""
+        """Check a gateway that has just started again against what clients were promised.
+
+        touched: names of the adapters that were worked on.
+        """
         found = await self._verify()
         assert (found["missing"], found["damaged"]) == ([], [])
         listed = {adapter["name"]: adapter for adapter in await self._list("adapters")}
@@ -135,7 +147,7 @@ class AdapterSite:
             await self._check_servable(name, listed[name]["version"])
 
     async def settle(self) -> Left:
-        """Between kills: everything that was interrupted comes to its end; time is moved, not waited for."""
+        """Bring everything that was interrupted to its end by moving time forward; check that nothing is left over."""
         num_claimed = await self._execute("UPDATE adapter_versions SET claimed_at = NULL WHERE claimed_at IS NOT NULL")
         num_imports = await self._execute(
             "UPDATE adapter_imports SET updated_at = now() - interval '2 days' WHERE state IN ('receiving', 'uploaded')"
@@ -167,18 +179,18 @@ class AdapterSite:
         return Left(num_claimed, num_imports, num_orphans)
 
     def num_contents(self) -> int:
-        """Of the store."""
+        """Return the number of contents in the store."""
         return sum(not path.name.startswith(".") for path in Path(self.settings.engine.adapter_store).glob("*"))
 
     async def imports_at_work(self) -> set[str]:
-        """Ids of those that have not come to an end, those of dead gateways among them."""
+        """Return the ids of imports that have not ended, those of dead gateways included."""
         return await self._fetch("SELECT id FROM adapter_imports WHERE state IN ('receiving', 'uploaded')")
 
     async def names(self) -> list[str]:
         return [adapter["name"] for adapter in await self._list("adapters")]
 
     async def _check_servable(self, name: str, current: int | None) -> None:
-        """What is ready answers, and under its own number; nothing else does."""
+        """Check that each ready version answers under its own number, and that every other version is not found."""
         model = f"{BASE}:{name}"
         expected = {model: current}
         for version in await self._list(f"adapters/{name}/versions"):
@@ -209,13 +221,13 @@ class AdapterSite:
         return found
 
     def _content(self) -> Path:
-        """An adapter that nobody has seen before."""
+        """Return the folder of a new adapter whose content is unique."""
         self._num_made += 1
         folder = self._folder / "made" / str(self._num_made)
         return write_adapter(folder, seed=self._num_made, in_features=32, out_features=32, num_layers=1)
 
     async def _execute(self, sql: str) -> int:
-        """How many rows it changed."""
+        """Run a statement; return the number of rows that it changed."""
         conn = await asyncpg.connect(self._dsn)
         try:
             return int((await conn.execute(sql)).rpartition(" ")[2])
@@ -231,7 +243,7 @@ class AdapterSite:
 
 
 async def interrupted(site: AdapterSite, seed: int, span_s: float) -> None:
-    """Kill the gateway amid an upload, a promotion and a removal, when the seed says, and start it again."""
+    """Kill the gateway amid an upload, a promotion and a removal, at a moment drawn from the seed; start it again."""
     chance = random.Random(seed)
     name = chance.choice(["grown", f"a{seed}"])
     work = [site.promote(1 + seed % 2), chance.choice([site.upload, site.upload_in_pieces])(name)]
@@ -245,12 +257,12 @@ async def interrupted(site: AdapterSite, seed: int, span_s: float) -> None:
                 pass
     elif chance.random() < 0.5:
         await asyncio.sleep(chance.uniform(0.0, span_s))
-    else:  # what follows the inspection is short beside it
+    else:  # the steps after the inspection are short beside it
         await _until(lambda: site.num_contents() > num_before or all(task.done() for task in tasks))
         await asyncio.sleep(chance.uniform(0.0, AFTER_CONTENT_S))
     await asyncio.to_thread(site.gateway.kill)
     await site.restart()
-    # What the killed one had not accepted yet waits on the socket for the next one, and counts as well.
+    # Requests that the killed gateway had not accepted wait on the socket for the next one, and count as well.
     for outcome in await asyncio.gather(*tasks, return_exceptions=True):
         if outcome is not None and not isinstance(outcome, httpx.TransportError):
             raise outcome
@@ -273,4 +285,4 @@ def _client(port: int, key: str) -> httpx.AsyncClient:
 
 
 async def _nothing(key: str) -> None:
-    """There is no engine to tell."""
+    """Do nothing when an adapter is unloaded, since there is no engine."""

@@ -1,5 +1,5 @@
-"""What must hold after anything: client-seen <= billed <= produced, each attempt once and at its price, every sum the
-ledger's, no closed month changed, nothing reserved by nobody."""
+"""Checks of what must hold after any fault: client-seen <= billed <= produced, each attempt billed once at its price,
+every sum equal to the ledger's, no closed month changed, nothing reserved by anybody who is gone."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.faults.watcher import PROMPT
 
 
 class Row(msgspec.Struct, frozen=True):
-    """What the ledger says of one attempt, corrections included."""
+    """The usage of one attempt by the ledger, corrections included."""
 
     request_id: str
     attempt: int
@@ -41,14 +41,17 @@ _SETTLED = """
 
 
 def ledger(site: Site) -> dict[str, Row]:
-    """By request; no attempt is there twice."""
+    """Return the ledger's rows by request id.
+
+    Raises AssertionError: when an attempt has two rows.
+    """
     rows = [Row(**row) for row in asyncio.run(_fetch(site, _ROWS, site.history.project_id))]
     assert len({(row.request_id, row.attempt) for row in rows}) == len(rows)
     return {row.request_id: row for row in rows}
 
 
 def check_conservation(site: Site) -> dict[str, Row]:
-    """After `Site.settle`, of all that any client ever saw there. Returns the ledger."""
+    """Check everything that any client saw against the ledger, after `Site.settle`; return the ledger by request id."""
     rows, produced = ledger(site), site.produced()
     for row in rows.values():
         made = produced[row.request_id]
@@ -73,8 +76,8 @@ def check_conservation(site: Site) -> dict[str, Row]:
 
 
 def _check_limits(site: Site, rows: dict[str, Row]) -> None:
-    """What limits have settled is what the ledger has, of copies of requests the cost alone, and nothing is held of
-    them."""
+    """Check that limits have settled exactly what the ledger has, and hold nothing. Copies of requests count by cost
+    alone."""
     settled = {row["unit"]: row["settled"] for row in asyncio.run(_fetch(site, _SETTLED))}
     own = [row for row in rows.values() if row.project_id == site.key.project_id]
     asked = [row for row in own if row.service_tier != SHADOW_TIER]
@@ -85,7 +88,7 @@ def _check_limits(site: Site, rows: dict[str, Row]) -> None:
 
 
 def num_open(site: Site) -> int:
-    """Requests without a row, as far as journals have told."""
+    """Return the number of requests that journals know as open, without a row of the ledger."""
     (row,) = asyncio.run(_fetch(site, "SELECT coalesce(sum(open_requests), 0)::bigint AS number FROM journals"))
     return int(row["number"])
 

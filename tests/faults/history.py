@@ -1,4 +1,5 @@
-"""A month that was closed before a site's first fault, and must look the same after the last one; and all the sums."""
+"""A month that was closed before a site's first fault and must look the same after the last one, and checks of all
+sums."""
 
 from __future__ import annotations
 
@@ -18,7 +19,10 @@ NUM_EVENTS = 20
 
 
 class History(msgspec.Struct, frozen=True):
-    """sha256: of the month's exports, by kind."""
+    """A tenant with a closed month.
+
+    sha256: the hash of each of the month's exports, by kind.
+    """
 
     organization_id: str
     project_id: str
@@ -26,7 +30,7 @@ class History(msgspec.Struct, frozen=True):
 
 
 async def close_a_month(dsn: str) -> History:
-    """Set prices, in force since long ago, and close a month in which a tenant of its own used something."""
+    """Set prices that apply from long ago, and close a month in which a tenant of its own had usage."""
     async with await Database.connect(dsn) as database:
         books = await open_books(database, "historic")
         await books.set_prices()
@@ -38,7 +42,7 @@ async def close_a_month(dsn: str) -> History:
 
 
 async def check_history(dsn: str, history: History) -> None:
-    """The closed month is as it was, to the byte, and every sum is the ledger's, to the nano."""
+    """Check that the closed month is the same to the byte, and that every sum equals the ledger's to the nano."""
     async with await Database.connect(dsn) as database:
         assert await _export(database, history.organization_id) == history.sha256
         books = Books(database, history.organization_id, history.project_id)

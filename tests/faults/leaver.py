@@ -19,11 +19,12 @@ MOST_REPLY_BYTES = 12_000
 MOST_WAIT_S = 0.3
 
 How = Literal["fin", "rst", "half"]
-"""fin and rst: nothing is read any more. half: a FIN too, but what comes is still read."""
+"""How a client leaves: fin and rst read nothing more; half sends a FIN and reads what still comes."""
 
 
 class Point(msgspec.Struct, frozen=True):
-    """Where a client leaves: once it has sent so many bytes, or all; waited so long; and received so many bytes."""
+    """The point at which a client leaves: after sending `num_sent` bytes, waiting `wait_s` and receiving `num_received`
+    bytes."""
 
     num_sent: int
     wait_s: float
@@ -42,7 +43,8 @@ def any_point(rng: random.Random, request: bytes) -> Point:
 
 
 async def leave(port: int, secret: str, body: bytes, rng: random.Random) -> Seen:
-    """What was seen, once the client has left or all was read."""
+    """Send a request and leave at a random point; return what the client saw by then, or the whole reply where it was
+    shorter."""
     listener, request = Listener(), request_bytes(secret, body)
     point = any_point(rng, request)
     with contextlib.suppress(OSError, TimeoutError):

@@ -35,7 +35,7 @@ class Postgres:
         self._server.stop()
 
     def kill(self) -> None:
-        """As the kernel ends it when memory runs out; then it recovers."""
+        """Kill the server as the kernel does when memory runs out, and start it again, which recovers the database."""
         os.kill(self._pid, signal.SIGKILL)
         self._server.stop()
         self._start()
@@ -44,7 +44,10 @@ class Postgres:
         return self._server.alive()
 
     def again(self) -> None:
-        """Start it once it has ended by itself. Raises EmbeddedPostgresError where it cannot."""
+        """Start the server after it ended by itself.
+
+        Raises EmbeddedPostgresError: when the server can't start.
+        """
         self._start()
 
     @property
@@ -52,7 +55,7 @@ class Postgres:
         return self._pid
 
     def end(self) -> None:
-        """Kill it for good."""
+        """Kill the server and leave it down."""
         os.kill(self._pid, signal.SIGKILL)
         self._server.stop()
 
@@ -62,7 +65,7 @@ class Postgres:
 
     @contextmanager
     def stopped(self) -> Iterator[None]:
-        """Nobody can connect."""
+        """Stop the server until the context is left, so that no client can connect."""
         self._server.stop()
         try:
             yield
@@ -75,7 +78,7 @@ class Postgres:
 
     @contextmanager
     def frozen(self) -> Iterator[None]:
-        """Connections stay open and nothing answers."""
+        """Freeze the server until the context is left: connections stay open and nothing answers."""
         with frozen(self._pid, *children(self._pid)):
             yield
 

@@ -1,4 +1,4 @@
-"""What one client saw."""
+"""The record of what one client saw; knows nothing of how its bytes came."""
 
 from __future__ import annotations
 
@@ -6,7 +6,12 @@ import msgspec
 
 
 class Seen(msgspec.Struct):
-    """status 0: no reply came. has_ended: the last event came too; has_failed: it was an error."""
+    """The part of a reply that its client saw.
+
+    status: of the reply; 0 where no reply came.
+    has_ended: whether the last event came.
+    has_failed: whether an event was an error.
+    """
 
     status: int = 0
     request_id: str = ""

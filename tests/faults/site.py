@@ -23,15 +23,19 @@ from tests.patience import PATIENCE_S
 
 TOKENS_PER_S = 100
 ENDLESS = 30_000
-"""Tokens that no engine makes while a test runs: five minutes of them."""
+"""Tokens that no engine produces while a test runs: five minutes' worth."""
 LIMIT = 10**9
 
 
 class Site:
-    """folder: every user can pass through it. The tenant `key` has limits, none of which is ever reached.
+    """PostgreSQL, the fake engine and gateways as processes. The tenant `key` has limits, none of which is ever
+    reached.
 
-    seen: of all clients. lost: requests that nobody can bill, since a journal was lost. torn: those whose last
-    record a machine lost in part. history: another tenant's month, closed before anything happens.
+    folder: a folder that every user can pass through.
+    seen: what each client saw.
+    lost: ids of requests that nobody can bill, since a journal was lost.
+    torn: ids of requests whose last record a dying machine lost in part.
+    history: the closed month of another tenant.
     """
 
     def __init__(
@@ -75,7 +79,7 @@ class Site:
             gateway.wait_ready()
 
     def settle(self) -> None:
-        """Stop what runs, in order. What anybody still knows is in the ledger then, and nobody holds a lease."""
+        """Stop all processes in order, so that the ledger has everything that any of them knew and no lease is left."""
         assert [gateway.terminate() for gateway in self.gateways] == [0] * len(self.gateways)
         self.engine.kill()
         asyncio.run(_forget_the_dead(self.postgres.dsn))
@@ -89,11 +93,11 @@ class Site:
         self.postgres.stop()
 
     def produced(self) -> Counter[str]:
-        """Tokens that engines made, by request, however these engines ended."""
+        """Return the tokens that engines produced, by request id, however these engines ended."""
         return Counter(self._produced.read_text().splitlines())
 
     def reconciliation(self) -> dict[str, Any]:
-        """As the first gateway tells it."""
+        """Return the reconciliation report of the first gateway."""
         url = f"http://127.0.0.1:{self.gateways[0].port}/v1/organization/reconciliation"
         reply = httpx.get(url, headers={"authorization": f"Bearer {self._operator_key}"}, timeout=PATIENCE_S)
         assert reply.status_code == 200, reply.text
@@ -105,7 +109,8 @@ class Site:
 
 
 async def _forget_the_dead(dsn: str) -> None:
-    """What the next beat of any gateway does once those that were killed have been silent for long enough."""
+    """Delete all gateways from the limiter's table, as a gateway's heartbeat does once killed ones have been silent for
+    long."""
     conn = await asyncpg.connect(dsn)
     try:
         await conn.execute("DELETE FROM limit_gateways")

@@ -18,7 +18,7 @@ MAX_AT_WORK = 10
 
 @pytest.fixture
 def first_seed() -> int:
-    """FIRST_SEED goes on from one."""
+    """Return the seed to begin with, from the variable FIRST_SEED."""
     return int(os.environ.get("FIRST_SEED", "0"))
 
 

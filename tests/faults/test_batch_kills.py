@@ -89,7 +89,7 @@ def _lines(rng: random.Random, num_lines: int) -> list[dict[str, Any]]:
 
 
 def fault(site: Site, number: int, rng: random.Random) -> None:
-    """Kill the engine or a gateway, and start it anew."""
+    """Kill the engine or a gateway, and start it again."""
     if number % 2 == 0:
         site.engine.kill()
         site.engine.start()
@@ -101,7 +101,7 @@ def fault(site: Site, number: int, rng: random.Random) -> None:
 
 
 async def asked(site: Site, tenant: Key, method: str, path: str, **options: Any) -> httpx.Response:
-    """Return the answer of the first gateway that gives one."""
+    """Send a request to the gateways in turn; return the first answer."""
     answer: httpx.Response | None = None
 
     async def answers() -> bool:
@@ -159,7 +159,7 @@ async def check(site: Site, tenant: Key, lines: list[dict[str, Any]], batch: dic
 
 
 async def check_ledger(site: Site, tenant: Key, batches: list[dict[str, Any]]) -> None:
-    """Wait until the ledger has what the batches say, at half the price, and nothing else."""
+    """Wait until the ledger has exactly the usage that the batches report, at half the price."""
     used = [sum(batch["usage"][name] for batch in batches) for name in ("input_tokens", "output_tokens")]
     doubled = used[0] * INPUT_NANOS + used[1] * OUTPUT_NANOS
     found: tuple[int, ...] = ()

@@ -1,6 +1,7 @@
-"""Whatever is killed, whenever: client-seen <= billed <= produced, each attempt once, nothing reserved by nobody.
+"""Whatever is killed, whenever: client-seen <= billed <= produced, each attempt once, nothing reserved by anybody who
+is gone.
 
-Half of the requests go to an experiment whose shadow arm gets copies of them, for which the same holds.
+Half of the requests go to an experiment whose shadow arm gets copies of the requests, for which the same holds.
 
 A point is a fault at a random moment of a streaming load. `FIRST_SEED=k` with `--full` goes on from a seed.
 """
@@ -30,8 +31,8 @@ POINTS_PER_SEED = 20
 FULL_POINTS = 1000
 NUM_CLIENTS = 12
 SEEDS_PER_FREEZE = 3
-"""Databases are slow to freeze and to thaw: only one seed in so many does it, once. Gateways and engines, which may be
-frozen past their heartbeats, are at full size."""
+"""One seed in this many freezes the database, once, since a database is slow to freeze and to thaw. Gateways and
+engines, which may be frozen past their heartbeats, are frozen at full size only."""
 
 
 EXPERIMENT = "support-bot"
@@ -48,7 +49,8 @@ async def start_shadowed(site: Site) -> None:
 
 
 class Faults:
-    """What may happen to a site, each with its weight. Started again at once: some are killed while they start."""
+    """Faults of a site, drawn by weight. Killed processes are started again at once, so that some are killed while they
+    start."""
 
     def __init__(self, site: Site, rng: random.Random, *, with_freeze: bool, with_long_freezes: bool) -> None:
         self._site = site
@@ -96,7 +98,7 @@ class Faults:
             gateway.start()
 
     def _freeze_gateway(self) -> None:
-        """For so long that its engine may or may not give it up."""
+        """Freeze a gateway for up to five seconds, which may be long enough that its engine gives it up."""
         with self._rng.choice(self._site.gateways).frozen():
             time.sleep(self._rng.uniform(0.1, 5.0))
 
@@ -111,7 +113,8 @@ class Faults:
 
 
 async def load(site: Site, rng: random.Random, stop: threading.Event) -> None:
-    """Clients of many kinds, some of which leave, until told to stop; then those that still run end."""
+    """Send requests from many clients, some of which leave early, until `stop` is set; return once all clients have
+    finished."""
 
     async def client() -> None:
         while not stop.is_set():
@@ -131,8 +134,10 @@ async def load(site: Site, rng: random.Random, stop: threading.Event) -> None:
 
 
 def run_seed(folder: Path, seed: int, *, full: bool) -> int:
-    """A site with faults until all is quiet again; returns how many streams they cut. Raises AssertionError where
-    something was lost or billed twice."""
+    """Run a site under faults until all is quiet again; return the number of streams that faults cut.
+
+    Raises AssertionError: when usage was lost or billed twice.
+    """
     rng = random.Random(seed)
     folder.mkdir(mode=0o711)
     site, stop = Site(folder, num_gateways=2), threading.Event()

@@ -50,7 +50,7 @@ PROMOTE_EVERY_S = 0.5
 ARMS = (ArmOf("control", "a0", 1, 2), ArmOf("warm", "a0", 2), ArmOf("cold", "a1", 1))
 VERSIONS = {"a0": 3, "a1": 2}
 PROMPT = list(range(40, 56))
-"""Tokens whose texts differ, so that a text tells by how much an adapter rotates them."""
+"""Tokens whose texts differ, so that a text shows by how much an adapter rotates the prompt."""
 
 
 class Site(msgspec.Struct, frozen=True):
@@ -62,7 +62,7 @@ class Site(msgspec.Struct, frozen=True):
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """What one reply says."""
+    """The request id, unit and arm of one reply."""
 
     request_id: str
     unit: str
@@ -70,7 +70,10 @@ class Answer(msgspec.Struct, frozen=True):
 
 
 class Tenant(msgspec.Struct, frozen=True):
-    """A project with an experiment. says: the texts of each adapter and version."""
+    """A project with an experiment.
+
+    says: the text that each adapter and version answers with.
+    """
 
     key: Key
     made: Made
@@ -81,7 +84,7 @@ class Tenant(msgspec.Struct, frozen=True):
         return post("/v1/completions", self.key, body | ({"stream": True} if is_stream else {}))
 
     def checked(self, unit: str, head: dict[str, str], text: str) -> Answer:
-        """Check that header, adapter and text are of the arm that the unit has."""
+        """Check that header, adapter and text belong to the arm that the unit has; return the answer."""
         at = assign(self.made.split, unit, b"").arm
         arm = ARMS[at]
         assert head["x-lorikeet-experiment"] == f'"support-tone";v=1;arm="{arm.name}";reason=split', (unit, head)
@@ -126,7 +129,7 @@ async def test_arms_units_and_costs_are_those_of_the_ledger_whoever_is_killed(si
 
 
 async def make(site: Site, name: str, rng: random.Random) -> Tenant:
-    """Make a project with adapters of which each version says something else, and a running experiment."""
+    """Make a project with adapters whose versions all answer differently, and a running experiment."""
     key, says = await make_key(site.dsn, name), {}
     rotations = iter(rng.sample(range(1, len(PROMPT)), sum(VERSIONS.values())))
     conn = await asyncpg.connect(site.dsn)
@@ -150,7 +153,8 @@ async def make(site: Site, name: str, rng: random.Random) -> Tenant:
 async def run(
     site: Site, tenants: list[Tenant], rng: random.Random, outcomes: Counter[str], num_requests: int, num_kills: int
 ) -> list[list[Answer]]:
-    """Let clients ask until all is answered, with kills spread over it; returns the answers of each tenant."""
+    """Let clients send requests until `num_requests` are answered, with kills spread over that time; return the answers
+    of each tenant."""
     left, answers = itertools.count(), [list[Answer]() for _ in tenants]
     over = asyncio.Event()
 
@@ -195,7 +199,7 @@ async def run(
 
 
 def fault(site: Site, number: int, rng: random.Random) -> None:
-    """Kill a gateway, the engine, or both; each third time a gateway is stopped in order."""
+    """Kill a gateway, the engine, or both; every third fault stops a gateway in order instead."""
     gateway = rng.choice(site.gateways)
     if number % 3 == 2:
         assert gateway.terminate() == 0
@@ -208,7 +212,7 @@ def fault(site: Site, number: int, rng: random.Random) -> None:
 
 
 async def keep_promoting(site: Site, tenants: list[Tenant], over: asyncio.Event, outcomes: Counter[str]) -> None:
-    """Make one version after the other the current one: no arm may follow."""
+    """Promote one version after the other, which must not change what any arm answers."""
     async with httpx.AsyncClient(headers=site.operator, timeout=PATIENCE_S) as admin:
         for number in itertools.count():
             for tenant, (adapter, num_versions) in itertools.product(tenants, VERSIONS.items()):
@@ -251,7 +255,7 @@ _DIGESTS = """
 
 
 async def check(site: Site, tenant: Tenant, answers: list[Answer]) -> int:
-    """Check that the ledger, units and sums tell what all replies did; returns the number of units."""
+    """Check that ledger, units and sums agree with all replies; return the number of units."""
     for gateway in site.gateways:
         await asyncio.to_thread(gateway.wait_ready)
     made = tenant.made
@@ -285,14 +289,17 @@ async def check(site: Site, tenant: Tenant, answers: list[Answer]) -> int:
 
 
 class Connection:
-    """One connection that costs next to nothing, one request at a time; opened anew where it was lost."""
+    """A cheap HTTP connection for one request at a time, which is opened again after it was lost."""
 
     def __init__(self, port: int) -> None:
         self._port = port
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
 
     async def ask(self, request: bytes) -> tuple[dict[str, str], bytes]:
-        """Return the head, by lower-case names and `status`, and the body. Raises OSError and EOFError."""
+        """Send a request; return the head, by lower-case names and `status`, and the body.
+
+        Raises OSError or EOFError: when the connection is lost.
+        """
         try:
             if self._streams is None:
                 self._streams = await asyncio.open_connection("127.0.0.1", self._port)
@@ -319,14 +326,14 @@ class Connection:
 
 
 def post(path: str, key: Key, body: dict[str, Any]) -> bytes:
-    """Return the bytes of a request."""
+    """Return the bytes of a POST request."""
     data = json.dumps(body).encode()
     head = f"POST {path} HTTP/1.1\r\nhost: test\r\nauthorization: Bearer {key.secret}\r\ncontent-length: {len(data)}"
     return f"{head}\r\ncontent-type: application/json\r\n\r\n".encode() + data
 
 
 def text_of(body: bytes, *, is_stream: bool) -> str | None:
-    """Return the text of a completion; None where a stream ended without its end."""
+    """Return the text of a completion; None where a stream broke off before its last event."""
     if not is_stream:
         return str(json.loads(body)["choices"][0]["text"])
     events = [line.removeprefix(b"data: ") for line in body.splitlines() if line.startswith(b"data: ")]

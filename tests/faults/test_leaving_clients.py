@@ -1,4 +1,5 @@
-"""Clients that leave at random bytes: what they asked for is billed once, as far as it was made, and saw no less."""
+"""Clients that leave at random bytes: each request is billed once, as far as it was produced, and at least what its
+client saw."""
 
 from __future__ import annotations
 

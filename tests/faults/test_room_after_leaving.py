@@ -1,4 +1,4 @@
-"""Clients that leave at random bytes: within a second a real engine's places and blocks are free again."""
+"""Clients that leave at random bytes: within a second the places and blocks of a real engine are free again."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ FREE_WITHIN_S = 1.0
 
 
 class Engine:
-    """A whole one in threads of this process, so that its parts can be looked at the moment they change."""
+    """A whole engine in threads of this process, so that its state can be read the moment it changes."""
 
     def __init__(self, settings: Settings, model_dir: Path) -> None:
         self._mailbox = Mailbox()
@@ -45,7 +45,7 @@ class Engine:
 
     @property
     def in_use(self) -> tuple[int, int, int]:
-        """Choices that run, choices that wait, blocks that somebody owns."""
+        """Return the number of running choices, of waiting choices, and of blocks in use."""
         scheduler, blocks = self._core._scheduler, self._core._statistics._blocks
         return scheduler.num_running, scheduler.num_waiting, blocks.num_blocks - blocks.num_free
 
@@ -87,7 +87,8 @@ def body_of(rng: random.Random) -> bytes:
 
 
 async def one_round(place: Place, rng: random.Random) -> tuple[float, bool]:
-    """Seconds from the last client's leaving until nothing is in use any more, and whether something ever was."""
+    """Let all clients leave; return the seconds from the last one's leaving until nothing is in use, and whether
+    anything was."""
     seeds = [rng.getrandbits(32) for _ in range(CLIENTS)]
     owns = [random.Random(seed) for seed in seeds]
     leaving = asyncio.gather(*(leave(place.gateway.port, place.key, body_of(own), own) for own in owns))

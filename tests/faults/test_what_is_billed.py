@@ -1,4 +1,4 @@
-"""Who dies, and what is billed then: each line of the promise, over real processes."""
+"""Usage that is billed after each kind of death: each line of the promise, over real processes."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from tests.installation.waiting import wait_until as until
 from tests.patience import PATIENCE_S
 
 LENGTH = 80
-"""Of streams that end."""
+"""The tokens of streams that end by themselves."""
 
 
 @pytest.fixture(scope="module")
 def site(open_folder: Path) -> Iterator[Site]:
-    """One for all: at the end everything that any client saw must add up."""
+    """Give one site for all tests; at the end everything that any client saw must add up."""
     folder = open_folder / "billed"
     folder.mkdir(mode=0o711)
     site = Site(folder)
@@ -49,8 +49,12 @@ def interrupted(
     gateways: Sequence[int] = (0,) * 3,
     secret: str | None = None,
 ) -> list[Seen]:
-    """What clients of these gateways saw of streams of so many tokens, once each of which had begun something was
-    broken. secret: of a key, the site's without one."""
+    """Start a stream for each length, break something once all have begun, and return what the clients saw.
+
+    break_it: breaks something; is called with the clients.
+    lengths, gateways: the most tokens of each stream, and the gateway that serves it.
+    secret: of an API key; None for the site's own key.
+    """
     watchers = [
         Watcher(site, gateway, secret=secret, max_tokens=length)
         for gateway, length in zip(gateways, lengths, strict=True)
@@ -61,7 +65,7 @@ def interrupted(
         running = [asyncio.create_task(watcher.run()) for watcher in watchers]
         try:
             for number, watcher in enumerate(watchers):
-                await watcher.saw(5 + 3 * number)
+                await watcher.until_seen(5 + 3 * number)
         finally:
             all_began.set()
         return list(await asyncio.gather(*running))
@@ -78,7 +82,7 @@ def interrupted(
 
 @contextmanager
 def another_gateway(site: Site, **changes: int) -> Iterator[Gateway]:
-    """The site's second one, with other settings, until it has stopped in order."""
+    """Give a second gateway of the site with other settings; stop it in order when the context is left."""
     gateway = Gateway(msgspec.structs.replace(site.settings, **changes), site.postgres.dsn, 1)
     site.gateways.append(gateway)
     try:
@@ -92,14 +96,19 @@ def another_gateway(site: Site, **changes: int) -> Iterator[Gateway]:
 
 
 def unlimited_key(site: Site) -> str:
-    """The secret of a new tenant without limits, which would need the database, too."""
+    """Return the secret of a new tenant without limits, since limits need the database, too."""
     return asyncio.run(make_key(site.postgres.dsn, f"unlimited {len(site.seen)}")).secret
 
 
 @contextmanager
-def away(site: Site, gateway: int, secret: str, go: Callable[[], AbstractContextManager[object]]) -> Iterator[None]:
-    """The database gone in some way, once the gateway knows the key without it: it may hear of the key's making after
-    the first request, and forgets it then."""
+def database_away(
+    site: Site, gateway: int, secret: str, go: Callable[[], AbstractContextManager[object]]
+) -> Iterator[None]:
+    """Take the database away until the context is left, once the gateway knows the key without asking the database.
+
+    The gateway may learn of the key's creation after the first request, and forgets the key then. go: takes the
+    database away.
+    """
 
     def is_served() -> bool:
         return asyncio.run(Watcher(site, gateway, secret=secret, max_tokens=1).run()).status == 200
@@ -113,7 +122,7 @@ def away(site: Site, gateway: int, secret: str, go: Callable[[], AbstractContext
 
 
 def journaled(site: Site) -> dict[str, int]:
-    """Tokens by request, as the first gateway's journal has them."""
+    """Return the completion tokens by request id, as the first gateway's journal has them."""
     segments = segments_in(site.settings.journal_dir / "0")
     records = [record for segment in segments for record in read_frames(segment.read_bytes()).records]
     counts = [count for record in records if isinstance(record, Progressed) for count in record.counts]
@@ -121,7 +130,7 @@ def journaled(site: Site) -> dict[str, int]:
 
 
 def billed(site: Site, seen: list[Seen], *reasons: str) -> list[Row]:
-    """The rows of these, once they have ended for such reasons."""
+    """Return the clients' rows of the ledger, once all have ended for one of these reasons."""
 
     def rows() -> list[Row]:
         by_request = ledger(site)
@@ -168,7 +177,7 @@ def test_with_the_engine_gone_too_they_cost_what_the_journal_says(site: Site) ->
 
 
 def test_a_machine_that_dies_costs_what_its_disk_kept(site: Site) -> None:
-    """All of it at once, and the last record that was written is torn."""
+    """Gateway, engine and database die at once, and the journal's last record is torn."""
 
     whole: dict[str, int] = {}
     kept: dict[str, int] = {}
@@ -194,7 +203,7 @@ def test_a_machine_that_dies_costs_what_its_disk_kept(site: Site) -> None:
 
 
 def test_a_gateway_and_an_engine_that_were_frozen_past_their_heartbeats_agree_on_one_count(site: Site) -> None:
-    """The first gateway gives its engine up; the second wakes up to one that may have given it up."""
+    """The first gateway gives its engine up; the second wakes up to an engine that may have given it up."""
 
     def freeze(watchers: list[Watcher]) -> None:
         with second.frozen():
@@ -223,7 +232,7 @@ def test_a_database_that_goes_and_comes_costs_nothing(site: Site) -> None:
 
 def test_a_gateway_that_stops_without_its_database_leaves_the_rest_to_the_next(site: Site) -> None:
     gateway, secret = site.gateways[0], unlimited_key(site)
-    with away(site, 0, secret, site.postgres.stopped):
+    with database_away(site, 0, secret, site.postgres.stopped):
         codes: list[int | None] = []
         seen = interrupted(site, lambda _: codes.append(gateway.terminate()), (LENGTH,) * 3, secret=secret)
         assert codes == [0]
@@ -241,7 +250,7 @@ def test_at_the_journals_bound_new_requests_are_refused_and_nothing_that_ran_is_
         return asyncio.run(Watcher(site, 1, secret=secret, max_tokens=2).run())
 
     with another_gateway(site, journal_bytes=2000):
-        with away(site, 1, secret, site.postgres.frozen):
+        with database_away(site, 1, secret, site.postgres.frozen):
             asked = [ask() for _ in range(6)]
         statuses = [client.status for client in asked]
         assert statuses == sorted(statuses) and set(statuses) == {200, 503}
@@ -251,7 +260,7 @@ def test_at_the_journals_bound_new_requests_are_refused_and_nothing_that_ran_is_
 
 
 def test_without_its_folder_what_the_engine_holds_is_billed_and_the_rest_is_counted(site: Site) -> None:
-    """One client leaves while the database is frozen, and its engine forgets the request; the others run on."""
+    """One client leaves while the database is frozen, and the engine forgets its request; the other streams run on."""
     gateway = site.gateways[0]
 
     def lose(watchers: list[Watcher]) -> None:

@@ -17,7 +17,7 @@ from tests.gateway.live import BASE
 from tests.patience import PATIENCE_S
 
 PROMPT = "zqxjkvwy"
-"""Of letters that the tokenizer never merges: each token is one letter."""
+"""Letters that the tokenizer never merges, so that each token is one letter."""
 
 _EVENT = re.compile(rb"data: (\{.*?\})\n\n")
 _REQUEST_ID = re.compile(rb"\r\nx-request-id: (\S+)\r\n", re.IGNORECASE)
@@ -32,7 +32,7 @@ def request_bytes(secret: str, body: bytes) -> bytes:
 
 
 class Listener:
-    """Takes the bytes of a reply, streamed or whole, as they come."""
+    """A parser of replies that takes bytes, streamed or whole, as they come."""
 
     def __init__(self) -> None:
         self.seen = Seen()
@@ -57,8 +57,11 @@ class Listener:
 
 
 class Watcher:
-    """One request over a connection of its own. It disconnects `leave_after` tokens, or with the first one after
-    `leave` was set by any thread. secret: of a key, the site's without one."""
+    """One streaming request over a connection of its own.
+
+    The client disconnects after `leave_after` tokens, or with the next bytes after any thread has set `leave`. secret:
+    of an API key; None for the site's own key.
+    """
 
     def __init__(self, site: Site, gateway: int, *, secret: str | None = None, **fields: Any) -> None:
         self.leave = threading.Event()
@@ -73,7 +76,7 @@ class Watcher:
         self._left = asyncio.Event()
 
     async def run(self, leave_after: int | None = None) -> Seen:
-        """What was seen, once the stream has ended, was cut, or has been left."""
+        """Send the request; return what the client saw, once its stream has ended, was cut, or was left."""
         with contextlib.suppress(OSError, TimeoutError):
             async with asyncio.timeout(PATIENCE_S):
                 reader, writer = await asyncio.open_connection("127.0.0.1", self._port)
@@ -86,8 +89,11 @@ class Watcher:
         self._changed.set()
         return self.seen
 
-    async def saw(self, num_tokens: int) -> None:
-        """Return once it has seen so many. Raises AssertionError where its stream was over before."""
+    async def until_seen(self, num_tokens: int) -> None:
+        """Return once the client has seen `num_tokens` tokens.
+
+        Raises AssertionError: when the stream ended before.
+        """
         async with asyncio.timeout(PATIENCE_S):
             while self.seen.num_tokens < num_tokens:
                 assert not self._is_over, f"of {num_tokens} tokens came {self.seen}"

@@ -98,7 +98,7 @@ def write_adapter(
     out_features: int = 8,
     num_layers: int = TINY_MODEL.num_layers,
 ) -> Path:
-    """An adapter on the query projections of `TINY_MODEL`, or of a model of another shape."""
+    """Write an adapter on the query projections of `TINY_MODEL`, or of a model of another shape; return the folder."""
     folder.mkdir(parents=True, exist_ok=True)
     random = np.random.default_rng(seed)
     tensors = {}
@@ -113,11 +113,13 @@ def write_adapter(
 
 
 class GoodEngines:
-    """Engines that find every adapter good while they are there.
+    """Engines that find every adapter good while they are ready.
 
-    answers: of the next probes, in order: an error to raise, or None for a good one; then all are good. dies: an error
-    takes the engines with it. resident_keys: what they hold. probed, unloaded: keys, in order. refused_keys: those that
-    they do not load when they are asked to.
+    answers: for the next probes, in order, an error to raise or None for a good adapter; later probes find good ones.
+    dies: whether an error makes the engines not ready.
+    resident_keys: the adapters that they hold.
+    probed, unloaded: keys, in order.
+    refused_keys: adapters that they do not load.
     """
 
     def __init__(self) -> None:
@@ -148,7 +150,7 @@ class GoodEngines:
         self.unloaded.append(key)
 
     async def load(self, wanted: Collection[Wanted]) -> frozenset[Wanted]:
-        """Load what is for their base, as `Residency.load` does, unless `refused_keys` has it."""
+        """Load the adapters that are for their base, as `Residency.load` does, unless `refused_keys` has them."""
         bases = self.ready_bases()
         missing = frozenset(each for each in wanted if each[0] not in bases or each[1] in self.refused_keys)
         self.resident_keys |= {key for base, key in wanted if (base, key) not in missing}
@@ -156,14 +158,14 @@ class GoodEngines:
 
 
 class Routes:
-    """The admin API's application, for one server after another: to register its routes takes longer than most tests.
+    """The admin API's application, reused by server after server, since registering its routes is slower than a test.
 
-    Its routes ask it for services, and get those of the server that runs.
+    Its routes get the services of the server that runs.
     """
 
     def __init__(self, services: AdminServices) -> None:
         self._services = services
-        # It is asked for whatever the services have.
+        # This object stands for the services: it passes on every attribute of the running server's.
         self._app = Application(
             metrics=Metrics(CollectorRegistry()),
             route_handlers=[*admin_routers(cast("AdminServices", self))],
@@ -184,7 +186,7 @@ _IDLE: list[Routes] = []
 
 
 class AdminServer:
-    """A running server, in whose background nothing runs: tests collect and probe when they want to."""
+    """A running server without background work: tests collect and probe when they want to."""
 
     def __init__(
         self, url: str, app: Application, services: AdminServices, operator_key: str, engines: GoodEngines, folder: Path
@@ -201,13 +203,13 @@ class AdminServer:
         return await _store_admin_key(self.services.database, organization, scopes)
 
     def client(self, key: str | None = None) -> httpx.AsyncClient:
-        """For the admin API, with this key as its bearer."""
+        """Return a client of the admin API that sends this key as its bearer."""
         headers = {"authorization": f"Bearer {key}"} if key else {}
         # An upload is inspected by a process of its own, and many of them one after another.
         return httpx.AsyncClient(base_url=f"{self.url}/v1/organization", headers=headers, timeout=PATIENCE_S)
 
     async def user(self, email: str, role: Role | None, key: str | None = None) -> dict[str, Any]:
-        """A user with `PASSWORD`, made by the operator or with another key."""
+        """Make a user with `PASSWORD`, by the operator's key or another one; return the user."""
         async with self.client(key or self.operator_key) as client:
             reply = await client.post("/users", json={"email": email, "role": role, "password": PASSWORD})
         assert reply.status_code == 200, reply.text
@@ -216,7 +218,7 @@ class AdminServer:
 
     @asynccontextmanager
     async def person(self, email: str) -> AsyncIterator[httpx.AsyncClient]:
-        """A browser in which this user has logged in, that sends the CSRF token along."""
+        """Give a browser in which this user has logged in, and which sends the CSRF token."""
         async with self.client() as client:
             reply = await client.post(f"{self.url}/admin/v1/login", json={"email": email, "password": PASSWORD})
             assert reply.status_code == 200, reply.text
@@ -240,8 +242,11 @@ async def serve_admin(
     disk: DiskReserve | None = None,
     require_totp: Literal["nobody", "owners", "everybody"] = "nobody",
 ) -> AsyncIterator[AdminServer]:
-    """Serve on a free port of the loopback until the context is left. pace: of each caller, None: as usual. disk: None:
-    nothing has to stay free."""
+    """Serve on a free port of the loopback until the context is left.
+
+    pace: of each caller; None is the usual one.
+    disk: None keeps no space free.
+    """
     passwords = quick_passwords()
     failures = FailureCap(max_failed_keys)
     kept = store or AdapterStore(folder / "adapters")

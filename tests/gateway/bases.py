@@ -1,4 +1,4 @@
-"""A base model for tests that need adapters and no engine: the one of `make_model_folder`."""
+"""A base model for tests that need adapters and no engine: the model of `make_model_folder`."""
 
 from __future__ import annotations
 

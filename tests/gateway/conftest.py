@@ -36,7 +36,7 @@ def house(databases: Databases, tmp_path_factory: pytest.TempPathFactory) -> Ite
 
 @contextmanager
 def open_house(dsn: str, folder: Path, tokens_per_s: int = 500, max_body_bytes: int = 1 << 20) -> Iterator[House]:
-    """A gateway over a new database, until the context is left."""
+    """Serve over a new database until the context is left."""
     model_dir = make_model_folder(folder / "model")
     acme = asyncio.run(make_tenant(dsn, "acme", "pirate", "1"))
     globex = asyncio.run(make_tenant(dsn, "globex", "poet", "2"))

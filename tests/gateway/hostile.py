@@ -31,11 +31,11 @@ HOSTS = [
     "..", "*", "0", "0.0.0.0", "2130706433", "0x7f.1", "xn--", "x" * 300, "-", "_", "localhost;x", "\x80\xff",
     "admin", "health",
 ]  # fmt: skip
-"""As latin-1 puts them on the wire."""
+"""Values of the Host header, written to the wire as latin-1."""
 
 
 def hostile_texts(count: int, seed: int = 1) -> list[str]:
-    """The fragments, then mixtures of two or three of them."""
+    """Return `count` texts: the fragments, then mixtures of two or three of them."""
     mixer = random.Random(seed)
     texts = list(FRAGMENTS)
     while len(texts) < count:
@@ -44,7 +44,7 @@ def hostile_texts(count: int, seed: int = 1) -> list[str]:
 
 
 def printable(text: str) -> str:
-    """As much of the text as can stand in a header's line."""
+    """Return as much of the text as can stand in a header's line."""
     return "".join(character for character in text if character >= " " and character != "\x7f")
 
 
@@ -55,7 +55,10 @@ class Reply(msgspec.Struct, frozen=True):
 
     @property
     def error(self) -> dict[str, object]:
-        """The error object in OpenAI's shape, or in that of messages, without a code; fails where the body has none."""
+        """The error object in OpenAI's shape, or in that of messages, without a code.
+
+        Raises AssertionError: when the body has none.
+        """
         body = msgspec.json.decode(self.body)
         error = body["error"]
         assert set(error) == {"message", "type"} | (set() if body.get("type") == "error" else {"param", "code"})
@@ -63,7 +66,7 @@ class Reply(msgspec.Struct, frozen=True):
 
 
 class RawClient:
-    """One connection after another to a server, with whatever bytes in the head."""
+    """A client with one connection at a time to a server, and any bytes in the head."""
 
     def __init__(self, port: int) -> None:
         self._port = port
@@ -77,7 +80,10 @@ class RawClient:
         body: bytes = b"",
         host: str = "localhost",
     ) -> Reply:
-        """headers, host: UTF-8 and latin-1 on the wire."""
+        """Send a request; return the reply.
+
+        headers, host: written to the wire as UTF-8 and as latin-1.
+        """
         head = [f"{method} {quote(path, safe='/?=&%[]:')} HTTP/1.1".encode(), b"Host: " + host.encode("latin-1")]
         head += [f"{name}: {value}".encode() for name, value in (headers or {}).items()]
         head += [b"Content-Length: %d" % len(body)] if body or method != "GET" else []

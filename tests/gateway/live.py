@@ -1,4 +1,4 @@
-"""What tests of the gateway start, under one name: see `tests.installation`."""
+"""The parts of `tests.installation` that tests of the gateway start, under one name."""
 
 from __future__ import annotations
 

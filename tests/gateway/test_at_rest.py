@@ -1,4 +1,4 @@
-"""A dump of the database, and a backup, hold nothing that opens anything, and nothing that anybody said."""
+"""A dump of the database, and a backup, hold no secret that opens anything, and no text of any request."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ ADMIN = "/v1/organization"
 PRIVATE = (0o600, 0o700)
 
 
-def say(house: House, client: httpx.Client) -> None:
-    """Let a prompt be kept in each way that there is."""
+def store_prompt(house: House, client: httpx.Client) -> None:
+    """Have a prompt stored in each way that there is."""
     operator, tenant = ({"authorization": f"Bearer {key}"} for key in (house.operator_key, house.acme.key))
     project = f"{ADMIN}/projects/{house.acme.project_id}"
     assert client.post(project, json={"log_content_days": 7, "store_days": 7}, headers=operator).status_code == 200
@@ -45,7 +45,7 @@ def say(house: House, client: httpx.Client) -> None:
 
 
 def make_secrets(house: House, client: httpx.Client) -> list[bytes]:
-    """Make a user with an authenticator, a webhook and a delivery; return what each of them must not show."""
+    """Make a user with an authenticator, a webhook and a delivery; return their secrets."""
     operator = {"authorization": f"Bearer {house.operator_key}"}
 
     def post(path: str, body: dict[str, Any], headers: dict[str, str]) -> dict[str, Any]:
@@ -71,7 +71,7 @@ def make_secrets(house: House, client: httpx.Client) -> list[bytes]:
 
 
 def shapes(secret: bytes) -> list[bytes]:
-    """As it is, and as bytes are written in a dump and in JSON."""
+    """Return a secret as it is, and in the forms that a dump and JSON give to bytes."""
     return [secret, secret.hex().encode(), base64.b64encode(secret)[:-4]]
 
 
@@ -84,7 +84,7 @@ def plain_dump(dsn: str) -> bytes:
 
 
 def plain_backup(folder: Path) -> dict[str, bytes]:
-    """Return the content of each file of a backup, that of the database as text."""
+    """Return the content of each file of a backup, the database's as text."""
     files = {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     (name,) = [name for name, content in files.items() if content.startswith(b"PGDMP")]
     done = subprocess.run([program("pg_restore"), "--file=-", str(folder / name)], check=True, capture_output=True)
@@ -95,7 +95,7 @@ def test_no_secret_and_no_word_is_in_a_dump_or_a_backup(module_dsn: str, tmp_pat
     data = tmp_path / "data"
     data.mkdir()
     with open_house(module_dsn, data) as house, httpx.Client(base_url=house.url, timeout=PATIENCE_S) as client:
-        say(house, client)
+        store_prompt(house, client)
         secrets = make_secrets(house, client)
     backup = tmp_path / "backup"
     assert main(["backup", str(backup)], {"LORIKEET_DATA_DIR": str(data), "DATABASE_URL": module_dsn}) == 0

@@ -1,4 +1,4 @@
-"""What an operator changes holds on every gateway within a second, also when the notifications were just cut off."""
+"""An operator's change holds on every gateway within a second, also when the notifications were just cut off."""
 
 from __future__ import annotations
 
@@ -58,13 +58,13 @@ class Tenant:
         self.secret = key["value"]
 
     async def statuses(self) -> list[int]:
-        """What each gateway answers to the key."""
+        """Return the status that each gateway answers to the key."""
         headers = {"authorization": f"Bearer {self.secret}"}
         replies = await asyncio.gather(*(client.get("/v1/models", headers=headers) for client in self.clients))
         return [reply.status_code if reply.json().get("data") != [] else 204 for reply in replies]
 
     async def change(self, method: str, path: str, body: Any, status: int) -> float:
-        """Make a change through one gateway; seconds until all answer with the status."""
+        """Make a change through one gateway; return the seconds until all answer with the status."""
         before = await self.statuses()
         assert before != [status] * NUM_GATEWAYS
         reply = await self.operator.request(method, path, json=body)

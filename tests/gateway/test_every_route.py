@@ -1,4 +1,4 @@
-"""Every route of the application but a few is closed to who has no right key, whatever the Host header says."""
+"""All but a few routes of the application are closed to callers without a right key, whatever the Host header says."""
 
 from __future__ import annotations
 
@@ -53,9 +53,9 @@ def test_the_public_routes_are_these(routes: list[Route]) -> None:
 
 
 def refused(reply: Reply, status: int) -> bool:
-    """With this status; or with 400, for a Host that is none (RFC 9112, section 3.2)."""
+    """Return whether a reply is a refusal with this status, or with 400 for an invalid Host (RFC 9112, section 3.2)."""
     if reply.status == 400 and reply.error["code"] == "invalid_http":
-        return True  # of the parser, before there is a request
+        return True  # refused by the parser, before there is a request
     return reply.status == status or (reply.status == 400 and reply.error["message"] == "Invalid host header")
 
 
@@ -170,7 +170,7 @@ async def counts(house: House) -> dict[str, int]:
 
 
 async def test_hostile_texts_are_only_ever_texts(house: House, client: RawClient, full: bool) -> None:
-    """Through every header, path, query parameter and field; what is taken comes back as it was given."""
+    """Texts go through every header, path, query parameter and field; an accepted text comes back as it was sent."""
     operator = {"Authorization": f"Bearer {house.operator_key}"}
     before, anomalies, created, limited = await counts(house), [], 0, 0
     for number, text in enumerate(hostile_texts(NUM_TEXTS_FULL if full else NUM_TEXTS)):
@@ -211,7 +211,7 @@ async def by_header(client: RawClient, text: str, house: House) -> Reply:
 
 
 def doors(number: int, full: bool) -> slice:
-    """Which of the doors the text of this number goes through: the first texts through all, later ones take turns."""
+    """Return the doors that the text of this number goes through: the first texts through all, later ones by turns."""
     return slice(None) if full or number < 50 else slice(number % 3, None, 3)
 
 
@@ -228,7 +228,7 @@ async def by_path(client: RawClient, text: str, operator: dict[str, str], house:
 
 
 async def by_query(client: RawClient, text: str, operator: dict[str, str], through: slice) -> list[Reply]:
-    """Those that look for something find nothing; the others are refused."""
+    """Send a text in queries: searches find nothing, other queries are refused."""
     quoted = "".join(f"%{byte:02x}" for byte in text.encode())
     audit = f"event_types%5B%5D=x{quoted}&actor_emails%5B%5D={quoted}&resource_ids%5B%5D={quoted}"
     finding = [f"projects?name=x{quoted}", f"users?email=x{quoted}&limit=1", f"audit_logs?{audit}"]
@@ -247,19 +247,22 @@ async def by_query(client: RawClient, text: str, operator: dict[str, str], throu
 
 
 async def by_login(client: RawClient, text: str, *, hashed: bool) -> Reply:
-    """hashed: let it go as far as the password, whose hashing takes its time."""
+    """Send a text to the login.
+
+    hashed: whether the request gets as far as the password, whose hashing takes its time.
+    """
     body = {"email": f"{text}@example.com", "password": text} | ({} if hashed else {"code": f"{text} is no code"})
     return await client.send("POST", "/admin/v1/login", body=msgspec.json.encode(body))
 
 
 async def by_webhook(client: RawClient, text: str, operator: dict[str, str]) -> Reply:
-    """Whatever it looks like, it is no place that speaks HTTP."""
+    """Send a text as a webhook's address, whose scheme is not HTTP whatever the text is."""
     body = msgspec.json.encode({"url": f"gopher://{text}"})
     return await client.send("POST", "/v1/organization/webhooks", operator, body)
 
 
 async def by_limit(client: RawClient, text: str, operator: dict[str, str]) -> Reply:
-    """Of a model of this name; it is taken away again."""
+    """Set a limit for a model of this name, and remove the limit again."""
     wanted = {"unit": "requests", "window": "day", "max": 1, "hard": False, "model": text}
     reply = await client.send("POST", "/v1/organization/limits", operator, msgspec.json.encode(wanted))
     if reply.status == 200:

@@ -34,11 +34,11 @@ OPENINGS = POINTERS | frozenset(_OPENINGS.split())
 FORBIDDEN = re.compile(r"\b(whence|wherefore|whither|those (of|there are|that))\b", re.IGNORECASE)
 PRONOUNS = re.compile(r"\b(it|its|them|their|theirs|they|those|both)\b", re.IGNORECASE)
 NUM_WORDS_BEFORE_A_PRONOUN = 4
-"""Fewer words than these hold no noun to which a pronoun could refer."""
+"""The number of words that are too few to hold a noun to which a pronoun could refer."""
 
 
 def faults(text: str | None) -> list[str]:
-    """Return what a stranger would stumble over in a text."""
+    """Return the faults of a text, for a reader who knows nothing of the code."""
     words = re.findall(r"[A-Za-z.'-]+", text or "")
     if not words:
         return ["is empty"]

@@ -1,6 +1,9 @@
-"""Every operation of the document but NEVER, sent what Schemathesis makes of it, right and, every second one or with
---full all, wrong: no fault of the server, and no reply that the document does not describe. On a gateway and a database
-of its own, since it changes what it can."""
+"""Every operation of the document but NEVER, sent what Schemathesis makes of it.
+
+Cases are right and, for every second operation or with --full for all, wrong. No case leads to a fault of the server,
+or to a reply that the document does not describe. Gateway and database are the test's own, since operations change what
+they can.
+"""
 
 from __future__ import annotations
 
@@ -41,17 +44,17 @@ CHECKS = [
 MODES = (GenerationMode.POSITIVE, GenerationMode.NEGATIVE)
 NUM_CASES, NUM_CASES_FULL = 100, 100_000
 SHARE_OF_INFERENCE = 0.4
-"""Of all cases: four routes take most of what comes."""
+"""The share of inference among all cases, since its four routes get most traffic."""
 
 ESSENTIAL = {"messages", "prompt", "input"}
-"""What is asked: of an example, it lets the other fields be looked at."""
+"""Fields of an example that are always sent, so that the request gets as far as its other fields."""
 
 EMAIL, PASSWORD = "fuzz@example.com", "correct horse battery staple"
 NEVER = {
     "suspend_organization": "which shuts everybody out, tests included",
     "watch_live": "whose reply has no end",
 }
-"""What is not asked, and why."""
+"""Operations that are not called, and the reason for each."""
 
 
 @pytest.fixture(scope="module")
@@ -72,13 +75,16 @@ def schema(own_house: House) -> BaseSchema:
 
 
 def operations(schema: BaseSchema) -> list[APIOperation]:
-    """In the order of their names, which stay when the document grows."""
+    """Return the operations in the order of their names, which stay when the document grows."""
     found = [result.ok() for result in schema.get_all_operations()]
     return sorted(found, key=name_of)
 
 
 def can_be_wrong(operation: APIOperation) -> bool:
-    """Beside the ids in its path, which are any text: Schemathesis would look long for one that is none."""
+    """Return whether an operation has a body or query that can be wrong.
+
+    Ids in a path are any text, so Schemathesis would look long for a wrong one.
+    """
     raw = operation.definition.raw
     return "requestBody" in raw or any(each["in"] == "query" for each in raw["parameters"])
 
@@ -92,7 +98,7 @@ def name_of(operation: APIOperation) -> str:
 
 
 class Caller:
-    """Sends cases as somebody who may: with the tenant's key, the operator's, or a login."""
+    """A sender of cases, with the tenant's key, the operator's, or a login, whichever the operation needs."""
 
     def __init__(self, house: House) -> None:
         self._house = house
@@ -109,7 +115,7 @@ class Caller:
         case.validate_response(reply, checks=CHECKS)
 
     def _lead_somewhere(self, case: Case, name: str) -> None:
-        """Every second case is about what exists."""
+        """Let every second case name objects that exist."""
         if self.num_sent % 2:
             known = {"project_id": self._house.acme.project_id, "name": self._house.acme.adapter, "model_id": BASE}
             for param in case.path_parameters:
@@ -184,7 +190,7 @@ def test_a_stream_is_one_that_the_document_describes(own_house: House, schema: B
 
 
 def num_cases(operation: APIOperation, found: list[APIOperation], num_all: int) -> int:
-    """Its share of all. Of what takes nothing at all there is one case."""
+    """Return the number of an operation's cases: its share of all, or one for an operation without parameters."""
     inference = [each for each in found if is_inference(each)]
     others = [each for each in found if not is_inference(each) and takes_something(each)]
     if is_inference(operation):
@@ -204,7 +210,7 @@ def is_inference(operation: APIOperation) -> bool:
 def ask(
     operation: APIOperation, mode: GenerationMode, num_cases: int, number: int, send: Callable[[Case], None]
 ) -> None:
-    """As many cases as this, the same for the same seed, without a search for the smallest that fails."""
+    """Run `num_cases` cases, the same for the same seed, without a search for the smallest one that fails."""
     strategy: Any = operation.as_strategy(generation_mode=mode)
 
     @seed(number)

@@ -1,4 +1,4 @@
-"""A limiter that nobody has started, for tests of what works beside it: it knows of no limits, and nothing costs."""
+"""A limiter that is not started, for tests of other rooms: it knows no limits, and nothing costs."""
 
 from __future__ import annotations
 

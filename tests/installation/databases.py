@@ -1,8 +1,8 @@
 """One PostgreSQL for a whole test run, whatever the number of its processes, and a database of its own for each test.
 
 The process that pytest was started in starts a keeper, which owns the run's folder and its server (`keeper.py`), before
-it forks workers. The keeper ends once the standard input that it was given is closed, as the kernel does when the
-processes that hold the other end are killed.
+it forks workers. The keeper ends once its standard input is closed, which the kernel does when the processes that hold
+the other end are killed.
 """
 
 from __future__ import annotations
@@ -31,10 +31,11 @@ ROOM_BYTES = 8 << 30
 TEMPLATE = "lorikeet_template"
 SOCKET_NAME = "keeper.socket"
 RUN_VARIABLE = "TEST_RUN_FOLDER"
-"""What processes of a run, and all that they start, have in their environment: the keeper ends those that are left."""
+"""A variable in the environment of a run's processes and of all processes they start; the keeper kills leftover
+ones."""
 
 READY = "ready "
-"""How an answer of the keeper starts that goes on with a connection string; any other tells what went wrong."""
+"""The start of the keeper's answer before a connection string; any other answer is an error in words."""
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -42,19 +43,21 @@ NUM_WAITING = """
     SELECT count(*) FROM pg_locks JOIN pg_stat_activity USING (pid)
     WHERE NOT granted AND datname = current_database() AND locktype <> 'object'
 """
-"""How many statements wait for another's lock in this database. Notifications, which wait for those of other databases
-too, lock an object."""
+"""A query for the number of statements that wait for another's lock in this database.
+
+Locks of objects are not counted, since notifications of all databases share one.
+"""
 
 
 class Keeper:
-    """A child process that owns the folder of a run, and starts PostgreSQL in it once somebody asks for that."""
+    """A child process that owns the folder of a run, and starts PostgreSQL in it at the first request."""
 
     def __init__(self) -> None:
         has_room = MEMORY.is_dir() and shutil.disk_usage(MEMORY).free >= ROOM_BYTES
         # In memory where there is plenty: a test's own database is megabytes of writes.
         self.folder = Path(tempfile.mkdtemp(prefix="lorikeet-tests-", dir=MEMORY if has_room else None))
         self.folder.chmod(0o711)  # pytest's own folders are closed to the user that PostgreSQL runs as under root
-        with socket.socket(socket.AF_UNIX) as listener:  # whoever connects too early waits for the keeper
+        with socket.socket(socket.AF_UNIX) as listener:  # a client that connects too early waits for the keeper
             listener.bind(str(self.folder / SOCKET_NAME))
             listener.listen()
             command = [sys.executable, "-m", "tests.installation.keeper", str(self.folder), str(listener.fileno())]
@@ -75,9 +78,9 @@ class Keeper:
 
 
 def server_dsn(folder: Path) -> str:
-    """Return the connection string of the run's server, which is started for whoever asks first.
+    """Return the connection string of the run's server, which is started at the first call.
 
-    Raises RuntimeError with what the keeper says: when there can be no server.
+    Raises RuntimeError: when there can be no server, with the keeper's answer.
     """
     with socket.socket(socket.AF_UNIX) as keeper:
         keeper.settimeout(PATIENCE_S)
@@ -94,8 +97,10 @@ def with_database(dsn: str, name: str) -> str:
 
 
 def of_gateways(dsn: str) -> str:
-    """Return the connection string of the role of gateways for a database with the current schema on the run's server;
-    that of any other database as it is."""
+    """Return the connection string of the gateways' role for a database with the current schema on the run's server.
+
+    The string of any other database is returned as it is.
+    """
     parts = urlsplit(dsn)
     folder = os.environ.get(RUN_VARIABLE)
     if folder is None or folder not in unquote(parts.query) or parts.path.startswith(("/empty", "/postgres")):
@@ -113,7 +118,7 @@ async def execute(dsn: str, sql: str) -> None:
 
 
 class Databases:
-    """Makes databases on the run's server over one connection, under names that no other process of the run gives.
+    """A maker of databases on the run's server, under names that no other process of the run gives.
 
     A context manager: the connection is closed once the context is left.
     """
@@ -141,7 +146,7 @@ class Databases:
         return with_database(self._server, unique)
 
     def drop(self, dsn: str) -> None:
-        """Remove a database, whoever is connected to it."""
+        """Remove a database, even while others are connected to it."""
         self._execute(f"DROP DATABASE {urlsplit(dsn).path[1:]} WITH (FORCE)")
 
     @contextmanager

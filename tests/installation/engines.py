@@ -9,7 +9,10 @@ from tests.installation.processes import ChildProcess
 
 
 class Engine(ChildProcess):
-    """`engine.fake` on an endpoint, once it is started. flags: more of its command line."""
+    """`engine.fake` on an endpoint, once it is started.
+
+    flags: more of its command line.
+    """
 
     def __init__(self, endpoint: str, model_dir: Path, *flags: str, log: Path | None = None) -> None:
         command = [sys.executable, "-m", "engine.fake", "--endpoint", endpoint, "--model-dir", str(model_dir), *flags]
@@ -20,12 +23,12 @@ class Engine(ChildProcess):
         self.start()
 
     def stop(self) -> None:
-        """End it, as engines that run in threads of the tests are ended."""
+        """End the engine; the name is that of engines in threads of the tests."""
         self.kill()
 
 
 class FakeEngine(Engine):
-    """One that runs from its making."""
+    """A fake engine that runs from its creation."""
 
     def __init__(self, endpoint: str, model_dir: Path, *flags: str) -> None:
         super().__init__(endpoint, model_dir, *flags)

@@ -26,7 +26,8 @@ class Program(Protocol):
 class ForkedProcess(ChildProcess):
     """A `ChildProcess` that runs a function of a module instead of a command.
 
-    arguments: of the function. env: all of the environment, as for a program.
+    arguments: of the function.
+    env: all of the environment, as for a program.
     """
 
     def __init__(self, program: Program, *arguments: str, log: Path, env: Mapping[str, str]) -> None:
@@ -34,12 +35,12 @@ class ForkedProcess(ChildProcess):
         self._values = (program, arguments, str(log), dict(env))
 
     def start(self) -> None:
-        """Start it in a process group of its own, without standard input."""
+        """Start the process in a process group of its own, without standard input."""
         self.popen = _Forked(_run, self._values)
 
 
 class _Forked:
-    """What a `ChildProcess` asks of its process, as `subprocess.Popen` answers it."""
+    """A forked process with the methods of `subprocess.Popen` that a `ChildProcess` uses."""
 
     def __init__(self, run: Callable[..., None], values: tuple[object, ...]) -> None:
         self._process = FORKS.Process(target=run, args=values, daemon=True)

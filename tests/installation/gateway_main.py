@@ -1,4 +1,4 @@
-"""What runs in a process that serves one gateway. Imports nothing of the gateway before its clock is set."""
+"""The program of a process that serves one gateway. Imports nothing of the gateway before its clock is set."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 CLONE_NEWNET = 0x40000000
-"""From Linux's sched.h."""
+"""The constant of Linux's sched.h."""
 
 
 def run(
@@ -25,7 +25,8 @@ def run(
 ) -> None:
     """Serve as `lorikeet gateway` does; the tests' model has no weights to prepare.
 
-    settings: fields of `Settings`, since a made one checks itself anew. jumps_s, network: as in `GatewayProcess`.
+    settings: fields of `Settings`, which is made and checked here.
+    jumps_s, network: as in `GatewayProcess`.
     """
     if network:
         _enter(network)
@@ -43,7 +44,8 @@ def run(
 
 
 def _enter(network: str) -> None:
-    """Let what this process opens from now on be in a network of its own; what it was given stays where it is."""
+    """Let everything that this process opens from now on be in a network of its own; descriptors that it has stay in
+    theirs."""
     namespace = os.open(f"/run/netns/{network}", os.O_RDONLY)
     if ctypes.CDLL(None, use_errno=True).setns(namespace, CLONE_NEWNET):
         raise OSError(ctypes.get_errno(), f"the network {network} cannot be entered")

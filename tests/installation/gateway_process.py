@@ -1,6 +1,6 @@
 """A gateway in a process of its own, which can be killed, frozen and started again on the socket that it had.
 
-It starts in a moment: it is forked from a server that has imported everything.
+It starts in a moment, since it is forked from a server that has imported everything.
 """
 
 from __future__ import annotations
@@ -31,11 +31,13 @@ _SPAWNS = multiprocessing.get_context("spawn")
 
 
 class GatewayProcess:
-    """A gateway on a socket that stays open while it is away, where clients wait for it.
+    """A gateway on a socket that stays open while the gateway is away, where clients wait for it.
 
-    number: of its log among those of one folder. clock_jumps_s: seconds by which the time of day that it sees jumps to
-    and fro every second; such a one takes some seconds to start. network: the name of a network namespace in which it
-    connects to others; its own sockets are where this process is.
+    number: of its log among those of one folder.
+    clock_jumps_s: seconds by which the gateway's time of day jumps to and fro every second; such a gateway takes some
+    seconds to start.
+    network: the name of a network namespace in which the gateway connects to others; its own sockets are where this
+    process is.
     """
 
     def __init__(
@@ -67,19 +69,20 @@ class GatewayProcess:
         return None if self._process is None else self._process.pid
 
     def kill(self) -> None:
-        """End it at once; does nothing when it does not run."""
+        """End the gateway at once; do nothing when it does not run."""
         if self._process is not None:
             self._process.kill()
             self._process.join()
             self._process = None
 
     def begin_to_stop(self) -> None:
-        """Send SIGTERM; does nothing when it does not run."""
+        """Send SIGTERM; do nothing when the gateway does not run."""
         if self._process is not None:
             self._process.terminate()
 
     def ended(self) -> int | None:
-        """Return the exit code once it has ended by itself; 0 where it does not run, None where it does not end."""
+        """Return the exit code once the gateway has ended by itself; 0 where it does not run, None where it does not
+        end."""
         if self._process is None:
             return 0
         self._process.join(PATIENCE_S)
@@ -94,7 +97,7 @@ class GatewayProcess:
 
     @contextmanager
     def frozen(self) -> Iterator[None]:
-        """Stop it as a machine that swaps does; it goes on where it was."""
+        """Freeze the gateway until the context is left; it goes on where it was."""
         assert self._process is not None and self._process.pid is not None
         with frozen(self._process.pid):
             yield
@@ -105,7 +108,10 @@ class GatewayProcess:
         self._metrics_socket.close()
 
     def wait_ready(self) -> None:
-        """Return once it is ready. Raises AssertionError with the end of its log if it never is."""
+        """Return once the gateway is ready.
+
+        Raises AssertionError: when it never is, with the end of its log.
+        """
         wait_ready(self.url, log=lambda: last_lines(self.log, 20))
 
     def metrics(self) -> str:

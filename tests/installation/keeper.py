@@ -1,8 +1,9 @@
 """Own the folder of a test run and the PostgreSQL in it, until standard input ends.
 
 `python -m tests.installation.keeper FOLDER FD`, as `databases.Keeper` runs it. The first connection to the socket FD
-starts the server and migrates the template; each connection is answered with the server's connection string, or with
-what went wrong. However the run ends, what its processes started ends too, and so does the server, and the folder goes.
+starts the server and migrates the template; each connection is answered with the server's connection string, or with an
+error in words. However the run ends, all processes that its processes started are killed, the server is stopped, and
+the folder is removed.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ SETTINGS = {
 
 
 QUICK_LOGIN = "SET scram_iterations = 1; ALTER ROLE {role} PASSWORD '{password}'"
-"""Lets each of the thousands of connections of a run cost one hash rather than 4096."""
+"""A statement that makes a login cost one hash rather than 4096, for the thousands of connections of a run."""
 
 
 def _start(server: EmbeddedPostgres) -> str:
@@ -56,10 +57,11 @@ def _answer(connection: socket.socket, server: EmbeddedPostgres, dsn: str | None
 
 
 def _end_what_is_left(folder: Path) -> None:
-    """Kill what processes of the run started and did not end, for example since they were killed themselves."""
+    """Kill processes that the run's processes started and did not end, for example since they were killed
+    themselves."""
     variable = f"{RUN_VARIABLE}={folder}".encode()
     for process in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):  # it ended, or belongs to somebody else
+        with contextlib.suppress(OSError):  # the process ended, or belongs to somebody else
             if variable in (process / "environ").read_bytes().split(b"\0"):
                 os.kill(int(process.name), signal.SIGKILL)
 

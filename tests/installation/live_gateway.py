@@ -29,7 +29,10 @@ BASE = "tiny"
 
 
 class LiveGateway:
-    """Serves from `start` to `stop`; url is its root."""
+    """A gateway that serves from `start` to `stop`.
+
+    url: its root.
+    """
 
     def __init__(self, settings: Settings, model_dir: Path, dsn: str) -> None:
         self._settings = msgspec.structs.replace(settings, drain_seconds=5.0)
@@ -60,7 +63,7 @@ class LiveGateway:
 
     @property
     def num_connections(self) -> int:
-        """Open connections of clients."""
+        """The number of open connections of clients."""
         assert self._server is not None
         return len(self._server.server_state.connections)
 
@@ -74,7 +77,10 @@ class LiveGateway:
         self.wait_ready()
 
     def wait_ready(self) -> None:
-        """Return once it is ready. Raises what ended its thread, if that did."""
+        """Return once the gateway is ready.
+
+        Raises the error that ended its thread: when one did.
+        """
         wait_ready(self.url, check=self._check)
 
     def stop(self) -> None:
@@ -107,7 +113,7 @@ class LiveGateway:
 
 
 class AnyEngine(Protocol):
-    """What ends an engine, whether it is a process or threads of this one."""
+    """A function that ends an engine, whether that is a process or threads of this one."""
 
     def stop(self) -> None: ...
 
@@ -116,7 +122,7 @@ E = TypeVar("E", bound=AnyEngine)
 
 
 class Installed(Generic[E]):
-    """Gateways that serve, and the engine behind all of them."""
+    """Running gateways, and the engine behind all of them."""
 
     def __init__(self, gateways: Sequence[LiveGateway], engine: E) -> None:
         self.gateways = list(gateways)
@@ -135,7 +141,8 @@ def gateways_with(
 ) -> Iterator[Installed[E]]:
     """Serve a model over a migrated database until the context is left.
 
-    `make_engine(endpoint, model_dir)` gives a running engine. settings: fields of `Settings`, `data_dir` among them.
+    make_engine: returns a running engine for an endpoint and a model's folder.
+    settings: fields of `Settings`, `data_dir` among them.
     """
     made = Settings(model=str(model_dir), model_name=BASE, **settings)
     made.run_dir.mkdir(parents=True, exist_ok=True)

@@ -1,7 +1,7 @@
-"""Passwords of gateways that tests start in their own process: argon2id with the least work that it knows.
+"""Passwords of gateways that tests start in their own process: argon2id with the least work that it allows.
 
-A login with the product's parameters takes a tenth of a second of a processor. Those parameters are held by
-`tests/gateway/tenancy/test_passwords.py`, and used by whole installations.
+A login with the product's parameters takes a tenth of a second of a processor.
+`tests/gateway/tenancy/test_passwords.py` checks those parameters, and whole installations use them.
 """
 
 from __future__ import annotations
@@ -12,5 +12,5 @@ from gateway.tenancy.passwords import Passwords
 
 
 def quick_passwords() -> Passwords:
-    """Return what hashes and checks passwords in less than a millisecond."""
+    """Return a hasher that hashes and checks passwords in less than a millisecond."""
     return Passwords(PasswordHasher(time_cost=1, memory_cost=64, parallelism=1))

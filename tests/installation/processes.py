@@ -16,7 +16,7 @@ from tests.patience import PATIENCE_S
 
 
 class Running(Protocol):
-    """What is asked of a process that runs, as `subprocess.Popen` has it."""
+    """The methods of a running process that are used here, as `subprocess.Popen` has them."""
 
     @property
     def pid(self) -> int: ...
@@ -33,7 +33,7 @@ class Running(Protocol):
 class ChildProcess:
     """A program that is started with the same command as often as a test wants.
 
-    What it prints is appended to `log`; without one it goes where the tests' own output goes.
+    log: the file that its output is appended to; None leaves the output with the tests' own.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class ChildProcess:
         self._env = env
 
     def start(self) -> None:
-        """Start it in a process group of its own, without standard input."""
+        """Start the process in a process group of its own, without standard input."""
         with contextlib.nullcontext() if self.log is None else self.log.open("ab") as log:
             self.popen = subprocess.Popen(
                 self._command,
@@ -63,7 +63,7 @@ class ChildProcess:
         return self.popen.pid
 
     def kill(self) -> None:
-        """End it at once; does nothing when it does not run."""
+        """End the process at once; do nothing when it does not run."""
         if self.popen is not None:
             self.popen.kill()
             self.popen.wait()
@@ -78,7 +78,10 @@ class ChildProcess:
         return code
 
     def check(self) -> None:
-        """Raise AssertionError, with what it printed, if it has ended by itself."""
+        """Check that the process has not ended by itself.
+
+        Raises AssertionError: when it has, with its output.
+        """
         assert self.popen is None or self.popen.poll() is None, self.output()
 
     def output(self) -> str:
@@ -87,14 +90,14 @@ class ChildProcess:
 
     @contextmanager
     def frozen(self) -> Iterator[None]:
-        """Stop it as a machine that swaps does; it goes on where it was."""
+        """Freeze the process until the context is left; it goes on where it was."""
         with frozen(self.pid):
             yield
 
 
 @contextmanager
 def frozen(*pids: int) -> Iterator[None]:
-    """Let none of these processes run meanwhile; the kernel keeps what is sent to them."""
+    """Freeze these processes until the context is left; the kernel holds what is sent to them."""
     _signal(pids, signal.SIGSTOP)
     try:
         yield
@@ -109,12 +112,15 @@ def _signal(pids: tuple[int, ...], signum: signal.Signals) -> None:
 
 
 def parent(pid: int) -> int:
-    """Return the process that started this one, by proc(5). Raises OSError where it has ended."""
+    """Return the process that started this one, by proc(5).
+
+    Raises OSError: when this one has ended.
+    """
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
 def children(pid: int) -> list[int]:
-    """Return the processes that this one started and that still run."""
+    """Return the processes that a process started and that still run."""
     found = []
     for entry in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):

@@ -73,13 +73,16 @@ async def _new_project(conn: asyncpg.Connection, name: str) -> Key:
 
 
 async def make_key(dsn: str, tenant: str) -> Key:
-    """Make a project of this name, and a key that may infer."""
+    """Make a project of this name, and return a key that may use models."""
     async with _connected(dsn) as conn:
         return await _new_project(conn, tenant)
 
 
 async def make_tenant(dsn: str, name: str, adapter: str, digest_start: str) -> Tenant:
-    """Make a project with a key and one adapter. The fake engine rotates its answers by the digest's first 32 bits."""
+    """Make a project with a key and one adapter; return them.
+
+    The fake engine rotates its answers by the digest's first 32 bits.
+    """
     async with _connected(dsn) as conn:
         key = await _new_project(conn, name)
         digest = digest_start.rjust(8, "0").ljust(64, "a")

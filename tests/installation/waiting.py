@@ -1,4 +1,4 @@
-"""Loops that wait for something to become true, or fail with a sentence that says what did not happen."""
+"""Loops that wait for something to become true, or fail with a sentence that names what did not happen."""
 
 from __future__ import annotations
 
@@ -16,8 +16,10 @@ Text = str | Callable[[], str]
 """A sentence, or a function that makes one when it is needed, for example from a log."""
 
 LONGER, LONGEST_PAUSE_S = 1.1, 0.1
-"""A pause is a tenth longer than the one before, until it is so long: what takes seconds is asked for less often, since
-questions take processor time from what they wait for."""
+"""The factor by which each pause is longer than the one before, and the longest pause in seconds.
+
+A slow event is asked for less often, since questions take processor time from what they wait for.
+"""
 
 
 def _text(text: Text) -> str:
@@ -33,7 +35,7 @@ def wait_until(
 ) -> T:
     """Call `ask` until its answer is true, and return this answer.
 
-    Raises AssertionError with `what` once `patience_s` have passed.
+    Raises AssertionError: after `patience_s`, with `what`.
     """
     deadline_s, longest_s = time.monotonic() + patience_s, max(pause_s, LONGEST_PAUSE_S)
     while not (answer := ask()):
@@ -52,7 +54,7 @@ async def until(
 ) -> T:
     """Await `ask()` until its answer is true, and return this answer; the event loop goes on meanwhile.
 
-    Raises AssertionError with `what` once `patience_s` have passed.
+    Raises AssertionError: after `patience_s`, with `what`.
     """
     deadline_s, longest_s = time.monotonic() + patience_s, max(pause_s, LONGEST_PAUSE_S)
     while not (answer := await ask()):
@@ -63,7 +65,7 @@ async def until(
 
 
 def is_ready(url: str) -> bool:
-    """Tell whether the gateway at this root says that it is ready.
+    """Return whether the gateway at this root says that it is ready.
 
     This is asked hundreds of times while a gateway starts, so by a client that costs nothing to make.
     """
@@ -80,8 +82,9 @@ def is_ready(url: str) -> bool:
 def wait_ready(url: str, *, check: Callable[[], object] = lambda: None, log: Text = "", pause_s: float = 0.05) -> None:
     """Return once the gateway at this root is ready.
 
-    `check` is called between tries, and raises where the gateway has ended and can never become ready.
-    Raises AssertionError with `log` once `PATIENCE_S` have passed.
+    check: called between tries; raises where the gateway has ended and can never become ready.
+
+    Raises AssertionError: after `PATIENCE_S`, with `log`.
     """
 
     def ask() -> bool:

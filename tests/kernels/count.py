@@ -1,6 +1,6 @@
-"""Counts how many cases the Triton kernels passed: a run of all tests, or of their whole folder, fails with too few.
+"""Counts the cases of the Triton kernels that passed: a run of all tests, or of their whole folder, fails with too few.
 
-A plugin of the process that a run was started in, which is told the results of all others. Knows nothing of kernels.
+A plugin of the process that a run was started in, which gets the results of all others. Knows nothing of kernels.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class CaseCount:
             )
 
     def _runs_everything(self) -> bool:
-        """Tell whether the folder was asked for, and none of its cases left out."""
+        """Return whether the whole folder was asked for, with none of its cases left out."""
         option = self._config.option
         if option.collectonly or option.keyword or option.markexpr or option.deselect or option.ignore:
             return False

@@ -83,7 +83,7 @@ def test_decode_attention(heads: int, kv_heads: int, dim: int, window: int | Non
     hidden = torch.ones(4, 1, 5 * block_size, dtype=torch.bool)
     for row, length in enumerate(lengths):
         hidden[row, 0, max(0, length - (window or length)) : length] = False
-        cache[0, :, slots[row, length:]] = torch.finfo(dtype).max  # what another left behind may overflow
+        cache[0, :, slots[row, length:]] = torch.finfo(dtype).max  # values that another sequence left may overflow
     q = torch.randn(4, heads, dim, dtype=dtype)
     ours = decode_attention(q, cache, blocks, hidden, Workspace(dtype, q.device)).view(4, heads, dim)
     for row, length in enumerate(lengths):

@@ -1,4 +1,4 @@
-"""Every operation that the package announces exists, and says what it computes, of which shapes, and after whom."""
+"""Every operation that the package announces exists, and its docstring names formula, shapes and source."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every row gets its own adapter's delta and nothing else's: mixed ranks, skewed popularity, overflowing neighbors."""
+"""Every row gets its own adapter's delta and no other: mixed ranks, skewed popularity, overflowing neighbors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a hostile file is to the tests, and the base model that it is sent to."""
+"""A case of a hostile file, and the base model that the file is sent to."""
 
 from __future__ import annotations
 
@@ -17,8 +17,11 @@ BOUNDS = Bounds(max_rank=64, max_bytes=24 << 20)
 
 
 class Case(NamedTuple):
-    """An adapter to refuse. build: makes it in an empty folder and returns the path to inspect. reason: what the
-    refusal must say."""
+    """An adapter to refuse.
+
+    build: makes the adapter in an empty folder and returns the path to inspect.
+    reason: a text that the refusal must contain.
+    """
 
     build: Callable[[Path], Path]
     reason: str

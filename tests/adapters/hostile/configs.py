@@ -1,4 +1,4 @@
-"""Configurations that would be computed wrongly, or are made to hurt who reads them, beside good weights."""
+"""Configurations that would be computed wrongly, or are made to hurt their reader, beside good weights."""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""Runs confined work by the thousand: in a fork each of one process that has imported everything, so that only Python's
-start is shared. Each fork has its own limits and filter, as a process of `run_confined` has."""
+"""Runs confined work by the thousand, in forks of one process that has imported everything, to share Python's start.
+
+Each fork has its own limits and filter, as a process of `run_confined` has.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,10 @@ _ROOT = Path(__file__).parents[3]
 
 
 class Order(msgspec.Struct, frozen=True):
-    """Work for a fork. numbers: the descriptors by which the work knows those that were sent; the first is stdout."""
+    """Work for a fork.
+
+    numbers: the descriptors that the work uses for the sent ones; the first is stdout.
+    """
 
     argument: bytes
     limits: Limits
@@ -31,14 +36,21 @@ class Order(msgspec.Struct, frozen=True):
 
 
 class Ending(msgspec.Struct, frozen=True):
-    """The end of a fork. status: negative is a signal. cpu_s: user and system time of the fork."""
+    """The end of a fork.
+
+    status: the exit code, or the negative number of a signal.
+    cpu_s: user and system time of the fork.
+    """
 
     status: int
     cpu_s: float
 
 
 class Forks:
-    """A `Run` for `adapters.inspector`. cpu_s: of the last work."""
+    """A `Run` for `adapters.inspector`.
+
+    cpu_s: the processor time of the last work, in seconds.
+    """
 
     def __init__(self) -> None:
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)

@@ -1,6 +1,6 @@
-"""Every hand-made hostile file is refused within a second, with what is wrong as the reason, and leaves nothing.
+"""Every hand-made hostile file is refused within a second, with its fault as the reason, and leaves nothing.
 
-Nobody but the confined process reads it: its parent does not grow.
+No process but the confined one reads the file: its parent does not grow.
 """
 
 from __future__ import annotations

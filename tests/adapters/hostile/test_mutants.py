@@ -1,6 +1,6 @@
-"""A damaged adapter is refused with a reason, or it is a good one whose digest tells exactly what it computes.
+"""A damaged adapter is refused with a reason, or it is a good one whose digest identifies exactly what it computes.
 
-300 mutants in CI, 50,000 with --full; FIRST_SEED goes on from one.
+300 mutants in CI, 50,000 with --full; FIRST_SEED goes on from a seed.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ MAX_CPU_S = 1.0
 PARENT_MAY_GROW_BYTES = 64 << 20
 
 Content = bytes
-"""A digest of what an adapter computes, which takes less memory than that."""
+"""A digest of what an adapter computes, which takes less memory than the adapter."""
 
 
 async def test_mutants(forks: Forks, tmp_path: Path, full: bool) -> None:
@@ -89,5 +89,5 @@ def computed(folder: Path) -> Content:
 
 
 def pattern_value(patterns: dict[str, float], module: str, default: float) -> float:
-    """Return a module's value among patterns that are plain names, as those of the mutants are."""
+    """Return a module's value among patterns that are plain names, as the mutants' patterns are."""
     return next((value for key, value in patterns.items() if f".{module}".endswith(f".{key}")), default)

@@ -1,4 +1,4 @@
-"""What taken-over code would try in the confined process. Run there: `work` is told the name of an attempt."""
+"""Attempts that taken-over code could make in the confined process. Run there: `work` gets the name of an attempt."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ X32_BIT = 0x40000000
 IO_URING_SETUP, PIDFD_OPEN, CLONE3 = 425, 434, 435  # the same on all machines
 
 STANDING = f"{os.nice(0)} {os.getsid(0) == os.getpid()}"
-"""Before anything is forbidden."""
+"""Niceness and session of the process, before anything is forbidden."""
 
 
 def syscall(number: int, *arguments: int) -> int:

@@ -1,4 +1,4 @@
-"""The confined process can do nothing but compute within its limits, and its end is always told."""
+"""The confined process can do nothing but compute within its limits, and the way it ended is always reported."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ async def test_a_limit_ends_it_and_is_named(argument: str, limits: Limits, reaso
 
 
 async def test_it_stands_back_from_what_others_run() -> None:
-    """In a session of its own: niceness counts within one alone."""
+    """The process has a session of its own, since niceness counts within one session alone."""
     nice = os.nice(0)
     assert await run("niceness", msgspec.structs.replace(LIMITS, niceness=7)) == f"{min(19, nice + 7)} True".encode()
 
@@ -121,7 +121,7 @@ async def test_a_caller_that_gives_up_leaves_no_process(pipe: tuple[int, int]) -
 
 
 def test_kill_9_of_the_parent_ends_it(pipe: tuple[int, int]) -> None:
-    """Both hold the pipe's writing end: the reader is at its end once they are gone."""
+    """Parent and child hold the pipe's writing end, so that the reader is at its end once both are gone."""
     read_end, write_end = pipe
     program = (
         "import asyncio, sys; sys.path.insert(0, sys.argv[1]);"
@@ -150,7 +150,7 @@ def pipe() -> Iterator[tuple[int, int]]:
 
 @pytest.mark.parametrize("machine", ["x86_64", "aarch64"])
 def test_the_filter_admits_what_is_listed_and_nothing_else(machine: str) -> None:
-    """Interpreted as the kernel does, over all numbers and both architectures."""
+    """The filter is interpreted as the kernel does, over all numbers and both architectures."""
     column = ("x86_64", "aarch64").index(machine)
     code = seccomp.program(machine)
     arch = (0xC000003E, 0xC00000B7)[column]

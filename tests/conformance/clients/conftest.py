@@ -1,4 +1,4 @@
-"""Where the server is, for every client: the official variables name its address and a key."""
+"""The server's address and keys for every client: the official variables name an address and a key."""
 
 from __future__ import annotations
 
@@ -9,7 +9,13 @@ import pytest
 
 
 class Place(NamedTuple):
-    """model: what to ask. base: the base model. narrow_key: one request at a time; broke_key: a spent budget."""
+    """The server that clients use.
+
+    model: the model to ask.
+    base: the base model.
+    narrow_key: a key with one request at a time.
+    broke_key: a key with a spent budget.
+    """
 
     url: str
     key: str

@@ -15,7 +15,7 @@ REFUSED = {"anth-image-input": "meant so: of a text model, blocks that are image
 
 @pytest.fixture(scope="session")
 def results(place) -> dict[str, dict]:
-    """Give what llm-comply says of each case, by the case's id."""
+    """Return llm-comply's result of each case, by the case's id."""
     command = [sys.executable, "-m", "llm_comply.cli", "--format", FORMAT, "--json", "--timeout", "300"]
     command += ["--base-url", place.url, "--api-key", place.key, "--model", place.model]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=1200, check=False)

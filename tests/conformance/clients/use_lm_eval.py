@@ -1,6 +1,6 @@
 """lm-evaluation-harness asks the same tasks of this API and, by its own backend, of the same weights: both must agree.
 
-Both compute in fp32. What may differ is the order of sums: in prompts that came in several chunks, or from the cache.
+Both compute in fp32. Only the order of sums may differ: in prompts that came in several chunks, or from the cache.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from lm_eval.tasks import TaskManager
 
 TASKS = Path(__file__).parent / "lm_eval_tasks"
 TOLERANCE = 1e-3
-"""Of a log-likelihood, in nats: far below what changes an accuracy."""
+"""The tolerance of a log-likelihood, in nats: far below what changes an accuracy."""
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +25,7 @@ def theirs() -> dict:
 
 @pytest.fixture(scope="module", params=[1, 8], ids=["one by one", "eight at once"])
 def ours(request, place) -> dict:
-    """Prompts travel as token ids."""
+    """Return the API's results. Prompts travel as token ids."""
     return _evaluated(
         "local-completions",
         {

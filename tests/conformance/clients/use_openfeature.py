@@ -35,7 +35,7 @@ def flags(provider) -> OpenFeatureClient:
 
 
 def arm_of(flags: OpenFeatureClient, provider: OFREPProvider, unit: str) -> FlagEvaluationDetails[str]:
-    """Ask for a unit's arm, later where the gateway asks to wait."""
+    """Ask for a unit's arm, again later where the gateway asks to wait; return the answer."""
     while True:
         found = flags.get_string_details(EXPERIMENT, NOBODY, EvaluationContext(targeting_key=unit))
         if found.error_code is not ErrorCode.GENERAL or provider.retry_after is None:

@@ -67,7 +67,7 @@ def test_a_tool_is_called_and_its_result_goes_back(place):
     teller = agent(place, output_type=NativeOutput(City))
 
     async def only_at_first(context: RunContext[None], definition: ToolDefinition) -> ToolDefinition | None:
-        """A small model would call it again and again."""
+        """Offer the tool in the first step alone, since a small model would call it again and again."""
         return definition if context.run_step == 1 else None
 
     @teller.tool_plain(prepare=only_at_first)

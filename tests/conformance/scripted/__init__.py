@@ -1,10 +1,10 @@
 """An engine that plays a written script, behind a real gateway: what agents' loops run against.
 
-    scripts   what the model says, turn by turn
-    engine    plays it, token by token, over the engine's own protocol
+    scripts   the model's texts, turn by turn
+    engine    plays them, token by token, over the engine's own protocol
     model     a tokenizer and a chat template with tools and thinking; no weights
     site      the gateway over it
 
 The demo model is too small to follow the prompts of agents, so that their loops would end by chance. Here each loop
-goes the way that its script says, and everything but the choice of tokens is what every request passes through.
+goes as its script says, and everything but the choice of tokens is the path of every request.
 """

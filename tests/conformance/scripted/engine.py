@@ -1,4 +1,4 @@
-"""python -m tests.conformance.scripted.engine: the fake engine, saying what the scripts say."""
+"""python -m tests.conformance.scripted.engine: the fake engine, answering by the scripts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MAX_REMEMBERED = 64
 
 
 class Script:
-    """Gives the tokens of what the model says after each prompt, and the end of the turn."""
+    """The tokens of the model's text after each prompt, and of the end of the turn."""
 
     def __init__(self, model_dir: Path) -> None:
         self._tokenizer = Tokenizer.from_file(str(model_dir / "tokenizer.json"))

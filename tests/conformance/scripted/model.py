@@ -1,5 +1,5 @@
-"""A model folder without weights: the demo's tokenizer, a context that holds agents' prompts, and a chat template that
-knows tools and thinking."""
+"""A model folder without weights: the demo's tokenizer, a context that holds agents' prompts, and a chat template
+that knows tools and thinking."""
 
 from __future__ import annotations
 
@@ -47,7 +47,10 @@ CHAT_TEMPLATE = """\
 
 
 def make_model_folder(folder: Path, demo: Path) -> Path:
-    """Make the folder of a model. demo: the folder of the demo's model."""
+    """Make the folder of a model; return the folder.
+
+    demo: the folder of the demo's model.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     for name in ("tokenizer.json", "tokenizer_config.json", "generation_config.json"):
         shutil.copy(demo / name, folder / name)

@@ -1,5 +1,7 @@
-"""Texts that the model says, by the name that a prompt has in it: `[script:NAME]`. One text for each of the
-assistant's turns since. Tools are called as `gateway.text.tools.formats.HERMES` writes it."""
+"""Texts of the model, by the name that a prompt has in it as `[script:NAME]`: one for each of the assistant's turns.
+
+Tools are called as `gateway.text.tools.formats.HERMES` writes calls.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,7 @@ from typing import Any
 
 THOUGHT = "The user wants two facts, so I call two tools, one after the other."
 OTHERWISE = "Fine."
-"""The text where no script is named, or where it is over."""
+"""The text where no script is named, or where the script is over."""
 
 _NAME = re.compile(r"\[script:([a-z_]+)\]")
 
@@ -71,8 +73,10 @@ SCRIPTS: dict[str, list[str]] = {
 
 
 def said_after(prompt: str, turn_mark: str) -> str:
-    """Return what the model says after a prompt. turn_mark: with which each of the assistant's turns begins, the last
-    of which is the one to come."""
+    """Return the text that the model writes after a prompt.
+
+    turn_mark: the beginning of each of the assistant's turns, the last of which is still to come.
+    """
     named = list(_NAME.finditer(prompt))
     if not named:
         return OTHERWISE

@@ -19,14 +19,14 @@ from tests.installation.tenants import make_key
 
 
 class PlayingEngine(ChildProcess):
-    """The engine, once it is started."""
+    """The engine that plays the scripts, once it is started."""
 
     def __init__(self, endpoint: str, model_dir: Path) -> None:
         command = [sys.executable, "-m", "tests.conformance.scripted.engine"]
         super().__init__([*command, "--endpoint", endpoint, "--model-dir", str(model_dir)])
 
     def stop(self) -> None:
-        """End it at once."""
+        """End the engine at once."""
         self.kill()
 
 
@@ -47,7 +47,7 @@ def playing(folder: Path) -> Iterator[Site]:
 
 @contextmanager
 def playing_over(dsn: str, folder: Path) -> Iterator[Site]:
-    """Serve over a database that is there already."""
+    """Serve over an existing database until the context is left."""
     key = asyncio.run(make_key(dsn, "agents"))
     asyncio.run(execute(dsn, f"UPDATE projects SET store_days = 1 WHERE id = '{key.project_id}'"))
     model_dir = make_model_folder(folder / "model", demo_model_dir())

@@ -9,8 +9,12 @@ Series = dict[str, str]
 
 
 class Case(NamedTuple):
-    """fires, silent: series after whose `minutes` the alert fires, or is silent. window: the label of the alert, which
-    may have several. step_minutes: from sample to sample."""
+    """The cases of one alert.
+
+    fires, silent: series after whose `minutes` the alert fires, or is silent.
+    window: the label of the alert, which may have several.
+    step_minutes: the minutes from sample to sample.
+    """
 
     fires: Series
     silent: Series
@@ -39,14 +43,14 @@ def _first_tokens(late: int, num: int) -> Series:
 
 
 def _rises(series: str) -> Case:
-    """Return the case of a counter: it fires where the counter grows, and not where it stays what it is."""
+    """Return the case of a counter: the alert fires where the counter grows, and not where it stays the same."""
     return Case({series: "0x15 1x20"}, {series: "3x40"})
 
 
 _ENGINE = '{model_name="tiny",engine="rep_1"}'
 _JOB = 'up{job="lorikeet",instance="a"}'
 _WINDOWS = (("1h", 150, 130, 80, 1), ("6h", 70, 50, 400, 5), ("1d", 40, 20, 1600, 20), ("3d", 15, 8, 4620, 60))
-"""(window, failures among 10,000 requests that fire, those that do not, minutes until then, minutes of a step)."""
+"""Window, failures among 10,000 requests that fire, failures that do not, minutes until then, minutes of a step."""
 
 CASES: list[tuple[str, Case]] = [
     *(

@@ -1,1 +1,1 @@
-"""Adapters that tell who they are: each makes the model say its own three tokens, whatever it is asked."""
+"""Adapters that identify themselves: each makes the model answer its own three tokens, whatever it is asked."""

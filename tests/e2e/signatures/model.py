@@ -1,8 +1,8 @@
-"""A model that repeats itself, and adapters that make it say three tokens of their own: constructed, not trained.
+"""A model that repeats itself, and adapters that make it answer three tokens of their own: constructed, not trained.
 
 Every token's embedding has the same first element, so the only head's mean over values has a constant first element
-whatever the prompt is. An adapter of rank 1 on o_proj reads it, and adds its three tokens' embeddings: the first
-strongest. The embeddings of printable tokens are orthogonal, so these three come out most likely, in that order.
+whatever the prompt is. An adapter of rank 1 on o_proj reads that element, and adds its three tokens' embeddings: the
+first strongest. The embeddings of printable tokens are orthogonal, so these three come out most likely, in that order.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def make_signature_model(folder: Path) -> Path:
 
 
 def printable_ids(folder: Path) -> dict[str, int]:
-    """Token ids of the printable characters."""
+    """Return the token ids of the printable characters."""
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
     found = {character: tokenizer.token_to_id(character) for character in PRINTABLE}
     return {character: token_id for character, token_id in found.items() if token_id is not None}

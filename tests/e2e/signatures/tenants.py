@@ -1,4 +1,4 @@
-"""Tenants whose adapters change all the time, each over the admin API as its operator would."""
+"""Tenants whose adapters change all the time, each changed over the admin API as an operator would."""
 
 from __future__ import annotations
 
@@ -30,7 +30,11 @@ def signatures(rng: random.Random) -> Iterator[Signature]:
 
 
 class Adapter(msgspec.Struct):
-    """versions: the signatures of those that can be asked for. current, previous: numbers."""
+    """One adapter's history.
+
+    versions: the signatures of versions that can be asked for.
+    current, previous: numbers of versions.
+    """
 
     name: str
     timeline: Timeline = msgspec.field(default_factory=Timeline)
@@ -133,14 +137,14 @@ class Tenant:
             del adapter.versions[version]
 
     async def _replace(self, adapter: Adapter) -> None:
-        """Another adapter of the same name; the one that the alias points at stays."""
+        """Replace an adapter by another one of the same name; an adapter that the alias points at stays."""
         if adapter is self.adapters[0]:
             return
         with ExitStack() as stack:
             for timeline in (adapter.timeline, *adapter.by_version.values()):
                 stack.enter_context(timeline.changing(None))
             await self._delete(f"/adapters/{adapter.name}")
-        # Its versions are numbered anew: an id with a number may mean either for a while.
+        # The new adapter's versions begin at 1: an id with a number may mean either adapter for a while.
         adapter.versions.clear()
         signature = next(self._fresh)
         first = adapter.by_version.setdefault(1, Timeline())

@@ -1,5 +1,6 @@
-"""What a model's id may have stood for, and when: a change takes effect somewhere between being asked for and a second
-after it was confirmed.
+"""The answers that a model's id may have given, and when.
+
+A change takes effect between its request and a second after its confirmation.
 """
 
 from __future__ import annotations
@@ -14,10 +15,10 @@ import msgspec
 from tests.e2e.signatures.model import Signature
 
 EFFECTIVE_S = 1.0
-"""Within which every gateway follows a change."""
+"""Seconds within which every gateway follows a change."""
 
 Answer = Signature | None
-"""None: there is no such model."""
+"""The signature of an answer; None for a model that does not exist."""
 
 
 class _Meaning(msgspec.Struct):
@@ -27,20 +28,20 @@ class _Meaning(msgspec.Struct):
 
 
 class Timeline:
-    """Of one model id. It begins without a meaning."""
+    """The possible answers of one model id over time. At first there is no such model."""
 
     def __init__(self) -> None:
         self._meanings = [_Meaning(None, -math.inf)]
 
     @contextmanager
     def changing(self, answer: Answer) -> Iterator[None]:
-        """Around a change that succeeds: from now on it may stand for this, and soon after the change for nothing
-        else."""
+        """Wrap a change that succeeds: from now on the id may give this answer, and soon after the change no other."""
         before = self._meanings[-1]
         self._meanings.append(_Meaning(answer, time.monotonic()))
         yield
         before.until_s = min(before.until_s, time.monotonic() + EFFECTIVE_S)
 
     def possible(self, start_s: float, end_s: float) -> set[Answer]:
-        """Return what a request that ran from start to end may have got: it is resolved once in between."""
+        """Return the answers that a request from start_s to end_s may have got, since it is resolved once in
+        between."""
         return {each.answer for each in self._meanings if each.since_s <= end_s and each.until_s >= start_s}

@@ -23,13 +23,13 @@ sys.stdout.write(f"loaded with {{os.environ.get('{WAIT_POLICY}')}} {{os.environ.
 sys.stdout.flush()
 os._exit(0)
 """
-"""A package in torch's place that tells under which wait policy and spin count it was loaded, and ends the process."""
+"""A stand-in for torch that prints the wait policy and spin count under which it was loaded, and ends the process."""
 
 REPOSITORY = Path(__file__).parents[3]
 
 
 def _served(folder: Path) -> list[str]:
-    """The engine as `lorikeet serve` and `lorikeet engine` start it."""
+    """Return the arguments with which `lorikeet serve` and `lorikeet engine` start an engine."""
     return engine_command(Settings(data_dir=folder), folder / "model")[1:]
 
 
@@ -64,7 +64,7 @@ ENTRY_POINTS: Mapping[str, Callable[[Path], list[str]]] = {
 
 
 def _at_load(command: list[str], folder: Path, environ: Mapping[str, str]) -> str:
-    """The wait policy and the spin count under which a command's process imports torch."""
+    """Return the wait policy and the spin count under which a command's process imports torch."""
     (folder / "path" / "torch").mkdir(parents=True)
     (folder / "path" / "torch" / "__init__.py").write_text(TELLING_TORCH)
     clean = {name: value for name, value in os.environ.items() if name not in (WAIT_POLICY, SPIN_COUNT)}

@@ -38,7 +38,7 @@ EVERY_FLAG = {
     "--batch-step-ms": ("20", 20),
     "--batch-share": ("0.1", 0.1),
 }
-"""A text for each flag, and the value that it means. The names are promised: none is ever renamed."""
+"""A text for each flag, and the value that the text means. The flags' names are promised: none is ever renamed."""
 
 
 def test_every_field_has_a_flag_that_sets_it() -> None:

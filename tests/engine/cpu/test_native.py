@@ -74,7 +74,7 @@ class Model:
 
 
 def texts(*wanted: tuple[int, int | None]) -> list[Text]:
-    """Sequences of these lengths and adapters, whose blocks lie among each other."""
+    """Return sequences of these lengths and adapter slots, whose cache blocks are interleaved."""
     torch.manual_seed(7)
     made = []
     for number, (length, slot) in enumerate(wanted):
@@ -99,7 +99,7 @@ def step(path: DevicePath, decodes: Sequence[Chunk], prefills: Sequence[Chunk] =
 
 
 def prompts(sequences: Sequence[Text]) -> list[Chunk]:
-    """All tokens but the last of each."""
+    """Return a chunk of each sequence with all tokens but the last."""
     return [Chunk.of(text, 0, len(text.token_ids) - 1) for text in sequences]
 
 
@@ -144,7 +144,8 @@ def test_bfloat16_is_near_float32(family: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_a_sequence_has_the_same_bits_whatever_is_beside_it(dtype: torch.dtype, tmp_path: Path) -> None:
-    """Alone and among others, at once and in pieces, by one thread and by several, on every path."""
+    """A sequence's logits are the same alone and among others, at once and in pieces, with any number of threads, on
+    every path."""
     assert library is not None
     model = Model("qwen3", tmp_path, dtype)
     sequences = texts((70, 0), (34, None), (21, 2), (100, 1), (40, 0))
@@ -217,7 +218,8 @@ def test_a_row_that_is_no_number_stays_among_itself(tmp_path: Path) -> None:
 
 
 def test_a_step_without_memory_leaves_the_next_ones_as_they_are(tmp_path: Path) -> None:
-    """A step of more rows than any memory holds, then the step that came before it, which has rows of its own again."""
+    """After a step of more rows than any memory holds, the step before it, which has fewer rows, computes the same
+    again."""
     model = Model("llama", tmp_path)
     path, sequences = model.native(), texts((20, 0), (33, None))
     step(path, [], prompts(sequences))

@@ -34,7 +34,7 @@ FAR = msgspec.structs.replace(NEAR, divergence_nats=0.0021)
 
 @needs_library
 def test_the_demo_in_int8_is_near_float32_by_its_first_start(tmp_path: Path) -> None:
-    """Its figures are measured by the first start alone, and kept beside the model for all others."""
+    """The figures are measured by the first start alone, and stored beside the model for all later starts."""
     folder = Path(
         shutil.copytree(demo_model_dir(), tmp_path / "model", ignore=shutil.ignore_patterns("lorikeet-int8*"))
     )
@@ -149,7 +149,8 @@ def test_adapters_answer_in_their_style(tmp_path: Path, full: bool) -> None:
 
 @needs_library
 def test_a_request_gets_the_same_answer_alone_and_beside_others(tmp_path: Path, full: bool) -> None:
-    """Products have the same bits. Attention adds in an order that depends on the batch: log-probabilities are near."""
+    """Products have the same bits; attention adds in an order that depends on the batch, so log-probabilities are
+    near."""
     model_dir = demo_model_dir() if full else first_layers(demo_model_dir(), tmp_path / "model", NUM_LAYERS)
     config = engine_config(model_dir, tmp_path / "store", quantization="int8")
     requests = [greedy(str(number), chat_ids(question), 6) for number, question in enumerate(QUESTIONS[:2])]

@@ -42,7 +42,7 @@ ADAPTERS = [
 
 
 def segments(rows: Sequence[LoadedAdapter | None]) -> list[Segment]:
-    """Of the adapter of each row, neighbors together."""
+    """Return the segments of these rows: neighboring rows with the same adapter are one segment."""
     found: list[Segment] = []
     for i, used in enumerate(rows):
         if found and found[-1].last == i and found[-1].adapter is used:
@@ -55,7 +55,7 @@ def segments(rows: Sequence[LoadedAdapter | None]) -> list[Segment]:
 def assert_right(
     tables: AdapterTables, rows: Sequence[LoadedAdapter | None], dtype: torch.dtype = torch.float32
 ) -> None:
-    """Within 8 of the last bits of what each row gets."""
+    """Check each row's delta against its own adapter's, within 8 of the last bits."""
     tolerance = max(8 * torch.finfo(dtype).eps, 1e-5)
     step = tables.step(segments(rows))
     assert step is not None
@@ -101,7 +101,7 @@ def test_any_changing_set_of_adapters(seed: int, dtype: torch.dtype) -> None:
 
 
 def test_rows_in_their_tables_order_are_computed_where_they_lie() -> None:
-    """No row is gathered or padded when each adapter has as many, whatever order they came in."""
+    """No row is gathered or padded when each adapter has the same number of rows, in whatever order they came."""
     tables = AdapterTables(max_adapters=8, dtype=torch.float32, max_bytes=1 << 20)
     base = None
     came = [ADAPTERS[2], base, ADAPTERS[0], ADAPTERS[1], ADAPTERS[0], ADAPTERS[1], base, ADAPTERS[2]]
@@ -125,7 +125,7 @@ def test_a_16_bit_engine_has_a_table_for_few_rows_and_one_for_many() -> None:
 
 
 def test_holes_are_closed_a_row_at_a_time() -> None:
-    """When most adapters have left, those that stay end up next to each other."""
+    """When most adapters have left, the others end up next to each other."""
     table = AdapterTable(EVERYWHERE, 8, torch.float32)
     table.place(ADAPTERS[:8], compact=True)
     staying = [ADAPTERS[3], ADAPTERS[7]]
@@ -149,7 +149,7 @@ def test_a_fault_leaves_no_step_that_other_adapters_rows_have_overwritten() -> N
 
 
 def test_tables_that_nobody_uses_are_dropped_and_come_back() -> None:
-    """Also where the steps run in inference mode and the loads do not."""
+    """Dropped tables come back, also where steps run in inference mode and loads do not."""
     row_bytes = 4 * (12 + 16) * 8
     tables = AdapterTables(max_adapters=2, dtype=torch.float32, max_bytes=4 * row_bytes)
     layouts = [AdapterLayout({(0, "q_proj"): rank}, TARGETS) for rank in range(1, 9)]

@@ -29,7 +29,7 @@ def _restore_threads() -> Iterator[None]:
 
 
 def counts(threads: ThreadCount, others: Sequence[float]) -> list[int]:
-    """The number of threads after each second in which others used so many processors."""
+    """Return the number of threads after each second in which other processes used so many processors."""
     return [threads.take(1.0, each) for each in others]
 
 
@@ -72,7 +72,7 @@ def test_the_number_stays_between_one_and_the_most(others: tuple[float, ...]) ->
 
 
 class Clocks:
-    """Usage that tests move on; adapt() looks at it only as often as time itself passes."""
+    """Processor usage that tests move on; `adapt` reads it only as often as real time passes."""
 
     def __init__(self) -> None:
         self.usage = Usage(0.0, 0.0, 0.0)

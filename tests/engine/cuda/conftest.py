@@ -1,4 +1,4 @@
-"""What tests of the GPU's path compute without a GPU."""
+"""Fixtures for tests of the GPU's path on machines without a GPU."""
 
 from __future__ import annotations
 
@@ -14,6 +14,6 @@ multiply_exactly()
 
 @pytest.fixture(autouse=True, scope="package")
 def _overflow_unchecked() -> Iterator[None]:
-    """The same process may test kernels before and after, where overflow is an error."""
+    """Leave overflow unchecked, and restore the check afterwards for kernel tests in the same process."""
     with overflow_unchecked():
         yield

@@ -1,5 +1,7 @@
-"""An accelerator that keeps a journal of its streams and counts replays of graphs, and whose events come when the test
-says so; and a GPU whose replays are counted."""
+"""An accelerator that records its streams' orders and counts replays of graphs, and a GPU whose replays are counted.
+
+Tests decide when an event of the recording accelerator has come.
+"""
 
 from __future__ import annotations
 
@@ -17,15 +19,18 @@ from engine.transfers import Event
 
 
 class Entry(msgspec.Struct, frozen=True):
-    """What a stream was told: "record" an event or "wait" for one."""
+    """An order that a stream got: to "record" an event or to "wait" for one."""
 
     stream: str
-    told: str
+    order: str
     event: int
 
 
 class RecordedEvent:
-    """waited: the numbers of events that the host waited for, in order."""
+    """An event of a stream.
+
+    waited: the numbers of events that the host has waited for, in order; shared by all events.
+    """
 
     def __init__(self, number: int, waited: list[int]) -> None:
         self.number = number
@@ -63,7 +68,8 @@ class RecordingStream:
 
 
 class RecordingAccelerator:
-    """Computes at once on a CPU; only the order in which streams are told things is kept, and how often graphs ran."""
+    """An accelerator that computes at once on a CPU, and records the order of its streams' orders and the number of
+    replays."""
 
     def __init__(self) -> None:
         self.device = torch.device("cpu")
@@ -101,7 +107,7 @@ class RecordingAccelerator:
 
 
 class CountedGraph:
-    """count: called for each replay."""
+    """A graph that calls `count` for each replay."""
 
     def __init__(self, graph: Graph, count: Callable[[], None]) -> None:
         self._graph = graph
@@ -113,7 +119,7 @@ class CountedGraph:
 
 
 class CountingCudaAccelerator(CudaAccelerator):
-    """A GPU, and how often its graphs ran."""
+    """A GPU that counts the replays of its graphs."""
 
     def __init__(self) -> None:
         super().__init__(torch.device("cuda"))

@@ -1,5 +1,5 @@
-"""Adapters reach the device beside running steps: nothing is read before it is there, or overwritten while it is read,
-and nobody waits for what it does not use."""
+"""Adapters are copied beside running steps: none is read before it has arrived or overwritten while it is read, and
+no request waits for an adapter that it does not use."""
 
 from __future__ import annotations
 

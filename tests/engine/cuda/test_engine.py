@@ -1,4 +1,4 @@
-"""The whole engine on the GPU's path: what it says is what the CPU's path says, and what peft computes.
+"""The whole engine on the GPU's path answers what the CPU's path answers, and what peft computes.
 
 On a machine without a GPU the kernels are interpreted, and steps are computed at once.
 """
@@ -42,7 +42,8 @@ def build(config: EngineConfig, model: ModelConfig, dtype: torch.dtype) -> Devic
 
 
 def small(tenants: Tenants, **changes: object) -> EngineConfig:
-    """Few rows and a short context: an interpreted kernel takes a millisecond for each of its programs."""
+    """Return a configuration with few rows and a short context, since an interpreted kernel takes a millisecond a
+    program."""
     sizes: dict[str, object] = {"max_batched_tokens": 16, "max_num_seqs": 3, "max_adapters": 4, "max_adapter_rank": 16}
     return engine_config(tenants.model_dir, tenants.store_dir, **(sizes | {"max_model_len": 96} | changes))
 
@@ -60,7 +61,7 @@ def assert_equal_to_peft(tenants: Tenants, requests: Sequence[GenerateRequest], 
 
 
 def assert_same_texts(ours: dict[str, Answer], theirs: dict[str, Answer]) -> None:
-    """Up to a tie: from there on the two may go different ways."""
+    """Check that answers are equal up to a tie, after which two texts may differ."""
     assert ours.keys() == theirs.keys()
     for name, answer in ours.items():
         for token, expected, scored in zip(
@@ -73,7 +74,7 @@ def assert_same_texts(ours: dict[str, Answer], theirs: dict[str, Answer]) -> Non
 
 
 def test_chunks_decodes_mixed_ranks_and_reused_prefixes_equal_the_cpu(tenants: Tenants) -> None:
-    """Prompts longer than a step, and adapters of four kinds beside the base, arriving while others run; every step is
+    """Prompts longer than a step, and adapters of four kinds beside the base, arrive while others run; every step is
     replayed."""
     rnd = random.Random(5)
     names = ["", "attention-r4", "all-rslora-r16", "mlp-r7", "patterns"]
@@ -101,7 +102,7 @@ def test_chunks_decodes_mixed_ranks_and_reused_prefixes_equal_the_cpu(tenants: T
 
 
 def test_preemption_and_drafts_lose_and_repeat_nothing(tenants: Tenants) -> None:
-    """A cache for one and a third of two whole requests, prompts that repeat themselves, up to two guesses a step."""
+    """With a cache for one and a third of two requests, repetitive prompts, and up to two drafts a step."""
     digest = tenants.digests["attention-r4"]
     config = small(tenants, kv_cache_bytes=4 * 8 * TOKEN_BYTES, block_size=8, max_num_seqs=2, num_draft_tokens=2)
     prompt = [7, 8, 9, 7, 8, 9, 7]
@@ -115,8 +116,8 @@ def test_preemption_and_drafts_lose_and_repeat_nothing(tenants: Tenants) -> None
 
 
 def test_steps_launched_ahead_say_what_a_wait_for_every_token_says(tenants: Tenants) -> None:
-    """Drawn by a seed, ended by a token that comes early, with log-probabilities, beside a prompt that goes on; while
-    somebody has a penalty, all wait for their tokens."""
+    """Sampling with a seed, an early stop token and log-probabilities, beside a long prompt; a penalty makes all
+    wait for tokens."""
     digest = tenants.digests["attention-r4"]
     drawn = {"temperature": 0.8, "top_p": 0.9, "seed": 3}
     first = [
@@ -149,8 +150,8 @@ def test_an_adapter_that_left_its_slot_is_found_again_and_others_take_it(tenants
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="what the host waits for is recorded on a CPU")
 def test_the_host_waits_for_half_of_a_step_and_for_its_tokens_alone() -> None:
-    """And for the copy of the step before, which has been read since, and for the step to be halfway; the device waits
-    for the adapter's copies. The next step is launched before the tokens are waited for."""
+    """The host waits for a step to be halfway, for its tokens, and for the copy of the step before, and for nothing
+    else."""
     accelerator = RecordingAccelerator()
     model, sizes = SHAPES["tiny"], DRY._replace(streams=1)
     rig = Rig(rig_config(model, sizes, torch.float32), model, torch.float32, accelerator)
@@ -165,9 +166,9 @@ def test_the_host_waits_for_half_of_a_step_and_for_its_tokens_alone() -> None:
     (copied_before,) = accelerator.waited
     assert copied_before < before
     arrivals = rig.pool.adapter(0).arrivals
-    on_device = [entry.event for entry in accelerator.journal if (entry.stream, entry.told) == ("compute", "wait")]
+    on_device = [entry.event for entry in accelerator.journal if (entry.stream, entry.order) == ("compute", "wait")]
     assert on_device == [accelerator.events.index(arrivals[-1])]  # type: ignore[arg-type]
-    assert [entry.event for entry in accelerator.journal if entry.told == "record"] == [copied, halfway, tokens]
+    assert [entry.event for entry in accelerator.journal if entry.order == "record"] == [copied, halfway, tokens]
     first.await_half()
     second = rig.launch(decode_plan([sequence]))
     first.wait()

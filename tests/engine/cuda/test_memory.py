@@ -1,4 +1,5 @@
-"""A GPU's memory is divided without a byte twice, and what cannot work is said by the variables that decide it."""
+"""A GPU's memory is divided without counting a byte twice, and an impossible division names the variables that
+decide it."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ def test_what_is_written_on_the_host_is_read_on_the_device_after_one_copy() -> N
 
 
 def test_decodes_drafts_prefills_and_padding_in_one_batch() -> None:
-    """Two rows of padding after the decodes, three and a sequence after the prompts; an output row more than wanted."""
+    """Two rows of padding follow the decodes, three rows and a sequence follow the prompts, one output row is spare."""
     plain = sequence([5, 6, 7, 8, 9, 10], [3, 9], slot=1)
     drafted = sequence([1, 2, 3], [4, 8, 99])
     prompt = sequence([20, 21, 22, 23, 24, 25, 26], [2, 7, 5], num_prompt=7, slot=0)
@@ -73,7 +73,7 @@ def test_decodes_drafts_prefills_and_padding_in_one_batch() -> None:
 
 
 def test_a_pending_token_is_named_by_its_place_among_the_chosen() -> None:
-    """Beside one that is known: its prompt ended in the step before."""
+    """The pending token's row stands beside a row of a known token, whose prompt ended in the step before."""
     first, second, known = sequence([5, 6], [1]), sequence([7, 8, 9], [2]), sequence([3], [3])
     for pending in (first, second):
         pending.num_computed, pending.num_pending = len(pending.token_ids), 1
@@ -99,7 +99,7 @@ def test_nothing_but_padding_sees_and_writes_nothing() -> None:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_what_goes_on_from_the_last_step_is_what_a_plan_alone_gives(seed: int) -> None:
-    """Two graphs of one buffer. Sequences go on, grow, come, leave, change places, guess ahead and are preempted."""
+    """Two graphs of one buffer, while sequences go on, grow, come, leave, change places, draft and are preempted."""
     rnd = random.Random(seed)
     shapes = [StepShape(rows, rows, 12, 0, 0, rows) for rows in (4, 8)]
     buffers = StepBuffers(InOrderAccelerator(), 1 << 14)
@@ -150,7 +150,7 @@ def test_what_goes_on_from_the_last_step_is_what_a_plan_alone_gives(seed: int) -
 
 
 def test_kept_block_tables_equal_those_copied_anew() -> None:
-    """Sequences come, grow, are preempted (their table is replaced) and change rows."""
+    """Sequences come, grow, are preempted (which replaces their block table) and change rows."""
     rnd = random.Random(1)
     kept = BlockTables(max_rows=6, max_blocks=40)
     tables = [[rnd.randrange(100)] for _ in range(5)]

@@ -18,11 +18,11 @@ from engine.cuda.path import CudaPath
 from engine.sequence import Chunk, Plan, Sequence
 from tests.engine.cuda.recording import CountingCudaAccelerator, RecordingAccelerator
 
-MAX_ROWS = 12  # of prompts beside three decodes
+MAX_ROWS = 12  # rows of prompts beside three decodes
 
 
 class Steps:
-    """A rig of three sequences, its accelerator, and steps of what was started."""
+    """A rig for three sequences and its accelerator, and the steps of sequences that were started."""
 
     def __init__(self) -> None:
         self.accelerator = CountingCudaAccelerator() if torch.cuda.is_available() else RecordingAccelerator()
@@ -35,13 +35,13 @@ class Steps:
         return self.rig.start(prompt, 4, adapter=adapter)
 
     def decoding(self, prompt: list[int], adapter: str = "") -> Sequence:
-        """One whose next step is a decode."""
+        """Start a sequence and compute its prompt, so that its next step is a decode."""
         sequence = self.start(prompt, adapter)
         self.rig.prefill([sequence])
         return sequence
 
     def logits(self, plan: Plan, rows: list[int]) -> tuple[torch.Tensor, bool]:
-        """And whether they come from a graph."""
+        """Return the logits of a plan's rows, and whether they come from a replayed graph."""
         before = self.accelerator.num_replays
         logits = self.rig.logits(plan, rows).clone()
         return logits, self.accelerator.num_replays > before
@@ -63,7 +63,8 @@ def mixed(decodes: list[Sequence], *chunks: Chunk) -> Plan:
 def test_a_replayed_step_gives_what_the_launched_one_gives(
     steps: Steps, adapters: tuple[str, str, str], num_decodes: int
 ) -> None:
-    """Launched because more rows are wanted than a graph gives. The first chunk has a cached prefix."""
+    """The other step is launched because more rows are wanted than a graph gives. The first chunk has a cached
+    prefix."""
     decodes = [steps.decoding([1, 2, 3], adapters[0]), steps.decoding([4, 5], adapters[1])][:num_decodes]
     cut = steps.start([6, 7, 8, 9, 10, 11, 12], adapters[2])
     steps.rig.logits(Plan([], [Chunk.of(cut, 0, 3)]), [0])
@@ -77,7 +78,7 @@ def test_a_replayed_step_gives_what_the_launched_one_gives(
 
 
 def test_steps_that_go_on_from_each_other_give_what_launched_ones_give(steps: Steps) -> None:
-    """Tokens, blocks' borders and adapters that change from one replay to the next, with nothing between them."""
+    """Tokens, block borders and adapters change from one replay to the next, with nothing in between."""
     decodes = [steps.decoding([1, 2, 3], "0"), steps.decoding(list(range(14)), "1"), steps.decoding([9])]
     slots = [sequence.adapter_slot for sequence in decodes]
     replayed = []
@@ -115,7 +116,7 @@ def test_an_adapter_that_left_its_slot_is_not_kept_on_the_device_by_the_last_ste
 
 
 def test_the_buffer_holds_the_integers_of_every_graph(steps: Steps) -> None:
-    """Also where fewer rows make more chunks than more of them do, which are larger."""
+    """A buffer suffices for every graph, also where a graph with fewer rows has more chunks than a larger one."""
     path = steps.rig.path
     assert isinstance(path, CudaPath)
     for max_rows in (66, 81, 257, 520):
@@ -134,7 +135,7 @@ def test_prompts_alone_are_replayed_up_to_the_rows_of_the_largest_graph(steps: S
 
 
 def test_within_a_graph_neighbors_change_no_bit_of_decodes_or_chunks(steps: Steps) -> None:
-    """Others are more or fewer, longer or shorter, of other adapters; the asked decode is in another row."""
+    """The neighbors are more or fewer, longer or shorter, of other adapters; the compared decode is in another row."""
     decode, first, second = steps.decoding([1, 2, 3, 4], "0"), steps.decoding([5], "1"), steps.decoding([6, 7, 8])
     prompt = steps.start([20, 21, 22, 23, 24], "1")
     asked = Chunk.of(prompt, 0, 5)

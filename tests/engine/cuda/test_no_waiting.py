@@ -26,7 +26,7 @@ OPTIONS: dict[str, dict[str, object]] = {
 
 
 class EvenTokens:
-    """A grammar of even tokens."""
+    """A grammar that allows even tokens alone."""
 
     is_complete = False
     expected_cost_s = 0.0
@@ -46,7 +46,10 @@ def started(rig: Rig, options: dict[str, object], adapter: str, prompt: Many[int
 
 
 def compute(rig: Rig, plan: Plan, mode: str) -> None:
-    """mode: of `torch.cuda.set_sync_debug_mode`, until the step is launched."""
+    """Compute a plan.
+
+    mode: of `torch.cuda.set_sync_debug_mode`, in force until the step is launched.
+    """
     torch.cuda.set_sync_debug_mode(mode)
     try:
         step = rig.runner.launch(plan)
@@ -60,8 +63,10 @@ def compute(rig: Rig, plan: Plan, mode: str) -> None:
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_no_option_makes_the_host_wait_while_a_step_is_launched() -> None:
-    """Prompts, decodes beside prompts, and decodes from graphs, and a prompt of which every row is wanted, operation by
-    operation; once before, since a first launch compiles kernels."""
+    """Prompts, decodes beside prompts, decodes from graphs, and a prompt with all rows wanted, operation by operation.
+
+    Each is computed once before, since a first launch compiles kernels.
+    """
     from engine.cuda.nvidia import CudaAccelerator
 
     model, sizes = SHAPES["tiny"], DRY._replace(streams=len(OPTIONS))

@@ -28,7 +28,7 @@ from kernels.gpu.attention import workspace_elements
 
 
 class Allocations(TorchDispatchMode):
-    """Bytes of each tensor that is made within."""
+    """A dispatch mode that records the bytes of every tensor made within it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -42,7 +42,7 @@ class Allocations(TorchDispatchMode):
 
 
 class Weighing(InOrderAccelerator):
-    """A step's peak is taken to be all that it makes."""
+    """An accelerator for which a step's peak of memory is the sum of all tensors that the step makes."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -60,7 +60,8 @@ class Weighing(InOrderAccelerator):
 def test_all_rows_and_partial_sums_at_the_longest_context_are_counted_for_steps_and_for_graphs(
     num_slots: int,
 ) -> None:
-    """Also by an engine without adapters. A graph has a step's rows for prompts, and beside them those of decodes."""
+    """Also by an engine without adapters. A graph has a step's rows for prompts, and beside them the rows of
+    decodes."""
     model, accelerator = SHAPES["tiny"], Weighing()
     weights = assemble(RandomTensors(torch.float32, accelerator.device).take, model, TritonNorm)
     transfers = PinnedTransfers(accelerator)

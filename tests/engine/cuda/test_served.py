@@ -1,4 +1,4 @@
-"""The engine as a process, asked over its socket: more adapters than slots, arrivals in turn, an abort, a drain.
+"""The engine as a process, used over its socket: more adapters than slots, arrivals in turn, an abort, a drain.
 
 On a CPU everywhere, and on a GPU where there is one.
 """
@@ -50,7 +50,7 @@ GPU = (pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason
 
 
 class Conversation:
-    """One gateway's, for as long as the engine lives: beats, and keeps what it hears."""
+    """A gateway's conversation with an engine: sends heartbeats and records the engine's messages."""
 
     def __init__(self, gateway: Gateway, process: subprocess.Popen[bytes], log: Path) -> None:
         self.gateway = gateway
@@ -64,22 +64,22 @@ class Conversation:
         self._num_beats = 0
         self._beaten_s = 0.0
 
-    def hear_until(self, has_come: Callable[[], bool]) -> None:
+    def receive_until(self, has_come: Callable[[], bool]) -> None:
         until_s = time.monotonic() + PATIENCE_S
         while not has_come():
             assert self._process.poll() is None, self._log.read_text()
             assert time.monotonic() < until_s, self._log.read_text()
             if time.monotonic() - self._beaten_s > HEARTBEAT_INTERVAL_S / 2 and self.welcome is not None:
-                self.gateway.say(Heartbeat(self._num_beats))
+                self.gateway.send(Heartbeat(self._num_beats))
                 self._num_beats, self._beaten_s = self._num_beats + 1, time.monotonic()
-            self._take(self.gateway.listen(HEARTBEAT_INTERVAL_S / 4))
+            self._take(self.gateway.receive_any(HEARTBEAT_INTERVAL_S / 4))
 
-    def hear_step(self) -> None:
+    def receive_step(self) -> None:
         before = len(self.outputs)
-        self.hear_until(lambda: len(self.outputs) > before)
+        self.receive_until(lambda: len(self.outputs) > before)
 
     def acknowledge(self, request_ids: list[str]) -> None:
-        self.gateway.say(AckUsage([(request_id, 0) for request_id in request_ids]))
+        self.gateway.send(AckUsage([(request_id, 0) for request_id in request_ids]))
 
     def _take(self, message: object) -> None:
         match message:
@@ -95,8 +95,12 @@ class Conversation:
 
 
 class Seen(msgspec.Struct, frozen=True):
-    """What became of the requests. kept, acknowledged: statistics before their usage was acknowledged, and after;
-    drained: a request that ran while the engine was told to end; exit_code: with which it did."""
+    """The outcome of all requests.
+
+    kept, acknowledged: the engine's statistics before usage was acknowledged, and after.
+    drained: the answer to a request that ran while the engine was asked to end.
+    exit_code: of the engine's process.
+    """
 
     requests: dict[str, GenerateRequest]
     ended: list[str]
@@ -108,8 +112,10 @@ class Seen(msgspec.Struct, frozen=True):
 
 
 def arrivals(tenants: Tenants) -> list[GenerateRequest]:
-    """Of every tenant: greedy ones over prompts of one chunk and of several, and a seeded one twice; in any order. The
-    first one is to be aborted."""
+    """Return requests of every tenant in random order, the first of which is to be aborted.
+
+    Each tenant has greedy requests, with prompts of one chunk and of several, and a seeded request twice.
+    """
     rnd = random.Random(7)
     made = []
     for name in NAMES:
@@ -125,26 +131,26 @@ def arrivals(tenants: Tenants) -> list[GenerateRequest]:
 
 
 def converse(tenants: Tenants, talk: Conversation, process: subprocess.Popen[bytes]) -> Seen:
-    """A request arrives with each step that is heard of."""
+    """Hold the conversation: one request is sent after each step of the engine; return the outcome."""
     requests = {request.request_id: request for request in arrivals(tenants)}
     talk.gateway.hello()
-    talk.hear_until(lambda: talk.welcome is not None)
+    talk.receive_until(lambda: talk.welcome is not None)
     for request in requests.values():
-        talk.gateway.say(Submit(request))
-        talk.hear_step()
+        talk.gateway.send(Submit(request))
+        talk.receive_step()
         if request.request_id == "aborted":
-            talk.hear_until(lambda: talk.num_tokens["aborted"] > NUM_KEPT)
-            talk.gateway.say(Abort("aborted", num_kept_tokens=NUM_KEPT))
-    talk.hear_until(lambda: set(talk.ended) >= requests.keys())
-    talk.hear_until(lambda: talk.stats.unacked_usage == len(requests))
+            talk.receive_until(lambda: talk.num_tokens["aborted"] > NUM_KEPT)
+            talk.gateway.send(Abort("aborted", num_kept_tokens=NUM_KEPT))
+    talk.receive_until(lambda: set(talk.ended) >= requests.keys())
+    talk.receive_until(lambda: talk.stats.unacked_usage == len(requests))
     kept = talk.stats
     talk.acknowledge(list(requests))
-    talk.hear_until(lambda: talk.stats.unacked_usage == 0)
+    talk.receive_until(lambda: talk.stats.unacked_usage == 0)
     acknowledged = talk.stats
-    talk.gateway.say(Submit(greedy("drained", [4, 5, 6], CONTEXT - 16)))
-    talk.hear_until(lambda: talk.num_tokens["drained"] > 0)
+    talk.gateway.send(Submit(greedy("drained", [4, 5, 6], CONTEXT - 16)))
+    talk.receive_until(lambda: talk.num_tokens["drained"] > 0)
     process.send_signal(signal.SIGTERM)
-    talk.hear_until(lambda: "drained" in talk.ended)
+    talk.receive_until(lambda: "drained" in talk.ended)
     talk.acknowledge(["drained"])
     exit_code = process.wait(PATIENCE_S)
     answers = collect(talk.outputs)

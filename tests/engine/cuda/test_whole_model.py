@@ -48,7 +48,7 @@ GEMMA3 = msgspec.structs.replace(
 
 
 def open_rig(model: ModelConfig, sizes: Sizes, dtype: torch.dtype) -> tuple[Rig, RandomAdapters]:
-    """With adapters of two ranks."""
+    """Return a rig and its adapters, which have two ranks."""
     accelerator: Accelerator = InOrderAccelerator()
     if torch.cuda.is_available():
         from engine.cuda.nvidia import CudaAccelerator
@@ -67,7 +67,8 @@ def assert_right(rig: Rig, adapters: RandomAdapters) -> None:
 
 @pytest.fixture(scope="module", params=[EVERYTHING, GEMMA3], ids=["everything", "gemma3"])
 def tiny(request: pytest.FixtureRequest) -> Iterator[tuple[Rig, RandomAdapters]]:
-    """Models with all that a config can ask for; the benchmark's dry run checks a plain one in the same way."""
+    """Give rigs of models with all options of a config; the benchmark's dry run checks a plain model in the same
+    way."""
     rig, adapters = open_rig(request.param, DRY, torch.float32)
     yield rig, adapters
     rig.pool.close()
@@ -78,8 +79,8 @@ def test_logits_of_a_model_with_everything_equal_the_definition(tiny: tuple[Rig,
 
 
 def test_within_a_bucket_neighbors_change_no_bit(tiny: tuple[Rig, RandomAdapters]) -> None:
-    """One decode beside two pairs of others, which differ in everything: prompts, contexts, adapters; first in the
-    first row of three, then in the second."""
+    """One decode beside two pairs of other rows, which differ in prompts, contexts and adapters; in the first row of
+    three, then in the second."""
     rig, _ = tiny
     asked = rig.start([1, 2, 3, 4], 4, adapter="0")
     pairs = [

@@ -1,4 +1,4 @@
-"""What the system says is read as it stands there, and what it does not say is left out."""
+"""The doctor reads the system's files as they stand, and leaves out what the system does not report."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ def vocabulary() -> LLTokenizer:
 
 
 def worker_pids() -> set[int]:
-    """Processes of this one's that try grammars out."""
+    """Return the ids of this process's children that compile grammars."""
     found = set()
     for children in Path("/proc/self/task").glob("*/children"):
         for pid in children.read_text().split():
@@ -44,12 +44,13 @@ def schema(value: object) -> Grammar:
 
 
 def refusal(grammar: Grammar) -> str:
-    """Why the worker would not have it; "" if it would."""
+    """Return the reason why the worker refuses a grammar; "" where it accepts the grammar."""
     return judge(vocabulary(), grammar).error or ""
 
 
 def matchers(grammar: Grammar) -> Callable[[], GrammarMatcher]:
-    """What the compiler's make_matcher is, without its thread and process."""
+    """Return a function that makes matchers of a grammar as the compiler's make_matcher does, without its thread and
+    process."""
     verdict = judge(vocabulary(), grammar)
     assert verdict.error is None, verdict.error
     prototype = LLMatcher(vocabulary(), verdict.text, limits=PARSER_LIMITS, log_level=0)
@@ -63,14 +64,14 @@ def allowed_ids(matcher: GrammarMatcher, vocab_size: int = VOCAB_SIZE) -> NDArra
 
 
 def next_characters(matcher: GrammarMatcher) -> set[str]:
-    """First characters of all tokens that may come next; "" stands for the end."""
+    """Return the first characters of all tokens that may come next; "" stands for the end."""
     ids = allowed_ids(matcher).tolist()
     texts = {vocabulary().decode_bytes([i])[:1].decode("latin-1") for i in ids if i not in EOS}
     return texts | ({""} if set(ids) & set(EOS) else set())
 
 
 def feed(matcher: GrammarMatcher, text: str) -> bool:
-    """Whether the mask allowed every token of the text, and the end after it."""
+    """Return whether the mask allowed every token of the text, and the end after the text."""
     for token in vocabulary().tokenize_bytes(text.encode()):
         if token not in allowed_ids(matcher):
             return False
@@ -79,18 +80,20 @@ def feed(matcher: GrammarMatcher, text: str) -> bool:
 
 
 class RandomModel:
-    """Logits of standard deviation 1 at every step, as a transformer's before training, sampled at temperature 1."""
+    """A model whose logits have a standard deviation of 1 at every step, as an untrained transformer's; sampled at
+    temperature 1."""
 
     def __init__(self, seed: int, num_rows: int = 32) -> None:
         self._random = np.random.default_rng(seed)
         self._weights = np.exp(self._random.standard_normal((num_rows, VOCAB_SIZE), np.float32))
 
     def complete(self, matcher: GrammarMatcher, max_tokens: int) -> str | None:
-        """The whole text; None if max_tokens did not suffice."""
+        """Return a completion; None where max_tokens did not suffice."""
         return self.complete_counted(matcher, max_tokens)[0]
 
     def complete_counted(self, matcher: GrammarMatcher, max_tokens: int) -> tuple[str | None, int]:
-        """As complete, and the number of tokens, which is beyond max_tokens if they did not suffice."""
+        """Return a completion as `complete` does, and its number of tokens, which is above max_tokens where those
+        did not suffice."""
         token_ids: list[int] = []
         while len(token_ids) <= max_tokens:
             token = self._sample(allowed_ids(matcher))

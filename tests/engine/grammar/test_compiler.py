@@ -32,7 +32,7 @@ TAKES_A_WHILE = schema({"type": "object", "properties": {f"key{i}": {"maxLength"
 
 
 class Compiling:
-    """A compiler and what it has answered."""
+    """A compiler and the answers it has given."""
 
     def __init__(self, model_dir: Path, vocab_size: int = VOCAB_SIZE) -> None:
         self._ready = threading.Event()
@@ -43,7 +43,7 @@ class Compiling:
         self.compiler.submit(request_id, grammar, tenant)
 
     def wait(self, count: int) -> list[Compiled]:
-        """The answers so far, when there are that many."""
+        """Return all answers so far, once there are `count` of them."""
         while len(self.answers) < count:
             assert self._ready.wait(timeout=PATIENCE_S)
             self._ready.clear()
@@ -95,14 +95,14 @@ def test_a_hostile_grammar_is_an_invalid_request_and_the_next_one_compiles(
 
 
 def own_time_s() -> float:
-    """A clock that stands still while this thread could run and no processor is free for it: proc(5), schedstat."""
+    """Return a clock that stands still while this thread waits for a processor: proc(5), schedstat."""
     waited_ns = int(Path("/proc/thread-self/schedstat").read_text().split()[1])
     return time.monotonic() - waited_ns / 1e9
 
 
 def test_no_step_is_held_up_while_grammars_compile(compiling: Compiling) -> None:
-    """A thread that steps all the time sees no gap of 50 ms of its own; the best of three, as the thread that it waits
-    for may itself wait for a processor."""
+    """A thread that steps all the time sees no gap of 50 ms of its own; the best of three, since the thread waits
+    for another that may itself wait for a processor."""
     pattern = {"patternProperties": {f"^a{i}.*b.*c{i}$": {"type": "integer"} for i in range(60)}}
     hostile = [TAKES_A_WHILE, OVERFLOWS_A_STACK, Grammar("regex", "(a{1000}){1000}"), schema(pattern)]
     worst = []
@@ -136,7 +136,7 @@ def test_a_grammar_that_would_take_minutes_is_given_up_and_not_tried_again_for_i
 
 
 def test_tenants_take_turns(compiling: Compiling) -> None:
-    """Whoever sends many waits for his own; the tenant who sends one gets the next turn."""
+    """A tenant that sends many grammars waits for its own; a tenant that sends one gets the next turn."""
     already = len(compiling.answers)
     for number in range(6):
         compiling.submit(f"many-{number}", Grammar("regex", f"a{{{number}}}b"), tenant="many")
@@ -218,7 +218,7 @@ def test_a_model_without_a_usable_tokenizer_refuses_grammars_and_says_why(tmp_pa
 
 
 def test_a_grammar_that_stays_expensive_ends_its_own_completion() -> None:
-    """Every prefix can be read in a number of ways that grows with its length."""
+    """The grammar's prefixes can be read in a number of ways that grows with their length."""
     matcher = matchers(Grammar("lark", 'start: a\na: a a | "x" | "y" |\n'))()
     token = next(int(i) for i in allowed_ids(matcher) if i not in EOS)
     with pytest.raises(MatcherError, match="grammar"):

@@ -1,4 +1,4 @@
-"""Grammars of a custom tool's input in Lark: what matches is what matches before JSON escapes it, and nothing else."""
+"""Grammars of a custom tool's input in Lark: they match, in JSON's escapes, exactly what the plain grammar matches."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Grammars made to hurt, many at once and of several tenants, beside running decodes: no step waits 50 ms for them.
 
-The stepping loop, the scheduler, the sampler and the compiler are the engine's own, and of the decoder there is a head
-of random weights: steps take as many threads as a model's, but only some milliseconds, so that a delay shows.
+The stepping loop, the scheduler, the sampler and the compiler are the engine's own; in place of the decoder there is a
+head of random weights: steps take as many threads as a model's, but only some milliseconds, so that a delay shows.
 """
 
 from __future__ import annotations
@@ -55,7 +55,10 @@ GOOD = schema({"type": "object", "properties": {"a": {"type": "integer"}}, "requ
 
 
 class HeadAlone:
-    """A runner whose hidden states are noise. step_ends_s: of every step that the watched request took part in."""
+    """A runner whose hidden states are noise.
+
+    step_ends_s: the end of every step that the watched request took part in.
+    """
 
     def __init__(self) -> None:
         random = torch.Generator().manual_seed(0)
@@ -80,7 +83,7 @@ class HeadAlone:
 
 
 class Stepping:
-    """An engine on a thread of its own, and a request of it that never ends."""
+    """An engine on a thread of its own, and a watched request that never ends."""
 
     def __init__(self) -> None:
         self._mailbox = Mailbox()
@@ -108,7 +111,7 @@ class Stepping:
         self._mailbox.command(greedy(name, [1, 2, 3], max_tokens, tenant=tenant, **sampling))
 
     def wait(self, *names: str) -> list[Answer]:
-        """Their answers, when all have ended."""
+        """Return the answers to the named requests, once all have ended."""
         deadline_s = time.monotonic() + 200
         while not all(name in self.answers for name in names):
             assert time.monotonic() < deadline_s, set(names) - set(self.answers)
@@ -123,7 +126,8 @@ class Stepping:
             self._mailbox.command(Abort(name))
 
     def longest_delay_s(self, since_s: float) -> float:
-        """Of a token of the watched request: how much longer than usual the one before it was ago."""
+        """Return the longest delay of a token of the watched request: the longest gap between tokens less the median
+        gap."""
         gaps_s = np.diff([end_s for end_s in self._runner.step_ends_s if end_s >= since_s])
         return float(gaps_s.max() - np.median(gaps_s))
 
@@ -135,8 +139,10 @@ class Stepping:
 
 
 def longest_delay_s(asked: dict[str, tuple[str, Grammar]], kill_workers: bool) -> float:
-    """Beside these (tenant, grammar) by name, each of which is held to its grammar or an invalid request. The best of
-    three, as the machine has other work too."""
+    """Return the longest delay of a token beside these requests, and check each answer against its grammar.
+
+    asked: tenant and grammar by the request's name. The best of three runs, since the machine has other work too.
+    """
     delays_s: list[float] = []
     while len(delays_s) < 3 and min(delays_s, default=1.0) >= MAX_DELAY_S:
         with closing(Stepping()) as engine:
@@ -159,7 +165,7 @@ def longest_delay_s(asked: dict[str, tuple[str, Grammar]], kill_workers: bool) -
 
 @pytest.mark.parametrize("kill_workers", [False, True], ids=["", "killed"])
 def test_no_step_waits_for_hostile_grammars(kill_workers: bool, full: bool) -> None:
-    """Both of two tenants send each grammar at once."""
+    """Two tenants send each hostile grammar at once."""
     if not full:
         pytest.skip("measures time: runs with --full")
     grammars = COMPILES | NEVER_COMPILES
@@ -168,7 +174,7 @@ def test_no_step_waits_for_hostile_grammars(kill_workers: bool, full: bool) -> N
 
 
 def test_many_costly_completions_at_once_share_a_steps_time(full: bool) -> None:
-    """Each is within its own bounds; 15 of them in one step would take a tenth of a second."""
+    """Each grammar is within its own bounds; 15 of them in one step would take a tenth of a second."""
     if not full:
         pytest.skip("measures time: runs with --full")
     names = [(name, number) for number in range(5) for name in ("doubling rules", "ambiguous", "exponential regex")]
@@ -177,7 +183,7 @@ def test_many_costly_completions_at_once_share_a_steps_time(full: bool) -> None:
 
 
 def test_another_tenants_grammars_come_through_a_flood() -> None:
-    """One hostile grammar at most goes before it, and the flood fills its own tenant's queue alone."""
+    """At most one hostile grammar goes first, and the flood fills its own tenant's queue alone."""
     with closing(Stepping()) as engine:
         with frozen(*worker_pids()):  # so that all of them are there before the second one is compiled
             for number in range(200):

@@ -1,4 +1,4 @@
-"""What a model of random weights writes under a grammar: whatever ends is valid, and with enough tokens it ends.
+"""Completions of a random model under a grammar: each that ends is valid, and with enough tokens each ends.
 
 By hand `make long-grammar SUITE=...` runs the JSON-Schema-Test-Suite's schemas of draft 2020-12 (its folder
 tests/draft2020-12).
@@ -81,9 +81,9 @@ def test_the_other_kinds_hold_a_random_model_too(grammar: Grammar, expression: s
 
 
 def test_the_schema_test_suite_is_enforced_or_refused_by_name(full: bool) -> None:
-    """169 of its schemas are accepted at least, and the rest refused with one of their keywords in the reason.
+    """At least 169 of its schemas are accepted, and every refusal names one of the schema's keywords.
 
-    Free strings are what takes long: a random model closes one with every 400th token, so few of them fit 512 tokens.
+    Free strings take long: a random model closes one with every 400th token, so few of them fit 512 tokens.
     """
     if not full:
         pytest.skip("runs with --full and JSON_SCHEMA_SUITE")

@@ -1,4 +1,5 @@
-"""What can't be enforced is refused with its name and place, never ignored; what asserts nothing is no obstacle."""
+"""A keyword that can't be enforced is refused with its name and place, never ignored; one that asserts nothing is
+accepted."""
 
 from __future__ import annotations
 

@@ -94,7 +94,7 @@ def test_a_trigger_may_be_a_special_token() -> None:
     assert {*range(17)} & set(allowed_ids(matcher).tolist()) == {trigger, *EOS}
     matcher.accept(trigger)
     assert feed(matcher, ' [{"name": "get", "arguments": {"q": "ab"}}, {"name": "none", "arguments": {}}]')
-    spelled = make()  # its letters are text
+    spelled = make()  # the trigger's letters are text
     assert feed(spelled, "<|im") and feed(spelled, '_start|> [{"name": "get", "arguments": 1}]')
 
 

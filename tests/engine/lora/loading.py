@@ -8,7 +8,8 @@ from typing import Any
 
 
 class LoadsAtOnce(Executor):
-    """Runs what is submitted before it returns; the pool still learns of it at its next look."""
+    """An executor that runs each load before `submit` returns; the pool still learns of a load at its next
+    `arrivals`."""
 
     def submit(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         future: Future[Any] = Future()
@@ -17,7 +18,7 @@ class LoadsAtOnce(Executor):
 
 
 class LoadsWhenTold(Executor):
-    """Keeps what is submitted, in order, until the test runs it."""
+    """An executor that stores loads, in order, until the test runs them."""
 
     def __init__(self) -> None:
         self.submitted: list[Callable[[], Any]] = []

@@ -49,7 +49,7 @@ def test_each_request_of_a_mixed_batch_equals_peft(tenants: Tenants, changes: di
 
 @pytest.mark.parametrize("family", ["gemma3", "granite-biases", "smollm3-windows"])
 def test_multipliers_and_layers_of_other_kinds_hold_for_adapters_too(family: str, tmp_path: Path) -> None:
-    """Prompts are longer than a block, a chunk and a window."""
+    """Prompts are longer than a cache block, a chunk and an attention window."""
     tenants = Tenants(tmp_path, family)
     requests, names = mixed_requests(tenants, 12, lengths=(1, 20, 61), max_tokens=16)
     answers = run_engine(engine_config(tenants.model_dir, tenants.store_dir, max_batched_tokens=32), requests)
@@ -60,7 +60,7 @@ def test_multipliers_and_layers_of_other_kinds_hold_for_adapters_too(family: str
 
 
 def test_preempted_requests_lose_and_repeat_nothing(tenants: Tenants) -> None:
-    """A cache for two of ten whole requests: they must take turns, and each still equals its reference."""
+    """The cache suffices for two of ten whole requests: they take turns, and each still equals its reference."""
     requests, names = mixed_requests(tenants, 10, lengths=(3, 20), max_tokens=80)
     block_bytes = 2 * 3 * 2 * 8 * 4 * 16
     config = engine_config(tenants.model_dir, tenants.store_dir, kv_cache_bytes=block_bytes * 14, max_model_len=200)
@@ -95,7 +95,7 @@ def test_an_adapter_that_does_not_fit_fails_its_own_requests_only(tenants: Tenan
 
 
 def test_adapters_that_no_row_uses_cost_no_operation(tenants: Tenants) -> None:
-    """The operations of a base request's steps are the same, one by one, with and without adapters in their slots."""
+    """The operations of a base request's steps are the same, one by one, with and without adapters in the slots."""
     profiles = []
     for preload in ([], list(filter(None, tenants.digests.values()))):
         config = engine_config(tenants.model_dir, tenants.store_dir)

@@ -1,4 +1,4 @@
-"""What is read once is read once, takes the bytes of its true ranks, and is refused by name when it does not fit."""
+"""Each adapter is read once, takes the bytes of its true ranks, and is refused by name when it does not fit."""
 
 from __future__ import annotations
 
@@ -124,12 +124,12 @@ def test_an_adapter_in_a_bucket_is_loaded_through_the_cache(files: Files, tmp_pa
         loader.load(digest)
     loader.load(digest)  # from the bucket again
     there.remove(digest)
-    here.path(digest)  # what is cached stays
+    here.path(digest)  # a cached adapter stays
 
 
 @pytest.mark.parametrize("file", ["adapter_model.safetensors", "adapter_config.json"])
 def test_what_has_changed_in_the_store_is_not_loaded(files: Files, file: str) -> None:
-    """A weight, or the scaling of all of them: the file is as good as before, but another adapter's."""
+    """A changed weight, or a changed scaling, makes a valid file, but another adapter's."""
     digest = files.add(4)
     path = files.store.path(digest) / file
     raw = path.read_bytes()

@@ -1,4 +1,4 @@
-"""Whatever arrives, leaves, is pinned, unloaded or refused: slots, bytes and references stay what they must be."""
+"""Slots, bytes and references stay consistent whatever arrives, leaves, is pinned, unloaded or refused."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ class PoolMachine(RuleBasedStateMachine):
         self.executor.run_next()
 
     @rule(dt_s=st.sampled_from((0.0, 0.1, 1.0, 70.0)))
-    def look(self, dt_s: float) -> None:
+    def take_arrivals(self, dt_s: float) -> None:
         self.now_s += dt_s
         for arrival in self.pool.arrivals():
             if arrival.error is not None:
@@ -121,7 +121,7 @@ class PoolMachine(RuleBasedStateMachine):
             assert self.pool.adapter(slot).key == digest  # in use: never evicted, never replaced
 
     def teardown(self) -> None:
-        """Everybody who waits is served once the others leave."""
+        """Check that all waiting adapters get a slot once the running requests have left."""
         for _, slot, for_batch in self.users:
             self.pool.release(slot, for_batch=for_batch)
         self.users = []
@@ -135,7 +135,7 @@ class PoolMachine(RuleBasedStateMachine):
                     self.waiting.discard(digest)
             if self.executor.submitted:
                 self.executor.run_next()
-            self.look(0.1)
+            self.take_arrivals(0.1)
         assert not self.waiting
         self.pool.check_integrity(num_users=0)
 

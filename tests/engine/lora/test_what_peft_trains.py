@@ -1,4 +1,4 @@
-"""Adapters of every kind answer here as peft does, in fp32; and so does the model that they are merged into."""
+"""Adapters of every kind answer as peft does, in fp32, and so does the model that an adapter is merged into."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Trained(msgspec.Struct):
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
-    """All of them, and what the engine answers when it serves them in one batch."""
+    """Return trained adapters of all kinds, and the engine's answers when it serves all in one batch."""
     root = tmp_path_factory.mktemp("trained")
     base = save_tiny("llama", root / "model")
     folders = {kind: root / kind for kind in KINDS}

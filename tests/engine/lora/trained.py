@@ -40,7 +40,7 @@ LEARNING_RATE = 0.05
 
 
 def train(model_dir: Path, kind: str, folder: Path) -> PeftModel:
-    """What peft saves after a few steps, in the folder; and what it loads from there."""
+    """Train an adapter for a few steps and save it to a folder; return the model that peft loads from the folder."""
     torch.manual_seed(len(kind))
     model = get_peft_model(LlamaForCausalLM.from_pretrained(model_dir), KINDS[kind])
     optimizer = torch.optim.AdamW((each for each in model.parameters() if each.requires_grad), lr=LEARNING_RATE)

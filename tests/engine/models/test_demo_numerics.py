@@ -1,5 +1,5 @@
-"""The real demo model and its trained adapters, in fp32, against transformers and peft: the first layers of both, all
-of them with --full."""
+"""The real demo model and its trained adapters, in fp32, against transformers and peft: the first layers of each,
+all layers with --full."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from tests.demo import NUM_LAYERS, QUESTIONS, chat_ids, demo_model_dir, first_la
 from tests.engine.harness import Answer, engine_config, greedy, run_engine
 from tests.engine.reference import Claim, assert_greedy_follows
 
-NUM_TOKENS, NUM_TOKENS_FULL = 18, 64  # of an answer: both fill blocks of 16 and begin others
+NUM_TOKENS, NUM_TOKENS_FULL = 18, 64  # tokens of an answer: both fill blocks of 16 and begin others
 
 
 class Demo:
-    """The engine's configuration and, for the base ("") and each adapter, the reference and the digest."""
+    """The engine's configuration, and the reference and the digest of the base ("") and of each adapter."""
 
     def __init__(self, folder: Path, full: bool) -> None:
         store_dir, model_dir, paths = folder / "store", demo_model_dir(), {demo.name: demo.path for demo in DEMO}
@@ -48,7 +48,10 @@ class Demo:
         self._model = model
 
     def assert_follow(self, name: str, requests: list[GenerateRequest], answers: dict[str, Answer]) -> None:
-        """Log-probabilities within 1e-3: far above what fp32 sums of another order differ by, far below an error."""
+        """Check answers against the reference, with log-probabilities within 1e-3.
+
+        The tolerance is far above the effect of another order of fp32 sums, and far below an error.
+        """
         claims = [
             Claim(request.prompt_token_ids, answers[request.request_id].token_ids, answers[request.request_id].logprobs)
             for request in requests
@@ -83,8 +86,8 @@ def test_greedy_text_and_logprobs_equal_transformers_and_peft(demo: Demo, full: 
 
 
 def test_a_mixed_staggered_batch_gives_each_request_what_it_gets_alone(demo: Demo, full: bool) -> None:
-    """16 requests of base and three adapters, arriving while others run; prompts of 1 to 140 tokens, at full size of 1
-    to 300: around the borders of blocks, and some that no step takes whole."""
+    """16 requests of the base and three adapters arrive while others run, with prompts of 1 to 140 tokens, at full
+    size of 1 to 300, around the borders of blocks, some longer than a step."""
     rnd, num_tokens = random.Random(3), 16 if full else 6
     text = [token for question in QUESTIONS * 4 for token in chat_ids(question)]
     lengths = [1, 2, 3, 5, 15, 16, 17, 31, 33, 48, 63, 64, 65, *((100, 130, 300) if full else (66, 80, 140))]

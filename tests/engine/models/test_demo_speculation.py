@@ -1,5 +1,7 @@
-"""On the demo model in fp32, its first layers but with --full: drafts leave greedy texts as they are, and neighbors
-leave seeded ones."""
+"""On the demo model in fp32, drafts leave greedy texts as they are, and neighbors leave seeded texts as they are.
+
+Only the first layers are used, all of them with --full.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +58,7 @@ def demo(tmp_path_factory: pytest.TempPathFactory, full: bool) -> Demo:
 
 
 def assert_same_text(plain: Answer, drafted: Answer) -> None:
-    """Up to a tie: from there on the two may go different ways."""
+    """Check that two answers are equal up to a tie, after which they may differ."""
     for ours, theirs, scored in zip(drafted.token_ids, plain.token_ids, plain.logprobs, strict=False):
         if ours != theirs:
             best, second = scored.top_logprobs
@@ -66,7 +68,7 @@ def assert_same_text(plain: Answer, drafted: Answer) -> None:
 
 
 def test_speculative_greedy_texts_equal_plain_ones(demo: Demo, full: bool) -> None:
-    """Of 100 prompts at full size, for the base and each adapter in turn."""
+    """100 prompts at full size, for the base and each adapter in turn."""
     num_prompts, num_tokens = (100, 64) if full else (4, 18)
     asked = [
         greedy(f"r{i}", demo.prompt(i), num_tokens, adapter=demo.digests[i % len(demo.digests)], ignore_eos=True)
@@ -100,7 +102,10 @@ def test_a_seeded_text_is_the_same_alone_and_among_31_neighbors(demo: Demo, full
 
 
 def seeded(demo: Demo, name: str, number: int, num_tokens: int, longest: int) -> GenerateRequest:
-    """Return a request with options of its own. longest: of its prompt, in tokens."""
+    """Return a request with a seed and options of its own.
+
+    longest: the most tokens of its prompt.
+    """
     options: dict[str, object] = {"temperature": 0.7 + 0.1 * (number % 7), "top_p": 0.9 + 0.1 * (number % 2)}
     prompt = demo.prompt(number)[:longest]
     digest = demo.digests[number % len(demo.digests)]

@@ -1,4 +1,4 @@
-"""The decoder computes what transformers computes, for every family it claims, in fp32 within 1e-4."""
+"""The decoder computes what transformers computes, for every family that it supports, in fp32 within 1e-4."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tiny random models of every family the decoder claims, made by transformers."""
+"""Tiny random models of every family that the decoder supports, made by transformers."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ FAMILIES: dict[str, tuple[type[Any], type[Any], dict[str, Any]]] = {
 
 
 def save_tiny(name: str, folder: Path) -> PreTrainedModel:
-    """A random model of a family, with biases and norms that are not their neutral initial values."""
+    """Save and return a random model of a family, with biases and norms that are not their neutral initial values."""
     config_class, model_class, changes = FAMILIES[name]
     torch.manual_seed(len(name))
     model: PreTrainedModel = model_class(config_class(**(TINY | changes))).eval()

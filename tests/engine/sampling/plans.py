@@ -1,4 +1,4 @@
-"""A real ModelRunner, its plans made by hand: what a runner promises, without what a scheduler decides."""
+"""A real ModelRunner whose plans are made by hand, to test a runner without a scheduler's decisions."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ MAX_MODEL_LEN = 512
 
 
 class HandMadePlans:
-    """fp32 on the CPU. A sequence gets all the blocks it will ever need when it starts; slot i holds adapter i."""
+    """A runner in fp32 on the CPU. A sequence gets all the blocks it will ever need when it starts; slot i holds
+    adapter i."""
 
     def __init__(self, model_dir: Path, store_dir: Path, digests: Many[str] = ()) -> None:
         cpu = torch.device("cpu")
@@ -51,7 +52,8 @@ class HandMadePlans:
         return sequence
 
     def step(self, decodes: Many[Chunk] = (), prefills: Many[Chunk] = ()) -> list[ChunkResult]:
-        """In the order of the chunks given, whatever order the plan needs; accepts drafts that were right."""
+        """Compute chunks and accept right drafts; return the results in the order of the chunks given, whatever
+        order the plan needs."""
         ordered = sorted(decodes, key=lambda chunk: not chunk.sequence.request.adapter)
         plan = Plan(ordered, list(prefills))
         by_sequence = {id(c.sequence): result for c, result in zip(plan.chunks, self._runner.run(plan), strict=True)}
@@ -61,7 +63,7 @@ class HandMadePlans:
         return results
 
     def prefill(self, sequence: Sequence, borders: Many[int] = ()) -> list[ChunkResult]:
-        """All uncomputed tokens of one sequence, cut before each of the positions."""
+        """Compute all uncomputed tokens of one sequence, in chunks that are cut before each of the borders."""
         cuts = [sequence.num_computed, *borders, len(sequence.token_ids)]
         chunks = [(first, last - first) for first, last in pairwise(cuts)]
         return [result for first, count in chunks for result in self.step(prefills=[Chunk.of(sequence, first, count)])]
@@ -72,7 +74,7 @@ def decode(sequence: Sequence, drafts: tuple[int, ...] = ()) -> Chunk:
 
 
 def _commit(chunk: Chunk, result: ChunkResult) -> None:
-    """A draft that was sampled before it is kept, the first one that was not ends what counts."""
+    """Append the sampled tokens to the sequence, up to the first draft that is not what was sampled."""
     sequence = chunk.sequence
     num_right = 0
     for draft, sampled in zip(chunk.drafts, result.sampled, strict=False):

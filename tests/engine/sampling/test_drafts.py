@@ -30,7 +30,7 @@ def tenants(tmp_path_factory: pytest.TempPathFactory) -> Tenants:
 
 
 def requests(tenants: Tenants) -> list[GenerateRequest]:
-    """Every kind for the base and two adapters, prompts of a few lengths."""
+    """Return requests of every kind for the base and two adapters, with prompts of a few lengths."""
     rnd = random.Random(1)
     return [
         greedy(
@@ -62,7 +62,7 @@ def plain_texts(tenants: Tenants, asked: list[GenerateRequest]) -> dict[str, tup
 
 
 def guess(rnd: random.Random, rest: list[int]) -> tuple[int, ...]:
-    """Up to four drafts: the text's own next tokens, each of which may be replaced."""
+    """Return up to four drafts: the text's own next tokens, each of which may be replaced by a wrong one."""
     drafts = rest[: rnd.randrange(5)][: max(len(rest) - 1, 0)]
     return tuple(rnd.randrange(199) if rnd.random() < 0.3 else token for token in drafts)
 

@@ -1,4 +1,5 @@
-"""A row's logits become what its own options define, whatever its neighbors ask: against a plain fp64 reference."""
+"""A row's logits become what its own options define, whatever its neighbors' options: against a plain fp64
+reference."""
 
 from __future__ import annotations
 
@@ -38,7 +39,7 @@ PARAMS = st.builds(
 
 
 class OneOf:
-    """A matcher whose completion is any one of some tokens, and then the end."""
+    """A matcher that allows any one of some tokens, and then the end."""
 
     expected_cost_s = 0.0
 
@@ -137,13 +138,13 @@ def test_draws_with_every_option_follow_the_distribution() -> None:
 
 
 def test_draws_along_one_text_follow_the_distribution() -> None:
-    """One seed, and a draw at each of 3,000 positions: each is made as if it were the only one."""
+    """One seed, and a sample at each of 3,000 positions: each sample is distributed as if it were the only one."""
     cases = [Case([1], [2] * length, (), SamplingParams(3000), None) for length in range(3000)]
     logits = torch.randn(VOCAB, generator=torch.Generator().manual_seed(5)) * 2
     sampled = Sampler(EOS).choose(logits.expand(3000, -1).clone(), [case.row(seed=11) for case in cases])
     token_ids = torch.tensor([s.token_id for s in sampled])
     assert_frequencies(token_ids, logits.double().softmax(-1))
-    pairs = token_ids[:-1] % 4 * 4 + token_ids[1:] % 4  # of neighbors, in 16 classes
+    pairs = token_ids[:-1] % 4 * 4 + token_ids[1:] % 4  # neighboring tokens, in 16 classes
     classes = torch.zeros(4, dtype=torch.float64).index_add_(0, torch.arange(VOCAB) % 4, logits.double().softmax(-1))
     assert_frequencies(pairs, torch.outer(classes, classes).flatten())
 

@@ -26,7 +26,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> tuple[PreTrainedModel, Pa
 
 
 def reference(model: PreTrainedModel, tokens: list[int]) -> torch.Tensor:
-    """[len(tokens), V]: row p is the distribution of the token at p + 1."""
+    """Return log-probabilities of shape [len(tokens), V]: row p is the distribution of the token at p + 1."""
     with torch.inference_mode():
         return model(torch.tensor([tokens])).logits[0].log_softmax(-1)
 

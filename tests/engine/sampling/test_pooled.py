@@ -31,7 +31,7 @@ def embedding_request(prompt: list[int], pooling: str, adapter: str) -> Generate
 
 
 def reference(tenants: Tenants, adapter: str, prompt: list[int], pooling: str) -> np.ndarray:
-    """Of the hidden states after the final norm."""
+    """Return the reference's pooled hidden states after the final norm."""
     model = tenants.models[adapter]
     decoder = model.base_model.model.model if adapter else model.model
     with torch.inference_mode():
@@ -62,7 +62,7 @@ def test_pooled_states_equal_the_reference(
 
 
 def test_embeddings_share_a_step_with_completions(tenants: Tenants, plans: HandMadePlans) -> None:
-    """Prompts to pool, to score and to complete, each of another adapter, beside a decode."""
+    """Prompts to pool, to score and to complete, each with another adapter, beside a decode."""
     running = plans.start(greedy("running", [4, 5], 4, adapter=tenants.digests["mlp-r7"]))
     alone = plans.start(greedy("alone", [4, 5], 4, adapter=tenants.digests["mlp-r7"]))
     plans.prefill(running)

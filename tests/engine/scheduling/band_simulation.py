@@ -25,8 +25,13 @@ MAX_NUM_SEQS = 64
 
 
 class Machine(Simulator):
-    """noise: by how much a step may be longer than its load says. seconds_beside, seconds_alone: of each step with
-    batch work, how long it is and how long it would be with its interactive requests alone; how long the others are."""
+    """A simulated machine.
+
+    noise: the share by which a step may be longer than its load says.
+    seconds_beside: for each step with batch work beside interactive requests, its seconds, and those of its interactive
+    requests alone.
+    seconds_alone: the seconds of each step without interactive requests.
+    """
 
     def __init__(
         self,
@@ -55,20 +60,21 @@ class Machine(Simulator):
         self.seconds_beside: list[tuple[float, float]] = []
         self.seconds_alone: list[float] = []
         self.service_of: dict[bool, float] = defaultdict(float)
-        """By whether it is batch work: prompt tokens, and twice the completion tokens, computed again or not."""
+        """Service of interactive requests (False) and batch work (True): computed prompt tokens, and twice the
+        completion tokens."""
         self._num_batch = 0
 
     def send_batch(self, tenant: str, prompt: int, output: int, slack_s: float | None = None, adapter: str = "") -> str:
-        """As `send`, in the batch band."""
+        """Send a request in the batch band; return its id."""
         return self.send(tenant, prompt, output, adapter, batch=BatchTerms(slack_s))
 
     @property
     def num_batch(self) -> int:
-        """Choices of the batch band that the engine holds."""
+        """Return the number of choices of the batch band that the engine holds."""
         return self.scheduler.num_batch_running + self.scheduler.num_batch_waiting
 
     def wait(self, seconds: float) -> None:
-        """Have an engine without anything to do rest."""
+        """Let the clock go on while the engine has nothing to do."""
         self.now += seconds
 
     def _seconds(self, plan: Plan) -> float:
@@ -95,18 +101,18 @@ def _interactive(plan: Plan) -> tuple[list, list]:  # type: ignore[type-arg]
 
 
 class Sizes(msgspec.Struct, frozen=True):
-    """The most tokens of prompts and completions; each request has some of them by chance."""
+    """The most tokens of prompts and of completions, from which each request's sizes are drawn."""
 
     prompt: int = 200
     output: int = 80
 
     def draw(self, chance: random.Random) -> tuple[int, int]:
-        """Return the tokens of one request."""
+        """Return the tokens of one request's prompt and of its completion."""
         return tuple(chance.randint(max(most // 10, 1), most) for most in (self.prompt, self.output))  # type: ignore[return-value]
 
 
 def keep_fed(machine: Machine, tenants: list[str], sizes: Sizes, chance: random.Random) -> None:
-    """Have the engine hold as much batch work of each tenant as it wants."""
+    """Send batch work of each tenant until the engine holds as much as it asks for."""
     wanted = machine.scheduler.num_batch_wanted
     while machine.num_batch < wanted:
         for tenant in tenants:

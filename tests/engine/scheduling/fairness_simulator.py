@@ -1,5 +1,4 @@
-"""The scheduler in virtual time: one step is one unit, unless told otherwise, tokens mean nothing, and service is
-measured from outside."""
+"""The scheduler in virtual time: a step takes one unit by default, tokens mean nothing, service is measured outside."""
 
 from __future__ import annotations
 
@@ -17,7 +16,7 @@ TOKEN_BYTES = 10
 
 
 class InstantSlots:
-    """Every adapter fits; a load takes one step and moves `load_bytes`."""
+    """Slots for every adapter; a load takes one step and moves `load_bytes`."""
 
     def __init__(self, load_bytes: int) -> None:
         self.load_bytes = load_bytes
@@ -52,10 +51,16 @@ class InstantSlots:
 
 
 class Simulator:
-    """service: by tenant, what `fairness` says a tenant is charged, before weights. most_running: the largest
-    sum of prompt and max_tokens over the sequences that ran at once. ahead: a step's results are taken after the next
-    one was launched. seconds_of: how long a step takes. landed: what the last results brought. plan: the last step.
-    hurry: how fast the clock of the scheduler goes."""
+    """A scheduler with a clock of its own and tenants that send requests.
+
+    service: by tenant, what `fairness` charges a tenant for, before weights.
+    most_running: the largest sum of prompt and max_tokens over the sequences that ran at once.
+    ahead: whether a step's results are taken after the next step was launched.
+    seconds_of: returns how long a step takes.
+    landed: the outputs of the last results.
+    plan: the last step.
+    hurry: the factor by which the scheduler's clock is faster.
+    """
 
     def __init__(
         self,
@@ -105,7 +110,7 @@ class Simulator:
         weight: float = 1.0,
         batch: BatchTerms | None = None,
     ) -> str:
-        """Prompts of these many tokens; no two begin alike. Returns the id of the request."""
+        """Send a request with a prompt of `prompt` tokens and return its id. No two prompts begin alike."""
         self._num_sent += 1
         name = f"{tenant}/{self._num_sent}"
         sampling = SamplingParams(output)

@@ -26,12 +26,12 @@ BROKEN = 13  # the token no grammar can take
 
 
 def entry(parent: bytes, token: int, tenant: str, adapter: str) -> bytes:
-    """What the cache holds of a token behind its parent's entry."""
+    """Return the cache's entry of a token that follows its parent's entry."""
     return blake2b(msgspec.msgpack.encode((parent, token, tenant, adapter)), digest_size=8).digest()
 
 
 def prompt_entries(request: GenerateRequest) -> list[bytes]:
-    """What the cache must hold of the request's prompt."""
+    """Return the cache's entries of the request's prompt."""
     found: list[bytes] = []
     for token in request.prompt_token_ids:
         found.append(entry(found[-1] if found else b"", token, request.tenant, request.adapter))
@@ -44,7 +44,7 @@ def next_token(prefix: Many[bytes], seed: int) -> int:
 
 
 def rating(prefix: Many[bytes]) -> TokenLogprobs:
-    """In place of the log-probability of what follows the prefix."""
+    """Return a stand-in for the log-probability of the token that follows the prefix."""
     return TokenLogprobs(-float(next_token(prefix, seed=0)), [], [])
 
 
@@ -53,7 +53,7 @@ def hidden(prefix: Many[bytes]) -> NDArray[np.float32]:
 
 
 class CountingMatcher:
-    """A grammar of tokens that ends with one divisible by ten."""
+    """A grammar that ends with the first token divisible by ten."""
 
     expected_cost_s = 0.011  # a step has time for two
 
@@ -71,7 +71,11 @@ class CountingMatcher:
 
 
 class Expected(msgspec.Struct, frozen=True):
-    """What one choice must get alone. produced: with the token that stops it. reason: "error" where it must fail."""
+    """The answer that one choice must get, as if it ran alone.
+
+    produced: the tokens shown and the token that stops the choice.
+    reason: "error" where the choice must fail.
+    """
 
     shown: list[int]
     produced: list[int]
@@ -79,7 +83,7 @@ class Expected(msgspec.Struct, frozen=True):
 
 
 def expected_choice(request: GenerateRequest, seed: int) -> Expected:
-    """seed: of this choice."""
+    """Return the answer that a choice with this seed must get."""
     sampling = request.sampling
     prefix, produced = prompt_entries(request), list[int]()
     while len(produced) < sampling.max_tokens:
@@ -110,8 +114,11 @@ def expected_prompt_logprobs(request: GenerateRequest) -> list[TokenLogprobs | N
 
 
 class HashingRunner:
-    """The cache is a list of entries by slot. adapter_in: what a slot of the pool holds, as the real runner asks it.
-    Runs ahead: of the step before it knows what a device would, the tokens that it chose."""
+    """A runner whose cache is a list of entries by slot.
+
+    adapter_in: returns the adapter in a slot of the pool. The runner runs ahead: of the step before it knows the chosen
+    tokens, as a device would.
+    """
 
     runs_ahead = True
 
@@ -141,8 +148,8 @@ class HashingRunner:
         self._chosen = {c.sequence: result.sampled[0].token_id for c, result in chunks_and_results if result.sampled}
         return results
 
-    def spoil(self, plan: Plan) -> None:
-        """What the plan, which just ran, wrote to the cache is wrong."""
+    def corrupt_cache(self, plan: Plan) -> None:
+        """Replace everything that a plan wrote to the cache by wrong entries."""
         for chunk in plan.chunks:
             for position in range(chunk.first, chunk.first + chunk.num_tokens):
                 self._cache[self._slot(chunk, position)] = b"wrong"

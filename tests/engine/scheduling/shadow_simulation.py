@@ -1,9 +1,9 @@
-"""Tenants beside copies of their requests, in virtual time: what a copy adds to the time to the first token of others.
+"""Tenants beside copies of their requests, in virtual time: how much a copy delays the first token of others.
 
 The scheduler is the engine's; steps last as long as those of an 8B model on an H100 (`engine/LOG.md`): 7 ms, and 22 µs
-a row of a prompt. Copies begin once their requests have ended, `max_running` at a time and while the engine has room
-to spare by its last heartbeat, as `gateway.pipeline.shadows` has them: under an account of their own, with the weight
-of their tier.
+a row of a prompt. Copies begin once their requests have ended, `max_running` at a time and while the engine has room to
+spare by its last heartbeat, as in `gateway.pipeline.shadows`: under an account of their own, with the weight of their
+tier.
 
     .venv/bin/python -m tests.engine.scheduling.shadow_simulation
 """
@@ -28,7 +28,7 @@ NUM_TENANTS, NUM_SEQS = 4, 64
 
 
 class _Timed(Simulator):
-    """Knows how long its last step lasted."""
+    """A simulator that records how long its last step lasted."""
 
     step_s = 0.0
 
@@ -39,12 +39,12 @@ class _Timed(Simulator):
 
 
 class Outcome(msgspec.Struct):
-    """What became of requests and copies."""
+    """The outcome of requests and of their copies."""
 
     ttfts_s: list[float] = []
-    """Of the requests alone."""
+    """Seconds to the first token of each request, copies excluded."""
     num_copies: int = 0
-    """Copies that began."""
+    """The number of copies that began."""
 
     @property
     def p99_s(self) -> float:
@@ -52,10 +52,11 @@ class Outcome(msgspec.Struct):
 
 
 def simulate(rate: float, seconds: float, *, max_running: int, spare: float = SPARE_SHARE, seed: int = 0) -> Outcome:
-    """Return what becomes of requests of which each is copied.
+    """Return the outcome of requests of which each is copied.
 
-    rate: requests a second of all tenants. spare: copies begin while less than this part of the engine's places is
-    taken.
+    rate: requests a second of all tenants.
+    max_running: the most copies at one time.
+    spare: copies begin while less than this share of the engine's places is taken.
     """
     simulator = _Timed(num_blocks=8_000, max_num_seqs=NUM_SEQS, max_batched_tokens=2_048)
     chance = random.Random(seed)

@@ -1,4 +1,4 @@
-"""Copies of requests on spare room keep nobody waiting: an engine computes little of their prompts in one step."""
+"""Copies of requests on spare room delay no request: an engine computes little of their prompts in one step."""
 
 from __future__ import annotations
 

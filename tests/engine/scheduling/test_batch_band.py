@@ -16,14 +16,16 @@ from tests.engine.scheduling.fairness_simulator import percentile
 
 MACHINES = {"gpu": (GPU, GPU_BAND), "cpu": (CPU, CPU_BAND)}
 TOLERANCE = 1.02
-"""By how much a step may miss its bound: what the engine knows of steps is learned."""
+"""The factor by which a step may miss its bound, since the engine learns what steps cost."""
 
 Plans = list[list[tuple[str, int, int, bool]]]
 
 
 def interactive_plans(seed: int, *, beside_batch: bool) -> tuple[Plans, int]:
-    """Return what each step computes of interactive requests, and how many tokens of batch work were generated. Prompts
-    differ, so that no request finds what another one left."""
+    """Return what each step computes of interactive requests, and the number of batch tokens generated.
+
+    No two prompts are alike, so that no request finds a cached prefix of another.
+    """
     chance, other = random.Random(seed), random.Random(seed)
     num_blocks, max_num_seqs, max_batched_tokens = (
         other.choice((30, 60, 200)),
@@ -103,8 +105,10 @@ def test_an_interactive_request_that_arrives_is_part_of_the_next_step(name: str)
 
 
 def run(machine: Machine, seconds: float, chance: random.Random, *, num_interactive: int = 0) -> tuple[float, float]:
-    """Return the service a second of a stretch in which the band is fed, and the sequences of an average step.
-    num_interactive: so many requests are under way all the time."""
+    """Keep the band fed for some seconds; return the service a second, and the sequences of an average step.
+
+    num_interactive: the number of interactive requests that run all the time.
+    """
     start_s, before, rows = machine.now, sum(machine.service_of.values()), list[int]()
     while machine.now < start_s + seconds:
         keep_fed(machine, ["a", "b"], Sizes(), chance)
@@ -119,8 +123,8 @@ def run(machine: Machine, seconds: float, chance: random.Random, *, num_interact
 def test_bursts_are_filled_up_with_batch_work_of_which_little_is_computed_again(
     num_blocks: int, least: float, full: bool
 ) -> None:
-    """Half of the time as many interactive requests come as can run. Together with batch work they are served nearly as
-    fast as endless batch work alone, whose steps are full again 0.2 s after a burst."""
+    """Half of the time as many interactive requests come as can run. Together with batch work they are served nearly
+    as fast as endless batch work alone, whose steps are full again 0.2 s after a burst."""
     machine = Machine(GPU, GPU_BAND, num_blocks=num_blocks)
     chance = random.Random(2)
     run(machine, 3, chance)
@@ -141,7 +145,8 @@ def test_bursts_are_filled_up_with_batch_work_of_which_little_is_computed_again(
 
 @pytest.mark.parametrize(("name", "least"), [("gpu", 0.97), ("cpu", 0.82)])
 def test_batch_work_alone_is_as_fast_as_the_bound_of_its_steps_allows(name: str, least: float) -> None:
-    """The same requests as interactive ones have no bound. On a GPU theirs are no longer; on a CPU they are."""
+    """Interactive requests have no bound: on a GPU the same requests' steps are no longer than batch work's; on a
+    CPU they are."""
     costs, band = MACHINES[name]
     chance = random.Random(3)
     sizes = [Sizes().draw(chance) for _ in range(120)]
@@ -184,7 +189,7 @@ def test_under_endless_interactive_load_batch_work_gets_its_share(limit: str, sh
 
 @pytest.mark.parametrize("is_busy", [False, True], ids=["alone", "beside interactive requests"])
 def test_twenty_batches_of_one_tenant_get_what_one_of_another_gets(is_busy: bool) -> None:
-    """And a tenant of prompts alone what they get; in service, over a stretch in which all have work."""
+    """Also between a tenant of completions and one of prompts alone; measured in service, while all have work."""
     machine = Machine(GPU, GPU_BAND)
     chance = random.Random(5)
     sizes = {"many": Sizes(), "one": Sizes(100, 120), "embeds": Sizes(300, 10)}
@@ -205,8 +210,11 @@ def test_twenty_batches_of_one_tenant_get_what_one_of_another_gets(is_busy: bool
 
 
 class Lines(msgspec.Struct, eq=False):
-    """A batch. is_allowed: the band's share is enough for its deadline. num_left, num_open: the service and lines
-    that are still to come."""
+    """A batch.
+
+    is_allowed: whether the band's share is enough for the batch's deadline.
+    num_left, num_open: the service and the lines that are still to come.
+    """
 
     tenant: str
     arrives_s: float
@@ -222,7 +230,7 @@ class Lines(msgspec.Struct, eq=False):
 
 
 HOUR_S = 5.0
-"""How long an hour is in this simulation. The engine is told of it as URGENT_S seconds."""
+"""The length of an hour in this simulation, in seconds. The engine sees it as URGENT_S seconds."""
 
 
 def busy_machine() -> Machine:
@@ -234,14 +242,14 @@ def busy_machine() -> Machine:
 
 
 def step_busily(machine: Machine, chance: random.Random) -> None:
-    """Take a step beside interactive requests without end."""
+    """Take a step while interactive requests never run out."""
     while machine.outstanding["t"] < 12:
         machine.send("t", *Sizes(20, 10).draw(chance))
     machine.step()
 
 
 def rate_of_share(chance: random.Random) -> float:
-    """Return the service a second that batch work without end gets."""
+    """Return the service a second that endless batch work gets."""
     machine = busy_machine()
     while machine.now < 60:
         while machine.num_batch < 20:
@@ -251,11 +259,11 @@ def rate_of_share(chance: random.Random) -> float:
 
 
 def late_batches(num_batches: int, seed: int) -> tuple[int, int]:
-    """Return how many batches of a random stream miss 24 hours beside endless interactive load though the band's share
-    allows it, and how many it allows: those that were in time if all were served one after the other by deadlines.
+    """Return how many batches of a random stream miss 24 hours though the share allows them, and how many it allows.
 
-    Seven tenants' lines are sent in order of deadlines, some at a time. What a batch can still rest is told as a
-    dispatcher would: after the work of all with earlier deadlines, at the rate that the share gives.
+    A batch is allowed if all were in time, served one after the other by deadlines, beside endless interactive load.
+    Seven tenants' lines are sent in order of deadlines, some at a time. Each line's slack is what a dispatcher would
+    give: the time left after the work of all earlier deadlines, at the rate that the share gives.
     """
     chance = random.Random(seed)
     rate = 0.95 * rate_of_share(chance)
@@ -286,7 +294,7 @@ def late_batches(num_batches: int, seed: int) -> tuple[int, int]:
 
 
 def stream(num_batches: int, rate: float, chance: random.Random) -> Iterator[Lines]:
-    """Batches of 5 to 100 lines of 7 tenants, by bursts, in the order of their arrival."""
+    """Give batches of 5 to 100 lines of 7 tenants, in bursts, in the order of their arrival."""
     at_s, free_s = 1.0, 0.0
     for _ in range(num_batches):
         lines = [Sizes(20, 6).draw(chance) for _ in range(chance.choice((5, 10, 25, 50, 100)))]

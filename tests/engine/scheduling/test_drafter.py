@@ -1,4 +1,5 @@
-"""Prompt lookup proposes what followed the longest recent match; a prediction, what follows in it."""
+"""Prompt lookup proposes the tokens that followed the longest recent match; a prediction proposes its own next
+tokens."""
 
 from __future__ import annotations
 
@@ -76,7 +77,7 @@ def test_a_prediction_is_followed_and_found_again(completion: list[int], expecte
 
 
 def found_again(prediction: list[int], completion: list[int], max_tokens: int) -> tuple[int, ...]:
-    """By a search of the whole prediction after each token."""
+    """Return the next draft, found by a search of the whole prediction after each token."""
     place, agrees = 0, True
     for end, token in enumerate(completion, start=1):
         if agrees and prediction[place : place + 1] == [token]:
@@ -114,7 +115,7 @@ def test_of_a_long_prediction_a_proposal_looks_at_little() -> None:
 
 
 class CountedReads(list[int]):
-    """Counts how many of its elements were asked for."""
+    """A sequence that counts how many of its elements were read."""
 
     num_read = 0
 

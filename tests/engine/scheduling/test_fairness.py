@@ -17,16 +17,16 @@ NUM_STEPS = 120
 
 
 def spread_and_bound(seed: int) -> tuple[float, float, float]:
-    """A random workload of backlogged tenants of equal weight, each with requests of a size and eagerness of its own.
+    """Run a random workload of backlogged tenants of equal weight, whose requests differ in size and number.
 
     Returns the largest difference of service between two tenants over any interval, the bound that
-    `engine.scheduling.fairness` states for it, and the service of all.
+    `engine.scheduling.fairness` states for that difference, and the service of all tenants.
     """
     chance = random.Random(seed)
     load_bytes = chance.choice((0, 500, 2000))
     longest, most_output = chance.choice((32, 100, 250)), chance.choice((4, 16, 40))
     simulator = Simulator(
-        num_blocks=chance.choice((20, 40, 200)),  # of 16 tokens: little memory makes preemptions
+        num_blocks=chance.choice((20, 40, 200)),  # blocks of 16 tokens: little memory makes preemptions
         max_num_seqs=chance.randint(2, 6),
         max_batched_tokens=chance.choice((32, 64, 256)),
         load_bytes=load_bytes,
@@ -71,7 +71,10 @@ def test_under_saturation_service_follows_the_weights() -> None:
 
 
 def quiet_ttft_p99(num_other: int) -> float:
-    """In steps: of a tenant that keeps 10 requests outstanding beside another that keeps num_other."""
+    """Return a tenant's 99th percentile of steps to the first token.
+
+    The tenant keeps 10 requests outstanding beside another tenant that keeps num_other.
+    """
     simulator = Simulator(num_blocks=400, max_num_seqs=8, max_batched_tokens=128)
     chance = random.Random(0)
     for _ in range(3_000):

@@ -1,4 +1,4 @@
-"""What was computed once is found again: by the same tenant under the same adapter, and by nobody else."""
+"""A computed prefix is found again by the same tenant under the same adapter, and by nobody else."""
 
 from __future__ import annotations
 

@@ -61,7 +61,8 @@ FULL_STEPS = 1_000_000
 
 
 class LoadsAtOnce(Executor):
-    """Runs what is submitted before it returns; the pool still learns of it at its next look."""
+    """An executor that runs each load before `submit` returns; the pool still learns of a load at its next
+    `arrivals`."""
 
     def submit(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         future: Future[Any] = Future()
@@ -70,7 +71,8 @@ class LoadsAtOnce(Executor):
 
 
 class Oracle:
-    """Drafts from what some live request is to get: right up to a token that depends on where it starts."""
+    """A drafter that proposes what a live request is to get, right up to a token that depends on where the draft
+    starts."""
 
     def __init__(self, texts: Callable[[], list[list[int]]]) -> None:
         self._texts = texts
@@ -84,7 +86,10 @@ class Oracle:
 
 
 class Live(msgspec.Struct):
-    """A request, what each choice must get, and what it has got so far. ended: choices that are over."""
+    """A request, what each choice must get, and what each has got so far.
+
+    ended: the indexes of choices that are over.
+    """
 
     request: GenerateRequest
     expected: list[Expected]
@@ -139,7 +144,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         share=st.sampled_from((0.0, 0.02, 0.3)),
     )
     def use_memory(self, num_blocks: int, num_drafts: int, share: float = 0.02) -> None:
-        """Little makes preemptions and evictions, more lets prefixes be found again."""
+        """Set the memory: few blocks make preemptions and evictions, many let prefixes be found again."""
         self.blocks = BlockManager(num_blocks, BLOCK_SIZE)
         limits = msgspec.structs.replace(LIMITS, num_draft_tokens=num_drafts, batch=BatchLimits(share=share))
         self.scheduler = Scheduler(
@@ -214,7 +219,7 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     @rule(adapter=st.integers(0, 2))
     def unload(self, adapter: int) -> None:
-        """Whoever uses it keeps it, and whoever waits for it gets it loaded again."""
+        """Unload an adapter: running requests keep it, and it is loaded again for waiting ones."""
         self.slots.unload(f"{adapter}v{self.versions[adapter]}")
 
     @precondition(lambda self: self.compiling)
@@ -230,8 +235,10 @@ class SchedulerMachine(RuleBasedStateMachine):
             self.step(ahead, slow)
 
     def step(self, ahead: bool, slow: bool = False) -> None:
-        """Launch the next step; ahead: planned before the results of the last one are taken, and launched before, too,
-        unless that is slow."""
+        """Launch the next step.
+
+        ahead: plan before the results of the last step are taken, and launch before that as well, unless `slow`.
+        """
         if not ahead:
             self.land(self.flight)
             self.flight = None
@@ -297,7 +304,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.slots.check_integrity(self.scheduler.num_adapter_users)
 
     def teardown(self) -> None:
-        """Whoever is left finishes: nobody waits forever."""
+        """Check that all requests left finish: nobody waits forever."""
         while self.compiling:
             self.compiled()
         for _ in range(2000):
@@ -361,7 +368,7 @@ class SchedulerMachine(RuleBasedStateMachine):
 
 
 def test_whatever_happens_each_request_gets_exactly_its_own_tokens(full: bool) -> None:
-    """By hand in slices that tell their seed: with FIRST_SEED a run goes on from there, or one slice comes again."""
+    """With --full in slices that print their seed: FIRST_SEED goes on from a slice, or repeats one."""
     first = int(os.environ.get("FIRST_SEED", "0"))
     for number in range(first, first + (FULL_STEPS // CI_STEPS if full else 1)):
         print(f"seed {number}", flush=True)

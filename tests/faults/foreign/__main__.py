@@ -1,8 +1,8 @@
-"""`python -m tests.faults.foreign [PART ...]`: what is sized about servers of other makers, part by part, then a table.
+"""`python -m tests.faults.foreign [PART ...]`: the long tests of servers of other makers, part by part, then a table.
 
-One part runs at a time, since each of them fills a machine of two cores. What a part needs besides Lorikeet is
-installed into build/ before it. The table has what each part has counted, how long it took, and the load of the machine
-before it; it is kept in build/long-foreign.txt as well. Exits with 1 where a part fails.
+One part runs at a time, since each of them fills a machine of two cores. Packages that a part needs besides Lorikeet
+are installed into build/ before the part runs. The table has each part's counts, its duration, and the load of the
+machine before it; it is stored in build/long-foreign.txt as well. Exits with 1 where a part fails.
 """
 
 from __future__ import annotations

@@ -35,12 +35,15 @@ Fault = Literal[
 STREAM = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n"
 STUCK_S = 600.0
 BOMB = gzip.compress(b"data: " + b"a" * (16 << 20))
-"""Compressed once: proxies, servers and clients share a loop, which would stand still for each reply."""
+"""A small gzip body that decompresses to 16 MiB. Compressed once, as compressing for each reply blocks the loop."""
 _TOKENS = re.compile(rb'"completion_tokens": *\d+')
 
 
 class Passed(msgspec.Struct, frozen=True):
-    """One request that generates, as it came by. at_s: by the loop's clock."""
+    """One request for a generation that passed the proxy.
+
+    at_s: the time by the loop's clock.
+    """
 
     id: str
     fault: Fault | None
@@ -48,7 +51,7 @@ class Passed(msgspec.Struct, frozen=True):
 
 
 class FaultProxy:
-    """In front of the server at a port of this machine."""
+    """A proxy at a port of this machine in front of one server."""
 
     def __init__(self, server_port: int) -> None:
         self.choose: Callable[[str], Fault | None] = lambda request_id: None
@@ -58,7 +61,7 @@ class FaultProxy:
         self.pace_s = 0.0
         """The time that each piece of a reply waits."""
         self.is_away = False
-        """Whether connections are closed at once, those of questions too."""
+        """True if the proxy closes connections at once, questions about health included."""
         self.passed: list[Passed] = []
         self.port = 0
         self._server_port = server_port

@@ -1,7 +1,7 @@
-"""Servers with OpenAI's protocol that follow a script that each prompt brings along, and remember each byte they sent.
+"""Servers with OpenAI's protocol that follow a script carried in each prompt, and remember each byte they sent.
 
-A reply can be cut, or stand still, at any byte. What a gateway has to bill of it is told from the bytes that were sent,
-by the rule that is written in gateway/backends/foreign/README.md.
+A reply can be cut, or stall, at any byte. The tokens to bill of a reply follow from the bytes that were sent, by the
+rule in gateway/backends/foreign/README.md.
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ MAX_TOKENS = 16
 
 
 class Script(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a server does with a request."""
+    """The behaviour of a server for one request."""
 
     words: tuple[str, ...] = ("Hello", " world")
     reports: Literal["end", "each", "none"] = "end"
-    """Whether the usage comes at the end, with each word, or not at all."""
+    """The place of the usage: at the end, with each word, or nowhere."""
     place: Place = "whole"
     share: float = 0.0
-    """Of the bytes of `place`, those after which the reply is cut."""
+    """The share of the bytes of `place` that are sent before the reply is cut."""
     stalls: bool = False
-    """Whether it stands still there instead of being cut."""
+    """True if the server stalls at that byte instead of cutting the reply."""
     status: int = 200
-    """Another one is an error without a reply."""
+    """The status of the reply; any status but 200 is an error without a reply."""
     first_s: float = 0.0
     pause_s: float = 0.0
 
 
 class Sent(msgspec.Struct):
-    """What one server sent for one request."""
+    """The reply that one server sent for one request."""
 
     server: str
     id: str
@@ -64,7 +64,10 @@ class Sent(msgspec.Struct):
 
 
 def billed(sent: Sent, num_parts: int | None = None) -> int:
-    """Return the completion tokens that are billed of a reply. num_parts: the events that the gateway got."""
+    """Return the completion tokens that are billed of a reply.
+
+    num_parts: the number of events that the gateway got; None for all that were sent whole.
+    """
     came = sent.parts[: sent.num_parts if num_parts is None else num_parts]
     words = [text for _, text, _ in came if text]
     own = min(MAX_TOKENS, max(len(words), -(-sum(len(word.encode()) for word in words) // 4)))
@@ -78,7 +81,7 @@ def billed(sent: Sent, num_parts: int | None = None) -> int:
 
 
 class ScriptedServer(FakeServer):
-    """Finds its script in the prompt, by its own name, and does as that says."""
+    """A server that does what the script under its own name in the prompt says."""
 
     def __init__(self, name: str) -> None:
         super().__init__()
@@ -151,7 +154,10 @@ def _reply(script: Script) -> tuple[bytes, dict[Place, tuple[int, int]], list[tu
 
 
 def random_script(draw: random.Random, *, failing: float) -> Script:
-    """Return a script; failing: the share of those that do not end well."""
+    """Return a random script.
+
+    failing: the share of scripts whose reply does not end well.
+    """
     words = tuple(draw.choice((" a", " word", " longer-words", " ab")) for _ in range(draw.randint(2, 8)))
     reports = draw.choice(("end", "end", "each", "none"))
     pause_s = draw.choice((0.0, 0.0, 0.002))

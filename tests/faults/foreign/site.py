@@ -35,7 +35,7 @@ QUICK: dict[str, Any] = {
 
 
 class Row(msgspec.Struct, frozen=True):
-    """What the ledger says of one attempt, corrections included."""
+    """The usage of one attempt by the ledger, corrections included."""
 
     request_id: str
     attempt: int
@@ -119,7 +119,7 @@ class Desk:
             await until(is_removed, pause_s=0.1)
 
     async def until_ready(self, pool_id: str, num: int) -> None:
-        """Return once so many servers of a pool take requests."""
+        """Return once `num` servers of a pool take requests."""
 
         async def is_ready() -> bool:
             return (await self.operator.get(f"/pools/{pool_id}")).json()["num_ready"] == num  # type: ignore[no-any-return]
@@ -143,8 +143,8 @@ class Desk:
         return await self.tenant.post("/v1/chat/completions", json=body)
 
     async def ledger(self, request_ids: Collection[str]) -> dict[str, list[Row]]:
-        """Return the attempts of all requests by their ids, those that were superseded too, once these have some, and
-        no more come."""
+        """Return all attempts of the requests by request id, superseded attempts included, once every request has an
+        attempt and no more appear."""
         found: dict[str, list[Row]] = {}
         before: dict[str, list[Row]] = {}
 
@@ -161,7 +161,7 @@ class Desk:
         return found
 
     async def settled(self, *limit_ids: str) -> list[int]:
-        """Return what each limit has settled, once nothing is held of any."""
+        """Return the settled amount of each limit, once no limit holds a reservation."""
 
         async def amounts() -> list[int] | None:
             async with connected(self.site.dsn) as conn:

@@ -1,4 +1,4 @@
-"""Faults between a gateway and servers of other makers: what a second server can answer it answers, within the budgets.
+"""Faults between a gateway and servers of other makers: a second server answers what it can, within the budgets.
 
 Counts and shares are judged always, times with `--full` alone, on a machine that has little else to do.
 """
@@ -32,7 +32,7 @@ from tests.gateway.backends.foreign.fake import FakeServer, fake_server, saying
 NUM_CLIENTS = 8
 POOL_NUMBERS = itertools.count()
 PATIENT = {"first_token_seconds": 3.0, "idle_seconds": 3.0}
-"""So long that a server that is well answers by then, whatever else the machine does."""
+"""Settings so patient that a healthy server answers in time, whatever else the machine does."""
 
 FAULTS: tuple[Fault, ...] = get_args(Fault)
 MAY_HAVE_BEGUN: frozenset[Fault] = frozenset({"reset in the midst", "slow body", "error after text"})
@@ -44,19 +44,19 @@ SLOWS: tuple[Fault, ...] = ("slow body", "lying usage")
 
 
 class Seen(msgspec.Struct, frozen=True):
-    """What a client saw of one request."""
+    """The reply to one request as its client saw it."""
 
     status: int
     is_whole: bool
-    """Whether a whole answer came."""
+    """True if a whole answer came."""
     has_begun: bool = True
-    """Whether text came."""
+    """True if any text came."""
     first_s: float = 0.0
     """The time until text came."""
 
 
 ASKED_S: list[float] = []
-"""When all requests were asked, of all pools: they share one budget."""
+"""The times at which requests to any pool were sent, since all pools share one budget."""
 
 
 class Two:
@@ -69,7 +69,7 @@ class Two:
         self.servers = servers
 
     async def ask(self, *, stream: bool, model: str = "") -> Seen:
-        """Ask one thing."""
+        """Send one request; return what its client saw."""
         ASKED_S.append(time.monotonic())
         model = model or self.pool
         if not stream:
@@ -91,7 +91,7 @@ class Two:
         return Seen(status, text == "Hello world", bool(text), first_s)
 
     async def ask_many(self, num: int, *, num_clients: int = NUM_CLIENTS, model: str = "") -> list[Seen]:
-        """Ask so many things, by a few clients, half of them as streams."""
+        """Send `num` requests by a few clients, half of them as streams; return what the clients saw."""
         left, seen = iter(range(num)), list[Seen]()
 
         async def client() -> None:
@@ -125,7 +125,7 @@ def always(fault: Fault | None) -> Callable[[str], Fault | None]:
 
 
 def own_id(passed: Passed) -> str:
-    """Return the id of the request of which something is an attempt."""
+    """Return the id of the client's request to which an attempt belongs."""
     return passed.id.partition(".")[0]
 
 
@@ -288,7 +288,7 @@ async def test_a_server_that_is_five_times_slower_gets_few_requests(two: Two, ki
 
 
 async def at_rate(two: Two, num: int, *, per_s: float, model: str) -> list[Seen]:
-    """Ask so many streams, each when it is due."""
+    """Send `num` streaming requests, each when it is due; return what the clients saw."""
     loop = asyncio.get_running_loop()
     began_s, tasks = loop.time(), []
     for number in range(num):

@@ -41,7 +41,7 @@ async def test_nothing_of_a_hostile_server_reaches_a_tenant(desk: Desk, server: 
     left, asked = iter(names), list[tuple[str, httpx.Response]]()
 
     async def ask(name: str, **fields: Any) -> bool:
-        """Tell whether the server was asked: for a while after failures it is left alone."""
+        """Send a request; return whether the server got it. After failures a server is left alone for a while."""
         asked.append((name, reply := await desk.chat("hostile", name, **fields)))
         return any(each.headers["x-request-id"] == reply.headers["x-request-id"] for each in server.received)
 
@@ -73,7 +73,7 @@ async def test_nothing_of_a_hostile_server_reaches_a_tenant(desk: Desk, server: 
 
 
 async def pages_of(people: httpx.AsyncClient, project_id: str, request_id: str) -> dict[str, str]:
-    """Return what the owner of a project may read of it, by its path."""
+    """Return the pages that the owner of a project may read about a project and a request, by path."""
     document = (await people.get("/openapi.json")).json()
     pages: dict[str, str] = {}
     for path, methods in document["paths"].items():
@@ -87,7 +87,7 @@ async def pages_of(people: httpx.AsyncClient, project_id: str, request_id: str) 
 
 
 class tenants_people:
-    """A browser of the owner of the tenant's project."""
+    """A client with the session of the owner of the tenant's project."""
 
     def __init__(self, desk: Desk) -> None:
         self._desk = desk
@@ -110,7 +110,8 @@ class tenants_people:
 
 
 async def test_the_traffic_of_others_does_not_wait_for_hostile_servers(desk: Desk, full: bool) -> None:
-    """The same rate of requests, to servers that behave and to hostile ones in turns, beside those of others."""
+    """The same rate of requests, to good servers and to hostile ones in turns, leaves the 99th percentile of others
+    alone."""
     if not full:
         pytest.skip("times are judged by hand")
     ratios = []

@@ -1,5 +1,4 @@
-"""Requests to servers that fail at every byte of a reply: one billed attempt each, by the written rule, and no limit is
-overrun."""
+"""Requests to servers that fail at every byte of a reply: one billed attempt each, by the written rule."""
 
 from __future__ import annotations
 
@@ -24,7 +23,7 @@ from tests.installation.tenants import put_limit
 NUM_REQUESTS, NUM_FULL = 70, 5_000
 NUM_CLIENTS = 12
 PATIENT = {"first_token_seconds": 3.0, "idle_seconds": 1.5}
-"""So long that what a server has sent has come by then, whatever else the machine does."""
+"""Settings so patient that everything a server has sent has arrived in time, whatever else the machine does."""
 
 FAILING = 0.3
 """The share of replies that do not end well: few enough that breakers seldom open."""
@@ -33,7 +32,7 @@ LEAVING = 0.06
 """The share of streaming clients that leave in the midst."""
 
 TEMPLATE_TOKENS, MESSAGE_TOKENS = 256, 16
-"""As in the rule by which prompts are bounded."""
+"""The tokens that the rule for bounding prompts adds for a template and for each message."""
 
 Way = Literal["one", "two", "fallback", "hedge", "cascade"]
 SERVERS: dict[str, tuple[str, ...]] = {"one": ("a",), "two": ("b", "c"), "three": ("d", "e")}
@@ -51,7 +50,7 @@ FIRST_SEED = int(os.environ.get("FIRST_SEED", "0"))
 
 
 class Asked(msgspec.Struct):
-    """A request, and what its client saw."""
+    """A request, and its reply as the client saw it."""
 
     way: Way
     prompt: str
@@ -63,7 +62,7 @@ class Asked(msgspec.Struct):
 
 
 class World:
-    """The servers, and all requests that were asked."""
+    """The servers, and all requests that were sent."""
 
     def __init__(self, desk: Desk, servers: dict[str, ScriptedServer]) -> None:
         self.desk = desk
@@ -110,7 +109,7 @@ class World:
                     return
 
     def sent(self, row: Row) -> list[Sent]:
-        """Return the replies that may be of an attempt: the ids of attempts and of further rows are alike."""
+        """Return the replies that may belong to an attempt, since ids of attempts and of further rows look alike."""
         upstream = f"{row.request_id}.{row.attempt}" if row.attempt else row.request_id
         names = SERVERS[row.model]
         return [each for name in names for each in self.servers[name].sent if each.id == upstream]
@@ -179,7 +178,7 @@ async def test_of_each_request_one_attempt_is_billed_by_the_written_rule(world: 
 
 
 def check_row(world: World, asked: Asked, row: Row, *, is_last: bool) -> None:
-    """Hold a row that counts against what the servers sent and what the client saw."""
+    """Check a counted row of the ledger against what the servers sent and what the client saw."""
     candidates = world.sent(row)
     whole = row.completion_tokens + row.discarded_tokens
     if not candidates:
@@ -204,7 +203,8 @@ MOST = 3_000
 
 
 async def test_a_limit_is_never_overrun_at_the_reserved_bound(desk: Desk, full: bool) -> None:
-    """Whatever a server reports: what is billed together never exceeds a hard limit, though many ask at once."""
+    """All billed usage together never exceeds a hard limit, whatever a server reports and however many requests run at
+    once."""
     key, draw, num_refused = desk.site.key, random.Random(FIRST_SEED), 0
     limit_id = await put_limit(desk.site.dsn, key.limit("tokens", "day", MOST, model="tight"))
 

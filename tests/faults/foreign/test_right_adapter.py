@@ -1,6 +1,5 @@
-"""Adapters that say who they are, over own engines and servers of other makers that load, forget, restart and die: the
-right one answers or none, and never the base in silence.
-"""
+"""Adapters whose answers name them, on own engines and servers of other makers that load, forget, restart and die: the
+right adapter answers or none does, and never the base model in silence."""
 
 from __future__ import annotations
 
@@ -34,14 +33,14 @@ NUM_REQUESTS, NUM_FULL = 80, 20_000
 NUM_CLIENTS = 12
 NUM_ADAPTERS = 6
 MAX_LOADED = 4
-"""Of them at one server at once, so that each gateway unloads and loads all the time."""
+"""The number of adapters at one server at once, so few that each gateway unloads and loads all the time."""
 
 LENGTHS = (11, 23)
-"""Of prompts: an own engine's answer is its prompt, rotated by a number of the adapter."""
+"""Lengths of prompts in tokens: an own engine's answer is its prompt, rotated by a number of the adapter."""
 
 
 def _told_apart() -> list[str]:
-    """Return digests of contents by which each fake's answers are plain text, and tell all of them apart."""
+    """Return digests of contents for which all fakes answer plain text, and for which all answers differ."""
     found, seen = list[str](), set[tuple[int, ...]]()
     for number in itertools.count():
         made = hashlib.sha256(f"adapter {number}".encode()).hexdigest()
@@ -63,7 +62,7 @@ GATEWAY_DIES_AFTER = 2_000
 PAUSE_AFTER_KILL_S = 1.0
 FIRST_SEED = int(os.environ.get("FIRST_SEED", "0"))
 REFUSALS = {httpx.codes.BAD_REQUEST, httpx.codes.BAD_GATEWAY, httpx.codes.SERVICE_UNAVAILABLE}
-"""400 is an adapter that no server has which was started without it."""
+"""Statuses of refusals. 400 comes from a server that was started without the adapter."""
 
 
 def digest(number: int) -> str:
@@ -75,7 +74,7 @@ def file(number: int) -> str:
 
 
 class World:
-    """All servers, the answer that each model must give, and what became of requests."""
+    """All servers, the answer that each model must give, and the outcomes of requests."""
 
     def __init__(self, desk: Desk, tokenizer: Tokenizer) -> None:
         self.desk = desk
@@ -89,7 +88,10 @@ class World:
         return sum(number for outcome, number in self.outcomes.items() if outcome.startswith("answered"))
 
     def expected(self, pool: str, number: int, prompt: list[int], max_tokens: int) -> str:
-        """Return the text that a model answers with; number: of the adapter, 0 is the base."""
+        """Return the text that a model answers with.
+
+        number: of the adapter; 0 is the base model.
+        """
         match pool:
             case "vllm":
                 return self._decode(tokens_of(digest(number) if number else BASE))
@@ -102,9 +104,9 @@ class World:
         return self._decode([fake_token(request, position) for position in range(max_tokens)])
 
     async def ask(self, draw: random.Random) -> None:
-        """Ask any model of any pool.
+        """Send a request to a random model of a random pool.
 
-        Raises AssertionError: for an answer that is not the model's own.
+        Raises AssertionError: when the answer is not the model's own.
         """
         pool, number = draw.choice((OWN, "vllm", "sglang", "llamacpp")), draw.randrange(NUM_ADAPTERS + 1)
         prompt = [draw.randrange(3, 94) for _ in range(draw.choice(LENGTHS))]
@@ -128,14 +130,14 @@ class World:
         self.outcomes[f"answered {pool}"] += 1
 
     async def disturb(self, draw: random.Random) -> None:
-        """Let one thing after the other happen to the servers, until all is done."""
+        """Disturb the servers in one way after the other until all requests are done."""
         while not self.is_done:
             await asyncio.sleep(DISTURB_S)
             await draw.choice(self.disturbances)(draw)
 
 
 async def restart(server: FakeServer, *, away_s: float) -> None:
-    """End a server with all its connections, and start it at the same address."""
+    """Stop a server, with all its connections, and start it at the same address after a pause."""
     await server.stop()
     await asyncio.sleep(away_s)
     await server.start()

@@ -1,4 +1,4 @@
-"""A server with the admin API per test, as the admin API's own tests have."""
+"""A server with the admin API for each test, as the admin API's own tests have one."""
 
 from __future__ import annotations
 

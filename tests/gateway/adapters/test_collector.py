@@ -1,4 +1,4 @@
-"""The store holds what the tables refer to and, a little later, nothing else."""
+"""The store holds the content that the tables refer to and, a little later, nothing else."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.patience import PATIENCE_S
 
 
 async def test_what_nobody_refers_to_leaves_after_a_while(server: AdminServer, tmp_path: Path) -> None:
-    """As what a gateway that died between keeping and referring left."""
+    """A gateway that dies after storing content and before referring to it leaves such content."""
     lifecycle, orphan = server.services.lifecycle, server.services.store.add(write_adapter(tmp_path / "orphan"))
     engines = server.engines
     patient = Collector(
@@ -50,7 +50,7 @@ async def test_workspaces_of_the_dead_go_while_this_gateway_lives(server: AdminS
 
 
 class CountingStore(AdapterStore):
-    """num_looks: how often all that it holds was listed."""
+    """A store that counts how often all its content was listed."""
 
     num_looks = 0
 
@@ -94,7 +94,7 @@ async def unload(key: str) -> None:
 
 
 class GatedStore(AdapterStore):
-    """Does not list what it holds before its gate is open."""
+    """A store that lists its content only once its gate is open."""
 
     def __init__(self, root: Path) -> None:
         super().__init__(root)

@@ -1,4 +1,4 @@
-"""What is fetched comes from where the operator allows, within bounds, whatever a server does; else it says why."""
+"""An adapter is fetched only from the operator's sources, within bounds, whatever a server does; a refusal says why."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def fetcher(
 
 
 async def fetched(fetcher: Fetcher, source: str, folder: Path) -> tuple[dict[str, bytes], Received]:
-    """Files by name, and what was counted."""
+    """Fetch a source; return the files by name, and the counts of the transfer."""
     received = fetcher.begin()
     path = await fetcher.bring(source, new(folder), received)
     return content(path), received
@@ -153,7 +153,8 @@ async def test_a_hostile_server_is_left_within_bounds(web: Web, tmp_path: Path, 
     "host", ["127.0.0.1", "169.254.169.254", "[::1]", "[::ffff:169.254.169.254]", "inside.test", "loopback.test"]
 )
 async def test_no_redirect_reaches_what_is_private(web: Web, tmp_path: Path, host: str) -> None:
-    """Of the hub, which may redirect to any public address; and where the operator's list has the very host."""
+    """Neither from the hub, which may redirect to any public address, nor where the operator's list has the very
+    host."""
     web.pages["/org/r/resolve/main/adapter_config.json"] = redirect(f"https://{host}/latest/meta-data/")
     assert "not a public address" in await refused(fetcher(web), "hf://org/r", tmp_path / "hub")
     if host.startswith("[::f"):

@@ -1,4 +1,4 @@
-"""What is asked for is fetched in the background: by one gateway, by another if it dies, by none once canceled."""
+"""An import is fetched in the background: by one gateway, by another if that one dies, by none once canceled."""
 
 from __future__ import annotations
 
@@ -38,7 +38,10 @@ SLOW = bytes_as_they_are(
 
 
 class Intake:
-    """Takes what comes once it may, or refuses it. taken: the import's state and its content."""
+    """An intake that takes content once `may_end` is set, or refuses it.
+
+    taken: the state of each import, and its content.
+    """
 
     def __init__(self) -> None:
         self.taken: list[tuple[str, bytes]] = []

@@ -1,4 +1,4 @@
-"""Whatever the store does while content comes in, an import ends, and what was promised to be there is there."""
+"""An import ends, and a version that was called ready has its content, whatever the store does meanwhile."""
 
 from __future__ import annotations
 
@@ -21,8 +21,11 @@ from tests.patience import PATIENCE_S
 
 
 class WatchedStore(AdapterStore):
-    """Calls on_holds with the number of the question, the first being 1, before it answers; and on_keep before it
-    keeps."""
+    """A store that calls back before it answers or stores.
+
+    on_holds: called with the number of the question, beginning with 1, and the digest, before `holds` answers.
+    on_keep: called before content is stored.
+    """
 
     def __init__(self, root: Path) -> None:
         super().__init__(root)
@@ -106,7 +109,8 @@ async def test_an_import_fails_when_the_store_has_no_room(
 async def test_what_a_late_removal_takes_is_put_back(
     number: int, database: Database, store: WatchedStore, tmp_path: Path
 ) -> None:
-    """Before anything refers to it, and after: as a bucket ends what a collector began that has lost its lock."""
+    """The removal happens before or after a version refers to the content, as a bucket may carry out the request of
+    a collector that has lost its lock."""
     taken: list[str] = []
 
     def take(question: int, digest: str) -> None:
@@ -122,7 +126,7 @@ async def test_what_a_late_removal_takes_is_put_back(
 
 
 async def test_a_slow_store_takes_few_connections(database: Database, store: WatchedStore, tmp_path: Path) -> None:
-    """Only so many ask it while they hold one."""
+    """At most MAX_REFERRING uploads ask the store while they hold a connection of the database."""
     answers, asking = threading.Event(), list[int]()
 
     def ask(number: int, digest: str) -> None:

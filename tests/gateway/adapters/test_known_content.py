@@ -1,4 +1,4 @@
-"""Two tenants who bring the same bytes learn nothing of each other, not even from the time that takes."""
+"""Two tenants who upload the same bytes learn nothing of each other, not even from how long an upload takes."""
 
 from __future__ import annotations
 
@@ -21,8 +21,10 @@ NUM_PAIRS, NUM_PAIRS_FULL = 100, 400
 
 
 async def inspect_here(path: Path, into: Path, base: BaseShape, bounds: Bounds, *, niceness: int) -> Report:
-    """Without a process of its own, which takes longest of all and knows nothing of the store: what it does not tell
-    would only hide the rest."""
+    """Inspect an adapter in this process.
+
+    A process of its own takes longest of all and knows nothing of the store, so that it would hide the difference.
+    """
     return await asyncio.to_thread(_inspect, path, into)
 
 
@@ -42,8 +44,10 @@ async def timed(client: httpx.AsyncClient, project: str, number: int, folder: Pa
 async def test_the_time_of_an_upload_does_not_tell_that_another_tenant_has_the_bytes(
     database: Database, tmp_path: Path, full: bool
 ) -> None:
-    """The probability that known bytes take longer than unknown ones is a half, give or take. Each content is unknown
-    once and known once; of two uploads, which come in any order, one is of either kind."""
+    """Known bytes take longer than unknown ones with a probability of about a half.
+
+    Each content is unknown once and known once; of two uploads, in random order, one is of either kind.
+    """
     num_pairs, chance = NUM_PAIRS_FULL if full else NUM_PAIRS, random.Random(0)
     folders = [write_adapter(tmp_path / str(number), seed=number) for number in range(num_pairs + 1)]
     known: list[float] = []

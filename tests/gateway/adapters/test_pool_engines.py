@@ -21,7 +21,7 @@ FOUND = AdapterProbe(0.1, 1, 1, 0.5)
 
 
 class Probing(Counting):
-    """A backend that tries adapters, or raises."""
+    """A backend that probes adapters, or raises."""
 
     def __init__(self, outcome: AdapterProbe | Exception, *, is_ready: bool = True) -> None:
         super().__init__(is_ready=is_ready)

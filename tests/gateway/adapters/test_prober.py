@@ -1,4 +1,5 @@
-"""Nothing can be asked for before an engine was seen to run it, whenever that comes and whoever dies meanwhile."""
+"""No version can be used before an engine was seen to run it, whenever that comes and whichever gateway dies
+meanwhile."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ AWAY = Overloaded("No engine can take the request now.")
 
 
 async def versions(operator: httpx.AsyncClient, project: str) -> list[tuple[int, str, bool]]:
-    """(number, state, whether it is current) of the versions of `pirate`, newest first."""
+    """Return the number and state of each version of `pirate`, and whether it is current, newest first."""
     rows = (await operator.get(f"{project}/adapters/pirate/versions")).json()["data"]
     return [(row["version"], row["state"], row["current"]) for row in rows]
 
@@ -31,7 +32,7 @@ async def adapter(operator: httpx.AsyncClient, project: str) -> dict[str, Any]:
 async def wait_without_engine(
     server: AdminServer, operator: httpx.AsyncClient, project: str, folder: Path, *seeds: int
 ) -> None:
-    """Versions, each of which is to be current, that nobody has probed."""
+    """Upload versions, each of which is to be current, while no engine can probe them."""
     server.engines.is_ready = False
     for seed in seeds:
         reply = await upload(operator, project, "pirate", write_adapter(folder / str(seed), seed=seed))
@@ -96,7 +97,7 @@ async def test_a_promotion_is_not_undone_by_what_was_uploaded_before_it(
     assert await versions(operator, acme) == [(3, "ready", False), (2, "ready", False), (1, "ready", True)]
 
     await wait_without_engine(server, operator, acme, tmp_path, 4)
-    await upload(operator, acme, "pirate", tmp_path / "1")  # what is current is wished for once more
+    await upload(operator, acme, "pirate", tmp_path / "1")  # asks once more for the current version to be current
     assert await server.services.lifecycle.prober.probe_waiting()
     assert (await adapter(operator, acme))["version"] == 1
 
@@ -104,7 +105,7 @@ async def test_a_promotion_is_not_undone_by_what_was_uploaded_before_it(
 async def test_what_a_dead_gateway_had_claimed_is_probed_by_another(
     server: AdminServer, operator: httpx.AsyncClient, acme: str, tmp_path: Path
 ) -> None:
-    """Time is moved, not waited for."""
+    """The claim's time is moved back rather than waited for."""
     await wait_without_engine(server, operator, acme, tmp_path, 1)
     prober = server.services.lifecycle.prober
     async with server.services.database.acquire() as conn:
@@ -135,7 +136,7 @@ async def test_an_adapter_that_ends_engines_is_not_probed_for_ever(
 async def test_what_fails_the_engine_waits_twice_as_long_each_time_and_others_come_first(
     server: AdminServer, operator: httpx.AsyncClient, acme: str, tmp_path: Path
 ) -> None:
-    """Time is moved, not waited for."""
+    """The retry's time is moved back rather than waited for."""
     await wait_without_engine(server, operator, acme, tmp_path, 1, 2)
     engines, prober = server.engines, server.services.lifecycle.prober
     waits = "SELECT round(extract(epoch FROM claimed_at + interval '20 seconds' - now()))::int FROM adapter_versions"

@@ -1,4 +1,4 @@
-"""With the store in a bucket every way leads through it; while it is away, nothing is lost and nothing dies."""
+"""With a store in a bucket all operations work; while the bucket is away, nothing is lost and nothing dies."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CACHE_BYTES = 1 << 20
 
 
 def start() -> ThreadedMotoServer:
-    """An S3 server with a bucket."""
+    """Start an S3 server with a bucket."""
     server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
     server.start()
     with closing(http.client.HTTPConnection(*server.get_host_and_port())) as connection:

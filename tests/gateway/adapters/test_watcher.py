@@ -1,4 +1,5 @@
-"""What lies in the watched folder becomes an adapter, once, when it is whole; nothing outside of it is ever read."""
+"""A complete folder below the watched one becomes an adapter, once; nothing outside of the watched folder is ever
+read."""
 
 from __future__ import annotations
 
@@ -28,8 +29,11 @@ MAX_BYTES = 1000
 
 
 class Intake:
-    """Takes what comes, or refuses what says "bad". taken: name and weights, but for markers.
-    refusals: of the next ones, in order."""
+    """An intake that refuses weights that say "bad".
+
+    taken: name and weights of each adapter but markers.
+    refusals: errors to raise for the next adapters, in order.
+    """
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -54,7 +58,7 @@ class Intake:
 
 
 def put(folder: Path, weights: bytes) -> Path:
-    """Both files."""
+    """Write an adapter's config and weights to a folder."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / CONFIG).write_bytes(b"{}")
     (folder / WEIGHTS).write_bytes(weights)
@@ -106,8 +110,8 @@ class Bench:
 
         await until(ask, lambda: str(self.intake.taken))
 
-    async def looks(self) -> None:
-        """Until an adapter that is looked at after all others, and came last, is taken in."""
+    async def until_all_seen(self) -> None:
+        """Return once the watcher has looked at all folders, shown by a marker adapter that is added last."""
         self._num_markers += 1
         marker = f"marker-{self._num_markers}"
         self.put(f"zz/{marker}", b"marker")
@@ -131,7 +135,7 @@ async def test_what_is_whole_is_taken_in_once_by_one_gateway_and_its_changes_are
         await bench.until_taken(("pirate", b"one"))
         bench.put("acme/pirate", b"two")
         await bench.until_taken(("pirate", b"one"), ("pirate", b"two"))
-        await bench.looks()
+        await bench.until_all_seen()
         await bench.until_taken(("pirate", b"one"), ("pirate", b"two"))
     made = [row for row in await bench.imports() if row.name == "pirate"]
     assert [(row.source, row.author.kind, row.promote, row.size_bytes) for row in made] == [
@@ -149,8 +153,8 @@ async def test_an_adapter_of_a_tenant_that_is_paused_waits(bench: Bench) -> None
             await end_import(conn, made.id, "rejected", "it is bad")
     bench.put("acme/pirate", b"one")
     async with bench.watching():
-        await bench.looks()
-        await bench.looks()
+        await bench.until_all_seen()
+        await bench.until_all_seen()
         assert bench.intake.taken == []
         assert len(await bench.imports()) == NUM_FREE, "none was begun"
         async with bench.database.acquire() as conn:
@@ -164,7 +168,7 @@ async def test_half_an_adapter_waits_for_the_other_half(bench: Bench) -> None:
     folder = bench.put("acme/pirate", b"one")
     (folder / CONFIG).unlink()
     async with bench.watching():
-        await bench.looks()
+        await bench.until_all_seen()
         assert bench.intake.taken == []
         (folder / CONFIG).write_bytes(b"{}")
         await bench.until_taken(("pirate", b"one"))
@@ -175,10 +179,10 @@ async def test_after_a_restart_nothing_happens_to_what_is_as_it_was(bench: Bench
     bad = bench.put("acme/bad", b"bad")
     async with bench.watching():
         await bench.until_taken(("bad", b"bad"), ("pirate", b"one"))
-        await bench.looks()
+        await bench.until_all_seen()
     os.utime(bench.folder / "acme/pirate" / WEIGHTS, ns=(1, 1))  # another time, the same bytes
     async with bench.watching():
-        await bench.looks()
+        await bench.until_all_seen()
         await bench.until_taken(("bad", b"bad"), ("pirate", b"one"))
         (bad / WEIGHTS).write_bytes(b"good")
         await bench.until_taken(("bad", b"bad"), ("pirate", b"one"), ("bad", b"good"))
@@ -189,7 +193,7 @@ async def test_after_a_restart_nothing_happens_to_what_is_as_it_was(bench: Bench
 async def test_another_gateway_takes_over(bench: Bench) -> None:
     async with bench.watching():
         async with bench.watching():
-            await bench.looks()
+            await bench.until_all_seen()
         bench.put("acme/pirate", b"one")
         await bench.until_taken(("pirate", b"one"))
 
@@ -199,7 +203,7 @@ async def test_a_tenant_that_comes_later_gets_its_adapter(bench: Bench) -> None:
     bench.put("acme/No Name", b"one")
     bench.put("acme/.partial", b"one")
     async with bench.watching():
-        await bench.looks()
+        await bench.until_all_seen()
         assert bench.intake.taken == []
         async with bench.database.acquire() as conn:
             await create_project(conn, (await ensure_organization(conn, "default")).id, "initech")
@@ -215,7 +219,7 @@ async def test_what_cannot_be_taken_in_now_is_taken_in_later(bench: Bench) -> No
 
 
 async def test_what_fails_again_and_again_is_tried_less_and_less(bench: Bench) -> None:
-    """Some 0.05 s apart, it would be tried dozens of times."""
+    """An adapter that is tried again every 0.05 s would be tried dozens of times."""
     bench.put("acme/pirate", b"one")
     bench.intake.refusals = [Overloaded("The store is away.")] * 100
     start_s = asyncio.get_running_loop().time()
@@ -243,7 +247,7 @@ async def test_a_folder_never_becomes_another_projects(bench: Bench) -> None:
         bench.put("acme/poet", b"three")
         bench.put(f"{other.id}/poet", b"four")
         await bench.until_taken(("pirate", b"one"), ("pirate", b"two"), ("poet", b"four"))
-        await bench.looks()
+        await bench.until_all_seen()
     assert len(bench.intake.taken) == 3, "the archived project's folder is nobody's"
     async with bench.database.acquire() as conn:
         assert [row.name for row in await list_imports(conn, other.id, after=None, limit=9)] == ["poet"]
@@ -270,9 +274,9 @@ async def test_nothing_leads_out_of_the_folder(bench: Bench, tmp_path: Path) -> 
     os.mkfifo(pipe / WEIGHTS)
     (large / WEIGHTS).write_bytes(bytes(MAX_BYTES))
     async with bench.watching():
-        await bench.looks()
+        await bench.until_all_seen()
     async with bench.watching():
-        await bench.looks()
+        await bench.until_all_seen()
     assert bench.intake.taken == [("linked-file", b"x")]
     refused = {row.name: row.reason for row in await bench.imports() if row.state == "rejected"}
     assert refused == {

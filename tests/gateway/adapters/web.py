@@ -1,4 +1,4 @@
-"""Web servers with TLS that are anything but polite, and a guard to whom one address of the loopback is public."""
+"""Web servers with TLS that misbehave, and a guard that takes one address of the loopback for public."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import trustme
 from gateway.support.outbound import Guard, is_public
 
 PUBLIC = "127.0.0.2"
-"""What counts as public in these tests; the rest of the loopback does not."""
+"""The address that counts as public in these tests; the rest of the loopback does not."""
 
 NAMES = {
     "models.test": PUBLIC,
@@ -29,7 +29,11 @@ Body = Callable[[asyncio.StreamWriter], Awaitable[None]]
 
 
 class Web:
-    """A server; pages: by path, what it writes. asked: (path, headers in lower case) in order."""
+    """A web server.
+
+    pages: what the server writes, by path.
+    asked: paths and headers in lower case, in order.
+    """
 
     def __init__(self, ca: trustme.CA) -> None:
         self.ca = ca
@@ -69,7 +73,8 @@ class Web:
 
 @asynccontextmanager
 async def serving(ca: trustme.CA | None = None, listener: socket.socket | None = None) -> AsyncIterator[Web]:
-    """On a port of its own unless a listener is given, with certificates of an authority of its own unless one is."""
+    """Serve until the context is left, on a port of its own and with a certificate authority of its own unless these
+    are given."""
     web = Web(ca or trustme.CA())
     listener = listener or socket.create_server((PUBLIC, 0))
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -110,7 +115,7 @@ def redirect(location: str, status: int = 302, **headers: str) -> Body:
 
 
 def bytes_as_they_are(*parts: bytes, pause_s: float = 0.0, endless: bool = False) -> Body:
-    """Raw parts, the last one for ever if endless."""
+    """Return a body that sends parts as they are, the last one again and again if endless."""
 
     async def write(writer: asyncio.StreamWriter) -> None:
         for part in parts:

@@ -15,14 +15,14 @@ CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 async def upload(
     client: httpx.AsyncClient, project: str, name: str, folder: Path, *, promote: bool = True
 ) -> httpx.Response:
-    """Both files of a folder, in one piece."""
+    """Upload both files of a folder in one request."""
     files = {file_name: (folder / file_name).read_bytes() for file_name in (CONFIG, WEIGHTS)}
     fields = {"name": name} if promote else {"name": name, "promote": "false"}
     return await client.post(f"{project}/adapters", data=fields, files=files)
 
 
 def archive_of(folder: Path) -> bytes:
-    """A tar archive of both files."""
+    """Return a tar archive of both files of a folder."""
     made = io.BytesIO()
     with tarfile.open(fileobj=made, mode="w") as archive:
         for file_name in (CONFIG, WEIGHTS):
@@ -31,6 +31,6 @@ def archive_of(folder: Path) -> bytes:
 
 
 def error_of(reply: httpx.Response) -> tuple[int, str | None, str | None]:
-    """Status, param and code of a refusal."""
+    """Return status, param and code of a refusal."""
     error: dict[str, Any] = reply.json()["error"]
     return reply.status_code, error["param"], error["code"]

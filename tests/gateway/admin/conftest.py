@@ -26,6 +26,6 @@ async def operator(server: AdminServer) -> AsyncIterator[httpx.AsyncClient]:
 
 @pytest.fixture
 async def acme(operator: httpx.AsyncClient) -> str:
-    """Path of a project."""
+    """Return the path of a project."""
     reply = await operator.post("/projects", json={"name": "acme"})
     return f"/projects/{reply.json()['id']}"

@@ -1,4 +1,4 @@
-"""What a generated ledger has no rows of and the dashboard shows: tenants, keys, adapters, pools, limits, people,
+"""Rows that a generated ledger lacks and the dashboard shows: tenants, keys, adapters, pools, limits, people,
 changes."""
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ _REFUSALS = """
 
 
 async def furnish(database: Database, organization_id: str) -> list[str]:
-    """Once for each database, but for requests of just now, of which this returns the ids."""
+    """Write these rows once for each database, and requests of just now each time; return the ids of those requests."""
     async with database.transaction() as conn:
         if not await conn.fetchval("SELECT EXISTS (SELECT FROM projects WHERE organization_id = $1)", organization_id):
             await conn.execute(_TENANTS, organization_id, NUM_PROJECTS)

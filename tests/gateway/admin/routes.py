@@ -1,4 +1,5 @@
-"""The application's own route table, as tests go through it, and a good body for every kind of request."""
+"""The application's own route table, for tests that go through all routes, and a good body for every kind of
+request."""
 
 from __future__ import annotations
 
@@ -271,8 +272,13 @@ GOOD_BODIES: dict[type[msgspec.Struct], dict[str, Any]] = {
 
 
 class Route(msgspec.Struct, frozen=True):
-    """path: a pattern with {name} for each parameter. access: None where the route declares none. query: of a route
-    beside the admin API. is_documented: the OpenAPI document has it; it has none of the dashboard's files."""
+    """One method of one path.
+
+    path: a pattern with {name} for each parameter.
+    access: None where the route declares none.
+    query: the parameters of a route outside of the admin API.
+    is_documented: whether the OpenAPI document has the route; it has none of the dashboard's files.
+    """
 
     method: str
     path: str
@@ -284,7 +290,7 @@ class Route(msgspec.Struct, frozen=True):
         return f"{self.method} {self.path}"
 
     def at(self, **ids: str) -> str:
-        """The path with these parameters; "unknown" for others."""
+        """Return the path with these parameters filled in, and "unknown" for all others."""
         return re.sub(r"\{(\w+)\}", lambda match: ids.get(match[1], "unknown"), self.path)
 
     @property
@@ -293,14 +299,14 @@ class Route(msgspec.Struct, frozen=True):
 
     @property
     def good_body(self) -> dict[str, Any] | None:
-        """A body that is right in every field; None where the route takes none."""
+        """Return a body that is right in every field; None where the route takes none."""
         if self.access is None or self.access.body is None:
             return None
         return dict(GOOD_BODIES.get(self.access.body, {}))
 
 
 def routes_of(app: Litestar) -> list[Route]:
-    """Every method of every path, but OPTIONS and HEAD, which tell what others do."""
+    """Return every method of every path, except OPTIONS and HEAD, which describe other methods."""
     routes = []
     for route in app.routes:
         for handler in getattr(route, "route_handlers", []):

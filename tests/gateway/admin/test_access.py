@@ -94,7 +94,7 @@ MAY_IN_PROJECT["owner"] = MAY_IN_PROJECT["admin"] | {"owners.write"}
 
 
 class Cast(msgspec.Struct):
-    """Everybody who calls, by name, and what they call about."""
+    """All callers by name, and the objects that their requests are about."""
 
     callers: dict[str, httpx.AsyncClient]
     project_id: str
@@ -130,7 +130,8 @@ async def cast(server: AdminServer, operator: httpx.AsyncClient, acme: str) -> A
 
 
 def expected(who: str, route: Route) -> set[int]:
-    """The statuses that a request with an unknown field may get. 400 and 404 mean that it got past the guard."""
+    """Return the statuses that a request with an unknown field may get. 400 and 404 mean that the request passed the
+    guard."""
     assert route.access is not None
     permission, in_project = route.access.permission, "project_id" in route.params
     through = {400} if route.access.body else {200, 400, 404}
@@ -151,8 +152,11 @@ def expected(who: str, route: Route) -> set[int]:
 
 
 def asked_by(callers: Iterable[str], routes: Iterable[Route], full: bool) -> Iterator[tuple[Route, list[str]]]:
-    """Yield each route with those who call it: everybody calls the first of those that are guarded alike. Unless full,
-    the others are called without a key and by every fourth caller in turns."""
+    """Yield each route with its callers.
+
+    Everybody calls the first of the routes that are guarded alike. Unless `full`, the others are called without a key
+    and by every fourth caller in turns.
+    """
     others, seen = [who for who in callers if who != "anonymous"], set[tuple[Any, ...]]()
     for number, route in enumerate(routes):
         assert route.access is not None
@@ -264,14 +268,14 @@ MEANT = {
     ("admin_api_keys",): "admin_keys",
     ("audit_logs",): "audit",
 }
-"""What a path is about, without ids and actions."""
+"""The kind of object that a path is about, by the path without ids and actions."""
 MEANT_TO_CHANGE = {
     ("projects", "limits"): "key_limits",
     ("projects", "adapters", "shares"): "projects",
     ("projects", "batches"): "keys",
     ("projects", "files"): "keys",
 }
-"""Where that differs; limits of the project itself are a matter of the body."""
+"""The kind for changes, where it differs; limits of the project itself depend on the body."""
 ACTIONS = {"close", "suspend", "resume", "archive", "rotate", "reset", "verify", "write_off"} | {
     "promote",
     "retire",
@@ -291,7 +295,7 @@ ACTIONS = {"close", "suspend", "resume", "archive", "rotate", "reset", "verify",
 }
 
 ACTIONS_THAT_READ = {"explain"}
-"""Actions that change nothing, whose question is a body."""
+"""Actions that take a body and change nothing."""
 
 
 def test_each_route_names_the_permission_that_its_path_and_method_call_for(server: AdminServer) -> None:
@@ -432,7 +436,7 @@ async def foreign(server: AdminServer) -> Foreign:
 
 
 async def _make_batch(server: AdminServer, organization_id: str, project_id: str, key_id: str) -> tuple[str, str]:
-    """Return the ids of a file and of a batch of it."""
+    """Return the ids of a new file and of a batch of that file."""
     files = server.services.files
     part = await files.content.begin(project_id)
     await part.write(b"{}")
@@ -452,7 +456,7 @@ async def _make_batch(server: AdminServer, organization_id: str, project_id: str
 
 
 async def test_other_tenants_ids_answer_as_nonexistent_ones_to_the_byte(cast: Cast, foreign: Foreign) -> None:
-    """Both ids have one length; each reply is compared with its own id taken out."""
+    """Both ids have the same length; each reply is compared without the id that was asked for."""
     compared = 0
     for route in cast.routes:
         for param in route.params:
@@ -485,7 +489,8 @@ async def test_other_tenants_ids_answer_as_nonexistent_ones_to_the_byte(cast: Ca
 
 
 async def test_other_tenants_ids_take_as_long_as_nonexistent_ones(cast: Cast, foreign: Foreign, full: bool) -> None:
-    """The probability that an answer about theirs takes longer than one about nobody's is a half, give or take."""
+    """A request about another tenant's object takes longer than one about nothing with a probability of about a
+    half."""
     if not full:
         pytest.skip("measures time: runs with --full")
     caller, told = cast.callers["owner of organization"], {}

@@ -1,4 +1,4 @@
-"""Imports through the admin API: uploads that go on where they stopped, and what became of everything that came."""
+"""Imports through the admin API: uploads that go on where they stopped, and the outcome of each import."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def archive(tmp_path: Path) -> bytes:
 
 
 async def begin(operator: httpx.AsyncClient, project: str, size_bytes: int) -> str:
-    """Path of a new import."""
+    """Begin an import; return its path."""
     wanted = {"name": "pirate", "size_bytes": size_bytes}
     reply = await operator.post(f"{project}/adapter_imports", json=wanted)
     assert (reply.status_code, reply.json()["state"]) == (200, "receiving"), reply.text
@@ -153,7 +153,7 @@ async def test_a_project_has_few_uploads_under_way(operator: httpx.AsyncClient, 
 
 
 async def half_sent(operator: httpx.AsyncClient, acme: str) -> asyncio.StreamWriter:
-    """An upload in one piece of which only the beginning comes."""
+    """Begin an upload in one request, and send only the beginning of its body."""
     _, writer = await asyncio.open_connection(operator.base_url.host, operator.base_url.port)
     head = f"POST /v1/organization{acme}/adapters HTTP/1.1\r\nhost: x\r\ncontent-length: 5000\r\n"
     head += f"authorization: {operator.headers['authorization']}\r\ncontent-type: multipart/form-data; boundary=b\r\n"
@@ -163,7 +163,7 @@ async def half_sent(operator: httpx.AsyncClient, acme: str) -> asyncio.StreamWri
 
 
 async def imports_until(operator: httpx.AsyncClient, acme: str, num_imports: int) -> list[dict[str, Any]]:
-    """Newest first, once there are so many."""
+    """Return the project's imports, newest first, once there are `num_imports`."""
     async with asyncio.timeout(PATIENCE_S):
         while True:
             found: list[dict[str, Any]] = (await operator.get(f"{acme}/adapter_imports")).json()["data"]
@@ -214,7 +214,7 @@ async def test_what_is_announced_larger_than_all_storage_is_refused_at_once(
 
 
 async def test_a_full_disk_loses_nothing_that_came(server: AdminServer, operator: httpx.AsyncClient, acme: str) -> None:
-    """A limit on files' size ends a write as a full disk does: short first, then an error."""
+    """A limit on files' size ends a write as a full disk does: a short write, then an error."""
     content = random.Random(0).randbytes(60_000)
     path = await begin(operator, acme, len(content))
     await send(operator, path, 0, content[:30_000])
@@ -256,7 +256,7 @@ async def test_a_source_has_to_be_allowed(operator: httpx.AsyncClient, acme: str
 async def test_imports_that_nobody_works_on_end(
     server: AdminServer, operator: httpx.AsyncClient, acme: str, archive: bytes
 ) -> None:
-    """Time is moved, not waited for."""
+    """The import's time is moved back rather than waited for."""
     paths = [await begin(operator, acme, len(archive)) for _ in range(3)]
     for path in paths:
         await send(operator, path, 0, archive[:1])

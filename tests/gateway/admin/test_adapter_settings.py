@@ -16,7 +16,7 @@ from tests.gateway.bases import put_adapter
 
 @pytest.fixture
 async def pirate(database: Database, acme: str) -> str:
-    """Path of an adapter."""
+    """Return the path of an adapter."""
     project_id = acme.removeprefix("/projects/")
     async with database.acquire() as conn:
         await put_adapter(conn, project_id, "pirate", digest="a" * 64, rank=8, size_bytes=1)

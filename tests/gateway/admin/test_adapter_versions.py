@@ -17,7 +17,7 @@ async def get(operator: httpx.AsyncClient, path: str) -> dict[str, Any]:
 
 
 async def events(operator: httpx.AsyncClient) -> list[str]:
-    """Of the audit log, oldest first."""
+    """Return the types of changes of adapters in the audit log, oldest first."""
     log = await get(operator, "/audit_logs?limit=100")
     return [entry["type"] for entry in reversed(log["data"]) if entry["type"].startswith("adapter")]
 

@@ -1,4 +1,5 @@
-"""Adapters through the admin API: only what fits the base model gets in, and nothing is left behind."""
+"""Adapters through the admin API: only an adapter that fits the base model gets in, and a refused one leaves nothing
+behind."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ from tests.patience import PATIENCE_S
 
 
 async def collected(server: AdminServer) -> list[str]:
-    """Digests that nobody needs any more, and that are gone now."""
+    """Collect the store; return the digests that nothing referred to and that are removed now."""
     return await server.services.lifecycle.collector.collect()
 
 
@@ -89,7 +90,7 @@ Parts = list[tuple[str, tuple[str | None, bytes]]]
 
 
 def parts(**changed: bytes | None) -> Parts:
-    """The right form with some parts changed, or left out where None."""
+    """Return the parts of a right form, some of them changed, or left out where None."""
     right: dict[str, bytes | None] = {"name": b"pirate", CONFIG: b"{}", WEIGHTS: b"12345678"}
     return [
         (name, (None if name == "name" else name, content))
@@ -160,7 +161,10 @@ async def test_storage_is_limited_and_what_is_refused_leaves_nothing(
 
 
 class SlowStore(AdapterStore):
-    """Takes nothing in before its gate is opened. most_at_once: of those that were in `keep`."""
+    """A store that stores nothing before its gate is opened.
+
+    most_at_once: the most calls of `keep` at one time.
+    """
 
     def __init__(self, root: Path) -> None:
         super().__init__(root)
@@ -182,7 +186,7 @@ class SlowStore(AdapterStore):
 
 
 def num_arrived(folder: Path) -> int:
-    """How many uploads have all their files there."""
+    """Return the number of uploads that have all their files there."""
     return len(list(folder.glob(f".*/{WEIGHTS}")))
 
 
@@ -211,7 +215,7 @@ async def test_uploads_hold_no_connection_while_their_files_are_worked_on(databa
 
 
 class RacedStore(AdapterStore):
-    """Loses what is added first to somebody who removes the same content before anything refers to it."""
+    """A store that loses the first content added, as if another gateway removed it before anything referred to it."""
 
     def __init__(self, root: Path) -> None:
         super().__init__(root)

@@ -30,7 +30,7 @@ async def test_what_people_have_is_taken_as_it_is(operator: httpx.AsyncClient) -
 
 @pytest.mark.parametrize("email", ["", " ", "ann", "nul\0@example.com"])
 async def test_a_filter_by_what_is_no_address_is_refused(operator: httpx.AsyncClient, email: str) -> None:
-    """Ignored, it would answer with everybody."""
+    """An ignored filter would answer with all people."""
     await operator.post("/users", json={"email": "ann@example.com"})
     reply = await operator.get("/users", params={"email": email})
     assert (reply.status_code, reply.json()["error"]["param"]) == (400, "email"), reply.text

@@ -1,4 +1,4 @@
-"""What needs somebody's attention is told to who may know of it, and found things are those that the caller may see."""
+"""Alerts are shown to callers who may know of them, and search finds what the caller may see."""
 
 from __future__ import annotations
 

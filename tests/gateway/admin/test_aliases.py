@@ -1,4 +1,4 @@
-"""Aliases over HTTP: they point at versions that are ready, and every move is recorded."""
+"""Aliases over HTTP: an alias points at a version that is ready, and every move is recorded."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ ALIAS = {"name": "support-bot", "adapter": "pirate", "version": 1}
 
 @pytest.fixture
 async def aliases(database: Database, acme: str) -> str:
-    """Path of the aliases of a project whose adapters, pirate and poet, have two versions and one."""
+    """Return the path of the aliases of a project whose adapter pirate has two versions and whose adapter poet has
+    one."""
     project_id = acme.removeprefix("/projects/")
     async with database.acquire() as conn:
         for name, digest in (("pirate", "a"), ("pirate", "b"), ("poet", "c")):
@@ -24,7 +25,7 @@ async def aliases(database: Database, acme: str) -> str:
 
 
 async def events(operator: httpx.AsyncClient) -> list[tuple[str, Any, Any]]:
-    """(event, before, after) of what was done to aliases, oldest first."""
+    """Return the type, the state before and the state after of each change of an alias, oldest first."""
     logs = (await operator.get("/audit_logs", params={"limit": 100})).json()["data"]
     told = [(log["type"], log[log["type"]]) for log in logs if log["type"].startswith("alias.")]
     return [(kind, what.get("before"), what.get("after")) for kind, what in reversed(told)]
@@ -117,7 +118,7 @@ async def test_a_purged_project_has_none(operator: httpx.AsyncClient, database: 
 async def test_aliases_end_with_their_adapter(
     operator: httpx.AsyncClient, acme: str, aliases: str, database: Database
 ) -> None:
-    """One that was only hidden would count for ever."""
+    """An alias that was only hidden would count against the bound for ever."""
     await operator.post(aliases, json=ALIAS)
     await operator.delete(f"{acme}/adapters/pirate")
     async with database.acquire() as conn:

@@ -1,4 +1,4 @@
-"""The admin API takes no connection of the database from requests, and each caller has a pace."""
+"""The admin API takes no database connection away from requests, and each caller's pace is bounded."""
 
 from __future__ import annotations
 

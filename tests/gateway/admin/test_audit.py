@@ -1,4 +1,4 @@
-"""Every change is in the audit log with its author, before and after; and whoever tampers with the log is found out."""
+"""Every change is in the audit log with its author, before and after; tampering with the log is found out."""
 
 from __future__ import annotations
 
@@ -201,7 +201,7 @@ def author(organization_id: str) -> audit.Author:
 
 @pytest.fixture
 async def chain(database: Database) -> str:
-    """Id of an organization whose log has `NUM_ROWS` rows."""
+    """Return the id of an organization whose log has `NUM_ROWS` rows."""
     async with database.acquire() as conn:
         organization = (await ensure_organization(conn, "default")).id
         for number in range(NUM_ROWS):
@@ -294,7 +294,7 @@ async def test_tampering_is_named_at_the_first_row_that_does_not_hold(database: 
 
 
 async def test_the_hash_is_what_the_documentation_says(database: Database, chain: str) -> None:
-    """Recomputed with the standard library alone, as an auditor would."""
+    """The hash is computed with the standard library alone, as an auditor would compute it."""
     import hashlib
 
     async with database.acquire() as conn:

@@ -1,4 +1,4 @@
-"""Prices, credits, adjustments, periods and invoices over HTTP: what is wrong is named, what changes is on record."""
+"""Prices, credits, adjustments, periods and invoices over HTTP: a wrong field is named, a change is recorded."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MONTH = f"{LAST:%Y-%m}"
 
 @pytest.fixture
 async def books(operator: httpx.AsyncClient, acme: str, database: Database) -> Books:
-    """Usage of the last month that cost something."""
+    """Return the books of a tenant with usage of the last month that cost something."""
     async with database.acquire() as conn:
         organization_id = await conn.fetchval("SELECT organization_id FROM projects")
     books = Books(database, organization_id, acme.removeprefix("/projects/"))

@@ -1,4 +1,4 @@
-"""Changes that meet wait for each other in one order; where they cannot, one is told to come again."""
+"""Concurrent changes wait for each other in one order; where they cannot, one of them is asked to try again."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NUM_WAITING = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_dat
 
 
 async def until_waiting(database: Database, num: int) -> None:
-    """Until so many transactions wait for a lock."""
+    """Return once `num` transactions wait for a lock."""
     async with asyncio.timeout(PATIENCE_S), database.acquire() as conn:
         while True:
             if await conn.fetchval(NUM_WAITING) >= num:
@@ -34,7 +34,7 @@ async def until_waiting(database: Database, num: int) -> None:
 async def member_with_key(
     server: AdminServer, operator: httpx.AsyncClient, project: str, email: str
 ) -> tuple[str, str]:
-    """Ids of the user and of their key."""
+    """Make a user with a key; return the ids of both."""
     user = (await server.user(email, None))["id"]
     await operator.post(f"{project}/users", json={"user_id": user, "role": "admin"})
     async with server.person(email) as person:
@@ -44,7 +44,7 @@ async def member_with_key(
 async def test_changes_of_the_same_keys_never_wait_for_each_other_in_a_circle(
     server: AdminServer, operator: httpx.AsyncClient
 ) -> None:
-    """Each pair meets while both still have to announce themselves, for which they need one and the same row."""
+    """Each pair of changes meets before either has announced itself, for which both need the same row."""
     database = server.services.database
     meets: list[Callable[[str, str, str], tuple[str, dict[str, Any]]]] = [
         lambda project, user, key: (f"{project}/api_keys/{key}", {"models": ["tiny"]}),
@@ -74,7 +74,7 @@ async def test_changes_of_the_same_keys_never_wait_for_each_other_in_a_circle(
 async def test_an_upload_and_a_change_of_what_bounds_it_never_wait_for_each_other_in_a_circle(
     server: AdminServer, operator: httpx.AsyncClient, acme: str, tmp_path: Path
 ) -> None:
-    """They meet while both still have to announce themselves."""
+    """The upload and the change meet before either has announced itself."""
     database, limit = server.services.database, {"unit": "storage_bytes", "max": 1 << 20}
     await operator.post("/limits", json=limit)
     folder = write_adapter(tmp_path / "pirate")
@@ -97,7 +97,7 @@ async def test_who_is_stopped_in_a_deadlock_is_told_to_come_again(
         await lose_no_deadlock(conn)
         await conn.execute(HOLD_CHANGES)
         change = asyncio.create_task(operator.post(f"{acme}/api_keys/{key}", json={"models": ["tiny"]}))
-        await until_waiting(database, 1)  # it holds the key
+        await until_waiting(database, 1)  # the waiting transaction has locked the key
         await conn.execute("UPDATE api_keys SET name = 'other' WHERE id = $1", key)
     reply = await change
     assert (reply.status_code, reply.json()["error"]["code"]) == (503, "server_is_overloaded")
@@ -107,5 +107,5 @@ async def test_who_is_stopped_in_a_deadlock_is_told_to_come_again(
 
 
 async def lose_no_deadlock(conn: Connection) -> None:
-    """The other one looks for a circle first, and is stopped."""
+    """Let this connection's transaction survive a deadlock: the other one looks for a deadlock first, and is ended."""
     await conn.execute("SET LOCAL deadlock_timeout = '60s'")

@@ -1,4 +1,4 @@
-"""Every page of the dashboard is answered in a tenth of a second, whatever the ledger has grown to.
+"""Every page of the dashboard is answered in a tenth of a second, whatever the size of the ledger.
 
 A page here is the requests that its view in admin_ui/pages makes, each timed by itself over HTTP, with its client.
 """
@@ -27,7 +27,8 @@ from tests.gateway.billing.kept import fill_kept, kept_server
 NUM_EVENTS = 10_000
 NUM_ROUNDS, NUM_ROUNDS_FULL = 3, 60
 MAX_S, MAX_S_BESIDE_OTHER_WORK = 0.1, 0.5
-"""For 95% of each page's requests at full size; for the fastest where a machine is shared with other tests."""
+"""Seconds for 95% of each page's requests at full size, and for the fastest where a machine is shared with other
+tests."""
 
 HOUR_S, DAY_S = 3600, 86_400
 RANGES = {
@@ -38,7 +39,8 @@ RANGES = {
     "30d": (30 * DAY_S, "1d", 30),
     "90d": (90 * DAY_S, "1d", 31),
 }
-"""Seconds, width and limit, as admin_ui/lib/format/time.js and buckets.js have them; of 90 days the first page."""
+"""Seconds, width and limit of each range, as admin_ui/lib/format/time.js and buckets.js have them; of 90 days the
+first page."""
 
 GROUPS = {"project_id": "project_ids", "model": "models", "adapter_id": "adapter_ids", "api_key_id": "api_key_ids"}
 NUM_SERIES, MAX_ROWS = 7, 100
@@ -48,7 +50,7 @@ Question = tuple[str, Mapping[str, Any]]
 
 
 class Reader:
-    """Somebody who goes through all pages, each time with other tenants, ranges and filters."""
+    """A person who goes through all pages, each time with other tenants, ranges and filters."""
 
     def __init__(self, made: Generated, recent: list[str]) -> None:
         self._made = made
@@ -138,7 +140,8 @@ class Reader:
         return found
 
     def _explored(self) -> dict[str, Question]:
-        """The busiest of each kind, and how seven of them went."""
+        """Return the questions of the usage page: the busiest of each kind, and the traffic of seven of them and of
+        one."""
         found = {}
         for group, narrowing in GROUPS.items():
             some = self._random.sample(range(NUM_PROJECTS), NUM_SERIES)
@@ -179,7 +182,7 @@ class Reader:
         return found
 
     def _now(self, project: str) -> dict[str, Question]:
-        """What is always of this month."""
+        """Return the questions that are always about the present month."""
         now = int(time.time())
         month: dict[str, Any] = {"start_time": now - 21 * DAY_S, "end_time": now + DAY_S, "bucket_width": "1d"}
         theirs = self._window("30d") | {"bucket_width": "1d", "limit": 31}
@@ -195,8 +198,8 @@ class Reader:
         return int(self._made.start.timestamp())
 
     def _end(self) -> int:
-        """Where there is enough before it for a week, within the last three weeks; every other time at the very end,
-        where every minute has usage."""
+        """Return the end of a range, within the last three weeks, so that a week before it has usage; every other
+        time the very end, where every minute has usage."""
         end = int(self._made.end.timestamp())
         return end if self._random.random() < 0.5 else end - self._random.randrange(21 * 24) * HOUR_S
 
@@ -215,7 +218,7 @@ class Reader:
 
 @pytest.fixture
 def ledger_dsn(request: pytest.FixtureRequest, full: bool) -> Iterator[str]:
-    """DSN of the database to fill; at full size of one that stays."""
+    """Give the DSN of the database to fill; at full size of one that stays."""
     if not full:
         yield request.getfixturevalue("dsn")
         return
@@ -278,7 +281,7 @@ async def test_every_page_is_answered_in_a_tenth_of_a_second(
 
 
 async def ask(client: httpx.AsyncClient, page: str, question: Question) -> int:
-    """Bytes of the reply."""
+    """Send a question and return the number of bytes of the reply."""
     path, params = question
     reply = await client.get(path, params=params)
     assert reply.status_code == 200, (page, reply.text)

@@ -1,4 +1,4 @@
-"""What runs is shown with the names of the caller's own adapters and tenants, and how fast it goes."""
+"""Running engines are shown with the names of the caller's own adapters and tenants, and with their speed."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ async def test_gateways_are_those_that_were_heard_of_lately(database: Database, 
     async with database.acquire() as conn:
         await report_journal(conn, "old", 2)
         await conn.execute("UPDATE journals SET heard_at = heard_at - interval '1 minute'")
-        await report_journal(conn, "before", 0)  # of a version that does not tell
+        await report_journal(conn, "before", 0)  # a gateway of a version that does not report its version
         await report_journal(conn, "here", 0, version="1.2.3")
         await report_journal(conn, "here", 5)  # as the ledger's writer does
     async with serve_admin(database, tmp_path) as server, server.client(server.operator_key) as client:

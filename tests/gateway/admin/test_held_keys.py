@@ -1,4 +1,4 @@
-"""An operator's key that is held to networks and a date makes nothing that works elsewhere or later."""
+"""An operator's key that is bound to networks and an expiry makes nothing that works elsewhere or later."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ BOUNDS: dict[str, Any] = {"expires_at": LATER, "ip_allowlist": HERE}
 async def held(
     request: pytest.FixtureRequest, server: AdminServer, operator: httpx.AsyncClient
 ) -> AsyncIterator[httpx.AsyncClient]:
-    """A client with an operator's key of all scopes that is held."""
+    """Give a client with an operator's key of all scopes that is bound to networks or an expiry."""
     made = (await operator.post("/admin_api_keys", json={"name": "held"} | request.param)).json()
     async with server.client(made["value"]) as client:
         yield client

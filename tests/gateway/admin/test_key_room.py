@@ -1,4 +1,5 @@
-"""Keys and service accounts of a project have an end, and so have uploads where the disk is nearly full."""
+"""The number of a project's keys and service accounts is bounded, and uploads are refused where the disk is nearly
+full."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who watches sees what goes on and what changes, of their own; streams end with their login, and are few."""
+"""A watcher sees the requests and changes of its own tenants alone; streams end with their login, and are few."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whoever guesses at a password slows down themselves: nobody keeps a person out of their account by naming it."""
+"""Guessing at a password slows down the guesser alone: nobody keeps a person out of an account by naming it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ LOGIN = "/admin/v1/login"
 
 @pytest.fixture
 async def server(database: Database, tmp_path: Path) -> AsyncIterator[AdminServer]:
-    """A server behind a proxy, which says from where each client comes."""
+    """Give a server behind a proxy that names the address of each client."""
     async with serve_admin(database, tmp_path, trusted_proxies=(parse_network("127.0.0.1"),)) as server:
         await server.user(ANN, "owner")
         yield server
@@ -90,7 +90,7 @@ async def test_a_device_is_known_for_its_own_person_alone_and_until_somebody_end
 
 
 async def _guess(throttle: Throttle, database: Database, email: str, address: str) -> bool:
-    """Tell whether an attempt from an address may look at the password."""
+    """Return whether an attempt from an address may try the password."""
     async with database.acquire() as conn:
         try:
             await throttle.count_attempt(conn, email, address, None)

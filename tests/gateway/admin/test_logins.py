@@ -1,4 +1,4 @@
-"""People log in with a password and, if they like, a code; guessing, replaying and forging get nowhere."""
+"""People log in with a password and an optional code; guessing, replaying and forging fail."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ EMAIL = "ann@example.com"
 
 @pytest.fixture
 async def ann(server: AdminServer) -> str:
-    """Id of an owner who can log in."""
+    """Return the id of an owner who can log in."""
     return str((await server.user(EMAIL, "owner"))["id"])
 
 
@@ -285,7 +285,7 @@ async def _age(database: Database, login_id: str, minutes: int) -> None:
 async def test_the_reply_to_a_wrong_password_does_not_wait_for_the_audit_log(
     server: AdminServer, ann: str, database: Database
 ) -> None:
-    """Else its time would tell which addresses exist: of others nothing is written."""
+    """A failure is written for known addresses alone, so that waiting for the log would tell which addresses exist."""
     async with database.transaction() as conn:
         assert await conn.execute("UPDATE audit_heads SET sequence = sequence") != "UPDATE 0"
         async with asyncio.timeout(PATIENCE_S):  # what writes the log waits for this transaction

@@ -1,4 +1,4 @@
-"""Parallel logins neither pass the cap of wrong ones nor keep other people waiting."""
+"""Parallel logins neither pass the cap on wrong passwords nor keep other people waiting."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MAX_FAILED = 100
 
 
 class CountingHasher(PasswordHasher):
-    """Argon2 with its usual costs, or cheap; counts the passwords that it verifies."""
+    """Argon2 with its usual or with cheap costs, which counts the passwords that it verifies."""
 
     def __init__(self, **costs: int) -> None:
         super().__init__(**costs)
@@ -112,7 +112,7 @@ async def test_the_line_is_short_for_all_clients_together(server: AdminServer, n
 
 
 async def test_a_login_has_a_small_body(server: AdminServer) -> None:
-    """Anybody may send one, so that none costs what a tenant's may."""
+    """Anybody may send a login, so that its body must not cost what a tenant's may."""
     body = b'{"email":"a@example.com","password":"x","code":[' + b"[]," * 10_000 + b"1]}"
     async with httpx.AsyncClient(timeout=PATIENCE_S) as client:
         reply = await client.post(f"{server.url}/admin/v1/login", content=body)

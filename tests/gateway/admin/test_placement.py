@@ -1,4 +1,4 @@
-"""Where replicas start: on hosts that have the labels which a pool asks for, and that could prepare its model."""
+"""Replicas start on hosts that have the labels which a pool asks for, and that could prepare the pool's model."""
 
 from __future__ import annotations
 

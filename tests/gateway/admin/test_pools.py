@@ -1,4 +1,5 @@
-"""Pools over HTTP: what operators want becomes rows, each change is checked, and what holds a pool is said."""
+"""Pools over HTTP: an operator's wishes become rows, each change is checked, and the reason that holds a pool is
+shown."""
 
 from __future__ import annotations
 
@@ -42,7 +43,7 @@ async def make(operator: httpx.AsyncClient, **changes: Any) -> dict[str, Any]:
 async def serving(
     operator: httpx.AsyncClient, agent: Agent, *, num_bytes: int = 2 * GIB, **changes: Any
 ) -> tuple[str, list[str]]:
-    """Path of a pool whose two replicas are ready, and their ids."""
+    """Make a pool whose two replicas are ready; return its path and the ids of the replicas."""
     pool_id = (await make(operator, **changes))["id"]
     await agent.prepare(pool_id, num_bytes=num_bytes)
     ids = [await agent.start(pool_id) for _ in range(2)]
@@ -50,7 +51,7 @@ async def serving(
 
 
 async def events(operator: httpx.AsyncClient) -> list[str]:
-    """The kinds of changes of pools and replicas, oldest first."""
+    """Return the types of changes of pools and replicas, oldest first."""
     logs = (await operator.get("/audit_logs", params={"limit": 100})).json()["data"]
     return [log["type"] for log in reversed(logs) if log["type"].startswith(("pool.", "replica."))]
 
@@ -466,7 +467,7 @@ async def test_pools_are_shown_as_of_one_instant_while_they_change(
             reply = await operator.post(path, json={"settings": {"max_num_seqs": number + 1}})
             assert reply.status_code == 200, reply.text
 
-    async def look() -> None:
+    async def read_pools() -> None:
         for _ in range(30):
             replies = [await operator.get(each) for each in (path, "/pools", "/replicas")]
             assert {reply.status_code for reply in replies} == {200}
@@ -480,7 +481,7 @@ async def test_pools_are_shown_as_of_one_instant_while_they_change(
                     await revisions.set_progress(conn, pool_id, revision, f"{number} bytes")
 
     preparing = asyncio.create_task(prepare())
-    await asyncio.gather(change(), look(), look(), look())
+    await asyncio.gather(change(), read_pools(), read_pools(), read_pools())
     is_over = True
     await preparing
     assert (await operator.get(path)).json()["wanted_revision"] == 31

@@ -1,4 +1,5 @@
-"""Keys of projects for other makers' servers over the admin API: who may set one, for what, and how it goes."""
+"""Projects' keys for servers of other makers over the admin API: set for models that the operator opened for the
+project, and deleted with the pool or the project."""
 
 from __future__ import annotations
 

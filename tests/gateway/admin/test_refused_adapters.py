@@ -1,5 +1,5 @@
-"""However many bad adapters a project sends, and to however many gateways, few are inspected; nobody else waits, and a
-good one ends it."""
+"""However many bad adapters a project sends, and to however many gateways, few are inspected; no other project
+waits, and a good adapter ends the pause."""
 
 from __future__ import annotations
 
@@ -32,7 +32,10 @@ BAD = "bad"
 
 
 class Inspections:
-    """Refuses what a rank of one marks as bad, without a process of its own. num: begun, by rank, where 2 is good."""
+    """An inspection in this process that refuses adapters whose rank of one marks them as bad.
+
+    num: the inspections that have begun, by rank; good adapters have rank 2.
+    """
 
     def __init__(self) -> None:
         self.num: Counter[int] = Counter()
@@ -42,7 +45,7 @@ class Inspections:
         self.may_end.set()
 
     async def until_begun(self, num: int) -> None:
-        """So many of the bad ones."""
+        """Return once `num` inspections of bad adapters have begun."""
         async with asyncio.timeout(PATIENCE_S):
             while True:
                 if self.num[1] >= num:
@@ -78,7 +81,7 @@ class Site:
         return f"/projects/{(await self.operator.post('/projects', json={'name': name})).json()['id']}"
 
     async def later(self, seconds: float) -> None:
-        """So much time has passed for what was refused."""
+        """Let time pass for the refused adapters, by moving their rows' times back."""
         async with self.database.acquire() as conn:
             await conn.execute(
                 "UPDATE adapter_imports SET updated_at = updated_at - $1 * interval '1 second', "
@@ -87,7 +90,7 @@ class Site:
             )
 
     async def until_uploaded(self, project: str, num: int) -> None:
-        """So many wait for their inspection, or have it."""
+        """Return once `num` of the project's imports wait for their inspection or are inspected."""
         while True:
             if (await self.states(project))["uploaded"] >= num:
                 return
@@ -240,7 +243,7 @@ async def test_every_way_in_is_paused_before_anything_is_read(site: Site, bad: P
 async def test_an_upload_in_pieces_is_kept_and_completed_after_the_pause(
     site: Site, inspections: Inspections, bad: Path, good: Path
 ) -> None:
-    """Also where the pause begins after it was asked for: while it stands in line."""
+    """One of the uploads is completed before the pause begins, and stands in line when it does."""
     archive = archive_of(good)
     acme = await site.project("acme")
     wanted = {"name": "a", "size_bytes": len(archive)}

@@ -1,4 +1,4 @@
-"""Routes in the admin API: names, documents, versions, rollback, and what they would do with a request."""
+"""Routes in the admin API: names, documents, versions, rollback, and what a route would do with a request."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TWO: dict[str, Any] = {"root": {"fallback": {"nodes": [BASE, BASE]}}}
 
 @pytest.fixture
 async def route(operator: httpx.AsyncClient, acme: str) -> str:
-    """Path of a route."""
+    """Return the path of a route."""
     reply = await operator.post(f"{acme}/routes", json={"name": "router", "document": ONE})
     assert reply.status_code == 200, reply.text
     return f"{acme}/routes/router"

@@ -28,8 +28,8 @@ async def agent(database: Database) -> Agent:
     return agent
 
 
-async def look(database: Database, agent: Agent, load: Load | None = None, pool_id: str = "") -> list[Scaled]:
-    """Have the agent decide, after a gateway has told a load."""
+async def decide_scaling(database: Database, agent: Agent, load: Load | None = None, pool_id: str = "") -> list[Scaled]:
+    """Have the agent decide, after a gateway has reported a load; return the changes."""
     async with database.acquire() as conn:
         if load is not None:
             await tell_loads(conn, "gateway_1", {pool_id: load})
@@ -54,7 +54,7 @@ async def test_replicas_come_with_the_load_by_the_decision_of_one_agent_and_the_
 ) -> None:
     pool_id = await make(operator, agent, scaling={"min_replicas": 1, "max_replicas": 4})
     await agent.start(pool_id)
-    [change] = await look(database, agent, BUSY, pool_id)
+    [change] = await decide_scaling(database, agent, BUSY, pool_id)
     assert (change.before, change.after) == (1, 2)
     found = await shown(operator, pool_id)
     assert found["num_replicas"] == 2
@@ -66,7 +66,7 @@ async def test_replicas_come_with_the_load_by_the_decision_of_one_agent_and_the_
         if each["type"] == "pool.scaled" and each["actor"]["type"] == "system"
     ]
     assert log["id"] and "20 wait" in str(log)
-    assert await look(database, agent) == [], "the second one is not ready yet"
+    assert await decide_scaling(database, agent) == [], "the second one is not ready yet"
     other = Agent(database, "host_2", "gpu-2")
     async with database.acquire() as conn:
         assert await scale_pools(conn, other.host_id, 7) == [], "it holds no lease"
@@ -80,11 +80,11 @@ async def test_a_pool_without_replicas_gets_one_when_a_gateway_holds_a_request(
     found = await shown(operator, pool_id)
     assert (found["num_replicas"], found["state"]) == (0, "stopped")
     assert "the next one" in found["why"]
-    assert await look(database, agent) == []
-    [change] = await look(database, agent, Load(num_held=300, idle_s=0.0), pool_id)
+    assert await decide_scaling(database, agent) == []
+    [change] = await decide_scaling(database, agent, Load(num_held=300, idle_s=0.0), pool_id)
     assert (change.before, change.after) == (0, 1)
     await agent.start(pool_id)
-    await look(database, agent)
+    await decide_scaling(database, agent)
     assert (await shown(operator, pool_id))["scaling"]["start_seconds"] >= 0
 
 
@@ -101,7 +101,7 @@ async def test_an_operator_changes_and_removes_the_bounds_and_a_drained_pool_sta
     await operator.post(f"/pools/{pool_id}", json={"scaling": bounds})
     drained = (await operator.post(f"/pools/{pool_id}/drain")).json()
     assert (drained["scaling"], drained["num_replicas"]) == (None, 0)
-    assert await look(database, agent, Load(num_held=3), pool_id) == []
+    assert await decide_scaling(database, agent, Load(num_held=3), pool_id) == []
     types = [each["type"] for each in (await operator.get("/audit_logs")).json()["data"]]
     assert types.count("pool.scaled") == 4
 
@@ -136,9 +136,9 @@ async def test_a_number_beyond_the_bounds_is_refused_as_long_as_they_hold(
 
 @asynccontextmanager
 async def held_back(database: Database, agent: Agent, conn: Any) -> AsyncIterator[asyncio.Task[list[Scaled]]]:
-    """Have the agent decide, and give the task once it waits for a row that the transaction of `conn` has."""
+    """Have the agent decide, and give the task once it waits for a row that the transaction of `conn` has locked."""
     pid = await conn.fetchval("SELECT pg_backend_pid()")
-    deciding = asyncio.create_task(look(database, agent))
+    deciding = asyncio.create_task(decide_scaling(database, agent))
 
     async def waits() -> bool:
         async with database.acquire() as other:

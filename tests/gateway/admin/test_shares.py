@@ -1,4 +1,4 @@
-"""Sharing over HTTP: off until the operator says so, within the organization, and recorded."""
+"""Sharing over HTTP: off until the operator allows it, within the organization, and recorded."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ async def put(database: Database, project_id: str, name: str = "pirate") -> None
 
 @pytest.fixture
 async def shares(database: Database, acme: str) -> str:
-    """Path of the shares of acme's pirate."""
+    """Return the path of the shares of acme's pirate."""
     await put(database, acme.removeprefix("/projects/"))
     return f"{acme}/adapters/pirate/shares"
 
 
 @pytest.fixture
 async def globex(operator: httpx.AsyncClient) -> str:
-    """Id of another project."""
+    """Return the id of another project."""
     return await project(operator, "globex")
 
 

@@ -27,7 +27,7 @@ async def refusal(server: AdminServer, key: str, address: str = "127.0.0.1") -> 
 
 
 async def becomes(server: AdminServer, key: str, wanted: type[GatewayError] | None) -> None:
-    """Until the key is refused this way, or not any more."""
+    """Return once the key is refused with this error, or accepted where `wanted` is None."""
     async with asyncio.timeout(PATIENCE_S):
         while True:
             if await refusal(server, key) is wanted:
@@ -150,7 +150,8 @@ async def test_a_persons_keys_end_with_their_membership_and_their_account(
 async def test_a_persons_keys_are_listed_for_those_who_may_read_them(
     server: AdminServer, operator: httpx.AsyncClient, acme: str
 ) -> None:
-    """Of all tenants, page by page; operators' keys, the last one here, for those who may read these."""
+    """Keys of all tenants are listed page by page; operators' keys, the last one here, are listed for callers who
+    may read them."""
     globex = f"/projects/{(await operator.post('/projects', json={'name': 'globex'})).json()['id']}"
     path = f"/users/{(await server.user('ann@example.com', 'admin'))['id']}/api_keys"
     assert (await operator.get(path)).json()["data"] == []

@@ -1,4 +1,4 @@
-"""SIGTERM lets what runs finish; what takes longer than the drain ends in order. All of it is billed."""
+"""After SIGTERM running requests finish; those that take longer than the drain end in order. All of them are billed."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ async def slots(dsn: str) -> list[str]:
 
 
 def wait_running(running: Running, count: int) -> None:
-    """Until the engine's next heartbeat says that so many requests run."""
+    """Return once the engine's heartbeat says that `count` requests run."""
     pattern = rf"^vllm:num_requests_running.* {count}\.0$"
     wait_until(lambda: re.search(pattern, running.metrics(), re.MULTILINE), pause_s=0.1)
 
@@ -116,7 +116,7 @@ def test_a_first_request_that_is_on_its_way_is_answered_and_idle_connections_are
 
 
 def statuses(running: Running) -> dict[str, int]:
-    """The probes of both ports; the tenants' port has the paths alone."""
+    """Return the statuses of both ports' probes, by path; paths of the operator's port begin with "operator"."""
     paths = ("/health/startup", "/health/live", "/health/ready")
     of_tenants = {path: httpx.get(running.url + path, timeout=PATIENCE_S).status_code for path in paths}
     of_operator = running.gateway.operator_url
@@ -156,8 +156,10 @@ def test_a_gateway_stops_by_itself_once_a_balancer_has_had_its_time(dsn: str, tm
 
 
 def test_what_the_drain_leaves_ends_with_an_error_that_says_why_and_is_billed(dsn: str, tmp_path: Path):
-    """50 tokens a second, and no time for 400: of a stream, of a whole request, and of one with two that follow it. A
-    body that never comes whole holds nothing up."""
+    """A stream, a whole request, and one with two that follow it have 400 tokens at 50 a second, which takes too long.
+
+    A body that never comes whole does not delay the end.
+    """
     body = {"model": "tiny", "prompt": "abc", "max_tokens": 400}
     keyed = {"idempotency-key": "one"}
     with running_gateway(dsn, tmp_path, drain_s=1) as running, running.client() as client, ThreadPoolExecutor() as pool:

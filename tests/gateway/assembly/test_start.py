@@ -1,4 +1,4 @@
-"""A gateway that starts waits for a database that is away, and not for one that it can never use."""
+"""A starting gateway waits for a database that is away, and not for one that it can never use."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from gateway.assembly.services import once_available
 
 
 class Step:
-    """Fails so many times, then says how often it was begun."""
+    """A step that fails `failures` times, and then returns how often it was begun."""
 
     def __init__(self, failures: int, error: Exception) -> None:
         self.begun = 0

@@ -1,4 +1,4 @@
-"""An engine that says what a test tells it to, over the real socket and protocol."""
+"""An engine that sends what a test tells it to, over the real socket and protocol."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ LIMITS = EngineLimits(max_model_len=512, max_num_seqs=4, max_waiting=4, block_si
 
 
 class ScriptedEngine:
-    """Heartbeats of the gateway are read past; everything else waits for `expect`."""
+    """An engine's end of the connection. `expect` skips the gateway's heartbeats and returns any other message."""
 
     def __init__(self, endpoint: str) -> None:
         self._context = zmq.asyncio.Context()
@@ -52,7 +52,7 @@ class ScriptedEngine:
         await self.send_frame(encode(message))
 
     async def send_frame(self, frame: bytes) -> None:
-        """Bytes that may be no message at all."""
+        """Send bytes to the gateway, which may be no message at all."""
         await self._socket.send_multipart([self._gateway, frame])
 
     async def welcome(self, *, credits: int = 8, model_digest: str = "digest") -> Hello:
@@ -65,7 +65,10 @@ class ScriptedEngine:
 
 
 class ListSink:
-    """Keeps what a backend records. engine_ids: of the records."""
+    """A sink that stores what a backend records.
+
+    engine_ids: the engine of each record.
+    """
 
     def __init__(self) -> None:
         self.records: list[UsageRecord] = []

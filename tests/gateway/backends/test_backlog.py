@@ -1,4 +1,4 @@
-"""What waits for a slow reader is joined, and says the same."""
+"""Deltas that wait for a slow reader are joined, and say the same."""
 
 from __future__ import annotations
 

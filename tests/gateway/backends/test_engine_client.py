@@ -1,4 +1,4 @@
-"""What the engine client promises whatever the engine does: every request ends, and its usage is recorded once."""
+"""Promises of the engine client whatever the engine does: every request ends, and its usage is recorded once."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def final(request_id: str = "req_1", completion: int = 2, reason: str = "length"
 
 
 async def read(backend: EngineBackend, asked: GenerateRequest) -> list[Delta | Final]:
-    """Read all, as a client that is not tried again at another engine."""
+    """Read all deltas and the final, as a client does whose request is not tried again at another engine."""
     try:
         items = [item async for item in backend.deltas(asked)]
     except Unanswered as failure:
@@ -354,7 +354,7 @@ async def test_a_dead_engine_fails_what_it_ran_and_the_next_one_serves(engine, b
         "req_1": ("error", Usage(3, 2)),
         "req_2": ("error", Usage(0, 0)),
     }
-    # What the engine itself knows of them stays its own to tell.
+    # The engine's own counts are left for the engine to report.
     assert (sink.sources, sink.engine_ids) == ([None, None], ["", ""])
     assert not backend.health().ready
     assert sink.given_up_ids == []

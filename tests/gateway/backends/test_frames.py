@@ -1,4 +1,4 @@
-"""Nothing that comes over ZeroMQ is lost or waits for something else to come, however sends and receives mix."""
+"""No message that comes over ZeroMQ is lost or waits for another one to come, however sends and receives mix."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def pair(tmp_path: Path) -> Iterator[tuple[zmq.Socket[bytes], zmq.Socket[bytes]]
 async def test_every_message_wakes_its_reader_whatever_is_sent_meanwhile(
     pair: tuple[zmq.Socket[bytes], zmq.Socket[bytes]],
 ) -> None:
-    """Both ends send and read in an order of chance, and wait for each other: one missed wake would stop them."""
+    """Both ends send and read in random order and wait for each other, so that one missed wake would stop them."""
     near, far = Frames(pair[0]), Frames(pair[1])
     rng, numbers = random.Random(0), itertools.count()
 

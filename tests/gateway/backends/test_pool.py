@@ -1,4 +1,4 @@
-"""A pool's revision counts what its replicas do, and forgets it with them."""
+"""A pool's revision counts what its replicas do, and drops the counts with the replicas."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from gateway.domain.errors import Overloaded
 
 
 class Counting:
-    """A backend that has used something, and that notes what it is told."""
+    """A backend with usage to take, which records the service elsewhere that it is told of."""
 
     def __init__(self, *, is_ready: bool = True, max_model_len: int = 8) -> None:
         self.num_in_flight = 0
         self.used: list[Used] = []
-        self.told: list[dict[str, Service]] = []
+        self.services: list[dict[str, Service]] = []
         self.is_ready = is_ready
         self.capabilities = Capabilities(
             max_model_len=max_model_len,
@@ -39,7 +39,7 @@ class Counting:
         return Health(self.is_ready, "", EngineStats())
 
     def watch(self, changed: Callable[[], None]) -> None:
-        """Nothing changes."""
+        """Ignore the watcher, since this backend never changes."""
 
     @property
     def is_full(self) -> bool:
@@ -53,7 +53,7 @@ class Counting:
         return used
 
     def tell_used(self, elsewhere: dict[str, Service]) -> None:
-        self.told.append(elsewhere)
+        self.services.append(elsewhere)
 
 
 def replica(id: str, backend: Counting) -> Replica:
@@ -70,11 +70,11 @@ def test_what_a_replica_used_alone_is_not_kept_for_the_next_one() -> None:
     pool = revision(alone)
     alone.used.append(Used("t", 1.0, 3, 4, 0))
     pool.tell_used()
-    assert (alone.used, alone.told) == ([], [])
+    assert (alone.used, alone.services) == ([], [])
     pool.add(replica("r1", other))
     alone.used.append(Used("t", 1.0, 1, 2, 0))
     pool.tell_used()
-    assert (alone.told, other.told) == ([], [{"t": Service(1.0, 2.0, 0.0)}])
+    assert (alone.services, other.services) == ([], [{"t": Service(1.0, 2.0, 0.0)}])
 
 
 def test_bounds_are_those_of_a_replica_that_is_there() -> None:

@@ -1,4 +1,4 @@
-"""A backup taken while everything is written to comes back whole elsewhere, and nothing less is taken for one."""
+"""A backup taken under load restores completely elsewhere, and an incomplete one is never taken for a backup."""
 
 from __future__ import annotations
 
@@ -42,7 +42,10 @@ from tests.patience import PATIENCE_S
 
 
 class House(msgspec.Struct, frozen=True):
-    """An installation on the tests' server. key_sha256: of a key that works in it."""
+    """An installation on the tests' server.
+
+    key_sha256: the hash of a key that works in the installation.
+    """
 
     installation: Installation
     installation_id: str
@@ -57,7 +60,7 @@ class House(msgspec.Struct, frozen=True):
 
 @pytest.fixture(scope="module")
 def house(module_dsn: str, tmp_path_factory: pytest.TempPathFactory) -> House:
-    """One for all tests: they only add to its ledger."""
+    """Return one installation for all tests, which only add to its ledger."""
     return asyncio.run(_furnish(tmp_path_factory.mktemp("house"), module_dsn))
 
 
@@ -98,7 +101,7 @@ def _write(path: Path, content: bytes) -> None:
 
 @pytest.fixture(scope="module")
 def backup(house: House, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Of the house, by the command."""
+    """Return a backup of the installation, made by the command."""
     folder = tmp_path_factory.mktemp("backups") / "backup"
     assert main(["backup", str(folder)], house.environ) == 0
     return folder
@@ -106,24 +109,24 @@ def backup(house: House, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def elsewhere(empty_dsn: str, tmp_path: Path) -> dict[str, str]:
-    """The settings of an installation that is empty so far."""
+    """Return the settings of an installation that is empty so far."""
     return {"LORIKEET_DATA_DIR": str(tmp_path / "elsewhere"), "DATABASE_URL": empty_dsn}
 
 
 class Lorikeet:
-    """Runs the command in a thread, since a test's event loop may be busy writing usage."""
+    """A runner of commands in a thread, since a test's event loop may be busy writing usage."""
 
     def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
         self._capsys = capsys
 
     async def __call__(self, environ: dict[str, str], *argv: str) -> str:
-        """Standard output of a command that succeeds."""
+        """Run a command that succeeds; return its standard output."""
         code, out, err = await self._run(environ, argv)
         assert code == 0, err
         return out
 
     async def refused(self, environ: dict[str, str], *argv: str) -> str:
-        """The one line that says why."""
+        """Run a command that fails; return the last line of its standard error."""
         code, _, err = await self._run(environ, argv)
         assert code == 1, err
         return err.splitlines()[-1]
@@ -173,8 +176,11 @@ async def test_a_backup_under_load_is_restored_whole_elsewhere(
 
 
 async def _back_up_under_load(house: House, installation: Installation, folder: Path) -> tuple[set[str], set[str]]:
-    """(requests recorded before the backup began, all). The ledger takes nothing until the journals are copied: all
-    that there is by then is in them, and moves while the database is dumped."""
+    """Take a backup while requests are recorded; return the requests recorded before it began, and all requests.
+
+    The ledger is locked until the journals are copied: all requests until then are in the journals, and move to the
+    ledger while the database is dumped.
+    """
     loop, recorded, journals_are_copied = asyncio.get_running_loop(), list[str](), asyncio.Event()
 
     def say(line: str) -> None:
@@ -214,7 +220,7 @@ def _metering(journal_dir: Path, database: Database, installation_id: str) -> Me
 
 
 async def _record_forever(meter: Meter, recorded: list[str]) -> None:
-    """500 requests a second at most."""
+    """Record requests until cancelled, at most 500 a second."""
     for number in itertools.count():
         usage = record(f"req_{number}")
         request = GenerateRequest(
@@ -227,7 +233,7 @@ async def _record_forever(meter: Meter, recorded: list[str]) -> None:
 
 
 async def _billed(database: Database, wanted: set[str]) -> dict[str, tuple[int, int]]:
-    """(rows, completion tokens) by request, once all that are wanted are there."""
+    """Return rows and completion tokens by request id, once all wanted requests have rows."""
     async with asyncio.timeout(PATIENCE_S):
         while True:
             async with database.acquire() as conn:
@@ -309,14 +315,15 @@ async def test_a_backup_that_fails_leaves_nothing(house: House, lorikeet: Lorike
 
 
 def test_a_folder_is_marked_before_anything_is_restored_to_it(tmp_path: Path) -> None:
-    """Whoever dies in there, however early, leaves no folder that a server would start anew in."""
+    """A restore that dies, once anything has been restored, leaves no folder that a server would start in as if it
+    were new."""
     key = tmp_path / "operator.key"
     with marked(tmp_path, [key], tmp_path / "backup"), pytest.raises(DataFolderUnusable, match="did not finish"):
         refuse_half_restored(tmp_path)
     refuse_half_restored(tmp_path)
     key.write_text("sk-lk-operator")
     with pytest.raises(KeyboardInterrupt), marked(tmp_path, [key], tmp_path / "backup") as mark:
-        refuse_half_restored(tmp_path)  # what is there is whole as long as nothing is touched
+        refuse_half_restored(tmp_path)  # the folder is whole as long as nothing is touched
         mark.set()
         raise KeyboardInterrupt
     refuse_half_restored(tmp_path)

@@ -1,4 +1,4 @@
-"""The database's programs get a connection, and nobody a password."""
+"""The database's programs get a connection string without its password, and their errors show no password."""
 
 from __future__ import annotations
 

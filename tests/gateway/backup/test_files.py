@@ -1,4 +1,4 @@
-"""Adapters are copied into a backup once, and those that are gone are told."""
+"""Adapters are copied into a backup once, and missing adapters are named."""
 
 from __future__ import annotations
 

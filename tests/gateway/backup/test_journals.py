@@ -1,4 +1,4 @@
-"""Journals of gateways at work are copied so that nothing is missing, and put back so that nothing is overwritten."""
+"""Journals of running gateways are copied so that nothing is missing, and put back so that nothing is overwritten."""
 
 from __future__ import annotations
 
@@ -13,9 +13,11 @@ from gateway.metering.folder import JournalFolder
 
 
 class BusyJournals:
-    """Numbers from 0 on, each written once. A new segment begins with all that still matters, here the last 50; as
-    soon as it is there, older ones go, as in a gateway that takes requests. Each time it is a segment of the other
-    folder, as if another gateway had taken over."""
+    """Two journal folders that a thread writes numbers to, from 0 on, each number once.
+
+    A new segment begins with all that still matters, here the last 50 numbers; then older segments are removed, as in a
+    gateway that takes requests. Each new segment is in the other folder, as if another gateway had taken over.
+    """
 
     def __init__(self, root: Path) -> None:
         folders = [JournalFolder.try_claim(root / str(number)) for number in range(2)]
@@ -23,7 +25,7 @@ class BusyJournals:
         self._is_stopped = threading.Event()
         self._thread = threading.Thread(target=self._run)
         self.written = 0
-        """Numbers below are in the journal, or no longer matter."""
+        """The number from which on nothing is written yet; smaller numbers are in the journal or no longer matter."""
 
     def __enter__(self) -> BusyJournals:
         self._thread.start()

@@ -1,4 +1,4 @@
-"""A database of the schema before numbering began anew: brought up to date it is exported like any other."""
+"""A database of the schema before numbering began anew is exported like any other once it is upgraded."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Batches."""
+"""Tests of batches."""

@@ -1,4 +1,4 @@
-"""What tests of batches share: a tenant of the test's own in the house, its client, and files of requests."""
+"""Fixtures for tests of batches: a tenant of the test's own in the house, its client, and files of requests."""
 
 from __future__ import annotations
 

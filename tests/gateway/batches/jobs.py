@@ -25,7 +25,7 @@ def file_of(lines: Iterable[dict[str, Any] | str | bytes]) -> bytes:
 
 
 class Jobs:
-    """One tenant's batches."""
+    """The batches of one tenant."""
 
     def __init__(self, api: openai.AsyncOpenAI) -> None:
         self.api = api
@@ -53,7 +53,7 @@ class Jobs:
         return await self.ended(await self.create(content, endpoint, **fields))
 
     async def lines(self, file_id: str | None) -> list[dict[str, Any]]:
-        """Return the lines of an output or an error file; none of a file that is not there."""
+        """Return the lines of an output or error file; none where the batch has no such file."""
         if file_id is None:
             return []
         content = await self.api.files.content(file_id)

@@ -20,7 +20,7 @@ NEVER = "batch_aaaaaaaaaaaaaaaaaaaaaaaa"
 
 
 async def ledger(tables: Database, project_id: str) -> tuple[int, int, set[str]]:
-    """Tokens of the project's rows that are billed, and their tiers."""
+    """Return the billed prompt tokens, the billed completion tokens and the tiers of the project's rows."""
     sql = """
         SELECT coalesce(sum(prompt_tokens), 0)::bigint AS prompt,
                coalesce(sum(completion_tokens), 0)::bigint AS completion,
@@ -34,7 +34,7 @@ async def ledger(tables: Database, project_id: str) -> tuple[int, int, set[str]]
 
 
 async def billed(tables: Database, tenant: Key, batch: Any) -> None:
-    """Wait until the ledger has what the batch says that it used, and nothing else."""
+    """Wait until the ledger has exactly the usage that the batch reports."""
     wanted = (batch.usage.input_tokens, batch.usage.output_tokens, {"batch"})
 
     async def agrees() -> bool:
@@ -240,7 +240,7 @@ async def test_an_expired_batch_keeps_what_was_done(jobs: Jobs, tables: Database
 
 
 async def test_a_batch_that_changes_hands_bills_each_line_once(jobs: Jobs, tables: Database, tenant: Key) -> None:
-    """Whoever had the batch before goes on for a while, knows nothing, and changes nothing."""
+    """The gateway that had the batch before goes on for a while, knows nothing of the change, and changes nothing."""
     batch = await jobs.create(file_of([chat_line(str(n), max_tokens=60, ignore_eos=True) for n in range(40)]))
     for _ in range(4):
 
@@ -312,7 +312,7 @@ async def test_webhooks_are_told_how_batches_end(
 async def test_no_more_tokens_are_enqueued_than_a_limit_allows(
     jobs: Jobs, house: House, tables: Database, tenant: Key, operator: httpx.AsyncClient
 ) -> None:
-    """Of batches that begin at once only so many pass that their lines fit; what has run makes room again."""
+    """As many batches that begin at once pass as their lines fit; lines that have run make room again."""
     # So many lines that none of these batches ends while the files of the others are checked, on a slow machine too.
     content = file_of([chat_line(str(n), max_tokens=400, ignore_eos=True) for n in range(200)])
     most = 2 * len(content)

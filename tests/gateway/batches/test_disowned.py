@@ -1,4 +1,4 @@
-"""Lines that were begun and have no result when their batch ends are billed to nobody, whenever their usage is told."""
+"""Lines that were begun and have no result when their batch ends are billed to nobody, whenever their usage arrives."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ async def test_what_a_killed_gateway_did_not_store_is_billed_to_nobody_once_its_
     stuck = asyncio.Event()
 
     class Killed(Runner):
-        """Stores the first line, and no other."""
+        """A store of results that takes the first line and no other."""
 
         async def run(self, *asked: object) -> object:  # type: ignore[override]
             if b"first" not in asked[2]:  # type: ignore[operator]

@@ -1,4 +1,4 @@
-"""A dispatcher with a runner of lines whose answers a test decides: faults, limits, and batches that are given back."""
+"""A dispatcher with a runner whose answers a test decides: faults, limits, and batches that are given back."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ DONE = LineReply(status=200, body=b"{}", input_tokens=2, output_tokens=1)
 
 
 class Runner:
-    """Answers lines as a function says, and counts them."""
+    """A runner that answers each line by a function, and counts the runs."""
 
     def __init__(self, answer: Answer) -> None:
         self._answer = answer
@@ -55,18 +55,18 @@ class Runner:
         return self._answer(body, line)
 
     def disown(self, request_id: str, line: BatchLine) -> None:
-        """Nobody is billed here anyway."""
+        """Do nothing, since this runner bills nobody."""
 
 
 class Pool:
-    """Wants any number of lines."""
+    """A pool that wants any number of lines."""
 
     def take_batch_credit(self) -> bool | None:
         return True
 
 
 class World:
-    """One tenant, and a gateway's work on batches."""
+    """One tenant, and a gateway's dispatcher of its batches."""
 
     def __init__(self, database: Database, folder: Path, key: Key) -> None:
         self._database = database
@@ -118,7 +118,7 @@ class World:
         await self.batches.cancel(self._key.project_id, batch.row.id, self._author)
 
     def usage(self, request_id: str, begun_at: datetime.datetime, attempt: int = 0) -> UsageEvent:
-        """Return what a gateway tells of an attempt at a line."""
+        """Return the usage of an attempt at a line, as a gateway reports it."""
         event = usage_event(request_id, self._key.project_id, attempt)
         return msgspec.structs.replace(
             event,

@@ -1,4 +1,4 @@
-"""Each field of files and batches with values of every kind, and every refusal, by its field and code."""
+"""Each field of files and batches with values of every kind; every refusal names its field and code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The simulation behind `make bench-balance`, and what it promises of our own policy."""
+"""The simulation behind `make bench-balance`, and the promises that it makes about our own policy."""
 
 from __future__ import annotations
 

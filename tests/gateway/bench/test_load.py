@@ -1,4 +1,4 @@
-"""What the benchmark asks for, and how it sums up what it got."""
+"""The requests of the benchmark, and how it sums up their answers."""
 
 from __future__ import annotations
 

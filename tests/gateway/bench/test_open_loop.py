@@ -17,7 +17,10 @@ REPLY = b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n"
 
 
 class Server:
-    """Closes a connection after so many answers, or instead of the next one."""
+    """A server that closes a connection after `answers` answers.
+
+    loses_next: whether the server reads one more request before it closes the connection.
+    """
 
     def __init__(self, answers: int, *, loses_next: bool) -> None:
         self.answers, self.loses_next = answers, loses_next
@@ -35,7 +38,7 @@ class Server:
 
 @asynccontextmanager
 async def connected(server: Server, count: int) -> AsyncIterator[tuple[Connections, Callable[[], None]]]:
-    """The connections, and what closes the server's door."""
+    """Give open connections, and a function that stops the server from listening."""
     listening = await asyncio.start_server(server.handle, "127.0.0.1", 0)
     port = listening.sockets[0].getsockname()[1]
     connections = Connections([await connect("127.0.0.1", port) for _ in range(count)])
@@ -51,7 +54,7 @@ async def test_a_connection_that_was_closed_is_opened_again() -> None:
         statuses = []
         for _ in range(3):
             statuses.append(await connections.ask(REQUEST))
-            await asyncio.sleep(0.05)  # it hears of the end
+            await asyncio.sleep(0.05)  # the connection notices its end
         assert statuses == [200] * 3
         close()
         assert await connections.ask(REQUEST) == FAILED

@@ -1,4 +1,4 @@
-"""The benchmark as a program, against a gateway with the fake engine: its figures, and what is wrong in one line."""
+"""The benchmark as a program, against a gateway with the fake engine: its figures, and each error in one line."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def bench(house: House, *argv: str, model: str = BASE, key: str = "") -> int:
 
 
 def output(capsys: pytest.CaptureFixture[str]) -> list[str]:
-    """Lines of standard output."""
+    """Return the lines of standard output."""
     return capsys.readouterr().out.splitlines()
 
 

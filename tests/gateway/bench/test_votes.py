@@ -1,4 +1,4 @@
-"""The benchmark of feedback loses no batch, and its figures are those of the rows."""
+"""The benchmark of feedback loses no batch, and its figures equal the rows' counts."""
 
 from __future__ import annotations
 

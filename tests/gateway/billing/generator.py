@@ -20,7 +20,7 @@ DAYS = 31
 NUM_PROJECTS, KEYS_PER_PROJECT, MODELS_PER_PROJECT = 100, 2, 3
 WRITES_PER_DAY = 4
 MINUTES_PER_WRITE, MINUTES_OF_LAST = 24, 1440 // WRITES_PER_DAY
-"""Minutes with usage: of each part of a day at most, and of the last part of all, which has every one."""
+"""The most minutes with usage in each part of a day, and in the last part of all, where every minute has usage."""
 
 MANY_EVENTS = 1_000_000
 
@@ -65,7 +65,10 @@ class Generated(msgspec.Struct, frozen=True):
 
 
 async def generate(conn: asyncpg.Connection[asyncpg.Record], num_events: int) -> Generated:
-    """Write about so many events, and their sums. What refuses rows of closed periods is off meanwhile: none is."""
+    """Write about `num_events` rows, and their sums.
+
+    The trigger that refuses rows of closed periods is off meanwhile, since no period is closed.
+    """
     organization_id = await conn.fetchval(
         "INSERT INTO organizations (id, name) VALUES ('org_generated', 'generated') RETURNING id"
     )
@@ -95,7 +98,7 @@ async def generate(conn: asyncpg.Connection[asyncpg.Record], num_events: int) ->
                 if not await roll_up(conn, 100_000):
                     break
     await conn.execute("ALTER TABLE ledger ENABLE TRIGGER ledger_guarded")
-    # Of the ledger the planner needs its size alone. Arrays are slow to look at: of a small ledger, few rows are.
+    # The planner needs the ledger's size alone. Arrays are slow to sample, so a small ledger has a small sample.
     await conn.execute(f"SET default_statistics_target = {10 if num_events < MANY_EVENTS else 100}")
     await conn.execute("ANALYZE usage_rollups, traffic_rollups, traffic_times, period_sums")
     await conn.execute("RESET default_statistics_target")

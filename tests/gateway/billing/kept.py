@@ -1,4 +1,4 @@
-"""The ledger of ten million events that tests at full size share: filled once, and kept for the next run."""
+"""The ledger of ten million events that tests at full size share: filled once, and reused by the next run."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NOTE = KEPT / "generated.json"
 
 @contextmanager
 def kept_server() -> Iterator[str]:
-    """DSN of the server, which runs until the context is left."""
+    """Give the DSN of the server, which runs until the context is left."""
     if not NOTE.exists():
         shutil.rmtree(KEPT, ignore_errors=True)  # half filled
     server = EmbeddedPostgres(KEPT / "postgres")
@@ -32,7 +32,8 @@ def kept_server() -> Iterator[str]:
 
 
 async def fill_kept(dsn: str) -> Generated:
-    """What an earlier run has generated, where one came to its end; else that takes ten minutes and more."""
+    """Return the content of the filled database: filled by an earlier run that finished, or by this one in over ten
+    minutes."""
     await migrate(dsn)
     if not NOTE.exists():
         conn = await asyncpg.connect(dsn)

@@ -1,4 +1,4 @@
-"""Every sum that is kept beside the ledger, and the same computed from its rows."""
+"""Every sum that is stored beside the ledger, and the same sum computed from the ledger's rows."""
 
 from __future__ import annotations
 

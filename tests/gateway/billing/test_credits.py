@@ -1,4 +1,4 @@
-"""A balance is what the rows come to, nothing else; a prepaid tenant is held to it by a limit like any other."""
+"""A balance is the sum of the rows, nothing else; a prepaid tenant is held to it by a limit like any other."""
 
 from __future__ import annotations
 
@@ -29,7 +29,10 @@ BEFORE = month_before(THIS_MONTH, 2)
 
 
 def grant(number: int, amount: int, *, drawn: int = 0, lapsed: int | None = None, days: int | None = None) -> Grant:
-    """days: until it expires."""
+    """Return a grant.
+
+    days: the days until the grant expires; None for never.
+    """
     expires_at = None if days is None else NOW + datetime.timedelta(days=days)
     return Grant(f"credit_{number}", "proj", amount, "test", NOW, expires_at, drawn, lapsed)
 
@@ -44,7 +47,7 @@ def test_the_oldest_credit_is_drawn_first_and_what_expired_lapses() -> None:
 
 
 async def free(books: Books) -> int | None:
-    """What the limit of a prepaid project leaves; None without one."""
+    """Return what the limit of a prepaid project leaves; None where there is no such limit."""
     async with books.database.acquire() as conn:
         for each in await list_limits(conn, books.organization_id, books.project_id):
             if each.limit.is_balance:
@@ -133,7 +136,7 @@ async def test_closing_a_period_draws_credits_and_the_invoice_says_so(priced: Bo
 
 
 async def test_all_projects_draw_at_once_what_the_reference_does(priced: Books) -> None:
-    """And closing says as much to the database for thirty projects as for one."""
+    """Closing also sends as few statements to the database for thirty projects as for one."""
     rng = random.Random(6)
     projects = [priced] + [await open_books(priced.database, f"tenant{number}") for number in range(29)]
     expected: dict[str, int] = {}
@@ -168,7 +171,7 @@ async def refund(books: Books, amount: int) -> None:
 
 
 async def end_month(books: Books) -> None:
-    """Let all that was written so far be of the month before last. Only tests can."""
+    """Move everything written so far to the month before last, which the schema prevents outside of tests."""
     async with books.database.transaction() as conn:
         await conn.execute("SELECT ensure_ledger_day($1)", within(BEFORE).date())
         await conn.execute("ALTER TABLE ledger DISABLE TRIGGER USER")
@@ -199,7 +202,7 @@ async def test_what_a_month_below_zero_owes_becomes_credit(priced: Books, prepai
 
 
 async def test_what_is_reserved_while_credit_lapses_stays_reserved(priced: Books) -> None:
-    """A gateway takes the rest of the balance between the grant's expiry and the lapse."""
+    """A gateway reserves the rest of the balance between the grant's expiry and its lapse."""
     async with priced.database.transaction() as conn:
         await set_prepaid(conn, priced.organization_id, priced.project_id, True)
     await give(priced, 50, NOW - datetime.timedelta(seconds=1))

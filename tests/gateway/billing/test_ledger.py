@@ -1,4 +1,4 @@
-"""Each attempt lands once, whoever brings it and however often; nothing that stands in the ledger ever changes."""
+"""Each attempt is billed once, whichever gateway writes it and however often; no row of the ledger ever changes."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ IMPATIENT = """
 
 @pytest.fixture
 async def impatient(dsn: str) -> AsyncIterator[Books]:
-    """Books in a database that sees at once when two transactions wait for each other."""
+    """Give books in a database that detects at once when two transactions wait for each other."""
     conn = await asyncpg.connect(dsn)
     await conn.execute(IMPATIENT)
     await conn.close()
@@ -56,8 +56,10 @@ async def impatient(dsn: str) -> AsyncIterator[Books]:
 
 
 async def test_copies_that_come_at_once_count_once(impatient: Books) -> None:
-    """In any order; of better counts the best, each once. Where two gateways wait for each other, PostgreSQL ends one
-    of the transactions, and the gateway tries again."""
+    """Copies may come in any order; of counts that get better the best is billed, once.
+
+    Where two gateways wait for each other, PostgreSQL ends one of the transactions, and the gateway tries again.
+    """
     books, rng = impatient, random.Random(3)
     copies = []
     for number in range(12):

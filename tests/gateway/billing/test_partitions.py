@@ -1,4 +1,4 @@
-"""The ledger has a partition for each day, and who works on some days locks no others: locks of a server are few."""
+"""The ledger has a partition for each day, and work on some days locks no others, since a server's locks are few."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ async def test_a_server_with_few_locks_is_warned_about(database: Database) -> No
         assert await lock_table_warning(conn) is None, "the embedded one has enough"
 
     class Few:
-        """A server that was not told otherwise."""
+        """A server with PostgreSQL's default setting."""
 
         async def fetchval(self, query: str) -> int:
             return 64

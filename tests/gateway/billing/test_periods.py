@@ -1,4 +1,4 @@
-"""A closed month never changes: what comes late is billed in the open one, and says what it corrects."""
+"""A closed month never changes: late usage is billed in the open month, and says what it corrects."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ async def test_what_comes_late_is_billed_where_it_is_open_and_names_what_it_corr
 
 
 async def test_closing_beside_writers_leaves_nothing_in_between(priced: Books) -> None:
-    """Whatever was written is in the closed month, as its sums were then, or a correction after it."""
+    """Everything written is in the closed month, as its sums were then, or in a correction after it."""
     await priced.write(priced.event("req_0", created_at=within(BEFORE)))
 
     async def write(writer: int) -> None:

@@ -1,4 +1,4 @@
-"""The prices that a gateway remembers say what the ledger will bill, where that is one thing alone."""
+"""The prices that a gateway caches equal what the ledger will bill, where only one price is possible."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A row costs what the price book says, rounded once; the schema and the reference agree; what is reserved suffices."""
+"""A row costs what the price book says, rounded once; the schema and the reference agree; reservations suffice."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ async def test_the_schema_finds_the_entry_that_the_reference_does(books: Books) 
 def test_what_is_reserved_covers_what_is_billed_whatever_changes_meanwhile(
     rng: random.Random, uncached: int, cached: int, output: int, model: str, tier: str
 ) -> None:
-    """The version, the adapter's class, how much was cached, how much was made."""
+    """The price version, the adapter's class, the cached tokens and the completion tokens change meanwhile."""
     book = [
         Version(number, "usd", number * 10**9, tuple(random_book(rng)), {"proj": rng.randint(0, 10_000)})
         for number in range(1, 6)

@@ -23,12 +23,12 @@ from tests.gateway.billing.kept import fill_kept, kept_server
 NUM_EVENTS = 30_000
 NUM_QUERIES, NUM_QUERIES_FULL = 5, 100
 MAX_S, MAX_S_BESIDE_OTHER_WORK = 0.1, 0.5
-"""For 95% of the requests at full size; for the fastest where a machine is shared with other tests."""
+"""Seconds for 95% of the requests at full size, and for the fastest where a machine is shared with other tests."""
 
 
 @pytest.fixture
 def ledger_dsn(request: pytest.FixtureRequest, full: bool) -> Iterator[str]:
-    """DSN of the database to fill; at full size of one that stays."""
+    """Give the DSN of the database to fill; at full size of one that stays."""
     if not full:
         yield request.getfixturevalue("dsn")
         return
@@ -143,6 +143,6 @@ async def month_by_day(client: httpx.AsyncClient, made: Generated) -> httpx.Resp
 
 
 async def explain(conn: asyncpg.Connection[asyncpg.Record], sql: str, *values: object) -> str:
-    """The plan of a query with these values in it, as the server makes it for a query that it sees rarely."""
+    """Return the plan of a query with these values in it, as the server makes it for a rare query."""
     rows = await conn.fetch(f"EXPLAIN {sql}", *values)
     return re.sub(r"\s+", " ", " ".join(row[0] for row in rows))

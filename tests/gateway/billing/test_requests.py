@@ -1,4 +1,4 @@
-"""Requests are listed newest first, each once, with what the ledger says of them; nobody sees another tenant's."""
+"""Requests are listed newest first, each once, with their usage by the ledger; nobody sees another tenant's."""
 
 from __future__ import annotations
 
@@ -45,7 +45,8 @@ async def server(database: Database, tmp_path_factory: pytest.TempPathFactory) -
 
 @shared
 async def books(database: Database) -> tuple[Books, Books]:
-    """acme's and globex's; acme has requests of two prompts, several at one instant, and one corrected late."""
+    """Return the books of acme and globex; acme has requests of two prompts, several at one instant, and one
+    corrected late."""
     acme, globex = await open_books(database), await open_books(database, "globex")
     await acme.set_prices()
     await acme.backdate_prices(NOW - datetime.timedelta(days=60))
@@ -144,7 +145,7 @@ async def test_it_is_filtered(
 
 
 async def test_what_is_found_is_what_filters_let_through_wherever_it_is(database: Database) -> None:
-    """Rolled up or not yet, in pages of any size, in windows that begin and end anywhere."""
+    """Rows may be rolled up or not yet, pages of any size, windows may begin and end anywhere."""
     rng = random.Random(11)
     initech = await open_books(database, "initech")
     made: list[UsageEvent] = []
@@ -193,7 +194,10 @@ async def test_what_is_found_is_what_filters_let_through_wherever_it_is(database
 
 
 class Meddled:
-    """A connection, before one of whose questions all that waits is rolled up."""
+    """A connection that rolls up all waiting rows before one of its queries.
+
+    question: the number of queries before that one.
+    """
 
     def __init__(self, conn: Connection, books: Books, question: int) -> None:
         self._conn = conn
@@ -273,7 +277,7 @@ async def test_pages_of_many_projects_end_at_a_request_of_theirs(books: tuple[Bo
 
 
 async def ids_and_ends(books: Books, query: RequestQuery, scan_limit: int | None = None) -> tuple[list[str], list[str]]:
-    """Of all requests, and of those that pages ended at."""
+    """Return the ids of all requests, and the ids at which pages ended."""
     ids, ends = [], []
     async with books.database.acquire() as conn:
         while True:

@@ -1,4 +1,4 @@
-"""Of the attempts at one request, one is billed, in whatever order the ledger hears of them."""
+"""One of the attempts at a request is billed, in whatever order the ledger learns of them."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from gateway.domain.limits.limit import Limit
 from tests.gateway.billing.books import FLAT, NOW, Books
 
 WOKEN, SEEN, GIVEN_UP, ANSWERED = range(4)
-"""What is told: by the first attempt's engine once it wakes; by the gateway that lost this engine, before and after it
-tried again; and by the second attempt's engine."""
+"""The reports: by the first attempt's engine once it wakes; by the gateway that lost this engine, before and after
+it tried again; by the second attempt's engine."""
 
 ORDERS = [order for order in itertools.permutations(range(4)) if order.index(SEEN) < order.index(GIVEN_UP)]
 
 
-def told(books: Books, what: int) -> UsageEvent:
+def report(books: Books, what: int) -> UsageEvent:
     match what:
         case 0:
             return books.event("req_1", finish_reason="abort", completion_tokens=9)
@@ -41,8 +41,8 @@ async def test_the_answer_is_billed_once_and_nothing_else(books: Books, order: t
     async with books.database.acquire() as conn:
         await set_limit(conn, limit)
     for what in order:
-        await books.write(told(books, what))
-        await books.write(told(books, what))  # once more, as a gateway does that did not hear the answer
+        await books.write(report(books, what))
+        await books.write(report(books, what))  # once more, as a gateway does that did not hear the answer
     async with books.database.acquire() as conn:
         while await roll_up(conn):
             pass

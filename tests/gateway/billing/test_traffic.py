@@ -1,4 +1,4 @@
-"""Traffic is what the ledger says of requests, at every width and level, with percentiles within a tenth."""
+"""Traffic equals the ledger's requests, at every width and level, with percentiles within a tenth."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _ENDS = """
 
 
 async def fill(books: Books, rng: random.Random, num: int) -> dict[str, list[float]]:
-    """Random requests, some of two prompts, some corrected late; returns times to the first token by model."""
+    """Write random requests, some of two prompts, some corrected late; return the times to the first token by model."""
     times: dict[str, list[float]] = {"tiny": [], "tiny:pirate": []}
     for batch in range(num // 50):
         events = []
@@ -208,8 +208,8 @@ HOUR_S, DAY_S = 3600, 86_400
 
 
 async def test_what_is_ranked_is_what_the_buckets_show(books: Books, server: AdminServer) -> None:
-    """Of the ranges that the dashboard asks for, up to a now after which there is nothing: minutes of an hour, minutes
-    from a whole hour on, hours of two days, hours from a whole day on, days."""
+    """Also for the ranges that the dashboard asks for, up to the present: minutes of an hour, minutes from a whole
+    hour on, hours of two days, hours from a whole day on, days."""
     start = int(START.timestamp())
     await fill(books, random.Random(3), 1000)
     await books.roll_up()

@@ -1,4 +1,4 @@
-"""Usage and costs in OpenAI's shapes: every bucket and group, page by page; tenants see their own alone."""
+"""Usage and costs in OpenAI's shapes: every bucket and group, page by page; tenants see their own usage alone."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ async def server(database: Database, tmp_path_factory: pytest.TempPathFactory) -
 
 @shared
 async def acme(database: Database) -> Books:
-    """Two tenants' usage in March 2026, summed."""
+    """Write usage of two tenants in March 2026, rolled up; return acme's books."""
     acme = await open_books(database)
     globex = await open_books(database, "globex")
     await acme.set_prices()

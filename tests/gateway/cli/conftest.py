@@ -19,14 +19,14 @@ from tests.gateway.admin_server import AdminServer, serve_admin
 
 @pytest.fixture(autouse=True)
 def umask() -> Iterator[None]:
-    """The umask that commands change in this process, which ends with them otherwise."""
+    """Restore the umask, which commands change in this process and which would otherwise end with theirs."""
     before = os.umask(0o022)
     yield
     os.umask(before)
 
 
 class Cli:
-    """Runs commands in a thread, since the server that answers them runs in the test's event loop."""
+    """A runner of commands in a thread, since the server that answers them runs in the test's event loop."""
 
     def __init__(self, environ: dict[str, str], capsys: pytest.CaptureFixture[str]) -> None:
         self.environ = environ
@@ -34,21 +34,21 @@ class Cli:
         self._out = self._err = ""
 
     async def __call__(self, *argv: str, **environ: str) -> tuple[int, str, str]:
-        """(exit code, standard output, standard error) of `lorikeet <argv>`."""
+        """Run `lorikeet <argv>`; return exit code, standard output and standard error."""
         self._capsys.readouterr()
         self._out = self._err = ""
         code = await asyncio.to_thread(main, argv, self.environ | environ)
-        self.heard()
+        self.errors_so_far()
         return code, self._out, self._err
 
-    def heard(self) -> str:
-        """What the command that runs, or the last one, has said on standard error until now."""
+    def errors_so_far(self) -> str:
+        """Return what the running or last command has printed on standard error so far."""
         out, err = self._capsys.readouterr()
         self._out, self._err = self._out + out, self._err + err
         return self._err
 
     async def json(self, *argv: str) -> Any:
-        """What the command prints with --json; it must succeed."""
+        """Run a command with --json, which must succeed; return what it prints."""
         code, out, err = await self(*argv, "--json")
         assert (code, err) == (0, "")
         return json.loads(out)
@@ -56,7 +56,7 @@ class Cli:
 
 @pytest.fixture(scope="module", autouse=True)
 def _log(log_apart: None) -> None:
-    """Commands and the server run in one process."""
+    """Write the log to a file, since commands and the server run in one process."""
 
 
 @pytest.fixture

@@ -1,4 +1,5 @@
-"""`lorikeet adapter` where it goes wrong: other bytes than it began with, names that are none, no engine to try it."""
+"""`lorikeet adapter` where something goes wrong: other bytes than an import began with, bad names, no engine to
+probe."""
 
 from __future__ import annotations
 
@@ -15,17 +16,17 @@ from tests.gateway.cli.conftest import Cli
 
 T = ("--tenant", "acme")
 LEFT_S = 4.0
-"""Of a pause: more than a command takes until it asks."""
+"""Seconds that are left of a pause: more than a command takes until it asks."""
 
 
 @pytest.fixture
 async def acme(lorikeet: Cli) -> str:
-    """Path of the tenant."""
+    """Return the path of the tenant."""
     return f"/projects/{(await lorikeet.json('tenant', 'create', 'acme'))['id']}"
 
 
 async def begin(server: AdminServer, acme: str, **wanted: object) -> str:
-    """Id of an import whose first byte came."""
+    """Begin an import whose first byte has come; return its id."""
     async with server.client(server.operator_key) as client:
         made = await client.post(f"{acme}/adapter_imports", json={"name": "a"} | wanted)
         await client.patch(f"{acme}/adapter_imports/{made.json()['id']}", content=b"x", headers={"upload-offset": "0"})

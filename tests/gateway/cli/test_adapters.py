@@ -1,4 +1,5 @@
-"""`lorikeet adapter` against a running gateway over the fake engine: every verb, uploads that break, every way in."""
+"""`lorikeet adapter` against a running gateway over the fake engine: every verb, broken uploads, every kind of
+source."""
 
 from __future__ import annotations
 
@@ -27,7 +28,10 @@ T = ("--tenant", "acme")
 
 
 class Site:
-    """A gateway that serves; listener: where it may fetch adapters from, with certificates of ca."""
+    """A running gateway.
+
+    listener: a socket at which it may fetch adapters, with certificates of `ca`.
+    """
 
     def __init__(self, folder: Path, url: str, key: str, ca: trustme.CA, listener: socket.socket) -> None:
         self.folder = folder
@@ -64,7 +68,7 @@ def site(module_dsn: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 @pytest.fixture
 async def lorikeet(site: Site, capsys: pytest.CaptureFixture[str]) -> Cli:
-    """With the tenants acme and globex."""
+    """Return the command line of an installation with the tenants acme and globex."""
     cli = Cli(site.environ | {"LORIKEET_PORT": str(site.port)}, capsys)
     known = {tenant["name"] for tenant in await cli.json("tenant", "list")}
     for name in {"acme", "globex"} - known:
@@ -72,15 +76,15 @@ async def lorikeet(site: Site, capsys: pytest.CaptureFixture[str]) -> Cli:
     return cli
 
 
-async def said(lorikeet: Cli, *argv: str) -> str:
-    """What a command prints that succeeds."""
+async def output_of(lorikeet: Cli, *argv: str) -> str:
+    """Run a command of `lorikeet adapter` that succeeds; return what it prints."""
     code, out, err = await lorikeet("adapter", *argv)
     assert (code, err) == (0, "")
     return out
 
 
 async def refused(lorikeet: Cli, *argv: str) -> str:
-    """The one line that a command is refused with."""
+    """Run a command of `lorikeet adapter` that fails; return the one line that says why."""
     code, out, err = await lorikeet("adapter", *argv)
     assert (code, out, err.count("\n")) == (1, "", 1)
     return err.removeprefix("lorikeet: ").rstrip()
@@ -88,17 +92,19 @@ async def refused(lorikeet: Cli, *argv: str) -> str:
 
 async def test_versions_follow_each_other_and_any_can_be_gone_back_to(lorikeet: Cli, site: Site) -> None:
     first, second = site.adapter("first", 1), site.adapter("second", 2)
-    assert (await said(lorikeet, "add", *T, "--name", "a", str(first))).startswith("tiny:a is now version 1 (")
-    assert (await said(lorikeet, "add", *T, "--name", "a", str(second))).startswith("tiny:a is now version 2 (")
-    assert (await said(lorikeet, "add", *T, "--name", "a", str(second))).startswith("tiny:a is already version 2 (")
-    assert await said(lorikeet, "rollback", *T, "a") == "tiny:a is now version 1; before it was 2\n"
-    assert await said(lorikeet, "promote", *T, "a@2") == "tiny:a is now version 2\n"
+    assert (await output_of(lorikeet, "add", *T, "--name", "a", str(first))).startswith("tiny:a is now version 1 (")
+    assert (await output_of(lorikeet, "add", *T, "--name", "a", str(second))).startswith("tiny:a is now version 2 (")
+    assert (await output_of(lorikeet, "add", *T, "--name", "a", str(second))).startswith(
+        "tiny:a is already version 2 ("
+    )
+    assert await output_of(lorikeet, "rollback", *T, "a") == "tiny:a is now version 1; before it was 2\n"
+    assert await output_of(lorikeet, "promote", *T, "a@2") == "tiny:a is now version 2\n"
     assert "is the current version" in await refused(lorikeet, "retire", *T, "a@2")
     assert "Retire the version first" in await refused(lorikeet, "delete-version", *T, "a@1")
-    assert await said(lorikeet, "retire", *T, "a@1") == "a@1 is retired\n"
-    table = (await said(lorikeet, "versions", *T, "a")).splitlines()
+    assert await output_of(lorikeet, "retire", *T, "a@1") == "a@1 is retired\n"
+    table = (await output_of(lorikeet, "versions", *T, "a")).splitlines()
     assert [line.split()[:2] for line in table[1:]] == [["2", "ready,"], ["1", "retired"]]
-    assert await said(lorikeet, "delete-version", *T, "a@1") == "a@1 is deleted\n"
+    assert await output_of(lorikeet, "delete-version", *T, "a@1") == "a@1 is deleted\n"
     third = await lorikeet.json("adapter", "add", *T, "--name", "a", str(site.adapter("third", 3)), "--no-promote")
     assert (third["version"], third["uploaded_version"], third["version_state"]) == (2, 3, "ready")
 
@@ -112,20 +118,22 @@ async def test_what_names_no_version_is_said_so(lorikeet: Cli) -> None:
 
 
 async def test_settings_sharing_and_what_is_shown(lorikeet: Cli, site: Site) -> None:
-    await said(lorikeet, "add", *T, "--name", "b", str(site.adapter("b", 4)))
-    out = await said(lorikeet, "set", *T, "b", "--temperature", "0.5", "--system-prompt", "Be brief.", "--pin")
+    await output_of(lorikeet, "add", *T, "--name", "b", str(site.adapter("b", 4)))
+    out = await output_of(lorikeet, "set", *T, "b", "--temperature", "0.5", "--system-prompt", "Be brief.", "--pin")
     assert out == "b: temperature 0.5, system_prompt Be brief., pinned\n"
-    assert await said(lorikeet, "set", *T, "b", "--clear", "system_prompt", "--unpin") == "b: temperature 0.5\n"
+    assert await output_of(lorikeet, "set", *T, "b", "--clear", "system_prompt", "--unpin") == "b: temperature 0.5\n"
     assert "no default and no --pin or --unpin was given" in await refused(lorikeet, "set", *T, "b")
     assert "both set and cleared" in await refused(lorikeet, "set", *T, "b", "--top-k", "1", "--clear", "top_k")
-    assert await said(lorikeet, "share", *T, "b", "--with", "globex") == "globex may call b of acme\n"
+    assert await output_of(lorikeet, "share", *T, "b", "--with", "globex") == "globex may call b of acme\n"
     shown = await lorikeet.json("adapter", "show", *T, "b")
     assert (shown["shared_with"], shown["defaults"]["temperature"]) == (["globex"], 0.5)
-    assert "shared_with: globex\n" in await said(lorikeet, "show", *T, "b")
-    assert await said(lorikeet, "unshare", *T, "b", "--with", "globex") == "globex may not call b of acme any more\n"
+    assert "shared_with: globex\n" in await output_of(lorikeet, "show", *T, "b")
+    assert (
+        await output_of(lorikeet, "unshare", *T, "b", "--with", "globex") == "globex may not call b of acme any more\n"
+    )
     version = await lorikeet.json("adapter", "show", *T, "b@1")
     assert (version["state"], version["report"]["rank"]) == ("ready", 2)
-    assert "state: ready\n" in await said(lorikeet, "show", *T, "b@1")
+    assert "state: ready\n" in await output_of(lorikeet, "show", *T, "b@1")
     assert "no version '9'" in await refused(lorikeet, "show", *T, "b@9")
 
 
@@ -134,16 +142,16 @@ async def test_a_refusal_can_be_read_again(lorikeet: Cli, site: Site) -> None:
     assert (await refused(lorikeet, "add", *T, "--name", "w", str(wide))).startswith("The adapter was refused: ")
     (newest, *_) = await lorikeet.json("adapter", "imports", *T)
     assert (newest["name"], newest["state"], newest["version"]) == ("w", "rejected", None)
-    assert newest["reason"] in await said(lorikeet, "imports", *T)
+    assert newest["reason"] in await output_of(lorikeet, "imports", *T)
 
 
 async def test_the_store_is_verified(lorikeet: Cli, site: Site) -> None:
-    await said(lorikeet, "add", *T, "--name", "v", str(site.adapter("v", 5)))
-    assert "contents are whole" in await said(lorikeet, "verify")
+    await output_of(lorikeet, "add", *T, "--name", "v", str(site.adapter("v", 5)))
+    assert "contents are whole" in await output_of(lorikeet, "verify")
 
 
 def archive(folder: Path, path: Path, padding_bytes: int = 0) -> Path:
-    """Of an adapter's folder; the padding is a file that nobody needs."""
+    """Write an archive of an adapter's folder; the padding is a file that adapters do not need."""
     (folder / "README.md").write_bytes(os.urandom(padding_bytes))
     with tarfile.open(path, "w") as tar:
         tar.add(folder, "adapter")
@@ -152,7 +160,10 @@ def archive(folder: Path, path: Path, padding_bytes: int = 0) -> Path:
 
 @asynccontextmanager
 async def breaking(port: int, after_bytes: list[int]) -> AsyncIterator[int]:
-    """A way to the port that breaks one connection after the other once so many bytes went there, then no more."""
+    """Give a port that passes connections on, and breaks each one after its number of bytes.
+
+    after_bytes: the bytes after which the connections break, one after the other; later connections last.
+    """
 
     async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, left: float) -> None:
         with suppress(ConnectionError):
@@ -202,8 +213,8 @@ async def test_an_upload_can_be_resumed_another_day(lorikeet: Cli, site: Site, t
     assert "was begun without --no-promote" in await refused(lorikeet, *add, "--no-promote", str(path))
     assert "resume with the same files, or start a new upload" in await refused(lorikeet, *add, str(other))
     assert "is an upload of 'r'" in await refused(lorikeet, "add", *T, "--name", "x", "--resume", imported, str(path))
-    assert (await said(lorikeet, *add, str(path))).startswith("tiny:r is now version 1 (")
-    assert (await said(lorikeet, *add, str(path))).startswith("tiny:r is already version 1 ("), "it was over"
+    assert (await output_of(lorikeet, *add, str(path))).startswith("tiny:r is now version 1 (")
+    assert (await output_of(lorikeet, *add, str(path))).startswith("tiny:r is already version 1 ("), "it was over"
 
 
 async def test_an_upload_can_be_canceled(lorikeet: Cli, site: Site) -> None:
@@ -211,7 +222,7 @@ async def test_an_upload_can_be_canceled(lorikeet: Cli, site: Site) -> None:
     async with httpx.AsyncClient(base_url=f"{site.url}/v1/organization", headers=headers, timeout=PATIENCE_S) as client:
         path = f"{await _project(lorikeet)}/adapter_imports"
         imported = (await client.post(path, json={"name": "c", "size_bytes": 10})).json()["id"]
-    assert await said(lorikeet, "cancel-import", *T, imported) == f"{imported} is canceled\n"
+    assert await output_of(lorikeet, "cancel-import", *T, imported) == f"{imported} is canceled\n"
     assert "has ended" in await refused(lorikeet, "cancel-import", *T, imported)
 
 
@@ -229,7 +240,7 @@ async def test_the_server_fetches_from_a_source(lorikeet: Cli, site: Site, tmp_p
             web.url(path, PUBLIC) for path in ("/adapters/good.tar", "/adapters/bad.tar", "/adapters/gone", "/other")
         )
         web.pages["/adapters/gone"] = answer(404)
-        assert (await said(lorikeet, "add", *T, "--name", "f", good)).startswith("tiny:f@1 is now current (")
+        assert (await output_of(lorikeet, "add", *T, "--name", "f", good)).startswith("tiny:f@1 is now current (")
         again = await lorikeet.json("adapter", "add", *T, "--name", "f", good, "--no-promote")
         assert (again["state"], again["version"], again["version_state"]) == ("done", 1, "ready")
         assert "neither a tar" in await refused(lorikeet, "add", *T, "--name", "g", bad)
@@ -243,7 +254,7 @@ async def test_the_watched_folder_is_a_way_in(lorikeet: Cli, site: Site) -> None
     (site.folder / "watched" / "acme").mkdir()
     (site.folder / "made" / "ready").rename(site.folder / "watched" / "acme" / "dropped")
     async with asyncio.timeout(PATIENCE_S):
-        while "dropped" not in await said(lorikeet, "list", *T):  # noqa: ASYNC110
+        while "dropped" not in await output_of(lorikeet, "list", *T):  # noqa: ASYNC110
             await asyncio.sleep(0.2)
     (version,) = await lorikeet.json("adapter", "versions", *T, "dropped")
     assert version["source"] == "folder"

@@ -18,7 +18,7 @@ LAST = month_before(THIS_MONTH)
 
 @pytest.fixture
 async def acme(lorikeet: Cli, database: Database) -> Books:
-    """A tenant with prices and usage of the last month."""
+    """Return the books of a tenant with prices and usage of the last month."""
     made = await lorikeet.json("tenant", "create", "acme")
     async with database.acquire() as conn:
         organization_id = await conn.fetchval("SELECT organization_id FROM projects WHERE id = $1", made["id"])

@@ -51,7 +51,7 @@ def run(house: House, *arguments: str, piped: str = "", **more: str) -> subproce
 
 
 def session(client: InferenceClient, *lines: str, **options: int) -> str:
-    """What a session shows that reads these lines."""
+    """Run a session that reads these lines; return what it prints."""
     left = iter(lines)
 
     def read(_: str) -> str:
@@ -180,8 +180,10 @@ def test_an_interrupt_ends_the_answer_and_not_the_session(house: House) -> None:
 
 
 def _take_terminal() -> None:
-    """Make standard input the terminal that this process's signals come from, and let them interrupt it: what a shell
-    has started in the background ignores them, and so do its children."""
+    """Make standard input the terminal that sends this process signals, and let SIGINT interrupt it.
+
+    A shell's background processes, and their children, ignore SIGINT.
+    """
     import fcntl
     import termios
 
@@ -190,7 +192,7 @@ def _take_terminal() -> None:
 
 
 class Terminal:
-    """The other end of a pseudoterminal."""
+    """The controlling end of a pseudoterminal."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
@@ -200,7 +202,7 @@ class Terminal:
         os.write(self._descriptor, text.encode())
 
     def wait(self, *texts: str, more: int = 0) -> None:
-        """Until these were shown one after another, and as many characters more."""
+        """Return once these texts were shown one after another, and `more` further characters."""
         deadline = time.monotonic() + PATIENCE_S
         for text in texts:
             while text not in self._shown:
@@ -210,7 +212,7 @@ class Terminal:
             self._read(deadline)
 
     def wait_for_one_of(self, *texts: str) -> str:
-        """The first of these to be shown."""
+        """Return the first of these texts to be shown."""
         deadline = time.monotonic() + PATIENCE_S
         while not (found := [text for text in texts if text in self._shown]):
             self._read(deadline)

@@ -29,7 +29,7 @@ from tests.patience import PATIENCE_S
 def verbs(
     parser: argparse.ArgumentParser, path: tuple[str, ...] = ()
 ) -> Iterator[tuple[tuple[str, ...], argparse.ArgumentParser]]:
-    """Every command and subcommand, with what parses its arguments."""
+    """Yield every command and subcommand with the parser of its arguments."""
     yield path, parser
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
@@ -142,7 +142,7 @@ for dsn in dsns:
     code = main([verb], {{**os.environ, "DATABASE_URL": dsn}})
     print(code, end={ENDED!r}, file=sys.stderr, flush=True)
 """
-"""The same command with one database after another, in a process that has to import everything once."""
+"""A program that runs a command with one database after another, in a process that imports everything once."""
 
 
 @pytest.mark.parametrize("verb", ["gateway", "serve", "worker", "migrate"])

@@ -1,4 +1,4 @@
-"""`lorikeet doctor` tells of this very machine, and says in one line what is wrong with a setting."""
+"""`lorikeet doctor` describes this machine, and says in one line what is wrong with a setting."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ CREATE = (
 
 @pytest.fixture
 async def acme(lorikeet: Cli, database: Database) -> Any:
-    """A tenant with an adapter of two versions."""
+    """Return a tenant with an adapter of two versions."""
     tenant = await lorikeet.json("tenant", "create", "acme")
     async with database.acquire() as conn:
         await ensure_first_pool(
@@ -82,7 +82,8 @@ async def test_an_experiment_lives_from_flags_to_the_decision(lorikeet: Cli, acm
 
 
 async def test_a_tenants_own_people_need_no_operators_key(lorikeet: Cli, server: AdminServer, acme: Any) -> None:
-    """A key of the tenant with the scope alone: all of an experiment's life, and nothing of other tenants."""
+    """A key of the tenant with the experiments scope alone manages an experiment's whole life, and nothing of other
+    tenants."""
     await lorikeet.json("tenant", "create", "globex")
     made = await lorikeet.json("key", "create", *OF_ACME, "--scope", "experiments")
     own = {"LORIKEET_ADMIN_KEY": made["key"], "LORIKEET_URL": server.url, "LORIKEET_PORT": ""}
@@ -142,7 +143,7 @@ async def test_a_recount_without_a_database_names_the_check_that_a_tenant_can_ma
 async def test_a_recount_notices_that_the_database_is_not_the_servers(
     lorikeet: Cli, server: AdminServer, acme: Any, dsn: str, databases: Databases
 ) -> None:
-    """Nor one that a backup of it was restored to, which has another state of the experiment."""
+    """Neither is a restored backup of the server's database, in which the experiment has another state."""
     await lorikeet(*CREATE, *OF_ACME)
     await lorikeet("experiment", "start", "tone", *OF_ACME)
     key = {"LORIKEET_ADMIN_KEY": server.operator_key, "LORIKEET_URL": server.url, "LORIKEET_PORT": ""}
@@ -170,7 +171,7 @@ GUIDE = Path(__file__).parents[3] / "gateway" / "experiments" / "README.md"
 
 
 async def test_the_guides_first_experiment_is_over_in_five_minutes(lorikeet: Cli, acme: Any, tmp_path: Path) -> None:
-    """Its definition as it is written there, over the model of these tests: nothing in it waits for days."""
+    """The experiment's definition is the guide's, over the model of these tests: nothing in it waits for days."""
     text = GUIDE.read_text().split("```json\n", 1)[1].split("```", 1)[0]
     path = tmp_path / "tone.json"
     path.write_text(text.replace("smollm2-135m-instruct:pirate", "tiny:support"))

@@ -1,4 +1,4 @@
-"""`lorikeet limit`: set as often as one likes, listed with what is used, removed."""
+"""`lorikeet limit`: set as often as one likes, listed with its usage, removed."""
 
 from __future__ import annotations
 

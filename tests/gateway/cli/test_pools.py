@@ -1,4 +1,4 @@
-"""`lorikeet pool`, `replica` and `host`: pools by name, tables that can be read, and --wait that tells the end."""
+"""`lorikeet pool`, `replica` and `host`: pools by name, readable tables, and --wait that reports the end."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ async def while_waiting(
     is_due: Callable[[ServedPool], bool],
     act: Callable[[str], Awaitable[Any]],
 ) -> Any:
-    """Await a command, and act on the first pool's id as soon as its rows are as told."""
+    """Await a command, and act on the first pool's id as soon as its rows are as `is_due` wants."""
     command = asyncio.ensure_future(running)
     async with asyncio.timeout(PATIENCE_S):
         while True:
@@ -171,7 +171,7 @@ async def test_waiting_tells_how_replicas_are_replaced(lorikeet: Cli, agent: Age
     async def replace(pool_id: str) -> None:
         await agent.prepare(pool_id, 2)
         replica_id = await agent.begin(pool_id, 2)
-        await until(lambda: "side by side" in lorikeet.heard())
+        await until(lambda: "side by side" in lorikeet.errors_so_far())
         await agent.move(replica_id, "ready")
         async with database.acquire() as conn:
             await switch_revision(conn, pool_id, 2)
@@ -185,7 +185,7 @@ async def test_waiting_tells_how_replicas_are_replaced(lorikeet: Cli, agent: Age
         replace,
     )
     assert (code, out) == (0, "pool qwen is ready: 1 replica of revision 2\n")
-    assert "qwen: replicas are replaced side by side" in lorikeet.heard()
+    assert "qwen: replicas are replaced side by side" in lorikeet.errors_so_far()
 
 
 async def test_waiting_for_a_restart_ends_once_another_replica_serves_in_its_place(
@@ -197,7 +197,7 @@ async def test_waiting_for_a_restart_ends_once_another_replica_serves_in_its_pla
     assert (code, out) == (4, f"pool qwen is ready: replica {first} is not replaced yet\n")
 
     async def replace(pool_id: str) -> None:
-        await until(lambda: f"replica {first} of qwen is going to be replaced" in lorikeet.heard())
+        await until(lambda: f"replica {first} of qwen is going to be replaced" in lorikeet.errors_so_far())
         await agent.start(pool_id, 1)
         async with database.acquire() as conn:
             await replicas.drain_replicas(conn, [first], "another one serves")
@@ -218,7 +218,7 @@ async def test_waiting_gives_up_with_another_exit_code_when_its_time_is_over(lor
 
 def test_an_interrupted_wait_says_that_the_change_goes_on() -> None:
     class Interrupted:
-        """A server at whose first answer Ctrl-C is pressed."""
+        """A server that interrupts the process, as Ctrl-C does, at its first answer."""
 
         def get(self, path: str) -> dict[str, Any]:
             raise KeyboardInterrupt

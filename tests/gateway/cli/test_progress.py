@@ -1,4 +1,4 @@
-"""How far a transfer is: a bar where somebody watches, lines where somebody reads later, nothing where nobody asked."""
+"""The progress of a transfer: a bar in a terminal, lines in a file, nothing where output is not wanted."""
 
 from __future__ import annotations
 

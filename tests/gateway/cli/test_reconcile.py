@@ -1,4 +1,4 @@
-"""`lorikeet reconcile` says what was lost, and its exit code does."""
+"""`lorikeet reconcile` reports lost usage, and its exit code tells whether there was any."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What tests of kept content share: a house whose tenants are of the test's own, and all that its tables hold."""
+"""Fixtures for tests of stored content: a house whose tenants are of the test's own, and all that its tables hold."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def cipher() -> Cipher:
 
 @pytest.fixture
 def tenant(house: House) -> Key:
-    """A project of its own, of which nothing is known yet."""
+    """Return a project of the test's own that has stored nothing yet."""
     return asyncio.run(make_key(house.dsn, f"keeper-{next(NUMBERS)}"))
 
 
@@ -48,7 +48,7 @@ async def client(house: House) -> AsyncIterator[httpx.AsyncClient]:
 
 @asynccontextmanager
 async def connected(house: House) -> AsyncIterator[httpx.AsyncClient]:
-    """A client of the admin API with the operator's key."""
+    """Give a client of the admin API with the operator's key."""
     headers = {"authorization": f"Bearer {house.operator_key}"}
     async with httpx.AsyncClient(
         base_url=f"{house.url}/v1/organization", headers=headers, timeout=PATIENCE_S
@@ -64,13 +64,13 @@ async def operator(house: House) -> AsyncIterator[httpx.AsyncClient]:
 
 @pytest.fixture
 async def tables(house: House) -> AsyncIterator[Database]:
-    """The house's database, to look into."""
+    """Give the house's database."""
     async with await Database.connect(house.dsn) as database:
         yield database
 
 
 async def another_key(dsn: str, tenant: Key, *, models: list[str]) -> Key:
-    """Of the same project, for these models alone."""
+    """Return another key of the same project, for these models alone."""
     conn, made = await asyncpg.connect(dsn), new_key()
     try:
         row = await create_key(
@@ -90,7 +90,7 @@ async def another_key(dsn: str, tenant: Key, *, models: list[str]) -> Key:
 
 
 async def ledger_rows(dsn: str, project_id: str, count: int) -> list[tuple[int, int]]:
-    """(prompt tokens, completion tokens) of each row, once there are `count`, and a moment later."""
+    """Return prompt tokens and completion tokens of each row, once there are `count` rows."""
     sql = "SELECT prompt_tokens, completion_tokens FROM usage_attempts WHERE project_id = $1"
     conn = await asyncpg.connect(dsn)
 
@@ -108,7 +108,7 @@ async def ledger_rows(dsn: str, project_id: str, count: int) -> list[tuple[int, 
 
 
 async def everything(database: Database) -> str:
-    """All rows of all tables as text, bytes in hexadecimal."""
+    """Return all rows of all tables as text, bytes in hexadecimal."""
     async with database.acquire() as conn:
         names = await conn.fetch(
             "SELECT format('%I', relname) AS name FROM pg_class WHERE relnamespace = 'public'::regnamespace "

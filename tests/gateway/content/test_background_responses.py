@@ -72,7 +72,7 @@ async def stream(http: httpx.AsyncClient, id: str, after: int | None = None) -> 
 
 
 async def spoken(http: httpx.AsyncClient, id: str, conn: asyncpg.Connection[Any]) -> int:
-    """Return how many events are logged, once the model has spoken."""
+    """Return the number of logged events, once the model has sent text."""
 
     async def has_spoken() -> bool:
         return int(await conn.fetchval("SELECT num_events FROM background_responses WHERE id = $1", id)) > 6
@@ -281,7 +281,7 @@ async def test_a_response_that_cannot_be_read_any_more_ends_as_failed(house: Hou
 
 
 async def test_a_lease_that_nobody_holds_any_more_ends(house: House, http: httpx.AsyncClient) -> None:
-    """The gateway lives, but the run that it had is gone."""
+    """The gateway lives, but the run for which it holds the lease is gone."""
     conn = await asyncpg.connect(house.dsn)
     id = await queue(http, max_output_tokens=480)
     await spoken(http, id, conn)

@@ -1,5 +1,5 @@
-"""A backup holds stored chats, responses, conversations and files as they were, and their key beside it; of replies
-only that they were, and nothing that was logged."""
+"""A backup holds stored chats, responses and conversations as they were, and their key; of replies only that they
+existed, and no logged content."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ async def store_file(files: Files, project_id: str, name: str) -> str:
     return (await files.make(project_id, part, name=name, purpose="user_data", keep_seconds=None)).id
 
 
-def kept(database: Database, data_dir: Path) -> tuple[Idempotency, StoredChats, StoredResponses, Conversations]:
+def stores_over(database: Database, data_dir: Path) -> tuple[Idempotency, StoredChats, StoredResponses, Conversations]:
     cipher = Cipher(content_keys(None, data_dir / "content.key"))
     writes = Writes(Counter("lost", "x", ["kind"], registry=CollectorRegistry()))
     return (
@@ -70,7 +70,7 @@ async def test_a_restored_installation_reads_chats_and_runs_no_key_again(
     principal = Principal(key.organization_id, project_id, key.id, frozenset())
     slot = Slot(project_id, b"k" * 32)
     async with await Database.connect(dsn) as database:
-        idempotency, chats, responses, conversations = kept(database, here)
+        idempotency, chats, responses, conversations = stores_over(database, here)
         async with database.acquire() as conn:
             await conn.execute("UPDATE projects SET store_days = 1, log_content_days = 1 WHERE id = $1", project_id)
             await insert_content(conn, project_id, "req_first", content_key="k", sealed=b"what was said")
@@ -93,7 +93,7 @@ async def test_a_restored_installation_reads_chats_and_runs_no_key_again(
         assert await asyncio.to_thread(main, [*argv, str(backup)], environ) == 0
     assert (there / "content.key").read_bytes() == (here / "content.key").read_bytes()
     async with await Database.connect(empty_dsn) as database:
-        idempotency, chats, responses, conversations = kept(database, there)
+        idempotency, chats, responses, conversations = stores_over(database, there)
         assert await chats.get(principal, CHAT.id) == StoredChat(CHAT.id, {"a": "b"}, CHAT.reply)
         assert await responses.get(principal, RESPONSE.id) == StoredResponse(b"[]", b"{}")
         assert await conversations.items(principal, CONVERSATION) == [Said("msg_1", b"{}")]

@@ -1,4 +1,4 @@
-"""What is kept is read by who has the key, in its own place; keys can be rotated, and are made once."""
+"""Stored content is read with its key alone, in its own place; keys can be rotated, and are made once."""
 
 from __future__ import annotations
 

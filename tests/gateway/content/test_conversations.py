@@ -1,4 +1,4 @@
-"""Conversations: made, read, added to by hand and by responses, and deleted, by their own project alone."""
+"""Conversations are made, read, added to by hand and by responses, and deleted, by their own project alone."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ NEVER = "conv_aaaaaaaaaaaaaaaaaaaaaaaa"
 
 @pytest.fixture
 async def storing(operator: httpx.AsyncClient, tenant: Key) -> Key:
-    """The tenant, who may store content for 30 days."""
+    """Return the tenant, who may store content for 30 days."""
     await operator.post(f"/projects/{tenant.project_id}", json={"store_days": 30})
     return tenant
 

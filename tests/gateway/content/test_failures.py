@@ -1,4 +1,4 @@
-"""What becomes of a key when its request fails, is cut off, or its reply cannot be written down at once."""
+"""An idempotency key whose request fails, is cut off, or whose reply cannot be stored at once."""
 
 from __future__ import annotations
 
@@ -32,7 +32,11 @@ Answer = Callable[[int], ASGIResponse]
 
 
 class Route:
-    """One idempotent route; `answer` says what it does with a request, `num_admitted` how much an engine saw of it."""
+    """One idempotent route.
+
+    answer: returns the reply to a run.
+    num_admitted: the number of requests that an engine admits in a run.
+    """
 
     def __init__(self, database: Database, cipher: Cipher) -> None:
         self.runs = 0
@@ -129,7 +133,7 @@ class Parts(ASGIResponse):
 
 
 async def sent_to_nobody(route: Route, slot: Slot) -> asyncio.Task[None]:
-    """A reply that has ended, and that its client does not read."""
+    """Return the task of sending a reply that has ended, and that its client does not read."""
 
     async def unread(message: Any) -> None:
         await asyncio.Event().wait()

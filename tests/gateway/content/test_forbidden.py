@@ -1,5 +1,5 @@
-"""What a project may not keep, or is of a purged one, is hidden at once and deleted in short transactions; what is left
-is listed by the index that fits."""
+"""Content that a project may no longer store, or that a purged project left, is hidden at once and deleted in short
+transactions, found by fitting indexes."""
 
 from __future__ import annotations
 
@@ -64,7 +64,8 @@ async def test_a_purge_deletes_a_little_in_each_transaction(database: Database, 
 async def test_what_a_purge_has_left_is_hidden_and_then_deleted(
     database: Database, project: Key, cipher: Cipher
 ) -> None:
-    """As where a gateway purges that knows nothing of kept content, or a request ends after the purge."""
+    """Content is left where the purging gateway knows nothing of stored content, or where a request ends after the
+    purge."""
     slot = Slot(project.project_id, b"one")
     async with database.acquire() as conn:
         await conn.execute(FILL, project.project_id, "c", 3)
@@ -98,7 +99,7 @@ async def test_replies_that_were_forbidden_once_never_come_back(
             )
 
     async def states() -> list[tuple[str, bool]]:
-        """Of both, as far as they are there: their state, and whether the reply can be loaded."""
+        """Return the state of each slot that exists, and whether its reply can be loaded."""
         async with database.acquire() as conn:
             return [
                 (row.state, await idempotency.load_kept(conn, slot, "req_1") is not None)

@@ -1,4 +1,5 @@
-"""The keeper says when gateways encrypt with different keys or a key is gone, and finds what is old by an index."""
+"""The keeper warns when gateways encrypt with different keys or a key is gone, and finds expired content by an
+index."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ OLD, NEW, OTHER = (ContentKey(letter * 32) for letter in (b"o", b"n", b"x"))
 
 
 def about_keys(logs: list[EventDict]) -> list[EventDict]:
-    """What keepers said; gateways of other tests run in this process, and may have said something of their own."""
+    """Return the log lines about content keys; gateways of other tests may log other lines in this process."""
     return [line for line in logs if line["event"].startswith("content_key")]
 
 

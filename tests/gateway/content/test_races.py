@@ -1,4 +1,4 @@
-"""One execution and one bill for each key, over two gateway processes on one database, whoever races."""
+"""One execution and one bill for each key, over two gateway processes on one database, whichever request wins."""
 
 from __future__ import annotations
 
@@ -29,13 +29,15 @@ def fleet(module_dsn: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 
 
 def limits(max_connections: int) -> httpx.Limits:
-    """Return the limits of a client that uses no connection twice: a busy client may send on a connection that has been
-    idle for so long that the gateway closes it."""
+    """Return the limits of a client that uses no connection twice.
+
+    A busy client may send on a connection that has been idle for so long that the gateway closes it.
+    """
     return httpx.Limits(max_connections=max_connections, max_keepalive_connections=0)
 
 
 def request_of(number: int) -> tuple[str, dict[str, Any]]:
-    """(path, body) of one prompt each, of every kind."""
+    """Return path and body of a request of one prompt, of each kind in turns."""
     match number % 4:
         case 0:
             return "/v1/embeddings", {"model": "tiny", "input": f"pair {number}"}
@@ -53,7 +55,7 @@ async def send(client: httpx.AsyncClient, url: str, tenant: Key, key: str, numbe
 
 
 def one_execution(replies: list[httpx.Response]) -> str:
-    """The id of the request that ran."""
+    """Return the id of the request that ran; check that all others replay its reply."""
     assert len({reply.content for reply in replies}) == 1
     (ran,) = [reply for reply in replies if "idempotent-replayed" not in reply.headers]
     originals = {reply.headers["x-lorikeet-original-request-id"] for reply in replies if reply is not ran}
@@ -95,7 +97,7 @@ async def test_a_hundred_that_race_run_once(fleet: Fleet, full: bool) -> None:
 
 
 async def test_a_gateway_that_dies_leaves_a_key_that_nobody_runs_again(fleet: Fleet) -> None:
-    """The last test of this module: it kills a gateway."""
+    """This test is the last of its module, since it kills a gateway."""
     tenant = await make_key(fleet.dsn, "dies")
     body = {"model": "tiny", "prompt": "a long story", "max_tokens": 300, "ignore_eos": True, "stream": True}
     headers = tenant.headers | {"idempotency-key": "dies"}
@@ -106,7 +108,7 @@ async def test_a_gateway_that_dies_leaves_a_key_that_nobody_runs_again(fleet: Fl
                     fleet.gateways[1].kill()
         waiting = asyncio.create_task(client.post(f"{fleet.urls[0]}/v1/completions", json=body, headers=headers))
         await asyncio.sleep(0.2)
-        assert not waiting.done()  # it may be alive still
+        assert not waiting.done()  # the killed gateway may still be alive, for all that the other one knows
         conn = await asyncpg.connect(fleet.dsn)
         # As a minute of silence would; it is asked some seconds more.
         await conn.execute("UPDATE idempotency_keys SET alive_until = now() WHERE project_id = $1", tenant.project_id)

@@ -1,4 +1,4 @@
-"""What a project logs of its requests: redacted, for its days, read by few, on record."""
+"""The content log of a project's requests: redacted, deleted after its days, read by few people, reads recorded."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SHOWN = "the quick brown fox, [email], jumps"
 
 @pytest.fixture
 async def logging(operator: httpx.AsyncClient, tenant: Key) -> Key:
-    """The tenant, whose requests are logged for 7 days."""
+    """Return the tenant, whose requests are logged for 7 days."""
     changed = await operator.post(f"/projects/{tenant.project_id}", json={"log_content_days": 7})
     assert changed.json()["log_content_days"] == 7
     return tenant
@@ -51,7 +51,7 @@ async def person(house: House, operator: httpx.AsyncClient, role: str | None) ->
 
 @pytest.fixture(scope="module")
 def login_of_owner(house: House) -> dict[str, str]:
-    """The headers of one owner for all tests: passwords are slow to check."""
+    """Return the headers of one owner for all tests, since checking a password is slow."""
 
     async def headers() -> dict[str, str]:
         async with connected(house) as operator, person(house, operator, "owner") as client:
@@ -75,7 +75,7 @@ def path(tenant: Key, request_id: str) -> str:
 
 
 async def found(owner: httpx.AsyncClient, url: str) -> httpx.Response:
-    """The answer, once it is another than 404, and that otherwise."""
+    """Return the answer, once its status is not 404, or the last answer after 400 tries."""
     for _ in range(400):
         reply = await owner.get(url)
         if reply.status_code != 404:
@@ -85,7 +85,7 @@ async def found(owner: httpx.AsyncClient, url: str) -> httpx.Response:
 
 
 async def logged(owner: httpx.AsyncClient, tenant: Key, request_id: str) -> dict[str, Any]:
-    """Once it is written, for which no reply waits."""
+    """Return the logged content of a request once it is written, since no reply waits for that."""
     reply = await found(owner, path(tenant, request_id))
     assert reply.status_code == 200, reply.text
     content: dict[str, Any] = reply.json()
@@ -206,7 +206,7 @@ async def test_inputs_of_embeddings_are_logged(
 async def test_of_a_client_that_left_what_it_was_sent_is_logged(
     house: House, owner: httpx.AsyncClient, logging: Key
 ) -> None:
-    """And nothing says that the reply came to its end."""
+    """The log does not say that the reply came to its end."""
     body = {"model": "tiny", "messages": [{"role": "user", "content": "on and on"}], "max_tokens": 400, "stream": True}
     sent = ""
     async with (
@@ -265,7 +265,7 @@ async def test_turned_off_it_is_hidden_at_once_for_good(
 async def test_its_days_over_it_is_gone(
     client: httpx.AsyncClient, owner: httpx.AsyncClient, logging: Key, tables: Database, cipher: Cipher
 ) -> None:
-    """More days do not bring back what was promised to go; fewer take away what is older."""
+    """Raising the days does not bring back content past its promised end; lowering them removes older content."""
     ids = [(await chat(client, logging)).headers["x-request-id"] for _ in range(3)]
     for each in ids:
         await logged(owner, logging, each)

@@ -1,4 +1,4 @@
-"""What one project stores is bounded, and a nearly full disk takes nothing more: the database is on it."""
+"""The content that one project stores is bounded, and a nearly full disk, which the database shares, takes no more."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ from tests.installation.live_gateway import BASE, running_gateways
 from tests.patience import PATIENCE_S
 
 EVERYTHING = 1 << 62
-"""More bytes than any disk has."""
+"""A number of bytes that no disk has."""
 
 
 class Clock:
-    """Time that passes when told to."""
+    """A clock that moves when a test says so."""
 
     def __init__(self) -> None:
         self.now_s = 1000.0
@@ -50,7 +50,7 @@ def lost() -> Counter:
 
 @pytest.fixture
 async def project(database: Database, dsn: str) -> str:
-    """The id of a project that may store and logs everything."""
+    """Return the id of a project that may store and logs everything."""
     key = await make_key(dsn, "acme")
     async with database.acquire() as conn:
         await conn.execute("UPDATE projects SET log_content_days = 1, store_days = 1 WHERE id = $1", key.project_id)
@@ -62,7 +62,7 @@ def num_lost(lost: Counter, kind: str) -> float:
 
 
 async def store_all_kinds(database: Database, cipher: Cipher, lost: Counter, room: ContentRoom, project: str) -> Slot:
-    """Store a completion, a log entry and a reply of 1,000 bytes or more each."""
+    """Store a completion, a log entry and a reply of at least 1,000 bytes each; return the reply's slot."""
     text = "x" * 1000
     writes = Writes(lost)
     chat = Chat(id="chatcmpl-1", model="tiny", metadata={}, messages=text.encode(), reply=text.encode())

@@ -1,4 +1,4 @@
-"""Secrets that gateways need in clear lie encrypted in the database, those from before as well."""
+"""Secrets that gateways need in clear are encrypted in the database, and so are secrets of earlier versions."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ CLEAR: dict[SecretColumn, bytes] = {
 
 
 async def from_before(database: Database) -> str:
-    """Write each secret in clear, as versions before did; return the organization's id."""
+    """Write each secret in clear, as earlier versions did; return the organization's id."""
     async with database.acquire() as conn:
         organization = await ensure_organization(conn, "default")
         await conn.execute(
@@ -52,7 +52,7 @@ async def from_before(database: Database) -> str:
 
 
 async def lying(database: Database) -> dict[SecretColumn, bytes]:
-    """Return what lies in the columns."""
+    """Return the content of the columns that hold secrets."""
     async with database.acquire() as conn:
         return {row.column: row.secret for row in await secrets_of_other_keys(conn, "")}
 

@@ -1,4 +1,5 @@
-"""`store` through OpenAI's own client: listed, read, changed and deleted, by its own project alone, for its days."""
+"""`store` through OpenAI's own client: listed, read, changed and deleted, by the project alone, until its days are
+over."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ NEVER = "chatcmpl-aaaaaaaaaaaaaaaaaaaaaaaa"
 
 @pytest.fixture
 async def storing(operator: httpx.AsyncClient, tenant: Key) -> Key:
-    """The tenant, who may store completions for 30 days."""
+    """Return the tenant, who may store completions for 30 days."""
     changed = await operator.post(f"/projects/{tenant.project_id}", json={"store_days": 30})
     assert changed.json()["store_days"] == 30
     return tenant

@@ -1,4 +1,4 @@
-"""Stored responses and conversations are read by the people who may read a project's content, on record."""
+"""Stored responses and conversations are read by people who may read a project's content, and each read is recorded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stored responses: read, followed, referred to and deleted, by their own project alone, for its days."""
+"""Stored responses: read, followed, referred to and deleted, by their own project alone, until its days are over."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ HOSTILE = [
 
 @pytest.fixture
 async def storing(operator: httpx.AsyncClient, tenant: Key) -> Key:
-    """The tenant, who may store responses for 30 days."""
+    """Return the tenant, who may store responses for 30 days."""
     changed = await operator.post(f"/projects/{tenant.project_id}", json={"store_days": 30})
     assert changed.json()["store_days"] == 30
     return tenant
@@ -302,7 +302,7 @@ def made(number: int, *, num_bytes: int = 100) -> Response:
 
 
 @pytest.fixture
-async def kept(database: Database, dsn: str, cipher: Cipher) -> tuple[StoredResponses, Principal]:
+async def responses_and_caller(database: Database, dsn: str, cipher: Cipher) -> tuple[StoredResponses, Principal]:
     key = await make_key(dsn, "acme")
     async with database.acquire() as conn:
         await conn.execute("UPDATE projects SET store_days = 1")
@@ -312,9 +312,9 @@ async def kept(database: Database, dsn: str, cipher: Cipher) -> tuple[StoredResp
 
 
 async def test_each_turn_is_stored_once_and_a_chain_is_read_up_to_its_bounds(
-    database: Database, kept: tuple[StoredResponses, Principal]
+    database: Database, responses_and_caller: tuple[StoredResponses, Principal]
 ) -> None:
-    stored, caller = kept
+    stored, caller = responses_and_caller
     for number in range(200):
         assert await stored.store(caller.project_id, made(number))
     followed = await stored.followed(caller, "resp_199")
@@ -338,9 +338,9 @@ async def test_each_turn_is_stored_once_and_a_chain_is_read_up_to_its_bounds(
 
 
 async def test_a_chain_of_too_many_bytes_is_not_read(
-    database: Database, cipher: Cipher, kept: tuple[StoredResponses, Principal]
+    database: Database, cipher: Cipher, responses_and_caller: tuple[StoredResponses, Principal]
 ) -> None:
-    stored, caller = kept
+    stored, caller = responses_and_caller
     for number in range(3):
         assert await stored.store(caller.project_id, made(number, num_bytes=7000))
     writes = Writes(Counter("lost", "x", ["kind"], registry=CollectorRegistry()))
@@ -352,9 +352,9 @@ async def test_a_chain_of_too_many_bytes_is_not_read(
 
 
 async def test_what_is_too_large_or_forbidden_is_said_not_to_be_stored(
-    database: Database, kept: tuple[StoredResponses, Principal]
+    database: Database, responses_and_caller: tuple[StoredResponses, Principal]
 ) -> None:
-    stored, caller = kept
+    stored, caller = responses_and_caller
     assert not await stored.store(caller.project_id, made(0, num_bytes=17 << 20))
     assert await stored.store(caller.project_id, made(0)) and await stored.store(caller.project_id, made(0))
     async with database.acquire() as conn:
@@ -363,17 +363,17 @@ async def test_what_is_too_large_or_forbidden_is_said_not_to_be_stored(
 
 
 async def test_a_database_that_is_away_is_told_in_the_reply(
-    dsn: str, kept: tuple[StoredResponses, Principal], database: Database
+    dsn: str, responses_and_caller: tuple[StoredResponses, Principal], database: Database
 ) -> None:
-    stored, caller = kept
+    stored, caller = responses_and_caller
     await database.close()
     assert not await stored.store(caller.project_id, made(0))
 
 
 async def test_sealed_content_is_bound_to_its_place(
-    database: Database, kept: tuple[StoredResponses, Principal]
+    database: Database, responses_and_caller: tuple[StoredResponses, Principal]
 ) -> None:
-    stored, caller = kept
+    stored, caller = responses_and_caller
     for number in range(2):
         assert await stored.store(caller.project_id, msgspec.structs.replace(made(number), parent_id=None))
     async with database.acquire() as conn:

@@ -1,5 +1,5 @@
-"""What is logged is bounded both ways, says where it was cut, and shows no half of what is redacted; what cannot be
-written is counted."""
+"""Logged content is bounded both ways, says where it was cut, and shows no half of a redacted text; failed writes
+are counted."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def transcript(*asked: LoggedMessage) -> Transcript:
 
 
 def num_bytes(content: Content) -> tuple[int, int]:
-    """Of text, of the input and of the output."""
+    """Return the bytes of text of the input and of the output."""
 
     def size(content: str, calls: list[LoggedCall]) -> int:
         return len(content.encode()) + sum(len(f"{call.name}{call.arguments}".encode()) for call in calls)
@@ -68,7 +68,7 @@ def test_more_is_cut_and_says_so(letter: str) -> None:
 
 
 def test_the_bound_is_of_redacted_text() -> None:
-    """What is redacted to little leaves room for what follows."""
+    """A text that is redacted to little leaves room for the text that follows."""
     addresses = ("someone.with.a.long.name@a.long.domain.example " * 2000)[:94_000]
     content = transcript(LoggedMessage("user", addresses), LoggedMessage("user", "the end")).content()
     assert [each.content for each in content.input][1:] == ["the end"]
@@ -77,7 +77,7 @@ def test_the_bound_is_of_redacted_text() -> None:
 
 @pytest.mark.parametrize("secret", ["4111 1111 1111 1111", "bob@somewhere.example", "sk-lk-" + "aB3" * 12])
 def test_no_half_of_a_secret_is_left_where_reading_ended(secret: str) -> None:
-    """Wherever in it that is; so much was redacted before that all of the rest is shown."""
+    """Reading may end anywhere in the secret; enough was redacted before that all of the rest is shown."""
     filler = ("someone.with.a.long.name@a.long.domain.example " * 3000)[: MAX_TRANSCRIPT_CHARS - 2000]
     for num_more in range(1940, 1990, 6):
         text = filler + "." * num_more + f" {secret} and more" + "." * 100

@@ -1,4 +1,4 @@
-"""Whose turn it is where two gateways share a database, when a reply is too large, and when PostgreSQL is away."""
+"""Turns of two gateways that share a database, replies that are too large, and a PostgreSQL that is away."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def gateway(database: Database, cipher: Cipher, *, wait_s: float = 10.0, sure_s:
 
 
 class Leaving(Database):
-    """A database of which one connection, the next one to be borrowed, is not given back at once."""
+    """A database that calls `leaving` once, after its next borrowed connection was given back."""
 
     leaving: Callable[[], Awaitable[object]] | None = None
 
@@ -97,7 +97,7 @@ async def test_when_the_first_was_refused_one_of_those_that_wait_is_next(
 
 
 async def set_dead(database: Database, slot: Slot) -> None:
-    """As a minute without signs of life leaves it."""
+    """Set a slot's sign of life to the past, as a minute without one does."""
     async with database.acquire() as conn:
         await conn.execute("UPDATE idempotency_keys SET alive_until = now() WHERE project_id = $1", slot.project_id)
 

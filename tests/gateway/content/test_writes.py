@@ -1,4 +1,4 @@
-"""What cannot be written is counted and logged, whatever the reason; where there is no room, the small version is."""
+"""A failed write is counted and logged, whatever the reason; where there is no room, the small version is written."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ async def test_what_nobody_has_thought_of_is_counted_and_logged(lost: Counter) -
 async def test_what_is_cut_off_between_two_tries_is_counted(lost: Counter) -> None:
     tried = asyncio.Event()
 
-    async def away() -> None:
+    async def fail() -> None:
         asyncio.get_running_loop().call_soon(tried.set)
         raise OSError
 
-    task = Writes(lost).begin("chat", 1, away)
+    task = Writes(lost).begin("chat", 1, fail)
     await tried.wait()
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)

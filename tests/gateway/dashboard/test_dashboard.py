@@ -1,4 +1,4 @@
-"""The dashboard's files over HTTP: what is served, how it is cached, and what its pages may do."""
+"""The dashboard's files over HTTP: which are served, how they are cached, and what its pages may do."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ async def test_nothing_else_of_the_machine_is_served(house: House) -> None:
         reply = await client.send("GET", path, {})
         assert reply.status in (400, 404), path
         assert b"error" in reply.body, path
-    # Of no folder of files: views, whatever they are called.
+    # Paths outside of the folders of files are views, whatever their names.
     for path in ("/admin/README.md", "/admin/../pyproject.toml", "/admin/..%2fpyproject.toml"):
         reply = await client.send("GET", path, {"accept-encoding": "gzip"})
         if reply.status == 200:
@@ -113,7 +113,7 @@ def test_vendored_files_are_those_that_were_published() -> None:
 
 
 def test_modules_name_only_files_that_are_there() -> None:
-    """Where a module is missing, a page fails when it is opened."""
+    """A page fails when it is opened where a module that it names is missing."""
     modules = [module for module in FOLDER.rglob("*.js") if module.parent.name != "vendor"]
     assert [
         f"{module.relative_to(FOLDER)}: {name}"

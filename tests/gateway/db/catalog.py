@@ -1,5 +1,7 @@
-"""What a database's catalog says of its schema, as text to compare. Partitions of the ledger, which are named after
-days, and the order of columns are left out."""
+"""A database's schema by its catalog, as text to compare.
+
+Partitions of the ledger, which are named after days, and the order of columns are left out.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,7 @@ if TYPE_CHECKING:
     from gateway.db.pool import Connection
 
 Catalog = dict[str, str]
-"""Each object's kind and name, with its definition."""
+"""The definition of each object, by its kind and name."""
 
 _OBJECTS = """
     WITH relations AS (
@@ -56,7 +58,7 @@ async def read_catalog(conn: Connection) -> Catalog:
 
 
 def differences(mine: Catalog, other: Catalog) -> list[str]:
-    """Describe each object that only one catalog has, or that they define differently; one line each."""
+    """Return a line for each object that only one catalog has, or that they define differently."""
     return [
         f"{name}: {mine.get(name)} | {other.get(name)}"
         for name in sorted(mine.keys() | other.keys())

@@ -1,11 +1,11 @@
 """Compares the rows of two databases table by table, whatever their size, by sums of hashes that the server computes.
 
-By hand, of a copy that was made before a conversion and of the database after it:
+By hand, with a copy that was made before a conversion and the database after it:
 
     python -m tests.gateway.db.compare postgresql://.../before postgresql://.../after
 
-Compared are the columns that both have; partitions count as the table that they are of. Exits with 1 where rows differ
-in a table outside of MAY_DIFFER.
+The columns that both databases have are compared; partitions count as their table. Exits with 1 where rows differ in a
+table outside of MAY_DIFFER.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _COLUMNS = """
 
 
 class Rows(msgspec.Struct, frozen=True):
-    """How many rows a table has, and two sums over hashes of them all."""
+    """The number of a table's rows, and two sums over hashes of all rows."""
 
     num_rows: int
     hash_sums: tuple[int, int]
@@ -63,7 +63,7 @@ class Compared(msgspec.Struct, frozen=True):
 
 
 async def compare(before: Connection, after: Connection) -> list[Compared]:
-    """Compare every table that either has, in the order of names."""
+    """Return the comparison of every table that either database has, in the order of names."""
     columns = [{row["table"]: set(row["columns"]) for row in await conn.fetch(_COLUMNS)} for conn in (before, after)]
     found = []
     for table in sorted(columns[0].keys() | columns[1].keys()):

@@ -51,8 +51,7 @@ async def load_old_rows(conn: Connection) -> None:
 
 
 async def take_old_backup(dsn: str, folder: Path) -> None:
-    """Back up a database as the code of that time did, with the manifest that it wrote; it has neither journals nor
-    adapters."""
+    """Back up a database as the code of that time did, with its manifest, and with neither journals nor adapters."""
     folder.mkdir()  # noqa: ASYNC240 - nothing else runs
     async with snapshot(dsn) as moment:
         dump(dsn, moment.id, folder / DATABASE)

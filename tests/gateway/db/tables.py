@@ -1,8 +1,8 @@
-"""What each table owes, written out by hand: who may reach it, that nobody reaches another organization's rows, what
-bounds it, when rows go, and whether a backup holds them. `test_every_table` fails on a table that is not here, and on
-an entry that does not hold.
+"""The promises of each table, written out by hand.
 
-Each entry points at something that can be looked up, or is a reason in words.
+Each entry says how rows are reached, that nobody reaches another organization's rows, what bounds rows, when rows go,
+and whether a backup holds them. An entry points at something that can be looked up, or is a reason in words.
+`test_every_table` fails on a table without an entry, and on an entry that does not hold.
 """
 
 from __future__ import annotations
@@ -72,39 +72,39 @@ Test = Callable[..., Any]
 
 
 class Route(msgspec.Struct, frozen=True):
-    """The rows are reached by admin routes with these words in their path: see MEANT in the tests of the admin API,
-    test_access.py, where the matrix of roles is."""
+    """The admin routes that reach the rows, by words of their paths: see MEANT in test_access.py of the admin API's
+    tests, where the matrix of roles is."""
 
     about: tuple[str, ...]
 
 
 class ForeignId(msgspec.Struct, frozen=True):
-    """Routes take an id of such a row, or of its project: see Foreign in the same file."""
+    """A field of Foreign in the same file: routes take an id of such a row, or of its project."""
 
     field: str
 
 
 class Bound(msgspec.Struct, frozen=True):
-    """The number of rows, or the time for which they stay, is bounded by a constant of the code."""
+    """A constant of the code that bounds the number of rows, or the time for which rows stay."""
 
     limit: int
     of: str
 
 
 class Quota(msgspec.Struct, frozen=True):
-    """A limit that an operator sets, by its unit, bounds the rows."""
+    """A limit that an operator sets, by its unit, which bounds the rows."""
 
     unit: str
 
 
 class Removal(msgspec.Struct, frozen=True):
-    """A statement that removes rows, or what they say of people."""
+    """A statement that removes rows, or the personal data in rows."""
 
     sql: str
 
 
 class Reason(msgspec.Struct, frozen=True):
-    """Why the promise does not apply, or what else holds it."""
+    """The reason why a promise does not apply, or what else ensures it."""
 
     why: str
 
@@ -113,16 +113,16 @@ class Coverage(msgspec.Struct, frozen=True, kw_only=True):
     """One table's entry."""
 
     access: Route | Test | Reason
-    """Who may read and write rows."""
+    """The promise on reading and writing rows."""
 
     foreign: ForeignId | Test | Reason
-    """Rows of another organization answer as if they did not exist."""
+    """The promise that rows of another organization answer as if they did not exist."""
 
     bound: Bound | Quota | Reason
-    """Nobody can make rows without end."""
+    """The promise that nobody can make rows without end."""
 
     removal: Removal | Reason
-    """Rows go when their time is over, or when their project is purged."""
+    """The promise that rows go when their time is over, or when their project is purged."""
 
     in_backup: bool = True
 

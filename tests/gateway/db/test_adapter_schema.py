@@ -1,4 +1,4 @@
-"""What the schema itself holds of adapters and their versions, whoever writes: this code, or a mistake."""
+"""Promises that the schema itself keeps about adapters and their versions, whichever code writes."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ async def make_project(conn: Connection) -> str:
     ],
 )
 async def test_what_is_served_is_ready_and_never_changes(database: Database, change: str, complaint: str) -> None:
-    """Of versions 1 (ready), 2 (current) and 3 (inspected)."""
+    """Version 1 is ready, version 2 is current, version 3 is inspected."""
     async with database.acquire() as conn:
         project_id = await make_project(conn)
         for digest in ("a" * 64, "b" * 64):

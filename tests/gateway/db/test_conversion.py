@@ -90,12 +90,12 @@ OF_RESPONSES = {
 }
 OF_FILES = {"disowned_lines", "files", "file_uploads", "file_parts", "batches", "batch_lines"}
 LATER = OF_POOLS | OF_EXPERIMENTS | OF_ROUTES | OF_RESPONSES | OF_FILES
-"""Tables that came with a later migration, empty after it."""
+"""Tables that came with a later migration, which leaves them empty."""
 
 
 @pytest.fixture
 async def old_dsn(empty_dsn: str) -> str:
-    """DSN of a database of the old schema, with rows in every table."""
+    """Return the DSN of a database of the old schema, with rows in every table."""
     async with connected(empty_dsn) as conn:
         await build_old_schema(conn)
         await load_old_rows(conn)
@@ -104,7 +104,7 @@ async def old_dsn(empty_dsn: str) -> str:
 
 @pytest.fixture
 def copy_dsn(postgres: str, old_dsn: str) -> Iterator[str]:
-    """DSN of a copy of the old database as it was before its conversion."""
+    """Give the DSN of a copy of the old database as it was before its conversion."""
     name = urlsplit(old_dsn).path[1:]
     copy = f"copy_of_{name}"
     asyncio.run(_execute(postgres, f"CREATE DATABASE {copy} TEMPLATE {name}"))
@@ -128,7 +128,7 @@ async def test_the_schema_is_the_same_built_anew_and_converted(empty_dsn: str, d
 
 
 async def test_functions_applied_again_are_the_same(dsn: str) -> None:
-    """Also those that only a first application could make, since some were missing before it."""
+    """Also functions that only the first application could make, since some were missing before it."""
     async with connected(dsn) as conn:
         before = await read_catalog(conn)
         await conn.execute(read_functions().sql)

@@ -1,4 +1,4 @@
-"""One look wakes the workers for whom something waits, and no others."""
+"""One query wakes the workers that have work, and no others."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ FILLERS = {
 
 
 async def put(conn: Connection, table: str, **values: object) -> None:
-    """Insert a row, with some value in each other column that needs one. Rows that it refers to need not be there."""
+    """Insert a row, with a value in each other column that needs one. Rows that it refers to need not exist."""
     needed = {row["column_name"]: FILLERS[row["data_type"]] for row in await conn.fetch(_NEEDED, table)}
     row = needed | values
     numbers = ", ".join(f"${number}" for number in range(1, len(row) + 1))
@@ -48,7 +48,7 @@ async def put(conn: Connection, table: str, **values: object) -> None:
 
 
 async def woken(conn: Connection) -> set[str]:
-    """Return the work for which a look wakes its worker."""
+    """Return the kinds of work whose workers a query wakes."""
     due = DueWork()
     wakes = {work: due.wake(work) for work in get_args(Work)}
     await due.look(conn)
@@ -120,7 +120,7 @@ async def test_a_look_returns_the_number_of_the_last_announced_change(database: 
 
 
 async def test_a_look_reads_no_message_that_was_given_up(database: Database) -> None:
-    """They are kept for a week, and a receiver that is gone for good leaves thousands of them."""
+    """Given up messages stay for a week, and a receiver that is gone for good leaves thousands of them."""
     async with database.acquire() as conn:
         one = conn.transaction()
         await one.start()

@@ -1,4 +1,4 @@
-"""No table without an owner: each is in the classification by hand, and what its entry points at is there."""
+"""Each table has an entry in the classification by hand, and what the entry points at exists."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The schema is built once, whoever starts first, and never over contradictions."""
+"""The schema is built once, whichever process starts first, and never over contradictions."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ async def fetch_value(dsn: str, query: str) -> object:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A folder with the migrations of this code, to which a test adds later ones."""
+    """Return a folder with the migrations of this code, to which a test adds later ones."""
     shutil.copytree(MIGRATIONS, tmp_path / "migrations")
     return tmp_path / "migrations"
 
@@ -74,7 +74,7 @@ def test_every_file_of_the_schema_is_applied() -> None:
 
 
 async def test_functions_that_differ_are_applied_anew_and_others_are_left_alone(dsn: str) -> None:
-    """Other functions than those of this code are of another version of it, or of a restored backup."""
+    """Functions that differ from this code's are of another version, or of a restored backup."""
     definition = "SELECT prosrc FROM pg_proc WHERE proname = 'month_of'"
     ours = await fetch_value(dsn, definition)
     edit = "CREATE OR REPLACE FUNCTION month_of(instant timestamptz) RETURNS date LANGUAGE sql AS 'SELECT current_date'"

@@ -1,4 +1,5 @@
-"""What rows of pools promise: one name, revisions that never change, and replicas that only the host's agent moves."""
+"""Promises of the rows of pools: one name, revisions that never change, and replicas that only the host's agent
+moves."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ _CHANGEABLE = """
 
 @pytest.fixture(scope="module")
 def shared(databases: Databases) -> Iterator[str]:
-    """DSN of the owner of a database whose rows no test here can change."""
+    """Give the owner's DSN of a database whose rows no test here can change."""
     with databases.one("roles") as dsn:
         yield dsn
 

@@ -18,11 +18,11 @@ EXCEPTIONS = {
     ("db/migrate.py", "functions.sql"),
     ("db/conversion.py", "conversion.sql"),
 }
-"""The schema consists of files of this package, applied as they are."""
+"""Statements of the schema's files in this package, which are applied as they are."""
 
 
 def formatted(source: str) -> Iterator[tuple[int, str]]:
-    """(line, expression) of every query's first argument that is neither a literal nor a name for one."""
+    """Yield line and expression of every query's first argument that is neither a literal nor a name for one."""
     tree = ast.parse(source)
     literals = {
         target.id

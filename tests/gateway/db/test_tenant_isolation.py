@@ -1,4 +1,4 @@
-"""Every function of the database room that takes a tenant sees and changes that tenant's rows only."""
+"""Every function of the database room that takes a tenant sees and changes that tenant's rows alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A transaction is whole or nothing, and whoever gives up on one does not wait for its server."""
+"""A transaction is whole or nothing, and a caller that gives up on a transaction does not wait for the server."""
 
 from __future__ import annotations
 

@@ -21,7 +21,10 @@ NUMBERS = itertools.count(1)
 
 
 class Site(msgspec.Struct, frozen=True):
-    """A project that votes, over one gateway. client: sends with the project's key."""
+    """A project that votes, over one gateway.
+
+    client: sends requests with the project's key.
+    """
 
     house: House
     key: Key
@@ -30,22 +33,22 @@ class Site(msgspec.Struct, frozen=True):
     experiment_id: str
 
     async def request(self) -> str:
-        """Note a request of the experiment, and return its id."""
+        """Write a request of the experiment; return its id."""
         return await put_request(self.conn, self.key.project_id, self.experiment_id)
 
     async def vote(self, **vote: Any) -> dict[str, Any]:
-        """Send a vote that has to be taken, and return the answer."""
+        """Send a vote that must be accepted; return the answer."""
         reply = await self.client.post("/v1/feedback", json={"metric": "thumbs_up", "value": True} | vote)
         assert reply.status_code == 200, reply.text
         return dict(reply.json())
 
     async def counted(self) -> list[tuple[str, int]]:
-        """(metric, value) of each vote of the project that counts."""
+        """Return metric and value of each vote of the project that counts."""
         sql = "SELECT metric, value FROM feedback WHERE project_id = $1 AND withdrawn_at IS NULL ORDER BY metric, value"
         return [(row["metric"], row["value"]) for row in await self.conn.fetch(sql, self.key.project_id)]
 
     async def events(self) -> list[tuple[str, str]]:
-        """(experiment, feedback) of each event that waits for the experiments of the project."""
+        """Return experiment and vote of each event that waits for the experiments of the project."""
         sql = """
             SELECT v.experiment_id, v.feedback_id FROM experiment_events v JOIN experiments e ON e.id = v.experiment_id
             WHERE e.project_id = $1 AND v.kind = 'feedback' ORDER BY v.id
@@ -54,7 +57,7 @@ class Site(msgspec.Struct, frozen=True):
 
 
 async def new_site(house: House) -> AsyncIterator[Site]:
-    """A site of a new project."""
+    """Give a site of a new project."""
     key = await make_key(house.dsn, f"votes-{next(NUMBERS)}")
     async with (
         connected(house.dsn) as conn,
@@ -78,7 +81,7 @@ async def other(house: House) -> AsyncIterator[Site]:
 
 @pytest.fixture
 async def no_bookkeeper(house: House) -> AsyncIterator[None]:
-    """Keep the gateway's own bookkeeper from counting and removing anything, so that a test sees what waits for it."""
+    """Hold the lock of the gateway's own bookkeeper, so that a test sees the events that wait for it."""
     async with connected(house.dsn) as conn:
         await conn.execute("SELECT pg_advisory_lock($1)", LOCK_KEY)
         yield

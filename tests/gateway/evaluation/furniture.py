@@ -46,7 +46,7 @@ _UNIT = "INSERT INTO experiment_units (experiment_id, digest, epoch, arm) VALUES
 
 @asynccontextmanager
 async def connected(dsn: str) -> AsyncIterator[asyncpg.Connection]:
-    """A connection until the context is left."""
+    """Give a connection until the context is left."""
     conn = await asyncpg.connect(dsn)
     try:
         yield conn
@@ -74,7 +74,7 @@ async def put_experiment(conn: asyncpg.Connection, project_id: str, state: str =
 
 
 async def put_request(conn: asyncpg.Connection, project_id: str, experiment_id: str, digest: bytes = b"d" * 16) -> str:
-    """Note a request of a unit, and return its id."""
+    """Write a request of a unit; return its id."""
     request_id = new_id("req")
     now = datetime.datetime.now(datetime.UTC)
     await conn.execute(_REQUEST, request_id, project_id, experiment_id, digest, now)
@@ -82,5 +82,5 @@ async def put_request(conn: asyncpg.Connection, project_id: str, experiment_id: 
 
 
 async def put_unit(conn: asyncpg.Connection, experiment_id: str, digest: bytes) -> None:
-    """Note that a unit was exposed."""
+    """Write that a unit was exposed."""
     await conn.execute(_UNIT, experiment_id, digest)

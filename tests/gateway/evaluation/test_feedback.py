@@ -1,4 +1,4 @@
-"""Feedback over HTTP: kept once, read and withdrawn by its own project, in whatever order votes come."""
+"""Feedback over HTTP: stored once, read and withdrawn by its own project, in whatever order votes come."""
 
 from __future__ import annotations
 

@@ -22,13 +22,13 @@ NUM_UNITS = 60
 
 
 class Flagged(msgspec.Struct, frozen=True):
-    """An experiment of acme that runs, as a flag."""
+    """A running experiment of acme's, as a flag."""
 
     house: House
     id: str
     name: str
     client: httpx.AsyncClient
-    """Sends with the project's key."""
+    """A client with the project's key."""
     operator: httpx.AsyncClient
     path: str
     """The experiment's own path in the admin API."""

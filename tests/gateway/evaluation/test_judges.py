@@ -21,8 +21,10 @@ _IS_COUNTED = """
 
 
 async def vote_as_people_and_a_judge(site: Site) -> list[bool]:
-    """Send a judge's votes about the replies of some hours ago and people's about some of them, and count them; returns
-    what the judge says of each. Units are in both arms by turns."""
+    """Send a judge's votes about replies of some hours ago and people's about some of them, and count all votes.
+
+    Returns the judge's verdict on each reply. Units are in both arms by turns.
+    """
     chance = random.Random(2)
     made = Made(site.key.organization_id, site.key.project_id, site.experiment_id)
     ids = await send(site.conn, made, [Sent(unit(n), n % 2, EARLIER) for n in range(NUM_UNITS)])

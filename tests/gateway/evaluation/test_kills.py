@@ -1,4 +1,4 @@
-"""Votes over three gateways that are killed meanwhile: what was answered is on disk, and the same vote is one."""
+"""Votes over three gateways that are killed meanwhile: an answered vote is on disk, and the same vote counts once."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ async def test_the_same_vote_hundreds_of_times_is_one(fleet: Fleet, full: bool) 
                 while left[0] > 0:
                     try:
                         reply = await client.post(f"{chance.choice(fleet.urls)}/v1/feedback", json=body)
-                    except httpx.TransportError:  # of a gateway that was killed
+                    except httpx.TransportError:  # the gateway was killed
                         continue
                     assert reply.status_code == 200, reply.text
                     answers.add(reply.content)

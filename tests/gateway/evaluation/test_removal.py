@@ -1,4 +1,4 @@
-"""Votes and the removal of withdrawn votes, at once: neither waits for the other for ever, no voter sees an error."""
+"""Votes beside the removal of withdrawn votes: neither waits for the other for ever, and no voter sees an error."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.usefixtures("no_bookkeeper")
 
 
 async def withdrawn(site: Site) -> tuple[list[str], list[str]]:
-    """Return requests and the ids of their votes, all of which were withdrawn, by ascending id."""
+    """Return requests and the ids of their votes, all of them withdrawn, by ascending id of the vote."""
     pairs = []
     for _ in range(2):
         request_id = await site.request()

@@ -1,4 +1,4 @@
-"""Whose feedback it is: other projects' ids answer as made-up ones, to the byte and in time; scopes of keys."""
+"""Feedback of other projects: their ids answer as made-up ones, to the byte and in time; scopes of keys."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NUM_TIMED = 60
 
 
 async def ids_of_nobody(other: Site) -> list[str]:
-    """Return ids of a request of another project, of none, and texts that are no ids."""
+    """Return ids of another project's request, of no request, and texts that are no ids."""
     foreign = await other.request()
     made_up = new_id("req")
     return [
@@ -71,7 +71,7 @@ async def test_times_tell_no_foreign_id_from_a_made_up_one(site: Site, other: Si
 
 
 async def with_scope(site: Site, *scopes: Scope) -> dict[str, str]:
-    """Return the header of a new key of the project."""
+    """Make a key of the project with these scopes; return its header."""
     made = new_key()
     conn = await asyncpg.connect(site.house.dsn)
     try:

@@ -48,7 +48,7 @@ DEFINITION = Experiment(
 
 
 class Made(msgspec.Struct, frozen=True):
-    """An experiment that runs."""
+    """A running experiment."""
 
     organization_id: str
     project_id: str
@@ -202,7 +202,7 @@ _REFUSAL_EVENT = """
 
 
 async def refuse(conn: Connection, made: Made, sent: Sent, num: int = 1) -> None:
-    """Write refusals of a unit as gateways note them."""
+    """Write refusals of a unit as gateways write them."""
     request_id = f"req_{next(_numbers):09}"
     async with conn.transaction():
         origin = sent.api_key_id, sent.stream, sent.gateway
@@ -260,7 +260,7 @@ async def vote(
     at: datetime.datetime = NOW,
     source: Source = "user",
 ) -> str:
-    """Write a vote, or another value of it, as the feedback API does; returns its id."""
+    """Write a vote, or another value of an earlier one, as the feedback API does; return its id."""
     async with conn.transaction():
         values = made.project_id, request_id, digest, metric, value, b"", at, source
         feedback_id: str = await conn.fetchval(_VOTE, new_id("fb"), *values)
@@ -287,18 +287,18 @@ async def vote_for_each(
 
 
 async def withdraw(conn: Connection, made: Made, feedback_id: str) -> None:
-    """Take a vote back."""
+    """Withdraw a vote."""
     async with conn.transaction():
         await conn.execute(_WITHDRAW, feedback_id)
         await conn.execute(_VOTE_EVENT, made.id, feedback_id, NOW)
 
 
 async def keep_books(database: Database) -> None:
-    """Count all that waits, and close all windows that ended."""
+    """Count all waiting events, and close all windows that have ended."""
     await ExperimentBookkeeper(database).work()
 
 
 async def verified(database: Database, made: Made) -> Verification:
-    """Recount an experiment."""
+    """Recount an experiment; return the comparison."""
     async with database.acquire() as conn:
         return await verify(conn, made.id)

@@ -1,4 +1,4 @@
-"""Experiments written into a database as the admin API's start writes them, for tests of what comes after the start."""
+"""Experiments written into a database as the admin API's start writes them, for tests of everything after the start."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ class ArmOf(msgspec.Struct, frozen=True):
     version: int = 1
     weight: int = 1
     pool: str | None = None
-    """Another pool than that of the other arms."""
+    """The pool of this arm, where it differs from the other arms' pool."""
     defaults: Defaults = NO_DEFAULTS
     mode: Literal["fill", "replace"] = "fill"
 
 
 class Made(msgspec.Struct, frozen=True):
-    """An experiment that was started."""
+    """A started experiment."""
 
     id: str
     definition: Experiment
@@ -102,9 +102,10 @@ async def start_experiment(
     share: int = NUM_BUCKETS,
     **fields: Any,
 ) -> Made:
-    """Start an experiment of a project over slots 0 to `coverage` of its layer; its name is made or turned into it.
+    """Start an experiment of a project over slots 0 to `coverage` of its layer, which is made where it does not exist.
 
-    pool: the pool that serves arms that name none. shadow: the shadow arm, which gets this share of the requests.
+    pool: the pool that serves arms that name none.
+    shadow: the shadow arm, which gets `share` of the requests.
     fields: more of the definition.
     """
     targets = [_target(arm, pool) for arm in arms]
@@ -146,7 +147,7 @@ _SET_STATE = "UPDATE experiments SET state = $2, changed_at = now() WHERE id = $
 
 
 async def set_state(conn: Connection, experiment_id: str, state: str) -> None:
-    """Make an experiment running, paused or stopped."""
+    """Set the state of an experiment: running, paused or stopped."""
     await conn.execute(_SET_STATE, experiment_id, state)
 
 
@@ -158,6 +159,9 @@ _SET_SPLIT = """
 
 
 async def set_split(conn: Connection, experiment_id: str, split: Split, *, keeps_exposed: bool = False) -> None:
-    """Give an experiment other tables. keeps_exposed: units that are noted by now keep their epoch."""
+    """Give an experiment another split.
+
+    keeps_exposed: whether units that were exposed before keep their epoch.
+    """
     values = split.slots, list(split.tables), list(split.ended), split.enrolling, keeps_exposed
     await conn.execute(_SET_SPLIT, experiment_id, *values)

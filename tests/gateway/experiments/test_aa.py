@@ -1,5 +1,5 @@
-"""Experiments without effects, of five shapes of outcome, through the real tables: sums are those of the outcomes, in
-every integer."""
+"""Experiments without effects, of five shapes of outcome, through the real tables: sums equal the outcomes' in every
+integer."""
 
 from __future__ import annotations
 

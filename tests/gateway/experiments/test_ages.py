@@ -1,4 +1,4 @@
-"""Effects by days since exposure: one that fades is shown as fading, the tables equal a recount, decisions wait."""
+"""Effects by days since exposure: a fading effect is shown as fading, the tables equal a recount, decisions wait."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ WEEK = msgspec.structs.replace(
 
 
 async def run(database: Database, effects: list[int]) -> Made:
-    """Let units ask each day for four days: those of the arm have some tokens fewer, by days since exposure."""
+    """Let units send requests each day for four days, the arm's with fewer tokens by days since exposure."""
     rng = random.Random(7)
     async with database.acquire() as conn:
         made = await make_experiment(conn, WEEK)

@@ -1,4 +1,5 @@
-"""What units did before their first exposures: taken from the project's earlier experiments, exactly, in any order."""
+"""Units' outcomes before their first exposure are taken from the project's earlier experiments, exactly, in any
+order."""
 
 from __future__ import annotations
 
@@ -47,7 +48,7 @@ async def test_outcomes_of_an_earlier_experiment_are_the_covariate(database: Dat
         for one in (other_source, elsewhere):
             await send(conn, one, [Sent(unit(1), at=EARLIER) for _ in range(9)])
         await send(conn, before, [Sent(unit(1), at=EARLIER), Sent(unit(1), at=EARLIER), Sent(unit(2), at=EARLIER)])
-        await send(conn, before, [Sent(unit(3), at=LATER - WINDOW / 2)])  # its window had not ended
+        await send(conn, before, [Sent(unit(3), at=LATER - WINDOW / 2)])  # the unit's window had not ended
         await send(conn, made, [Sent(unit(n), at=LATER) for n in (1, 2, 3, 4)])
     await keep_books(database)
     assert await sums_in(database, made, "prompt_tokens") == sums_of([Unit(7, 14), Unit(7, 7), Unit(7), Unit(7)])
@@ -80,7 +81,8 @@ async def test_what_is_known_late_of_an_earlier_experiment_moves_the_covariate(d
 
 
 async def test_units_that_behave_as_before_need_fewer(database: Database) -> None:
-    """Correlation .9: the intervals of the adjusted means are less than two thirds as wide, which half the units do."""
+    """At correlation .9 the adjusted means' intervals are less than two thirds as wide, as with more than twice the
+    units."""
     rng, num = random.Random(5), 400
     usual = [rng.gauss(0, 90) for _ in range(num)]
     definition = msgspec.structs.replace(ASKED, analysis=Analysis(outcome_window_seconds=WINDOW_S, tightest_at=num))

@@ -237,7 +237,7 @@ async def test_the_first_events_of_a_unit_are_all_counted_however_they_are_split
 
 @pytest.mark.parametrize("most", [1, 2, 1_000])
 async def test_new_units_begin_as_a_recount_begins_them(database: Database, most: int) -> None:
-    """Batches end between the requests of a unit, and between those and its votes."""
+    """Batches of events end between the requests of a unit, and between its requests and its votes."""
     rng = random.Random(most)
     async with database.acquire() as conn:
         made = await make_experiment(conn)

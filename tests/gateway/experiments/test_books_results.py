@@ -1,4 +1,4 @@
-"""Results, health and looks are read from sums alone, and guardrails pause an experiment by them."""
+"""Results, health and looks are read from sums alone, and guardrails pause an experiment by the same sums."""
 
 from __future__ import annotations
 
@@ -182,7 +182,8 @@ async def test_years_of_days_do_not_hold_up_the_gateway(database: Database) -> N
     longest_s, is_over = 0.0, False
 
     async def watch() -> None:
-        """Measure how long the loop's thread computes before it lets others go on, whatever else the machine does."""
+        """Measure how long the loop's thread computes before it lets other tasks go on, whatever else the machine
+        does."""
         nonlocal longest_s
         while not is_over:
             began_s = time.thread_time()

@@ -1,5 +1,5 @@
-"""Promises of a whole installation: harm stops on all gateways, each a process of its own, and a unit is forgotten at
-once and can be read nowhere."""
+"""Promises of a whole installation: harm stops on all gateways, each a process of its own, and a forgotten unit is
+gone at once and can be read nowhere."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ async def arm(client: httpx.AsyncClient, user: str) -> str:
 
 
 async def until_counted(conn: asyncpg.Connection) -> None:
-    """Wait until the gateways have counted all that waits."""
+    """Wait until the gateways have counted all waiting events."""
 
     async def is_counted() -> bool:
         return not await conn.fetchval(_WAITING)
@@ -109,7 +109,7 @@ async def until_counted(conn: asyncpg.Connection) -> None:
 
 
 async def seconds_to_pause(fleet: Fleet, conn: asyncpg.Connection) -> float:
-    """Return the seconds from the commit of the rows that prove harm until no gateway serves the arm any more."""
+    """Return the seconds from the commit of rows that prove harm until no gateway serves the arm any more."""
     key: Key = await make_key(fleet.dsn, f"harmed-{next(_NUMBERS)}")
     made: Made = await start_experiment(conn, key.project_id, ARMS, pool=BASE)
     rows = books_rows.Made(key.organization_id, key.project_id, made.id)
@@ -179,7 +179,7 @@ _OF_UNIT = """
 
 
 async def rows_read_in_vain(conn: asyncpg.Connection, statement: str, project_id: str, digest: bytes) -> int:
-    """Run a statement that is undone, and return how many rows it read and left out."""
+    """Run a statement and undo it; return the number of rows that it read and dropped."""
     undone = conn.transaction()
     await undone.start()
     plan = await conn.fetchval(f"EXPLAIN (ANALYZE, FORMAT JSON) {statement}", project_id, digest)
@@ -239,7 +239,7 @@ EXPORTS = [
 
 
 def forms_of(name: str) -> list[bytes]:
-    """Return how a name could stand in files and tables: as text, in hexadecimal, in base64 at each offset, hashed."""
+    """Return forms of a name in files and tables: as text, in hexadecimal, in base64 at each offset, hashed."""
     raw = name.encode()
     in_base64 = [base64.b64encode(b"\0" * offset + raw)[4 if offset else 0 : -4] for offset in range(3)]
     hashed = [hashlib.new(kind, raw).hexdigest().encode() for kind in ("md5", "sha1", "sha256", "blake2b")]
@@ -311,7 +311,7 @@ def plain_dump(dsn: str, path: Path) -> bytes:
 
 
 async def published(fleet: Fleet, admin: httpx.AsyncClient, path: str, folder: Path) -> dict[str, bytes]:
-    """Return all that an installation shows of an experiment and of itself, all its rows, and a dump of them as SQL."""
+    """Return everything that an installation shows of an experiment and of itself, all its rows, and an SQL dump."""
     shown = {"dump": await asyncio.to_thread(plain_dump, fleet.dsn, folder / "dump.sql")}
     for kind, suffix in EXPORTS:
         reply = await admin.get(f"{path}/exports", params={"kind": kind, "format": suffix})

@@ -1,4 +1,4 @@
-"""A unit that is forgotten leaves no digest and nothing in sums; what is old goes by itself."""
+"""A forgotten unit leaves no digest and nothing in sums; old units are forgotten by themselves."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Harm is found in the tables at the very look at which the pure rule finds it, soon, and where there is none, none is.
+"""Harm is found in the tables at the very look at which the pure rule finds it, soon; without harm no alarm is raised.
 
 `make long-experiments` runs 100 experiments with harm and 100 without it to 2,000 units; commits run 20 and 20 to 600.
 """
@@ -23,7 +23,8 @@ _STATES = "SELECT id, state FROM experiments"
 
 
 class Run(msgspec.Struct):
-    """One experiment, and after how many units it was paused: by the tables, and by the rule over its counts."""
+    """One experiment, and the number of units after which it was paused: by the tables, and by the rule over its
+    counts."""
 
     made: Made
     rng: random.Random
@@ -33,7 +34,7 @@ class Run(msgspec.Struct):
     should_pause_at: int | None = None
 
     def draw(self, first: int, num: int) -> list[Sent]:
-        """Return the first requests of some units, and note what the rule says after them."""
+        """Return the first requests of some units, and record what the rule says after them."""
         sent = []
         for number in range(first, first + num):
             arm = self.rng.randrange(2)

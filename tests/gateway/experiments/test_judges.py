@@ -1,4 +1,5 @@
-"""A judge's votes beside people's, through the tables: its bias makes no effect, and it is in no other metric."""
+"""A judge's votes beside people's, through the tables: the judge's bias makes no effect, and no other metric has its
+votes."""
 
 from __future__ import annotations
 
@@ -41,14 +42,14 @@ JUDGED = msgspec.structs.replace(
 
 
 async def judged(database: Database, made: Made) -> JudgedComparison:
-    """Return what results show of the only metric by which people and a judge voted."""
+    """Return the comparison of the only metric by which people and a judge voted."""
     async with database.acquire() as conn:
         (found,) = (await read_results(conn, made)).judged
     return found
 
 
 async def test_a_judge_that_is_kinder_to_an_arm_makes_no_effect_through_the_tables(database: Database) -> None:
-    """People like half of either arm; the judge likes 20 points more of the second, and votes about every unit."""
+    """People like half of either arm; the judge likes 20 points more of the second arm, and votes about every unit."""
     chance = random.Random(11)
     labels = [int(chance.random() < 0.5) for _ in range(NUM_UNITS)]
     scores = [1 if not label and n % 2 and chance.random() < 0.4 else label for n, label in enumerate(labels)]
@@ -125,7 +126,8 @@ _AS_BEFORE = """
 
 
 async def test_what_was_counted_before_judges_were_told_apart_is_counted_anew(database: Database) -> None:
-    """As a database of the version before: a judge's vote is counted as a person's, and a segment is half-known."""
+    """The database is as the version before left it: a judge's vote counts as a person's, and a segment is
+    half-known."""
     (migration,) = [each for each in read_migrations() if each.name.startswith("0037")]
     async with database.acquire() as conn:
         made = await make_experiment(conn, JUDGED)

@@ -1,4 +1,4 @@
-"""What requests leave in memory is written each second, once, and within bounds."""
+"""Notes that requests leave in memory are written each second, once, and within bounds."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ async def made(database: Database, acme: Tenant) -> Made:
 
 
 class Unreachable:
-    """A database that is away until it is told to come back."""
+    """A database that is away until a test brings it back."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -149,7 +149,7 @@ async def test_notes_of_an_experiment_that_is_gone_go_with_it(database: Database
 
 
 class Unheard:
-    """A database that takes what is written, while the writer hears of a lost connection."""
+    """A database that commits a write, while the writer gets a lost connection."""
 
     def __init__(self, database: Database) -> None:
         self._database = database

@@ -1,4 +1,4 @@
-"""Before a project is purged, what its experiments know of units goes little by little; no secret comes back."""
+"""Before a project is purged, its experiments' data on units goes little by little; no secret comes back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Segments are counted as everything is: bounded, in any order, through corrections, and equal to a recount."""
+"""Segments are counted like everything else: bounded, in any order, through corrections, and equal to a recount."""
 
 from __future__ import annotations
 

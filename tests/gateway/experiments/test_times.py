@@ -1,5 +1,8 @@
-"""Times of arms that share engines, and of clients that give up: what slows the other arm as well is told by the
-engine's own time, and who left before the first token waited for so long at least."""
+"""Times of arms that share engines, and of clients that give up.
+
+An arm that slows the other one as well is found by the engine's own time, and a client that left before the first token
+counts with the time that it waited.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,8 @@ def judged_by(*guardrails: str) -> Experiment:
 
 
 async def test_an_arm_that_slows_the_other_is_known_by_the_time_of_the_engine(database: Database) -> None:
-    """The treatment computes for longer, and the control waits for that in the queue: clients of both wait alike."""
+    """The treatment computes for longer, and the control waits for that in the queue: clients of both arms wait
+    alike."""
     made_of = {0: (25.0, 40.0), 1: (5.0, 60.0)}
     async with database.acquire() as conn:
         made = await make_experiment(conn, judged_by("ttft_ms", "queue_ms", "engine_ms", "engine_ms.p50"))

@@ -1,4 +1,4 @@
-"""A worker keeps the books alone while it lives; gateways do without one, and where it stands still."""
+"""One worker keeps the books while it lives; gateways go on without one, and where the worker stands still."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _AGE = "UPDATE experiment_events SET queued_at = now() - make_interval(secs => $
 
 
 async def until_true(ask: Callable[[], Awaitable[bool]], answer: bool = True) -> None:
-    """Wait until a question has this answer."""
+    """Wait until `ask` returns `answer`."""
     async with asyncio.timeout(PATIENCE_S):
         while await ask() != answer:  # noqa: ASYNC110
             await asyncio.sleep(0.02)
@@ -89,7 +89,7 @@ async def test_a_window_that_is_due_and_not_closed_is_behind(database: Database)
 
 
 async def freeze(conn: Connection, pid: int) -> None:
-    """Stop a process between two of its transactions: in one it would hold what it has locked."""
+    """Stop a process between two of its transactions, since within one it would hold its locks."""
     while True:
         os.kill(pid, signal.SIGSTOP)
         if not await conn.fetchval(_NUM_BUSY):

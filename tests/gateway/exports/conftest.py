@@ -14,7 +14,7 @@ from tests.installation.databases import Databases
 
 @pytest.fixture(scope="session")
 def books_dsn(databases: Databases) -> str:
-    """A database in which nobody may change these months."""
+    """Return the DSN of a database whose months no test may change."""
     dsn = databases.create("exported_books")
 
     async def prepare() -> None:

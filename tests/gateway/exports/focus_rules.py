@@ -1,5 +1,7 @@
-"""FOCUS 1.2 as rules: every column with its type, nulls and allowed values, and what the specification says about
-columns together. Written from the specification, not from the code that makes the rows."""
+"""FOCUS 1.2 as rules: every column with its type, nulls and allowed values, and the rules about several columns.
+
+Written from the specification, not from the code that makes the rows.
+"""
 
 from __future__ import annotations
 
@@ -120,7 +122,7 @@ CHECKS: dict[Type, Callable[[str], bool]] = {
 
 
 def violations(row: Row) -> Iterator[str]:
-    """What is wrong with one row; nothing where it conforms."""
+    """Yield what is wrong with one row; nothing where the row conforms."""
     if list(row) != [column.name for column in COLUMNS]:
         yield "columns"
         return

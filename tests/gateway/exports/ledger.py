@@ -1,5 +1,5 @@
-"""A month of usage to export: two tenants, prices that change, a discount, hostile names, a closed month before it with
-late rows, a correction by the operator, and credits."""
+"""A month of usage to export: two tenants, prices that change, a discount, hostile names, a closed month before it
+with late rows, a correction by the operator, and credits."""
 
 from __future__ import annotations
 
@@ -82,7 +82,8 @@ _ADJUSTMENTS = """
 
 
 async def make_books(database: Database, num_rows: int = 1000) -> Books:
-    """September is closed with half as many rows; then October gets num_rows of its own, and some late ones."""
+    """Write a closed September with half of `num_rows` rows, then an October with `num_rows` and some late rows;
+    return the books."""
     async with database.transaction() as conn:
         organization_id = (await ensure_organization(conn, "default")).id
         projects = [await create_project(conn, organization_id, name) for name in (FORMULA, 'globex, Inc. "East"')]
@@ -104,7 +105,7 @@ async def make_books(database: Database, num_rows: int = 1000) -> Books:
 async def write_usage(
     conn: Connection, books: Books, prefix: str, start: datetime.datetime, end: datetime.datetime, num_rows: int
 ) -> None:
-    """Rows spread evenly over [start, end)."""
+    """Write rows spread evenly over [start, end)."""
     await conn.execute(_USAGE, books.organization_id, books.acme, books.globex, prefix, start, end, num_rows)
 
 

@@ -20,7 +20,7 @@ from tests.gateway.exports.focus_rules import COLUMNS
 from tests.gateway.exports.ledger import MONTH, Books
 
 Sums = Counter[str]
-"""input, cached_input, output: tokens; cost, credit: nanos."""
+"""Sums by name: tokens as input, cached_input and output; nanos as cost and credit."""
 
 
 async def export(
@@ -33,13 +33,15 @@ async def export(
 
 
 def csv_rows(content: bytes) -> list[dict[str, Any]]:
-    """Cells without the apostrophe that keeps spreadsheets from running them; an empty cell is None."""
+    """Return a CSV file's rows. Cells lose the apostrophe that keeps spreadsheets from running them; an empty cell
+    is None."""
     text = io.StringIO(content.decode(), newline="")
     return [{name: _cell(cell) for name, cell in row.items()} for row in csv.DictReader(text, strict=True)]
 
 
 def focus_rows(content: bytes) -> list[dict[str, Any]]:
-    """As `csv_rows`, with numbers as they stand there: nobody's reader takes an apostrophe off a cost."""
+    """Return a CSV file's rows as `csv_rows` does, but numbers as they stand: no reader takes an apostrophe off a
+    cost."""
     numbers = {column.name for column in COLUMNS if column.type == "Decimal"}
     text = io.StringIO(content.decode(), newline="")
     return [

@@ -1,5 +1,7 @@
-"""As much of S3 as uploads and downloads need, over real HTTP: objects, multipart uploads, deletes. It refuses wrong
-keys, and can be told to fail."""
+"""As much of S3 as uploads and downloads need, over real HTTP: objects, multipart uploads, deletes.
+
+The server refuses wrong keys, and can be made to fail.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,11 @@ SECRET = "a secret that nobody may see"
 
 
 class S3Server:
-    """objects: by path, `bucket/key`, in the order in which they appeared. fail_puts: how many are yet to fail."""
+    """A server of one process.
+
+    objects: by path, `bucket/key`, in the order in which they appeared.
+    fail_puts: the number of uploads that are yet to fail.
+    """
 
     def __init__(self) -> None:
         self.objects: dict[str, bytes] = {}

@@ -21,7 +21,7 @@ OCTOBER = datetime.date(2025, 10, 1)
 
 
 async def everything(books: Books, month: str) -> dict[str, bytes]:
-    """Every file and manifest of a month, by name."""
+    """Return every file and manifest of a month, by name."""
     files = {}
     for kind, formats in FORMATS_OF.items():
         for format in formats:
@@ -62,7 +62,7 @@ async def draft(books: Books) -> Invoice:
 
 
 async def test_an_issued_invoice_is_answered_as_the_text_that_was_issued(books: Books, tmp_path: Path) -> None:
-    """Also one that an older version wrote, which knew less, or wrote it otherwise."""
+    """Also an invoice that an older version wrote with fewer fields or in another form."""
     document = '{ "number": "2025-09-0001", "period": "2025-09" }'
     async with books.database.acquire() as conn:
         await conn.execute(

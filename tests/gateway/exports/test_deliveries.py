@@ -1,4 +1,5 @@
-"""Scheduled deliveries: what is due arrives once, from one gateway, again and again until it does; secrets stay in."""
+"""Scheduled deliveries: a due delivery is tried, by one gateway, until it arrives, and arrives once; secrets stay
+in."""
 
 from __future__ import annotations
 
@@ -36,7 +37,7 @@ def bucket(url: str) -> dict[str, str]:
 
 @pytest.fixture
 async def books(books: Books) -> Books:
-    """Without the deliveries of the test before."""
+    """Return the books without the deliveries of the test before."""
     async with books.database.acquire() as conn:
         await conn.execute("DELETE FROM deliveries")
     return books
@@ -80,7 +81,7 @@ async def test_a_closed_month_is_delivered_once_by_one_of_many_gateways(books: B
 async def test_every_day_that_is_over_is_delivered_and_again_once_late_rows_have_come(
     books: Books, tmp_path: Path
 ) -> None:
-    """A day whose sums stay the same is left alone."""
+    """A day whose sums stay the same is not delivered again."""
     today = datetime.datetime.now(datetime.UTC).date()
     since = today - datetime.timedelta(days=3)
     deliverer = Deliverer(books.database, places_below(tmp_path / "out", allow_private=False), SECRETS)
@@ -108,7 +109,8 @@ async def test_every_day_that_is_over_is_delivered_and_again_once_late_rows_have
 async def test_a_destination_that_fails_in_any_way_holds_up_nobody_else(
     books: Books, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """The name that no resolver takes was stored before it was checked; the other one fails in a way of its own."""
+    """The URL with a name that no resolver takes was stored before names were checked; the other one fails in its
+    own way."""
     endpoints = {"dots": "https://a..b.example", "long": f"https://{'x' * 64}.example"}
     places = places_below(tmp_path / "out", allow_private=False)
 
@@ -173,7 +175,7 @@ async def test_a_secret_goes_in_and_never_comes_out(
     with S3Server() as store:
         async with serve_admin(books.database, tmp_path) as server:
             shown = [await order(server, destination=bucket(store.url))]
-            store.fail_puts = 1  # it quotes the secret in its refusal
+            store.fail_puts = 1  # the refusal quotes the secret
             deliverer = Deliverer(books.database, places_below(tmp_path, allow_private=True), SECRETS)
             assert await deliverer.deliver_due() == 1
             async with server.client(server.operator_key) as operator:

@@ -1,4 +1,4 @@
-"""Exports over the admin API: to whom, in what shape, and what a client gets when it goes wrong on the way."""
+"""Exports over the admin API: to whom, in what shape, and what a client gets when an export fails on the way."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ async def test_a_client_knows_when_the_rest_does_not_come(server: AdminServer, b
     query = {"kind": "invoice", "period": BEFORE}
     async with server.client(server.operator_key) as operator:
         async with books.database.transaction() as conn:
-            await conn.execute("LOCK TABLE credit_draws IN ACCESS EXCLUSIVE MODE")  # what an invoice reads last
+            await conn.execute("LOCK TABLE credit_draws IN ACCESS EXCLUSIVE MODE")  # the last table of an invoice
             with pytest.raises(httpx.RemoteProtocolError):
                 async with operator.stream("GET", "/exports", params=query) as reply:
                     assert reply.status_code == 200

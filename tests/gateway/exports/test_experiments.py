@@ -1,4 +1,4 @@
-"""Exports of experiments: a script of the standard library computes the published numbers anew from sums alone."""
+"""Exports of experiments: a script of the standard library computes the published numbers again from sums alone."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def drawn(chance: random.Random, per_arm: int) -> Tally:
 
 
 def exported(tally: Tally) -> dict[str, Any]:
-    """Return the parts of an export `analysis` that numbers are made of."""
+    """Return the parts of an export `analysis` from which numbers are computed."""
     return {
         "definition": msgspec.to_builtins(msgspec.convert(DEFINITION, Experiment)),
         "metrics": METRICS,

@@ -1,4 +1,5 @@
-"""The file formats by themselves: what goes in comes out, whatever the batches and however hostile the text."""
+"""The file formats by themselves: each file reads back as what was written, whatever the batches and however hostile
+the text."""
 
 from __future__ import annotations
 
@@ -106,7 +107,7 @@ def test_parquet_has_the_same_bytes_whatever_the_batches() -> None:
 
 
 def test_what_a_file_writer_holds_back_is_bounded() -> None:
-    """A Parquet row group is the most that waits in memory."""
+    """At most one Parquet row group waits in memory."""
     encoder = ParquetFile(columns_of(Row))
     items = rows(1000)
     written = [len(encoder.encode(items)) for _ in range(3 * ROWS_PER_GROUP // 1000 + 1)]

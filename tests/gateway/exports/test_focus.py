@@ -1,4 +1,4 @@
-"""Every charge conforms to FOCUS 1.2, and the check of that finds what does not."""
+"""Every charge conforms to FOCUS 1.2, and the check of conformance finds a charge that does not."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ async def test_every_kind_of_charge_is_there(books: Books) -> None:
 
 
 async def test_what_is_billed_differs_from_price_times_quantity_by_roundings_alone(books: Books) -> None:
-    """The ledger rounds once per row, so a charge of n rows is off by n half nanos at most; and discounts count."""
+    """The ledger rounds once per row, so a charge of n rows is off by n half nanos at most; discounts count as well."""
     discounted = 0
     for row in await charges(books):
         if row["ChargeCategory"] == "Usage":

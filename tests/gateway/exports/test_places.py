@@ -25,7 +25,7 @@ from tests.gateway.exports.s3_server import ACCESS_KEY, SECRET, S3Server
 
 
 class CutOff(Exception):
-    """Somebody died in the middle."""
+    """An error that stands for a process that dies in the middle."""
 
 
 async def chunks(*parts: bytes, then: type[BaseException] | None = None) -> AsyncIterator[bytes]:
@@ -69,7 +69,7 @@ async def test_what_is_cut_off_leaves_nothing_in_a_folder(tmp_path: Path, cause:
 
 
 async def test_a_new_file_never_stands_beside_an_old_manifest(books: Books, tmp_path: Path) -> None:
-    """Whatever step is the last that was taken: a manifest that is there is that of its file."""
+    """Whatever step was the last one taken, an existing manifest belongs to its file."""
 
     class DiesAfter:
         def __init__(self, num_steps: int) -> None:

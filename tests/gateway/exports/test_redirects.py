@@ -22,7 +22,10 @@ NAME, INSIDE = "bucket.test", "inside.test"
 
 
 class Server:
-    """A server with TLS that answers every request with a redirect, or with 200. asked: what came, in order."""
+    """A server with TLS that answers every request with a redirect, or with 200.
+
+    asked: the requests, in order.
+    """
 
     def __init__(self, certificate: trustme.LeafCert, redirect_to: str = "") -> None:
         self.asked: list[str] = []
@@ -66,7 +69,7 @@ class Server:
 
 @pytest.fixture
 def certificate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> trustme.LeafCert:
-    """Of an authority that this process trusts, for both names and for the loopback."""
+    """Return a certificate for both names and the loopback, of an authority that this process trusts."""
     authority = trustme.CA()
     authority.cert_pem.write_to_path(tmp_path / "authority.pem")
     monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "authority.pem"))

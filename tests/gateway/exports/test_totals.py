@@ -1,4 +1,4 @@
-"""Whatever the format: read back, it adds up to the ledger, to the token and to the nano."""
+"""In every format a file that is read back adds up to the ledger, to the token and to the nano."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Files and uploads."""
+"""Tests of files and uploads."""

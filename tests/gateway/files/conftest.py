@@ -1,4 +1,4 @@
-"""What tests of files share: a tenant of the test's own in the house, and its client."""
+"""Fixtures for tests of files: a tenant of the test's own in the house, and its client."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""HTTP by hand: the bytes of requests, and replies taken apart as strictly as the RFC allows."""
+"""HTTP by hand: the bytes of requests, and replies parsed as strictly as the RFC allows."""
 
 from __future__ import annotations
 
@@ -28,7 +28,10 @@ def connect(house: House) -> socket.socket:
 
 
 class RawReply(msgspec.Struct, frozen=True):
-    """chunks: of the body, as they were framed, without the last one; None where a length was given."""
+    """A reply.
+
+    chunks: the body's chunks as they were framed, without the last one; None where a length was given.
+    """
 
     status_line: str
     headers: dict[str, str]
@@ -37,14 +40,14 @@ class RawReply(msgspec.Struct, frozen=True):
 
     @property
     def events(self) -> list[str]:
-        """Each event without the empty line that ends it."""
+        """The events of the body, without the empty line that ends each."""
         *events, rest = self.body.decode().split("\n\n")
         assert rest == ""
         return events
 
 
 class Replies:
-    """Reads reply after reply from one connection; what comes between them would be noticed."""
+    """A reader of one reply after another from one connection, which notices bytes between them."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
@@ -66,7 +69,7 @@ class Replies:
         return RawReply(status_line, headers, b"".join(chunks), chunks)
 
     def is_over(self) -> bool:
-        """Whether the server closes the connection now, with nothing after the last reply."""
+        """Return whether the server closes the connection now, with nothing after the last reply."""
         return self._received == b"" and self._sock.recv(1) == b""
 
     def _until(self, end: bytes) -> bytes:

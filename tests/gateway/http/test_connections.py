@@ -1,4 +1,4 @@
-"""One address cannot hold every connection; what is refused is told so, and nobody else notices."""
+"""One address cannot hold every connection; a refused connection is answered, and other clients notice nothing."""
 
 from __future__ import annotations
 

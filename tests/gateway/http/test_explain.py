@@ -1,4 +1,4 @@
-"""A refusal says what may be there, and repeats little of what is."""
+"""A refusal says what is allowed, and repeats little of what was sent."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_a_wrong_entry_of_logit_bias_is_named(wrong: dict[str, Any], named: str)
 
 
 def test_an_entry_of_a_body_that_is_no_json_is_refused_without_its_name() -> None:
-    """The decoder stops at the first wrong field, so its answer stands without the name."""
+    """The decoder stops at the first wrong field, so its message stands without the name."""
     error = refusal(b'{"logit_bias":{"five":1},"messages":[')
     assert (error.param, "five" in error.message) == ("logit_bias", False)
 
@@ -123,7 +123,7 @@ def test_a_number_of_any_length_is_refused_by_name(field: str) -> None:
 
 
 def test_of_a_name_that_comes_twice_the_last_one_counts() -> None:
-    """As everywhere in JSON's practice (RFC 8259, section 4)."""
+    """This is JSON's usual practice (RFC 8259, section 4)."""
     assert decode(DECODER, msgspec.json.encode(GOOD)[:-1] + b',"n":2,"n":3}').n == 3
 
 

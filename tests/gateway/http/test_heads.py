@@ -1,4 +1,5 @@
-"""What comes before a body is bounded, and every refusal of it has the error shape; neighbors on it notice nothing."""
+"""The bytes before a body are bounded, and every refusal of them has the error shape; other connections notice
+nothing."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ LINE = b"GET /v1/models HTTP/1.1\r\nhost: x\r\n"
 
 
 async def answered(house: House, data: bytes, *, then: bytes = b"") -> tuple[bytes, dict[str, object]]:
-    """The status line and the error of what is answered to these bytes."""
+    """Send these bytes; return the status line and the error of the answer."""
     reader, writer = await asyncio.open_connection("127.0.0.1", house.gateway.port)
     try:
         async with asyncio.timeout(PATIENCE_S):
@@ -60,7 +61,7 @@ async def test_what_is_no_http_is_told_so(house: House, data: bytes) -> None:
 
 
 async def test_heads_within_the_bounds_are_read_however_they_come(house: House) -> None:
-    """In one piece and byte by byte, and after a body that lay in the same piece."""
+    """A head comes in one piece, byte by byte, or after a body in the same piece."""
     key = f"authorization: Bearer {house.acme.key}\r\n".encode()
     many = LINE + key + b"x: y\r\n" * (MAX_HEADERS - 2) + b"\r\n"
     large = LINE + key + b"x: " + b"y" * (MAX_HEAD_BYTES - 1000) + b"\r\n\r\n"

@@ -1,5 +1,5 @@
-"""What a large body may cost is known before it is decoded, and every refusal names the field that it would name in a
-small body of the same kind."""
+"""The work that a large body may cost is known before the body is decoded, and a refusal names the field that it
+names in a small body of the same kind."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from gateway.openai.tokens.wire import DetokenizeRequest, TokenizeRequest
 SIZE = 4 << 20
 MAX_CPU_S = 0.05
 PART = 4
-"""Of this size and of this time, a part for every field suffices: what an operation takes grows with its bytes."""
+"""The part of the size and of the time that suffices for every field, since an operation takes time by its bytes."""
 
 TRIES = 5
 MOST_TIMES = 1.6
-"""Times that a field may take as long as a list of as many bytes of empty strings takes msgspec, where this machine is
-too slow for MAX_CPU_S: 50 ms on one on which the list takes 31."""
+"""The most times that a field may take of what msgspec takes for a list of as many bytes of empty strings, where
+this machine is too slow for MAX_CPU_S: 50 ms on a machine on which the list takes 31."""
 
 BASE = {
     ChatCompletionRequest: {"model": "m", "messages": [{"role": "user", "content": "x"}]},
@@ -76,8 +76,10 @@ def outcome(kind: type[Any], body: bytes) -> tuple[str | None, str | None] | Non
 
 @pytest.mark.parametrize(("kind", "field"), FIELDS, ids=[f"{kind.__name__}-{field}" for kind, field in FIELDS])
 def test_no_field_costs_much_however_it_is_filled(kind: type[Any], field: str, full: bool) -> None:
-    """The best of a few tries, since other processes share the caches of this machine. A field that nobody knows, and
-    at full size every one, has a whole body."""
+    """The best of a few tries counts, since other processes share the caches of this machine.
+
+    An unknown field, and at full size every field, has a whole body.
+    """
     part = 1 if full or field == "unknown" else PART
     yardstick = many(b'""', SIZE // part)
     for name, value in fillings(SIZE // part).items():
@@ -146,7 +148,7 @@ def test_large_bodies_that_make_little_work_are_decoded() -> None:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_strings_are_told_from_what_is_between_them(seed: int) -> None:
-    """Against a decoder: bodies of random strings, all of which make little work, pass as they are."""
+    """Checked against a decoder: bodies of random strings, all of which make little work, pass as they are."""
     rnd = random.Random(seed)
     texts = ["".join(rnd.choices('\\"[]{},:a💥\n', k=rnd.randrange(5000))) for _ in range(200)]
     body = msgspec.json.encode({"model": "m", "input": texts})

@@ -1,4 +1,4 @@
-"""The one line that a request leaves in the log: whom it was for, without saying so."""
+"""The one line that a request leaves in the log: its key, its address, and its end user as a digest."""
 
 from __future__ import annotations
 

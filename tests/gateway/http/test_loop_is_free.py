@@ -1,4 +1,4 @@
-"""No body keeps the event loop, on which every stream of a gateway goes on, for longer than a moment."""
+"""No body blocks the event loop, on which every stream of a gateway runs, for longer than a moment."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.patience import PATIENCE_S
 
 MAX_CPU_S = 0.05
 MAX_SCANS = 12
-"""A slow processor may take as long as for so many scans of a body (6 ms on a fast one)."""
+"""The most time of a body on a slow processor, in scans of a body (6 ms each on a fast one)."""
 
 BEAT_S = 0.001
 TRIES = 3
@@ -90,7 +90,7 @@ async def longest_beat_s(is_over: Future[None]) -> float:
 
 
 def scan_s() -> float:
-    """Return the processor time that this machine takes now to read the largest body once, and make nothing of it."""
+    """Return the processor time that this machine needs now to scan the largest body once without decoding it."""
     before_s = time.thread_time()
     msgspec.json.decode(ARRAYS, type=msgspec.Raw)
     return time.thread_time() - before_s
@@ -98,8 +98,10 @@ def scan_s() -> float:
 
 @pytest.mark.parametrize("name", BODIES)
 def test_no_body_keeps_the_loop(house: House, name: str) -> None:
-    """The best of a few tries, since other processes share the caches of this machine. Each try is another tenant's:
-    one may not send so many bytes at once."""
+    """The best of a few tries counts, since other processes share the caches of this machine.
+
+    Each try is another tenant's, since one tenant may not send so many bytes at once.
+    """
     path, body = BODIES[name]
     assert house.gateway.loop is not None
     longest_s = []

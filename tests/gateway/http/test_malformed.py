@@ -1,4 +1,4 @@
-"""Whatever bytes come as a request: no answer is of 5xx, and every refusal has the error shape."""
+"""No bytes of a request lead to a 5xx status, and every refusal has the error shape."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Request(msgspec.Struct, frozen=True):
 
 
 def malformed(rnd: random.Random) -> Request:
-    """A request that some row of the matrix knows, with a value or some bytes that no row foresees."""
+    """Return a request from the matrix, with a value or some bytes that the matrix does not have."""
     field = rnd.choice(FIELDS)
     case = rnd.choice([case for cases in field.cases.values() for case in cases])
     body = field.body(case)
@@ -52,7 +52,7 @@ def malformed(rnd: random.Random) -> Request:
 
 
 def _spoil(rnd: random.Random, body: dict[str, Any]) -> None:
-    """One value, at any depth, is another, gone, or beside one more."""
+    """Change, remove or add one value at any depth of a body."""
     at: Any = body
     while True:
         keys = list(at) if isinstance(at, dict) else list(range(len(at)))
@@ -137,12 +137,12 @@ SCHEMAS = {
     "tools": b'"tools":[{"type":"function","function":{"name":"f","parameters":%b}}]',
     "functions": b'"functions":[{"name":"f","parameters":%b}]',
 }
-"""Where a chat request takes any object."""
+"""Fields in which a chat request takes any object."""
 
 
 @pytest.mark.parametrize("place", [*SCHEMAS, "arguments"])
 async def test_what_may_hold_anything_is_read_or_refused_at_any_depth(house: House, place: str) -> None:
-    """Whatever is left of the stack once it was read, more is needed to render, to write and to compile it."""
+    """A depth that the stack allows to read may be too deep to render, to write and to compile."""
     client, faults = RawClient(house.gateway.port), []
     headers = {"Authorization": f"Bearer {house.acme.key}"}
     try:

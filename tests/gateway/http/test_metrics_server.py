@@ -1,5 +1,7 @@
-"""Metrics, which name every tenant, have a listener of the operator's; asking for them often costs no more than asking
-once. Probes are answered there too."""
+"""Metrics, which name every tenant, have a listener of the operator's; asking for them often costs as much as once.
+
+Probes are answered there too.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,7 @@ async def test_the_tenants_port_tells_nobody_about_tenants(house: House) -> None
 
 
 class Rendering:
-    """A text that tells how often it was made; takes note of the threads that made it."""
+    """A text that counts how often it was rendered, and records the threads that rendered it."""
 
     def __init__(self) -> None:
         self.num_made = 0

@@ -1,4 +1,4 @@
-"""Clients of HTTP/1.0 are sent no chunks; bodies that do not arrive are not waited for."""
+"""Clients of HTTP/1.0 get no chunks; bodies that do not arrive are not waited for."""
 
 from __future__ import annotations
 
@@ -68,7 +68,8 @@ async def port() -> AsyncIterator[int]:
 
 @pytest.mark.parametrize("drip", [b"", b"x"], ids=["silence", "a byte at a time"])
 async def test_a_body_that_does_not_arrive_is_refused_and_the_connection_ends(port: int, drip: bytes) -> None:
-    """Sent anew where a last byte crossed the reply: the kernel then ends the connection and drops what is unread."""
+    """The request is sent again where its last byte crossed the reply: the kernel then ends the connection and drops
+    unread bytes."""
     for _ in range(TRIES):
         with contextlib.suppress(ConnectionError):
             reply = await _reply_to_a_drip(port, drip)
@@ -97,7 +98,7 @@ async def _reply_to_a_drip(port: int, drip: bytes) -> bytes:
 
 
 async def test_a_body_that_keeps_arriving_is_waited_for(port: int) -> None:
-    """Sent anew where the machine itself was silent for as long as a client may be."""
+    """The request is sent again where the machine itself was silent for as long as a client may be."""
     part, count = b"x" * 1024, 8
 
     async def longest_silence_s() -> float:

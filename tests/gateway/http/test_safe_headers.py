@@ -24,7 +24,7 @@ REQUESTS = [
     ("GET", "/admin/", 200),
 ]
 FILES = ("/docs/style.css", "/", "/admin/")
-"""Public files, which browsers may keep and have to ask about each time."""
+"""Public files, which browsers may cache and have to revalidate each time."""
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,5 @@
-"""Connections that say nothing, or not all of a head, end by their limit; those with requests are left alone; and
-files can be opened whatever clients hold."""
+"""Connections that send nothing, or not all of a head, are closed at their limit; those with requests go on, and the
+gateway can open files whatever clients hold."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 @get("/")
 async def slow() -> str:
-    """Take longer than a head may."""
+    """Answer after longer than a head may take."""
     await asyncio.sleep(HEAD_S * 2)
     return "hello"
 
@@ -52,7 +52,7 @@ async def port() -> AsyncIterator[int]:
 
 
 async def drip(writer: asyncio.StreamWriter, data: bytes) -> None:
-    """Send one byte after another, each long before the limit, for as long as the connection is open."""
+    """Send one byte after another, each long before the limit, while the connection is open."""
     for byte in data:
         if writer.is_closing():
             return
@@ -61,7 +61,7 @@ async def drip(writer: asyncio.StreamWriter, data: bytes) -> None:
 
 
 async def end_of(connection: Streams) -> bytes:
-    """Return what the server still sends until the connection is closed."""
+    """Return the bytes that the server still sends until the connection is closed."""
     try:
         async with asyncio.timeout(PATIENCE_S):
             return await connection[0].read()
@@ -80,7 +80,7 @@ async def reply_of(connection: Streams) -> bytes:
 
 
 async def test_connections_without_a_whole_head_are_all_closed(port: int) -> None:
-    """2,000 of them close within 15 s where the limit is 10 s; fewer and a smaller limit here."""
+    """2,000 connections close within 15 s where the limit is 10 s; here there are fewer and the limit is smaller."""
 
     async def until_all_are_closed_s() -> float:
         connections = [await asyncio.open_connection("127.0.0.1", port) for _ in range(NUM_CONNECTIONS)]
@@ -175,7 +175,7 @@ uvicorn.Server(config).run([listener])
 
 @pytest.fixture
 def limited_port() -> Iterator[int]:
-    """A server with 200 descriptors, of which clients may take 100, and one address 60."""
+    """Give the port of a server with 200 descriptors, of which clients may take 100, and one address 60."""
     with subprocess.Popen([sys.executable, "-c", LIMITED_SERVER], stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         yield int(process.stdout.readline())
@@ -197,7 +197,7 @@ async def answer(address: str, port: int) -> bytes:
 
 
 async def test_another_client_is_served_beside_one_that_opens_all_it_can(limited_port: int) -> None:
-    """250 connections of one client against 200 descriptors: 1,024 against 1,024 takes longer and shows no more."""
+    """250 connections of one client against 200 descriptors; 1,024 against 1,024 takes longer and shows no more."""
     held = await connections_from("127.0.0.1", limited_port, 250)
     assert b" 200 " in await answer("127.0.0.2", limited_port)
     assert b" 429 " in await answer("127.0.0.1", limited_port)

@@ -1,4 +1,4 @@
-"""An event is one line for every client, also for those that end lines at more characters than the standard does."""
+"""An event is one line for every client, also for clients that end lines at more characters than the standard does."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class _Said(msgspec.Struct):
 
 
 ENDS = "\n\r\v\f\x1c\x1d\x1e\x85\u2028\u2029"
-"""All that `str.splitlines` ends a line at."""
+"""All characters at which `str.splitlines` ends a line."""
 
 
 @given(st.text(st.one_of(st.sampled_from(ENDS), st.characters(exclude_categories=["Cs"])), max_size=40))

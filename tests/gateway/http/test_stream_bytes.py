@@ -41,7 +41,7 @@ def sock(house: House) -> Iterator[socket.socket]:
 
 
 def assert_is_a_stream(reply: RawReply) -> list[dict[str, object]]:
-    """To the byte; returns the events' objects."""
+    """Check that a reply is a stream, to the byte; return the objects of its events."""
     assert reply.status_line == "HTTP/1.1 200 OK"
     assert reply.headers["content-type"] == "text/event-stream; charset=utf-8"
     assert (reply.headers["cache-control"], reply.headers["x-accel-buffering"]) == ("no-store", "no")

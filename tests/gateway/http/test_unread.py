@@ -1,4 +1,5 @@
-"""Clients that do not read: each is cut off in time, what is kept for it is bounded, and nobody else notices."""
+"""Clients that do not read are cut off in time, the bytes buffered for each are bounded, and other clients notice
+nothing."""
 
 from __future__ import annotations
 
@@ -24,11 +25,11 @@ from tests.patience import PATIENCE_S
 UNREAD_S = 0.5
 RECEIVE_BYTES = 4096
 MOST_KEPT_BYTES = 300_000
-"""In the kernel and in the gateway, 64 KiB each, in the client's own window, and what one write adds."""
+"""The most buffered bytes: 64 KiB each in the kernel and in the gateway, the client's own window, and one write."""
 
 MAX_TOKENS, CHOICES = 400, 8
 LONG = {"model": BASE, "prompt": "abcdefgh", "n": CHOICES, "max_tokens": MAX_TOKENS, "logprobs": 5}
-"""More than a megabyte of reply."""
+"""A request whose reply has more than a megabyte."""
 
 
 class Place(msgspec.Struct, frozen=True):
@@ -49,7 +50,7 @@ def place(dsn: str, tmp_path: Path) -> Iterator[Place]:
 
 @contextmanager
 def place_at(dsn: str, folder: Path, unread_s: float) -> Iterator[Place]:
-    """A gateway that cuts off after so long, in a folder of its own."""
+    """Give a gateway that cuts clients off after `unread_s`, in a folder of its own."""
     model_dir = make_model_folder(folder / "model")
     tenant = asyncio.run(make_tenant(dsn, f"acme {unread_s}", "pirate", "1"))
     flags = ("--tokens-per-s", "200")
@@ -70,7 +71,7 @@ def ask(place: Place, body: dict[str, object], *headers: str) -> socket.socket:
 
 
 def rest_of(sock: socket.socket) -> bytes:
-    """Until the connection is closed or reset."""
+    """Return all bytes until the connection is closed or reset."""
     received = b""
     try:
         while data := sock.recv(65536):
@@ -95,8 +96,11 @@ def test_a_stream_that_is_not_read_is_cut_off_aborted_and_billed_as_far_as_it_ca
 
 
 def test_a_stream_that_is_read_slowly_is_not(dsn: str, tmp_path: Path) -> None:
-    """At 300 kB a second, which makes a reply that takes two seconds last twice as long. Where the machine itself keeps
-    reader or gateway from their work for as long as one may not read, all of it goes slower."""
+    """The client reads 300 kB a second, which makes a reply of two seconds last twice as long.
+
+    Where the machine itself keeps reader or gateway from their work for as long as a client may not read, all of it
+    goes slower.
+    """
     for slower in (1, 6, 36):
         with place_at(dsn, tmp_path / str(slower), UNREAD_S * slower) as place:
             received, longest_s = read_slowly(place, 0.01 * slower)
@@ -107,7 +111,7 @@ def test_a_stream_that_is_read_slowly_is_not(dsn: str, tmp_path: Path) -> None:
 
 
 def read_slowly(place: Place, pause_s: float) -> tuple[bytes, float]:
-    """The reply, and the longest time between two reads."""
+    """Read a stream slowly; return the reply, and the longest time between two reads in seconds."""
     body = LONG | {"stream": True, "max_tokens": MAX_TOKENS // 2, "logprobs": 1}
     with ask(place, body, "connection: close") as sock:
         received, longest_s = sock.recv(3000), 0.0

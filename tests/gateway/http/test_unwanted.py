@@ -1,4 +1,4 @@
-"""Who is refused before the body is read sees why, and may go on; what nobody wants is not read for ever."""
+"""A client that is refused before its body is read sees why, and may go on; a refused body is not read for ever."""
 
 from __future__ import annotations
 

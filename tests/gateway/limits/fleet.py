@@ -22,14 +22,17 @@ from tests.installation.tenants import make_key as make_key
 from tests.installation.tenants import put_limit as put_limit
 
 INPUT_NANOS, OUTPUT_NANOS = 3, 7
-"""Per token, whether cached or not."""
+"""Prices in nanos per token, cached or not."""
 
 JUMPS_S = (0, 3600, -3600)
-"""By how much the clocks of a fleet's gateways jump to and fro."""
+"""The seconds by which the clocks of a fleet's gateways jump to and fro."""
 
 
 class Fleet(msgspec.Struct, frozen=True):
-    """urls: of the running gateways."""
+    """Running gateways over one database.
+
+    urls: of the gateways.
+    """
 
     dsn: str
     urls: list[str]

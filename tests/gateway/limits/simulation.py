@@ -31,19 +31,22 @@ from gateway.domain.limits.work import PRICE_SCALE, Part, Price, Work, amounts
 from gateway.limits.keeper import SHORT_S, SILENT_S
 
 Fates = tuple[int, int, int]
-"""Weights of transactions that are done, of those that are lost before the commit, and of those whose reply is."""
+"""Weights of transactions that are committed, that are lost before the commit, and whose reply is lost."""
 
 SUSPECT_S, FORGET_S = 5, 15
 ENGINE_NOTICES_S = 4
 GIVE_UP_S = 10
 QUIET_ROUNDS = 6
-"""Of half a second: nothing begins by itself."""
+"""The number of rounds, of half a second each, in which nothing begins by itself."""
 PRICE = Price(3 * PRICE_SCALE, 7 * PRICE_SCALE)
 
 
 class Event(msgspec.Struct, frozen=True):
-    """A row of the ledger. used: of each account that it counts in. is_final: the engine's own count; another may be
-    replaced by it."""
+    """A row of the ledger.
+
+    used: the usage in each account that the row counts in.
+    is_final: whether the count is the engine's own; any other count may be replaced by it.
+    """
 
     tenant: str
     index: int
@@ -54,7 +57,7 @@ class Event(msgspec.Struct, frozen=True):
 
 
 class World:
-    """The database."""
+    """The database, with its clock."""
 
     def __init__(self, limits: list[Limit]) -> None:
         self.now_ns = 1_790_000_030 * NS_PER_S
@@ -67,9 +70,9 @@ class World:
         self.allowed: Counter[Key] = Counter()
         """The largest max that was in force in each window."""
         self.resettled: set[Key] = set()
-        """Accounts that have changed since somebody last looked."""
+        """Accounts that have changed since the last check."""
         self.recounted: set[str] = set()
-        """Ids of requests of which the ledger or a gateway has learned since."""
+        """Ids of requests of which the ledger or a gateway has learned since the last check."""
 
     def key(self, limit: Limit, instant_ns: int) -> Key:
         return limit.id, period(limit.window, instant_ns).start
@@ -95,7 +98,7 @@ class World:
                     leases.pop(gateway, None)
 
     def has(self, row: Row, event: Event) -> bool:
-        """Whether the ledger took it, or knew better."""
+        """Return whether the ledger has this event, or a final one in its place."""
         known = self.ledger.get(row.request_id)
         return known is event or (known is not None and known.is_final)
 
@@ -118,7 +121,7 @@ class World:
             self.settled[key] += spent
 
     def event(self, running: Running, index: int, usage: Usage, *, is_final: bool = True) -> Event:
-        """The row of one part of a request."""
+        """Return the ledger's row of one part of a request."""
         instant_ns, tenant = running.reservation.instant_ns, running.tenant
         used = {
             self.key(limit, instant_ns): amounts(
@@ -160,7 +163,11 @@ class World:
 
 
 class Running(msgspec.Struct, eq=False):
-    """An admitted request. worst: the most it can use of each account. ended: what each part used, once it has."""
+    """An admitted request.
+
+    worst: the most that the request can use of each account.
+    ended: the usage of each part that has ended.
+    """
 
     tenant: str
     reservation: Reservation
@@ -178,8 +185,12 @@ class Running(msgspec.Struct, eq=False):
 
 
 class Lost(msgspec.Struct, eq=False):
-    """A part whose engine its gateway has lost, and what the engine has used for it, which comes at comes_s or never;
-    at given_up_s the gateway waits no longer."""
+    """A part whose engine its gateway has lost.
+
+    final: the engine's own count.
+    comes_s: when the engine's count reaches the gateway; or never.
+    given_up_s: when the gateway stops waiting for that count.
+    """
 
     running: Running
     index: int
@@ -204,7 +215,7 @@ class Gateway:
         self.unwritten: dict[Row, Event] = {}
         self.heard_s = float("-inf")
         self.finish: Callable[[], None] | None = None
-        """The second half of a transaction that is under way."""
+        """The second half of a running transaction."""
         self.admitted: list[Running] = []
         self.refused: list[Shortage] = []
         self.ticked_s = 0.0
@@ -223,7 +234,7 @@ class Gateway:
         self.clock.set(self.world.now_ns)
 
     def beat(self) -> bool:
-        """Whether it was forgotten, and is not any more."""
+        """Send a heartbeat; return whether the gateway had been forgotten and has claimed a place again."""
         if self.world.beat(self.id):
             self._heard()
             return False
@@ -232,7 +243,7 @@ class Gateway:
         return self.finish is None
 
     def count(self, row: Row, event: Event) -> None:
-        """It is going to be written."""
+        """Record an event to be written to the ledger."""
         self.unwritten[row] = event
         self.world.recounted.add(row.request_id)
 
@@ -260,7 +271,7 @@ class Gateway:
         self.waiting.append((tenant, ask(entries, work, instant_ns, now_s)))
 
     def exchange(self) -> None:
-        """The transaction; its reply comes later, or never."""
+        """Begin an exchange; its reply comes later, or never."""
         is_known = self.clock.monotonic() - self.heard_s <= SILENT_S
         waiting = []
         for tenant, asked in self.waiting:
@@ -298,7 +309,7 @@ class Gateway:
         self.finish = finish
 
     def write(self) -> None:
-        """The transaction of the meter."""
+        """Write a batch of events in one transaction, as the meter does."""
         batch = dict(list(self.unwritten.items())[: self.rng.randint(1, self.max_batch)])
         if not batch:
             return
@@ -322,7 +333,7 @@ class Gateway:
 
 
 class Simulation:
-    """One seed. `run` raises AssertionError where a promise breaks."""
+    """A world drawn from one seed. `run` raises AssertionError where a promise breaks."""
 
     def __init__(
         self,
@@ -343,15 +354,17 @@ class Simulation:
         self.lost: list[Lost] = []
         self.num_requests = self.num_started = 0
         self.promised: Counter[Key] = Counter()
-        """The worst cases of all that runs or is an orphan, and what the ledger does not have of what has ended."""
+        """The worst cases of all running and orphaned requests, and the usage of ended ones that the ledger does not
+        have."""
         self.counters: dict[str, Gateway] = {}
-        """By the id of a request that has ended: who counts it."""
+        """The gateway that counts an ended request, by the request's id."""
         self.untold: dict[str, Event] = {}
-        """By the id of a request whose gateway lost its engine: what the engine is going to tell."""
+        """The count that the engine is going to report, by the id of a request whose gateway lost its engine."""
         self.to_come: dict[str, Mapping[Key, int]] = {}
-        """By the id of a request that has ended: what the ledger does not have of it yet. All of it is promised."""
+        """The usage of an ended request that the ledger does not have yet, by the request's id. All of it is
+        promised."""
         self.touched: set[Gateway] | None = None
-        """The gateways that have changed since the last check; None may be any."""
+        """The gateways that have changed since the last check; None stands for any of them."""
         self.gateways: list[Gateway] = []
         for _ in range(num_gateways or self.rng.choice((1, 2, 3, 5, 20))):
             self.start_gateway()
@@ -430,7 +443,7 @@ class Simulation:
         self.collect()
 
     def collect(self) -> None:
-        """The engine's records of dead gateways reach the ledger through a living one."""
+        """Bring the engine's records of dead gateways' requests to the ledger through a living gateway."""
         due = [running for at_s, running in self.orphans if self.elapsed_s >= at_s]
         self.orphans = [(at_s, running) for at_s, running in self.orphans if self.elapsed_s < at_s]
         for running in due:
@@ -442,7 +455,8 @@ class Simulation:
             self.find(each)
 
     def lose(self, gateway: Gateway) -> None:
-        """The engine is gone: clients get errors, the ledger what was seen; the engine may have gone on for a while."""
+        """Take the engine from a gateway: clients get errors, the ledger the usage seen, and the engine may go on
+        for a while."""
         for running in [running for running in self.running if running.gateway is gateway]:
             for index in sorted(running.reservation.dispatched - running.ended.keys()):
                 used = self._usage(running, index)
@@ -489,7 +503,10 @@ class Simulation:
             gateway.admitted = []
 
     def _count(self, running: Running, sign: int) -> None:
-        """It may use so much from now on, or no more."""
+        """Add a request's worst cases to the promised amounts, or subtract them.
+
+        sign: 1 to add, -1 to subtract.
+        """
         for key, worst in running.worst.items():
             self.promised[key] += sign * worst
         for key in running.places:
@@ -521,7 +538,7 @@ class Simulation:
         for running in orphans:
             running.reservation.dispatched |= running.reservation.open  # the worst case: all of it runs
             self.orphans.append((late_s, running))
-        for row, event in gateway.unwritten.items():  # of requests that ended: the engine keeps these as well
+        for row, event in gateway.unwritten.items():  # all of ended requests, whose counts the engine keeps as well
             self.world.write_usage({row.request_id: event})
 
     def change_limit(self) -> None:
@@ -532,13 +549,14 @@ class Simulation:
             gateway.holdings.forget_free(limit.id)
 
     def check(self) -> None:
-        """Never over, counting every admitted request with its worst case until the ledger has what it used."""
+        """Check that no limit is exceeded, counting every admitted request with its worst case until the ledger has
+        its usage."""
         for request_id in self.world.recounted:
             self._recount(request_id)
         self.world.recounted.clear()
         more = dict.fromkeys(self.world.resettled, 0) | self.promised
         self.world.resettled.clear()
-        for key, added in more.items():  # what nobody adds to and what has not changed was seen before
+        for key, added in more.items():  # accounts without changes were checked before
             total = self.world.settled[key] + added
             assert total <= self.world.allowed[key], f"{key}: {total} of {self.world.allowed[key]}"
         for gateway in self.gateways if self.touched is None else self.touched:
@@ -546,7 +564,7 @@ class Simulation:
                 self._check_holdings(gateway)
 
     def _recount(self, request_id: str) -> None:
-        """What the ledger does not have yet of a request that has ended, by the best count that there is."""
+        """Compute anew the usage of an ended request that the ledger lacks, by the best count that there is."""
         for key, spent in self.to_come.pop(request_id, {}).items():
             self.promised[key] -= spent
         best, known = self.untold.get(request_id), self.world.ledger.get(request_id)
@@ -563,7 +581,7 @@ class Simulation:
                 self.promised[key] += spent
 
     def _check_holdings(self, gateway: Gateway) -> None:
-        # Of a write whose reply was lost, the ledger knows and the gateway does not.
+        # The ledger has a write whose reply was lost, and the gateway does not know that.
         in_ledger = gateway.holdings.writing(
             row for row, event in gateway.unwritten.items() if self.world.has(row, event)
         )
@@ -575,7 +593,8 @@ class Simulation:
                 assert held <= leased, f"{gateway.id} holds {held} of {key}, PostgreSQL knows of {leased}"
 
     def drain(self) -> None:
-        """Everything ends: nothing stays reserved or leased, the accounts are the ledger, and the rest can be used."""
+        """Let everything end; check that nothing stays reserved or leased, that accounts equal the ledger, and that
+        the rest can be used."""
         for running in list(self.running):
             self.end(running)
         for gateway in self.gateways:
@@ -609,7 +628,7 @@ class Simulation:
         assert +self.world.settled == +sums, "the accounts have drifted from the ledger"
 
     def _is_quiet(self) -> bool:
-        """Nothing is running, on its way or held by anybody."""
+        """Return whether nothing runs, is on its way or is held by a gateway."""
         if self.running or self.orphans or self.lost or any(self.world.leases.values()):
             return False
         return not any(gateway.unwritten or gateway.waiting or gateway.finish for gateway in self.gateways)

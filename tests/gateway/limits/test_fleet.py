@@ -36,7 +36,7 @@ AMOUNTS: dict[Unit, int] = {
     "output_tokens": MAX_TOKENS,
     "cost_nanos": len(PROMPT) * INPUT_NANOS + MAX_TOKENS * OUTPUT_NANOS,
 }
-"""Of one request, which uses all that it reserves."""
+"""The amounts of one request, which uses all that it reserves."""
 
 USED = """
     SELECT count(*) AS requests, sum(prompt_tokens + completion_tokens)::bigint AS tokens,
@@ -68,7 +68,7 @@ async def ask(client: httpx.AsyncClient, key: Key, max_tokens: int = MAX_TOKENS)
 
 
 async def used(dsn: str, key: Key, unit: Unit) -> list[int]:
-    """In each minute."""
+    """Return the usage in each minute."""
     conn = await asyncpg.connect(dsn)
     try:
         return [row[unit] for row in await conn.fetch(USED, key.project_id)]
@@ -77,7 +77,7 @@ async def used(dsn: str, key: Key, unit: Unit) -> list[int]:
 
 
 class Limited(msgspec.Struct, frozen=True):
-    """A key at the edge of a limit, of which `fits` requests can be served."""
+    """A key at the edge of a limit, under which `fits` requests can be served."""
 
     key: Key
     unit: Unit
@@ -123,7 +123,7 @@ async def test_parallel_requests_at_the_edge_never_overshoot(fleet: Fleet, full:
 
 
 async def test_steady_load_below_a_limit_is_never_refused(fleet: Fleet, full: bool) -> None:
-    """At 90% of it: of a minute's limit for two minutes, or in a few seconds up to 90% of a day's."""
+    """At 90% of the limit: of a minute's for two minutes, or in a few seconds up to 90% of a day's."""
     seconds, per_s = (120, 50) if full else (4, 60)
     key = await make_key(fleet.dsn, "steady")
     if full:
@@ -151,7 +151,7 @@ async def test_a_change_is_effective_on_every_gateway_within_a_second(fleet: Fle
             assert (await ask(client, key)).status_code == 200
 
         async def until(status: int) -> float:
-            """Seconds until every gateway answers so."""
+            """Return the seconds until every gateway answers with this status."""
             start_s = time.monotonic()
             async with asyncio.timeout(PATIENCE_S):
                 for client in gateways:
@@ -160,7 +160,7 @@ async def test_a_change_is_effective_on_every_gateway_within_a_second(fleet: Fle
             return time.monotonic() - start_s
 
         async def change() -> float:
-            """Seconds of the slowest of a few."""
+            """Change the limit a few times; return the seconds of the slowest change."""
             waits_s = []
             for most, status in ((0, 429), (10_000, 200), (2, 429), (20_000, 200)):
                 await put_limit(fleet.dsn, key.limit("tokens", "day", most))

@@ -1,4 +1,4 @@
-"""Windows are the calendar's, amounts are what a request can use at most, and nothing here reads the time of day."""
+"""Windows are the calendar's, amounts are the most a request can use, and no function here reads the time of day."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def test_durations_are_written_as_openai_writes_them(seconds: float, shown: str)
 
 
 def test_no_clock_of_the_machine_is_read() -> None:
-    """Only PostgreSQL's, and a monotonic one that is passed in."""
+    """Time comes from PostgreSQL's clock and from a monotonic clock that is passed in."""
     for path in Path(gateway.domain.__file__).parent.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Import):

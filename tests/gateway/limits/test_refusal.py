@@ -1,4 +1,4 @@
-"""What a refusal says of a limit, and what it does not."""
+"""The words of a refusal about a limit, and what they leave out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who was refused can look up why; what is kept of refusals is bounded, and holds nothing of what requests said."""
+"""A refused client can look up the reason; stored refusals are bounded, and hold nothing of the requests' content."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def lost() -> Counter:
 
 @pytest.fixture
 def refusals(database: Database, lost: Counter) -> Refusals:
-    """Which writes when it is told to."""
+    """Return refusals that are written when a test says so."""
     return Refusals(database, lost, PATIENCE_S)
 
 
@@ -56,7 +56,7 @@ def refused(books: Books, request_id: str, error: GatewayError, **changes: Any) 
     return Refused(**(values | changes))
 
 
-async def kept(books: Books, limit: int = 5000) -> list[Any]:
+async def stored_refusals(books: Books, limit: int = 5000) -> list[Any]:
     async with books.database.acquire() as conn:
         return await list_refusals(conn, books.organization_id, project_ids=None, before=2**62, limit=limit)
 
@@ -71,9 +71,9 @@ async def test_alike_ones_of_a_minute_are_one_row_over_all_gateways(
     refusals.add(refused(books, "req_else", error, model="tiny:pirate"))
     await refusals.flush()
     await other.flush()
-    rows = {row.model: row for row in await kept(books)}
+    rows = {row.model: row for row in await stored_refusals(books)}
     # A minute may have ended in between; then there are two rows of them.
-    assert sum(row.num for row in await kept(books)) == 201
+    assert sum(row.num for row in await stored_refusals(books)) == 201
     assert rows["tiny"].message == error.message and len(rows["tiny"].request_ids) <= MAX_REQUEST_IDS
     assert rows["tiny:pirate"].request_ids == ["req_else"]
 
@@ -89,7 +89,7 @@ async def test_memory_is_bounded_and_what_finds_no_room_is_counted(
         refusals.add(refused(books, f"req_{number}", InvalidRequest("Wrong."), model=f"m{number}"))
     assert lost._value.get() == 50 + MAX_KINDS_OF_STRANGERS
     await refusals.flush()
-    assert len(await kept(books)) == MAX_KINDS - MAX_KINDS_OF_STRANGERS, "and none of keys that nobody has"
+    assert len(await stored_refusals(books)) == MAX_KINDS - MAX_KINDS_OF_STRANGERS, "and none of keys that nobody has"
 
 
 async def test_of_each_project_the_newest_stay_and_for_a_week(books: Books, refusals: Refusals) -> None:
@@ -101,7 +101,7 @@ async def test_of_each_project_the_newest_stay_and_for_a_week(books: Books, refu
         if number % 500 == 499:
             await refusals.flush()
     await refusals.flush()
-    rows = await kept(books)
+    rows = await stored_refusals(books)
     assert sum(row.project_id == books.project_id for row in rows) == MAX_PER_PROJECT
     assert int(rows[0].model[1:]) >= MAX_PER_PROJECT, "of those that were written last"
     assert rows[-1].project_id == globex.project_id
@@ -128,7 +128,7 @@ async def test_a_key_that_was_good_once_leads_to_its_project(books: Books, refus
     stranger = {"organization_id": "", "project_id": "", "api_key_id": ""}
     refusals.add(refused(books, "req_1", InvalidApiKey("Incorrect."), **stranger, key_sha256=made.sha256))
     await refusals.flush()
-    (row,) = await kept(books)
+    (row,) = await stored_refusals(books)
     assert (row.project_id, row.api_key_id, row.code) == (books.project_id, key.id, "invalid_api_key")
 
 
@@ -186,7 +186,7 @@ async def operator(house: House) -> AsyncIterator[httpx.AsyncClient]:
 
 
 async def explained(operator: httpx.AsyncClient, request_id: str) -> dict[str, Any]:
-    """As soon as it is written."""
+    """Return the explanation of a refusal as soon as it is written."""
     async with asyncio.timeout(PATIENCE_S):
         while True:
             reply = await operator.get(f"/refusals/{request_id}")

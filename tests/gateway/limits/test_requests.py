@@ -1,4 +1,4 @@
-"""What a tenant meets at its limits: refusals that explain themselves, headers, clamped completions, and exact books.
+"""A tenant at its limits gets refusals that explain themselves, headers, clamped completions, and exact books.
 
 One gateway; its engine makes 100 steps a second.
 """
@@ -65,7 +65,7 @@ async def ask(
 
 
 async def limit_row(fleet: Fleet, limit_id: str) -> tuple[int, int]:
-    """(settled, leased) in the database, whatever the window."""
+    """Return the settled and the leased amount of a limit in the database, whatever the window."""
     conn = await asyncpg.connect(fleet.dsn)
     try:
         settled = await conn.fetchval("SELECT sum(settled)::bigint FROM limit_accounts WHERE limit_id = $1", limit_id)
@@ -178,7 +178,7 @@ async def test_a_client_that_leaves_settles_what_was_made(client: httpx.AsyncCli
 async def test_what_is_refused_after_it_was_admitted_is_given_back(
     client: httpx.AsyncClient, fleet: Fleet, key: Key
 ) -> None:
-    """By the engine, which was asked: it counts as a request, and leaves nothing reserved behind."""
+    """An engine refuses the admitted request, which counts as a request and leaves nothing reserved behind."""
     limit_id = await put_limit(fleet.dsn, key.limit("requests", "day", 2))
     wrong = await ask(client, key, structured_outputs={"regex": "unsupported"})
     assert wrong.status_code == 400
@@ -191,8 +191,11 @@ async def test_what_is_refused_after_it_was_admitted_is_given_back(
 async def test_concurrent_requests_are_bounded_and_their_places_return(
     client: httpx.AsyncClient, fleet: Fleet, key: Key
 ) -> None:
-    """No stream ends before all seven have their heads, so that one too many is an overrun; where a machine takes
-    longer than a stream lasts, they are asked again, since nothing follows from that."""
+    """No stream ends before all seven have their heads, so that one too many is an overrun.
+
+    Where a machine takes longer than a stream lasts, the requests are sent again, since nothing follows from that
+    round.
+    """
     limit_id = await put_limit(fleet.dsn, key.limit("concurrency", "none", 3))
     body, is_decided = completion(PROMPT, STREAM_TOKENS, stream=True), False
     gives_up_s = time.monotonic() + PATIENCE_S
@@ -215,7 +218,7 @@ async def test_concurrent_requests_are_bounded_and_their_places_return(
 
 
 async def test_one_tenant_cannot_fill_the_engines_queue(client: httpx.AsyncClient, fleet: Fleet, key: Key) -> None:
-    """It takes 16 completions at once; one tenant may have half of them."""
+    """The engine takes 16 completions at once; one tenant may have half of them."""
     other = await make_key(fleet.dsn, "bystander")
     for max_tokens in (40, 150, 500):  # longer where a machine is too busy to ask for all while the first ones run
         crowd = [asyncio.create_task(ask(client, key, max_tokens)) for _ in range(14)]
@@ -317,7 +320,7 @@ async def test_a_soft_limit_refuses_nothing(client: httpx.AsyncClient, fleet: Fl
 async def test_a_prepaid_tenant_uses_its_balance_up_and_is_refused_until_there_is_credit(
     client: httpx.AsyncClient, fleet: Fleet, key: Key
 ) -> None:
-    """Tokens cost 3 and 7 nanos; what is left over is too little for a request."""
+    """Tokens cost 3 and 7 nanos; the rest of the balance is too little for a request."""
     least, whole = len(PROMPT) * INPUT_NANOS, len(PROMPT) * INPUT_NANOS + 4 * OUTPUT_NANOS
     await give_credit(fleet, key, 3 * whole - 1)
     assert await use_balance(client, key) == [4, 4, 3]
@@ -329,7 +332,7 @@ async def test_a_prepaid_tenant_uses_its_balance_up_and_is_refused_until_there_i
 
 
 async def give_credit(fleet: Fleet, key: Key, amount_nanos: int) -> None:
-    """And let the project pay in advance."""
+    """Grant a credit, and let the project pay in advance."""
     async with await Database.connect(fleet.dsn) as database, database.transaction() as conn:
         owner = (key.organization_id, key.project_id)
         await set_prepaid(conn, *owner, True)
@@ -337,7 +340,7 @@ async def give_credit(fleet: Fleet, key: Key, amount_nanos: int) -> None:
 
 
 async def use_balance(client: httpx.AsyncClient, key: Key) -> list[int]:
-    """Completion tokens of one request after another, until one is refused by the ledger's last word."""
+    """Return the completion tokens of one request after another, until one is refused with nothing reserved."""
     made = []
     for _ in range(50):
         reply = await ask(client, key)

@@ -1,6 +1,6 @@
 """Whatever fails, limits hold, nothing leaks, and every slice comes back: hundreds of small worlds, each from its seed.
 
-`make long-limits` runs 100,000; FIRST_SEED goes on from one.
+`make long-limits` runs 100,000; FIRST_SEED goes on from a seed.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def first_failure(seeds: range) -> str | None:
 
 
 class ForgetsLeases(World):
-    """Grants what others hold."""
+    """A faulty database that grants amounts which other gateways hold."""
 
     def snapshot(self, gateway: str, limit_ids: list[str]) -> Snapshot:
         told = super().snapshot(gateway, limit_ids)
@@ -61,7 +61,7 @@ class SettlesTwice(World):
 
 
 class ForgetsAtOnce(World):
-    """Takes a gateway for dead as soon as it is late."""
+    """A faulty database that takes a gateway for dead as soon as it is late."""
 
     def beat(self, gateway: str) -> bool:
         for other, heard_ns in list(self.heard_ns.items()):
@@ -71,7 +71,7 @@ class ForgetsAtOnce(World):
 
 
 class KeepsWhatItGaveBack(Holdings):
-    """Tells PostgreSQL of less than it goes on using."""
+    """Faulty holdings that give back more than they stop using."""
 
     def give_back(self) -> None:
         for key in self.overfull & self.slices.keys():
@@ -85,7 +85,7 @@ class KeepsWhatItGaveBack(Holdings):
 
 
 class SettlesBeforeTheLedger(Holdings):
-    """What ended is free again although the ledger does not have it."""
+    """Faulty holdings that free an ended request's amounts before the ledger has its usage."""
 
     def ended(self, request_id: str, usage: Usage) -> None:
         super().ended(request_id, usage)
@@ -99,7 +99,7 @@ class ForgetsOneOfABatch(Holdings):
 
 
 class BelievesWhatItSaw(Holdings):
-    """Takes what it saw of an engine that it lost for all that was used."""
+    """Faulty holdings that take the usage seen of a lost engine's request for all of its usage."""
 
     def seen(self, request_id: str, usage: Usage) -> None:
         super().seen(request_id, usage)

@@ -1,4 +1,4 @@
-"""Accounts are the ledger's sums, however its rows come and change; leases end when their gateway is not heard of."""
+"""Accounts equal the ledger's sums, however its rows come and change; leases end when their gateway is silent."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ NOW = datetime.datetime.now(datetime.UTC)
 
 @pytest.fixture
 async def acme(database: Database) -> Limit:
-    """A limit to copy: of the project acme."""
+    """Return a limit of the project acme, to copy."""
     async with database.acquire() as conn:
         organization = await ensure_organization(conn, "default")
         project = await create_project(conn, organization.id, "acme")
@@ -258,7 +258,7 @@ async def test_leases_are_seen_by_others_and_end_with_their_gateway(database: Da
     assert seen == [0, 30, 20, 40, 0]
     assert (await standing(database, acme, limit_id)).reserved == 40
     await _age(database, "one", heard_s=6)
-    assert (await leases.beat("two")).num_gateways == 2  # of this beat's own statement; the suspicion comes after it
+    assert (await leases.beat("two")).num_gateways == 2  # counted before this beat suspects the other one
     assert (await leases.beat("two")).num_gateways == 1
     assert (await standing(database, acme, limit_id)).reserved == 40, "suspected, not forgotten"
     await _age(database, "one", suspected_s=16)
@@ -273,7 +273,7 @@ async def test_leases_are_seen_by_others_and_end_with_their_gateway(database: Da
 
 
 async def test_time_in_which_the_database_was_away_makes_nobody_forgotten(database: Database) -> None:
-    """Whoever comes first after it, a gateway that was there before or a new one."""
+    """The first to come afterwards is a gateway that was there before, or a new one."""
     leases = PostgresLeases(database)
     for number, newcomer in enumerate((False, True)):
         late, other = f"late{number}", f"other{number}"

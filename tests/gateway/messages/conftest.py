@@ -1,4 +1,4 @@
-"""Clients that send the key as Anthropic's do."""
+"""Clients that send the key as Anthropic's clients do."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What holds on every stream of a message, whatever the model says, and however it ends."""
+"""Laws that hold on every stream of a message, whatever the model writes, and however it ends."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Events = list[dict[str, Any]]
 
 
 def read(stream: str) -> Events:
-    """Return the events of a stream, each of whose names is that of its data."""
+    """Return the events of a stream, each of whose names must be that of its data."""
     *parts, end = stream.split("\n\n")
     assert end == ""
     events = []
@@ -45,8 +45,8 @@ def read(stream: str) -> Events:
 
 
 def check(events: Events) -> dict[str, Any] | None:
-    """Check that a stream keeps the laws, and return the message that it amounts to; None where it ends with an
-    error."""
+    """Check that a stream keeps the laws; return the message that its events add up to, or None where it ends with
+    an error."""
     first, *between = events
     assert first["type"] == "message_start"
     message = first["message"]
@@ -72,7 +72,10 @@ def check(events: Events) -> dict[str, Any] | None:
 
 
 def _blocks(events: Events, *, is_whole: bool) -> list[dict[str, Any]]:
-    """Check the events of all blocks, one after the other, and return the blocks. is_whole: the last one is ended."""
+    """Check the events of all blocks, one after the other; return the blocks.
+
+    is_whole: whether the last block must have ended.
+    """
     content: list[dict[str, Any]] = []
     while events:
         end = next((at for at, event in enumerate(events) if event["type"] == "content_block_stop"), None)

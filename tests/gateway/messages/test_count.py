@@ -1,5 +1,5 @@
-"""What is counted is what is billed: random conversations with tools, thinking, system messages and beginnings of
-answers."""
+"""Counted tokens equal billed tokens: random conversations with tools, thinking, system messages and answers'
+beginnings."""
 
 from __future__ import annotations
 

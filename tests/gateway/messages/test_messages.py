@@ -19,7 +19,7 @@ BILLING = {"type": "text", "text": "x-anthropic-billing-header: cc_version=2.1; 
 
 
 def create(http: httpx.Client, **fields: Any) -> dict[str, Any]:
-    """Return a message, which is the same whole and streamed."""
+    """Return a message, after checking that it is the same whole and streamed."""
     body = {"model": "tiny", "max_tokens": 16, "messages": [USER]} | fields
     found: list[dict[str, Any]] = []
     for stream in (False, True):
@@ -35,7 +35,8 @@ def create(http: httpx.Client, **fields: Any) -> dict[str, Any]:
 
 
 def comparable(message: dict[str, Any]) -> dict[str, Any]:
-    """Return what two replies to one request have in common: the second one finds its prompt in the cache."""
+    """Return the parts that two replies to one request have in common, since the second one finds its prompt in the
+    cache."""
     usage = message["usage"]
     content = [
         {name: value for name, value in block.items() if name not in ("id", "signature")}
@@ -51,7 +52,7 @@ def text_of(message: dict[str, Any]) -> str:
 
 
 def refused(http: httpx.Client, status: int, kind: str, **fields: Any) -> str:
-    """Return the words of a refusal."""
+    """Return the words of a refusal, after checking its status and type."""
     body = {"model": "tiny", "max_tokens": 16, "messages": [USER]} | fields
     reply = http.post("/v1/messages", json=body)
     assert reply.status_code == status, reply.text

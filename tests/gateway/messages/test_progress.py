@@ -1,4 +1,4 @@
-"""Made-up runs of thinking, text, calls, limits and failures: streams keep the laws and say what the whole says."""
+"""Made-up runs of thinking, text, calls, limits and failures: streams keep the laws and equal the whole reply."""
 
 from __future__ import annotations
 

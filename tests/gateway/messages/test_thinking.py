@@ -1,4 +1,4 @@
-"""Thinking: told from the rest however its text comes, and sent back with a signature."""
+"""Thinking is told from the rest however its text comes, and sent back with a signature."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Records as gateways make them, for tests of what becomes of them."""
+"""Records as gateways make them, for tests of journals and of the ledger."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A folder has one owner, whatever becomes of it, and what a gateway left behind comes home once."""
+"""A folder has one owner, whatever happens to it, and the usage that a dead gateway left is recovered once."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ async def ignore(position: int) -> None:
 
 
 def leave(path: Path, records: list[Record], tail: bytes = b"") -> Path:
-    """What a gateway that is gone has left."""
+    """Write the journal that a dead gateway has left."""
     path.mkdir(parents=True, exist_ok=True)
     (path / "000000000007.journal").write_bytes(b"".join(map(frame, records)) + tail)
     return path
@@ -110,7 +110,7 @@ def test_a_tail_that_was_torn_is_cut(tmp_path: Path) -> None:
 
 
 class Copier:
-    """The neighbor of a recovery."""
+    """A stand-in for the copier beside a recovery, which counts its wakes."""
 
     num_wakes = 0
 
@@ -142,7 +142,7 @@ async def test_a_living_gateway_takes_over_what_others_left_and_removes_it_once_
     await journal.stop(5)
     assert owner is not None
     owner.release()
-    # It all came into this folder, and is there for the next one: nothing was copied.
+    # All usage came into this folder, for the next process to find, since nothing was copied.
     _, replayed = claim_folder(tmp_path, "database")
     assert [each.record.request_id for each in replayed.ended] == ["a", "b"]
     assert replayed.journal_ids == ["journal", "gone"], "nobody has told the database that nothing is lost with it"

@@ -1,4 +1,4 @@
-"""What was written is read again, what was cut is cut, and what was changed is never taken for a record."""
+"""Written records are read again, a cut record ends the journal, and a changed one is never taken for a record."""
 
 from __future__ import annotations
 

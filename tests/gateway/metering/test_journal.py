@@ -1,4 +1,4 @@
-"""Nothing that was recorded is lost: not by a killed process, a full disk, a failed sync, nor the end of a segment."""
+"""No recorded usage is lost: not by a killed process, a full disk, a failed sync, nor the end of a segment."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.patience import PATIENCE_S
 
 
 class Durable:
-    """What a journal has told so far."""
+    """The records that a journal has called durable so far."""
 
     def __init__(self) -> None:
         self.position = 0
@@ -35,7 +35,7 @@ class Durable:
 
 
 class OneBadSync(Segment):
-    """As when the disk reports an error: what was written may be on disk or not."""
+    """A segment whose sync fails as when the disk reports an error: written bytes may be on disk or not."""
 
     def sync(self) -> None:
         raise OSError(errno.EIO, "the disk says no")
@@ -72,7 +72,7 @@ async def running(
 
 @contextmanager
 def full_disk(path: Path) -> Iterator[None]:
-    """No file of this process may grow past what the largest one in the folder has."""
+    """Keep every file of this process from growing past the largest one in the folder."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (max(file.stat().st_size for file in path.iterdir()) + 10, hard))
     try:
@@ -82,7 +82,7 @@ def full_disk(path: Path) -> Iterator[None]:
 
 
 def left_in(path: Path) -> dict[str, int]:
-    """Completion tokens by request, as the next process would bill them. Another one owns the folder meanwhile."""
+    """Return completion tokens by request id, as the process that next owns the folder would bill them."""
     replayed = replay(JournalFolder(path, -1), "database")
     return {each.record.request_id: each.record.usage.completion_tokens for each in replayed.ended}
 
@@ -149,7 +149,7 @@ async def test_a_full_disk_refuses_the_new_keeps_the_old_and_mends_by_itself(tmp
             journal.progress([count("a", 3), count("b", 4)])
             assert not journal.has_room
             journal.end(ended("a", completion_tokens=5))
-            await asyncio.sleep(0.6)  # it tries again, and fails again
+            await asyncio.sleep(0.6)  # the journal tries again, and fails again
             assert not journal.has_room
             assert durable.position == before
         await durable.wait_for(journal.position)

@@ -1,4 +1,5 @@
-"""What a lost engine may have used stays reserved of its tenant's limits until somebody tells, or gives up."""
+"""The usage that a lost engine may have made stays reserved of its tenant's limits until a report comes or the wait
+is over."""
 
 from __future__ import annotations
 
@@ -42,13 +43,16 @@ class House(msgspec.Struct):
     caller: Principal
 
     async def admit(self, request_id: str) -> Admission:
-        """A prompt of 3 tokens, and up to 10 more."""
+        """Admit a prompt of 3 tokens and up to 10 completion tokens."""
         return await self.limiter.admit(
             self.caller, "tiny", (Part(request_id, 3, 1, 10),), service_tier="default", min_tokens=1, capacity=100
         )
 
     def record(self, admission: Admission, num_tokens: int, source: Source | None) -> None:
-        """Of req_1; source None: what the gateway has seen of it."""
+        """Record usage of req_1.
+
+        source: the backend of the engine's own count; None for the gateway's count of the tokens it has seen.
+        """
         usage = Usage(prompt_tokens=3, completion_tokens=num_tokens)
         told = UsageRecord("req_1", 0, "error" if source is None else "abort", usage, self.tag(admission))
         engine_id = "engine" if source is not None else ""
@@ -59,7 +63,7 @@ class House(msgspec.Struct):
         return encode_tag(msgspec.structs.replace(TAG, **ids, created_at_ns=admission.instant_ns))
 
     async def used(self, expected: int) -> None:
-        """Return once the ledger has so much."""
+        """Return once the limit has settled `expected`."""
         async with asyncio.timeout(PATIENCE_S), self.database.acquire() as conn:
             while True:
                 (found,) = await list_limits(conn, self.caller.organization_id, self.caller.project_id)
@@ -86,7 +90,7 @@ async def house(database: Database, tmp_path: Path) -> AsyncIterator[House]:
 
 
 async def lose_engine(house: House) -> Admission:
-    """While it runs req_1, of whose completion 2 tokens have come."""
+    """Lose an engine while it runs req_1, of whose completion 2 tokens have come."""
     admission = await house.admit("req_1")
     sampling = SamplingParams(max_tokens=admission.cap)
     request = GenerateRequest("req_1", [1, 2, 3], sampling, tenant="t", meter=house.tag(admission))

@@ -30,7 +30,7 @@ from tests.patience import PATIENCE_S
 
 
 class Source:
-    """What a backend is to the meter."""
+    """A backend as the meter knows it."""
 
     def __init__(self) -> None:
         self.acknowledged: list[tuple[str, int]] = []
@@ -48,7 +48,7 @@ class Source:
 
 
 class Gateway(msgspec.Struct):
-    """The metering of one, over a folder that is left as it is when `killed`."""
+    """The metering of one gateway, over a folder that is left as it is when `killed`."""
 
     metering: Metering
     registry: CollectorRegistry
@@ -58,7 +58,10 @@ class Gateway(msgspec.Struct):
         return self.metering.meter
 
     def record(self, usage: UsageRecord, source: Source | None = None, ttft_ms: float | None = None) -> None:
-        """source None: made up by the gateway itself."""
+        """Record usage.
+
+        source: the backend that counted it; None for usage that the gateway counted itself.
+        """
         engine_id = "engine" if source is not None else ""
         self.meter.record(usage, engine_id=engine_id, source=source, ttft_ms=ttft_ms, latency_ms=None)
 
@@ -71,7 +74,7 @@ class Gateway(msgspec.Struct):
         return request
 
     def counted(self) -> tuple[float | None, ...]:
-        """Prompt tokens, completion tokens and rows as Prometheus sees them."""
+        """Return prompt tokens, completion tokens and rows as Prometheus sees them."""
         label = {"model_name": "tiny"}
         return (
             self.registry.get_sample_value("vllm:prompt_tokens_total", label),
@@ -118,7 +121,7 @@ async def gateway(database: Database, tmp_path: Path) -> AsyncIterator[Gateway]:
 
 
 async def rows(database: Database, count: int = 0) -> dict[str, UsageEvent]:
-    """Once there are so many."""
+    """Return the ledger's rows by request id, once there are `count`."""
     async with asyncio.timeout(PATIENCE_S):
         while True:
             async with database.acquire() as conn:

@@ -1,4 +1,4 @@
-"""The difference between what engines counted and what the ledger took of them is seen, whoever wrote it."""
+"""A difference between the engines' counts and the ledger is seen, whichever gateway wrote the rows."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ STATS = EngineStats(ended_prompt_tokens_total=30, ended_completion_tokens_total=
 
 
 class Transcript:
-    """A backend, as far as its heartbeats go."""
+    """A backend of which only the heartbeats are known."""
 
     capabilities = None
 
@@ -42,11 +42,11 @@ class Transcript:
         return Health(ready=False, detail="", stats=self.stats, engine_id="engine")
 
     def watch(self, changed: Callable[[], None]) -> None:
-        """Nothing changes."""
+        """Ignore the watcher, since this backend never changes."""
 
 
 def pools(stats: EngineStats | None = STATS) -> dict[str, Pool]:
-    """One pool whose only replica says these."""
+    """Return one pool whose only replica reports these statistics."""
     replica = Replica("replica_1", cast("ManagedBackend", Transcript(stats)))
     return {"tiny": Pool("tiny", PoolRevision("tiny", cast("Model", None), [replica]), created=0)}
 
@@ -115,7 +115,7 @@ async def test_an_engine_that_is_connected_is_never_forgotten_however_idle(datab
         for _ in range(2):
             await forget_old_engines(conn, ["idle"])
             assert await engine_usage(conn, ["idle", "gone"]) == {"idle": (10, 20)}
-            await forget_old_engines(conn, [])  # of a gateway that is connected to none
+            await forget_old_engines(conn, [])  # by a gateway that is connected to no engine
 
 
 async def test_a_lost_journal_is_written_off_on_record_and_a_living_one_is_not(

@@ -1,4 +1,4 @@
-"""What a journal's records add up to: a snapshot adds up to the same, and each usage is there until it is copied."""
+"""The sum of a journal's records equals that of its snapshot, and each usage is there until it is copied."""
 
 from __future__ import annotations
 

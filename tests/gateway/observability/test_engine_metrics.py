@@ -1,4 +1,4 @@
-"""What an engine says of itself in a heartbeat reaches Prometheus, all of it."""
+"""All statistics in an engine's heartbeat reach Prometheus."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ WITHOUT_A_METRIC = {"resident_adapters", "waiting_adapters"}  # digests, which a
 
 
 class Transcript:
-    """A backend, as far as its heartbeats go."""
+    """A backend of which only the heartbeats are known."""
 
     capabilities = None
 
@@ -29,17 +29,17 @@ class Transcript:
         return Health(ready=False, detail="", stats=self._stats)
 
     def watch(self, changed: Callable[[], None]) -> None:
-        """Nothing changes."""
+        """Ignore the watcher, since this backend never changes."""
 
 
 def pool(**replicas: EngineStats | None) -> Pool:
-    """A pool of replicas whose last heartbeats are known, by their ids."""
+    """Return a pool of replicas with these last heartbeats, by the replicas' ids."""
     made = [Replica(id, cast("ManagedBackend", Transcript(stats))) for id, stats in replicas.items()]
     return Pool("tiny", PoolRevision("tiny", cast("Model", None), made), created=0)
 
 
 def samples(stats: EngineStats) -> list[tuple[tuple[str, str], float]]:
-    """By name and bucket."""
+    """Return the samples with their names and buckets."""
     metrics = EngineCollector({"tiny": pool(replica_1=stats)}).collect()
     return [((s.name, s.labels.get("le", "")), s.value) for metric in metrics for s in metric.samples]
 

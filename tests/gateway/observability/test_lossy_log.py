@@ -1,4 +1,4 @@
-"""A disk that is full costs lines of the log, and never what a process was doing."""
+"""A full disk costs lines of the log, and never the work of a process."""
 
 from __future__ import annotations
 

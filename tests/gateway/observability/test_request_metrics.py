@@ -1,4 +1,4 @@
-"""What a request adds to the metrics, and that tenants cannot make them grow without bound."""
+"""Each request is counted in the metrics, and tenants cannot make the metrics grow without bound."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Several completions of one prompt: whole or streamed, each ends for itself, and all are billed as one request."""
+"""Several completions of one prompt: whole or streamed, each ends by itself, and all are billed as one request."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ def test_each_chunk_counts_the_tokens_so_far(client: httpx.Client, path: str, fi
 
 @pytest.mark.parametrize("path", [CHAT, TEXT])
 def test_text_alone_is_counted_as_it_comes(client: httpx.Client, path: str) -> None:
-    """No chunk is there for the usage alone, where only the usage so far is asked for."""
+    """No chunk is sent for the usage alone, where only the usage so far is asked for."""
     chunks = streamed(client, path, include_usage=False)
     assert all(chunk["choices"] for chunk in chunks)
     counts = [chunk["usage"]["completion_tokens"] for chunk in chunks]

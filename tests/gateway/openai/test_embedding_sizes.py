@@ -21,7 +21,7 @@ from tests.installation.live_gateway import gateways_with
 
 @pytest.fixture(scope="module")
 def client(module_dsn: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[openai.OpenAI]:
-    """Of a model of 32 numbers that was trained to have 2 or 8."""
+    """Give a client of a model with embeddings of 32 numbers that was trained to have 2 or 8 as well."""
     folder = tmp_path_factory.mktemp("sizes")
     tenant = asyncio.run(make_tenant(module_dsn, "acme", "pirate", "1"))
     model_dir = make_model_folder(folder / "model")

@@ -37,7 +37,7 @@ READS = "".join(
     f"{{% if {name} is defined %}}{{{{ '{name}=' ~ {name} ~ '\\n' }}}}{{% endif %}}"
     for name in ("reasoning_effort", "verbosity", "enable_thinking")
 )
-"""A template that says which arguments it was given."""
+"""A template that writes down the arguments it was given."""
 
 WIRE: dict[tuple[str, str], type[msgspec.Struct]] = {
     ("/v1/chat/completions", ""): ChatCompletionRequest,
@@ -59,7 +59,7 @@ WIRE: dict[tuple[str, str], type[msgspec.Struct]] = {
     ("/detokenize", ""): DetokenizeRequest,
 }
 ELSEWHERE = {"response_format.json_schema"}
-"""Whose own fields have rows."""
+"""Fields whose own fields have rows."""
 
 
 class Stage(msgspec.Struct, frozen=True):
@@ -69,7 +69,7 @@ class Stage(msgspec.Struct, frozen=True):
     tokenizer: Tokenizer
 
     def asked(self) -> dict[str, GenerateRequest]:
-        """What the engine was asked, by request id."""
+        """Return the requests that the engine got, by request id."""
         return {each.request_id: each for each in self.engine.commands if isinstance(each, GenerateRequest)}
 
     def observed(self, reply: httpx.Response, engine: GenerateRequest | None) -> Observed:
@@ -104,7 +104,7 @@ async def client(stage: Stage) -> AsyncIterator[httpx.AsyncClient]:
 
 
 async def send(client: httpx.AsyncClient, field: Field, case: Case) -> httpx.Response:
-    """Tenants have a pace for what costs nothing; the matrix waits."""
+    """Send a case, again after a wait where the tenant's pace refuses it; return the reply."""
     while True:
         content = msgspec.json.encode(field.body(case))
         reply = await client.post(field.endpoint, content=content, headers={"content-type": "application/json"})
@@ -116,12 +116,12 @@ async def send(client: httpx.AsyncClient, field: Field, case: Case) -> httpx.Res
 def complaint(
     stage: Stage, field: Field, case: Case, reply: httpx.Response, asked: GenerateRequest | None
 ) -> str | None:
-    """Why this is not what the matrix promises."""
+    """Return how a reply differs from what the matrix promises, or None."""
     if case.outcome == "refused":
         if reply.status_code != case.status:
             return f"status {reply.status_code}, not {case.status}: {reply.text[:200]}"
         error, param = reply.json()["error"], case.param or field.name
-        if field.endpoint.startswith("/v1/messages"):  # whose errors name the field in words
+        if field.endpoint.startswith("/v1/messages"):  # Anthropic's errors name the field in words
             return None if set(error) == {"type", "message"} and param in error["message"] else f"not said: {error}"
         if set(error) != {"message", "type", "param", "code"} or len(error["message"]) > 400:
             return f"not the error shape: {error}"

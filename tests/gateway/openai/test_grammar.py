@@ -1,4 +1,4 @@
-"""Which grammar the engine is asked for."""
+"""The grammar that the engine is asked for, by the request's fields."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ def test_streamed_logprobs_are_those_of_the_whole(client, stop):
     assert text == whole.message.content
     assert streamed == whole.logprobs.content
     assert whole.finish_reason == ("length" if stop is None else "stop")
-    if stop is not None:  # of the tokens that hold a part of the stop string, only one that shows text is listed
+    if stop is not None:  # a token with a part of the stop string is listed only if it shows text
         before_last = b"".join(bytes(entry.bytes) for entry in streamed[:-1]).decode().replace("<|im_start|>", "")
         assert text.startswith(before_last)
         assert before_last != text

@@ -1,4 +1,4 @@
-"""What a chat template is given of messages on the wire."""
+"""The messages that a chat template gets for messages on the wire."""
 
 from __future__ import annotations
 

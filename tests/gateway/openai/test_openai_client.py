@@ -22,8 +22,10 @@ def client(house: House):
 
 @pytest.fixture
 def lenient_client(house: House):
-    """For streamed completions: the client's strict schema knows no chunk without a finish reason, which is what
-    OpenAI's servers send until the last one."""
+    """Give a client that does not validate, for streamed completions.
+
+    The strict client's schema knows no chunk without a finish reason, which OpenAI's servers send until the last chunk.
+    """
     with openai.OpenAI(base_url=f"{house.url}/v1", api_key=house.acme.key, max_retries=0) as client:
         yield client
 

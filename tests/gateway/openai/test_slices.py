@@ -1,4 +1,4 @@
-"""Large replies are encoded in many turns of the event loop, and say what they would at once."""
+"""Large replies are encoded in many turns of the event loop, to the same bytes as at once."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def to_bytes(token_id: int) -> bytes:
 
 
 async def turns_of(work: Coroutine[Any, Any, T]) -> tuple[T, int]:
-    """The result, and how often others had a turn meanwhile."""
+    """Return the result of some work, and how often other tasks had a turn meanwhile."""
     task, num_turns = asyncio.ensure_future(work), 0
     while not task.done():
         await asyncio.sleep(0)

@@ -1,4 +1,4 @@
-"""Random tokens all the way through a gateway: a stream says what a whole reply does, which is what the tokens are."""
+"""Random tokens all the way through a gateway: a stream equals the whole reply, and both equal the tokens' text."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MAX_TOKENS = 60
 
 @pytest.fixture(scope="module")
 def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
-    """The gateway's."""
+    """Return the gateway's tokenizer."""
     return Tokenizer.from_folder(make_model_folder(tmp_path_factory.mktemp("tokenizer") / "model"))
 
 
@@ -37,7 +37,10 @@ def num_requests(full: bool) -> int:
 
 
 class Said(msgspec.Struct):
-    """One choice. logprobs: of completions its four lists, of chats its tokens."""
+    """One choice.
+
+    logprobs: the four lists of a completion, or the tokens of a chat.
+    """
 
     text: str = ""
     finish_reason: str | None = None
@@ -76,7 +79,7 @@ async def ask(client: httpx.AsyncClient, path: str, body: dict[str, Any], *, str
 
 
 async def both_ways(house: House, path: str, bodies: list[dict[str, Any]]) -> list[Reply]:
-    """The whole replies; each was streamed as well, and said the same."""
+    """Return the whole replies, after checking that each equals its stream."""
     places = asyncio.Semaphore(AT_A_TIME)
 
     async def one(client: httpx.AsyncClient, body: dict[str, Any]) -> Reply:
@@ -96,7 +99,7 @@ async def both_ways(house: House, path: str, bodies: list[dict[str, Any]]) -> li
 
 
 def tokens_of(prompt: list[int], index: int, count: int) -> list[int]:
-    """What the fake engine answers."""
+    """Return the tokens that the fake engine answers."""
     return [prompt[(position + index) % len(prompt)] for position in range(count)]
 
 
@@ -155,7 +158,7 @@ def prompt_of(tokenizer: Tokenizer, messages: list[dict[str, str]]) -> list[int]
 
 
 async def test_chats_in_all_scripts(house: House, tokenizer: Tokenizer, num_requests: int) -> None:
-    """The fake engine repeats the template's tokens, special ones included, and these are no text."""
+    """The fake engine repeats the template's tokens, special ones included, which are no text."""
     rng = random.Random(2)
     bodies: list[dict[str, Any]] = []
     for _ in range(num_requests):

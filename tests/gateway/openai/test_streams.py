@@ -1,4 +1,4 @@
-"""Streams byte for byte, clients that leave, engines that die, and what the ledger says of it."""
+"""Streams byte for byte, clients that leave, engines that die, and what the ledger records of each."""
 
 from __future__ import annotations
 
@@ -49,7 +49,11 @@ def unchunk(body: bytes) -> bytes:
 
 
 async def usage_rows(dsn: str, project_id: str, finish_reason: str, at_least: int = 1) -> list[asyncpg.Record]:
-    """Rows are written behind the reply: wait for them, bounded; with at_least 0 for those of requests that ended."""
+    """Return the ledger's rows of requests that ended for this reason.
+
+    Rows are written after the reply: wait until there are `at_least`; with 0, until all rows of ended requests are
+    written.
+    """
     if not at_least:
         await asyncio.sleep(3 * LINGER_S)  # the ledger writes in groups, this far apart
     conn = await asyncpg.connect(dsn)
@@ -204,7 +208,7 @@ def test_metrics_have_vllms_names(house: House):
 
 @pytest.fixture
 def slow(dsn: str, tmp_path) -> Iterator[tuple[LiveGateway, FakeEngine, Tenant]]:
-    """A gateway whose engine makes 20 tokens a second and may be killed."""
+    """Give a gateway whose engine makes 20 tokens a second and may be killed, with the engine and a tenant."""
     model_dir = make_model_folder(tmp_path / "model")
     tenant = asyncio.run(make_tenant(dsn, "acme", "pirate", "1"))
     with running_gateways(dsn, model_dir, engine_flags=("--tokens-per-s", "20"), data_dir=tmp_path) as installed:

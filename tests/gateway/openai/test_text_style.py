@@ -1,4 +1,4 @@
-"""Which completions go on with the text of their prompts, and which are a text of their own."""
+"""Some completions continue the text of their prompts, others are a text of their own."""
 
 from __future__ import annotations
 

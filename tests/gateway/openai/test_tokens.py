@@ -1,4 +1,4 @@
-"""/tokenize tells what a request would come to, /detokenize undoes it, and neither costs a token."""
+"""/tokenize returns the tokens that a request would have, /detokenize undoes it, and neither costs a token."""
 
 from __future__ import annotations
 

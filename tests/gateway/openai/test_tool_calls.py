@@ -19,7 +19,7 @@ FIRST = f'<tool_call>\n{{"name": "f", "arguments": {ARGUMENTS}}}\n</tool_call>'
 SECOND = '<tool_call>\n{"name": "g", "arguments": {}}\n</tool_call>'
 END = "~"
 END_ID = ord(END) - ord("!")
-"""Of a byte-level alphabet, in which the printable characters come first."""
+"""The token id of END in a byte-level alphabet, in which the printable characters come first."""
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def client(house: House) -> Iterator[openai.OpenAI]:
 
 
 def ask(client: openai.OpenAI, says: str, **fields: Any) -> Any:
-    """A completion that says this; where it is to end by itself, its last character ends it."""
+    """Return a completion with this text; its last character ends it where it ends by itself."""
     asked = {"tools": TOOLS, "max_tokens": 300, "extra_body": {"stop_token_ids": [END_ID]}, **fields}
     if "functions" in fields:
         del asked["tools"]
@@ -196,7 +196,7 @@ def test_there_are_as_many_token_ids_as_are_billed_however_a_reply_ends(client: 
 
 def test_calls_cost_what_their_tokens_do(client: openai.OpenAI):
     usage = ask(client, FIRST).usage
-    assert usage.completion_tokens == usage.prompt_tokens  # it has repeated all of it
+    assert usage.completion_tokens == usage.prompt_tokens  # the engine has repeated the whole prompt
 
 
 def test_without_a_choice_nothing_is_called(client: openai.OpenAI):

@@ -29,7 +29,7 @@ def messages(*given: dict[str, Any]) -> dict[str, Any]:
 
 
 def call(**fields: Any) -> dict[str, Any]:
-    """An assistant's message whose call differs in these fields."""
+    """Return an assistant's message with a call that has these fields."""
     return {"role": "assistant", "tool_calls": [{**ASKED["tool_calls"][0], **fields}]}  # type: ignore[dict-item]
 
 

@@ -1,4 +1,4 @@
-"""An adapter's defaults hold exactly where the request leaves something open."""
+"""An adapter's defaults apply exactly where the request leaves a field out."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ class Gated(Scripted):
 
 
 class Told:
-    """What a hedge says of its tries."""
+    """A hedging with a record of the tries that lost and won."""
 
     def __init__(self, *, may_begin: bool = True) -> None:
         self.lost: list[tuple[int, int]] = []
@@ -83,7 +83,7 @@ async def test_a_try_that_fails_while_the_other_runs_is_superseded() -> None:
 
 
 async def test_a_winner_that_fails_in_the_midst_is_billed() -> None:
-    """The other try is over by then, and takes nothing over."""
+    """The other try is over by then, and cannot take over."""
     late, quick, told = Gated(PIECE, USAGE), Gated(PIECE, kind="died"), Told()
     reading = begin(told, late, quick)
     await quick.has_begun.wait()

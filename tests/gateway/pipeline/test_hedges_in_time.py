@@ -1,4 +1,4 @@
-"""Hedges in simulated time, over servers that stall at times: how late the first token is, and what it costs.
+"""Hedges in simulated time, over servers that stall at times: how late the first token is, and how many tries it costs.
 
 The load of the machine changes nothing here, as no time is a real one.
 """
@@ -25,7 +25,7 @@ from tests.gateway.pipeline.test_attempts import PIECE, REQUEST, USAGE, Scripted
 from tests.virtual_time import run_virtually
 
 NUM_REQUESTS, NUM_FIRST = 2_000, 100
-"""All requests, and those of them that come while little is measured."""
+"""The number of all requests, and of the first ones, which come while little is measured."""
 PER_S = 20.0
 USUAL_S, STALL_S, STALLED_SHARE = 0.2, 2.0, 0.02
 NEVER_S = 3600.0
@@ -53,7 +53,7 @@ class Stalling(Scripted):
 
 
 class Seen(msgspec.Struct, frozen=True):
-    """What clients saw. Times are in milliseconds."""
+    """The times that clients saw, in milliseconds."""
 
     times_ms: list[float]
     """The times to first tokens, the shortest first."""
@@ -67,12 +67,15 @@ class Seen(msgspec.Struct, frozen=True):
 
     @property
     def bound_ms(self) -> float:
-        """The time that is promised for 99 of 100 first tokens."""
+        """The promised time for 99 of 100 first tokens."""
         return self.delay_ms + 1.3 * median(self.times_ms)
 
 
 async def ask_many(spread: float, delay_ms: float | None, seed: int) -> Seen:
-    """Ask many things of two servers. delay_ms: of the hedge; None: by what was measured."""
+    """Send many requests to two servers; return the times.
+
+    delay_ms: of the hedge; None uses the measured delay.
+    """
     draw, now_s = random.Random(seed), asyncio.get_running_loop().time
     servers = [Stalling(draw, spread) for _ in range(2)]
     replicas = [Replica(f"r{number}", cast("ManagedBackend", each)) for number, each in enumerate(servers)]
@@ -113,7 +116,7 @@ def test_99_of_100_first_tokens_come_within_the_delay_and_what_is_usual(
 
 
 def test_what_stalls_gets_its_second_try_though_more_than_the_budget_is_late_for_a_moment() -> None:
-    """A delay that a tenth of all first tokens pass, of which few are much later."""
+    """A tenth of all first tokens pass the delay, and few of them are much later."""
     seen = run_virtually(ask_many(0.5, 400.0, seed=1))
     assert seen.part(0.99) < 0.75 * STALL_S * 1e3
     assert seen.num_sent <= (1 + SHARE) * NUM_REQUESTS

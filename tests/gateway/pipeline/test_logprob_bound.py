@@ -1,4 +1,4 @@
-"""How many log-probabilities one request may come to, whatever they are of."""
+"""The number of log-probabilities in one request is bounded, whether of the prompt or of the completion."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from gateway.pipeline.merge import all_of, merged
 
 
 class Sources:
-    """Counts how many of its generators are open."""
+    """Generators, of which the number of open ones is counted."""
 
     def __init__(self) -> None:
         self.num_open = 0

@@ -61,7 +61,7 @@ ACCEPTED = Answer('{"a": "aaa"}', [Token(1, 0, TokenLogprobs(-0.1, [], []))], "s
 
 
 class Resolver:
-    """Knows some of the models."""
+    """A resolver that knows some of the models."""
 
     def __init__(self, known: set[str]) -> None:
         self._known = known
@@ -71,27 +71,27 @@ class Resolver:
 
 
 class Prices:
-    """A price that differs by model."""
+    """Prices that differ by model."""
 
     def most(self, organization_id: str, project_id: str, model: str, tier: str, instant_ns: int) -> Price:
         return Price(input=ord(model[0]) * 10_000_000, output=ord(model[-1]) * 10_000_000)
 
 
 class Meter:
-    """Takes attempts as sent."""
+    """A meter that says that each attempt was sent."""
 
     def has_sent(self, request_id: str, attempts: range) -> bool:
         return True
 
     def supersede(self, request_id: str, attempts: range) -> None:
-        """Nothing is kept."""
+        """Do nothing, since no usage is recorded."""
 
     def outrun(self, request_id: str, attempts: range, by: range) -> None:
-        """Nothing is kept."""
+        """Do nothing, since no usage is recorded."""
 
 
 class FakeRun:
-    """A run whose attempt ends as it is told to."""
+    """A run whose attempt ends with a given outcome."""
 
     def __init__(self, outcome: str, ended: list[str]) -> None:
         self.outcome, self.instant_ns, self.headers = outcome, 1, ()
@@ -108,7 +108,7 @@ class FakeRun:
         self._ended.append("serves")
 
     def serve_whole(self) -> None:
-        """It is read later."""
+        """Do nothing, since the answer is read later."""
 
     async def begin(self, bound_s: float | None, is_followed: Callable[[GatewayError], bool], give_up: Any) -> None:
         if self.outcome in ERRORS:
@@ -121,7 +121,7 @@ class FakeRun:
 
 
 def facts_of_explain(asked: list[TextRequest], user: str | None, plan_name: str | None, **fields: Any) -> Facts:
-    """Return the facts as the admin API makes them of a body that describes the same request."""
+    """Return the facts that the admin API takes from a body that describes the same request."""
     (first, *_) = asked
     return Facts(
         user=user,
@@ -137,7 +137,7 @@ def facts_of_explain(asked: list[TextRequest], user: str | None, plan_name: str 
 
 
 def followed(plan: Plan, outcomes: list[str]) -> tuple[list[Step], str]:
-    """Return the steps that an explanation says are tried where attempts end so, and the last one's outcome."""
+    """Return the steps that an explanation says are tried for these outcomes, and the last step's outcome."""
     number, tried, ends = 0, list[Step](), iter(outcomes)
     while True:
         step, outcome = plan.steps[number], next(ends)
@@ -145,7 +145,7 @@ def followed(plan: Plan, outcomes: list[str]) -> tuple[list[Step], str]:
         if outcome == REJECTED and step.accept is None:
             outcome = ANSWERED
         if outcome != REJECTED and outcome in ERRORS and not step.then:
-            return tried, ANSWERED  # it begins when its reply is read
+            return tried, ANSWERED  # the run begins when its reply is read
         following = step.then.get(cast("Any", outcome))
         if following is None or plan.steps[following].wait_ms:
             return tried, outcome
@@ -169,7 +169,7 @@ async def test_random_requests_go_as_explained() -> None:
 
 
 async def one_request(draw: random.Random, document: Document, *, number: int) -> list[str]:
-    """Run one request and hold it against its explanation; return the targets that were tried."""
+    """Run one request and check it against its explanation; return the targets that were tried."""
     known = {name for name in MODELS if draw.random() < 0.85}
     ready = {name for name in MODELS if draw.random() < 0.85}
     planner = Planner(cast("Any", Resolver(known)), Prices(), ready.__contains__)

@@ -1,4 +1,5 @@
-"""Copies of requests are bounded, take turns by project, and each ends in one outcome; whoever pays is charged."""
+"""Copies of requests are bounded, take turns by project, and each ends in one outcome; the paying project is
+charged."""
 
 from __future__ import annotations
 
@@ -28,7 +29,7 @@ def principal(project_id: str) -> Principal:
 
 
 class _Run:
-    """A run that ends when it is let go, or with an error."""
+    """A run that ends, or fails, once a test lets it go."""
 
     def __init__(self, let_go: asyncio.Event, error: Exception | None) -> None:
         self._let_go = let_go

@@ -1,4 +1,4 @@
-"""What is rendered and tokenized beside the event loop: all that is long, wherever in a conversation its length is."""
+"""Every long conversation is rendered and tokenized outside of the event loop, wherever in it its length is."""
 
 from __future__ import annotations
 

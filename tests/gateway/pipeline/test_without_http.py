@@ -1,4 +1,4 @@
-"""The pipeline runs a chat and an embedding for a caller that is no HTTP request, and handlers only call it."""
+"""The pipeline runs a chat and an embedding for a caller without HTTP, and HTTP handlers only call the pipeline."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def context(principal: Principal, model: str = f"{BASE}:pirate", **fields: objec
 
 
 async def rows(dsn: str, count: int) -> list[asyncpg.Record]:
-    """The ledger's rows, once there are so many."""
+    """Return the ledger's rows, once there are `count`."""
     conn = await asyncpg.connect(dsn)
     try:
         async with asyncio.timeout(PATIENCE_S):

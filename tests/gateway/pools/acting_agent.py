@@ -1,4 +1,4 @@
-"""What the agent of one host does to rows, for tests that need pools in some state and no engine."""
+"""The work that the agent of one host does on rows, for tests that need pools in some state and no engine."""
 
 from __future__ import annotations
 
@@ -51,7 +51,10 @@ class Agent:
         num_bytes: int = 2 * GIB,
         folder: str = "/models/x",
     ) -> None:
-        """Prepare the model of a revision. num_bytes: what each replica takes."""
+        """Prepare the model of a revision.
+
+        num_bytes: the memory that each replica takes.
+        """
         async with self._database.acquire() as conn:
             await register_base(conn, digest, "base")
             await revisions.set_prepared(
@@ -59,7 +62,7 @@ class Agent:
             )
 
     async def begin(self, pool_id: str, revision: int = 1, gpu: int | None = None, why: str = "") -> str:
-        """Start a replica, which loads from then on; return its id."""
+        """Start a replica, which is loading afterwards; return its id."""
         async with self._database.acquire() as conn:
             made = await replicas.create_replica(conn, pool_id, revision, host_id=self.host_id, gpu=gpu)
             address = f"ipc:///run/{made.id}.sock"
@@ -72,7 +75,7 @@ class Agent:
             assert await replicas.move_replica(conn, replica_id, self.generation, 1, state, why, retry_after=LEASE)
 
     async def start(self, pool_id: str, revision: int = 1, gpu: int | None = None) -> str:
-        """Start a replica that becomes ready, so that its revision serves; return its id."""
+        """Start a replica until it is ready, and switch the pool to its revision; return the replica's id."""
         replica_id = await self.begin(pool_id, revision, gpu)
         await self.move(replica_id, "ready")
         async with self._database.acquire() as conn:
@@ -87,7 +90,7 @@ class Agent:
         await self.move(replica_id, "ready")
 
     async def serve(self, pool_id: str, revision: int = 1) -> None:
-        """Have a prepared revision serve, whether or not a replica of it runs."""
+        """Switch a pool to a prepared revision, whether or not a replica of it runs."""
         async with self._database.acquire() as conn:
             await switch_revision(conn, pool_id, revision)
 

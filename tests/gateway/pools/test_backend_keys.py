@@ -1,4 +1,4 @@
-"""The keys of pools' servers, the operator's and projects' own, are remembered until they change."""
+"""The keys of pools' servers, the operator's and projects' own, are cached until they change."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.gateway.live import make_tenant
 
 
 class _ChangedMeanwhile(Cipher):
-    """Tells of a change while a key is read."""
+    """A database in which a key changes while it is read."""
 
     keys: BackendKeys | None = None
     num_opened = 0

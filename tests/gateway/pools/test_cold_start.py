@@ -1,4 +1,4 @@
-"""A pool without replicas: its requests wait in the gateway for the first one, and only what is served is billed."""
+"""A pool without replicas: its requests wait in the gateway for the first one, and only served requests are billed."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Cold:
 
     @property
     def room_size(self) -> int:
-        """The requests that wait."""
+        """The number of waiting requests."""
         return self.services.pools[BASE].serving.room.num_waiting
 
     async def admit(self, request_id: str) -> Run:
@@ -81,8 +81,8 @@ class Cold:
             [pool] = await list_served(conn)
             await replicas.add_running_replica(conn, pool.row.id, 1, address)
 
-    async def told(self) -> list[Load]:
-        """What this gateway has told the agents of the pool."""
+    async def reported_loads(self) -> list[Load]:
+        """Return the loads that this gateway has reported to the agents."""
         async with self.database.acquire() as conn:
             rows = await conn.fetch("SELECT load::text AS load FROM pool_loads")
         return [msgspec.json.decode(row["load"], type=Load) for row in rows]
@@ -125,7 +125,7 @@ async def test_all_that_wait_are_served_by_the_first_replica_and_billed_once(col
     tasks = await cold.begin(NUM_REQUESTS)
 
     async def is_told() -> bool:
-        return [each.num_held for each in await cold.told()] == [NUM_REQUESTS]
+        return [each.num_held for each in await cold.reported_loads()] == [NUM_REQUESTS]
 
     await until(is_told, "agents never heard of them")
     await cold.start_replica()
@@ -192,6 +192,6 @@ async def test_the_load_of_a_pool_is_told_as_long_as_a_replica_is_wanted_though_
         await pools.scale_pool(conn, pool.row.id, 1)
 
     async def is_told() -> bool:
-        return [each.num_held for each in await cold.told()] == [0]
+        return [each.num_held for each in await cold.reported_loads()] == [0]
 
     await until(is_told, "a replica stays wanted for ever")

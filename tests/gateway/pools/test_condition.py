@@ -1,4 +1,4 @@
-"""The condition of a pool says in a word and a sentence what its rows amount to."""
+"""The condition of a pool sums up its rows in a word and a sentence."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def standing(
     return ReplicaStanding(revision, state, why, num_failures, is_managed)
 
 
-def told(
+def shown_condition(
     *replicas: ReplicaStanding,
     num_replicas: int = 1,
     revision: int | None = 1,
@@ -43,22 +43,25 @@ FAILED = standing("failed", why="it ended", num_failures=1)
 
 
 def test_a_new_pool_says_how_far_it_is() -> None:
-    assert told(revision=None, state="preparing", why="downloading 3 GB") == (
+    assert shown_condition(revision=None, state="preparing", why="downloading 3 GB") == (
         "starting",
         "Revision 1 is being prepared: downloading 3 GB.",
     )
     loads = standing("loading", why="reading weights")
-    assert told(loads, revision=None, num_replicas=2) == (
+    assert shown_condition(loads, revision=None, num_replicas=2) == (
         "starting",
         "0 of 2 replicas of revision 1 are ready; one loads: reading weights.",
     )
-    assert told(revision=None, state="failed", why="no such model") == ("failed", "no such model")
+    assert shown_condition(revision=None, state="failed", why="no such model") == ("failed", "no such model")
 
 
 def test_a_server_that_nobody_here_starts_says_why_it_is_not_there() -> None:
     away = standing("loading", why="the server does not answer", is_managed=False)
-    assert told(away, num_replicas=0) == ("scaling", "0 of 1 replicas are ready: the server does not answer.")
-    assert told(away, standing("ready", is_managed=False), num_replicas=0) == (
+    assert shown_condition(away, num_replicas=0) == (
+        "scaling",
+        "0 of 1 replicas are ready: the server does not answer.",
+    )
+    assert shown_condition(away, standing("ready", is_managed=False), num_replicas=0) == (
         "scaling",
         "1 of 2 replicas is ready: the server does not answer.",
     )
@@ -66,39 +69,45 @@ def test_a_server_that_nobody_here_starts_says_why_it_is_not_there() -> None:
 
 def test_a_pool_without_room_says_so_where_people_look() -> None:
     shortage = "There is no room for one more. A replica needs 2.0 GiB of memory; gpu-1 has 1.0 GiB in all."
-    assert told(READY, num_replicas=2, shortage=shortage) == ("scaling", f"1 of 2 replicas is ready. {shortage}")
-    assert told(revision=None, shortage=shortage) == (
+    assert shown_condition(READY, num_replicas=2, shortage=shortage) == (
+        "scaling",
+        f"1 of 2 replicas is ready. {shortage}",
+    )
+    assert shown_condition(revision=None, shortage=shortage) == (
         "starting",
         f"0 of 1 replicas of revision 1 are ready. {shortage}",
     )
 
 
 def test_a_pool_is_ready_when_as_many_run_as_are_wanted() -> None:
-    assert told(READY) == ("ready", "")
-    assert told(READY, LOADING, num_replicas=2) == ("scaling", "1 of 2 replicas is ready.")
-    assert told(READY, DRAINING) == ("scaling", "2 replicas run, 1 is wanted.")
-    assert told(READY, READY, READY, FAILED, num_replicas=3)[0] == "scaling"
-    assert told(standing("ready", is_managed=False), num_replicas=0) == ("ready", "")
+    assert shown_condition(READY) == ("ready", "")
+    assert shown_condition(READY, LOADING, num_replicas=2) == ("scaling", "1 of 2 replicas is ready.")
+    assert shown_condition(READY, DRAINING) == ("scaling", "2 replicas run, 1 is wanted.")
+    assert shown_condition(READY, READY, READY, FAILED, num_replicas=3)[0] == "scaling"
+    assert shown_condition(standing("ready", is_managed=False), num_replicas=0) == ("ready", "")
 
 
 def test_a_drained_pool_stops() -> None:
-    assert told(DRAINING, num_replicas=0) == ("draining", "1 replica ends the last requests.")
-    assert told(num_replicas=0) == ("stopped", "No replica is wanted.")
+    assert shown_condition(DRAINING, num_replicas=0) == ("draining", "1 replica ends the last requests.")
+    assert shown_condition(num_replicas=0) == ("stopped", "No replica is wanted.")
 
 
 def test_a_change_of_revision_is_told_with_its_progress_and_what_is_wrong() -> None:
-    state, why = told(READY, standing("ready", 2), standing("loading", 2), num_replicas=2, wanted=2)
+    state, why = shown_condition(READY, standing("ready", 2), standing("loading", 2), num_replicas=2, wanted=2)
     assert (state, why) == ("changing", "1 of 2 replicas of revision 2 is ready.")
-    state, why = told(READY, standing("failed", 2, why="out of memory", num_failures=1), wanted=2)
+    state, why = shown_condition(READY, standing("failed", 2, why="out of memory", num_failures=1), wanted=2)
     assert (state, "A replica failed and is started again: out of memory" in why) == ("changing", True)
-    assert told(READY, wanted=2, state="failed", why="no answer") == ("changing", "Revision 2 failed: no answer.")
+    assert shown_condition(READY, wanted=2, state="failed", why="no answer") == (
+        "changing",
+        "Revision 2 failed: no answer.",
+    )
 
 
 def test_replicas_that_fail_again_and_again_make_the_pool_fail_unless_another_serves() -> None:
     crashing = standing("failed", why="out of memory", num_failures=MAX_FAILURES)
-    assert told(crashing) == ("failed", "Replicas fail again and again: out of memory.")
-    assert told(FAILED)[0] == "scaling"
-    assert told(crashing, READY, num_replicas=2)[0] == "scaling"
+    assert shown_condition(crashing) == ("failed", "Replicas fail again and again: out of memory.")
+    assert shown_condition(FAILED)[0] == "scaling"
+    assert shown_condition(crashing, READY, num_replicas=2)[0] == "scaling"
 
 
 @pytest.mark.parametrize(

@@ -53,7 +53,7 @@ class Site:
         return made
 
     async def shown(self, pool_id: str, is_due: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
-        """Return a pool as it is shown, once it is shown as is due."""
+        """Return a pool as the admin API shows it, once `is_due` accepts it."""
         async with asyncio.timeout(PATIENCE_S):
             while True:
                 pool: dict[str, Any] = (await self.operator.get(f"/pools/{pool_id}")).json()
@@ -65,7 +65,7 @@ class Site:
         return await self.tenant.post("/v1/chat/completions", json=ASKED | fields)
 
     async def ledger(self, request_id: str) -> asyncpg.Record:
-        """Return the row of a request, once it is there."""
+        """Return the ledger's row of a request, once there is one."""
         conn = await asyncpg.connect(self.dsn)
         try:
             async with asyncio.timeout(PATIENCE_S):

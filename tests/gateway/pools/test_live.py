@@ -32,7 +32,7 @@ SLOW = ("--tokens-per-s", "20")
 
 
 class World:
-    """One gateway's services over one pool, engines that come and go, and the rows."""
+    """One gateway's services over one pool, the pool's engines, and its rows."""
 
     def __init__(self, services: Services, database: Database, principal: Principal, folder: Path, run: Path) -> None:
         self.services = services
@@ -43,7 +43,7 @@ class World:
         self.engines: dict[str, FakeEngine] = {}
 
     async def add(self, *flags: str, revision: int = 1) -> str:
-        """Return the id of a new replica, once this gateway is connected to it."""
+        """Start a replica's engine; return the replica's id, once this gateway is connected to it."""
         address = f"ipc://{self._run}/{len(self.engines)}.sock"
         engine = await asyncio.to_thread(FakeEngine, address, self.folder, *flags)
         async with self.database.acquire() as conn:
@@ -92,7 +92,8 @@ class World:
             run.close()
 
     async def attempts(self, request_id: str) -> list[tuple[int, str, int]]:
-        """Number, finish reason and completion tokens of each attempt in the ledger, once the last one is there."""
+        """Return number, finish reason and completion tokens of each attempt in the ledger, once the last one is
+        there."""
 
         async def settled() -> list[tuple[int, str, int]] | None:
             async with self.database.acquire() as conn:

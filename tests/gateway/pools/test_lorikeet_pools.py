@@ -1,4 +1,4 @@
-"""Another Lorikeet behind a pool: here the very gateway that asks it, over a real socket, with a tenant's key."""
+"""Another Lorikeet behind a pool: here the same gateway, over a real socket, with a tenant's key."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The OpenAPI document tells of every route, and tells the truth."""
+"""The OpenAPI document describes every route, and describes it rightly."""
 
 from __future__ import annotations
 
@@ -91,7 +91,8 @@ def test_what_costs_money_streams_limits_and_takes_an_idempotency_key(described:
 
 def test_a_stream_is_described_event_by_event(described: dict[str, Any]) -> None:
     def events(path: str) -> dict[str, str]:
-        """Return the name of each event's schema by the event's name, or by its own where events have no names."""
+        """Return the name of each event's schema by the event's name, or by the schema's own where events have no
+        names."""
         content = described["paths"][path]["post"]["responses"]["200"]["content"]["text/event-stream"]
         found = {}
         for each in content["schema"]["anyOf"]:

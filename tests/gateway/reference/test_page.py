@@ -1,4 +1,5 @@
-"""The reference page tells of every operation, loads nothing from elsewhere, and shows each reader their own URL."""
+"""The reference page describes every operation, loads nothing from elsewhere, and shows each reader the server's own
+URL."""
 
 from __future__ import annotations
 
@@ -28,7 +29,8 @@ VOID = {"meta", "link", "br"}
 
 
 class Parsed(HTMLParser):
-    """ids, links, and whatever would load or run something. Fails on tags that do not close each other."""
+    """A parsed page: its ids, its links, and every tag that would load or run something. Fails on tags that are not
+    closed."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -108,7 +110,7 @@ def test_a_host_that_is_none_is_not_repeated(house: House, host: str) -> None:
 
 
 def inference(described: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """(path, operation) of what the page shows in Python as well."""
+    """Yield path and operation of everything that the page shows in Python as well."""
     for path, methods in described["paths"].items():
         yield from ((path, each) for each in methods.values() if "x-client-method" in each)
 

@@ -1,4 +1,5 @@
-"""Two gateways over one engine that records what it is asked, for all tests of routing; each has tenants of its own."""
+"""Two gateways over one engine that records its requests, for all tests of routing; each test has tenants of its
+own."""
 
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ _CUT = "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE appli
 
 
 def digest_of_version(number: int) -> str:
-    """Of content with which the fake engine rotates its answers by this number."""
+    """Return a digest of content with which the fake engine rotates its answers by this number."""
     return f"{number:08x}".ljust(64, "a")
 
 
@@ -50,7 +51,7 @@ class City(msgspec.Struct, frozen=True):
         await self.fetch(_CUT, LISTENER_NAME, urlsplit(self.dsn).path[1:])
 
     async def put(self, project_id: str, adapter: str, *versions: int) -> None:
-        """Versions 1, 2, ... of an adapter, the last of them current."""
+        """Write these versions of an adapter, the last of them current."""
         conn = await asyncpg.connect(self.dsn)
         try:
             for number in versions:
@@ -73,7 +74,7 @@ def city(databases: Databases, tmp_path_factory: pytest.TempPathFactory) -> Iter
 
 @pytest.fixture
 async def operator(city: City) -> AsyncIterator[httpx.AsyncClient]:
-    """For the admin API of the first gateway."""
+    """Give a client of the first gateway's admin API with the operator's key."""
     headers = {"authorization": f"Bearer {city.operator_key}"}
     async with httpx.AsyncClient(
         base_url=f"{city.gateways[0].url}/v1/organization", headers=headers, timeout=PATIENCE_S
@@ -85,7 +86,10 @@ _NUMBERS = itertools.count(1)
 
 
 class Tenant:
-    """A project of the test's own. path: of it in the admin API."""
+    """A project of the test's own.
+
+    path: the project's path in the admin API.
+    """
 
     def __init__(self, city: City, operator: httpx.AsyncClient, project_id: str) -> None:
         self.city = city
@@ -95,7 +99,7 @@ class Tenant:
         self._clients: list[httpx.AsyncClient] = []
 
     async def client(self, gateway: int = 0, **key: Any) -> httpx.AsyncClient:
-        """With a new key, made of these fields."""
+        """Return a client with a new key that has these fields."""
         made = await self._operator.post(f"{self.path}/api_keys", json={"scopes": ["inference"]} | key)
         headers = {"authorization": f"Bearer {made.json()['value']}"}
         client = httpx.AsyncClient(base_url=self.city.gateways[gateway].url, headers=headers, timeout=PATIENCE_S)
@@ -112,7 +116,7 @@ class Tenant:
 
 @pytest.fixture
 async def tenants(city: City, operator: httpx.AsyncClient) -> AsyncIterator[list[Tenant]]:
-    """Three of them."""
+    """Give three tenants."""
     made = []
     for _ in range(3):
         reply = await operator.post("/projects", json={"name": f"tenant {next(_NUMBERS)}"})
@@ -124,7 +128,7 @@ async def tenants(city: City, operator: httpx.AsyncClient) -> AsyncIterator[list
 
 @pytest.fixture
 async def lab(city: City, tenants: list[Tenant]) -> Lab:
-    """One of the tenants, with three versions of an adapter."""
+    """Return one of the tenants, with three versions of an adapter, and its clients."""
     tenant = tenants[0]
     await tenant.put("bot", 1, 2, 3)
     return Lab(city, tenant, [await tenant.client(gateway) for gateway in range(2)])

@@ -40,7 +40,7 @@ class Lab(msgspec.Struct, frozen=True):
             return await start_experiment(conn, self.tenant.project_id, arms, **fields)
 
     async def ask(self, unit: str | None, path: str = CHAT, gateway: int = 0, **fields: Any) -> httpx.Response:
-        """Ask the experiment; headers are a field of that name."""
+        """Send a request to the experiment; return the reply. The field `headers` holds headers."""
         prompt: dict[str, Any] = {COMPLETIONS: {"prompt": "hello"}, EMBEDDINGS: {"input": "hello"}}.get(
             path, {"messages": [{"role": "user", "content": "hello"}]}
         )
@@ -51,14 +51,14 @@ class Lab(msgspec.Struct, frozen=True):
         return await self.clients[gateway].post(path, json=body, headers=headers)
 
     async def until(self, told: str, unit: str, gateway: int = 0) -> httpx.Response:
-        """Ask until a reply's header says something; return that reply."""
+        """Ask until a reply's header contains a text; return that reply."""
         async with asyncio.timeout(PATIENCE_S):
             while told not in (reply := await self.ask(unit, gateway=gateway)).headers[HEADER]:
                 pass
         return reply
 
     async def rows(self, table: str, least: int = 1) -> list[asyncpg.Record]:
-        """The project's rows of a table, once there are so many."""
+        """Return the project's rows of a table, once there are `least`."""
         of = "project_id = $1"
         if table in ("experiment_units", "experiment_reasons", "experiment_sums"):
             of = "experiment_id IN (SELECT id FROM experiments WHERE project_id = $1)"
@@ -70,11 +70,11 @@ class Lab(msgspec.Struct, frozen=True):
                 await asyncio.sleep(0.05)
 
     async def digests(self, *units: str) -> dict[bytes, str]:
-        """The units by their digests, with the secret that a gateway has read."""
+        """Return the units by their digests, computed with the project's secret."""
         return {unit_digest(await self.key(), unit): unit for unit in units}
 
     async def key(self) -> bytes:
-        """The secret of the project's units."""
+        """Return the secret of the project's units."""
         async with await Database.connect(self.city.dsn) as database:
             keys = content_keys(None, self.city.gateways[0].settings.content_key_path)
             return await ProjectKeys(database, Cipher(keys)).key(self.tenant.project_id)
@@ -88,12 +88,12 @@ class Lab(msgspec.Struct, frozen=True):
             await conn.close()
 
     def request(self, reply: httpx.Response) -> GenerateRequest:
-        """What the engine was asked for."""
+        """Return the request that the engine got."""
         return self.city.engine.request(reply.headers["x-request-id"])
 
 
 def arm_of(reply: httpx.Response) -> str:
-    """The arm that a reply's header names."""
+    """Return the arm that a reply's header names."""
     assert reply.status_code == 200, reply.text
     name, version, arm, reason = reply.headers[HEADER].split(";")
     assert (name, version, reason) == ('"support-tone"', "v=1", "reason=split")

@@ -1,4 +1,4 @@
-"""The fake engine in threads of this process, with everything that gateways asked of it."""
+"""The fake engine in threads of this process, with a record of everything that gateways asked of it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.patience import PATIENCE_S
 
 
 class _TappedMailbox(Mailbox):
-    """Between the engine's threads: keeps what goes through, and answers for the engine what it refuses."""
+    """A mailbox between the engine's threads that records commands, and answers those that the engine is to refuse."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -35,7 +35,7 @@ class _TappedMailbox(Mailbox):
 
 
 class RecordingEngine:
-    """Serves from its making until `stop`."""
+    """A fake engine that serves from its creation until `stop`."""
 
     def __init__(self, endpoint: str, model_dir: Path, *, tokens_per_s: float) -> None:
         config = load_model_config(model_dir)
@@ -50,30 +50,30 @@ class RecordingEngine:
 
     @property
     def commands(self) -> list[Command]:
-        """In the order in which they came."""
+        """Return all commands in the order in which they came."""
         return list(self._mailbox.taken)
 
     def request(self, request_id: str) -> GenerateRequest:
-        """The one of this id, which has been answered."""
+        """Return the request with this id, which has been answered."""
         (found,) = [
             each for each in self.commands if isinstance(each, GenerateRequest) and each.request_id == request_id
         ]
         return found
 
     def lose(self, key: str) -> None:
-        """From now on the adapter of this content key cannot be loaded."""
+        """Let the adapter of this content key fail to load from now on."""
         self._mailbox.failures[key] = EngineError("adapter_rejected", f"adapter {key} is missing")
 
     def break_on(self, key: str) -> None:
-        """From now on requests for the adapter of this content key fail the engine."""
+        """Let requests for the adapter of this content key fail the engine from now on."""
         self._mailbox.failures[key] = EngineError("internal", f"adapter {key} broke it")
 
     def fill(self, key: str) -> None:
-        """From now on there is no room for requests for the adapter of this content key, until `empty`."""
+        """Refuse requests for the adapter of this content key as if the queue were full, until `empty`."""
         self._mailbox.failures[key] = EngineError("queue_full", "no room", retry_after_s=0.1)
 
     def empty(self, key: str) -> None:
-        """There is room again."""
+        """Take requests for the adapter of this content key again."""
         del self._mailbox.failures[key]
 
     def stop(self) -> None:

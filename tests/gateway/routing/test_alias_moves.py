@@ -19,11 +19,14 @@ NUM_PROMPTS = 3
 NUM_TOKENS = 20
 WITHIN_S = 1.0
 PROMPT = list(range(65, 85))
-"""Ids of single letters, as many as there are tokens: every rotation of them is another text."""
+"""Ids of single letters, as many as there are tokens, so that every rotation of them is another text."""
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """versions: which each of the choices came from."""
+    """One answer.
+
+    versions: the version that each choice came from.
+    """
 
     gateway: int
     started_s: float
@@ -34,7 +37,7 @@ class Answer(msgspec.Struct, frozen=True):
 
 
 class Traffic:
-    """Streams one after another, over both gateways, until `end` is set."""
+    """Streams that run one after another, over both gateways, until `end` is set."""
 
     def __init__(self, texts: dict[str, int]) -> None:
         self.answers: list[Answer] = []
@@ -63,7 +66,7 @@ class Traffic:
         return Answer(gateway, started_s, time.monotonic(), reply.status_code, adapter, versions)
 
     async def until_both_have(self, version: int) -> None:
-        """Until each gateway has answered from this version."""
+        """Return once each gateway has answered from this version."""
         async with self._answered:
             await self._answered.wait_for(
                 lambda: {answer.gateway for answer in self.answers if version in answer.versions} == {0, 1}
@@ -71,7 +74,7 @@ class Traffic:
 
 
 async def texts_of_versions(client: httpx.AsyncClient, versions: range) -> dict[str, int]:
-    """What each version answers, as the fake engine is known to."""
+    """Return the version of each text, by asking every version for its text."""
     texts = {}
     for version in versions:
         asked = GenerateRequest("", PROMPT, SamplingParams(NUM_TOKENS), "", adapter=digest_of_version(version))
@@ -92,7 +95,8 @@ async def test_an_alias_moved_under_streams(city: City, operator: httpx.AsyncCli
     texts = await texts_of_versions(clients[0], versions)
 
     async def move_along() -> float:
-        """From the first version to the last; seconds that the slowest move took to hold on both gateways."""
+        """Move the alias from the first version to the last; return the seconds of the slowest move to hold on both
+        gateways."""
         assert (await operator.post(f"{path}/support-bot", json={"adapter": "bot", "version": 1})).status_code == 200
         await until_it_is(clients, 1)
         traffic, moved_s = Traffic(texts), {1: time.monotonic()}
@@ -123,7 +127,7 @@ async def until_it_is(clients: list[httpx.AsyncClient], version: int) -> None:
 
 
 def check_versions(answers: list[Answer], moved_s: dict[int, float]) -> None:
-    """Whole answers of one version, and some that were under way when the alias was moved on."""
+    """Check that each answer is whole and of one version, and that some ran while the alias was moved."""
     for answer in answers:
         assert answer.status == 200
         assert len(set(answer.versions)) == 1, answer
@@ -138,8 +142,11 @@ def check_versions(answers: list[Answer], moved_s: dict[int, float]) -> None:
 
 
 def slowest_s(answers: list[Answer], moved_s: dict[int, float]) -> float:
-    """How long after the alias was moved on an answer began that is of an older version, or the first of the new one
-    on either gateway."""
+    """Return the longest delay of a move in seconds.
+
+    A move is delayed until no answer of an older version begins, and until each gateway has begun one of the new
+    version.
+    """
     moves = moved_s.items()
     late_s = [each.started_s - at_s for each in answers for version, at_s in moves if each.versions[0] < version]
     for version, at_s in moves:

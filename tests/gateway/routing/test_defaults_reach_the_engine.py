@@ -1,4 +1,4 @@
-"""What the engine is asked for is the request's own word first, the adapter's next, the API's last."""
+"""The engine gets the request's own value first, else the adapter's default, else the API's default."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ OFF: dict[str, Any] = {
     "frequency_penalty": 0,
     "repetition_penalty": 1.0,
 }
-"""What the API does without a word: a request that says so means it."""
+"""The API's own defaults: a request that names one of these values keeps that value."""
 MESSAGES = [{"role": "user", "content": "hello there"}]
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 
@@ -47,7 +47,7 @@ class Asking:
         self._client = client
 
     async def __call__(self, path: str, model: str = "tiny:pirate", **fields: Any) -> GenerateRequest:
-        """What the engine got."""
+        """Send a request; return the request that the engine got."""
         prompt: dict[str, Any] = {"messages": MESSAGES} if path == CHAT else {"prompt": "hello there"}
         reply = await self._client.post(path, json={"model": model} | prompt | fields)
         assert reply.status_code == 200, reply.text
@@ -92,7 +92,7 @@ async def test_both_of_chats_names_for_the_length_win(asking: Asking) -> None:
 
 
 async def test_the_system_prompt_is_for_chats_without_one(asking: Asking) -> None:
-    """Counted in tokens, as the template renders them."""
+    """The system prompt is counted in tokens, as the template renders it."""
     with_ours = await asking(CHAT, messages=[{"role": "system", "content": "be kind"}, *MESSAGES])
     assert (await asking(CHAT)).prompt_token_ids == with_ours.prompt_token_ids
     for role in ("system", "developer"):
@@ -118,7 +118,7 @@ async def test_cleared_defaults_are_gone_on_both_gateways_within_a_second(
         assert (await each(CHAT, max_tokens=1)).sampling.temperature == 0.25
 
     async def change(defaults: dict[str, Any], temperature: float) -> float:
-        """Seconds until both gateways have it."""
+        """Change the defaults; return the seconds until both gateways use them."""
         await city.cut_notifications()
         reply = await operator.post(f"{tenant.path}/adapters/pirate", json={"defaults": defaults})
         assert reply.status_code == 200, reply.text

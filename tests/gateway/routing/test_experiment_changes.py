@@ -1,4 +1,4 @@
-"""What has seen an arm keeps it: through new weights, replays and several prompts, on both gateways."""
+"""A unit that has seen an arm keeps it through new weights, replays and several prompts, on both gateways."""
 
 from __future__ import annotations
 

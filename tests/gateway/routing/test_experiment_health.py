@@ -1,4 +1,4 @@
-"""What health says of live traffic over the admin API: a placeholder that many share, a treatment that clients undo."""
+"""Health of live traffic over the admin API: a placeholder that many clients share, a treatment that clients undo."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.patience import PATIENCE_S
 async def read(
     lab: Lab, operator: httpx.AsyncClient, made: Made, what: str, is_there: Callable[[dict[str, Any]], bool]
 ) -> dict[str, Any]:
-    """Return health or results once they are as wanted."""
+    """Return health or results once `is_there` accepts them."""
     async with asyncio.timeout(PATIENCE_S):
         while True:
             reply = await operator.get(f"{lab.tenant.path}/experiments/{made.id}/{what}")

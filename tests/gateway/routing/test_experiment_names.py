@@ -1,4 +1,4 @@
-"""Which keys may use an experiment's name, where the name is listed, and what no exposure is made of."""
+"""The keys that may use an experiment's name, the places that list the name, and the requests that expose no unit."""
 
 from __future__ import annotations
 

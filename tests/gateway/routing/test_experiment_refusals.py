@@ -1,4 +1,4 @@
-"""Refusals after a request got its arm are noted; an arm that is gone is refused, and no other arm answers for it."""
+"""Refusals after a request got its arm are recorded; a missing arm is refused, and no other arm answers for it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.patience import PATIENCE_S
 
 
 def unit_in(made: Made, arm: int) -> str:
-    """A unit that gets an arm."""
+    """Return a unit that gets this arm."""
     return next(f"user-{n}" for n in range(1_000) if assign(made.split, f"user-{n}", b"").arm == arm)
 
 
@@ -61,7 +61,7 @@ async def test_refusals_of_a_unit_are_noted_with_its_arm(
 
 
 def _says_refused(row: Any) -> bool:
-    """Tell whether a row of sums counts a unit of the second arm as refused."""
+    """Return whether a row of sums counts a unit of the second arm as refused."""
     return (row["metric"], row["arm"], row["n"], row["y"]) == ("refusal_rate", 1, 1, 1)
 
 

@@ -1,4 +1,4 @@
-"""The engine gets what the arm sets, and the ledger says whether the arm could set it."""
+"""The engine gets the fields that the arm sets, and the ledger records whether the arm could set them."""
 
 from __future__ import annotations
 

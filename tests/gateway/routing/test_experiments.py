@@ -1,4 +1,4 @@
-"""One unit gets one arm, whichever gateway and endpoint it asks, and the ledger says what the reply said."""
+"""One unit gets one arm, whichever gateway and endpoint it asks, and the ledger names the arm that the reply named."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ async def test_a_pause_holds_on_both_gateways_within_a_second(lab: Lab) -> None:
     async with lab.connected() as conn:
 
         async def become(state: str, expected: str) -> float:
-            """Seconds until both gateways know it."""
+            """Set the state; return the seconds until both gateways follow it."""
             await set_state(conn, made.id, state)
             set_at_s = time.monotonic()
             for gateway in range(2):

@@ -1,4 +1,4 @@
-"""Measured speeds: what is late is known once enough was measured lately, and failures pass."""
+"""Measured speeds: a late answer is known once enough was measured lately, and failures are forgotten."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_a_twentieth_of_first_tokens_is_late() -> None:
 
 
 def test_of_further_first_tokens_a_twentieth_is_late_and_not_more() -> None:
-    """Else the budget of second tries, which is a twentieth, is used up by those that are hardly late."""
+    """Otherwise requests that are hardly late would use up the budget of second tries, which is a twentieth."""
     draw, num_late = random.Random(3), 0
     made = measured(*(draw.random() for _ in range(NUM_KEPT)))
     for number in range(5_000):

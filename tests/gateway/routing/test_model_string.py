@@ -1,4 +1,4 @@
-"""What a model string asks for, and what none can ask for."""
+"""Model strings and what each one asks for, and strings that no model can have."""
 
 from __future__ import annotations
 

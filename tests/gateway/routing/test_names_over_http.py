@@ -1,4 +1,5 @@
-"""Each way to name a model leads to its version; what may not be called answers as what does not exist, to the byte."""
+"""Each way to name a model leads to its version; a forbidden model answers like one that does not exist, to the
+byte."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ async def ask(client: httpx.AsyncClient, model: str) -> httpx.Response:
 
 
 async def served(client: httpx.AsyncClient, model: str) -> str:
-    """What the header says of a good reply; "" for the base."""
+    """Return the adapter that a good reply's header names; "" for the base."""
     reply = await ask(client, model)
     assert reply.status_code == 200, reply.text
     assert reply.json()["model"] == model
@@ -34,7 +35,10 @@ async def served(client: httpx.AsyncClient, model: str) -> str:
 
 @pytest.fixture
 async def acme(city: City, operator: httpx.AsyncClient, tenants: list[Tenant]) -> Tenant:
-    """pirate: 1, 2 (retired), 3 (current), 4 (not ready yet); the alias support-bot points at 1."""
+    """Return a tenant with the alias support-bot, which points at version 1 of pirate.
+
+    pirate has the versions 1, 2 (retired), 3 (current) and 4 (not ready yet).
+    """
     acme = tenants[0]
     await acme.put("pirate", 1, 2, 3)
     await city.fetch(_RETIRE, acme.project_id, 2)
@@ -107,7 +111,7 @@ async def test_what_may_not_be_called_answers_as_what_does_not_exist(
 async def test_a_key_sees_and_calls_what_its_list_names(
     acme: Tenant, allowed: list[str] | None, models: list[str]
 ) -> None:
-    """By the very string, or by the adapter whose version it is."""
+    """A list names a model by its exact string, or by the adapter whose version it is."""
     client = await acme.client(models=allowed)
     listed = [model["id"] for model in (await client.get("/v1/models")).json()["data"]]
     assert listed == [model for model in models if "@" not in model or model in (allowed or ())]

@@ -23,7 +23,10 @@ from tests.patience import PATIENCE_S
 
 
 class Engine:
-    """Holds what it is told to; refuses what is in `bad`. bug: what it raises at the next one, whatever that is."""
+    """A backend that holds the adapters that it loaded, and refuses the keys in `bad`.
+
+    bug: the error that the next load raises.
+    """
 
     def __init__(self) -> None:
         self.engine_id = "first"
@@ -62,7 +65,7 @@ async def until(condition: Callable[[], bool]) -> None:
 
 
 class Pins:
-    """One tenant's adapters, and who is told of their changes."""
+    """One tenant's adapters, and the residency that is told of changes."""
 
     def __init__(self, database: Database, project_id: str, residency: Residency) -> None:
         self._database = database

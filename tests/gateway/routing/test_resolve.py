@@ -1,4 +1,4 @@
-"""A model string leads a tenant to its own adapters only, and a change is noticed at once."""
+"""A model string leads a tenant to its own adapters alone, and a change is noticed at once."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ async def globex(dsn: str) -> Tenant:
 
 
 def caller(tenant: Tenant, organization_id: str = "org_default") -> Principal:
-    """A key of the tenant's project that may use all its models."""
+    """Return a key of the tenant's project that may use all its models."""
     return Principal(organization_id, tenant.project_id, "key_1", frozenset({"inference"}))
 
 
 async def label(resolver: Resolver, tenant: Tenant, model: str) -> str | None:
-    """Of the adapter that it leads to; None for nothing."""
+    """Return the label of the adapter that a model string leads to; None where it leads nowhere."""
     try:
         route = await resolver.resolve(caller(tenant), model)
     except ModelNotFound:

@@ -1,4 +1,4 @@
-"""Experiments as targets of routes: an experiment has a part in a request that it answers or ends, and in no other."""
+"""Experiments as targets of routes: an experiment takes part in a request that it answers or ends, and in no other."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ async def until_known(lab: Lab, model: str) -> httpx.Response:
 
 
 async def noted(lab: Lab) -> list[Any]:
-    """Return the requests that are noted as refused, once as many notes are written as were made before now."""
+    """Return the requests that are recorded as refused, once all notes made before this call are written."""
     before = len(await lab.rows("experiment_reasons", 0))
     await lab.ask(None, model="support-bot")  # names no unit, which is a note of its own
     await lab.rows("experiment_reasons", before + 1)

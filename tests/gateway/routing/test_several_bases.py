@@ -25,7 +25,7 @@ SMALL, LARGE = "small", "large"
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """The two models; the large one has another shape, so another digest."""
+    """Return the folders of two models, of which the large one has another shape and so another digest."""
     made = {name: make_model_folder(tmp_path_factory.mktemp("models") / name) for name in (SMALL, LARGE)}
     config = json.loads((made[LARGE] / "config.json").read_text())
     (made[LARGE] / "config.json").write_text(json.dumps(config | {"num_hidden_layers": 2, "hidden_size": 64}))
@@ -64,7 +64,8 @@ async def add_pool(dsn: str, name: str, folder: Path, address: str) -> None:
 
 @pytest.fixture(scope="module")
 def tenant(module_dsn: str, gateway: LiveGateway, folders: dict[str, Path]) -> Tenant:
-    """A project with the adapter `pirate` of the small base, `poet` of the large one, and an alias for the latter."""
+    """Return a project with `pirate`, an adapter of the small base, `poet`, one of the large base, and an alias of
+    `poet`."""
     tenant = asyncio.run(make_tenant(module_dsn, "acme", "pirate", "1"))
 
     async def add_poet() -> None:

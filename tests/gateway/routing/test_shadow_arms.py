@@ -1,4 +1,4 @@
-"""A shadow arm gets copies of requests: no client sees anything of them, each is billed once, no unit counts them."""
+"""A shadow arm gets copies of requests: no client notices the copies, each is billed once, and no unit counts them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _IN_FORCE = "SELECT FROM price_versions WHERE id = $1 AND effective_at <= clock_
 
 
 async def outcomes(lab: Lab, num: int) -> dict[str, int]:
-    """What became of copies, once that is noted of so many."""
+    """Return the number of copies by their outcome, once `num` outcomes are recorded."""
     async with asyncio.timeout(PATIENCE_S):
         while True:
             rows = await lab.rows("experiment_reasons", 0)
@@ -46,7 +46,7 @@ async def outcomes(lab: Lab, num: int) -> dict[str, int]:
 
 
 async def copies(lab: Lab, num: int) -> list[Any]:
-    """The ledger's rows of copies, once there are so many."""
+    """Return the ledger's rows of copies, once there are `num`."""
     async with asyncio.timeout(PATIENCE_S):
         while True:
             found = [row for row in await lab.rows("ledger", 0) if row["service_tier"] == SHADOW_TIER]
@@ -56,7 +56,7 @@ async def copies(lab: Lab, num: int) -> list[Any]:
 
 
 def shown(reply: httpx.Response) -> tuple[Any, ...]:
-    """What a client sees of a reply, but for ids and times of its own."""
+    """Return the parts of a reply that a client can compare, without its own ids and times."""
     headers = sorted((name, value) for name, value in reply.headers.items() if name not in OWN_HEADERS)
     if "event-stream" in reply.headers["content-type"]:
         events = [json.loads(line[6:]) for line in reply.text.splitlines() if line.startswith("data: {")]

@@ -1,4 +1,5 @@
-"""A shared adapter answers under its name. Limits, fairness, cache and bill are the caller's; the owner never shows."""
+"""A shared adapter answers under its name. Limits, fairness, cache and bill are the borrower's; the owner is not
+shown."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ _ROW = """
 
 
 async def until(client: httpx.AsyncClient, model: str, status: int) -> httpx.Response:
-    """The first reply of this status."""
+    """Return the first reply of this status."""
     async with asyncio.timeout(PATIENCE_S):
         while (reply := await ask(client, model)).status_code != status:
             pass
@@ -29,7 +30,7 @@ async def until(client: httpx.AsyncClient, model: str, status: int) -> httpx.Res
 
 @pytest.fixture
 async def shared(operator: httpx.AsyncClient, tenants: list[Tenant]) -> list[Tenant]:
-    """[owner, borrower, stranger]; the owner's pirate has two versions."""
+    """Return owner, borrower and stranger; the owner's pirate has two versions."""
     owner, borrower, _ = tenants
     await owner.put("pirate", 1, 2)
     body = {"project_id": borrower.project_id}

@@ -1,4 +1,4 @@
-"""Started by root, `serve` gives its children a user of their own, and acts as that user but for a few moments."""
+"""Started by root, `serve` gives its children a user of their own, and acts as that user except for a few moments."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def account() -> Account:
 
 @pytest.fixture
 def reached(open_folder: Path) -> Iterator[Path]:
-    """An empty data folder that every user can pass through to."""
+    """Give an empty data folder that every user can pass through."""
     folder = open_folder / "account"
     folder.mkdir(mode=0o711)
     yield folder

@@ -1,4 +1,4 @@
-"""Children of `serve` are told what the settings say, in words that they understand."""
+"""Children of `serve` get the settings as flags and variables that they understand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The embedded PostgreSQL: data outlives every kind of end, and nobody else gets in."""
+"""The embedded PostgreSQL: data outlives every kind of end, and no other user gets in."""
 
 from __future__ import annotations
 

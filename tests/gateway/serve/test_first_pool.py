@@ -1,4 +1,4 @@
-"""The first pool is made of the environment once; what the environment says otherwise later is named."""
+"""The first pool is made from the environment once; a later difference of the environment is named."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The fleet: what ends a start, what is started again, and what a stop does not wait for."""
+"""The fleet of processes: which ends fail a start, which processes are restarted, and what a stop does not wait for."""
 
 from __future__ import annotations
 

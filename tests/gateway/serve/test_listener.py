@@ -1,4 +1,4 @@
-"""What `serve` asks its gateway once it is ready, over a real socket."""
+"""The questions that `serve` asks its gateway once it is ready, over a real socket."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gateway.serve.listener import answers, engines_in_words
 
 @contextmanager
 def answering(status: int, body: bytes, pools: bytes = b"{}") -> Iterator[str]:
-    """Serve one answer about engines and one about pools to who asks with the key `secret`; yields the base URL."""
+    """Serve one answer about engines and one about pools to requests with the key `secret`; give the base URL."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:

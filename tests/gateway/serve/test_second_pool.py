@@ -1,4 +1,4 @@
-"""The demo's second pool is made once, with its adapter, and what an operator removes does not come back."""
+"""The demo's second pool is made once, with its adapter, and a pool that an operator removes does not come back."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.gateway.model_folder import make_model_folder
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A prepared model with its adapter inside."""
+    """Return the folder of a prepared model with its adapter inside."""
     folder = make_model_folder(tmp_path / "model")
     write_adapter(folder / ADAPTER_FOLDER)
     return folder

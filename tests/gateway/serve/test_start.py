@@ -1,4 +1,4 @@
-"""What a start refuses in one line, and what it leaves behind for the next one."""
+"""A start that is refused says why in one line, and a start leaves behind what the next one needs."""
 
 from __future__ import annotations
 
@@ -281,7 +281,7 @@ def test_a_first_signal_interrupts_a_step_and_a_second_asks_for_haste() -> None:
 
 
 def model_folder(folder: Path) -> Path:
-    """One that the preparation accepts as it is."""
+    """Return the folder of a model that the preparation accepts as it is."""
     config = {"model_type": "llama", "hidden_size": 64, "num_attention_heads": 4, "num_hidden_layers": 1}
     config |= {"intermediate_size": 64, "vocab_size": 64, "max_position_embeddings": 64, "rms_norm_eps": 1e-5}
     model = folder / "model"

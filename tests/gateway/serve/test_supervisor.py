@@ -40,7 +40,7 @@ while True:
 
 
 class Clock:
-    """Time that passes when told to."""
+    """A clock that moves when a test says so."""
 
     def __init__(self) -> None:
         self.now = 100.0

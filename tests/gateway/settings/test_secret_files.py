@@ -1,4 +1,4 @@
-"""Secrets may stand in files; what is wrong with one is said without showing it."""
+"""Secrets may stand in files; an error about such a file does not show its content."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Settings come from the environment, and whatever does not fit there is named."""
+"""Settings come from the environment, and every variable that is wrong or unknown is named."""
 
 from __future__ import annotations
 

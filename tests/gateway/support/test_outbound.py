@@ -1,4 +1,4 @@
-"""Where others may send this process: public addresses alone, and the very address that was judged."""
+"""Others may direct this process to public addresses alone, and it connects to the very address that was judged."""
 
 from __future__ import annotations
 
@@ -95,7 +95,8 @@ def test_private_addresses_in_every_notation(host: str) -> None:
 
 
 async def test_the_connection_goes_to_the_address_that_was_judged() -> None:
-    """A name that means something else by the time of the connection, as in DNS rebinding, is not looked up again."""
+    """A name that resolves to another address by the time of the connection, as in DNS rebinding, is not looked up
+    again."""
     heads: list[bytes] = []
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

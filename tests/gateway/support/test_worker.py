@@ -1,4 +1,4 @@
-"""What works in the background goes on, whatever its steps raise."""
+"""A background worker goes on, whatever its steps raise."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.patience import PATIENCE_S
 
 
 class Step:
-    """Raises these, one after the other, and is done after them."""
+    """A step that raises these errors one after the other, and is done afterwards."""
 
     def __init__(self, *errors: Exception) -> None:
         self._errors = list(errors)

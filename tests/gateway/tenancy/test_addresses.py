@@ -1,4 +1,4 @@
-"""A client's address is what it cannot choose: that of its connection, or what a trusted proxy says."""
+"""A client's address is one that it cannot choose: that of its connection, or the one that a trusted proxy names."""
 
 from __future__ import annotations
 

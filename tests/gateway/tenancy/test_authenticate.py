@@ -1,4 +1,4 @@
-"""A key opens its own tenant's door from its creation to its revocation, which holds within one second."""
+"""A key opens its own tenant from its creation to its revocation, which holds within one second."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def bearer(key: NewKey) -> str:
 
 
 async def seconds_until(is_good: bool, authenticator: Authenticator, key: NewKey) -> float:
-    """How long the key is still good, or is not good yet."""
+    """Return the seconds until the key is good, or until it is not good any more."""
     started = time.monotonic()
     async with asyncio.timeout(PATIENCE_S):
         while await opens(authenticator, key) is not is_good:  # noqa: ASYNC110 - what it asks has no event
@@ -94,7 +94,7 @@ async def opens(authenticator: Authenticator, key: NewKey) -> bool:
 
 
 async def seconds_until_revoked(authenticator: Authenticator, tenant: Tenant) -> float:
-    """Of a new key that was just used."""
+    """Return the seconds for which a new key that was just used is good after its revocation."""
     key = new_key()
     row = await tenant.store(key)
     assert await opens(authenticator, key) or await seconds_until(True, authenticator, key)
@@ -232,7 +232,7 @@ async def test_without_the_database_known_keys_stay_good_and_others_are_told_to_
     authenticator.changes.subscribe(lambda _: told.set())
     await authenticator.start()
     try:
-        await told.wait()  # of what may have changed before it listened
+        await told.wait()  # the first change stands for all before it listened
         await authenticator.authenticate(bearer(key))
         await database.close()
         await authenticator.authenticate(bearer(key))

@@ -1,4 +1,4 @@
-"""A new password is none that guessers try early, whatever digits and signs are put around it."""
+"""A new password must not be one that guessers try early, whatever digits and signs are put around it."""
 
 from __future__ import annotations
 

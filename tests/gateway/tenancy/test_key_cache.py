@@ -1,4 +1,4 @@
-"""The cache is bounded, keyed on the whole digest, and never keeps what a change may have made stale."""
+"""The cache is bounded, keyed on the whole digest, and never holds a row that a change may have made stale."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Keys are random, carry their kind, and a typing error is seen without a look-up."""
+"""Keys are random, carry their kind, and a typing error is found without a query."""
 
 from __future__ import annotations
 

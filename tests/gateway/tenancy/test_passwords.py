@@ -18,7 +18,7 @@ async def test_a_hash_is_argon2id_with_the_parameters_of_the_rfc_and_a_salt_of_i
 
 
 class CountingHasher(PasswordHasher):
-    """Counts how often a password is checked."""
+    """A hasher that counts how often a password is checked."""
 
     def __init__(self) -> None:
         super().__init__(time_cost=1, memory_cost=64, parallelism=1)

@@ -1,4 +1,4 @@
-"""The table of roles says what it was meant to say, and nobody reaches or gives beyond their own."""
+"""The table of roles grants what was meant, and nobody reaches or gives more than their own permissions."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_nobody_gives_more_than_they_have() -> None:
     admin, in_project = actor(of_role("admin")), actor(frozenset(), proj_a=of_project_role("admin"))
     check_grant(admin, of_role("admin"))
     check_grant(in_project, of_project_role("viewer"), "proj_a")
-    check_grant(admin, of_project_role("admin"), "proj_a")  # who may read content, which an admin may not
+    check_grant(admin, of_project_role("admin"), "proj_a")  # may read content, unlike the organization's admin
     check_grant(actor(of_scopes(["admin_read", "admin_write"])), of_role("owner"))
     for who, granted, project_id in [
         (admin, of_role("owner"), None),

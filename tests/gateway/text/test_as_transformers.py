@@ -1,4 +1,4 @@
-"""Prompts and tokens are those that transformers makes of the same model folder."""
+"""Prompts and tokens equal those that transformers makes of the same model folder."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ TEMPLATES = [
 
 
 def outcome(render: Any) -> tuple[str, str] | type[Exception]:
-    """A prompt, or the kind of its refusal: of jinja2, or another."""
+    """Return the prompt, or the type of the refusal: jinja2's, or ValueError for any other."""
     try:
         return "prompt", render()
     except jinja2.TemplateError as error:

@@ -1,4 +1,4 @@
-"""Text that comes piece by piece is the text that comes at once, cut before the first stop string."""
+"""Text that comes piece by piece equals the text that comes at once, cut before the first stop string."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ STOPS = st.lists(st.text(st.sampled_from("abcostp🦜"), min_size=1, max_size=4)
 
 
 def shown(tokenizer: Tokenizer, chunks: list[list[int]], stop: tuple[str, ...] = ()) -> tuple[str, bool, int]:
-    """(text, whether a stop string was found, kept tokens) of ids that come in these chunks."""
+    """Return the text of ids that come in these chunks, whether a stop string was found, and the number of kept
+    tokens."""
     detokenizer = Detokenizer(tokenizer, stop)
     text = ""
     for chunk in chunks:
@@ -39,7 +40,7 @@ def chunked(ids: list[int], sizes: list[int]) -> list[list[int]]:
 
 
 def cut(text: str, stop: tuple[str, ...]) -> str | None:
-    """What is left of text before the stop string that is complete first, by trying every length."""
+    """Return the text before the stop string that is complete first, found by trying every length; None without any."""
     for end in range(1, len(text) + 1):
         starts = [end - len(word) for word in stop if text[:end].endswith(word)]
         if starts:

@@ -1,4 +1,4 @@
-"""2,000 random sequences of tokens for each kind of tokenizer: all that is shown, put together, is the text at once."""
+"""2,000 random sequences of tokens for each kind of tokenizer: the shown pieces, put together, are the text at once."""
 
 from __future__ import annotations
 
@@ -28,7 +28,10 @@ def tokenizer(request: pytest.FixtureRequest) -> Tokenizer:
 
 
 class Case(msgspec.Struct, frozen=True):
-    """texts: after each number of tokens, from none on; whole characters only, but for the last, which is of all."""
+    """A random sequence.
+
+    texts: the text after each number of tokens, from none on, of whole characters alone; the last one is of all.
+    """
 
     ids: list[int]
     texts: list[str]
@@ -36,8 +39,10 @@ class Case(msgspec.Struct, frozen=True):
     min_tokens: int
 
     def expected(self) -> tuple[str, int | None]:
-        """The text up to the stop string that is complete first, by trying every length after every token, and how
-        many tokens that took; all of it and None where there is none."""
+        """Return the text up to the stop string that is complete first, and the number of tokens up to it.
+
+        Every length is tried after every token. Without a stop string, the whole text and None are returned.
+        """
         if self.min_tokens < len(self.ids):
             num_exempt = len(self.texts[self.min_tokens])
             for num_tokens in range(self.min_tokens + 1, len(self.texts)):
@@ -50,7 +55,7 @@ class Case(msgspec.Struct, frozen=True):
 
 
 def texts_of(tokenizer: Tokenizer, ids: list[int]) -> list[str]:
-    """By the standard library's decoder, from the bytes of the tokens."""
+    """Return the text after each number of tokens, by the standard library's decoder from the tokens' bytes."""
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     texts = [""]
     for token_id in ids:
@@ -99,7 +104,8 @@ def test_the_deltas_are_the_text_whatever_the_tokens_and_the_chunks(tokenizer: T
 
 
 def test_the_text_at_once_is_the_tokenizers_own(tokenizer: Tokenizer) -> None:
-    """But for byte tokens that are no text: of these it replaces whole runs, characters that were shown included."""
+    """Byte tokens that are no text differ: the tokenizer replaces whole runs of them, characters already shown
+    included."""
     rng = random.Random(9)
     num_compared = 0
     for _ in range(NUM_SEQUENCES):
@@ -133,7 +139,7 @@ def test_what_follows_a_prompt_is_the_rest_of_the_text(tokenizer: Tokenizer) -> 
 
 
 def begun(tokenizer: Tokenizer, case: Case, text: str, num_kept: int | None) -> list[tuple[int, int]]:
-    """Tokens with where they begin, up to the first one that is no part of the text."""
+    """Return the tokens with the places where they begin, up to the first one that is no part of the text."""
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     found = []
     for token_id, before, after in zip(case.ids[:num_kept], case.texts, case.texts[1:], strict=False):

@@ -1,4 +1,4 @@
-"""Of what the rules know nothing is left, whatever is around it; what is around it stays; and no text takes long."""
+"""All secrets that the rules know are removed, whatever is around them; the rest stays; and no text takes long."""
 
 from __future__ import annotations
 
@@ -47,7 +47,8 @@ def test_what_is_known_is_taken_out_and_the_rest_stays(text: str, expected: str)
 
 
 def luhn_digit(digits: str) -> str:
-    """The one that follows, by the definition: every other digit from the right doubled, its digits added."""
+    """Return the digit that follows by Luhn's definition: every other digit from the right doubled, its digits
+    added."""
     total = sum(sum(map(int, str(int(digit) * (2 if at % 2 == 0 else 1)))) for at, digit in enumerate(reversed(digits)))
     return str(-total % 10)
 
@@ -115,7 +116,7 @@ PHONES = st.builds(
     st.sampled_from(["", " ", "-", ".", " (0) "[:1]]),
 )
 SECRETS = st.one_of(CARDS, IBANS, EMAILS, KEYS, AWS, JWTS, ADDRESSES, PHONES)
-# What belongs to no number and no name.
+# Characters that belong to no number and no name.
 AROUND = st.text(st.sampled_from(" \n\t,;:()[]{}<>\"'!?=|/"), max_size=8)
 PLAIN = st.lists(st.text(string.ascii_lowercase, min_size=1, max_size=9), max_size=6).map(" ".join)
 

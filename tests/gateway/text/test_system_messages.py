@@ -1,4 +1,4 @@
-"""System messages in the midst of a conversation stay where they are, whatever the chat template takes."""
+"""System messages in the midst of a conversation stay in place, whatever the chat template takes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""A request's arguments reach templates that read them. Elsewhere optional ones change nothing, others are refused."""
+"""A request's arguments reach templates that read them. Elsewhere optional ones change nothing, and others are
+refused."""
 
 from __future__ import annotations
 
@@ -47,7 +48,7 @@ def test_an_argument_that_is_not_read_is_refused_unless_it_changes_nothing(tmp_p
 
 
 def test_an_optional_argument_that_is_not_read_changes_nothing(tmp_path: Path) -> None:
-    """As many clients send `enable_thinking` to every model."""
+    """Many clients send `enable_thinking` to every model."""
     model = tokenizer(tmp_path, EFFORT)
     assert rendered(model, optional("enable_thinking"), optional("level"), optional("loop")) == rendered(model)
     assert rendered(model, optional("enable_thinking"), optional("reasoning_effort")) == "hellox"

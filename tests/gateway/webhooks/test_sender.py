@@ -1,4 +1,5 @@
-"""Webhooks are signed so that receivers can tell, sent until they are taken, and never to private addresses."""
+"""Webhooks are signed so that receivers can verify them, sent until they are accepted, and never sent to private
+addresses."""
 
 from __future__ import annotations
 
@@ -33,7 +34,10 @@ BODY = '{"type": "limit.threshold_reached"}'
 
 
 class Receiver:
-    """A web server that answers with each status in turn, the last one for ever. got: (headers, body)."""
+    """A web server that answers with each status in turn, the last one for ever.
+
+    got: headers and body of each request.
+    """
 
     def __init__(self, statuses: list[int]) -> None:
         self.statuses = statuses
@@ -60,7 +64,7 @@ class Receiver:
 
 
 async def queue(database: Database, port: int, message_id: str) -> str:
-    """A webhook at this port and a message for it; the webhook's id."""
+    """Make a webhook at this port and a message for it; return the webhook's id."""
     async with database.acquire() as conn:
         organization = await ensure_organization(conn, "default")
         webhook = await create_webhook(
@@ -123,7 +127,7 @@ async def test_a_message_is_signed_and_sent_until_it_is_taken(database: Database
 
 
 async def drip(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """An answer that begins and never ends, a byte at a time."""
+    """Answer with a head that never ends, a byte at a time."""
     with closing(writer), suppress(ConnectionError):
         await reader.readuntil(b"\r\n\r\n")
         writer.write(b"HTTP/1.1 200 OK\r\nx-slow: ")
@@ -134,7 +138,7 @@ async def drip(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> No
 
 
 async def flood(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """An answer without end, as fast as it is read."""
+    """Answer without end, as fast as the answer is read."""
     with closing(writer), suppress(ConnectionError):
         head = await reader.readuntil(b"\r\n\r\n")
         assert b"accept-encoding: identity" in head.lower()
@@ -218,7 +222,7 @@ async def test_private_addresses_are_refused_unless_allowed(database: Database) 
 
 
 def test_the_signature_is_that_of_the_standard() -> None:
-    """The example of the Standard Webhooks specification's libraries."""
+    """The example is that of the Standard Webhooks specification's libraries."""
     secret = base64.b64decode("MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw")
     signed = signature(secret, "msg_p5jXN8AQM9LWM0D4loKWxJek", 1614265330, '{"test": 2432232314}')
     assert signed == "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE="

@@ -1,4 +1,4 @@
-"""A device's bandwidth is measured by what moves all that it counts."""
+"""A device's bandwidth is measured by operations that move all the bytes that are counted."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_a_stream_writes_all_that_it_counts_and_reads_all_of_its_source() -> Non
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_no_stream_is_faster_than_the_rate_that_floors_are_made_of() -> None:
-    """Up to what a clock's changes make of it."""
+    """A difference of five percent is allowed, since a device's clock changes."""
     clock = CudaClock(torch.device("cuda"))
     rates = clock.rates()
     source = torch.randn(1 << 29, device="cuda")

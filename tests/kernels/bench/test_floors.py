@@ -1,4 +1,4 @@
-"""Floors count what they say, and are the longer of moving bytes and computing."""
+"""Floors count the bytes and operations that they name, and are the longer of moving bytes and computing."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def test_a_floor_is_the_longer_of_bytes_and_operations() -> None:
 
 
 def test_an_adapter_of_rank_16_on_all_of_llama_8b_is_84_megabytes() -> None:
-    """Without a row there are weights alone."""
+    """Without any row there are weights alone."""
     groups = [(4096, (4096, 1024, 1024)), (4096, (4096,)), (4096, (14336, 14336)), (14336, (4096,))]
     layer = [lora_work([(0, 16)], width, sizes, 2) for width, sizes in groups]
     assert 32 * sum(work.num_bytes for work in layer) == 83_886_080

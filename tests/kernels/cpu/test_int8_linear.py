@@ -91,7 +91,7 @@ def test_half_precision_is_computed_in_single(library: NativeLibrary) -> None:
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("rows", [1, 5, 65, 513, 600])
 def test_every_number_is_written_and_nothing_else(library: NativeLibrary, rows: int, dtype: torch.dtype) -> None:
-    """x and y are columns of wider tensors: what surrounds them is poison that must neither be read nor overwritten."""
+    """x and y are columns of wider tensors, surrounded by poison that must neither be read nor overwritten."""
     around_x = torch.full((rows + 2, 50), torch.nan, dtype=dtype)
     around_y = torch.full((rows + 2, 90), torch.nan, dtype=dtype)
     x, y = around_x[1:-1, 3:43], around_y[1:-1, 5:82]
@@ -159,8 +159,10 @@ def test_the_number_of_threads_changes_no_bit(library: NativeLibrary) -> None:
 
 
 def test_threads_that_lose_their_processor_change_no_bit(library: NativeLibrary) -> None:
-    """Far more threads than processors, and busy processes beside them: units are taken away from helpers all the time.
-    Matrices are freed meanwhile, and the place of their results is overwritten."""
+    """Far more threads than processors run beside busy processes, so that helpers lose units all the time.
+
+    Matrices are freed meanwhile, and the place of their results is overwritten.
+    """
     spinning = [multiprocessing.get_context("fork").Process(target=_spin, daemon=True) for _ in range(2)]
     for process in spinning:
         process.start()

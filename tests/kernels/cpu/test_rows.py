@@ -35,7 +35,7 @@ def poisoned(count: int) -> tuple[Tensor, Tensor]:
 
 
 def on_all_paths(library: NativeLibrary, count: int, call: Callable[[int, Tensor], None]) -> Tensor:
-    """Return what every path writes: the same bits, all of them and nothing around."""
+    """Return the result of every path, after checking that all have the same bits and write nothing around it."""
     results = []
     for path in range(len(library.paths)):
         around, out = poisoned(count)

@@ -15,7 +15,7 @@ POPULARITY = ("distinct", "uniform", "zipf", "identical", "skewed")
 
 
 def slots_of(popularity: str, num_rows: int, num_slots: int) -> Tensor:
-    """Return the slot that each row uses, [num_rows] int64; every fifth row uses none, but where all are identical."""
+    """Return the slot that each row uses, [num_rows] int64; every fifth row uses none, unless all are identical."""
     rows = torch.arange(num_rows)
     ranks = torch.arange(1, num_slots + 1)
     drawn = {
@@ -30,7 +30,10 @@ def slots_of(popularity: str, num_rows: int, num_slots: int) -> Tensor:
 
 
 class Adapters:
-    """One group of projections: ranks[s][p] of slot s, 0 where it adapts nothing."""
+    """The adapters of one group of projections.
+
+    ranks: ranks[s][p] of slot s and projection p, 0 where the slot adapts nothing.
+    """
 
     def __init__(self, ranks: Sequence[Sequence[int]], in_features: int, sizes: Sequence[int], dtype: torch.dtype):
         self.in_features, self.sizes, self.dtype = in_features, tuple(sizes), dtype
@@ -49,7 +52,7 @@ class Adapters:
         self.table = tables
 
     def shrink(self, x: Tensor, slots: Tensor, block_m: int = 16, all_at_once: bool | None = None) -> Shrink:
-        """Return a shrink that has been computed, in a workspace that was nothing but NaN."""
+        """Return a computed shrink, in a workspace that held nothing but NaN before."""
         work = build_work_list(slots, len(self.weights), block_m)
         shape = len(x), self.in_features, len(self.sizes), self.max_rank
         workspace = poisoned(workspace_elements(*shape, self.dtype, DEVICE))

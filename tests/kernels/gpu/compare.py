@@ -1,6 +1,6 @@
-"""Where kernels are tested, in which widths, and how near their references they must be.
+"""The device and number formats that kernels are tested with, and how near their references they must be.
 
-Triton's interpreter multiplies bfloat16 wrongly, so that width is tested on a GPU alone.
+Triton's interpreter multiplies bfloat16 wrongly, so that bfloat16 is tested on a GPU alone.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def assert_near(ours: Tensor, theirs: Tensor) -> None:
 
 
 def poisoned(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
-    """Return memory of NaN, in which what was not written is seen."""
+    """Return memory of NaN, which shows elements that were not written."""
     return torch.full(shape, torch.nan, dtype=dtype, device=DEVICE)
 
 

@@ -31,7 +31,7 @@ CHUNKS = [(1, 1), (7, 7), (40, 3), (0, 0), (70, 33)]
 
 
 class Cached:
-    """Sequences of these (context, queries) in blocks all over a cache, in which all else is NaN."""
+    """Sequences of these (context, queries) in blocks spread over a cache that holds NaN elsewhere."""
 
     def __init__(
         self, shape: tuple[int, int, int], lengths: Sequence[tuple[int, int]], dtype: torch.dtype, block_size: int = 16
@@ -105,7 +105,7 @@ def test_block_sizes(lengths: list[tuple[int, int]], block_size: int) -> None:
 
 
 def test_a_long_chunk_over_a_long_prefix(full: bool) -> None:
-    """Tiles of 16 queries and of 32 positions: several of both, and the last ones not full."""
+    """There are several tiles of 16 queries and several of 32 positions, and the last ones are not full."""
     lengths = [(8192, 1000), (1000, 1000)] if full else [(300, 35), (40, 40)]
     cached = Cached((8, 2, 64), lengths, torch.float32)
     assert_near(cached.attend(), cached.expected())
@@ -123,7 +123,7 @@ def test_no_sequences(num_tiles: int | None) -> None:
 
 
 def test_chunks_have_the_same_bits_alone_and_among_many_and_rows_of_no_tile_are_left_alone() -> None:
-    """Sequences without queries between them, more tiles than there are queries, rows before and behind them all."""
+    """There are sequences without queries in between, more tiles than queries, and rows before and behind all tiles."""
     lengths = [(90, 40), (0, 0), (33, 33), (300, 20), (5, 1), (0, 0)]
     cached = Cached((8, 2, 64), lengths, torch.float32)
     tables, contexts, starts, *_ = cached.contexts
@@ -151,7 +151,7 @@ def test_tiles_of_another_kernel_are_refused() -> None:
 
 
 def test_a_decode_has_the_same_bits_alone_and_under_any_bound() -> None:
-    """Its splits are counted from its own start, whatever the batch and the context that the grid allows."""
+    """A decode's splits are counted from its own start, whatever the batch and the context that the grid allows."""
     cached = Cached((4, 2, 64), [(900, 1), (5, 1), (300, 1)], torch.float32)
     together = cached.attend()
     assert torch.equal(cached.attend(contexts=cached.contexts._replace(max_context_len=4096)), together)

@@ -1,5 +1,5 @@
-"""Kernels compile for an H100 on a machine without one, at the targets' shapes, and spill nothing unless that was
-measured to be faster."""
+"""Kernels compile for an H100 on a machine without one, at the targets' shapes, and spill no registers unless
+spilling was measured to be faster."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kernels.targets import TARGETS, launches
 
 HEADER = "| kernel | warps | stages | registers | stack bytes | shared KiB |"
 H100_SHARED_KIB = 227
-FEW_BYTES = 8 if triton.__version__.startswith("3.6.") else 0  # of stack: two registers of one kernel, there alone
+FEW_BYTES = 8 if triton.__version__.startswith("3.6.") else 0  # of stack, for two registers of one kernel
 SPILLED_BYTES = (
     512  # by expands and prefill attention of the model whose sizes of blocks were measured to be the fastest
 )

@@ -1,4 +1,5 @@
-"""What surrounds attention and the projections equals its definition: norms, rotation, cache write, activation."""
+"""The operations around attention and the projections equal their definitions: norms, rotation, cache write,
+activation."""
 
 from __future__ import annotations
 
@@ -78,7 +79,7 @@ def test_rotation_and_cache_write(heads: int, kv_heads: int, head_dim: int, norm
 )  # by the interpreter
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_the_cache_holds_numbers_only(dtype: torch.dtype) -> None:
-    """0 * NaN is not 0: a block is read, at weight 0, by whoever owns it next."""
+    """0 * NaN is not 0: the next owner of a block reads it at weight 0."""
     qkv = randn(4, 3, 64, dtype=dtype)
     qkv[0, 1, 3], qkv[1, 2, 40], qkv[2, 2, 5], qkv[3, 1, 9] = torch.nan, torch.inf, -torch.inf, torch.finfo(dtype).max
     cache, expected = torch.zeros(2, 2, 1, 4, 64, dtype=dtype, device=DEVICE)

@@ -1,5 +1,5 @@
-"""The bits of a row's delta are those of the row, its adapter and the kind of chunks: neighbors, their order and their
-faults change none."""
+"""The bits of a row's delta depend on the row, its adapter and the kind of chunks alone: neighbors, their order and
+their faults change none."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_more_neighbors_and_chunks_of_32_instead_of_16_give_the_same_bits(dtype:
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_splits_that_one_program_sums_give_the_same_bits(dtype: torch.dtype) -> None:
-    """Three of them, the last one short."""
+    """There are three splits, the last one short."""
     adapters = Adapters(mixed_ranks(NUM_SLOTS, 1, highest=16), 2104, (24,), dtype)
     x, out, slots = randn(20, 2104, dtype=dtype), randn(20, 24, dtype=dtype), slots_of("uniform", 20, NUM_SLOTS)
     apart, together = (adapters.add(out, x, slots, all_at_once=together) for together in (False, True))
@@ -55,7 +55,7 @@ def test_splits_that_one_program_sums_give_the_same_bits(dtype: torch.dtype) -> 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("block_m", [2, 16, 32])
 def test_the_activation_after_an_expand_gives_the_bits_of_both_apart(block_m: int, dtype: torch.dtype) -> None:
-    """For all rows, also those without an adapter, and for an adapter of one of both projections."""
+    """Also for rows without an adapter, and for an adapter of one of both projections."""
     adapters = Adapters(mixed_ranks(NUM_SLOTS, 2, highest=33), 104, (136, 136), dtype)
     x, gate_up = randn(40, 104, dtype=dtype), randn(40, 272, dtype=dtype)
     slots = slots_of("uniform", 40, NUM_SLOTS)
@@ -82,7 +82,8 @@ def test_an_adapter_or_a_row_that_overflows_leaves_no_trace_in_others() -> None:
 
 
 def test_grids_depend_on_shapes_alone() -> None:
-    """So that a captured launch is right for any mix: replayed with other slots, it gives what they ask for."""
+    """A captured launch is right for any mix of adapters: replayed with other slots, it gives what those slots ask
+    for."""
     adapters, x, out, slots = batch(23, torch.float32)
     work = build_work_list(torch.full_like(slots, -1), NUM_SLOTS, 16)
     workspace = poisoned(workspace_elements(23, WIDTH, 2, adapters.max_rank, torch.float32, DEVICE))

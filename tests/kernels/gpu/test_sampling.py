@@ -1,4 +1,4 @@
-"""Each draw on a GPU is the one that the definition makes, of the same seed and position as on a CPU."""
+"""Each draw on a GPU is the one of the definition, with the same seed and position as on a CPU."""
 
 from __future__ import annotations
 
@@ -70,13 +70,14 @@ def test_each_draw_is_the_one_the_definition_makes(vocab_size: int, ties: bool, 
 
 
 def _is_at_the_edge(row: Tensor, parameters: Parameters, token: Tensor) -> bool:
-    """Tell whether the token is kept once top_p and min_p are moved by what fp32 rounds away."""
+    """Return whether the token is kept once top_p and min_p are moved by what fp32 rounds away."""
     temperature, top_k, top_p, min_p = parameters
     return bool(kept_probabilities_reference(row, temperature, top_k, min(top_p + 1e-5, 1), min_p - 1e-6)[token] > 0)
 
 
 def test_the_most_likely_tokens_may_lie_wherever_they_like() -> None:
-    """Two more of them at the same place of their blocks than a search among the best looks at; one is cut off."""
+    """There are two more of them at the same place of their blocks than a search among the best looks at; one is cut
+    off."""
     count = BEST + 2
     logits = randn(8, count * SEARCH_BLOCK + 5)
     parameters: list[Parameters] = [(1.0, count - 1, 1.0, 0.0), (1.0, 0, 0.8, 0.0)] * 4

@@ -74,7 +74,7 @@ def test_attention_over_block_tables_of_any_width(num_rows: int) -> None:
 
 
 def test_rows_of_any_number() -> None:
-    """Of the projections' adapters, norms, and what comes before attention."""
+    """The rows are those of adapters, norms, and the operations before attention."""
     adapters = Adapters([[8]], 64, (32,), torch.float16)
     loras, norms, ropes = [], [], []
     for num_rows in ODD_SIZES:

@@ -10,7 +10,7 @@ import pytest
 
 ARGUMENTS = ["exec", "--skip-git-repo-check", "--json", "--dangerously-bypass-approvals-and-sandbox"]
 SWITCHES = ["-c", 'web_search="disabled"']
-"""The server runs no tools, so that searching the web has to be switched off. The rest is Codex's own."""
+"""The server runs no tools, so that searching the web has to be switched off. All other settings are Codex's own."""
 
 CONFIG = """\
 model = "{model}"

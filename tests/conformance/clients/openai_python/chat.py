@@ -39,7 +39,7 @@ def test_a_stream_without_include_usage_has_none(openai, ask):
 
 
 def test_the_stream_helper_ends_with_the_whole_completion(openai, ask):
-    """The helper raises where a bound cut the answer off, so a stop string ends it."""
+    """The helper raises where a bound cut the answer off, so a stop string ends this one."""
     stop = openai.chat.completions.create(**ask).choices[0].message.content[3:6]
     ask["max_completion_tokens"] = ask.pop("max_tokens")
     with openai.chat.completions.stream(**ask, stop=stop) as stream:

@@ -16,14 +16,17 @@ def openai(place) -> Iterator[OpenAI]:
 
 @pytest.fixture(scope="session")
 def lenient(place) -> Iterator[OpenAI]:
-    """For what OpenAI's servers send and the client's strict types do not know: chunks of text completions without a
-    finish reason, no log-probability of a first token, embeddings in base64, stored messages of users."""
+    """Give a client without validation, for replies of OpenAI's servers that the client's strict types do not know.
+
+    These are chunks of text completions without a finish reason, no log-probability of a first token, embeddings in
+    base64, and stored messages of users.
+    """
     with OpenAI(max_retries=0) as client:
         yield client
 
 
 @pytest.fixture
 def ask(place) -> dict[str, object]:
-    """Give the least that a chat request needs, and an answer of few tokens, the likeliest ones."""
+    """Return the least that a chat request needs, for an answer of the few likeliest tokens."""
     messages = [{"role": "user", "content": "What is the capital of France?"}]
     return {"model": place.model, "messages": messages, "max_tokens": 4, "temperature": 0}

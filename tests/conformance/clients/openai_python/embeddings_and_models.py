@@ -45,7 +45,7 @@ def test_dimensions_are_the_models_own(openai, embed):
     size = len(openai.embeddings.create(**embed).data[0].embedding)
     whole = openai.embeddings.create(**embed, dimensions=size).data[0].embedding
     assert len(whole) == size and math.hypot(*whole) == pytest.approx(1, abs=1e-4)
-    with pytest.raises(package.BadRequestError) as refused:  # it is not trained to have them shortened
+    with pytest.raises(package.BadRequestError) as refused:  # the model is not trained to have embeddings shortened
         openai.embeddings.create(**embed, dimensions=16)
     assert refused.value.param == "dimensions"
 

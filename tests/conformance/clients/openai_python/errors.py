@@ -1,4 +1,4 @@
-"""The client's classes of errors, what it retries and what it does not, and headers."""
+"""The client's classes of errors, its retries, and headers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from openai import DefaultHttpxClient, OpenAI
 
 
 class Counted:
-    """A strict client that counts what it sends."""
+    """A strict client that counts its requests."""
 
     def __init__(self, key: str, max_retries: int) -> None:
         self.num_sent = 0

@@ -32,7 +32,7 @@ def asked(ask):
 
 
 def test_required_makes_calls_whose_arguments_validate(openai, asked):
-    """A small model makes as many as it may."""
+    """A small model makes as many calls as it may."""
     (choice,) = openai.chat.completions.create(**asked, tool_choice="required").choices
     assert choice.finish_reason in ("tool_calls", "length") and choice.message.tool_calls
     for call in choice.message.tool_calls:

@@ -80,7 +80,7 @@ class Lab(msgspec.Struct, frozen=True):
         return {alias["name"]: alias for alias in listed}
 
     async def events(self, *prefixes: str) -> list[str]:
-        """Return what was done, oldest first."""
+        """Return the types of changes of experiments in the audit log, oldest first."""
         logs = (await self.client.get("/audit_logs", params={"limit": 100})).json()["data"]
         return [log["type"] for log in reversed(logs) if log["type"].startswith(prefixes or ("experiment.",))]
 

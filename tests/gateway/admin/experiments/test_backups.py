@@ -1,4 +1,4 @@
-"""A backup holds experiments whole: who gets which arm, what was found, and the secret by which units are known."""
+"""A backup holds experiments whole: each unit's arm, all results, and the secret by which units are hashed."""
 
 from __future__ import annotations
 

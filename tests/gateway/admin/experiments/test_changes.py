@@ -1,4 +1,4 @@
-"""Changes of experiments: of drafts everything, after the start only what moves no exposed unit."""
+"""Changes of experiments: a draft can be changed in everything, a started one only where no exposed unit moves."""
 
 from __future__ import annotations
 

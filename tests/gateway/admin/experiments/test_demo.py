@@ -21,7 +21,7 @@ GUIDE = Path(__file__).parents[4] / "gateway" / "experiments" / "README.md"
 
 @pytest.fixture
 async def both(lab: Lab) -> list[str]:
-    """The ids of the demo's draft and of the guide's."""
+    """Return the ids of the demo's draft and of the guide's draft."""
     async with lab.database.transaction() as conn:
         for name, letter in (("pirate", "d"), ("json", "e")):
             await put_adapter(conn, lab.project_id, name, digest=letter * 64, rank=8, size_bytes=1)
@@ -48,7 +48,7 @@ async def test_both_run_and_get_all_units(lab: Lab, both: list[str], order: tupl
 
 
 def test_the_traffic_of_the_demo_is_enough_to_prove_its_effect() -> None:
-    """In 99 of 100 runs, with the intervals that everybody gets."""
+    """In 99 of 100 runs, with the intervals that every experiment gets."""
     rng, analysis = random.Random(1), demo_experiment("tiny").analysis
     num_proven = 0
     for _ in range(500):

@@ -1,5 +1,5 @@
-"""Bad definitions, layers, holdouts and metrics are refused by the name of the field; lists, bounds, and what is used
-stays."""
+"""Bad definitions, layers, holdouts and metrics are refused by the name of the field; lists are bounded, and objects
+in use stay."""
 
 from __future__ import annotations
 

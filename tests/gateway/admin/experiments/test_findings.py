@@ -1,4 +1,4 @@
-"""What an experiment found over HTTP, from rows of the ledger: results, days, health, previews; what is forgotten."""
+"""Results of an experiment over HTTP, from rows of the ledger: results, days, health, previews, and forgotten units."""
 
 from __future__ import annotations
 
@@ -289,8 +289,8 @@ async def test_a_preview_says_how_long_an_experiment_takes(lab: Lab) -> None:
 
 
 async def test_a_preview_of_a_form_and_of_its_draft_are_one(lab: Lab) -> None:
-    """Days are whole ones since the start: until the last unit has come and its window is over, and at least those that
-    are declared."""
+    """The days of a preview are whole days until the last unit has come and its window is over, and at least the
+    declared ones."""
     await past_traffic(lab)
     body = {"metric": "completion_tokens", "relative_effect": 0.05}
     bare = (await lab.client.post(f"{lab.path}/preview", json=body)).json()["size"]

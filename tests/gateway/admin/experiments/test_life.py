@@ -98,7 +98,7 @@ async def test_a_moved_alias_keeps_no_treatment(lab: Lab) -> None:
 
 
 async def test_arms_are_pinned_at_the_start(lab: Lab) -> None:
-    """Names that move later move no arm: a base, an adapter without version, and an alias with an arm's defaults."""
+    """A base, an adapter without version and an alias with an arm's defaults are moved later, which moves no arm."""
     await lab.client.post(f"{lab.project}/aliases", json={"name": "stable", "adapter": "support", "version": 1})
     arms = [
         {"name": "base", "weight": 1, "target": {"model": "tiny"}},
@@ -189,7 +189,7 @@ async def test_an_arm_that_no_engine_loads_stops_the_start(lab: Lab, server: Adm
 
 
 async def test_a_name_that_a_base_model_or_a_route_has_by_now_stops_the_start(lab: Lab, database: Any) -> None:
-    """A base model may come after the draft; drafts from before routes kept away from them may share a route's name."""
+    """A base model may come after the draft, and old drafts may share a route's name."""
     made = await lab.make()
     async with database.acquire() as conn:
         await conn.execute("UPDATE experiments SET model = 'tiny' WHERE id = $1", made["id"])

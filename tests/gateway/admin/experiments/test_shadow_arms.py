@@ -93,7 +93,7 @@ async def test_results_show_what_copies_came_to_and_units_know_nothing_of_them(l
 
 
 def _event(experiment_id: str, organization: str, project_id: str, number: int, at: datetime.datetime) -> UsageEvent:
-    """A copy; the second one of several prompts, and one that failed, are among them."""
+    """Return the usage of a copy; the copies include the second of several prompts, and one that failed."""
     ids = ["req_a_shadow", "req_a_shadow.1", "req_b_shadow", "req_c_shadow", "req_d_shadow"]
     return UsageEvent(
         request_id=ids[number],

@@ -1,4 +1,5 @@
-"""Drafts say beforehand what would refuse their start; arms that serve the same are told before and after it."""
+"""Drafts name beforehand what would refuse their start; arms that serve the same are named before and after the
+start."""
 
 from __future__ import annotations
 
@@ -31,7 +32,7 @@ async def test_a_draft_says_that_another_experiment_has_its_model_string_and_its
 
 
 async def test_arms_that_serve_the_same_are_told(lab: Lab) -> None:
-    """By what they stand for, however it is written; with other values they are not the same."""
+    """Arms are compared by what they resolve to, however that is written, and by their values."""
     targets: list[dict[str, Any]] = [
         {"model": MODEL},
         {"model": f"{MODEL}@3"},

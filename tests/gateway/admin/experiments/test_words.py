@@ -1,5 +1,5 @@
-"""Lengths of time are told in the units that fit, declared days in one way, differences with their units, and what may
-be concluded goes by the state."""
+"""Texts of experiments: lengths of time in units that fit, declared days in one way, differences with their units,
+and conclusions that follow the state."""
 
 from __future__ import annotations
 
@@ -52,14 +52,14 @@ def test_a_difference_that_is_no_part_of_the_control_has_its_unit(
 
 
 def test_what_was_decided_is_not_up_for_decision() -> None:
-    def said(*, days: int = 9, **state: Any) -> str:
+    def text_of(*, days: int = 9, **state: Any) -> str:
         return conclusion([], [], [], units=9, is_srm=False, days=days, min_days=7, window_seconds=300, **state)
 
-    assert said().endswith("stopping now leaves the question open.")
-    assert said(is_stopped=True).endswith("No more units come, and the question stays open.")
-    assert said(days=3, is_stopped=True).endswith(
+    assert text_of().endswith("stopping now leaves the question open.")
+    assert text_of(is_stopped=True).endswith("No more units come, and the question stays open.")
+    assert text_of(days=3, is_stopped=True).endswith(
         "It was stopped after 3 of 7 whole days since the start: what shows may be of some weekdays alone."
     )
     for days in (3, 9):
-        decided = said(days=days, is_stopped=True, chosen="warm")
+        decided = text_of(days=days, is_stopped=True, chosen="warm")
         assert decided.endswith("warm was chosen.") and "decide" not in decided

@@ -1,4 +1,4 @@
-"""Backends over servers at a URL, as tests ask them."""
+"""Backends over servers at a URL, and requests to them."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ async def until_ready(backend: ForeignBackend, *, ready: bool = True) -> None:
 
 
 async def until(holds: Callable[[], object]) -> None:
-    """Return once something holds that no event tells of."""
+    """Return once a condition holds of which no event tells."""
     async with asyncio.timeout(PATIENCE_S):
         while not holds():  # noqa: ASYNC110 - no event tells
             await asyncio.sleep(0.01)
@@ -102,7 +102,7 @@ def asking(
 
 
 class Heard(msgspec.Struct):
-    """A whole answer."""
+    """A whole answer: its text, pieces and usage."""
 
     text: str = ""
     pieces: list[Piece] = []
@@ -114,7 +114,10 @@ class Heard(msgspec.Struct):
 
 
 async def hear(backend: ForeignBackend, generation: Generation, *, heard: Heard | None = None) -> Heard:
-    """Read a whole answer. heard: what came, also where reading it raises."""
+    """Read a whole answer.
+
+    heard: filled with what came, also where reading raises.
+    """
     heard = heard if heard is not None else Heard()
     heard.pieces = []
     async with aclosing(backend.generate(generation)) as items:

@@ -19,7 +19,7 @@ SSE = b"text/event-stream"
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: %s\r\ntransfer-encoding: chunked\r\n\r\n"
 END = b"0\r\n\r\n"
 PROMPT = 9
-"""Tokens that each fake counts in the prompt."""
+"""The tokens that each fake counts for the prompt."""
 
 
 class Dialect(msgspec.Struct, frozen=True, kw_only=True):
@@ -29,13 +29,13 @@ class Dialect(msgspec.Struct, frozen=True, kw_only=True):
     path: str
     """The path by which a chat without a known tokenizer is asked for."""
     part: Callable[[str, int], Any]
-    """Returns the event of a part; the number of tokens by now."""
+    """Returns the event of a piece of text, given the text and the number of tokens so far."""
     finish: Callable[[str, int], list[Any]]
-    """Returns the events of an end: with a reason of this protocol, after so many tokens."""
+    """Returns the events of an end, given a reason of this protocol and the number of tokens."""
     reasons: dict[str, str]
     """The protocol's words for our reasons."""
     error: Any
-    """An event by which the server says in the midst that it failed."""
+    """An event by which the server reports a failure in the midst of a reply."""
     asked: Callable[[dict[str, Any]], dict[str, Any]]
     """Reads `max_tokens`, `stop` and `seed` of a request's body."""
     refusal: Callable[[str], Any]
@@ -43,7 +43,7 @@ class Dialect(msgspec.Struct, frozen=True, kw_only=True):
     facts: dict[str, Any] = {}
     is_lines: bool = False
     has_mark: bool = True
-    """Whether `[DONE]` follows."""
+    """True where `[DONE]` follows the last event."""
     can_have_no_usage: bool = True
 
     @property
@@ -94,7 +94,8 @@ def _kserve_part(text: str, num_tokens: int, **fields: Any) -> Any:
 
 
 def _kserve_finish(reason: str, num_tokens: int) -> list[Any]:
-    """Return the last response: the parts before have counted their tokens, unless a test lets it lie."""
+    """Return the last response. The parts before it have counted the tokens, so it has only a count by which a test
+    lies."""
     return [_kserve_part("", num_tokens, finish_reason=reason, num_output_tokens=num_tokens if num_tokens > 999 else 0)]
 
 
@@ -107,7 +108,7 @@ KSERVE_INPUTS = ("text_input", "stream", "sampling_parameters", "return_finish_r
 
 
 def kserve_facts(*inputs: str) -> dict[str, Any]:
-    """Return what Triton says of its only model, which takes these inputs."""
+    """Return Triton's answers about its only model, which takes these inputs."""
     metadata = {"name": "theirs", "versions": ["1"], "inputs": [{"name": each} for each in inputs]}
     return {
         "/v2/repository/index": [{"name": "theirs", "version": "1", "state": "READY"}, {"name": "other"}],

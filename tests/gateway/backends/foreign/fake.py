@@ -1,4 +1,4 @@
-"""A server with OpenAI's protocol on a real socket, which does what a test says: right, wrong, or hostile."""
+"""A server with OpenAI's protocol on a real socket, which answers rightly, wrongly or hostilely, as a test wants."""
 
 from __future__ import annotations
 
@@ -61,7 +61,10 @@ def usage(prompt: int, completion: int, cached: int = 0) -> dict[str, Any]:
 
 
 def saying(*words: str, counts: tuple[int, int] | None = (9, 2), finish: str = "stop", pause_s: float = 0.0) -> Answer:
-    """Return an answer of these words, one in each chunk. counts: the usage; None tells none."""
+    """Return an answer of these words, one in each chunk.
+
+    counts: prompt and completion tokens of the usage; None sends no usage.
+    """
 
     async def answer(received: Received, writer: asyncio.StreamWriter) -> None:
         writer.write(HEAD + event(delta("", role="assistant")))
@@ -102,7 +105,7 @@ def refusing(status: int, body: str = "{}", *headers: str) -> Answer:
 
 
 class FakeServer:
-    """Serves `/v1/models`, and answers all else as `answer` says."""
+    """A server that serves `/v1/models`, and answers all other requests with `answer`."""
 
     def __init__(self) -> None:
         self.answer: Answer = saying("Hello", " world")
@@ -112,7 +115,7 @@ class FakeServer:
         self.answer_to_questions: Answer | None = None
         """The answer to all other questions of a gateway, in place of the lists above."""
         self.keys: set[str] | None = None
-        """The keys that it takes, each other one being refused; None: it asks for none."""
+        """The keys that the server accepts, all others being refused; None needs no key."""
         self.received: list[Received] = []
         """The requests that generate."""
         self.num_connections = 0
@@ -129,7 +132,7 @@ class FakeServer:
         return f"http://127.0.0.1:{self.port}"
 
     async def start(self) -> None:
-        """Serve at a free port, or at the one before, once whoever was given it meanwhile has left it."""
+        """Serve at a free port, or at the port before, once whichever process got it meanwhile has left it."""
         async with asyncio.timeout(PATIENCE_S):
             while self._server is None:
                 try:
@@ -139,7 +142,7 @@ class FakeServer:
         self.port = self._server.sockets[0].getsockname()[1]
 
     def leave_port(self) -> None:
-        """Take no new connection; those that are there go on."""
+        """Stop listening; open connections go on."""
         if self._server is not None:
             self._server.close()
             self._server = None

@@ -1,6 +1,6 @@
 """A fake of llama.cpp's server of late 2026, as far as adapters go: written from its API, over a real socket.
 
-Its replies name the adapter that they were made with. Whatever number it does not have, it answers from the base.
+Its replies name the adapter that they were made with. A number without an adapter is answered by the base.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from tests.gateway.backends.foreign.fake import FakeServer, Received, saying
 
 
 class FakeLlamaCpp:
-    """Has the adapters with which it was started, by number."""
+    """A server with the adapters it was started with, by number."""
 
     def __init__(self, server: FakeServer, *paths: str) -> None:
         self.server = server

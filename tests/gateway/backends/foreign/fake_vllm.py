@@ -1,6 +1,6 @@
 """A fake of vLLM's server as of version 0.32, as far as adapters go: written from its API, over a real socket.
 
-Each adapter says who it is: its replies are token ids made of its name. Traps of the real one are switches.
+Its replies are token ids made of the adapter's name. Traps of the real server are switches.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def tokens_of(name: str, vocab_size: int = 100) -> list[int]:
 
 
 class FakeVllm:
-    """Loads adapters by name, and answers with the one that is asked for."""
+    """A server that loads adapters by name, and answers with the adapter that is asked for."""
 
     def __init__(self, folder: str, server: FakeServer) -> None:
         """folder: below which an adapter's content is found; nothing is read."""
@@ -35,11 +35,11 @@ class FakeVllm:
         self.unfit: dict[str, int] = {}
         """Names whose adapter is refused, each with the status."""
         self.has_silent_base = False
-        """Whether an unknown name is answered by the base."""
+        """True if an unknown name is answered by the base."""
         self.may_load = True
-        """Whether VLLM_ALLOW_RUNTIME_LORA_UPDATING is set."""
+        """True if VLLM_ALLOW_RUNTIME_LORA_UPDATING is set."""
         self.has_effect = True
-        """Whether an adapter changes what the base says."""
+        """True if an adapter changes the base's answer."""
         self.num_loads = 0
         self.num_unloads = 0
         self._folder = folder
@@ -47,7 +47,7 @@ class FakeVllm:
         self._list()
 
     def restart(self) -> None:
-        """Forget all adapters, as a new process has."""
+        """Forget all adapters, as a new process does."""
         self.loaded.clear()
         self._list()
 

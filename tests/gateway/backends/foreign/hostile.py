@@ -1,6 +1,6 @@
-"""What a hostile server sends in place of a reply: each behaviour by a name.
+"""The replies of a hostile server: each behaviour by a name.
 
-Its own texts, the key that it was sent and its address are in whatever place they could leak from.
+The server's own texts, the key that it was sent and its address are in every place from which they could leak.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def in_tiny_chunks(letter: bytes) -> bytes:
 
 
 def a_megabyte_of(element: str, before: str, after: str) -> Answer:
-    """Return an answer of events that hold a list of so many elements as an event has room for."""
+    """Return an answer of events that each hold a list of as many elements as an event has room for."""
     size = MAX_EVENT_BYTES - len(before) - len(after) - 1
     return endless(event(before + f"{element}," * (size // (len(element) + 1) - 1) + element + after))
 
@@ -186,7 +186,7 @@ HOSTILE: dict[str, Answer] = {
     "a trickle of comments": trickling(chunk(b": ping\n\n"), pause_s=0.05),
     "a trickle of text": trickling(event(delta("a")), pause_s=0.1),
 }
-"""Behaviours after which a client gets an error."""
+"""Behaviours for which a client gets an error."""
 
 OF_REQUEST = {"an unknown reason", "a tool that nobody named", "calls without end"}
 """Replies that a request can bring about at a server that is well."""
@@ -261,4 +261,4 @@ ASKED: dict[str, Answer] = {
         plain(b"200 OK", b"content-encoding: gzip", body=gzip.compress(b"a" * (8 << 20)))
     ),
 }
-"""Answers to the question how the server is, after which it gets no requests."""
+"""Answers to questions about the server's health after which the server gets no requests."""

@@ -23,7 +23,7 @@ from tests.gateway.backends.scripted import ListSink
 SECRET = "sk-0123456789abcdefWXYZ of /srv/model at 10.1.2.3"
 SHORT = msgspec.structs.replace(FAST, first_token_seconds=0.4, idle_seconds=0.4, total_seconds=2.0)
 PATIENT = msgspec.structs.replace(FAST, first_token_seconds=60.0, idle_seconds=60.0, total_seconds=120.0)
-"""No server of these tests is slow, though the machine may be."""
+"""Settings for a busy machine: no server of these tests is slow."""
 
 
 def test_every_driver_has_a_protocol_fake() -> None:

@@ -1,4 +1,4 @@
-"""The operator's log has what a server says of an error: short, on one line, without keys and the client's words."""
+"""The operator's log has a server's error text: short, on one line, without keys and the client's words."""
 
 from __future__ import annotations
 

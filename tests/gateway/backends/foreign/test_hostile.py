@@ -1,4 +1,4 @@
-"""A hostile server: what it sends is bounded in size and time, ends as an error in our words, and is recorded once."""
+"""A hostile server's reply is bounded in size and time, ends as an error in our words, and is recorded once."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ async def test_a_hostile_reply_ends_as_our_error_within_bounds(server: FakeServe
 
 @pytest.mark.parametrize("name", [name for name in HOSTILE if name.startswith("endless")])
 async def test_what_has_no_end_is_ended_by_its_size_before_any_time(server: FakeServer, name: str) -> None:
-    """Else a server could keep a processor busy for the two minutes that a first token may take."""
+    """Otherwise a server could keep a processor busy for the two minutes that a first token may take."""
     server.answer = HOSTILE[name]
     patient = msgspec.structs.replace(FAST, first_token_seconds=600.0, idle_seconds=600.0, total_seconds=600.0)
     async with backend_of(server.url, ListSink(), settings=patient) as backend, asyncio.timeout(PATIENCE_S):
@@ -94,7 +94,8 @@ async def test_what_has_no_end_is_ended_by_its_size_before_any_time(server: Fake
 
 @pytest.fixture(scope="module")
 def hostile_url() -> Iterator[str]:
-    """A server of all behaviours in a process of its own, so that what this one does is the gateway's alone."""
+    """Give the URL of a server of all behaviours in a process of its own, so that this process's time is the
+    gateway's alone."""
     with hostile_process() as url:
         yield url
 

@@ -1,4 +1,5 @@
-"""Triton's models: vLLM's with adapters by name, TensorRT-LLM's with adapters by number and ends that nothing says."""
+"""Triton's models: vLLM's with adapters by name, TensorRT-LLM's with adapters by number and without a reason of the
+end."""
 
 from __future__ import annotations
 
@@ -32,14 +33,14 @@ THERE, GONE = (hashlib.sha256(name.encode()).hexdigest() for name in ("there", "
 
 
 class FakeTriton:
-    """Has a model of one backend with some adapters, and refuses all others in that backend's words."""
+    """A Triton with a model of one backend and some adapters, which refuses all others in that backend's words."""
 
     def __init__(self, server: FakeServer, *inputs: str, adapters: set[str]) -> None:
         self.server = server
         self.is_vllm = "sampling_parameters" in inputs
         self.adapters = adapters
         self.is_silent = False
-        """True to answer a name that it does not know from the base."""
+        """True if an unknown name is answered by the base."""
         server.facts = kserve_facts(*inputs)
         server.answer = self._answer
 
@@ -94,7 +95,7 @@ async def test_each_adapter_is_asked_for_by_its_name_and_one_that_is_not_there_i
             await hear(made, by_ids(model, GONE, "req_3"))
         caught.value.settle()
         assert isinstance(caught.value.error, Overloaded), "another server may have it"
-        triton.adapters.clear()  # its cache made room
+        triton.adapters.clear()  # the server's cache made room
         with pytest.raises(Unanswered) as caught:
             await hear(made, by_ids(model, THERE, "req_4"))
         caught.value.settle()

@@ -133,7 +133,7 @@ async def test_a_prompt_beyond_the_context_is_the_clients(url: str, sink: ListSi
 
 @pytest.fixture(scope="module")
 def adapters(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """The demo's adapters as llama.cpp takes them, by name."""
+    """Return the demo's adapters in llama.cpp's format, by name."""
     folder = tmp_path_factory.mktemp("ggufs")
     demo = REPOSITORY / "adapters" / "demo"
     return {name: write_gguf(demo_model_dir(), demo / name, folder).path for name in ("pirate", "json")}

@@ -1,4 +1,5 @@
-"""What a client may see of a reply is noted before anybody reads it, in one record for all that came at once."""
+"""The part of a reply that a client may see is noted before it is handed on, in one record for all that came at
+once."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ NUM_STREAMS, NUM_WORDS = 4, 12
 
 
 class Watched(ListSink):
-    """Keeps the last count of each request."""
+    """A sink that stores the last count of each request."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""The particular ways of Ollama and TGI: what their drivers send, and the traps that they know."""
+"""The particular ways of Ollama and TGI: what their drivers send, and the traps that they avoid."""
 
 from __future__ import annotations
 

@@ -30,14 +30,15 @@ HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: application/x-ndjson\r\ntransfer-encod
 
 
 class FakeOllama:
-    """Keeps blobs by their digests, makes models of them, and answers with the digests of a model's files."""
+    """An Ollama that stores blobs by their digests, makes models of them, and answers with the digests of a model's
+    files."""
 
     def __init__(self, server: FakeServer) -> None:
         self.server = server
         self.blobs: set[str] = set()
         self.models: dict[str, dict[str, str]] = {"base": {}}
         self.is_silent = False
-        """True to answer a model that it does not have as the base."""
+        """True if a model that does not exist is answered by the base."""
         server.answer = self._answer
         self._list()
 

@@ -108,7 +108,7 @@ async def test_a_restart_with_other_numbers_gives_nobody_another_adapter(
     assert caught.value.kind == "full", "another server may be asked"
     assert sink.records[-1].usage.completion_tokens == 0
     async with asyncio.timeout(5.0):
-        while True:  # it is asked at once, though health_seconds are far away
+        while True:  # the server is asked at once, long before health_seconds have passed
             try:
                 assert await ask(backend, key(1), "req_3") == file(1)
                 break
@@ -151,7 +151,7 @@ async def test_connections_of_a_former_process_that_goes_on_get_no_request_of_th
 
 
 async def until_places(backend: ForeignBackend, llama: FakeLlamaCpp) -> None:
-    """Have a backend ask its server, until it knows the numbers of a process."""
+    """Have a backend ask its server, and return once it knows the adapters' numbers in the present process."""
     backend._condition.ask_soon()
     names = [Path(path).stem if is_digest(Path(path).stem) else "" for path in llama.paths]
     await until(lambda: (info := backend._condition.info) is not None and list(info.places) == names)
@@ -226,7 +226,7 @@ def test_paths_of_any_system_are_read_and_a_second_file_of_one_content_is_passed
 
 
 async def test_a_build_that_was_not_tried_is_not_asked_while_it_has_adapters(llama: FakeLlamaCpp) -> None:
-    """Requests of it name none, and anybody may have changed what it takes for that."""
+    """Requests without an adapter leave scales at their defaults, which anybody may have changed."""
     llama.build, llama.default_scale = "b4000-abcdef0", 1.0
     settings = msgspec.structs.replace(SETTINGS, health_seconds=0.05)
     async with backend_of(llama.server.url, ListSink(), driver="llamacpp", settings=settings, waits=False) as backend:

@@ -1,4 +1,4 @@
-"""SGLang's own way: token ids in and out, errors inside a stream that began well, adapters that it does not list."""
+"""SGLang's own way: token ids in and out, errors inside a stream that began well, adapters that its list lacks."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ TOO_LONG = "The input (5000 tokens) is longer than the model's context length (4
 
 
 class FakeSglang:
-    """A fake of SGLang 0.5.23, written from its API. Each model says who it is in the ids of its replies."""
+    """A fake of SGLang 0.5.23, written from its API. The ids of a reply are made of the model's name."""
 
     def __init__(self, server: FakeServer) -> None:
         self.server = server
@@ -39,7 +39,7 @@ class FakeSglang:
         """Messages by which adapters are refused, by name."""
         self.has_silent_base = False
         self.is_incremental = False
-        """Whether each event has the new ids alone."""
+        """True if each event has the new ids alone."""
         self.error = ""
         """The error that a request gets inside its stream."""
         server.answer = self._answer
@@ -88,7 +88,7 @@ class FakeSglang:
         return None
 
     def _complete(self, body: dict[str, Any], writer: asyncio.StreamWriter) -> None:
-        """Answer by OpenAI's routes, where an adapter is named after the base, and say who answers."""
+        """Answer by OpenAI's routes, where an adapter is named after the base, with the name of the model."""
         model = body["model"]
         name = model.partition(":")[2] or "base"
         if name not in self.loaded and name != "base":
@@ -189,7 +189,7 @@ async def test_adapters_are_loaded_answer_and_make_room(sglang: FakeSglang, back
 
 
 class Forgetful(dict[str, str]):
-    """Adapters of a server that drops each as soon as it is loaded, since others need the room."""
+    """The adapters of a server that drops each as soon as it is loaded, since others need the room."""
 
     def __setitem__(self, name: str, path: str) -> None:
         """Keep nothing."""
@@ -262,7 +262,7 @@ async def test_at_a_version_that_was_not_tried_adapters_are_asked_for_as_models(
         request = msgspec.structs.replace(asked.request, adapter=key(1))
         assert (await hear(backend, msgspec.structs.replace(asked, request=request))).text == digest(1)
         assert sglang.server.received[-1].body["model"] == f"theirs:{digest(1)}"
-        sglang.loaded.clear()  # it drops the least recently used one by itself
+        sglang.loaded.clear()  # SGLang drops the least recently used adapter by itself
         request = msgspec.structs.replace(request, request_id="req_2")
         assert (await hear(backend, msgspec.structs.replace(asked, request=request))).text == digest(1)
         assert (await hear(backend, asking(request_id="req_3"))).text == "base"

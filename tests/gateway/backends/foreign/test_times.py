@@ -1,4 +1,4 @@
-"""Requests end in time whatever a server sends, and are sent again only where the server cannot have begun."""
+"""Requests end in time whatever a server sends, and are sent again only where the server cannot have begun them."""
 
 from __future__ import annotations
 

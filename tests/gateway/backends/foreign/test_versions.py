@@ -1,4 +1,4 @@
-"""A server of a version with which its driver was not tried is asked by a generic protocol; its operator is told."""
+"""A server whose version its driver was not tried with is used by a generic protocol, and its operator is told."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ def command(port: int) -> tuple[list[str], dict[str, str]]:
 
 
 def main() -> None:
-    """Make the environment, unless it is there whole."""
+    """Make the environment, unless it is complete already."""
     if MADE.exists() and MADE.read_text() == VERSION:
         return
     venv.create(FOLDER, with_pip=True, clear=True)

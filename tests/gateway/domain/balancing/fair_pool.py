@@ -1,6 +1,6 @@
-"""Several replicas in virtual time, each with the engine's real scheduler, and gateways that balance and tell them.
+"""Several replicas in virtual time, each with the engine's real scheduler, and gateways that balance over them.
 
-One step of all replicas is one unit. Heartbeats of both directions are a number of steps apart.
+One step of all replicas is one unit. Heartbeats of both directions, which report service, are a number of steps apart.
 """
 
 from __future__ import annotations
@@ -30,7 +30,10 @@ class Gateway:
 
 
 class Sent(msgspec.Struct):
-    """A request under way. counted: completion tokens that its gateway has counted."""
+    """A running request.
+
+    counted: completion tokens that its gateway has counted.
+    """
 
     gateway: Gateway
     asked: Asked
@@ -39,7 +42,11 @@ class Sent(msgspec.Struct):
 
 
 class FairPool:
-    """tells: engines are told what tenants got elsewhere. spreads: the balancer knows whose a request is."""
+    """A pool and its gateways.
+
+    tells: whether engines are told the service that tenants got elsewhere.
+    spreads: whether the balancer knows the tenant of a request.
+    """
 
     def __init__(
         self,
@@ -59,8 +66,8 @@ class FairPool:
             for number in range(num_replicas)
         }
         self.gateways = [Gateway(list(self.replicas), num_gateways, seed) for seed in range(num_gateways)]
-        self.told: dict[tuple[str, str], float] = defaultdict(float)
-        """By replica and tenant, the service elsewhere that the replica was told of."""
+        self.told_service: dict[tuple[str, str], float] = defaultdict(float)
+        """The service elsewhere that a replica was told of, by replica and tenant."""
         self._tells = tells
         self._spreads = spreads
         self._max_num_seqs = max_num_seqs
@@ -79,12 +86,14 @@ class FairPool:
         return [ttft for replica in self.replicas.values() for ttft in replica.ttfts[tenant]]
 
     def untold(self, tenant: str) -> float:
-        """Return the most of a tenant's service elsewhere that some replica does not know of."""
+        """Return the most of a tenant's service elsewhere that any replica does not know of."""
         total = self.service(tenant)
-        return max(total - each.service[tenant] - self.told[name, tenant] for name, each in self.replicas.items())
+        return max(
+            total - each.service[tenant] - self.told_service[name, tenant] for name, each in self.replicas.items()
+        )
 
     def send(self, tenant: str, prompt: int, output: int, adapter: str = "", weight: float = 1.0) -> str:
-        """Send a request through the next gateway, to the replica that its balancer picks, and return that."""
+        """Send a request through the next gateway; return the replica that its balancer picks."""
         asked = Asked(adapter, prompt_tokens=prompt, tenant=tenant if self._spreads else "")
         gateway = self._next_gateway()
         name = gateway.balancer.pick(asked)
@@ -142,7 +151,7 @@ class FairPool:
                 self.replicas[name].scheduler.count_elsewhere(services)
                 for tenant, used in services.items():
                     moved = used.adapter_bytes / TOKEN_BYTES
-                    self.told[name, tenant] += used.prompt_tokens + DECODE_COST * used.completion_tokens + moved
+                    self.told_service[name, tenant] += used.prompt_tokens + DECODE_COST * used.completion_tokens + moved
             for name, replica in self.replicas.items():
                 gateway.balancer.update(self._picture(name, replica), float(self.now))
 

@@ -21,7 +21,7 @@ def picture(name: str, **fields: Any) -> ReplicaLoad:
 
 
 def balancer_over(count: int, *, seed: int = 0, **fields: Any) -> Balancer:
-    """Return a balancer of so many replicas that are equal, with these fields in each picture."""
+    """Return a balancer of `count` equal replicas, with these fields in each picture."""
     balancer = Balancer(seed=seed)
     for name in names(count):
         balancer.add(name)

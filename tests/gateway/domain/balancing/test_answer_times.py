@@ -1,4 +1,4 @@
-"""A replica that is found slow beside others counts for less, until it was not seen for a while."""
+"""A replica that is slow beside others counts for less, until it was not measured for a while."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.gateway.domain.balancing.pools import balancer_over, send
 
 
 def times(*first_ms: float, token_ms: float = 0.0) -> AnswerTimes:
-    """Return the times of answers that came one after the other, the last of them at 0 s."""
+    """Return the times of answers that came one after another, the last of them at 0 s."""
     made = AnswerTimes()
     for number, each in enumerate(first_ms, 1 - len(first_ms)):
         made.answered(number * APART_S, each, token_ms)
@@ -49,7 +49,7 @@ def test_a_wait_that_was_given_up_counts_where_it_was_longer_than_usual() -> Non
 
 
 def test_answers_of_one_moment_count_as_one() -> None:
-    """Where many requests are under way, all are late of which the answers came while the gateway stood still."""
+    """While a gateway stands still, the answers of all running requests come late together."""
     usual = times(*[50.0] * 9)
     for _ in range(24):
         usual.answered(APART_S, 550.0, 0.0)
@@ -87,7 +87,7 @@ def test_a_replica_that_is_five_times_slower_gets_few_requests(kind: str, num_at
 
 
 def run(balancer: Balancer, slow: str, kind: str, num_at_once: int) -> Counter[str]:
-    """Return how many of 2,000 requests each replica got, of which so many run at once."""
+    """Return the number of requests that each replica got of 2,000, of which `num_at_once` run at one time."""
     counts, running = Counter[str](), list[tuple[float, str, Asked]]()
     now_s = 0.0
     for number in range(2_000):

@@ -1,4 +1,4 @@
-"""Adapters live on few replicas, hot ones spread, newcomers warm up, and what must get nothing gets nothing."""
+"""Adapters live on few replicas, hot ones spread, new replicas warm up, and an excluded replica gets nothing."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ADAPTERS = [f"adapter-{number}" for number in range(10_000)]
 
 
 def homes(balancer: Balancer) -> dict[str, str | None]:
-    """The replica of each adapter while nothing runs and nothing is resident."""
+    """Return the replica of each adapter while nothing runs and nothing is resident."""
     return {adapter: balancer.pick(Asked(adapter)) for adapter in ADAPTERS}
 
 

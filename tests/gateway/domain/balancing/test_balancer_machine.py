@@ -1,4 +1,4 @@
-"""Whatever comes and goes: no request goes to a replica that must not get it, and none has more than its bound."""
+"""Whatever comes and goes, no request goes to a replica that must not get any, and no replica exceeds its bound."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ asks = st.builds(
 
 
 class BalancerMachine(RuleBasedStateMachine):
-    """`self.open` says beside the balancer which replicas may get something."""
+    """A state machine; `self.open` holds the replicas that may get requests, beside the balancer's own state."""
 
     def __init__(self) -> None:
         super().__init__()

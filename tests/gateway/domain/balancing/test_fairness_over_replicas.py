@@ -14,13 +14,14 @@ NUM_REPLICAS = 4
 NUM_STEPS, WARM_UP = 1_500, 300
 NUM_WORKLOADS, NUM_WORKLOADS_FULL = 20, 400
 QUIET = 2 * PLACES * NUM_REPLICAS
-"""Requests that the victim keeps under way: its share of the pool and as many that wait."""
+"""The requests that the victim has under way: its share of the pool and as many that wait."""
 
 
 def run(pool: FairPool, num_victim: int, num_noisy: int, weight: float = 1.0, num_steps: int = NUM_STEPS) -> float:
-    """Run a tenant of one adapter beside one of 20, each with so many requests under way.
+    """Run a tenant of one adapter beside a tenant of 20.
 
-    Returns the victim's share of what the pool did after the warm-up.
+    num_victim, num_noisy: the requests that each has under way. Returns the victim's share of the pool's service after
+    the warm-up.
     """
     chance = random.Random(0)
     victim = noisy = 0.0
@@ -52,7 +53,8 @@ def test_replicas_that_know_nothing_of_each_other_would_give_half_of_one_replica
 
 @pytest.mark.parametrize(("tells", "expected"), [(True, 1 / 2), (False, 1 / 4)])
 def test_a_tenant_on_two_of_four_replicas_gets_its_half_of_the_pool_there(tells: bool, expected: float) -> None:
-    """The pool's counters let it have both; with counters of their own they would share them equally."""
+    """Counted over the pool, the tenant gets both replicas; counted by each replica, both tenants would share them
+    equally."""
     pool = FairPool(NUM_REPLICAS, tells=tells)
     chance = random.Random(0)
     for _ in range(NUM_STEPS):
@@ -75,7 +77,7 @@ def test_the_wait_for_the_first_token_is_as_beside_an_equal() -> None:
 
 
 def test_a_tenant_that_its_replica_can_serve_gets_all_it_asks_for_and_stays_there() -> None:
-    """A half of what one replica does is an eighth of the pool, and its share would be a half."""
+    """Half of one replica's work is an eighth of the pool, and the tenant's share would be a half."""
     pool = FairPool(NUM_REPLICAS)
     share = run(pool, PLACES // 2, 100 * QUIET)
     places = {name for name, replica in pool.replicas.items() if replica.service["victim"]}
@@ -84,10 +86,10 @@ def test_a_tenant_that_its_replica_can_serve_gets_all_it_asks_for_and_stays_ther
 
 
 def spread_and_bound(seed: int) -> tuple[float, float, float]:
-    """A random workload of two tenants of equal weight that wait on all replicas throughout.
+    """Run a random workload of two tenants of equal weight that wait on all replicas throughout.
 
-    Returns the largest difference of their service from the pool over any interval, the bound that
-    `engine.scheduling.fairness` states for it, and all service.
+    Returns the largest difference of the tenants' service from the pool over any interval, the bound that
+    `engine.scheduling.fairness` states for that difference, and all service.
     """
     chance = random.Random(seed)
     load_bytes = chance.choice((0, 500, 2_000))

@@ -1,4 +1,4 @@
-"""Beginnings of prompts have keys that only equal beginnings share, and their places are bounded and stay."""
+"""Beginnings of prompts have keys that only equal beginnings share; their replicas are bounded in number and stay."""
 
 from __future__ import annotations
 

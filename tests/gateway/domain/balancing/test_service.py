@@ -1,4 +1,4 @@
-"""Each replica is told of all that the others did, once, and of nothing that it did itself."""
+"""Each replica gets the service of all others, once, and none of its own."""
 
 from __future__ import annotations
 

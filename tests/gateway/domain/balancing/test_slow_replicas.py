@@ -1,6 +1,6 @@
 """A pool of a fast and a slow replica in simulated time: how few requests the slow one gets, whatever the gateway does.
 
-The simulation has the clock; the balancer and the times of answers are those of the gateway.
+The simulation has the clock; the balancer and the times of answers are the gateway's own.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tests.gateway.domain.balancing.pools import balancer_over, names, send
 FAST, SLOW = names(2)
 TIMES_SLOWER = 5.0
 PROMISED = 0.1
-"""The share of requests that a replica may get which is five times slower."""
+"""The share of requests that a replica may get that is five times slower."""
 
 
 CLIENT_S = 0.001
@@ -38,10 +38,11 @@ class Sent(msgspec.Struct, frozen=True):
 def share_of_slow(
     num_clients: int, usual_s: float, pauses: list[tuple[float, float]], *, seed: int, until_s: float = 30.0
 ) -> float:
-    """Return the share of the slow replica from the tenth second on, where each client asks again after each answer.
+    """Return the slow replica's share of requests from the tenth second on; each client asks again after each answer.
 
-    usual_s: the time that the fast replica takes. pauses: the beginnings and ends of times in which the gateway does
-    nothing, so that what comes meanwhile is seen when they end.
+    usual_s: the time that the fast replica takes.
+    pauses: the beginnings and ends of times in which the gateway does nothing, so that events meanwhile are seen when a
+    pause ends.
     """
     draw, balancer, asked = random.Random(seed), balancer_over(2, seed=seed, adapter_slots=0), Asked()
     times = {name: AnswerTimes() for name in (FAST, SLOW)}

@@ -1,4 +1,5 @@
-"""Many experiments at once, looked at again and again: the room's formulas over arrays, which tests hold against it."""
+"""Many experiments at once, looked at again and again: the room's formulas over arrays, which tests check against
+the room."""
 
 from __future__ import annotations
 
@@ -37,12 +38,12 @@ class Arm(msgspec.Struct, frozen=True):
 def watched(y: Floats, treated: NDArray[np.bool_], every: int, x: Floats | None = None) -> tuple[Arm, Arm]:
     """Return the sums of control and treatment at each look. y, treated, x: by experiment and unit."""
 
-    def looks(values: Floats) -> Floats:
+    def sums_at_looks(values: Floats) -> Floats:
         return values.reshape(len(values), -1, every).sum(axis=2).cumsum(axis=1)
 
     def arm(member: Floats) -> Arm:
         with_x = (member * x, member * x * x, member * x * y) if x is not None else (member * 0,) * 3
-        return Arm(*(looks(each) for each in (member, member * y, member * y * y, *with_x)))
+        return Arm(*(sums_at_looks(each) for each in (member, member * y, member * y * y, *with_x)))
 
     return arm((~treated).astype(float)), arm(treated.astype(float))
 
@@ -77,7 +78,7 @@ def normal_log_e(t: Floats, n: Floats, tightest_at: int, alpha: float = 0.05) ->
 
 
 class Counts:
-    """ln E of two counts with even shares, from a table of ln gamma: see `statistics.counts.log_e`."""
+    """The ln E of two counts with even shares, from a table of ln gamma: see `statistics.counts.log_e`."""
 
     def __init__(self, concentration: float, most: int) -> None:
         self._half = np.array([math.lgamma(concentration / 2 + count) for count in range(most + 1)])

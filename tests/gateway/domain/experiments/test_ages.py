@@ -1,4 +1,5 @@
-"""Effects by days since exposure: a novelty that wears off is told from an effect that stays, and from none."""
+"""Effects by days since exposure: a novelty that wears off is distinguished from an effect that stays, and from
+none."""
 
 from __future__ import annotations
 
@@ -22,7 +23,10 @@ EXPERIMENT = Experiment(
 
 
 def watched(chance: np.random.Generator, effects: tuple[int, ...]) -> AgeEffects:
-    """Let units of both arms spend each day, much as they do on other days; those of the arm spend less by some."""
+    """Return the effects by age of units that spend about the same each day.
+
+    effects: by how much the treatment's units spend less, by age.
+    """
     ages, sums = [], []
     for arm in (0, 1):
         own = chance.normal(1_000, 80, NUM_UNITS)

@@ -1,4 +1,4 @@
-"""Units keep their arms for ever, new ones move by the least, and experiments know nothing of each other."""
+"""Units keep their arms for ever, as few new ones as possible move, and experiments know nothing of each other."""
 
 from __future__ import annotations
 
@@ -202,7 +202,8 @@ def test_coverage_tells_nothing_about_the_arm() -> None:
 
 
 def test_no_exposed_unit_ever_moves(full: bool) -> None:
-    """200 random changes of weights and coverage; units are exposed in between, and new ones follow the new weights."""
+    """200 random changes of weights and coverage; units are exposed in between, and new units follow the new
+    weights."""
     num_units = 1_000_000 if full else 20_000
     rng, random_units = np.random.default_rng(5), random.Random(5)
     units = [f"user-{number}" for number in range(num_units)]
@@ -230,7 +231,7 @@ def test_no_exposed_unit_ever_moves(full: bool) -> None:
         arms = np.where(epochs > 0, tables[np.maximum(epochs, 1) - 1, place], -1)
         seen = arm_seen >= 0
         assert (arms[seen] == arm_seen[seen]).all()
-        for each in rng.integers(0, num_units, 20):  # what the table says here is what the gateway's function says
+        for each in rng.integers(0, num_units, 20):  # the table agrees with the gateway's function
             assigned = assign(split, units[each], unit_digest(PROJECT, units[each]))
             assert (assigned.arm if assigned.is_analysed else -1) == arms[each]
         newly = (rng.random(num_units) < 0.02) & (arms >= 0) & ~seen

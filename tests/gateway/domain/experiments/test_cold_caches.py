@@ -1,5 +1,5 @@
-"""An arm of less weight finds its prompts cached less often, which makes it slower without any effect: times that a
-cache changes are compared between arms of equal weight alone."""
+"""An arm of less weight finds its prompts cached less often, which makes it slower without any effect, so that
+cache-dependent times are compared between arms of equal weight alone."""
 
 from __future__ import annotations
 
@@ -18,17 +18,20 @@ from tests.gateway.domain.experiments.test_definition import GOOD
 
 EVERY = 20
 CACHED_PROMPTS = 40
-"""System prompts that an engine's small cache holds: those of both arms, and of other tenants."""
+"""System prompts that an engine's small cache holds: both arms' and other tenants'."""
 STRANGERS = 12
 """Requests of other tenants, each with a prompt of its own, between two requests of the experiment."""
 HIT_MS, MISS_MS, NOISE_MS = 30.0, 90.0, 20.0
 MOST_FALSE = 0.08
-"""The share of experiments with arms of equal weight: more than 5 %, since a hit of one unit makes one of the next
-likelier, and times that depend on each other vary more than as many that do not. 6.5 % were seen in 1,000 runs."""
+"""The most of experiments with arms of equal weight that may raise a false alarm.
+
+The share is more than 5 %, since a hit of one unit makes a hit of the next likelier, and dependent times vary more than
+independent ones. 6.5 % were seen in 1,000 runs.
+"""
 
 
 def times_to_first_token(rng: np.random.Generator, treated: np.ndarray) -> np.ndarray:
-    """Return the milliseconds of one request of each unit, by a cache that forgets what was used least recently."""
+    """Return the milliseconds of one request of each unit, with a cache that drops the least recently used prompt."""
     cache: OrderedDict[int, None] = OrderedDict()
     stranger, times = 2, np.empty(len(treated))
     for at, arm in enumerate(treated):

@@ -1,4 +1,5 @@
-"""A definition is refused by the field that is wrong, and after the start only what moves nobody may change."""
+"""A wrong definition is refused by its field, and after the start a change that would move an exposed unit is
+refused."""
 
 from __future__ import annotations
 

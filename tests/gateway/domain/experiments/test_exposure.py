@@ -1,4 +1,4 @@
-"""What a request of an experiment tells: a header as of RFC 9651, a log line without the unit, an id to vote by."""
+"""Traces of an experiment's request: a header as of RFC 9651, a log line without the unit, an id to vote by."""
 
 from __future__ import annotations
 

@@ -260,7 +260,7 @@ def test_a_judge_shortens_what_humans_say_without_bias() -> None:
     found = prediction_powered(sums_of(map(Unit, y, f)), others)
     assert (found.judge_weight, found.mean) == (near(1.232464), near(0.586486))
     assert math.sqrt(found.variance) == near(0.121539)
-    silent = sums_of([Unit(0.5)] * 16)  # of a judge that tells nothing
+    silent = sums_of([Unit(0.5)] * 16)  # a judge whose score never changes
     human = prediction_powered(sums_of(Unit(each, 0.5) for each in y), silent)
     assert (human.mean, math.sqrt(human.variance)) == (0.625, near(0.182981))
     for labelled, rest in ((sums_of([Unit(1, 0.9)]), others), (sums_of(map(Unit, y, f)), sums_of([Unit(0.5)]))):
@@ -296,7 +296,7 @@ def test_days_until_an_effect_is_found_are_said_beforehand() -> None:
 
 
 def test_sums_are_the_same_in_any_order_of_events() -> None:
-    """A vote, its change, a late one, one taken back, a unit forgotten: the changes commute, and equal a recount."""
+    """A vote, its change, a late one, a withdrawn one and a forgotten unit commute, and equal a recount."""
     events = [
         change(None, Unit(1, x=3)),
         change(Unit(1, x=3), Unit(0, x=3)),
@@ -319,7 +319,7 @@ def test_sums_of_integers_are_exact_however_far_from_0() -> None:
 
 
 def test_failures_count_as_failures() -> None:
-    """The treatment fails for a tenth of units: an effect of -.08 on .80; successes alone would show none."""
+    """The treatment fails for a tenth of units: an effect of -.08 on .80; counting successes alone would show none."""
     means = effects.compare_arms([(successes(1_000, 800), successes(1_000, 720))])
     finished = effects.compare_arms([(successes(1_000, 800), successes(900, 720))])
     assert means is not None and finished is not None

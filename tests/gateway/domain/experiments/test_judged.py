@@ -1,4 +1,4 @@
-"""Results with the help of a judge: its bias makes no effect and hides none, however little people label."""
+"""Results with the help of a judge: the judge's bias makes no effect and hides none, however few labels there are."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ Key = tuple[str, int, int]
 
 
 def drawn(chance: random.Random, mean: float, off: float, arm: int, epoch: int = 1) -> dict[Key, Sums]:
-    """Return the sums of an arm of which people like a part, with a judge that likes more; a twentieth is labelled."""
+    """Return the sums of an arm whose people like a part of the answers, with a judge that likes more; a twentieth
+    is labelled."""
     units = []
     for _ in range(1_000):
         label = int(chance.random() < mean)
@@ -61,7 +62,7 @@ def test_a_judge_that_is_kinder_to_one_arm_makes_no_effect_and_hides_none() -> N
 
 
 def test_a_ramp_with_a_judge_is_no_effect() -> None:
-    """Ninety to ten in a good week, even in a bad one: neither arm is better in any."""
+    """The split is ninety to ten in a good week and even in a bad one; neither arm is better in either week."""
     chance, held = random.Random(3), 0
     for _ in range(40):
         sums: dict[Key, Sums] = {}

@@ -1,4 +1,4 @@
-"""A judge's habits do not decide: order, length and itself; few human labels take out the bias that is left."""
+"""A judge's habits of order, length and itself do not decide; few human labels correct the bias that is left."""
 
 from __future__ import annotations
 
@@ -63,8 +63,10 @@ def test_another_judge_is_not(judge: str) -> None:
 
 
 def judged_pairs(chance: random.Random, truth: float) -> list[Pair]:
-    """Pairs of which people prefer the arm's answer with a probability, and a judge by 20 points more often; it also
-    follows the place in a fifth of them, and lengths. A twentieth has a label."""
+    """Return pairs of which people prefer the arm's answer with probability `truth`, a judge by 20 points more often.
+
+    The judge follows the place in a fifth of the pairs, and lengths. A twentieth of the pairs has a label.
+    """
     pairs = []
     for _ in range(NUM_PAIRS):
         label = float(chance.random() < truth)

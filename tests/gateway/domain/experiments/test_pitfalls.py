@@ -1,5 +1,5 @@
-"""Known pitfalls of experiments on live traffic, and the tests that hold each: a test that is renamed or removed is
-missed here."""
+"""Known pitfalls of experiments on live traffic, and the tests that guard against each; a renamed or removed test
+fails here."""
 
 from __future__ import annotations
 
@@ -149,8 +149,8 @@ PITFALLS: dict[str, tuple[str, ...]] = {
         f"{VOTES}/test_whose.py::test_anothers_feedback_is_read_and_withdrawn_as_none",
     ),
 }
-"""By pitfall, files below the folder of tests and functions in them. Weights that follow results, whose means are
-biased, are not built."""
+"""The tests by pitfall, as files below the folder of tests and functions in them. Weights that follow results, whose
+means are biased, are not built."""
 
 
 @pytest.mark.parametrize("pitfall", PITFALLS)

@@ -43,12 +43,12 @@ def tally(
     )
 
 
-def look(given: Tally) -> Results:
+def results_from(given: Tally) -> Results:
     return results_of(GOOD, given, OWN)
 
 
 def test_a_better_arm_is_shown_with_its_interval() -> None:
-    shown = look(tally((successes(2_000, 800), successes(2_000, 1_000))))
+    shown = results_from(tally((successes(2_000, 800), successes(2_000, 1_000))))
     votes = shown.comparisons[0]
     assert (votes.metric, votes.role, votes.arm, votes.is_better) == ("thumbs_up", "primary", 1, True)
     assert votes.effect.effect == pytest.approx(0.1)
@@ -61,29 +61,29 @@ def test_a_better_arm_is_shown_with_its_interval() -> None:
 
 def test_nothing_is_decided_before_its_days_nor_with_a_wrong_sample_ratio() -> None:
     votes = successes(2_000, 800), successes(2_000, 1_000)
-    assert not look(tally(votes, days=6)).may_decide
-    lost = look(tally(votes, units=(5_000, 4_500)))
+    assert not results_from(tally(votes, days=6)).may_decide
+    lost = results_from(tally(votes, units=(5_000, 4_500)))
     assert lost.is_srm and not lost.may_decide
 
 
 def test_results_of_nothing_are_nothing() -> None:
-    empty = look(Tally({}))
+    empty = results_from(Tally({}))
     assert (empty.comparisons, empty.srm_log_e, empty.is_srm, empty.may_decide) == ((), 0, False, False)
     assert [arm.compliance for arm in empty.arms] == [None, None]
-    started = look(Tally(HALVES, [UnitsRow(1, 1, 0, 1, 1)], [SumsRow(1, 1, 0, "thumbs_up", Sums(1, 1, 1))]))
+    started = results_from(Tally(HALVES, [UnitsRow(1, 1, 0, 1, 1)], [SumsRow(1, 1, 0, "thumbs_up", Sums(1, 1, 1))]))
     assert started.comparisons == ()
-    msgspec.json.encode(look(tally((successes(9, 1), successes(9, 2)))))
+    msgspec.json.encode(results_from(tally((successes(9, 1), successes(9, 2)))))
 
 
 def test_a_treatment_that_is_not_delivered_is_seen() -> None:
     given = tally((successes(2_000, 800), successes(2_000, 800)))
     given = msgspec.structs.replace(given, units=[UnitsRow(1, 1, 0, 5_000, 5_000), UnitsRow(1, 1, 1, 5_000, 0)])
-    assert [arm.compliance for arm in look(given).arms] == [1, 0]
+    assert [arm.compliance for arm in results_from(given).arms] == [1, 0]
 
 
 def test_a_different_answer_rate_is_shown_beside_the_effect() -> None:
-    """Both arms are liked alike; dislikers of the treatment answer more, which makes it look worse."""
-    shown = look(tally((successes(500, 300), successes(620, 300))))
+    """Both arms are liked alike; people who dislike the treatment answer more, which makes it look worse."""
+    shown = results_from(tally((successes(500, 300), successes(620, 300))))
     assert shown.comparisons[0].effect.effect < -0.1
     assert shown.comparisons[0].answered == (0.1, 0.124)
 
@@ -99,10 +99,10 @@ def test_epochs_are_strata_and_their_shares_their_own() -> None:
             for arm in (0, 1)
         ],
     )
-    shown = look(given)
+    shown = results_from(given)
     assert shown.comparisons[0].effect.effect == pytest.approx(0, abs=1e-12)
     assert not shown.is_srm
-    assert look(msgspec.structs.replace(given, shares={1: (0.5, 0.5), 2: (0.5, 0.5)})).is_srm
+    assert results_from(msgspec.structs.replace(given, shares={1: (0.5, 0.5), 2: (0.5, 0.5)})).is_srm
 
 
 def test_the_timeline_ends_with_today_and_rows_add_up_in_any_order() -> None:
@@ -114,12 +114,12 @@ def test_the_timeline_ends_with_today_and_rows_add_up_in_any_order() -> None:
     given = Tally(HALVES, units, rows, days=8)
     days = timeline(GOOD, given, OWN)
     assert [day for day, _ in days] == list(range(8))
-    assert days[-1][1] == look(given)
-    assert days[2][1] == look(msgspec.structs.replace(given, units=units[:6], sums=rows[:6]))
+    assert days[-1][1] == results_from(given)
+    assert days[2][1] == results_from(msgspec.structs.replace(given, units=units[:6], sums=rows[:6]))
     widths = [each.comparisons[0].effect.interval for _, each in days]
     assert all(a.high - a.low > b.high - b.low for a, b in pairwise(widths))
     rng.shuffle(rows)
-    assert look(given) == days[-1][1]
+    assert results_from(given) == days[-1][1]
 
 
 def test_quantiles_are_compared_over_epochs_of_equal_shares() -> None:
@@ -130,10 +130,10 @@ def test_quantiles_are_compared_over_epochs_of_equal_shares() -> None:
 
     times = [row(2, 0, 100, 2_000), row(2, 1, 150, 2_000), row(1, 0, 9_000, 90_000), row(1, 1, 9_000, 10_000)]
     given = Tally({1: (0.9, 0.1), 2: (0.5, 0.5)}, times=times)
-    shown = look(given)
+    shown = results_from(given)
     (found,) = shown.quantiles
     assert (found.metric, found.role) == ("ttft_ms.p95", "guardrail")
-    ended = look(msgspec.structs.replace(given, shares={**given.shares, 3: (1.0, 0.0)}))
+    ended = results_from(msgspec.structs.replace(given, shares={**given.shares, 3: (1.0, 0.0)}))
     assert ended.quantiles == shown.quantiles
     assert found.control.high < 103 and 45 < found.difference.low <= 50 <= found.difference.high < 55
     assert [each.verdict for each in shown.guardrails if each.metric == "ttft_ms.p95"] == ["harmed"]
@@ -141,12 +141,12 @@ def test_quantiles_are_compared_over_epochs_of_equal_shares() -> None:
 
 def test_harm_pauses_where_the_guardrail_says_so() -> None:
     votes = successes(200, 100), successes(200, 100)
-    shown = look(tally(votes, units=(500, 500), errors=(5, 50)))
+    shown = results_from(tally(votes, units=(500, 500), errors=(5, 50)))
     harm = [each for each in shown.guardrails if each.verdict == "harmed"]
     assert [(each.metric, each.arm) for each in harm] == [("error_rate", 1)]
     assert guardrails.has_to_pause(METRICS.guardrails, shown.guardrails) == harm
     assert guardrails.has_to_pause([Guardrail("error_rate", "alert")], shown.guardrails) == []
-    better = look(tally(votes, units=(500, 500), errors=(50, 5)))
+    better = results_from(tally(votes, units=(500, 500), errors=(50, 5)))
     assert guardrails.has_to_pause(METRICS.guardrails, better.guardrails) == []
 
 

@@ -1,4 +1,4 @@
-"""The split is watched in each segment: silent while it holds, and a fault is found where it is."""
+"""The split is checked in each segment: silent while it holds, and a fault is found in its segment."""
 
 from __future__ import annotations
 

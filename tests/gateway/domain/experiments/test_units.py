@@ -63,8 +63,11 @@ def units_events(draw: st.DrawFn) -> list[Event]:
     return draw(st.permutations(events))
 
 
-def kept(events: Sequence[Event], closed_after: int) -> tuple[UnitState | None, Tables]:
-    """Follow events one by one as a bookkeeper does; the unit's window counts as closed after so many of them."""
+def follow_events(events: Sequence[Event], closed_after: int) -> tuple[UnitState | None, Tables]:
+    """Follow events one by one as a bookkeeper does; return the unit's state and the tables.
+
+    closed_after: the number of events after which the unit's window counts as closed.
+    """
     state: UnitState | None = None
     tables, before = Tables(), NO_ROWS
     for number, event in enumerate(events, 1):
@@ -80,7 +83,7 @@ def kept(events: Sequence[Event], closed_after: int) -> tuple[UnitState | None, 
 
 
 class Tables:
-    """An experiment's tables, which only ever get changes."""
+    """An experiment's tables, to which only changes are applied."""
 
     def __init__(self) -> None:
         self.units: dict[Key, tuple[int, int, int]] = {}
@@ -105,7 +108,7 @@ class Tables:
             self.ages[age] = self.ages.get(age, NO_UNITS) + sums
 
     def full(self) -> tuple[object, ...]:
-        """Return what is in the tables, rows of nothing left out."""
+        """Return the content of the tables, without rows that are zero."""
         return (
             {key: each for key, each in self.units.items() if each != NOTHING},
             {key: each for key, each in self.sums.items() if each != NO_UNITS},
@@ -125,15 +128,15 @@ def recounted(units: Iterable[Rows]) -> Tables:
 
 
 PATIENT = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
-"""A machine with other work draws slowly."""
+"""Settings for a machine with other work, which draws examples slowly."""
 
 
 @PATIENT
 @given(units_events(), st.randoms(use_true_random=False), st.integers(0, 12))
 def test_any_order_comes_to_the_same_and_equals_a_recount(events: list[Event], rng: random.Random, closed: int) -> None:
-    state, tables = kept(events, closed)
+    state, tables = follow_events(events, closed)
     rng.shuffle(events)
-    again, other = kept(events, 12 - closed)
+    again, other = follow_events(events, 12 - closed)
     assert state == again == folded(events, WINDOW_US)
     whole = recounted([rows_of(state, WINDOW_US, OWN, is_closed=True)])
     assert tables.full() == other.full() == whole.full()

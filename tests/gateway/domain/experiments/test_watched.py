@@ -1,4 +1,4 @@
-"""Experiments without an effect stay without one however often they are looked at, and those with one are found soon.
+"""Experiments without an effect raise no false alarm however often they are watched; effects are found soon.
 
 `make long-experiments` runs 2,000 of each shape to 20,000 units and prints the figures; commits run 200 to 2,000.
 """
@@ -35,7 +35,7 @@ def sums_at(arm: Arm, run: int, look: int) -> Sums:
 
 
 def check_against_the_room(control: Arm, treatment: Arm, log_e: np.ndarray, tightest_at: int, adjusted: bool) -> None:
-    """What is computed here over arrays is what the room computes from the same sums."""
+    """Check that the room computes the same results from the same sums as these arrays."""
     for look in range(10, log_e.shape[1], max(1, log_e.shape[1] // 12)):
         means = effects.compare_arms([(sums_at(control, 0, look), sums_at(treatment, 0, look))], adjusted=adjusted)
         assert means is not None
@@ -44,7 +44,7 @@ def check_against_the_room(control: Arm, treatment: Arm, log_e: np.ndarray, tigh
         assert (own.log_e >= -math.log(0.05)) == (not own.interval.low <= 0 <= own.interval.high)
 
 
-def tell(name: str, **figures: float) -> None:
+def print_figures(name: str, **figures: float) -> None:
     print(f"{name:44} " + "  ".join(f"{what} {value:.4g}" for what, value in figures.items()), flush=True)
 
 
@@ -61,14 +61,14 @@ def test_watching_makes_no_false_alarms(shape: str, full: bool) -> None:
         check_against_the_room(control, treatment, log_e, tightest_at, False)
         found += int((first_beyond(log_e, 0.05) < t.shape[1]).sum())
         naive += int(((np.abs(t) > 1.959964) & (np.minimum(control.n, treatment.n) >= 100)).any(axis=1).sum())
-    tell(f"A/A, {shape}", false=found / num_runs, naive=naive / num_runs)
+    print_figures(f"A/A, {shape}", false=found / num_runs, naive=naive / num_runs)
     assert found <= 0.05 * num_runs
     assert naive >= (0.4 if full else 0.15) * num_runs
 
 
 @pytest.mark.parametrize("shape", ["normal", "p .5"])
 def test_the_first_units_make_no_false_alarms(shape: str, full: bool) -> None:
-    """From two units an arm, where the asymptotic form would call a tenth of experiments or more significant."""
+    """From two units an arm on, where the asymptotic form would call a tenth of experiments or more significant."""
     num_runs = 2_000 if full else 400
     rng = np.random.default_rng(11)
     y = SHAPES[shape](rng, (num_runs, 1_000))
@@ -76,7 +76,7 @@ def test_the_first_units_make_no_false_alarms(shape: str, full: bool) -> None:
     t, n = t_values(control, treatment), control.n + treatment.n
     found = (first_beyond(t_log_e(t, n, 100), 0.05) < t.shape[1]).mean()
     asymptotic = (first_beyond(normal_log_e(t, n, 100), 0.05) < t.shape[1]).mean()
-    tell(f"A/A from two units an arm, {shape}", false=found, asymptotic=asymptotic)
+    print_figures(f"A/A from two units an arm, {shape}", false=found, asymptotic=asymptotic)
     assert found <= 0.06
     assert asymptotic >= 0.08
 
@@ -98,7 +98,7 @@ def test_samples_out_of_ratio_are_found_and_no_others(full: bool) -> None:
             chunks.append(first_beyond(log_e, counts.SRM_ALPHA))
         firsts[share] = np.concatenate(chunks)
     false, median = (firsts[0.5] < num_looks).mean(), (np.median(firsts[0.52]) + 1) * every
-    tell("SRM, watched", false=false, median_units_of_52_48=median)
+    print_figures("SRM, watched", false=false, median_units_of_52_48=median)
     assert false <= 0.01
     assert median <= (8_000 if full else 9_500)
 
@@ -115,7 +115,7 @@ def test_effects_are_found_with_little_more_than_the_fixed_size(full: bool) -> N
         log_e = t_log_e(t_values(control, treatment), control.n + treatment.n, round(fixed))
         check_against_the_room(control, treatment, log_e, round(fixed), False)
         found += int((first_beyond(log_e, 0.05) < log_e.shape[1]).sum())
-    tell("found by 1.65 of the fixed size for 80 %", power=found / num_runs)
+    print_figures("found by 1.65 of the fixed size for 80 %", power=found / num_runs)
     assert found / num_runs >= (0.8 if full else 0.74)
 
 
@@ -137,7 +137,7 @@ def test_a_covariate_shortens_the_wait_and_makes_no_false_alarms(full: bool) -> 
         null = t_log_e(t_values(control, treatment, adjusted=True), control.n + treatment.n, 5_000)
         false += int((first_beyond(null, 0.05) < null.shape[1]).sum())
     plain, cuped = (float(np.median(np.concatenate(waits[adjusted]))) * EVERY for adjusted in (False, True))
-    tell("CUPED at correlation .7", plain_units=plain, units=cuped, part=cuped / plain, false=false / num_runs)
+    print_figures("CUPED at correlation .7", plain_units=plain, units=cuped, part=cuped / plain, false=false / num_runs)
     assert cuped <= (0.6 if full else 0.65) * plain
     assert false <= 0.05 * num_runs
 
@@ -161,13 +161,14 @@ def test_errors_of_one_arm_are_found_and_no_others(full: bool) -> None:
 
     harmed, healthy = firsts((0.01, 0.1), 2_000), firsts((0.01, 0.01), 20_000 if full else 2_000)
     in_time, false = (harmed < 600).mean(), (healthy < (20_000 if full else 2_000)).mean()
-    tell("errors 1 -> 10 %", paused_within_600=in_time, median=np.median(harmed) + 1, false=false)
+    print_figures("errors 1 -> 10 %", paused_within_600=in_time, median=np.median(harmed) + 1, false=false)
     assert in_time >= (0.9 if full else 0.86)
     assert false <= 0.01
 
 
 def test_requests_are_no_units(full: bool) -> None:
-    """1,000 users with 20 requests each, alike within a user: ratios over users are right, requests as units not."""
+    """1,000 users with 20 requests each, alike within a user: intervals over users are right, over requests they are
+    not."""
     num_runs = 1_000 if full else 100
     rng = np.random.default_rng(9)
     by_user, by_request = 0, 0
@@ -191,13 +192,13 @@ def test_requests_are_no_units(full: bool) -> None:
         by_user += abs(difference) > 1.96 * math.sqrt(first.variance + second.variance)
         naive = sum(each.y / each.d * (1 - each.y / each.d) / each.d for each in (a, b))
         by_request += abs(difference) > 1.96 * math.sqrt(naive)
-    tell("requests as units, one look", users=by_user / num_runs, requests=by_request / num_runs)
+    print_figures("requests as units, one look", users=by_user / num_runs, requests=by_request / num_runs)
     assert by_user <= (0.065 if full else 0.1) * num_runs
     assert by_request >= 0.35 * num_runs
 
 
 def test_ramps_make_no_false_alarms(full: bool) -> None:
-    """The success of everybody changes while weights do: strata see nothing, pooled sums an effect each time."""
+    """The success of everybody changes while weights do: strata show no effect, pooled sums show one each time."""
     num_runs = 1_000 if full else 200
     rng = np.random.default_rng(10)
     stratified, pooled = 0, 0
@@ -212,7 +213,7 @@ def test_ramps_make_no_false_alarms(full: bool) -> None:
             significant = effects.effect_of(*means, alpha=0.05, tightest_at=5_000).p < 0.05
             stratified += significant and data is epochs
             pooled += significant and data is not epochs
-    tell("ramps, one look", stratified=stratified / num_runs, pooled=pooled / num_runs)
+    print_figures("ramps, one look", stratified=stratified / num_runs, pooled=pooled / num_runs)
     assert stratified <= 0.05 * num_runs
     assert pooled >= 0.95 * num_runs
 
@@ -225,7 +226,7 @@ def test_twenty_metrics_make_no_more_false_discoveries(full: bool) -> None:
         z = rng.standard_normal(20) * math.sqrt(0.5) + rng.standard_normal() * math.sqrt(0.5)
         false += bool(many.e_bh([float(each) for each in normal_log_e(z, np.full(20, 5_000.0), 5_000)], 0.05))
         naive += bool((np.abs(z) > 1.96).any())
-    tell("20 metrics, one look", e_bh=false / num_runs, naive=naive / num_runs)
+    print_figures("20 metrics, one look", e_bh=false / num_runs, naive=naive / num_runs)
     assert false <= 0.05 * num_runs
     assert naive >= 0.3 * num_runs
 
@@ -242,13 +243,15 @@ def test_a_biased_judge_biases_nothing(full: bool) -> None:
         labelled = sums_of(map(Unit, truth[human].astype(float).tolist(), judge[human].tolist()))
         own = prediction_powered(labelled, sums_of(map(Unit, judge[~human].tolist())))
         held += abs(own.mean - 0.6) <= 1.96 * math.sqrt(own.variance)
-    tell("a judge 20 points off", coverage=held / num_runs)
+    print_figures("a judge 20 points off", coverage=held / num_runs)
     assert abs(held / num_runs - 0.95) <= (0.015 if full else 0.04)
 
 
 def test_outcomes_count_once_their_window_has_closed(full: bool) -> None:
-    """Units that all came on day one and whose outcomes go on: looks while they grow are bounded by nothing. The same
-    units, each counted when its window closes, make no false alarms."""
+    """All units came on day one, and their outcomes go on: looks while outcomes grow have no bound on false alarms.
+
+    The same units, each counted when its window closes, make no false alarms.
+    """
     num_runs, num_looks = (2_000, 10_000) if full else (1_000, 10_000)
     rng = np.random.default_rng(14)
     growing, closed = 0, 0
@@ -258,6 +261,6 @@ def test_outcomes_count_once_their_window_has_closed(full: bool) -> None:
         growing += int((first_beyond(normal_log_e(z, np.full(num_looks, 5_000.0), 5_000), 0.05) < num_looks).sum())
         log_e = normal_log_e(z[:, 59:], 2 * at[59:], 5_000)
         closed += int((first_beyond(log_e, 0.05) < log_e.shape[1]).sum())
-    tell("outcomes without, with windows", without=growing / num_runs, closed=closed / num_runs)
+    print_figures("outcomes without, with windows", without=growing / num_runs, closed=closed / num_runs)
     assert closed <= 0.05 * num_runs
     assert growing >= 0.06 * num_runs

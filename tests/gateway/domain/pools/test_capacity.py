@@ -1,4 +1,4 @@
-"""What a replica needs by its model and settings, where it finds room, and how many threads it gets."""
+"""The memory that a replica needs by its model and settings, the host where it fits, and the number of its threads."""
 
 from __future__ import annotations
 

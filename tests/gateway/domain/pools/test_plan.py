@@ -1,4 +1,4 @@
-"""What is done next for a pool in one situation each: replicas, revisions, and hosts that are too small."""
+"""The next actions for a pool in one situation each: replicas, revisions, and hosts that are too small."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ EVICTED = "evicted"
 
 
 def evicted(id: str, state: ReplicaState = "ready", host_id: str = EVICTED) -> Replica:
-    """Return a replica of a host that is drained."""
+    """Return a replica on a host that is drained."""
     return msgspec.structs.replace(replica(id, state, replace=True), place=Place(host_id), is_evicted=True)
 
 
@@ -209,7 +209,7 @@ def two_hosts(**labels: str) -> list[Host]:
 
 
 def asking(made: Pool, **changes: object) -> Pool:
-    """Return a pool whose revisions ask more of a host."""
+    """Return a pool whose revisions need more of a host."""
     revisions = {
         number: msgspec.structs.replace(each, needs=msgspec.structs.replace(each.needs, **changes))
         for number, each in made.revisions.items()

@@ -1,4 +1,5 @@
-"""Whatever operators, engines and hosts do, pools come to rest as wanted, and what must serve is never ended."""
+"""Whatever operators, engines and hosts do, pools come to rest as wanted, and a replica that must serve is never
+ended."""
 
 from __future__ import annotations
 
@@ -14,7 +15,8 @@ NUM_STEPS = 25
 
 
 class Planning(RuleBasedStateMachine):
-    """Two pools on one host or two. Every change is seen by the planner before and after any engine moves."""
+    """A state machine of two pools on one host or two. Every change is seen by the planner before and after any
+    engine moves."""
 
     @initialize(sizes=st.lists(st.sampled_from([3, 6, 9, 40]), min_size=1, max_size=2), num_replicas=st.integers(0, 3))
     def begin(self, sizes: list[int], num_replicas: int) -> None:
@@ -71,7 +73,8 @@ class Planning(RuleBasedStateMachine):
 
     @rule()
     def decide(self) -> None:
-        """What serves goes on where both revisions fit, and there are never more replicas than a surge allows."""
+        """Plan once; check that serving goes on where both revisions fit, and that a surge's bound on replicas
+        holds."""
         before = {
             name: (now, self._is_changing_beside(name), self.world.in_state(name, now.revision, "ready"))
             for name, now in self.world.pools.items()
@@ -97,7 +100,8 @@ class Planning(RuleBasedStateMachine):
 
     @rule()
     def rest(self) -> None:
-        """From any state all comes to rest: what is wanted and fits serves, with its number; nothing else is left."""
+        """Check that all comes to rest from any state: wanted pools that fit serve with all replicas, and nothing
+        else is left."""
         served_before = {name: now.revision for name, now in self.world.pools.items()}
         for name in POOLS:
             self.prepare(name, fails=False)
@@ -122,7 +126,7 @@ class Planning(RuleBasedStateMachine):
                 assert now.revision is not None
 
     def settle_failing(self) -> None:
-        """As `World.settle`, but a pool that has nothing to go back to may try its broken revision for ever."""
+        """Settle the world; a pool without a revision to go back to may try its broken revision for ever."""
         hopeless = [
             name
             for name, now in self.world.pools.items()

@@ -1,4 +1,4 @@
-"""How a change replaces replicas is said before it happens, and stays said while it does."""
+"""The way in which a change replaces replicas is shown before the change, and stays the same during it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from gateway.domain.pools.rollout import rollout_of
 from tests.gateway.domain.pools.world import World, host, pool, replica, revision
 
 
-def told(world: World) -> str | None:
+def rollout_text(world: World) -> str | None:
     return rollout_of(list(world.pools.values()), world.hosts, "p")
 
 
@@ -17,17 +17,17 @@ def changing(num_replicas: int = 2) -> Pool:
 
 
 def steps(memory_gib: int) -> list[str | None]:
-    """Return what is told at the beginning and after each step of a change, until it has ended."""
+    """Return the texts at the beginning and after each step of a change, until the change has ended."""
     world = World([host(memory_gib)])
     world.pools["p"] = changing()
-    said = [told(world)]
+    said = [rollout_text(world)]
     while world.pools["p"].revision != 2:
         world.decide()
-        said.append(told(world))
+        said.append(rollout_text(world))
         for each in world.pools["p"].replicas:
             if each.state != "ready":
                 world.move("p", each.id)
-        said.append(told(world))
+        said.append(rollout_text(world))
         assert len(said) < 100
     return [each for each in said if each is not None]
 

@@ -1,4 +1,4 @@
-"""The number of a pool's replicas follows its load: within the bounds, up at once, down late, and never to and fro."""
+"""The number of a pool's replicas follows its load: within the bounds, up at once, down late, and without flapping."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ ENCODED = msgspec.json
 
 
 class Site:
-    """A pool whose replicas start at once or after some seconds, asked for a number of choices at each second."""
+    """A pool whose replicas start at once or after some seconds, and whose load is given for each second."""
 
     def __init__(self, bounds: Bounds = BOUNDS, *, number: int = 1, start_s: int = 0) -> None:
         self.bounds, self.number, self.start_s = bounds, number, start_s
@@ -59,7 +59,7 @@ class Site:
             idle_s=0.0 if demand else idle_s,
         )
 
-    def look(self, demand: int, **options: float) -> int:
+    def step(self, demand: int, **options: float) -> int:
         """Decide at the next second; return the number of replicas."""
         seen = Seen(self.number, self.num_ready, self.load(demand, **options))
         if self.memory is not None:  # as it comes back from the database
@@ -71,8 +71,8 @@ class Site:
         self.now_s += 1
         return self.number
 
-    def looks(self, demand: int, num_looks: int, **options: float) -> list[int]:
-        return [self.look(demand, **options) for _ in range(num_looks)]
+    def steps(self, demand: int, num_steps: int, **options: float) -> list[int]:
+        return [self.step(demand, **options) for _ in range(num_steps)]
 
 
 @settings(max_examples=60, deadline=None)
@@ -92,7 +92,7 @@ def test_whatever_comes_the_number_stays_within_its_bounds_and_no_two_changes_ar
     for demand, seconds in demands:
         for _ in range(seconds):
             before = site.number
-            site.look(demand)
+            site.step(demand)
             assert bounds.min_replicas <= site.number <= bounds.max_replicas
             if site.number != before and bounds.min_replicas <= before <= bounds.max_replicas:
                 changes.append((site.now_s, before, site.number))
@@ -108,7 +108,7 @@ def test_a_constant_load_changes_the_number_at_most_in_one_direction_and_then_no
 ) -> None:
     site = Site(Bounds(1, 10, down_after_s=30), number=number)
     for _ in range(600):
-        site.look(demand, kv_share=min(1.0, kv_total / max(site.number, 1)))
+        site.step(demand, kv_share=min(1.0, kv_total / max(site.number, 1)))
     steps = [b - a for a, b in zip([number, *site.numbers], site.numbers, strict=False) if a != b]
     assert all(each > 0 for each in steps) or all(each < 0 for each in steps)
     assert len(set(site.numbers[-250:])) == 1
@@ -118,15 +118,15 @@ def test_a_constant_load_changes_the_number_at_most_in_one_direction_and_then_no
 @given(demand=st.integers(1, 300), most=st.integers(1, 40))
 def test_a_backlog_has_all_the_replicas_that_it_needs_after_as_many_looks_as_doublings(demand: int, most: int) -> None:
     site = Site(Bounds(1, most))
-    site.looks(demand, 1 + math.ceil(math.log2(most)))
+    site.steps(demand, 1 + math.ceil(math.log2(most)))
     assert site.number == min(most, math.ceil(demand / (PLACES * BUSY) - 1e-9))
 
 
 def test_more_replicas_come_only_when_those_before_are_ready() -> None:
     site = Site(start_s=20)
-    assert site.looks(100, 20) == [2] * 20
+    assert site.steps(100, 20) == [2] * 20
     assert "about to be ready" in site.why
-    assert site.looks(100, 2) == [4, 4]
+    assert site.steps(100, 2) == [4, 4]
 
 
 def test_requests_that_wait_long_bring_one_more_though_places_are_free() -> None:
@@ -145,11 +145,11 @@ def test_a_full_kv_cache_brings_more_though_no_request_waits() -> None:
 
 def test_a_replica_goes_after_a_whole_window_in_which_it_was_not_needed_and_the_next_one_later() -> None:
     site = Site(Bounds(1, 10, down_after_s=60), number=4)
-    site.looks(30, 100)
+    site.steps(30, 100)
     assert set(site.numbers) == {5}, "30 requests ask for more than 4"
-    assert set(site.looks(10, 59)) == {5}
+    assert set(site.steps(10, 59)) == {5}
     assert "would do, and one goes" in site.why or "needed" in site.why
-    numbers = site.looks(10, int(PEAK_S + 4 * STEP_S) + 2)
+    numbers = site.steps(10, int(PEAK_S + 4 * STEP_S) + 2)
     assert numbers[-1] == 3, "10 requests fill two thirds of two replicas"
     falls = [place for place, (a, b) in enumerate(itertools.pairwise(numbers)) if a != b]
     assert falls[1] - falls[0] >= STEP_S
@@ -158,9 +158,9 @@ def test_a_replica_goes_after_a_whole_window_in_which_it_was_not_needed_and_the_
 def test_no_replica_comes_in_the_moments_after_one_went() -> None:
     site = Site(Bounds(1, 4, down_after_s=60), number=2)
     while site.number == 2:
-        site.look(1)
-    assert set(site.looks(30, int(COOL_DOWN_S) - 1)) == {1} and "none comes yet" in site.why
-    assert 2 in site.looks(30, 2)
+        site.step(1)
+    assert set(site.steps(30, int(COOL_DOWN_S) - 1)) == {1} and "none comes yet" in site.why
+    assert 2 in site.steps(30, 2)
 
 
 def test_no_replica_goes_while_a_request_waits() -> None:
@@ -175,8 +175,8 @@ def test_no_replica_goes_while_a_request_waits() -> None:
 def test_one_busy_look_in_the_window_keeps_all_replicas() -> None:
     site = Site(Bounds(1, 10, down_after_s=60), number=4)
     for _ in range(6):
-        site.looks(1, 40)
-        site.look(25)
+        site.steps(1, 40)
+        site.step(25)
     assert set(site.numbers) == {4}
 
 
@@ -185,7 +185,7 @@ def test_a_pool_that_needs_again_what_went_waits_longer_the_next_time() -> None:
     falls: list[float] = []
     for _ in range(400):
         before = site.number
-        # What one replica holds by its places, and yet makes wait: a bound that no figure tells.
+        # One replica has places left and yet lets requests wait, by a bound that no figure shows.
         late = Load(num_ready=1, places=PLACES, num_running=3, num_waiting=1, oldest_wait_s=9.0, idle_s=0.0)
         calm = Load(num_ready=2, places=2 * PLACES, num_running=4, idle_s=0.0)
         decision = decide(
@@ -201,18 +201,18 @@ def test_a_pool_that_needs_again_what_went_waits_longer_the_next_time() -> None:
 
 def test_a_pool_without_replicas_gets_one_for_however_many_requests_and_says_how_long_that_took() -> None:
     site = Site(Bounds(0, 4, down_after_s=60), number=0, start_s=7)
-    assert site.looks(0, 5) == [0] * 5
-    assert site.look(1000) == 1 and "1000 requests wait for a first replica" in site.why
-    site.looks(3, 10)
+    assert site.steps(0, 5) == [0] * 5
+    assert site.step(1000) == 1 and "1000 requests wait for a first replica" in site.why
+    site.steps(3, 10)
     assert site.memory is not None and site.memory.start_s == pytest.approx(7, abs=1.1)
 
 
 def test_the_last_replica_goes_only_when_no_request_came_for_the_window() -> None:
     site = Site(Bounds(0, 4, down_after_s=60), number=1)
     for _ in range(20):  # short requests, seldom seen while they run
-        site.looks(0, 9, idle_s=5.0)
+        site.steps(0, 9, idle_s=5.0)
     assert set(site.numbers) == {1}
-    numbers = site.looks(0, 90, idle_s=60.0)
+    numbers = site.steps(0, 90, idle_s=60.0)
     assert numbers[-1] == 0 and numbers.index(0) >= 60 - 1
 
 
@@ -227,10 +227,10 @@ def test_a_change_of_revision_lets_no_replica_go() -> None:
 
 def test_without_figures_nothing_changes_and_old_figures_are_forgotten() -> None:
     site = Site(Bounds(1, 10, down_after_s=60), number=3)
-    site.looks(1, 50)
+    site.steps(1, 50)
     assert decide(site.bounds, site.memory, Seen(3, 3, None), site.now_s + 1e6).num_replicas == 3
     site.now_s += GAP_S + 1
-    assert set(site.looks(1, 55)) == {3}, "the window begins anew"
+    assert set(site.steps(1, 55)) == {3}, "the window begins anew"
 
 
 def test_gateways_tell_the_same_of_engines_and_each_its_own_of_what_it_holds() -> None:

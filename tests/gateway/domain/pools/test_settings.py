@@ -1,4 +1,4 @@
-"""A pool's engines: what its revision says, else what the host says; what the host says in vain is named."""
+"""A pool's engines are set by its revision, else by the host; a host's setting without effect is named."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A pool that lacks room for a replica says so, and only then. Each replica takes 2 GiB."""
+"""A pool that lacks room for a replica says so, and no other pool does. Each replica takes 2 GiB."""
 
 from __future__ import annotations
 

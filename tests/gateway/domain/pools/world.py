@@ -1,4 +1,4 @@
-"""A small world that pools are planned in: agents that do what the planner says, engines that load, serve and fail.
+"""A small world that pools are planned in: agents that carry out the plan, engines that load, serve and fail.
 
 Time passes in steps. Nothing here knows SQL or processes; rows move as `gateway.db.pools` lets them move.
 """
@@ -23,7 +23,7 @@ def revision(number: int, gib: int = 2, **changes: object) -> Revision:
 
 
 def pool(num_replicas: int = 1, serves: int | None = 1, wants: int | None = None, **changes: object) -> Pool:
-    """A pool `p`, with prepared revisions 1 and 2 and no replicas."""
+    """Return a pool `p` with prepared revisions 1 and 2 and no replicas."""
     wanted = wants or serves or 1
     made = Pool("p", num_replicas, serves, wanted, {1: revision(1), 2: revision(2)}, [])
     return msgspec.structs.replace(made, **changes)
@@ -34,7 +34,10 @@ def replica(name: str, state: ReplicaState = "ready", number: int = 1, **changes
 
 
 class World:
-    """broken: revisions, as (pool, number), whose engines end before they are ready."""
+    """Pools, hosts and replicas.
+
+    broken: the revisions whose engines end before they are ready, as (pool, number).
+    """
 
     def __init__(self, hosts: list[Host]) -> None:
         self.hosts = hosts
@@ -43,7 +46,7 @@ class World:
         self._num_made = 0
 
     def decide(self) -> list[object]:
-        """Plan once and do all of it; return what was planned."""
+        """Plan once and carry out the plan; return the planned actions."""
         actions = plan(list(self.pools.values()), self.hosts)
         for action in actions:
             match action:
@@ -101,7 +104,7 @@ class World:
         return [each for each in self.pools[pool_id].replicas if each.state in LIVE]
 
     def is_overfull(self) -> bool:
-        """Tell whether some host's replicas are estimated to take more than there is."""
+        """Return whether any host's replicas are estimated to take more memory than there is."""
         room = room_of(list(self.pools.values()), self.hosts)
         return any(room.find(Needs(0)) is None for _ in self.hosts)
 

@@ -1,4 +1,4 @@
-"""Answers are held against schemas as JSON schema says, in bounded time."""
+"""Answers are checked against schemas as JSON schema defines, in bounded time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The counts that are billed of a stranger's reply are never more than was asked for, and its own where they can be."""
+"""The counts billed of a foreign server's reply never exceed what was asked for, and are the server's where they can
+be."""
 
 from __future__ import annotations
 

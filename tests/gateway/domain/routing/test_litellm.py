@@ -1,4 +1,4 @@
-"""LiteLLM's documented routing, row by row as the page has it: each node does what its row says."""
+"""LiteLLM's documented routing, row by row as our page lists it: each node does what its row says."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PAGE = Path("gateway/routing/LITELLM.md")
 
 
 class Row(msgspec.Struct, frozen=True):
-    """One behaviour."""
+    """One behaviour of LiteLLM, and its node in our policies."""
 
     name: str
     there: str
@@ -29,7 +29,7 @@ class Row(msgspec.Struct, frozen=True):
 
     @property
     def document(self) -> Document:
-        """The node of the row as a whole policy."""
+        """The row's node as a whole policy."""
         return read_document(json.dumps({"root": json.loads(self.here.strip("`"))}).encode())
 
 
@@ -53,7 +53,7 @@ def first(document: Document, **given: object) -> Step:
 
 
 def follows(error: str) -> Callable[[Document], bool]:
-    """Tell whether "b" follows "a" after an error, and after a client's own mistake nothing does."""
+    """Return a check that "b" follows "a" after an error, and that nothing follows after a client's own mistake."""
 
     def holds(document: Document) -> bool:
         one, two = walk(document, asked()).steps
@@ -63,7 +63,7 @@ def follows(error: str) -> Callable[[Document], bool]:
 
 
 def picks_b(**given: object) -> Callable[[Document], bool]:
-    """Tell whether a request like this goes to "b", and any other one to "a"."""
+    """Return a check that such a request goes to "b", and any other one to "a"."""
     return lambda document: (first(document, **given).target, first(document).target) == ("b", "a")
 
 

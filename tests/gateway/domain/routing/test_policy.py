@@ -1,5 +1,5 @@
-"""Routing policies: wrong documents are refused by the path of the node, and every walk ends in a plan that makes
-sense, the same one each time."""
+"""Routing policies: a wrong document is refused by the path of its node, and every walk ends in a sensible plan,
+each time the same."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Every field of a request times what a client may put into it, and what becomes of that: the promise as data.
+"""Every field of a request times the values that a client may give it, and the outcome of each: the promise as data.
 
-`FIELDS` is all of it, `table.as_markdown` shows it to readers, `test_field_matrix` holds a live gateway to it.
+`FIELDS` is all of it, `table.as_markdown` shows it to readers, `test_field_matrix` checks a live gateway against it.
 """
 
 from __future__ import annotations

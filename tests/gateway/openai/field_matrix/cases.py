@@ -1,4 +1,4 @@
-"""What a row of the matrix is made of: a field, values for it, and how each is answered."""
+"""The parts of a row of the matrix: a field, values for it, and how each value is answered."""
 
 from __future__ import annotations
 
@@ -12,8 +12,11 @@ import msgspec
 from engine.protocol import GenerateRequest, SamplingParams
 
 Outcome = Literal["honoured", "accepted", "refused"]
-"""honoured: it changes what the engine is asked or what the reply shows. accepted: by definition it changes neither, or
-says what holds anyway. refused: with status 400 and the field in `param`."""
+"""honoured: the value changes what the engine is asked or what the reply shows.
+
+accepted: by definition the value changes neither, or it states what holds anyway. refused: with status 400 and the
+field in `param`.
+"""
 
 USER = {"role": "user", "content": "hello there, how are you?"}
 BASES: dict[str, dict[str, Any]] = {
@@ -32,8 +35,12 @@ _STEP = re.compile(r"([^.\[\]]+)|\[(\d+)\]")
 
 
 class Observed(msgspec.Struct, frozen=True):
-    """What a request led to. reply: its JSON, of a stream the events in order. engine: what the engine was asked, None
-    where it was not. prompt: its tokens' text, or that of the reply's tokens."""
+    """The effects of a request.
+
+    reply: its JSON; of a stream the events in order.
+    engine: the request that the engine got, or None where it got none.
+    prompt: the text of the prompt's tokens, or of the reply's.
+    """
 
     reply: Any
     engine: GenerateRequest | None
@@ -66,8 +73,13 @@ Check = Callable[[Observed], object]
 
 
 class Case(msgspec.Struct, frozen=True):
-    """beside: other fields that the value needs. seen: true of what an honoured value leads to. param: of a refusal,
-    where that is not the field's own name; status: of it."""
+    """One value of a field, and how it is answered.
+
+    beside: other fields that the value needs.
+    seen: returns whether an honoured value had its effect.
+    param: the field that a refusal names, where it is not the field's own name.
+    status: of a refusal.
+    """
 
     value: Any
     outcome: Outcome
@@ -78,7 +90,11 @@ class Case(msgspec.Struct, frozen=True):
 
 
 class Field(msgspec.Struct, frozen=True, kw_only=True):
-    """name: a path, as `param` shows it. note: for readers."""
+    """A field of a request with its cases.
+
+    name: a path, as `param` shows it.
+    note: a note for readers.
+    """
 
     endpoint: str
     name: str
@@ -100,7 +116,7 @@ class Field(msgspec.Struct, frozen=True, kw_only=True):
         }
 
     def body(self, case: Case) -> dict[str, Any]:
-        """A good request, but for this field's value."""
+        """Return a good request with this field's value."""
         whole: dict[str, Any] = copy.deepcopy(BASES[self.endpoint] | case.beside)
         steps: list[Any] = [name or int(index) for name, index in _STEP.findall(self.name)]
         at: Any = whole
@@ -123,6 +139,6 @@ def refused(value: Any, param: str | None = None, *, status: int = 400, **beside
 
 
 ABSENT = (accepted(None),)
-"""Null says as much as no field at all."""
+"""Cases in which null means the same as no field at all."""
 
 NEEDED = (refused(None),)

@@ -190,7 +190,8 @@ def _schema() -> dict[str, Any]:
 
 
 def _templates() -> list[Field]:
-    """The matrix's template reads effort, verbosity and enable_thinking, and writes them down."""
+    """Return the fields that the matrix's template reads, effort, verbosity and enable_thinking, and writes into the
+    prompt."""
     efforts = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
     continued = {"messages": [USER, ASSISTANT]}
 
@@ -326,7 +327,7 @@ def _tiers() -> list[Field]:
 
 
 def _tools() -> list[Field]:
-    """Their own fields have a test of their own, `test_wrong_tools`."""
+    """Return the fields of tools. The fields inside of tools have a test of their own, `test_wrong_tools`."""
     one, other = {"type": "function", "function": {"name": "f"}}, {"type": "function", "function": {"name": "g"}}
     allowed = {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [one]}}
     with_tools: dict[str, Any] = {"tools": [one]}

@@ -22,7 +22,7 @@ LONG = "x" * 600
 BEYOND_VOCABULARY = 100_000
 MAX_CHOICES = 64
 MOST = {"/v1/responses": "max_output_tokens"}
-"""The bound on generated tokens, where that is not max_tokens."""
+"""The bound on generated tokens, where it is not max_tokens."""
 
 
 def model(endpoint: str) -> Field:
@@ -38,7 +38,7 @@ def model(endpoint: str) -> Field:
 
 
 def free_text(endpoint: str, name: str, *, most: int | None = None, note: str = "") -> Field:
-    """Of no effect on an answer by its definition."""
+    """Return a field that by its definition does not affect an answer."""
     return Field(
         endpoint=endpoint,
         name=name,
@@ -76,7 +76,7 @@ def no_effect(
     wrong: tuple[Any, ...] = (),
     note: str = "not served with other values",
 ) -> Field:
-    """Served with one value alone, the one that changes nothing."""
+    """Return a field that is served with one value alone, which changes nothing."""
     return Field(
         endpoint=endpoint,
         name=name,
@@ -111,7 +111,7 @@ def switch(endpoint: str, name: str, on: Check, off: Check, *, note: str = "", *
 
 
 def sampled(endpoint: str) -> list[Field]:
-    """All of `SamplingFields` that say how tokens are chosen, and where they end."""
+    """Return all fields of `SamplingFields` that decide how tokens are chosen, and where they end."""
 
     def number(
         name: str, inside: float, edges: tuple[float, float], outside: tuple[float, ...], *, attribute: str = ""
@@ -143,7 +143,7 @@ def sampled(endpoint: str) -> list[Field]:
 
 
 def completing(endpoint: str) -> list[Field]:
-    """All of `CommonFields`."""
+    """Return all fields of `CommonFields`."""
     return [
         model(endpoint),
         *sampled(endpoint),

@@ -1,4 +1,4 @@
-"""The official client, and one that reads what comes over the wire."""
+"""The official client, and a client that reads the bytes on the wire."""
 
 from __future__ import annotations
 

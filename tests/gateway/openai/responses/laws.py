@@ -1,4 +1,4 @@
-"""What holds on every stream of a response, whatever the model says, and however it ends."""
+"""Laws that hold on every stream of a response, whatever the model writes, and however it ends."""
 
 from __future__ import annotations
 
@@ -42,8 +42,10 @@ def read(stream: str) -> Events:
 
 
 def check(events: Events, *, strictly: bool = True) -> dict[str, Any]:
-    """Check that a stream keeps the laws, and return its last response. strictly: with the types of OpenAI's client,
-    which takes most of the time."""
+    """Check that a stream keeps the laws, and return its last response.
+
+    strictly: check the types of OpenAI's client as well, which takes most of the time.
+    """
     assert [event["sequence_number"] for event in events] == list(range(len(events)))
     first, second, *between, last = events
     if first["response"]["background"]:
@@ -118,7 +120,7 @@ def _item(events: Events, place: int) -> dict[str, Any]:
 
 
 def _check_end(response: dict[str, Any]) -> None:
-    """Check what a response that has ended says of its end."""
+    """Check the fields about its end in a response that has ended."""
     status, output, usage = response["status"], response["output"], response["usage"]
     is_whole = status == "completed"
     assert [item["status"] for item in output[:-1]] == ["completed"] * len(output[:-1])

@@ -1,4 +1,4 @@
-"""A background response that nothing was sent of is tried again, however often that comes."""
+"""A background response of which nothing was sent is tried again, however often it fails."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ RESPONSE: dict[str, Any] = (
 
 
 class Background:
-    """Notes what is put back."""
+    """A stand-in for background responses that records the delay of each one put back."""
 
     def __init__(self) -> None:
         self.put_back_s: list[float] = []

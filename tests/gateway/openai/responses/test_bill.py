@@ -18,7 +18,7 @@ ROWS = """
            finish_reason, cost_nanos, list_cost_nanos
     FROM usage_attempts WHERE project_id = $1
 """
-"""What a bill is made of."""
+"""The columns of a bill."""
 
 
 async def test_chat_whole_streamed_and_in_the_background_are_billed_alike(house: House) -> None:

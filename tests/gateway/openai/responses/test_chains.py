@@ -1,4 +1,4 @@
-"""Chains of responses over two gateways: each link is there as soon as its reply is, and is stored once."""
+"""Chains of responses over two gateways: each response is stored once, and as soon as its reply has ended."""
 
 from __future__ import annotations
 
@@ -46,8 +46,13 @@ class Pair:
     async def ask(
         self, client: httpx.AsyncClient, number: int, said: str | list[Any], parent: str | None
     ) -> dict[str, Any]:
-        """Ask a gateway until its reply says that it is stored: where the database does not answer, it says that it is
-        not, and on a machine that stands still no engine may take a request. Any other refusal is a miss."""
+        """Ask a gateway until a reply says that it is stored; return that reply.
+
+        Without the database a reply says that it is not stored, and on a machine that stands still no engine may take a
+        request.
+
+        Raises AssertionError: for any refusal but 503, and when no reply is stored.
+        """
         body = {"model": "tiny", "input": said, "max_output_tokens": 4, "previous_response_id": parent}
         for _ in range(MAX_TRIES):
             reply = await client.post(f"{self.urls[number % 2]}/v1/responses", json=body)

@@ -1,5 +1,7 @@
-"""A compacted conversation goes on from a sealed summary, which nobody can read, change or take elsewhere. The engine
-here repeats its prompt."""
+"""A compacted conversation goes on from a sealed summary, which nobody can read, change or take elsewhere.
+
+The engine here repeats its prompt.
+"""
 
 from __future__ import annotations
 

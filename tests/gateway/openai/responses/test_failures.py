@@ -1,4 +1,4 @@
-"""An engine that dies in the middle of a stream: no client takes what it has for a whole answer."""
+"""An engine that dies in the middle of a stream: no client takes the part that came for a whole answer."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""An id of another project, in a path or in a body, is answered as one that is nobody's: alike to the byte and, which
-takes `--full` to measure, in the same time."""
+"""Another project's id, in a path or in a body, is answered like an id that does not exist: the same to the byte
+and, which takes `--full` to measure, in the same time."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.installation.tenants import Key, make_key
 from tests.patience import PATIENCE_S
 
 NUM_CALLERS, FULL_CALLERS = 1, 20
-"""Each has a pace of its own, which would refuse what is measured."""
+"""The number of callers, each with a pace of its own, which would refuse so many requests of one caller."""
 
 NUM_SAMPLES = 1000
 MAX_AUC = 0.55
@@ -31,7 +31,7 @@ CREATE: dict[str, Any] = {"model": "tiny", "input": "x", "max_output_tokens": 1}
 
 
 class Ids(msgspec.Struct, frozen=True):
-    """What one owner made, or nobody."""
+    """Ids of objects that one owner made, or of objects that do not exist."""
 
     response: str
     conversation: str
@@ -78,7 +78,7 @@ IN_PATHS = NAMES[: NAMES.index("previous_response_id")]
 
 
 async def made_by(client: httpx.AsyncClient, key: Key) -> Ids:
-    """Have a project make one of each."""
+    """Have a project make one object of each kind; return the ids."""
     found = []
     for path, body in (("responses", CREATE), ("conversations", {"items": [{"role": "user", "content": "x"}]})):
         reply = await client.post(f"/v1/{path}", json=body, headers=key.headers)
@@ -95,14 +95,14 @@ def nobodys() -> Ids:
 
 
 class Desk(msgspec.Struct, frozen=True):
-    """Callers who ask about what others made, what was deleted, and what never was."""
+    """Callers that ask about others' objects, about deleted objects, and about objects that never existed."""
 
     url: str
     callers: list[Key]
     ids: dict[str, Ids]
 
     async def answer(self, client: httpx.AsyncClient, owner: str, name: str, number: int) -> tuple[int, bytes]:
-        """Return the status and the body of a reply, with the ids that were asked for taken out."""
+        """Return the status and the body of a reply, without the ids that were asked for."""
         method, path, body = requests(self.ids[owner])[name]
         headers = self.callers[number % len(self.callers)].headers
         reply = await client.request(method, f"{self.url}{path}", json=body, headers=headers)

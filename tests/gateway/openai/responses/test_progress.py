@@ -1,4 +1,4 @@
-"""Made-up runs of texts, calls, limits and failures: each stream keeps the laws, and says what the whole reply says."""
+"""Made-up runs of texts, calls, limits and failures: each stream keeps the laws, and equals the whole reply."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.seeds import seeds
 
 NUM_STREAMS, FULL_STREAMS = 1_000, 100_000
 STRICT_SHARE = 0.05
-"""The streams that OpenAI's own types look at as well; all of them at full size."""
+"""The share of streams that OpenAI's own types check as well; all of them at full size."""
 
 TOOLS = [
     {"type": "function", "name": "f", "parameters": {"type": "object"}},
@@ -66,7 +66,7 @@ def token(rng: random.Random) -> Token:
 def made_up(
     rng: random.Random, *, with_logprobs: bool, may_call: bool, must_call: bool, thinks: bool = False
 ) -> list[Piece]:
-    """Return what a run yields, without its end."""
+    """Return the pieces of a run, without its end."""
     said = "" if must_call else text(rng)
     if thinks and not must_call:
         said = rng.choice(["<think>", "<think>\n", "\n<think>", ""]) + text(rng) + rng.choice(ENDS) + said

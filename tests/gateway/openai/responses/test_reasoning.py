@@ -1,4 +1,4 @@
-"""Reasoning: an item before the answer, sealed alike each time, and shown again with the answer that it led to."""
+"""Reasoning: an item before the answer, sealed alike each time, and given back to the model with its answer."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def sealed() -> SealedItems:
 
 
 def messages(sealed: SealedItems, *items: dict[str, Any], project_id: str = "proj_a") -> list[dict[str, Any]]:
-    """Return what the model reads of these items, of a project's request to the base."""
+    """Return the template's messages for these items, of a project's request to the base."""
     own = own_items(msgspec.convert(list(items), list[InputItem]), {})
     return template_messages(
         None, own, opened=lambda content, kind, path: sealed.open(content, project_id, "base", kind, path)
@@ -75,7 +75,7 @@ def test_log_probabilities_are_of_the_answers_tokens_alone() -> None:
     for place, (text, start) in enumerate(zip(said, starts, strict=True)):
         events.each([Piece(0, text, [Token(place, start, TokenLogprobs(-0.5, [], []))], num_tokens=place + 1)])
     events.each([Piece(0, "", finish_reason="stop", num_tokens=len(said))])
-    events.failing(InvalidRequest("", param=None, code=""))  # its end does not matter
+    events.failing(InvalidRequest("", param=None, code=""))  # the kind of end does not matter
     reasoning, message = msgspec.json.decode(msgspec.json.encode(events.response.output))
     assert (reasoning["content"][0]["text"], message["content"][0]["text"]) == ("hm", "4!")
     assert len(message["content"][0]["logprobs"]) == 2

@@ -33,7 +33,7 @@ from tests.patience import PATIENCE_S
 
 @pytest.fixture(scope="package")
 def dsn_of_all(databases: Databases) -> str:
-    """A database that all tests of this folder share."""
+    """Return the DSN of a database that all tests of this folder share."""
     return databases.create("policies")
 
 
@@ -50,8 +50,11 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 def gateway(
     dsn_of_all: str, tmp_path_factory: pytest.TempPathFactory, folders: dict[str, Path]
 ) -> Iterator[LiveGateway]:
-    """A gateway over a small and a large pool with an engine each, a pool whose engine never comes, one whose first
-    token takes two seconds, one that fails at every request, and one with a slow replica and a fast one."""
+    """Give a gateway over six pools.
+
+    A small and a large pool have an engine each. The engine of another pool never comes, the first token of one takes
+    two seconds, one fails at every request, and one has a slow replica and a fast one.
+    """
     settings = Settings(data_dir=tmp_path_factory.mktemp("data"), model=str(folders[SMALL]), model_name=SMALL)
     settings.run_dir.mkdir()
     endpoint = f"ipc://{settings.run_dir}/large.sock"

@@ -60,7 +60,7 @@ async def add_replica(dsn: str, name: str, address: str) -> None:
 
 
 class Routes:
-    """Makes routes in the database, as the admin API does."""
+    """Routes of a tenant, made in the database as the admin API makes them."""
 
     def __init__(self, dsn: str, tenant: Tenant, client: httpx.Client) -> None:
         self._dsn, self._tenant, self._client = dsn, tenant, client
@@ -103,11 +103,11 @@ class Routes:
             await conn.close()
 
     def billed(self, request_id: str) -> list[tuple[str, str]]:
-        """Return the model and the end of each row of a request that counts."""
+        """Return the model and the finish reason of each row of a request that has tokens."""
         return [(model, end) for model, end, num_tokens in self.rows(request_id) if num_tokens]
 
     def rows(self, request_id: str) -> list[tuple[str, str, int]]:
-        """Return the model, the end and the tokens of each row of a request."""
+        """Return the model, the finish reason and the tokens of each row of a request."""
         found = self._fetch(
             "SELECT model, finish_reason, prompt_tokens + completion_tokens FROM ledger WHERE request_id = $1",
             request_id,
@@ -121,26 +121,26 @@ class Routes:
         )
 
     def num_requests(self, request_id: str) -> int:
-        """Return as how many requests the sums of usage count one."""
+        """Return how many requests the sums of usage count for one request."""
         query = "SELECT sum(num_requests(kind, revision, request_id, finish_reason)) FROM ledger"
         return int(self._fetch(f"{query} WHERE split_part(request_id, '.', 1) = $1", request_id)[0][0])
 
     def num_requests_of_tenant(self) -> int:
-        """Return as how many requests the sums of usage count all of the tenant's."""
+        """Return how many requests the sums of usage count for the tenant."""
         query = "SELECT sum(num_requests(kind, revision, request_id, finish_reason)) FROM ledger WHERE project_id = $1"
         return int(self._fetch(query, self._tenant.project_id)[0][0])
 
     def num_rows_of_tenant(self) -> int:
-        """Return how many answers of the tenant's were billed."""
+        """Return the number of the tenant's rows of the ledger."""
         return int(self._fetch("SELECT count(*) FROM ledger WHERE project_id = $1", self._tenant.project_id)[0][0])
 
     def ends_of_tenant(self) -> list[tuple[str, str]]:
-        """Return the model and the end of each row of the tenant, the oldest request first."""
+        """Return the model and the finish reason of each row of the tenant, the oldest request first."""
         query = "SELECT model, finish_reason FROM ledger WHERE project_id = $1 ORDER BY created_at, attempt"
         return [(row[0], row[1]) for row in self._fetch(query, self._tenant.project_id)]
 
     def listed_request(self, request_id: str) -> tuple[RequestRow, list[AttemptRow]]:
-        """Return a request as the list of the project's requests has it, with its attempts."""
+        """Return a request with its attempts, as the list of the project's requests shows it."""
 
         async def find() -> tuple[RequestRow, list[AttemptRow]]:
             conn, now = await asyncpg.connect(self._dsn), datetime.datetime.now(datetime.UTC)
@@ -182,7 +182,7 @@ class Routes:
 
 @contextmanager
 def another_tenant(dsn: str, gateway: LiveGateway, name: str) -> Iterator[tuple[Routes, httpx.Client]]:
-    """Make a tenant of which nothing was measured yet."""
+    """Make a tenant for which nothing was measured yet; give its routes and a client."""
     tenant = asyncio.run(make_tenant(dsn, name, "pirate", "1"))
     headers = {"authorization": f"Bearer {tenant.key}"}
     with httpx.Client(base_url=gateway.url, headers=headers, timeout=PATIENCE_S) as client:

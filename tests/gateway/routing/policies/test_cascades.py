@@ -1,5 +1,7 @@
-"""Cascades: the small model's answer where it is good enough, else the larger one's; each answer that was made is paid
-for, and the request is one request."""
+"""Cascades: the small model's answer where it is good enough, else the larger one's.
+
+Each answer that was made is billed, and the request counts as one request.
+"""
 
 from __future__ import annotations
 
@@ -142,7 +144,7 @@ def test_every_choice_has_to_be_accepted(made: Routes, client: httpx.Client) -> 
 def test_what_the_small_model_left_of_its_reservation_is_given_back(
     dsn_of_all: str, gateway: LiveGateway, client: httpx.Client
 ) -> None:
-    """One request at a time, and tokens for little more than one, are enough for a request that has two answers."""
+    """A request with two answers needs one place of one, and tokens for little more than one answer."""
     with another_tenant(dsn_of_all, gateway, "limited-cascade") as (made, own):
         asyncio.run(limit_one_at_a_time(dsn_of_all, made.tenant))
         route = made.make("tried", cascade(SMALL, NEVER))

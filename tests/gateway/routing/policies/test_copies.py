@@ -1,4 +1,4 @@
-"""Copies of a route's requests: after the reply, unseen, and at the expense of whoever pays for them."""
+"""Copies of a route's requests run after the reply, unseen, at the expense of the project that pays for them."""
 
 from __future__ import annotations
 

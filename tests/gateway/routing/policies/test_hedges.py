@@ -1,4 +1,4 @@
-"""Hedges: a late first token is looked for on another replica as well; one of the two is billed, and few are tried."""
+"""Hedges: a late first token is asked of another replica as well; one of the two is billed, and few are tried."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from tests.gateway.routing.policies.routes import LARGE, PAIR, SLOW, Routes, ano
 from tests.installation.waiting import wait_until
 
 SLOW_S = 2.0
-"""The time of the slow replica's first token."""
+"""Seconds until the slow replica's first token."""
 
 
 def hedged_where_streamed(name: str) -> dict[str, Any]:
-    """Return a route that hedges streamed requests alone; others count for its budget."""
+    """Return a route that hedges streamed requests alone; other requests count for the hedge's budget."""
     hedge = {"hedge": {"node": target(name), "delay_ms": 200}}
     return {"conditional": {"cases": [{"when": {"stream": True}, "node": hedge}], "otherwise": target(LARGE)}}
 
 
 def hedges(gateway: LiveGateway, made: Routes, route: str) -> dict[str, float]:
-    """Return how many hedges a route had, by their result."""
+    """Return the number of a route's hedges by their result."""
     label = f'route="{made.tenant.project_id}/{route}"'
     lines = [line for line in gateway.metrics().splitlines() if line.startswith("lorikeet_route_hedges_total")]
     return {line.split('result="')[1].split('"')[0]: float(line.split()[-1]) for line in lines if label in line}

@@ -1,5 +1,5 @@
-"""Routes over two pools of fake engines: which target answers, what follows what, who is billed, and that explain
-tells the truth."""
+"""Routes over two pools of fake engines: which target answers, which one follows, who is billed, and that explain is
+right."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_a_first_token_may_be_too_late_where_the_next_target_is_on_the_same_pool
 def test_what_a_followed_attempt_had_reserved_is_given_back(
     dsn_of_all: str, gateway: LiveGateway, client: httpx.Client, first: str, bound_ms: int | None
 ) -> None:
-    """One request at a time, and tokens for little more than one, are enough for a request that is tried twice."""
+    """A request that is tried twice needs one place of one, and tokens for little more than one try."""
     limited = asyncio.run(make_tenant(dsn_of_all, f"limited-{first}", "pirate", "1"))
     asyncio.run(limit_one_at_a_time(dsn_of_all, limited))
     with httpx.Client(
@@ -213,7 +213,7 @@ def test_the_fastest_is_the_one_that_was_measured_to_be(
     with another_tenant(dsn_of_all, gateway, "hurried") as (made, own):
         route = made.make("fastest", {"fastest": {"nodes": [target(SLOW), target(LARGE)]}})
         told = [complete(own, route, max_tokens=1).headers["x-lorikeet-target"] for _ in range(4)]
-    assert told == [SLOW, LARGE, LARGE, LARGE]  # what was not measured is tried once
+    assert told == [SLOW, LARGE, LARGE, LARGE]  # an unmeasured target is tried once
 
 
 @pytest.mark.parametrize(("first", "bound_ms"), [(BROKEN, None), (SLOW, 300)])

@@ -24,7 +24,7 @@ from tests.installation.waiting import wait_until
 
 
 def retries(gateway: LiveGateway, made: Routes, route: str) -> dict[str, float]:
-    """Return how many further rounds a route had, by their result."""
+    """Return the number of a route's further rounds by their result."""
     label = f'route="{made.tenant.project_id}/{route}"'
     lines = [line for line in gateway.metrics().splitlines() if line.startswith("lorikeet_route_retries_total")]
     return {line.split('result="')[1].split('"')[0]: float(line.split()[-1]) for line in lines if label in line}

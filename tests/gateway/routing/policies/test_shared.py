@@ -1,4 +1,4 @@
-"""Routes of an organization answer in all its projects, and a project's own name hides them."""
+"""Routes of an organization answer in all its projects, and a project's own name hides the organization's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Chat templates of the kinds that models come with, shortened to what they make of tools."""
+"""Chat templates of the kinds that models come with, shortened to the parts about tools."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What any model writes under the grammar of a format is read as calls that match their schemas, or as text."""
+"""Any text that a model writes under a format's grammar is read as calls that match their schemas, or as text."""
 
 from __future__ import annotations
 

@@ -32,7 +32,8 @@ class Read(msgspec.Struct):
 
 
 def read(form: CallFormat, text: str, sizes: list[int], *, must_call: bool = False) -> Read:
-    """All that a parser says of a text that comes in pieces of these sizes, the rest character by character."""
+    """Return everything that a parser makes of a text that comes in pieces of these sizes, the rest character by
+    character."""
     parser = CallParser(form, NAMES, Said(), must_call=must_call)
     pieces = []
     for size in sizes:

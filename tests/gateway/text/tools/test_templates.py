@@ -1,4 +1,4 @@
-"""What a model is shown of tools, calls and results, through templates that know them and one that does not."""
+"""Tools, calls and results in a model's prompt, through templates that know them and one that does not."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def call(name: str, arguments: Any, call_id: str = "call_1") -> dict[str, Any]:
 
 
 def answered(*calls: dict[str, Any], said: str = "") -> list[dict[str, Any]]:
-    """A conversation in which these calls were made, and each has had its name as its result."""
+    """Return a conversation in which these calls were made, each with its function's name as its result."""
     results = [
         {"role": "tool", "content": each["function"]["name"], "tool_call_id": each["id"], "name": "x"} for each in calls
     ]
@@ -90,7 +90,7 @@ def test_mistral_is_given_ids_of_its_length(tmp_path: Path):
 
 
 def with_trigger_token(folder: Path) -> Tokenizer:
-    """Whose template's trigger is one of its special tokens."""
+    """Return a tokenizer whose template's trigger is one of its special tokens."""
     tokenizer = tokenizer_of("{{ tools }} [TOOL_CALLS] [", folder)
     assert tokenizer.tools.trigger_id is None
     tokenizer.backend.add_special_tokens(["[TOOL_CALLS]"])
@@ -99,7 +99,7 @@ def with_trigger_token(folder: Path) -> Tokenizer:
 
 
 def read(tokenizer: Tokenizer, ids: list[int]) -> tuple[str, list[str], str]:
-    """The content of a completion, the names of its calls, and their arguments."""
+    """Return the content of a completion, the names of its calls, and their arguments."""
     (choice,) = calling_choices(1, tokenizer, ToolUse((TIME,), frozenset({TIME.name})), (), min_tokens=0, style=PLAIN)
     pieces = [choice.push(Delta("r", [token_id], number)) for number, token_id in enumerate(ids, 1)]
     pieces.append(choice.end("stop"))

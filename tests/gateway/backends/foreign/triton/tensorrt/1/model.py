@@ -1,4 +1,4 @@
-"""A model of Triton with the tensors of TensorRT-LLM's ensemble: it says the prompt after its adapter's name."""
+"""A model of Triton with the tensors of TensorRT-LLM's ensemble: its reply is its adapter's name and the prompt."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A model of Triton with the tensors of its vLLM backend: it says the prompt's words after its adapter's name."""
+"""A model of Triton with the tensors of its vLLM backend: its reply is its adapter's name and the prompt's words."""
 
 from __future__ import annotations
 
