@@ -17,7 +17,7 @@ from tests.conformance.results import Outcome, Result, load_result, store_result
 from tests.conformance.run import installed, run_command
 from tests.conformance.scripted.site import playing
 from tests.conformance.site import ALL_UNITS, FEW_UNITS, Site, serving
-from tests.conformance.suites import APART, HERE, OPENFEATURE, REPOSITORY, SUITES, Suite
+from tests.conformance.suites import HERE, OPENFEATURE, REPOSITORY, SUITES, Suite
 from tests.conformance.tree import tree_of
 from tests.gateway.openai.field_matrix import FIELDS
 from tests.gateway.openai.field_matrix.table import as_markdown
@@ -29,8 +29,7 @@ PAGE, FIELDS_PAGE = HERE / "README.md", HERE / "fields.md"
 def main() -> int:
     """Return 0 if every case that ran passed; 1 if a case failed or a suite could not run."""
     arguments = _arguments()
-    chosen = [suite for suite in SUITES if not arguments.only]
-    chosen += [suite for suite in (*SUITES, *APART) if suite.name in (arguments.only or ())]
+    chosen = [suite for suite in SUITES if not arguments.only or suite.name in arguments.only]
     tree = tree_of(REPOSITORY)
     num_units = (ALL_UNITS if arguments.full else FEW_UNITS) if OPENFEATURE in chosen else 0
     results = _run(chosen, BUILD, tree, num_units)
@@ -42,7 +41,7 @@ def main() -> int:
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.conformance", description=__doc__)
-    names = [suite.name for suite in (*SUITES, *APART)]
+    names = [suite.name for suite in SUITES]
     parser.add_argument("--only", nargs="+", choices=names, metavar="NAME", help=f"of {', '.join(names)}")
     parser.add_argument("--full", action="store_true", help=f"of {OPENFEATURE.name}: {ALL_UNITS:,} units")
     parser.add_argument("--json", action="store_true", help="print what came of each case")

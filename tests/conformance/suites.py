@@ -61,6 +61,16 @@ def node_package(name: str) -> str:
     return f"{name}@{pinned[name]}"
 
 
+OPENFEATURE = Suite(
+    name="openfeature",
+    title="OpenFeature",
+    what="its SDK with the stock provider for remote evaluation: the arms of experiments that it gets are those that "
+    "requests get",
+    runtime="python",
+    packages=("openfeature-sdk==0.10.0", "openfeature-provider-ofrep==0.3.0", PYTEST),
+    scripts=("use_openfeature.py",),
+)
+
 SUITES = (
     Suite(
         name="openai-python",
@@ -148,18 +158,7 @@ SUITES = (
         packages=("schemathesis",),
         scripts=("tests/gateway/test_schemathesis.py",),
     ),
-)
-
-OPENFEATURE = Suite(
-    name="openfeature",
-    title="OpenFeature",
-    what="its SDK with the stock provider for remote evaluation: the arms of experiments that it gets are those that "
-    "requests get",
-    runtime="python",
-    packages=("openfeature-sdk==0.10.0", "openfeature-provider-ofrep==0.3.0", PYTEST),
-    scripts=("use_openfeature.py",),
-)
-AGENTS = (
+    OPENFEATURE,
     Suite(
         name="llm-comply-responses",
         title="llm-comply (responses)",
@@ -244,5 +243,3 @@ AGENTS = (
         model=f"{BASE}:json",
     ),
 )
-APART = (OPENFEATURE, *AGENTS)
-"""Suites that are run alone, by name, and are not on the page yet."""

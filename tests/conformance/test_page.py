@@ -8,7 +8,7 @@ import pytest
 
 from tests.conformance.page import page
 from tests.conformance.results import Case, Result, read_junit
-from tests.conformance.suites import APART, CLIENTS, HERE, REPOSITORY, SUITES
+from tests.conformance.suites import CLIENTS, HERE, REPOSITORY, SUITES
 from tests.gateway.openai.field_matrix import FIELDS
 
 PAGE = (HERE / "README.md").read_text()
@@ -22,7 +22,7 @@ def test_every_suite_is_on_the_page_with_the_versions_it_pins(suite):
         assert all(f"`{version}`" in PAGE for version in suite.versions())
 
 
-@pytest.mark.parametrize("suite", (*SUITES, *APART), ids=lambda suite: suite.name)
+@pytest.mark.parametrize("suite", SUITES, ids=lambda suite: suite.name)
 def test_scripts_of_every_suite_are_here(suite):
     folder = REPOSITORY if suite.runtime == "repository" else CLIENTS
     assert all((folder / script).exists() for script in suite.scripts)
