@@ -30,8 +30,11 @@ def shortened(text: str) -> str:
 
 
 class GatewayError(Exception):
-    """Base of all. message is for the client: it names what to change and never holds a secret. should_retry: whether
-    the same request may help, where its status does not say so to a client."""
+    """The base of all errors that clients get.
+
+    message: names what to change, for the client, and never holds a secret.
+    should_retry: True or False where the status does not tell a client whether to send the same request again.
+    """
 
     status: ClassVar[int] = 500
     type: ClassVar[str] = "server_error"

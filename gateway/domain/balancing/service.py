@@ -37,7 +37,7 @@ from collections.abc import Iterable
 from engine.protocol import Service
 
 MAX_TENANTS = 1024
-"""Tenants that one heartbeat tells of: those that used the most."""
+"""The most tenants that one heartbeat reports: those that used the most."""
 
 _NOTHING = (0.0, 0.0, 0.0)
 
@@ -65,7 +65,7 @@ class PoolService:
         amounts[2] += adapter_bytes / weight
 
     def elsewhere(self, replica_ids: Iterable[str]) -> dict[str, dict[str, Service]]:
-        """Return what each replica is to be told, and begin anew. Replicas without news have no key."""
+        """Return the amounts to report to each replica, and begin anew. A replica without news has no key."""
         used, self._used = self._used, {}
         totals: dict[str, list[float]] = {}
         for tenants in used.values():

@@ -1,4 +1,4 @@
-"""One replica as one gateway's balancer knows it: the last picture, and what this gateway has done to it since."""
+"""One replica as one gateway's balancer knows it: the last snapshot, and the requests that this gateway sent since."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ LINE_SHARE = 1 / 8
 
 
 class ReplicaState:
-    """Mutable, and changed by `Balancer` alone. Loads are in units of `Asked.units`."""
+    """The state of a replica, changed by `Balancer` alone. Loads are in units of `Asked.units`."""
 
     __slots__ = (
         "_adapters",
@@ -100,7 +100,10 @@ class ReplicaState:
         self._weigh()
 
     def give(self, asked: Asked) -> None:
-        """Count the end of a request that was taken. Those taken before the replica was added anew are none."""
+        """Count the end of a request that was taken.
+
+        A request from before the replica was added anew does not count.
+        """
         if self._own <= 0:
             return
         self._own -= asked.units

@@ -27,7 +27,7 @@ from gateway.domain.experiments.sums import NO_UNITS, Sums
 from gateway.domain.experiments.units import IN_EVERY_UNIT, num_ages
 
 OF_ALL = "cost_nanos"
-"""A metric of which each unit whose window ended has a value."""
+"""A metric that has a value for each unit whose window ended."""
 
 Trend = Literal["fading", "growing", "unclear"]
 """fading: the effect of the last day is proven to be nearer to none than that of the first, or on the other side;
@@ -35,7 +35,7 @@ growing: farther away. unclear: neither is proven."""
 
 
 class AgeRow(msgspec.Struct, frozen=True):
-    """Sums of one metric over what units did on one day since their first exposure."""
+    """Sums of one metric over units' outcomes on one day since their first exposure."""
 
     age: int
     """Days since the first exposure: 0 for its first 24 hours."""
@@ -43,7 +43,7 @@ class AgeRow(msgspec.Struct, frozen=True):
     arm: int
     metric: str
     sums: Sums
-    """Over the units that did something on that day."""
+    """The sums over the units that did something on that day."""
 
 
 class AgeEffects(msgspec.Struct, frozen=True):
@@ -53,7 +53,7 @@ class AgeEffects(msgspec.Struct, frozen=True):
     role: Role
     arm: int
     days: tuple[tuple[int, Comparison], ...]
-    """By days since exposure. The intervals of all days hold together, at the level of the metric."""
+    """The comparisons by days since exposure. The intervals of all days hold together, at the level of the metric."""
     trend: Trend
 
 
@@ -62,7 +62,8 @@ def effects_by_age(
 ) -> list[AgeEffects]:
     """Return the effects on each day since exposure; none where the outcome window has less than two days.
 
-    tally: its shares, units, and sums of `OF_ALL`, of all days together. own: as of `results.results_of`.
+    tally: its shares, units, and sums of `OF_ALL`, of all days together.
+    own: as for `results.results_of`.
     """
     num = num_ages(experiment.analysis.outcome_window_seconds * 1_000_000)
     closed: dict[tuple[int, int], int] = {}

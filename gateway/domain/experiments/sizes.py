@@ -1,4 +1,4 @@
-"""How many units an experiment needs, before it starts."""
+"""The number of units that an experiment needs, before it starts."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import math
 from statistics import NormalDist
 
 ANYTIME_FACTOR = 1.62
-"""Units that an interval which holds at every look needs over a fixed test, at 80 % power, tuned at the fixed size."""
+"""The factor of units that an interval which holds at every look needs over a fixed test, at 80 % power, tuned at the
+fixed size."""
 
 
 def units_per_arm(

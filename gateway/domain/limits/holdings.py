@@ -16,15 +16,14 @@ from gateway.domain.limits.slices import Entry, Key, Reservation, Shortage, Slic
 from gateway.domain.limits.work import Work, amounts, of_all
 
 IDLE_S = 2.0
-"""A slice that nobody used for this long is given back."""
+"""Seconds without use after which a slice is given back."""
 
 DROP_S = 60.0
-"""An empty slice that nobody used for this long is forgotten."""
+"""Seconds without use after which an empty slice is forgotten."""
 
 
 class Row(NamedTuple):
-    """A row of the ledger that takes the usage of a part: its final count, or before that what was seen of a lost
-    engine."""
+    """A row of the ledger with the usage of a part: its final count, or before that the count seen of a lost engine."""
 
     request_id: str
     is_final: bool
@@ -36,9 +35,9 @@ class _Part(msgspec.Struct, eq=False):
     reservation: Reservation
     index: int
     most: list[int]
-    """What it has reserved: the most that it can use."""
+    """The reserved amounts: the most that the part can use."""
     spent: list[int]
-    """What is known to be used."""
+    """The amounts that are known to be used."""
 
 
 class Holdings:

@@ -1,4 +1,4 @@
-"""The most that a request can use, unit by unit, and what it used in the end. Pure arithmetic."""
+"""The most that a request can use, unit by unit, and the amounts that it used in the end. Pure arithmetic."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ import msgspec
 from gateway.domain.limits.limit import Limit, Unit
 
 PRICE_SCALE = 10**10
-"""Prices are per million tokens, and of each a tenant pays a number of basis points."""
+"""The number of tokens that a `Price` is for: prices are per million tokens, and discounts in basis points."""
 
 MAX_PROMPTS_AT_ONCE = 16
 """The most prompts of one request that run at the same time; the others wait in the gateway."""
 
 
 class Price(msgspec.Struct, frozen=True):
-    """The most that tokens can cost: nanos of the currency per `PRICE_SCALE` tokens. Cached ones never cost more."""
+    """The most that tokens can cost: nanos of the currency per `PRICE_SCALE` tokens. Cached tokens never cost more."""
 
     input: int = 0
     output: int = 0
@@ -105,7 +105,7 @@ class Work(msgspec.Struct, frozen=True):
         return of_all((unit,), self.of_parts((unit,), cap))[0]
 
     def cap_within(self, unit: Unit, budget: int) -> int | None:
-        """The largest cap for which the amount fits the budget, up to max_tokens; None where even 0 does not fit."""
+        """Return the largest cap up to max_tokens whose amount fits the budget; None where even 0 does not fit."""
         if self.amount(unit, self.max_tokens) <= budget:
             return self.max_tokens
         num_fitting = bisect_right(range(self.max_tokens), budget, key=lambda cap: self.amount(unit, cap))
@@ -122,7 +122,10 @@ def of_all(units: Sequence[Unit], of_parts: Sequence[list[int]]) -> list[int]:
 def amounts(
     units: Sequence[Unit], prompt_tokens: int, completion_tokens: int, price: Price, *, is_request: bool
 ) -> list[int]:
-    """Return what one part used of each unit; of cost the most. is_request: whether the part stands for the request."""
+    """Return the amount of each unit that one part used; for cost, the most.
+
+    is_request: True if the part stands for the request.
+    """
     found = []
     for unit in units:
         if unit == "cost_nanos":

@@ -1,10 +1,9 @@
-"""How many replicas a pool with bounds shall run, from what its gateways see. Pure: no clock, no rows, no engines.
+"""The number of replicas that a pool with bounds shall run, by the load that its gateways see.
 
-More replicas come at once, at most twice as many, and then only when those are ready. One replica less comes after
-nothing has needed it for a whole window, and the next one some time later. Between a share of the places that asks for
-more replicas and the lower one that needs no fewer lies what keeps a constant load from changing anything.
-
-Knows nothing of the room on hosts: what is wanted here is started where there is room.
+Pure: no clock, no rows, no engines. More replicas come at once, at most twice as many, and then only when those are
+ready. One replica less comes after nothing has needed it for a whole window, and the next one some time later. A share
+of the places asks for more replicas, and only a lower one needs fewer: the gap keeps a constant load from changing
+anything. Knows nothing of the room on hosts: the replicas that are wanted here are started where there is room.
 """
 
 from __future__ import annotations
@@ -30,11 +29,11 @@ STEP_S = 30.0
 COOL_DOWN_S = 30.0
 """Seconds after a replica went in which none comes, but for the first one of a pool that has none."""
 MOST_DOWN_AFTER_S = 3600.0
-"""The longest that the window of a pool becomes that needs again and again what went."""
+"""The longest window of a pool that again and again needs the replicas that went."""
 PEAK_S = 10.0
 """Seconds for which a need that has not changed is not written down again."""
 GAP_S = 60.0
-"""Seconds without any look after which former needs count no more."""
+"""Seconds without a decision after which former needs do not count any more."""
 
 NEVER_S = 1e9
 """Seconds that stand for never: JSON has no infinite numbers."""
@@ -52,7 +51,7 @@ class Bounds(msgspec.Struct, frozen=True):
 
 
 class Load(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The load of a pool as one gateway sees it. What engines tell is the same for all gateways."""
+    """The load of a pool as one gateway sees it. The engines' own numbers are the same for all gateways."""
 
     num_ready: int = 0
     """Replicas that take requests of this gateway."""
@@ -63,7 +62,7 @@ class Load(msgspec.Struct, frozen=True, omit_defaults=True):
     num_waiting: int = 0
     """Choices that wait at engines, of all gateways."""
     num_own: int = 0
-    """Requests of this gateway at servers that do not tell how many they have."""
+    """Requests of this gateway at servers that do not report how many they have."""
     kv_share: float = 0.0
     """The share of the engines' memory for keys and values that is in use, on average."""
     oldest_wait_s: float = 0.0
@@ -82,9 +81,9 @@ class Seen(msgspec.Struct, frozen=True):
     num_ready: int
     """Replicas of the revision that serves, by their rows."""
     load: Load | None
-    """The load over all gateways; None where none has told it."""
+    """The load over all gateways; None where no gateway has reported it."""
     is_changing: bool = False
-    """Whether another revision is taking the place of the one that serves."""
+    """True if another revision is taking the place of the one that serves."""
 
 
 class Memory(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -132,7 +131,10 @@ def combined(loads: Sequence[Load]) -> Load | None:
 
 
 def decide(bounds: Bounds, memory: Memory | None, seen: Seen, now_s: float) -> Decision:
-    """Return how many replicas shall run from now on, always within the bounds. memory: of the look before."""
+    """Return the number of replicas that shall run from now on, always within the bounds.
+
+    memory: the one of the decision before.
+    """
     memory = _refreshed(memory, seen, now_s)
     number = seen.num_replicas
     within = min(max(number, bounds.min_replicas), bounds.max_replicas)

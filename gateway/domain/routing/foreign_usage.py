@@ -1,7 +1,7 @@
-"""The usage that is billed of a server's reply: its own counts where they can be true, else ours. Pure.
+"""The billed usage of a server's reply: the server's counts where they can be true, else our own. Pure.
 
-A server's counts are a stranger's word. They are held against what this gateway saw: token ids, which are counted
-exactly, or bytes of text, which bound the tokens from both sides.
+A server's counts are a stranger's word. They are checked against the facts that this gateway saw: token ids, which are
+counted exactly, or bytes of text, which bound the tokens from both sides.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ class Seen(msgspec.Struct, frozen=True):
     template_tokens: int
     """Tokens of the upper bound that a chat template may add of its own."""
     is_prompt_exact: bool
-    """Whether the prompt's tokens are an exact number."""
+    """True if the prompt's tokens are an exact number."""
     is_exact: bool
-    """Whether the reply's tokens are counted by their ids."""
+    """True if the reply's tokens are counted by their ids."""
     completion_tokens: int = 0
     """Tokens by their ids; 0 of a reply that is text."""
     text_bytes: int = 0
@@ -59,7 +59,7 @@ class Settled(msgspec.Struct, frozen=True):
     completion_tokens: int
     cached_tokens: int
     is_ours: bool
-    """Whether the counts are ours, since the server reported none or none that can be true."""
+    """True if the counts are ours, since the server reported none or none that can be true."""
     is_lie: bool
     """True if the server reported counts that cannot be true."""
 
@@ -85,10 +85,10 @@ def own_prompt(seen: Seen) -> int:
 
 
 def settle(seen: Seen, reported: tuple[int, int, int] | None, *, reasoning_tokens: int = 0) -> Settled:
-    """Return what is billed of a reply that has ended.
+    """Return the counts that are billed for a reply that has ended.
 
-    reported: prompt, completion and cached tokens as the server says. reasoning_tokens: completion tokens that were
-    reasoning, by the server's word, whose text it need not have sent.
+    reported: prompt, completion and cached tokens by the server's word.
+    reasoning_tokens: completion tokens that were reasoning, by the server's word. It need not have sent their text.
     """
     if reported is None:
         return Settled(own_prompt(seen), own_completion(seen), 0, is_ours=True, is_lie=False)

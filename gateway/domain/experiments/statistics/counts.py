@@ -1,6 +1,6 @@
 """Exact tests of counts that hold at every look: sample ratios, errors, binary outcomes, ranks.
 
-Of the things counted, each falls to arm i with probability shares[i] under the null. The E-value is the ratio of a
+Each counted thing falls to arm i with probability shares[i] under the null. The E-value is the ratio of a
 Dirichlet mixture around the shares to the null (Lindon and Malek, arXiv 2011.03567). No base rate is assumed: whether
 there are more errors at noon does not matter, only which arm has them.
 """
@@ -18,11 +18,11 @@ ERROR_CONCENTRATION = 10.0
 
 
 class EpochCounts(msgspec.Struct, frozen=True):
-    """What each arm got in one epoch."""
+    """The counts of each arm in one epoch."""
 
     counts: tuple[int, ...]
     shares: tuple[float, ...]
-    """What each arm should get; they sum to 1. 0 for arms that had ended, which are left out."""
+    """The expected share of each arm; they sum to 1. 0 for arms that had ended, which are left out."""
 
 
 def log_e(counts: Sequence[int], shares: Sequence[float], concentration: float) -> float:

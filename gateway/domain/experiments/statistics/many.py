@@ -1,4 +1,4 @@
-"""Many hypotheses at once: a declared family shares alpha, everything else is filtered by E-values."""
+"""Many hypotheses at once: a declared family shares alpha, all other hypotheses are filtered by E-values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The plan of a policy for one request: what is tried in which order, on which errors what follows, and why."""
+"""The plan of a policy for one request: the targets in their order, the errors that lead to the next one, and why."""
 
 from __future__ import annotations
 
@@ -62,6 +62,6 @@ class Plan(msgspec.Struct, frozen=True):
     """A policy's plan for one request."""
 
     steps: tuple[Step, ...]
-    """The attempts; the first one is made first. None where no target of the policy can be used."""
+    """The attempts, the first one first. Empty where no target of the policy can be used."""
     trace: tuple[Edge, ...]
     """The decisions in the order in which they were made."""

@@ -73,7 +73,7 @@ class _Walker:
         self._facts = facts
 
     def step(self, attempt: _Attempt, numbers: Mapping[int, int]) -> Step:
-        """Return the step of an attempt. numbers: of all attempts, by their identity."""
+        """Return the step of an attempt. numbers: the numbers of all attempts, by their identity."""
         around = attempt.around
         return Step(
             attempt.target,
@@ -144,8 +144,10 @@ class _Walker:
         around: _Around,
         after: list[_Attempt],
     ) -> list[_Attempt]:
-        """Return the attempts of nodes one after the other. branch: of all nodes but the last, which has `around`
-        unless something comes after."""
+        """Return the attempts of nodes one after the other.
+
+        branch: applies to all nodes but the last, which has `around` unless something comes after.
+        """
         all_attempts: list[_Attempt] = []
         then = around.then | dict.fromkeys(on, after[0]) if after else around.then
         below: list[Edge] = []
