@@ -10,7 +10,7 @@ from gateway.domain.pools.scaling import NEVER_S, Load
 
 @runtime_checkable
 class TellsOldestWait(Protocol):
-    """A backend that knows how long its requests wait."""
+    """A backend that knows how long its oldest request has waited."""
 
     def oldest_wait_s(self) -> float:
         """Return the age of the oldest request of this gateway that has no token yet; 0 where none waits."""

@@ -59,19 +59,19 @@ class ManagedBackend(Backend, Protocol):
 
     @property
     def is_full(self) -> bool:
-        """Whether a request would have to wait for a place at the backend, or be refused for want of one."""
+        """True if a request would have to wait for a place at the backend, or be refused for want of one."""
 
     def usual_ms(self) -> float | None:
         """Return the time that its answers took lately; None where it tells its load itself, or none was seen."""
 
     def take_used(self) -> list[Used]:
-        """Return what this gateway's requests used on the backend since the last call."""
+        """Return the amounts that this gateway's requests used on the backend since the last call."""
 
     def tell_used(self, elsewhere: dict[str, Service]) -> None:
         """Tell the backend what this gateway's requests used on the pool's other backends, by tenant."""
 
     def snapshot(self, model: str) -> EngineSnapshot:
-        """Return what an operator sees of the backend now; `model` is the name of its pool."""
+        """Return the present state of the backend for operators. model: the name of the backend's pool."""
 
 
 @runtime_checkable
@@ -83,18 +83,18 @@ class GivesBatchCredit(Protocol):
 
 
 class Replica(msgspec.Struct, eq=False):
-    """One backend of a pool's revision."""
+    """One backend of a pool's revision, by its id."""
 
     id: str
     backend: ManagedBackend
     is_draining: bool = False
-    """Whether new requests go elsewhere as long as there is another replica."""
+    """True if new requests go elsewhere as long as there is another replica."""
     ready_since_s: float | None = None
     """When the backend became ready, on the event loop's clock; None while it is not."""
 
 
 class PoolRevision:
-    """The replicas of one revision of a pool, with what is known of its base model without any of them."""
+    """The replicas of one revision of a pool, and the facts about its base model that need no replica."""
 
     def __init__(
         self,
@@ -107,14 +107,19 @@ class PoolRevision:
         own_keys: OwnKeys = "none",
         as_text: Model | None = None,
     ) -> None:
-        """name: the public name of the pool. base_digest: what identifies the base model. as_text: prepares prompts
-        where a server of another maker takes no token ids, which depends on its version; None where all do."""
+        """Make a revision of a pool.
+
+        name: the public name of the pool.
+        base_digest: the digest of the base model.
+        as_text: prepares prompts for servers of another maker that, by their version, take no token ids; None where all
+        take them.
+        """
         self.name = name
         self.model = model
         self.pool_id = pool_id
         """The id of the pool."""
         self.own_keys: OwnKeys = own_keys
-        """Whether projects bring keys of their own for the servers."""
+        """True if projects bring keys of their own for the servers."""
         self.room = WaitingRoom(name)
         """The requests that wait for a first replica; the revisions of a pool share one."""
         self._base_digest = base_digest
@@ -242,7 +247,7 @@ class PoolRevision:
 
     @property
     def ready(self) -> bool:
-        """Whether a replica takes requests."""
+        """True if a replica takes requests."""
         return any(each.backend.health().ready for each in self._replicas.values())
 
     @property
@@ -251,7 +256,7 @@ class PoolRevision:
         return "; ".join(each.backend.health().detail for each in self._replicas.values()) or "no replica runs"
 
     def asked_by(self, request: GenerateRequest) -> Asked:
-        """Return what the choice of a replica for a request depends on."""
+        """Return the facts about a request that the choice of its replica depends on."""
         prefixes: tuple[bytes, ...] = ()
         if len(self._replicas) > 1:
             prefixes = prefix_keys(request.prompt_token_ids, request.tenant + request.adapter)
@@ -372,10 +377,10 @@ def _picture(replica: Replica, now_s: float) -> ReplicaLoad:
 
 
 class Pool:
-    """One name under which a base model is served."""
+    """A base model under its public name: the serving revision, and those that came before or come next."""
 
     def __init__(self, name: str, current: PoolRevision, *, created: int) -> None:
-        """current: as of `serve`."""
+        """Make a pool. current: as for `serve`."""
         self.name = name
         """The public name."""
         self.created = created
@@ -439,5 +444,5 @@ class Pool:
 
     @property
     def ready(self) -> bool:
-        """Whether a replica of the serving revision takes requests."""
+        """True if a replica of the serving revision takes requests."""
         return self.serving.ready

@@ -37,6 +37,7 @@ class Terms(msgspec.Struct, frozen=True):
     """The terms on which requests wait for a pool whose replicas start by themselves."""
 
     max_wait_s: float
+    """The longest time that a request waits."""
     start_s: float
     """Seconds that a start takes, by the last one."""
 
@@ -46,10 +47,10 @@ def _nobody() -> None:
 
 
 class WaitingRoom:
-    """One pool's waiting requests. It is closed, so that nobody waits, until it has terms."""
+    """The requests that wait for one pool. Without terms the room is closed, so that nobody waits."""
 
     def __init__(self, name: str, wanted: Callable[[], None] = _nobody) -> None:
-        """name: of the pool. wanted: called when a request begins to wait."""
+        """Make a closed room. name: the pool's name. wanted: called when a request begins to wait."""
         self.num_waiting = 0
         self.used_s = float("-inf")
         """When a request came last, on the monotonic clock, whether or not it had to wait."""

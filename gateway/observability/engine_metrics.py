@@ -40,7 +40,7 @@ def _gauge(name: str, doc: str, value: Callable[[EngineStats], float]) -> _Numbe
 
 
 def _counter(name: str, doc: str, value: Callable[[EngineStats], float]) -> _Number:
-    """The exposition adds `_total` to the name."""
+    """Make the metric of a number that only grows. The exposition adds `_total` to the name."""
     return _Number(CounterMetricFamily, name, doc, value)
 
 

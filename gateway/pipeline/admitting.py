@@ -100,8 +100,10 @@ class Admitting:
     async def admit_shadow(
         self, context: RequestContext, route: Route, pool: PoolRevision, prepared: Sequence[Prepared]
     ) -> Run:
-        """Return the run of a copy of a request. Of the payer's limits those of cost alone count it. Raises as
-        `admit`."""
+        """Return the run of a copy of a request. Only the payer's limits of cost count the copy.
+
+        Raises as `admit`.
+        """
         admission = await self._limiter.admit_shadow(
             context.principal,
             route.model,

@@ -1,4 +1,7 @@
-"""The caller of one request, as far as the pipeline has to know it: HTTP, a line of a batch, a test. Knows no HTTP."""
+"""The caller of one request, as far as the pipeline has to know the caller: HTTP, a line of a batch, a test.
+
+Knows no HTTP.
+"""
 
 from __future__ import annotations
 

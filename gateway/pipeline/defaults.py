@@ -15,10 +15,10 @@ _MAX_TOKENS = "max_tokens"
 
 
 def with_treatment(request: TextRequest, treatment: Treatment) -> tuple[TextRequest, bool]:
-    """Return the request with what an arm sets, and whether the arm set all of it.
+    """Return the request with the values that an arm sets, and whether the arm could set all of them.
 
-    What fills only what is open, and meets a value of the client's, is not delivered. An adapter's defaults leave what
-    the arm has set as it is.
+    A value that fills only open fields is not set where the client gave one. Later, an adapter's defaults leave the
+    arm's values as they are.
     """
     defaults, replaces = treatment.defaults, treatment.mode == "replace"
     wanted = {name: value for name in SAMPLING if (value := getattr(defaults, name)) is not None}

@@ -1,4 +1,4 @@
-"""The one way to run a request, for HTTP, batches and whatever else asks: place, prepare, admit, run, close.
+"""The one way to run a request, for HTTP, batches and every other caller: place, prepare, admit, run, close.
 
 Knows neither HTTP nor the names of an API's fields, nor which kind of backend answers.
 """
@@ -194,7 +194,10 @@ class Pipeline:
                     self._meter.superseded(nothing, engine_id="", source=None)
 
     async def admit_shadow(self, shadow: Shadow) -> Run:
-        """Admit the copy of a request. Of the payer's limits those of cost alone count it. Raises as `complete`."""
+        """Admit the copy of a request. Only the payer's limits of cost count the copy.
+
+        Raises as `complete`.
+        """
         context, route = shadow.own_context, shadow.route
         if route is None:
             raise ModelNotFound(context.model or "")

@@ -44,7 +44,7 @@ log = structlog.get_logger(__name__)
 
 
 class Prepared(msgspec.Struct, frozen=True):
-    """One prompt that was found good: nothing but its tenant's limits and the backend can refuse it any more."""
+    """A prompt that was found good: only its tenant's limits and the backend can refuse it now."""
 
     generation: Generation
     tag: MeterTag
@@ -61,7 +61,7 @@ class Prepared(msgspec.Struct, frozen=True):
 
 
 class ReplyDetails(msgspec.Struct, frozen=True):
-    """What a reply may tell of where it comes from and what it costs."""
+    """The facts that a reply may tell of its source and its price."""
 
     pool: str
     """The name of the pool that answers."""
@@ -69,7 +69,7 @@ class ReplyDetails(msgspec.Struct, frozen=True):
     """The rates of its tokens, where they are known before the ledger has the request."""
 
     def cost_nanos(self, usages: Sequence[Usage]) -> int | None:
-        """Return what the ledger will bill for usages, each of one prompt; None where that is not known yet."""
+        """Return the price that the ledger will bill for usages, each of one prompt; None where it is not known yet."""
         if self.rates is None:
             return None
         return sum(
@@ -79,7 +79,7 @@ class ReplyDetails(msgspec.Struct, frozen=True):
 
 
 class Run:
-    """The admitted prompts of one request. Close it once the request is answered, whatever became of it."""
+    """The admitted prompts of one request. Close the run once the request is answered or has failed."""
 
     def __init__(
         self,
@@ -136,7 +136,7 @@ class Run:
         """When the prompt of a request that has but one is tried at another replica as well."""
         self._begun: AsyncGenerator[Item | Restarted] | None = None
         self.waits = True
-        """Whether prompts wait for a first replica of a pool that starts one for them."""
+        """True if prompts wait for a first replica of a pool that starts one for them."""
 
     @property
     def may_fill_context(self) -> bool:
@@ -151,7 +151,7 @@ class Run:
 
     @property
     def token_bytes(self) -> Callable[[int], bytes]:
-        """Return what gives the bytes of a token id's text, which need not be whole characters."""
+        """Return a function that gives the bytes of a token id's text, which need not be whole characters."""
         if not self._knows_tokens:
             return _no_bytes
         return self._pool.tokenizer.token_bytes
@@ -190,9 +190,10 @@ class Run:
     async def begin(
         self, bound_s: float | None, is_followed: Callable[[GatewayError], bool], give_up: Callable[[], None]
     ) -> None:
-        """Run the first prompt up to its first item, which is read with the others later. Until then another run may
-        take this one's place, after errors that `is_followed` is true of. give_up: called before a prompt is aborted
-        that has no item after `bound_s`.
+        """Run the first prompt up to its first item, which is read with the others later.
+
+        Until then another run may take this one's place, after errors that `is_followed` is true of.
+        give_up: called before a prompt is aborted that has no item after `bound_s`.
 
         Raises as `items`.
         Raises TooSlow: when the first item is not there after `bound_s`.
@@ -261,7 +262,7 @@ class Run:
         return self._transcript is None and self._before_end is None and self._context.deadline is None
 
     def _told_of(self, prepared: Prepared) -> Callable[[GatewayError], None] | None:
-        """Return what is called where a prompt is not answered: the first prompt stands for the request."""
+        """Return the function to call where a prompt is not answered: the first prompt stands for the request."""
         return self.on_unanswered if prepared is self._prepared[0] else None
 
     def _source(

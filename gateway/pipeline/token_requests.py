@@ -1,4 +1,4 @@
-"""Requests for the tokens of a text, and for the text of tokens: no engine has a part in them."""
+"""Requests for the tokens of a text, and for the text of tokens. No engine has a part in them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Tokenized(msgspec.Struct, frozen=True):
 
 
 class TokenRequests:
-    """Answers such requests. One per gateway process."""
+    """Answers requests for tokens and for texts. A gateway process has one."""
 
     def __init__(self, placing: Placing, tokenizing: Tokenizing) -> None:
         self._placing = placing
@@ -81,7 +81,7 @@ class TokenRequests:
         return num_tokens
 
     async def counted(self, context: RequestContext, prompt: Prompt, field: str) -> tuple[int, int]:
-        """Return what `count` does, and the most tokens that prompt and completion may have together.
+        """Return the result of `count`, and the most tokens that prompt and completion may have together.
 
         Raises as `tokenize`.
         """

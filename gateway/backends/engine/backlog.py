@@ -25,7 +25,7 @@ _decoder = msgspec.msgpack.Decoder(list[Delta])
 
 
 class Backlog:
-    """Deltas of one stream, in order. num_bytes: the size of those that are encoded."""
+    """The unread deltas of one stream, in order. num_bytes: the size of the encoded ones."""
 
     def __init__(self, num_choices: int = 1) -> None:
         self.num_bytes = 0

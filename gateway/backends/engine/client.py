@@ -77,7 +77,10 @@ class EngineBackend:
         full_for_s: float = FULL_FOR_S,
         peer: Peer | None = None,
     ) -> None:
-        """context, peer: as of `EngineLink`."""
+        """Make the backend of an engine, with no connection yet.
+
+        context, peer: as for `EngineLink`.
+        """
         self._link = EngineLink(
             endpoint, database_id=database_id, model_digest=model.digest, listener=self, context=context, peer=peer
         )
@@ -109,7 +112,7 @@ class EngineBackend:
 
     @property
     def num_in_flight(self) -> int:
-        """How many requests of this gateway are on the engine."""
+        """The requests of this gateway that are on the engine."""
         return self._requests.window.num_taken
 
     def generate(self, generation: Generation) -> AsyncGenerator[Item]:
@@ -153,7 +156,7 @@ class EngineBackend:
         return self._requests.oldest_wait_s()
 
     def take_used(self) -> list[Used]:
-        """Return what this gateway's requests used on the engine since the last call."""
+        """Return the amounts that this gateway's requests used on the engine since the last call."""
         return self._requests.take_used()
 
     def tell_used(self, elsewhere: dict[str, Service]) -> None:

@@ -20,7 +20,7 @@ _READABLE = int(zmq.POLLIN)
 
 
 class Frames:
-    """Over a connected or connecting socket, which stays its owner's to close, after `stop`. One task may `take`."""
+    """Reads and writes a connected or connecting socket, which its owner closes after `stop`. One task may `take`."""
 
     def __init__(self, socket: zmq.Socket[bytes]) -> None:
         self._socket = socket
@@ -43,7 +43,10 @@ class Frames:
         self._look()
 
     async def take(self) -> list[bytes]:
-        """All that has come, in order; waits for the first. Raises zmq.ZMQError."""
+        """Return all messages that have come, in order; wait for the first.
+
+        Raises zmq.ZMQError: when the socket fails.
+        """
         if self._is_full:
             await asyncio.sleep(0)
         while not (frames := self._came or self._drain()):

@@ -72,7 +72,7 @@ class EngineListener(Protocol):
 class EngineLink:
     """Keeps one gateway connected to one engine from `start` to `stop`.
 
-    detail: the state of the connection in words that clients may see, so never with the endpoint in it.
+    detail: the state of the connection in words that clients may see, so never with the endpoint.
     """
 
     def __init__(
@@ -147,7 +147,10 @@ class EngineLink:
                 await asyncio.sleep(pause_s)
 
     async def _session(self) -> None:
-        """One socket's life. A new one has a new identity, so nothing of the old conversation can reach the new."""
+        """Talk to the engine over one socket, from its hello until the engine is gone.
+
+        Each socket has a new identity, so nothing of an old conversation can reach a new one.
+        """
         assert self._context is not None
         socket = self._context.socket(zmq.DEALER)
         socket.setsockopt(zmq.IDENTITY, uuid.uuid4().hex.encode())
@@ -231,7 +234,7 @@ class EngineLink:
 
 
 class _RefusedHello(EngineGone):
-    """The engine refuses this gateway, so it is of no use to try again soon."""
+    """The engine refuses this gateway, so that trying again soon is of no use."""
 
 
 async def _watch(events: Frames) -> None:

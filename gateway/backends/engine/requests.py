@@ -30,7 +30,7 @@ there."""
 
 
 class EngineRequests:
-    """All requests on one engine that have begun and whose usage is not recorded yet."""
+    """All requests of this gateway on one engine that have begun and whose usage is not recorded yet."""
 
     def __init__(
         self,
@@ -41,8 +41,11 @@ class EngineRequests:
         *,
         full_for_s: float,
     ) -> None:
-        """send: hands a message to the link, and raises EngineGone. full_for_s: how long more than `MAX_UNREAD_BYTES`
-        may wait for the reader of a stream."""
+        """Make the requests of one engine, of which there are none yet.
+
+        send: hands a message to the link, and raises EngineGone.
+        full_for_s: seconds for which more than `MAX_UNREAD_BYTES` may wait for the reader of a stream.
+        """
         self.window = Window()
         """Bounds how many requests are in flight."""
         self._send = send
@@ -93,7 +96,7 @@ class EngineRequests:
         return max(time.monotonic() - min(waiting), 0.0) if waiting else 0.0  # which the loop's clock is
 
     def take_used(self) -> list[Used]:
-        """Return what the requests used on the engine since the last call."""
+        """Return the amounts that the requests used on the engine since the last call."""
         return self._used.take(self._streams.values())
 
     def cut_off(self, error: GatewayError) -> None:

@@ -1,6 +1,6 @@
-"""A choice whose completion may call tools: the engine's token ids to content, calls and ends.
+"""A choice whose completion may call tools: the engine's token ids become content, calls and ends.
 
-What `choices` does for text alone. Stop strings and log-probabilities are of the content; of calls neither is known.
+`choices` does the same for text alone. Stop strings and log-probabilities belong to the content; calls have neither.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ class _New(msgspec.Struct):
 
 
 class CallingChoice:
-    """One completion that may call tools, on its way to its client, as `choices.Choice` is without tools.
+    """A completion that may call tools, made from its token ids; `choices.Choice` is its counterpart without tools.
 
-    A stop string is not looked for within the first `min_tokens` tokens.
+    No stop string is looked for within the first `min_tokens` tokens.
     """
 
     def __init__(

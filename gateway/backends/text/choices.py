@@ -20,7 +20,7 @@ PROMPT_TOKENS_AT_ONCE = 512
 
 
 class Choice:
-    """One completion on its way to its client. finish_reason: set once it has ended."""
+    """A completion as text, made from its token ids. finish_reason: set once the completion has ended."""
 
     def __init__(
         self, index: int, tokenizer: Tokenizer, stop: tuple[str, ...], *, min_tokens: int, style: TextStyle = PLAIN

@@ -1,7 +1,7 @@
 """Requests by the name of a routing policy: the plan for each, and its steps until one has begun to answer.
 
-A step that another one follows runs up to its first token before its reply begins. Whatever it used until then is the
-operator's, and what it had reserved is given back: of a request one step is billed.
+A step that another one may follow runs up to its first token before the reply begins. Of a request one step is billed:
+the operator bears the tokens of the earlier ones, whose reservations are given back.
 """
 
 from __future__ import annotations
@@ -167,7 +167,7 @@ class RoutedRequests:
             context.check()
 
     def _hedging(self, policy: RoutedPolicy, own_id: str, delay_ms: float, budgets: RouteBudgets) -> Hedging:
-        """Return when a second try at a prompt begins. own_id: of the prompt's row in the ledger."""
+        """Return the terms of a second try at a prompt. own_id: the id of the prompt's row in the ledger."""
         was_refused = False
 
         def may_begin(attempts: range) -> bool:

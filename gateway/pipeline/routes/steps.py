@@ -107,12 +107,12 @@ class Steps:
         self.row, self.attempts = self.row + 1, range(ATTEMPTS_PER_STEP)
 
     def found(self, target: str) -> Target | None:
-        """Return what a model string of the document stands for."""
+        """Return the target that a model string of the document names."""
         return self._found.get(target)
 
 
 def kind_of(error: GatewayError) -> Outcome | None:
-    """Return what a policy calls an error; None for one that would be the same at any target."""
+    """Return the kind of an error in a policy's terms; None for an error that would be the same at any target."""
     match error:
         case NotAccepted():
             return "rejected"
