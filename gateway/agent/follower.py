@@ -61,7 +61,7 @@ class Follower:
 
     @property
     def is_connected(self) -> bool:
-        """Whether the engine is there and answers."""
+        """True if the engine is there and answers."""
         return self.silent_since_s is None
 
     @property

@@ -262,13 +262,13 @@ class BusyShare(msgspec.Struct, frozen=True):
 
 
 class Health(msgspec.Struct, frozen=True):
-    """Whether an experiment works as declared."""
+    """True if an experiment works as declared."""
 
     epochs: tuple[EpochHealth, ...]
     srm_log_e: float
     """Over all epochs."""
     is_srm: bool
-    """Whether units are not split as declared: results are not to be believed then."""
+    """True if units are not split as declared: results are not to be believed then."""
     segments: tuple[SegmentSplit, ...]
     """Segments whose units are not split as declared."""
     arms: tuple[ArmHealth, ...]

@@ -24,7 +24,7 @@ class UvicornServer(uvicorn.Server):
 
     @property
     def should_exit(self) -> bool:
-        """Whether the server is to end."""
+        """True if the server is to end."""
         return self._should_exit
 
     @should_exit.setter

@@ -36,7 +36,7 @@ class MeterTag(msgspec.Struct, frozen=True, omit_defaults=True):
     experiment_epoch: int | None = None
     """The epoch that chose the arm; 0 where the request is not analysed."""
     experiment_delivered: bool | None = None
-    """Whether the request got the arm's whole treatment."""
+    """True if the request got the arm's whole treatment."""
     own_key: bool | None = None
     """True where the server is asked with the project's own key: nobody is charged for the tokens."""
     unit_digest: bytes = b""

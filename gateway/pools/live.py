@@ -125,7 +125,7 @@ class LivePools(Mapping[str, Pool]):
 
     @property
     def ready(self) -> bool:
-        """Whether this gateway can serve: a pool has a ready replica, or no pool wants one."""
+        """True if this gateway can serve: a pool has a ready replica, or no pool wants one."""
         return self._num_wanted == 0 or any(pool.ready for pool in self._pools.values())
 
     @property

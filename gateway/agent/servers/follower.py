@@ -77,7 +77,7 @@ class ServerFollower:
 
     @property
     def is_connected(self) -> bool:
-        """Whether the server is there and answers."""
+        """True if the server is there and answers."""
         return self.silent_since_s is None
 
     @property

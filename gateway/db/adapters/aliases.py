@@ -30,7 +30,7 @@ class AliasRow(msgspec.Struct, frozen=True):
     experiment: str | None
     """The name of the experiment; None for other kinds."""
     has_treatment: bool
-    """Whether requests get the defaults of an experiment's arm that was chosen."""
+    """True if requests get the defaults of an experiment's arm that was chosen."""
     created_at: datetime.datetime
     moved_at: datetime.datetime
     """When the alias last came to stand for what it stands for."""

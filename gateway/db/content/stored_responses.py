@@ -68,9 +68,9 @@ class Chain(msgspec.Struct, frozen=True):
     rows: list[ItemsRow]
     """The oldest one comes first."""
     is_whole: bool
-    """Whether the first row follows no other response."""
+    """True if the first row follows no other response."""
     is_cut: bool
-    """Whether the chain was not read to its beginning because it is too long."""
+    """True if the chain was not read to its beginning because it is too long."""
 
 
 # The project is locked, so that nothing is stored after it was forbidden. Only a write that is tried again conflicts.

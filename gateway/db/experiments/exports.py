@@ -42,9 +42,9 @@ class OutcomeRow(msgspec.Struct, frozen=True):
     first_exposure: datetime.datetime
     closes_at: datetime.datetime
     is_closed: bool
-    """Whether the window has ended, and the outcomes are in the results."""
+    """True if the window has ended, and the outcomes are in the results."""
     is_delivered: bool
-    """Whether all requests got the arm's whole treatment."""
+    """True if all requests got the arm's whole treatment."""
     num_requests: int
     num_errors: int
     num_refusals: int
@@ -76,7 +76,7 @@ class FeedbackRow(msgspec.Struct, frozen=True):
     request_id: str | None
     unit_digest: str
     is_in_window: bool
-    """Whether the vote was cast within the unit's outcome window."""
+    """True if the vote was cast within the unit's outcome window."""
     occurred_at: datetime.datetime
     received_at: datetime.datetime
 

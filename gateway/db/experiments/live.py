@@ -30,7 +30,7 @@ class LiveArm(msgspec.Struct, frozen=True):
     defaults: str | None
     """The defaults of the adapter, as JSON."""
     fits: bool
-    """Whether the pool serves the base model that the adapter is for."""
+    """True if the pool serves the base model that the adapter is for."""
     treatment: str | None
     """The treatment of the arm, as JSON; None: that of the definition."""
 

@@ -37,7 +37,7 @@ class Scope(msgspec.Struct, frozen=True):
     own: Mapping[str, Kind]
     """How each metric of the project's own is made of votes."""
     has_alike: bool
-    """Whether other experiments of the project that have started take their units from the same place."""
+    """True if other experiments of the project that have started take their units from the same place."""
 
     @property
     def window_us(self) -> int:

@@ -27,7 +27,7 @@ class UnitRow(msgspec.Struct, frozen=True):
     state: UnitState | None
     """None: a gateway noted the unit, and the ledger has nothing of it yet."""
     is_closed: bool
-    """Whether its outcomes are in the sums."""
+    """True if its outcomes are in the sums."""
 
 
 _LOAD = """
@@ -179,7 +179,7 @@ class Vote(msgspec.Struct, frozen=True):
     at_us: int
     """When it was cast, in microseconds of Unix time."""
     is_by_judge: bool
-    """Whether a model cast the vote, whose source is 'judge' then."""
+    """True if a model cast the vote, whose source is 'judge' then."""
 
 
 class UnitRows(msgspec.Struct, frozen=True):

@@ -30,7 +30,7 @@ class HostRow(msgspec.Struct, frozen=True):
     gpu_bytes: list[int]
     """The memory of each accelerator, in the order of their indices."""
     is_alive: bool
-    """Whether an agent holds the lease now."""
+    """True if an agent holds the lease now."""
     away_s: float
     """Seconds since the lease ended; 0 while it lasts, infinite where it was given back with no engine left."""
     programs: list[str]
@@ -38,9 +38,9 @@ class HostRow(msgspec.Struct, frozen=True):
     labels: dict[str, str]
     """What operators say of it."""
     is_drained: bool
-    """Whether replicas go from it, and none starts on it."""
+    """True if replicas go from it, and none starts on it."""
     is_joined: bool
-    """Whether its engines and gateways have keys for TCP."""
+    """True if its engines and gateways have keys for TCP."""
 
 
 _CLAIM = """

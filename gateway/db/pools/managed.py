@@ -136,7 +136,7 @@ class UsableBase(msgspec.Struct, frozen=True):
     settings: dict[str, str]
     """The engine settings of the revision that serves."""
     own_keys: OwnKeys
-    """Whether projects bring keys of their own for the servers."""
+    """True if projects bring keys of their own for the servers."""
     num_ready: int
     """Replicas of agents that take requests."""
     unmanaged: list[str]

@@ -46,7 +46,7 @@ class ReplicaRow(msgspec.Struct, frozen=True):
     retry_at: datetime.datetime | None
     """When the next start is due after a failure."""
     replace: bool
-    """Whether another replica shall take its place, ready before this one drains where both fit."""
+    """True if another replica shall take its place, ready before this one drains where both fit."""
     created_at: datetime.datetime
     public_key: str | None = None
     """The key that the engine proves where its address is on TCP."""

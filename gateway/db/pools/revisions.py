@@ -34,7 +34,7 @@ class RevisionRow(msgspec.Struct, frozen=True):
     base_digest: str | None
     """The digest of the base model; None until it is prepared."""
     allow_unfit_adapters: bool
-    """Whether adapters of the present base that do not fit this one may be left behind."""
+    """True if adapters of the present base that do not fit this one may be left behind."""
     num_bytes: int | None
     """Bytes of memory that a replica takes, estimated when the model was prepared."""
     state: RevisionState
@@ -45,7 +45,7 @@ class RevisionRow(msgspec.Struct, frozen=True):
     driver: Driver
     """The driver that speaks to the replicas: `lorikeet` to our own engines."""
     starts_servers: bool
-    """Whether agents start the servers of another maker."""
+    """True if agents start the servers of another maker."""
     adapters: list[str]
     """The digests of the adapters with which servers are started that take none later."""
 

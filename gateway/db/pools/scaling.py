@@ -56,7 +56,7 @@ class _Decided(msgspec.Struct, frozen=True):
 
     @property
     def learns(self) -> bool:
-        """Whether there is more to remember than before."""
+        """True if there is more to remember than before."""
         return bool(self.decision.memory != _memory.decode(self.row["memory"]))
 
 

@@ -78,9 +78,9 @@ class Reply:
         """
         self.initial = initial
         self.is_stored = False
-        """Whether the response was stored; what its last event says."""
+        """True if the response was stored; what its last event says."""
         self.is_added = False
-        """Whether the response was added to its conversation; what its last event says."""
+        """True if the response was added to its conversation; what its last event says."""
         self._ids = ids
         self._tools = tools
         self._must_call = must_call

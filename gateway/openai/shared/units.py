@@ -49,7 +49,7 @@ class Wishes:
 
     @property
     def is_off(self) -> bool:
-        """Whether the header `x-lorikeet-experiment` says `off`: no other value means anything."""
+        """True if the header `x-lorikeet-experiment` says `off`: no other value means anything."""
         return self._off is not None and self._off.strip().lower() == b"off"
 
     def unit(self, source: str) -> str | None:

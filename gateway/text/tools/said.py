@@ -26,7 +26,7 @@ class Said:
 
     @property
     def is_stopped(self) -> bool:
-        """Whether a stop string was found: nothing follows any more, no call either."""
+        """True if a stop string was found: nothing follows any more, no call either."""
         return self._stop.found
 
     @property
