@@ -1,4 +1,4 @@
-"""Metrics of the usage journal: its size and health, the usage recovered from other journals, and counts that differ."""
+"""Metrics of the usage journal: its size and health, usage recovered from other journals, and counts that differ."""
 
 from __future__ import annotations
 

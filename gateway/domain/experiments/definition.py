@@ -1,4 +1,4 @@
-"""The definition of an experiment: arms, unit, coverage, metrics, analysis; refused definitions, and allowed changes."""
+"""The definition of an experiment (arms, unit, coverage, metrics, analysis): its checks, and the allowed changes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The decision whether an experiment has to stop itself: harm in an arm that is proven at every look, from sums alone."""
+"""The decision to pause an experiment: harm in an arm that is proven at every look, from sums alone."""
 
 from __future__ import annotations
 

@@ -157,7 +157,7 @@ class Rows(msgspec.Struct, frozen=True):
     times: Mapping[tuple[Key, str], int] = {}
     """The bucket of the unit's time (`quantiles.bucket_of`)."""
     ages: Mapping[AgeKey, Unit] = {}
-    """The contributions by days since the first exposure on which the unit did something; for units whose window ended."""
+    """The contributions by days since the first exposure, for units whose window ended; idle days are left out."""
     segments: Values = ()
     """The segments that the unit and its sums count in."""
 
