@@ -1,8 +1,8 @@
-"""Tells this process what changed in keys, adapters and limits, so that its caches are never stale for long.
+"""Reports changes of keys, adapters and limits to this process, so that its caches are never stale for long.
 
 LISTEN brings each change within milliseconds. A counter that the changing transaction itself increments is polled
-beside it: whatever a lost connection failed to bring is noticed within `LOOK_EVERY_S`. The statement that polls it also
-tells which work waits in the database (`due_work`).
+beside it: a change that a lost connection failed to bring is noticed within `LOOK_EVERY_S`. The statement that polls
+the counter also finds the work that waits in the database (`due_work`).
 """
 
 from __future__ import annotations
@@ -27,14 +27,15 @@ log = logging.getLogger(__name__)
 
 
 class Change(msgspec.Struct, frozen=True):
-    """One row that changed. table: such as "api_keys" or "adapters"; project_id is None for what belongs to the
-    organization."""
+    """One row that changed."""
 
     version: int
-    """The counter after the change; 0 for a change that is not counted, which nobody notices who was not listening."""
+    """The counter after the change; 0 for a change that is not counted, which only present listeners notice."""
     table: str
+    """The name of the table, such as "api_keys" or "adapters"."""
     id: str
     project_id: str | None
+    """The project of the row; None where it belongs to the organization."""
 
 
 Subscriber = Callable[[Change | None], None]

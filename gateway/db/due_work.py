@@ -1,8 +1,8 @@
-"""Tells the workers of this process what waits for them in the database: all of it in one statement, several times a
-second, so that idle workers ask nothing.
+"""Wakes the workers of this process when work waits for them in the database.
 
-A column of the statement may hold more often than there is work for this process. Where it does not hold, there is
-none: each repeats the condition of the statement by which its worker takes work.
+One statement looks for all kinds of work, several times a second, so that idle workers ask nothing. A column of it may
+hold more often than there is work for this process. Where it does not hold, there is none: each repeats the condition
+of the statement by which its worker takes work.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ RARELY_S = 10.0
 
 LEAST_S = 1.0
 """The least time between two looks at which the same work wakes its worker, where it may wait without being for this
-process; books and what people wait for are done at once."""
+process; the books of experiments and work that people wait for are done at once."""
 
 Work = Literal["books", "imports", "probes", "deliveries", "responses", "batches", "experiments", "awaited_notes"]
-"""What a worker does; a column of the statement below."""
+"""A kind of work: a column of the statement below."""
 
 _AT_ONCE: frozenset[Work] = frozenset({"books", "experiments", "awaited_notes"})
 
@@ -64,8 +64,10 @@ class DueWork:
         self._woken_s: dict[Work, float] = {}
 
     def wake(self, work: Work) -> asyncio.Event:
-        """Return the event that each look sets at which this work waits, and that is set where the database could not
-        be asked. Its worker clears it."""
+        """Return the event of a kind of work, which its worker clears.
+
+        Each look that finds such work sets the event, as does one at which the database could not be asked.
+        """
         return self._wakes.setdefault(work, asyncio.Event())
 
     async def look(self, conn: Connection) -> int:

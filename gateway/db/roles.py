@@ -1,7 +1,7 @@
-"""The two roles of a database: one owns the tables and is for migrations, backups and restores; the other is what
-gateways and agents use, and cannot change the audit log, the ledger or prices (`functions/roles.sql`).
+"""The two roles of a database: one owns the tables, the other is what gateways and agents use.
 
-Where an operator has one role only, both are that one.
+The owner is for migrations, backups and restores. The other role cannot change the audit log, the ledger or prices
+(`functions/roles.sql`). Where an operator has one role only, both are that one.
 """
 
 from __future__ import annotations

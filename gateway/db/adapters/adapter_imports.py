@@ -25,32 +25,37 @@ ImportState = Literal["receiving", "fetching", "uploaded", "done", "rejected", "
 AT_WORK: tuple[ImportState, ...] = ("receiving", "fetching", "uploaded")
 
 MAX_FETCHED = 2
-"""The most imports of one project that are fetched at a time, about: one project's slow sources must not hold up
-other projects."""
+"""The most imports of one project that are fetched at a time, about: one project's slow sources must not hold up other
+projects."""
 
 MAX_CLAIMS = 3
-"""How many gateways may begin to fetch one content: where all of them died, it may be the reason."""
+"""The most gateways that may begin to fetch one content: where all of them died, it may be the reason."""
 
 
 class ImportRow(msgspec.Struct, frozen=True, kw_only=True):
-    """source: 'upload', 'folder' or the address it is fetched from. size_bytes, sha256: as announced, None where nobody
-    knows; the name of an upload in one piece is empty until its bytes have come. adapter_id, version: what it became,
-    once it is done. author: whom the audit log names."""
+    """An import of content into an adapter."""
 
     id: str
     project_id: str
     name: str
+    """The adapter's name; empty for an upload in one piece until its bytes have come."""
     base_digest: str | None
     source: str
+    """'upload', 'folder' or the address that the content is fetched from."""
     state: ImportState
     reason: str | None
     size_bytes: int | None
+    """The size as it was announced; None where it was not."""
     received_bytes: int
     promote: bool
     author: Author
+    """The author of the import in the audit log."""
     adapter_id: str | None
+    """The adapter of which the content became a version, once the import is done."""
     version: int | None
+    """The number of that version."""
     sha256: str | None
+    """The digest as it was announced; None where it was not."""
     created_at: datetime.datetime
     updated_at: datetime.datetime
 

@@ -31,8 +31,7 @@ VersionState = Literal["inspected", "probed", "ready", "rejected", "retired", "d
 
 
 class VersionRow(msgspec.Struct, frozen=True, kw_only=True):
-    """promote: whether it was ever to become current once it is ready; a later wish for another version may have
-    overtaken that. report, probe: what inspecting and probing it found, as JSON objects. changed_at: of its state."""
+    """A version of an adapter."""
 
     adapter_id: str
     name: str
@@ -45,11 +44,16 @@ class VersionRow(msgspec.Struct, frozen=True, kw_only=True):
     reason: str | None
     source: str
     promote: bool
+    """True if the version was ever to become current once it is ready; a later wish for another version may have
+    overtaken that."""
     current: bool
     report: dict[str, Any] | None
+    """The findings of the inspection, as a JSON object."""
     probe: dict[str, Any] | None
+    """The findings of the probe, as a JSON object."""
     created_at: datetime.datetime
     changed_at: datetime.datetime
+    """The time of the latest change of the state."""
 
 
 class Content(msgspec.Struct, frozen=True):
@@ -63,15 +67,17 @@ class Content(msgspec.Struct, frozen=True):
 
 
 class PutVersion(msgspec.Struct, frozen=True):
-    """is_new: the version was made now. is_new_adapter: so was the adapter. changed: something was: a new version, or
-    what is current or will be."""
+    """The result of putting a version."""
 
     adapter_id: str
     version: int
     state: VersionState
     is_new: bool
+    """True if the version was made now."""
     is_new_adapter: bool
+    """True if the adapter was made now."""
     changed: bool
+    """True if anything changed: there is a new version, or another one is current or will be."""
 
 
 _FIND = """

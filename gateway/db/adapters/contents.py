@@ -1,7 +1,7 @@
-"""Which of the store's content the tables refer to, and the lock that keeps both in agreement.
+"""The store's contents that the tables refer to, and the lock that keeps both in agreement.
 
 A version refers to its content until it is rejected or deleted, or its adapter is removed. Content is shared between
-tenants who bring the same bytes, so what is unused is asked for over all of them.
+tenants who bring the same bytes, so unused content is looked for over all of them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Which projects may call an adapter of another one of their organization, under its name.
+"""The projects that may call an adapter of another one of their organization, under its name.
 
 A share of a removed adapter, or of an archived project, has ended, and its name is free for another.
 """
@@ -17,10 +17,11 @@ if TYPE_CHECKING:
 
 
 class ShareRow(msgspec.Struct, frozen=True):
-    """project_id: of whom it is shared with."""
+    """A share of an adapter."""
 
     id: str
     project_id: str
+    """The project that may call the adapter."""
     created_at: datetime.datetime
 
 

@@ -1,4 +1,4 @@
-"""The watched folder's memory: whose each tenant's folder is, and what of each adapter's files was taken in last."""
+"""The watched folder's memory: the tenant of each folder, and the files of each adapter that were taken in last."""
 
 from __future__ import annotations
 

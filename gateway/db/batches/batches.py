@@ -1,4 +1,4 @@
-"""Batches as their projects see them, and what becomes of their rows. Those of a purged project are not shown."""
+"""Batches as their projects see them, and the ends of their rows. Batches of a purged project are not shown."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ class BatchRow(msgspec.Struct, frozen=True, kw_only=True):
     sealed_metadata: bytes
     sealed_errors: bytes | None
     failures: str
-    """A JSON object: how many lines failed, by the code of the error."""
+    """A JSON object: the number of failed lines by the code of the error."""
     lines_per_s: float
-    """The pace of the last minute."""
+    """The lines per second of the last minute."""
 
 
 class NewBatch(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,4 +1,4 @@
-"""Rows of the ledger that an operator writes: cost without tokens, with its reason, and what it corrects."""
+"""Rows of the ledger that an operator writes: cost without tokens, with its reason and the usage that it corrects."""
 
 from __future__ import annotations
 
@@ -15,16 +15,18 @@ if TYPE_CHECKING:
 
 
 class Adjustment(msgspec.Struct, frozen=True):
-    """cost_nanos < 0 is in the tenant's favor. period: the month that bills it; corrects_period: a closed one that it
-    is about."""
+    """A cost without tokens."""
 
     id: str
     project_id: str
     cost_nanos: int
+    """The cost; below 0 it is in the tenant's favor."""
     reason: str
     created_at: datetime.datetime
     period: datetime.date
+    """The month that bills the cost."""
     corrects_period: datetime.date | None
+    """The closed month that the cost is about."""
     corrects_request_id: str | None
 
 
@@ -177,10 +179,10 @@ _CARRY = """
 
 
 async def carry_over(conn: Connection, organization_id: str, period: datetime.date) -> list[Carried]:
-    """Charge every project whose month comes to less than 0 so much that it comes to 0.
+    """Charge every project whose month comes to less than 0 so much that it comes to 0, and return the amounts.
 
-    It is done in the transaction that closes the month, which has its sums complete. What the month came to has to be
-    granted as credit.
+    Called in the transaction that closes the month, which has its sums complete. The amounts have to be granted as
+    credit.
     """
     found = [Carried(**row) for row in await conn.fetch(_BELOW_ZERO, organization_id, period)]
     if found:

@@ -1,7 +1,7 @@
 """Credits of projects, and the prepaid balance that they make: a hard limit of a project's cost without a window.
 
-Whatever changes credits computes the balance anew from the rows, in one statement: that sees of each row of usage both
-what it cost and that the limit's account has it, or neither. Writers of usage need not wait for it.
+Every change of credits computes the balance anew from the rows, in one statement. For each row of usage that statement
+sees both its cost and its place in the limit's account, or neither. Writers of usage need not wait for it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Deliveries of exports: what goes where, which periods are due, and Stripe's customers.
+"""Deliveries of exports: their destinations, the periods that are due, and Stripe's customers.
 
 One session at a time delivers: it holds an advisory lock, and the state of a delivery is written on that very session,
-so that one who lost the lock cannot say that it delivered.
+so that one that lost the lock cannot say that it delivered.
 """
 
 from __future__ import annotations
@@ -44,8 +44,7 @@ async def stop_delivering(conn: Connection) -> None:
 
 
 class DeliveryRow(msgspec.Struct, frozen=True):
-    """destination: as it may be shown. secret: never shown, and encrypted with the content key of the id content_key,
-    or in clear where that is None."""
+    """A delivery of exports."""
 
     id: str
     organization_id: str
@@ -54,19 +53,24 @@ class DeliveryRow(msgspec.Struct, frozen=True):
     format: str
     schedule: str
     destination: dict[str, Any]
+    """The destination in the form that may be shown."""
     content_key: str | None
+    """The id of the content key that the secret is encrypted with; None: it is in the clear."""
     secret: bytes | None
+    """The secret for the destination, which is never shown."""
     from_period: datetime.date
     created_at: datetime.datetime
 
 
 class DueRun(msgspec.Struct, frozen=True):
-    """One period to deliver now. attempts: that failed before. sums: of a day, as the ledger has them by now."""
+    """A period to deliver now."""
 
     delivery: DeliveryRow
     period: str
     attempts: int
+    """The number of attempts that failed before."""
     sums: str | None
+    """The present sums of a day in the ledger."""
 
 
 class RunRow(msgspec.Struct, frozen=True):

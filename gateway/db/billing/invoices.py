@@ -1,4 +1,4 @@
-"""Invoices: of a closed period issued once and kept as they were, of an open one a draft of what the sums have."""
+"""Invoices: a closed period's is issued once and never changes, an open one's is a draft from the present sums."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _DRAWN = """
 
 
 async def draft_invoice(conn: Connection, organization_id: str, project_id: str, start: datetime.date) -> Invoice:
-    """Return what the project's invoice of a month would be now. Credits are drawn when the month is closed."""
+    """Return the project's invoice of a month as it would be now. Credits are drawn when the month is closed."""
     (draft,) = await _drafts(conn, organization_id, [project_id], start)
     return draft
 

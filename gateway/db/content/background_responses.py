@@ -1,4 +1,4 @@
-"""Responses that run in the background, and the events of their streams, encrypted but for what finds and runs them.
+"""Responses that run in the background, and the events of their streams, encrypted but for ids, models and numbers.
 
 The gateway that runs a response holds a lease with a fencing number: each statement of its run names the number, and
 one that another gateway has taken over from changes nothing. Times are the database's.
@@ -22,7 +22,7 @@ EVENTS_KEPT_MINUTES = 60
 """The minutes for which the events of a response that has ended are kept."""
 
 TABLE = "background_responses"
-"""The name by which gateways are told of a change."""
+"""The name by which gateways are informed of a change."""
 
 Status = Literal["queued", "in_progress", "completed", "incomplete", "failed", "cancelled"]
 
@@ -73,7 +73,7 @@ class ClaimedRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BackgroundRow(msgspec.Struct, frozen=True):
-    """A response by now."""
+    """The present state of a response."""
 
     status: Status
     num_events: int

@@ -1,7 +1,7 @@
-"""The logged content of requests, encrypted but for what finds it: project, request and times.
+"""The logged content of requests, encrypted but for the columns that find it: project, request and times.
 
-Content that has expired, is older than its project's days, was logged before logging was turned off, or is of a purged
-project, is not shown, whether it is deleted yet or not.
+Content is not shown, whether it is deleted yet or not, if it has expired, is older than its project's days, was logged
+before logging was turned off, or is of a purged project.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _GET = """
 
 
 async def get_content(conn: Connection, project_id: str, request_id: str) -> ContentRow | None:
-    """Return the content of a request. expires_at: when it is not shown any more, as the project's days are now."""
+    """Return the content of a request. expires_at: the end of its time by the project's present days."""
     row = await conn.fetchrow(_GET, project_id, request_id)
     return ContentRow(**row) if row else None
 

@@ -1,8 +1,8 @@
-"""Stored chat completions, encrypted but for what finds them: project, id, time, model, tags of their metadata.
+"""Stored chat completions, encrypted but for the columns that find them: project, id, time, model, tags of metadata.
 
 A chat that is older than its project's days, or of a purged project, is not shown, whether it is deleted yet or not.
-Nor is it to a key that is held to other models: `allowed` are the names of models that chats may have been asked of,
-without or with a version; None stands for all.
+Nor is it shown to a key that is restricted to other models: `allowed` has the names of models, without or with a
+version, whose chats may be shown; None: all.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ DROP_AT_ONCE = 1000
 """Rows that one transaction deletes at most."""
 
 MAX_PAGE_BYTES = 16 << 20
-"""A page ends before its replies are more than this; it has one at least."""
+"""Bytes of replies that a page holds at most, unless its only reply is larger."""
 
 Order = Literal["asc", "desc"]
 

@@ -1,7 +1,7 @@
-"""Stored responses, encrypted but for what finds them: project, id, time, model, and the response that each follows.
+"""Stored responses, encrypted but for the columns that find them: project, id, time, model, and the response before.
 
 A response that is older than its project's days, or of a purged project, is not shown, whether it is deleted yet or
-not. Nor is it to a key that is held to other models, as in `stored_chats`.
+not. Nor is it shown to a key that is restricted to other models, as in `stored_chats`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Experiments of projects: their definitions, states and splits. What arms serve, layers and holdouts have modules of
-their own.
+"""Experiments of projects: their definitions, states and splits.
 
-Every change is made under the lock of the project's row, so that experiments of one project change one after another;
-whoever changes a split locks the experiment's row as well (`lock_experiment`).
+The targets of arms, layers and holdouts have modules of their own. Every change is made under the lock of the project's
+row, so that experiments of one project change one after another; a change of a split locks the experiment's row as well
+(`lock_experiment`).
 """
 
 from __future__ import annotations
@@ -43,8 +43,9 @@ class ExperimentRow(msgspec.Struct, frozen=True, kw_only=True):
     """None: the experiment has no holdout."""
     holdout_size: int | None
     slots: bytes | None
-    """Of `assignment.Split`; None before the start, and in lists."""
+    """The `slots` of `assignment.Split`; None before the start, and in lists."""
     tables: Sequence[bytes] | None
+    """The `tables` of `assignment.Split`."""
     ended: Sequence[int]
     """The indexes of arms that have ended."""
     enrolling: bool
@@ -56,7 +57,7 @@ class ExperimentRow(msgspec.Struct, frozen=True, kw_only=True):
     exposed_at: datetime.datetime | None
     """Units that were noted up to this instant keep the epoch of their first exposure."""
     why: dict[str, Any] | None
-    """What paused or stopped the experiment where it was not a person."""
+    """The guardrail's finding that paused or stopped the experiment; None where a person did."""
     decided_arm: int | None
     created_at: datetime.datetime
     started_at: datetime.datetime | None
@@ -135,7 +136,7 @@ async def list_experiments(
 ) -> list[ExperimentRow]:
     """Return experiments without seeds and splits, oldest first, that follow the one with the id `after`.
 
-    state: of this state alone.
+    state: the only state to return; None: all.
     """
     return [_experiment(row) for row in await conn.fetch(_LIST, project_id, after, limit, state)]
 

@@ -1,5 +1,4 @@
-"""Experiments as gateways serve them: their names, the split, what each arm serves, and which units keep an earlier
-epoch."""
+"""Experiments as gateways serve them: names, splits, the targets of arms, and units that keep an earlier epoch."""
 
 from __future__ import annotations
 
@@ -13,8 +12,10 @@ if TYPE_CHECKING:
 
 
 class LiveArm(msgspec.Struct, frozen=True):
-    """What one arm serves, as it was pinned at the start. An arm whose version or pool is gone has no digest or no
-    pool."""
+    """The target of one arm, as it was pinned at the start.
+
+    An arm whose version or pool is gone has no digest or no pool.
+    """
 
     arm: int
     pool_name: str
@@ -55,7 +56,7 @@ class LiveExperiment(msgspec.Struct, frozen=True):
     enrolling: bool
     exposed_at: datetime.datetime | None
     arms: list[LiveArm]
-    """In the order of their indexes, the shadow arm last."""
+    """The arms in the order of their indexes, the shadow arm last."""
 
 
 # A version of somebody else, or of an adapter that was removed, is not there.
@@ -118,5 +119,5 @@ _FLAGS = """
 
 
 async def list_flags(conn: Connection, project_id: str, name: str | None) -> list[str]:
-    """Return the model strings of a project's experiments that have started, by name. name: of the only one wanted."""
+    """Return the model strings of a project's experiments that have started, by name. name: the only one wanted."""
     return [row["model"] for row in await conn.fetch(_FLAGS, project_id, name)]

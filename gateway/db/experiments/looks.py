@@ -1,5 +1,8 @@
-"""Results as they were shown: what was seen when. At most one a minute of each experiment, none that shows what the one
-before showed, and one at each change of state."""
+"""Results as they were shown, with the times of the looks.
+
+For each experiment there is at most one look a minute, none that shows the same as the one before, and one at each
+change of state.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Units of experiments: what is known of each, when its outcome window ends, and all rows that it is made of."""
+"""Units of experiments: the state of each, the end of its outcome window, and all rows that it is made of."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ class UnitRow(msgspec.Struct, frozen=True):
     """A unit that was exposed."""
 
     state: UnitState | None
-    """None: a gateway noted the unit, and the ledger has nothing of it yet."""
+    """The state of the unit; None: a gateway noted the unit, and the ledger has no row of it yet."""
     is_closed: bool
-    """True if its outcomes are in the sums."""
+    """True if the unit's outcomes are in the sums."""
 
 
 _LOAD = """
@@ -69,7 +69,7 @@ _OF_PROJECT = """
 
 
 async def units_of_digest(conn: Connection, project_id: str, digest: bytes) -> dict[UnitId, UnitRow]:
-    """Return what a project's experiments know of one unit, locked until the transaction ends."""
+    """Return the rows of one unit in a project's experiments, locked until the transaction ends."""
     return _units(await conn.fetch(_OF_PROJECT, project_id, digest))
 
 
@@ -85,7 +85,7 @@ _ALIKE = """
 
 
 async def units_alike(conn: Connection, ids: Collection[UnitId]) -> dict[UnitId, UnitRow]:
-    """Return what all experiments of a unit's project that have the same source of units know of it, of each unit."""
+    """Return the rows of units in all experiments of their project that have the same source of units."""
     return _units(await conn.fetch(_ALIKE, *_columns(ids))) if ids else {}
 
 
@@ -103,7 +103,7 @@ async def units_to_close(conn: Connection, grace: datetime.timedelta, most: int)
 
 
 class UnitWrite(msgspec.Struct, frozen=True):
-    """What a unit's row becomes."""
+    """The new row of a unit."""
 
     id: UnitId
     state: UnitState
@@ -153,7 +153,7 @@ async def write_units(conn: Connection, writes: Iterable[UnitWrite]) -> set[tupl
 
 
 def encode_state(state: UnitState) -> bytes:
-    """Return a state as rows have it. Its sums of votes, of which each may have 50 bits, have no bound."""
+    """Return a state as rows have it. The sums of votes have no bound: each vote may have 50 bits."""
     sums = [total for total, _ in state.votes.values()] + list(state.before.values())
     sums += [total for did in state.days.values() for total, _ in did.votes.values()]
     if all(abs(total) <= _MAX_PACKED for total in sums):
@@ -177,7 +177,7 @@ class Vote(msgspec.Struct, frozen=True):
     metric: str
     value: int
     at_us: int
-    """When it was cast, in microseconds of Unix time."""
+    """The time at which the vote was cast, in microseconds of Unix time."""
     is_by_judge: bool
     """True if a model cast the vote, whose source is 'judge' then."""
 
@@ -187,7 +187,7 @@ class UnitRows(msgspec.Struct, frozen=True):
 
     requests: list[Request] = []
     usage: dict[str, list[UsageRow]] = {}
-    """By request, in the order of attempts and revisions."""
+    """The rows of the ledger by request, in the order of attempts and revisions."""
     votes: list[Vote] = []
 
 
@@ -242,7 +242,7 @@ _decode_votes: _Decode = msgspec.json.Decoder(list[tuple[int, str, str, int, int
 
 _MARGIN = datetime.timedelta(days=1)
 ROWS_TIMEOUT_S = 120.0
-"""A unit may have millions of requests."""
+"""Seconds for reading the rows of units: a unit may have millions of requests."""
 
 
 MAX_RECOUNTED = 2_000_000
@@ -250,7 +250,7 @@ MAX_RECOUNTED = 2_000_000
 
 
 class OlderRequest(Exception):
-    """A request of days ago was written just now. Asking again finds it."""
+    """A request of days ago was written just now. A second query finds it."""
 
 
 class UnitsTooLarge(Exception):

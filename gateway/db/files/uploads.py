@@ -18,12 +18,13 @@ KEPT_DAYS = 1
 
 
 class UploadRow(msgspec.Struct, frozen=True):
-    """An upload as it is shown; state: `expired` where it is pending after its time."""
+    """An upload as it is shown."""
 
     id: str
     created_at: datetime.datetime
     expires_at: datetime.datetime
     state: str
+    """The state; `expired` where the upload is pending after its time."""
     purpose: str
     num_bytes: int
     keep_seconds: int | None

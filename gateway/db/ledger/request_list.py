@@ -20,23 +20,24 @@ if TYPE_CHECKING:
     from gateway.db.pool import Connection
 
 OF_EACH_KEY = (4, 20)
-"""Requests of a project that are looked at for one of a key's, of which roll-ups do not tell: first so many, then so
-many where these are not enough."""
+"""Requests of a project that are read for each wanted request of a key, of which roll-ups do not tell: at first, and
+where these are not enough."""
 
 
 class RequestKey(msgspec.Struct, frozen=True):
-    """Where a request stands in the order of all."""
+    """The place of a request in the order of all."""
 
     created_at: datetime.datetime
     request_id: str
 
 
 class RequestQuery(msgspec.Struct, frozen=True, kw_only=True):
-    """Created from start up to end, and after `after` in the order of the list. project_ids None: the whole
-    organization; other lists: empty ones do not filter. finish_reasons: as the last record of its last attempt
-    has it, which is what is shown.
+    """The requests of a page: created from start up to end, and after `after` in the order of the list.
 
-    With project_ids no row of another project is looked at: neither a page's end nor its length tells of one."""
+    Empty lists do not filter.
+
+    With project_ids no row of another project is read: neither a page's end nor its length tells of one.
+    """
 
     organization_id: str
     start: datetime.datetime
@@ -44,10 +45,12 @@ class RequestQuery(msgspec.Struct, frozen=True, kw_only=True):
     after: RequestKey | None
     limit: int
     project_ids: Sequence[str] | None = None
+    """The projects; None: the whole organization."""
     models: Sequence[str] = ()
     api_key_ids: Sequence[str] = ()
     adapter_ids: Sequence[str] = ()
     finish_reasons: Sequence[str] = ()
+    """Finish reasons as the last record of a request's last attempt has them, which is the one that is shown."""
 
     @property
     def is_filtered(self) -> bool:
@@ -55,10 +58,11 @@ class RequestQuery(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RequestsFound(msgspec.Struct, frozen=True):
-    """next_key: after which a next page begins, None where there is none."""
+    """A page of requests."""
 
     rows: list[RequestRow]
     next_key: RequestKey | None
+    """The key after which the next page begins; None where there is none."""
 
 
 # A row is billed in the month in which it was created or, where that was closed, in a later one: by their index, each

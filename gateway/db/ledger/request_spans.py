@@ -1,7 +1,7 @@
-"""Where the ledger holds what a list of requests asks for, told by the roll-ups of traffic: days first, then hours of
-these, then minutes of those, and whose requests they are. However rare a request is, few rows are looked at for it.
+"""The places of the ledger that hold the requests of a list, by the roll-ups of traffic.
 
-Roll-ups tell no keys apart: of a key's requests those of its project are looked at.
+Days are looked at first, then hours of these, then minutes of those, with their projects. However rare a request is,
+few rows are read for it. Roll-ups tell no keys apart: for a key's requests those of its project are read.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from gateway.db.pool import Connection
 
 MAX_LOOKED_AT = 20_000
-"""Requests in the minutes of one page, unless one minute alone has more."""
+"""The most requests in the minutes of one page, unless one minute alone has more."""
 
 Level = Literal["organization", "project", "model", "full"]
 Span = tuple[datetime.datetime, datetime.datetime]
@@ -34,10 +34,11 @@ _WIDTHS: dict[Width, datetime.timedelta] = {
 
 
 class Filters(msgspec.Struct, frozen=True, kw_only=True):
-    """Empty lists do not filter; project_ids None: all of the organization."""
+    """The filters of a list of requests. Empty lists do not filter."""
 
     organization_id: str
     project_ids: Sequence[str] | None = None
+    """The projects; None: all of the organization."""
     models: Sequence[str] = ()
     adapter_ids: Sequence[str] = ()
     finish_reasons: Sequence[str] = ()
@@ -59,10 +60,11 @@ class Piece(msgspec.Struct, frozen=True, order=True):
 
 
 class Pieces(msgspec.Struct, frozen=True):
-    """Newest first. back_to: nothing before it was looked for; None where that was everything."""
+    """The pieces of a page, newest first."""
 
     pieces: list[Piece]
     back_to: datetime.datetime | None
+    """The instant before which nothing was looked for; None where everything was."""
 
 
 async def pieces_with(

@@ -1,6 +1,6 @@
-"""Leases of limits: how much of what is left each gateway holds. All times are this database's.
+"""Leases of limits: the part of each limit that each gateway holds. All times are this database's.
 
-A lease counts for as long as its row is there. A gateway that is not heard of is suspected first, and forgotten some
+A lease counts for as long as its row is there. A gateway without signs of life is suspected first, and forgotten some
 time after that, so no lease ends because the database itself was away.
 """
 

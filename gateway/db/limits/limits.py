@@ -1,4 +1,4 @@
-"""Limits of an organization, its projects and their keys, with what is used and reserved of each."""
+"""Limits of an organization, its projects and their keys, with the used and the reserved amount of each."""
 
 from __future__ import annotations
 
@@ -18,13 +18,15 @@ if TYPE_CHECKING:
 
 
 class Standing(msgspec.Struct, frozen=True):
-    """A limit in its current window. used is in the ledger, reserved is held by gateways for what runs, or is about to.
-    window_end: Unix seconds, None without a window."""
+    """A limit in its current window."""
 
     limit: Limit
     used: int
+    """The amount in the ledger."""
     reserved: int
+    """The amount that gateways hold for requests that run, or are about to."""
     window_end: int | None
+    """Unix seconds; None without a window."""
 
     @property
     def free(self) -> int:
@@ -46,7 +48,7 @@ LOAD_TIMEOUT_S = 5.0
 
 
 class LimitLoader:
-    """`Rules` loads with this. Raises what asking the database raises, TimeoutError included."""
+    """Loads limits for `Rules`. Raises the errors of a query, TimeoutError included."""
 
     def __init__(self, database: Database) -> None:
         self._database = database

@@ -1,4 +1,4 @@
-"""Webhooks of an organization, and what waits to be delivered to them."""
+"""Webhooks of an organization, and the messages that wait to be delivered to them."""
 
 from __future__ import annotations
 
@@ -14,12 +14,16 @@ if TYPE_CHECKING:
     from gateway.db.pool import Connection
 
 MAX_ATTEMPTS = 46
-"""Over three days. Statements have the number as it is, since the index of what is due is used where both name it."""
+"""Attempts at one message, over three days.
+
+Statements have the number itself, since the index of due messages is used where both name it.
+"""
 FIRST_DELAY = datetime.timedelta(seconds=15)
-"""Longer than one attempt may take, so that no other gateway sends what this one is still sending."""
+"""The time before the second attempt: longer than an attempt takes, so that no gateway sends a message that another one
+still sends."""
 LONGEST_DELAY = datetime.timedelta(hours=2)
 KEEP = datetime.timedelta(days=7)
-"""Messages that were delivered, or given up."""
+"""The time for which messages stay that were delivered or given up."""
 
 
 DEFAULT_EVENTS = ("limit.threshold_reached", "experiment.paused")
@@ -27,7 +31,7 @@ DEFAULT_EVENTS = ("limit.threshold_reached", "experiment.paused")
 
 
 class WebhookRow(msgspec.Struct, frozen=True):
-    """last_error: of the attempt at last_failed_at, which a delivery may have followed."""
+    """A webhook and its last attempts."""
 
     id: str
     organization_id: str
@@ -36,12 +40,13 @@ class WebhookRow(msgspec.Struct, frozen=True):
     last_delivered_at: datetime.datetime | None
     last_failed_at: datetime.datetime | None
     last_error: str | None
+    """The error of the attempt at last_failed_at, which a delivery may have followed."""
     events: list[str]
     """The events that the webhook is called for."""
 
 
 class Delivery(msgspec.Struct, frozen=True):
-    """One message to send now. now_s: the database's time, Unix seconds."""
+    """One message to send now."""
 
     id: str
     webhook_id: str
@@ -53,6 +58,7 @@ class Delivery(msgspec.Struct, frozen=True):
     body: str
     attempts: int
     now_s: int
+    """The database's time in Unix seconds."""
 
 
 _CREATE = """

@@ -1,4 +1,4 @@
-"""API keys: their SHA-256 and public part, whom they belong to, what they may do. Never the secret itself."""
+"""API keys: their SHA-256 and public part, their owners, and their permissions. Never the secret itself."""
 
 from __future__ import annotations
 
@@ -17,18 +17,16 @@ if TYPE_CHECKING:
 
 
 class KeyRow(msgspec.Struct, frozen=True):
-    """project_id is None for an operator's key. public: the part of the key that may be shown.
-
-    models, ip_allow: None allows all. previous_expires_at: until when the secret before the last rotation is good.
-    owner_name: of the user or the service account that owns it.
-    """
+    """An API key. models, ip_allow: None allows all."""
 
     id: str
     kind: Literal["project", "admin"]
     organization_id: str
     project_id: str | None
+    """The project; None for an operator's key."""
     name: str
     public: str
+    """The part of the key that may be shown."""
     scopes: list[Scope]
     models: list[str] | None
     ip_allow: list[Network] | None
@@ -38,10 +36,12 @@ class KeyRow(msgspec.Struct, frozen=True):
     suspended_at: datetime.datetime | None
     last_used_at: datetime.datetime | None
     previous_expires_at: datetime.datetime | None
+    """The end of the secret before the last rotation."""
     owner_user_id: str | None
     owner_service_account_id: str | None
     owner_email: str | None
     owner_name: str | None
+    """The name of the user or of the service account that owns the key."""
 
 
 class FoundKey(msgspec.Struct, frozen=True):

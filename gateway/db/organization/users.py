@@ -17,13 +17,15 @@ if TYPE_CHECKING:
 
 
 class UserRow(msgspec.Struct, frozen=True):
-    """role: in the organization, None for members of single projects. email: in lower case."""
+    """A person of an organization."""
 
     id: str
     organization_id: str
     email: str
+    """The address in lower case."""
     name: str
     role: Role | None
+    """The role in the organization; None for members of single projects."""
     created_at: datetime.datetime
     has_password: bool
     has_totp: bool

@@ -36,7 +36,7 @@ _fields = itemgetter(*HostToken.__struct_fields__)
 
 
 def digest_of(token: str) -> bytes:
-    """Return what the database keeps of a token."""
+    """Return the digest that the database keeps of a token."""
     return hashlib.sha256(token.encode()).digest()
 
 

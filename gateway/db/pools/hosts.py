@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class HostRow(msgspec.Struct, frozen=True):
-    """A host, and whether an agent tends it."""
+    """A host, with the state of its agent's lease."""
 
     id: str
     name: str
@@ -34,13 +34,13 @@ class HostRow(msgspec.Struct, frozen=True):
     away_s: float
     """Seconds since the lease ended; 0 while it lasts, infinite where it was given back with no engine left."""
     programs: list[str]
-    """The drivers whose servers its agent can start."""
+    """The drivers whose servers the host's agent can start."""
     labels: dict[str, str]
-    """What operators say of it."""
+    """The labels that operators gave the host."""
     is_drained: bool
-    """True if replicas go from it, and none starts on it."""
+    """True if replicas leave the host, and none starts on it."""
     is_joined: bool
-    """True if its engines and gateways have keys for TCP."""
+    """True if the host's engines and gateways have keys for TCP."""
 
 
 _CLAIM = """
@@ -69,7 +69,8 @@ async def claim_host(
 ) -> int | None:
     """Take the lease of a host, new or known; return the host's generation. None: another agent holds the lease.
 
-    force: take it all the same, for an agent that knows the other one to be dead. programs: as of `HostRow`.
+    force: take the lease all the same, for an agent that knows the other one to be dead.
+    programs: as for `HostRow`.
     """
     generation: int | None = await conn.fetchval(
         _CLAIM, host_id, name, lease, num_processors, memory_bytes, list(gpu_bytes), force, list(programs)

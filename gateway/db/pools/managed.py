@@ -17,9 +17,10 @@ if TYPE_CHECKING:
 
 
 async def list_managed(conn: Connection, organization_id: str, pool_id: str | None = None) -> list[ServedPool]:
-    """Return the organization's pools with what belongs to them, oldest first. pool_id: of this one alone.
+    """Return the organization's pools with their grants, revisions and replicas, oldest first.
 
     For a transaction that has locked the pool, or that sees one instant (`list_at_once`).
+    pool_id: the only pool to return.
     """
     ids = None if pool_id is None else [pool_id]
     return [each for each in await read_served(conn, ids, organization_id=organization_id) if not each.is_removed]
@@ -44,7 +45,7 @@ async def lock_whole_pool(conn: Connection, organization_id: str, pool_id: str) 
 
 
 async def list_at_once(conn: Connection, organization_id: str, pool_id: str | None = None) -> list[ServedPool]:
-    """Return what `list_managed` does, as of one instant. conn: without a transaction."""
+    """Return the result of `list_managed`, as of one instant. conn: without a transaction."""
     async with conn.transaction(isolation="repeatable_read", readonly=True):
         return await list_managed(conn, organization_id, pool_id)
 
@@ -54,7 +55,7 @@ class TakenMemory(msgspec.Struct, frozen=True):
 
     host_id: str
     gpu: int | None
-    """The index of the accelerator; None: its processors, and the memory of the host."""
+    """The index of the accelerator; None: the host's processors, and their memory."""
     num_replicas: int
     num_bytes: int
 
@@ -67,7 +68,7 @@ _TAKEN = """
 
 
 async def list_taken(conn: Connection) -> list[TakenMemory]:
-    """Return what the replicas of all organizations take on each host."""
+    """Return the memory that the replicas of all organizations take on each host."""
     return [TakenMemory(**row) for row in await conn.fetch(_TAKEN)]
 
 
@@ -131,7 +132,7 @@ class UsableBase(msgspec.Struct, frozen=True):
     """A base model that a project may use."""
 
     id: str
-    """The id of its pool."""
+    """The id of the base's pool."""
     name: str
     settings: dict[str, str]
     """The engine settings of the revision that serves."""

@@ -1,4 +1,4 @@
-"""Revisions of pools: a base model with the settings of its engines. A revision never changes what it serves."""
+"""Revisions of pools: a base model with the settings of its engines. A revision never changes its model or settings."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class RevisionRow(msgspec.Struct, frozen=True):
-    """A revision of a pool, and how far it has come."""
+    """A revision of a pool, and the progress of its preparation."""
 
     pool_id: str
     revision: int
@@ -39,7 +39,7 @@ class RevisionRow(msgspec.Struct, frozen=True):
     """Bytes of memory that a replica takes, estimated when the model was prepared."""
     state: RevisionState
     why: str
-    """Why it failed, or how far its preparation is."""
+    """The reason for a failure, or the progress of the preparation."""
     created_at: datetime.datetime
     changed_at: datetime.datetime
     driver: Driver
@@ -87,7 +87,7 @@ async def add_revision(
 ) -> RevisionRow:
     """Return the pool's next revision, not prepared yet. The caller's transaction has locked or made the pool.
 
-    starts_servers: as of `RevisionRow`.
+    starts_servers: as for `RevisionRow`.
     """
     texts = msgspec.json.encode(settings).decode()
     row = await conn.fetchrow(_ADD, pool_id, model, texts, allow_unfit_adapters, driver, starts_servers)
@@ -134,7 +134,8 @@ async def set_prepared(
 ) -> None:
     """Note the folder, digest and estimated memory of a revision's model; the base is registered already.
 
-    folder: None where only a server of another maker knows the model's files. adapters: as of `RevisionRow`.
+    folder: None where only a server of another maker knows the model's files.
+    adapters: as for `RevisionRow`.
     """
     await conn.execute(_PREPARED, pool_id, revision, folder, base_digest, num_bytes, list(adapters))
 

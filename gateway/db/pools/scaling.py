@@ -1,4 +1,4 @@
-"""Decides, from what gateways tell of the load of pools, how many replicas these shall run.
+"""Decides the number of replicas of pools, by the load that gateways report.
 
 One agent at a time decides, as the planner does. Times are of PostgreSQL's clock, since any agent may decide next.
 """
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from gateway.db.pool import Connection
 
 FRESH = datetime.timedelta(seconds=10)
-"""The age from which the load that a gateway reported counts no more."""
+"""The age from which a gateway's report of its load does not count any more."""
 
 _memory = msgspec.json.Decoder(Memory | None)
 _load = msgspec.json.Decoder(Load)
@@ -38,9 +38,10 @@ class Scaled(msgspec.Struct, frozen=True):
 
 
 class _Decided(msgspec.Struct, frozen=True):
-    """A decision about one pool. row: the pool's row of `_SEEN`."""
+    """A decision about one pool."""
 
     row: Any
+    """The pool's row of `_SEEN`."""
     decision: Decision
 
     @property
@@ -87,10 +88,10 @@ _REMEMBER = """
 
 
 async def scale_pools(conn: Connection, host_id: str, host_generation: int) -> list[Scaled]:
-    """Decide how many replicas each pool with bounds shall run, and write that down; return the changes.
+    """Decide the number of replicas of each pool with bounds, and write it down; return the changes.
 
-    host_id, host_generation: of the agent that decides. Nothing is decided where it has lost its lease, or another
-    agent plans just now.
+    host_id, host_generation: those of the agent that decides. Nothing is decided where it has lost its lease, or where
+    another agent plans just now.
     """
     if not await conn.fetchval(_ANY):
         return []
@@ -139,8 +140,10 @@ async def _scale(conn: Connection, row: Record, num_replicas: int) -> bool:
 
 
 async def present_decision(conn: Connection, pool_id: str) -> Decision | None:
-    """Return what would be decided about a pool now; None where its number of replicas does not follow its load, or it
-    has not served yet."""
+    """Return the decision about a pool as it would be now.
+
+    None where its number of replicas does not follow its load, or where it has not served yet.
+    """
     row = await conn.fetchrow(_SEEN, pool_id, FRESH)
     return None if row is None else _decision(row)
 

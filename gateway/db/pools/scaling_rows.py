@@ -1,4 +1,4 @@
-"""The bounds of pools whose number of replicas follows their load, and the load as gateways tell it."""
+"""The bounds of pools whose number of replicas follows their load, and the load as gateways report it."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ class ScalingRow(msgspec.Struct, frozen=True):
     max_replicas: int
     down_after_s: int
     decided_at: datetime.datetime | None
-    """When the number of replicas was changed last."""
+    """The time at which the number of replicas was changed last."""
     why: str
-    """The reason for that."""
+    """The reason for the last change."""
     start_s: float | None
     """Seconds that the first replica of a pool without any took to become ready, last time."""
 
     @property
     def bounds(self) -> Bounds:
-        """What the operator allows."""
+        """The bounds that the operator set."""
         return Bounds(self.min_replicas, self.max_replicas, float(self.down_after_s))
 
 
