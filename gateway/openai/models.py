@@ -1,4 +1,4 @@
-"""GET /v1/models and /v1/models/{id}: what a key may call."""
+"""GET /v1/models and /v1/models/{id}: the models that a key may call."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ ShowModel = Callable[[Request[Any, Any, Any], Model], ASGIResponse | None]
 def models(
     resolver: Resolver, pools: Mapping[str, Pool], show_models: ShowModels, show_model: ShowModel
 ) -> list[HTTPRouteHandler]:
-    """Return the routes. show_models, show_model: what clients of another API get, at the same paths."""
+    """Return the routes. show_models, show_model: make the replies for clients of another API, at the same paths."""
     pace = Pace(READS_PER_S, READS_BURST, what="models")
 
     @get("/models", opt=shape(reply=ModelList, example=MODELS))

@@ -180,7 +180,7 @@ def _shows_prompt(wire: ChatCompletionRequest) -> str | None:
 
 
 class _Reply(msgspec.Struct, frozen=True):
-    """One reply, whether it is sent whole, streamed or stored."""
+    """One reply, to be sent whole, streamed or stored."""
 
     wire: ChatCompletionRequest
     common: dict[str, Any]

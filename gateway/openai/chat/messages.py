@@ -1,4 +1,4 @@
-"""Chat messages from the wire to what a chat template takes: text and tool calls, each refusal with a path."""
+"""Chat messages from the wire to a chat template's: text and tool calls, each refusal with a path."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""OpenAI's `prediction`: what the client expects the answer to be. It makes answers faster, and never other ones."""
+"""OpenAI's `prediction`: the answer that the client expects. It makes answers faster, and never other ones."""
 
 from __future__ import annotations
 

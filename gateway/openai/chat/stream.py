@@ -16,7 +16,7 @@ from gateway.openai.shared.usage import UsageSoFar, usage_of_chunks, usage_out
 
 
 class ChatEvents:
-    """The encoder of one reply's chunks. chunk: what they have in common."""
+    """The encoder of one reply's chunks. chunk: the fields that all chunks have in common."""
 
     def __init__(
         self,
@@ -57,8 +57,10 @@ class ChatEvents:
         return self._text_events[0]("")
 
     async def encode(self, item: Item) -> bytes:
-        """Return each choice's role first, then text as it comes, the finish reasons, and the usage where it was asked
-        for. What came together is one write."""
+        """Return each choice's role first, then text as it comes, the finish reasons, and the usage if the client asked for it.
+
+        Pieces that came together are one write.
+        """
         if isinstance(item, list):
             roles = b"" if self._has_begun else self._roles()
             self._has_begun = True

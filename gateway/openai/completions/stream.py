@@ -16,15 +16,18 @@ from gateway.openai.shared.usage import UsageSoFar, usage_of_chunks, usage_out
 
 
 class ShownPrompt(msgspec.Struct, frozen=True):
-    """echo: the prompt's text, "" where it is not to be shown."""
+    """A prompt as the reply shows it."""
 
     echo: str
+    """The prompt's text; "" where it is not to be shown."""
     token_ids: list[int]
 
 
 class CompletionEvents:
-    """The encoder of one reply's chunks. chunk: what they have in common. to_bytes: None where no log-probabilities are
-    to be shown."""
+    """The encoder of one reply's chunks.
+
+    chunk: the fields that all chunks have in common. to_bytes: None where no log-probabilities are to be shown.
+    """
 
     def __init__(
         self,
@@ -55,8 +58,10 @@ class CompletionEvents:
         return self._event(0, "")
 
     async def encode(self, item: tuple[int, Item]) -> bytes:
-        """Return the prompts where they are echoed, text as it comes, and the finish reason of each choice. item: with
-        the number of its prompt. What came together is one write."""
+        """Return the prompts where they are echoed, text as it comes, and the finish reason of each choice.
+
+        item: the number of its prompt, and the item. Pieces that came together are one write.
+        """
         prompt, new = item
         if isinstance(new, list):
             return b"".join(self._piece(prompt, piece) for piece in new)
@@ -93,7 +98,7 @@ class CompletionEvents:
         return data
 
     def _prompt(self, prompt: int, index: int) -> bytes:
-        """Yield what a choice shows of its prompt before all else."""
+        """Return the event that shows a choice's prompt before all else; b"" where nothing of it is shown."""
         shown = self._shown[prompt]
         if not shown.echo and prompt not in self._prompts and not self._with_token_ids:
             return b""  # a prompt of special tokens alone has no text, and log-probabilities all the same

@@ -1,7 +1,7 @@
 """POST, GET and DELETE of conversations and of their items.
 
-A key sees those of its project alone and, where it is held to some models, those to which no other model has added; any
-other is the same 404 as none.
+A key sees the conversations of its project alone and, where it is restricted to some models, those to which no other
+model has added; any other is the same 404 as none.
 """
 
 from __future__ import annotations

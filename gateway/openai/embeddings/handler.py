@@ -78,7 +78,7 @@ def bounds_of(wire: EmbeddingsRequest) -> EmbeddingBounds:
 
 
 def embedding_request(wire: EmbeddingsRequest, prompt: str | list[int]) -> EmbeddingRequest:
-    """Return what the pipeline is asked for of one input."""
+    """Return the pipeline's request for one input."""
     return EmbeddingRequest(
         prompt=prompt,
         names=FieldNames(prompt="input"),

@@ -58,7 +58,10 @@ _ID = re.compile(r"file_[a-z2-7]{24}")
 
 
 def files(kept: Files, *, max_bytes: int) -> list[HTTPRouteHandler]:
-    """Return the routes. max_bytes: of a file that comes in one request. Each project has a pace of its own."""
+    """Return the routes.
+
+    max_bytes: the bound on a file that comes in one request. Each project has a pace of its own.
+    """
     pace = Pace(PER_S, BURST, what="files")
     changes = Pace(CHANGES_PER_S, CHANGES_BURST, what="files that are made and deleted")
 

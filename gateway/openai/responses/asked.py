@@ -34,23 +34,23 @@ from gateway.pipeline.run import Run
 
 
 class Asked(msgspec.Struct, frozen=True):
-    """One request for a response."""
+    """A request for a response, as it was understood."""
 
     wire: CreateResponse
     tools: ResponseTools
     tier: str
     before: list[Item]
-    """The items that the request goes on from."""
+    """The items before the request's own: those of the response or conversation that it continues."""
     items: list[Item]
     """The items that the request itself sent."""
     request: TextRequest
-    """What the pipeline is asked for."""
+    """The request to the pipeline."""
     seal: Seal | None = None
-    """Seals reasoning for the client to keep, where it asks for that."""
+    """Seals reasoning for the client to keep; None where the client does not ask for that."""
 
     @property
     def said(self) -> list[LoggedMessage]:
-        """What the request says, for the request log."""
+        """Return the messages of the request, for the request log."""
         return items_said(self.wire.instructions, self.items)
 
     @property
@@ -72,7 +72,7 @@ class Asked(msgspec.Struct, frozen=True):
         )
 
     def reply(self, initial: ResponseObject, run: Run, request_id: str) -> Reply:
-        """Return the reply that a run is made into. request_id: of the ids of calls."""
+        """Return the reply that a run is made into. request_id: the id that the ids of calls are made of."""
         return Reply(
             initial,
             ReplyIds(request_id, initial.id.removeprefix("resp_"), len(self.items)),
@@ -89,10 +89,12 @@ class Asked(msgspec.Struct, frozen=True):
 async def asked_of(
     wire: CreateResponse, caller: Principal, earlier: Earlier, pipeline: Pipeline, *, then: str | None = None
 ) -> Asked:
-    """Return a request as it is understood, with what it goes on from. then: what the model is asked after it.
+    """Return a request as it is understood, with the items that it continues.
 
-    Raises InvalidRequest: for what cannot be served.
-    Raises LimitReached: when the project reads more of what is stored than its pace allows.
+    then: a question to the model after the conversation; None for none.
+
+    Raises InvalidRequest: for fields that cannot be served.
+    Raises LimitReached: when the project reads more stored items than its pace allows.
     """
     tier = service_tier(wire.service_tier, caller)
     tools = response_tools(wire.tools, wire.tool_choice, wire.parallel_tool_calls)

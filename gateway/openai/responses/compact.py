@@ -36,7 +36,7 @@ REQUEST = (
     "Summarize the conversation so far for an assistant who is to go on with it and has nothing else of it: the user's "
     "goals and wishes, facts and decisions, results of tools, and what is still open. Answer with the summary alone."
 )
-"""What the model is asked after the conversation."""
+"""The question to the model after the conversation."""
 
 _DECODER = msgspec.json.Decoder(CompactResponse)
 

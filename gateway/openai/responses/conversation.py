@@ -1,5 +1,7 @@
-"""Items: from what a client sends to the form in which they are stored and listed, and from that to a chat template's
-messages. Each refusal has a path."""
+"""Items: from a client's to the stored and listed form, and from that to a chat template's messages.
+
+Each refusal has a path.
+"""
 
 from __future__ import annotations
 
@@ -71,15 +73,20 @@ _FIELDS = {
 
 
 def item_id(prefix: str, random_part: str, number: int) -> str:
-    """Return the id of an item. random_part: of its response's id; number: among its items, from 0."""
+    """Return the id of an item.
+
+    random_part: the random part of its response's id. number: the item's number among its items, from 0.
+    """
     return f"{prefix}_{random_part}_{number}"
 
 
 def own_items(given: str | Sequence[InputItem], resolved: Mapping[str, Item], field: str = "input") -> list[Item]:
-    """Return the input of a request as items, without ids of ours. resolved: the stored items that references stand
-    for, by their ids. field: that holds the items.
+    """Return the input of a request as items, without ids of ours.
 
-    Raises InvalidRequest: for what only other modalities could serve, and for fields that do not belong to an item.
+    resolved: the stored items that references stand for, by their ids.
+    field: the field that holds the items.
+
+    Raises InvalidRequest: for items of other modalities, and for fields that do not belong to an item.
     """
     if isinstance(given, str):
         return [MessageItem("", "completed", "user", [InputText(given)])]
@@ -103,7 +110,7 @@ def is_sealed(item: Item) -> bool:
 
 
 def numbered(items: Sequence[Item], random_part: str) -> list[Item]:
-    """Return items with ids. random_part: of the id of the response that they are the input of."""
+    """Return items with ids. random_part: the random part of the id of the response whose input they are."""
     prefixes = [PREFIXES[str(item.__struct_config__.tag)] for item in items]
     return [
         msgspec.structs.replace(item, id=item_id(prefix, random_part, number))
@@ -124,7 +131,9 @@ def unstored_item(wanted: str | None, path: str) -> InvalidRequest:
 def template_messages(
     instructions: str | None, items: Sequence[Item], num_earlier: int = 0, opened: Open | None = None
 ) -> list[Message]:
-    """Return the messages of a conversation. num_earlier: of the items, those that this request did not send.
+    """Return the messages of a conversation.
+
+    num_earlier: the number of items that this request did not send.
     opened: opens sealed content, where there is any.
 
     Raises InvalidRequest: for calls without an output, and outputs without a call.
@@ -175,7 +184,7 @@ def template_messages(
 
 
 def items_said(instructions: str | None, items: Sequence[Item]) -> list[LoggedMessage]:
-    """Return what a request says for the request log: its own items, as earlier ones are with their own requests."""
+    """Return the messages of a request for the request log: only its own items, as earlier requests have theirs."""
     said = [] if instructions is None else [LoggedMessage("system", instructions)]
     for item in items:
         match item:
@@ -231,8 +240,11 @@ def _add_call(messages: list[Message], item: FunctionCallItem | CustomToolCallIt
 
 
 def _thought(item: ReasoningItem, opened: Open | None, path: str) -> str:
-    """Return what a model thought. Sealed content is opened only where there is no plain one: a stored conversation may
-    go on with another base model, for which it was not sealed."""
+    """Return the text of a model's reasoning.
+
+    Sealed content is opened only where there is no plain one: a stored conversation may go on with another base model,
+    for which it was not sealed.
+    """
     if isinstance(item.encrypted_content, str) and not item.content:
         assert opened is not None
         return opened(item.encrypted_content, "reasoning", path)

@@ -1,4 +1,4 @@
-"""Items of a response that are under way: what the model says goes in, events and the item come out."""
+"""Items of a response that are under way: the model's output goes in, events and the item come out."""
 
 from __future__ import annotations
 

@@ -97,10 +97,13 @@ class Progress:
         thinking: ThinkingText | None = None,
         seal: Seal | None = None,
     ) -> None:
-        """Begin a response. initial: the response without output. custom, namespaces: as of `ResponseTools`.
+        """Begin a response.
 
-        must_call: no text comes. thinking: tells reasoning from the rest, of a model that thinks. seal: of
-        reasoning, where that is asked for.
+        initial: the response without output.
+        custom, namespaces: as for `ResponseTools`.
+        must_call: no text comes.
+        thinking: tells reasoning from the rest, for a model that thinks.
+        seal: seals reasoning, where that is asked for.
         """
         self.response = initial
         """The response by now."""

@@ -1,4 +1,4 @@
-"""One reply, whether it is sent whole, streamed or stored: what a run yields becomes a response and its events."""
+"""One reply, to be sent whole, streamed or stored: the items of a run become a response and its events."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ class Reply:
         return self._completed_at
 
     def shown(self, tokens: Sequence[Token]) -> list[TokenShown]:
-        """Return what is shown of tokens. Each is encoded already: the same ones are shown several times."""
+        """Return tokens with their log-probabilities, encoded already: the same ones are shown several times."""
         if self._to_bytes is None or not tokens:
             return []
         content = chat_logprobs(tokens, self._to_bytes).content

@@ -1,4 +1,7 @@
-"""Stored responses: what a request goes on from, and what is stored of its reply. It knows items, not their rows."""
+"""Stored responses: the items that a request continues, and the part of its reply that is stored.
+
+Knows items, not their rows.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,7 @@ READS_PER_S, READS_BURST = 200.0, 1000.0
 """Requests of one project that go on from stored responses, in one gateway."""
 
 MAX_EARLIER_ITEMS = 16_384
-"""The most items that a request goes on from: what is done with each of them keeps other requests waiting."""
+"""The most items that a request goes on from: the work on each of them keeps other requests waiting."""
 
 _RESPONSE_ID = re.compile(r"resp_[a-z2-7]{24,32}")
 _ITEM_ID = re.compile(r"[a-z]{2,3}_(?P<random_part>[a-z2-7]{24,32})_[0-9]{1,5}")
@@ -67,7 +70,7 @@ def not_allowed(what: str, param: str | None = None) -> InvalidRequest:
 async def opener(
     pipeline: Pipeline, caller: Principal, model: str, items: Sequence[Item], sealed: SealedItems
 ) -> Open | None:
-    """Return what opens the sealed content of a request to a model; None where there is none.
+    """Return the function that opens the sealed content of a request to a model; None where there is none.
 
     Raises ModelNotFound: when the caller may use no such model.
     """
@@ -91,7 +94,7 @@ def items_of(turn: Turn) -> list[Item]:
 
 
 class Earlier:
-    """What requests go on from. One per gateway process."""
+    """The stored items that requests go on from. A gateway process has one."""
 
     def __init__(
         self, stored: StoredResponses, conversations: Conversations, bodies: Bodies, sealed: SealedItems
@@ -196,7 +199,7 @@ def _too_long(param: str) -> InvalidRequest:
 
 
 def stored_form(wire: CreateResponse, own: Sequence[Item], whole: ResponseObject) -> Response:
-    """Return what is stored of a response. own: the items that the request itself sent."""
+    """Return a response in the form in which it is stored. own: the items that the request itself sent."""
     return Response(
         id=whole.id,
         model=whole.model,

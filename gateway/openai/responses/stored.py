@@ -1,7 +1,7 @@
 """GET and DELETE of stored responses, and the items of their input.
 
-A key sees those of its project alone and, where it is held to some models, those that were asked of these; any other is
-the same 404 as none.
+A key sees the responses of its project alone and, where it is restricted to some models, those of these models; any
+other is the same 404 as none.
 """
 
 from __future__ import annotations

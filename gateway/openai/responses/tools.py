@@ -1,4 +1,4 @@
-"""Tools of responses: which a completion may call, and whether it must, and how a reply shows them."""
+"""Tools of responses: those that a completion may or must call, and their form in a reply."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class ResponseTools(msgspec.Struct, frozen=True):
     """The tools of one request."""
 
     use: ToolUse | None
-    """What the completion may call; None where it may call nothing."""
+    """The tools that the completion may call; None where it may call none."""
     custom: frozenset[str]
     """The names of custom tools, as the model knows them."""
     namespaces: dict[str, tuple[str, str]]

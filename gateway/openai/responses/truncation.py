@@ -15,7 +15,7 @@ from gateway.pipeline.requests import Conversation
 from gateway.text.options import Rendering
 
 BYTES_PER_MESSAGE = 16
-"""The bytes that a message counts beside its text: a template writes who said it."""
+"""The bytes that a message counts beside its text: a template writes its role."""
 
 GUESSES, CLOSE = 4, 200
 """Counts are placed by how long the texts are until one is as close as this part of what is allowed, and so many times
@@ -52,14 +52,13 @@ async def truncated(
     max_output_tokens: int | None,
     charge: Callable[[int], None],
 ) -> list[Message]:
-    """Return a conversation without as many of its oldest turns as it takes to fit. The last turn stays: where that
-    alone is too long, the request will be refused.
+    """Return a conversation without as many of its oldest turns as it takes to fit.
 
-    charge: is called with the size of each text that is tokenized beside the one that the request sends anyway, so that
-    a project is not tokenized for faster than if it had sent each by itself.
+    The last turn stays: where that alone is too long, the request will be refused.
+    charge: called with the size of each text that is tokenized beside the one that the request sends anyway, so that no
+    project gets more tokenizing than if it had sent each text by itself.
 
     Raises ModelNotFound: when the caller may use no such model.
-    Raises InvalidRequest: when the chat template refuses the messages, or the model's tokens are not known here.
     """
 
     num_tool_bytes = len(msgspec.json.encode(tools.use))

@@ -1,4 +1,4 @@
-"""Between HTTP and the pipeline: the context of a request, and what a reply tells of the run that it comes from."""
+"""Between HTTP and the pipeline: the context of a request, and the headers of a reply about its run."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ADAPTER_HEADER = "x-lorikeet-adapter"
 POOL_HEADER = "x-lorikeet-pool"
 """The name of the pool that a reply comes from, where the operator allows that."""
 COST_HEADER = "x-lorikeet-cost-nanos"
-"""What a whole reply costs, in nanos of the currency, where the operator allows that."""
+"""The cost of a whole reply, in nanos of the currency, where the operator allows that."""
 
 
 def context_of(
@@ -37,7 +37,7 @@ def context_of(
 ) -> RequestContext:
     """Return the context of an HTTP request, and note its model for the request's log line.
 
-    wishes: what the request says about experiments; None where it is no exposure to one.
+    wishes: the request's wishes about experiments; None where it can be in none.
     """
     call.model = model or ""
     of_experiments: dict[str, Any] = {}

@@ -1,7 +1,6 @@
-"""The form that an answer must match: OpenAI's `response_format` and vLLM's `structured_outputs`, to the engine's
-grammar.
+"""The form that an answer must match: from OpenAI's `response_format` and vLLM's `structured_outputs` to a grammar.
 
-Whether a grammar can be enforced is the engine's to say; here only its form is known.
+Knows only the form of a grammar: the engine decides whether it can be enforced.
 """
 
 from __future__ import annotations

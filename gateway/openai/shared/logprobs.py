@@ -76,7 +76,7 @@ for the first."""
 
 
 def names_of(to_bytes: TokenBytes, *, by_id: bool | None) -> TokenBytes:
-    """Return what tokens are shown by: their bytes or, by_id, the text `token_id:` and their id, as vLLM shows them."""
+    """Return the names under which tokens are shown: their bytes or, by_id, `token_id:` and the id, as in vLLM."""
     return _id_as_bytes if by_id else to_bytes
 
 
@@ -90,7 +90,7 @@ def id_name(token_id: int) -> str:
 
 
 async def prompt_logprobs(tokens: Sequence[Token], to_bytes: TokenBytes) -> PromptLogprobs:
-    """Encoded, as in `whole_chat_logprobs`."""
+    """Return the log-probabilities of a prompt, encoded as in `whole_chat_logprobs`."""
     return await encoded(
         None if token.logprobs is None else _prompt_token(token, token.logprobs, to_bytes) for token in tokens
     )
@@ -119,8 +119,10 @@ def text_logprobs(tokens: Sequence[Token], to_bytes: TokenBytes, offset: int = 0
 
 
 def token_name(raw: bytes) -> str:
-    """Return what text completions call a token: its text, or where its bytes are no whole characters, as OpenAI does,
-    `bytes:\\xf0\\x9f`."""
+    r"""Return the name of a token in text completions: its text, or its bytes where they are no whole characters.
+
+    Bytes are shown as OpenAI does, such as `bytes:\xf0\x9f`.
+    """
     try:
         return raw.decode()
     except UnicodeDecodeError:

@@ -1,4 +1,4 @@
-"""A reply that is remembered while it is sent, to whoever is still there, at whatever pace. Knows nothing of keys."""
+"""A reply that is recorded while it is sent, at any pace, to a client that may have left. Knows nothing of keys."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gateway.openai.shared.context import ADAPTER_HEADER
 from gateway.pipeline.routes.routed import ATTEMPTS_HEADER, ROUTE_HEADER, TARGET_HEADER
 
 KEPT_HEADERS = frozenset((ADAPTER_HEADER, HEADER, ROUTE_HEADER, TARGET_HEADER, ATTEMPTS_HEADER))
-"""Headers that a replay has as well: they tell where the reply came from."""
+"""Headers that a replay has as well: they name the source of the reply."""
 
 
 async def never_gone() -> ReceiveMessage:
@@ -25,8 +25,11 @@ async def never_gone() -> ReceiveMessage:
 
 
 class Recorded(ASGIResponse):
-    """The reply of an execution. Its last message goes out when the rest is kept, or a moment later: who has seen the
-    end can ask for it again. As long as all of it is remembered, a client that reads slowly holds nothing up."""
+    """The reply of an execution.
+
+    Its last message goes out when the rest is kept, or a moment later: a client that has seen the end can ask for the
+    reply again. As long as all of it is recorded, a client that reads slowly holds nothing up.
+    """
 
     def __init__(self, response: ASGIResponse, execution: Execution) -> None:
         super().__init__()

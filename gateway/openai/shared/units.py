@@ -1,4 +1,4 @@
-"""What a request says about experiments: its unit, an arm that it asks for, or that it takes part in none."""
+"""The words of a request about experiments: its unit, an arm that it asks for, or that it takes part in none."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Headers = Iterable[tuple[bytes, bytes]]
 
 
 class Wishes:
-    """The part of a request that experiments are about. Nothing is checked before an experiment asks for it."""
+    """The part of a request that experiments are about. It is checked only once an experiment asks for it."""
 
     __slots__ = ("_arm", "_body", "_caller", "_off", "_unit")
 

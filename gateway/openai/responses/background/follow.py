@@ -1,6 +1,6 @@
-"""The log of a response's events as a stream: what is there from a number on, then what comes, until the response ends.
+"""The log of a response's events as a stream: the events from a number on, then further ones until the response ends.
 
-Any gateway can show it: nothing but the database is read, so that a number means the same event everywhere, always.
+Any gateway can show the log: only the database is read, so that a number means the same event everywhere, always.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Takes background responses that nobody runs, a few at a time, and holds the leases of those that it runs."""
+"""Takes queued background responses, a few at a time, and holds the leases of those that it runs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from gateway.support.worker import forever
 log = structlog.get_logger(__name__)
 
 LEASE_S, HOLD_S = 10.0, 2.5
-"""The seconds for which a gateway has a response without a sign of life, and between two signs."""
+"""Seconds for which a gateway has a response without a sign of life, and seconds between two signs."""
 
 LOOK_S = 1.0
 MAX_RUNNING, MAX_RUNNING_OF_ONE = 8, 4
@@ -33,7 +33,7 @@ where it takes no place from other requests."""
 
 
 class BackgroundRunner:
-    """One per gateway process; works between `start` and `stop`."""
+    """Runs background responses between `start` and `stop`. A gateway process has one."""
 
     def __init__(
         self,
@@ -44,10 +44,10 @@ class BackgroundRunner:
         max_of_one: int = MAX_RUNNING_OF_ONE,
         wake: asyncio.Event | None = None,
     ) -> None:
-        """Prepare a runner. outcomes: counts responses by what became of them here.
+        """Prepare a runner. outcomes: counts responses by their outcome here.
 
-        drain_s: the most seconds for which `stop` waits for responses to end. wake: set when a response may wait;
-        None: the runner looks each LOOK_S.
+        drain_s: the most seconds for which `stop` waits for responses to end.
+        wake: set when a response may wait; None: the runner looks each LOOK_S.
         """
         self._tools = tools
         self._outcomes = outcomes

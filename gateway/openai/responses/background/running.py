@@ -1,5 +1,7 @@
-"""One response's run in the background: what the model says goes to the log as events, and the end of the response is
-one transaction. Knows neither which responses there are nor who holds them."""
+"""One response's run in the background: its output goes to the log as events, and its end is one transaction.
+
+Knows neither which responses there are nor who holds them.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +55,7 @@ FindPrincipal = Callable[[str, str], Awaitable[Principal]]
 
 
 class RunTools(msgspec.Struct, frozen=True):
-    """What runs work with, the same for all of a gateway."""
+    """The services that runs work with, the same for all of a gateway."""
 
     pipeline: Pipeline
     background: BackgroundResponses
@@ -70,7 +72,10 @@ EXPECTED: tuple[type[Exception], ...] = (Lost, *FAILURES)
 
 
 class Running:
-    """The run of one response that this gateway has claimed. `run` ends when the response has, or is another's."""
+    """The run of one response that this gateway has claimed.
+
+    `run` ends when the response has ended, or when another gateway has it.
+    """
 
     def __init__(self, claim: Claim, tools: RunTools) -> None:
         self.claim = claim
@@ -256,7 +261,7 @@ class Running:
         self._has_ended = True
 
     def _kept(self, response: ResponseObject) -> Response | None:
-        """Return what is stored of a response as of any other; None where its input was not understood."""
+        """Return a response in the form in which responses are stored; None where its input was not understood."""
         items = self._asked.items if self._asked is not None else []
         return stored_form(self._wire, items, response) if items else None
 
