@@ -1,8 +1,8 @@
 """Conversations: items that stay together for the project's days, sealed one by one, and that responses go on from.
 
-What a response adds comes in one transaction, so the items of a turn lie together. Two responses at once both go on
-from what was there when each began, and add their turns in the order in which they end. Content is JSON as the API made
-it: nothing here knows its fields.
+The items of one response are added in one transaction, so the items of a turn lie together. Two responses at once both
+go on from the items that were there when each began, and add their turns in the order in which they end. Content is
+JSON as the API made it: nothing here knows its fields.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ MAX_CONVERSATION_BYTES = 16 << 20
 """The most bytes of a conversation's items, encrypted."""
 
 LEAST_ITEM_BYTES = 1024
-"""Each item counts for so much at least, so that their number is bounded too."""
+"""The least bytes that each item counts for, so that the number of items is bounded too."""
 
 Metadata = Mapping[str, str]
 Outcome = Literal["done", "absent", "too_long"]
@@ -55,8 +55,11 @@ class TooLong(Exception):
 
 
 class Conversations:
-    """One per gateway process. Methods raise what the database raises, and ContentUnreadable. They show and change what
-    the caller's key may see: conversations of its project to which no model has added that the key may not call."""
+    """The conversations that a caller's key may see. A gateway process has one.
+
+    These are the conversations of the key's project to which no model has added that the key may not call. Methods
+    raise the database's errors, and ContentUnreadable.
+    """
 
     def __init__(
         self,
@@ -111,7 +114,7 @@ class Conversations:
     async def delete(self, caller: Principal, conversation_id: str, *, address: str, request_id: str) -> bool:
         """Delete a conversation with its items, which the audit log records. Return False where there is none.
 
-        address, request_id: of the request.
+        address, request_id: those of the request, for the audit log.
         """
         project_id = caller.project_id
         async with self._database.transaction() as conn:
@@ -135,9 +138,11 @@ class Conversations:
     async def append(
         self, caller: Principal, conversation_id: str, items: Sequence[Said], *, model: str | None = None
     ) -> Outcome:
-        """Add items behind the others, all of them or none. model: that made some of them.
+        """Add items behind the others, all of them or none.
 
-        Raises QuotaExceeded: where there is no room for them.
+        model: the model that made some of them.
+
+        Raises QuotaExceeded: where there is no room for the items.
         """
         try:
             async with self._database.transaction() as conn:

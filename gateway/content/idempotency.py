@@ -1,7 +1,8 @@
-"""One execution for each Idempotency-Key, whatever gateways its requests arrive at; its reply for those that follow.
+"""One execution for each Idempotency-Key, at any gateway; the requests that follow get its reply.
 
-The row that `claim_slot` inserts decides. Its gateway gives signs of life while the request runs; when they stop while
-the database answers, nobody knows whether it was billed, so it is never run again. Knows neither HTTP nor SQL.
+The row that `claim_slot` inserts decides which request runs. Its gateway gives signs of life while the request runs;
+when they stop while the database answers, nobody knows whether the request was billed, so it is never run again. Knows
+neither HTTP nor SQL.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ MAX_HELD_BYTES, MAX_HELD_BYTES_OF_ONE = 256 << 20, 64 << 20
 
 REPLAYS_PER_S, REPLAYS_BURST = 200.0, 1000.0
 BYTES_PER_REPLAY = 64 << 10
-"""A larger reply counts as several."""
+"""The bytes of a reply for which a replay counts as one more."""
 
 
 Write = Callable[["Connection"], Awaitable[None]]
@@ -73,8 +74,11 @@ class Reply(msgspec.Struct, frozen=True):
 
 
 class Execution:
-    """A request that runs because it came first. `finish`, `free` or `abandon` ends it; after one of the first two,
-    `abandon` does nothing. `release` when its reply is not in memory any more."""
+    """A request that runs because it came first.
+
+    `finish`, `free` or `abandon` ends it; after one of the first two, `abandon` does nothing. Call `release` when its
+    reply is not in memory any more.
+    """
 
     def __init__(self, owner: Idempotency, slot: Slot, request_id: str) -> None:
         self.slot = slot
@@ -106,7 +110,7 @@ class Execution:
 
 
 class Idempotency:
-    """One per gateway process; works between `start` and `stop`."""
+    """Decides which request of a key runs, between `start` and `stop`. A gateway process has one."""
 
     def __init__(
         self,
@@ -217,8 +221,9 @@ class Idempotency:
     def _begin_end(
         self, execution: Execution, write: Write, num_bytes: int = 0, small: Write | None = None
     ) -> asyncio.Task[None]:
-        """Begin to write the end of an execution. small: what is written where there is no room for num_bytes.
+        """Begin to write the end of an execution.
 
+        small: the write for want of room for num_bytes.
         Signs of life go on until the end is written: nobody takes the execution for lost before.
         """
         execution.is_ending = True

@@ -1,4 +1,7 @@
-"""Why a request with an Idempotency-Key gets no reply. request_id: of the request that ran, or runs."""
+"""Reasons why a request with an Idempotency-Key gets no reply.
+
+request_id: the id of the request that ran, or runs.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""How much content of one project may be stored, and whether the disk has room for any.
+"""The bound on the stored content of one project, and the check that the disk has room for any.
 
-What is stored is looked up once a minute for a project that stores something, and added to meanwhile: gateways may
-together go beyond the bound by what they store in a minute.
+The stored bytes are looked up once a minute for a project that stores something, and added to meanwhile: gateways may
+together go beyond the bound by the content of a minute.
 """
 
 from __future__ import annotations
@@ -25,7 +25,10 @@ NO_ROOM = "its project has no room for more content, or the disk has none"
 
 
 class ContentRoom:
-    """One per gateway process. max_bytes: of each project; 0: any number. clock: seconds, monotonic."""
+    """The room for content. A gateway process has one.
+
+    max_bytes: the bound for each project; 0: none. clock: seconds on a monotonic clock.
+    """
 
     def __init__(
         self, database: Database, max_bytes: int, disk: DiskReserve, clock: Callable[[], float] = time.monotonic

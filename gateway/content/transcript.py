@@ -1,7 +1,6 @@
-"""The transcript of one request, collected while the request runs, within bounds; then redacted and cut to what is
-logged.
+"""The transcript of one request, collected while it runs, within bounds; then redacted and shortened for the log.
 
-Knows no API's fields, and nothing of where it goes.
+Knows no API's fields, and nothing of the transcript's destination.
 """
 
 from __future__ import annotations
@@ -19,14 +18,14 @@ MAX_TRANSCRIPT_CHARS = 128 << 10
 """The most characters of unredacted text, each way; what follows is not looked at."""
 
 UNSURE_CHARS = 1 << 10
-"""Where a text was not looked at to its end, so much of it is left out: it may hold a part of something that is found
+"""Characters that are left out where a text was not read to its end: they may hold a part of a secret that is found
 only when it is whole."""
 
 SIZE_OF_ONE = 16
-"""Each message, choice and call counts for so much more, so that their number is bounded too."""
+"""Bytes that each message, choice and call counts for beside its text, so that their number is bounded too."""
 
 BYTES_PER_CHAR = 4
-"""At most, of Python's texts."""
+"""The most bytes of a character in Python's texts."""
 
 
 class LoggedCall(msgspec.Struct, frozen=True):
@@ -57,19 +56,23 @@ class LoggedChoice(msgspec.Struct, frozen=True):
 
 
 class Content(msgspec.Struct, frozen=True, kw_only=True):
-    """input_truncated, output_truncated: there was more."""
+    """The content of one request and of its reply."""
 
     endpoint: str
     model: str
     input: list[LoggedMessage]
     input_truncated: bool
+    """True if the input was longer."""
     output: list[LoggedChoice]
     output_truncated: bool
+    """True if the output was longer."""
 
 
 class _Room:
-    """The room that is left of a bound, in characters or, as UTF-8, in bytes. is_cut: something did not fit; then
-    nothing does any more."""
+    """The room that is left of a bound, in characters or, as UTF-8, in bytes.
+
+    is_cut: True once something did not fit; then nothing does any more.
+    """
 
     def __init__(self, left: int, *, as_utf8: bool = False) -> None:
         self.left = left
@@ -117,7 +120,7 @@ class _Room:
 
 
 class _Choice:
-    """One completion as far as it has come, in parts. is_cut: more came than there was room for."""
+    """One completion so far, in parts. is_cut: True if there was no room for all of it."""
 
     def __init__(self) -> None:
         self.parts: list[str] = []
@@ -138,7 +141,7 @@ class _Choice:
 
 
 class Transcript:
-    """Collects what one request says, which is known when it begins, and gets."""
+    """Collects the input of one request, which is known when it begins, and its output."""
 
     def __init__(self, request_id: str, endpoint: str, model: str, asked: Iterable[LoggedMessage]) -> None:
         self.request_id = request_id
