@@ -35,7 +35,7 @@ from gateway.settings import DEMO_MODEL_NAME
 UPLOAD_BYTES = 10_000_000
 NUM_COLD = 6
 COLD_SLOTS = 2
-"""Fewer than there are cold adapters, so that each of them is evicted before its turn comes again."""
+"""Slots for adapters: fewer than cold adapters, so that each is evicted before its turn comes again."""
 
 NUM_STREAMS = 4
 STREAM_TOKENS = 100

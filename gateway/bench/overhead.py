@@ -29,7 +29,7 @@ from gateway.bench.peers import PEERS, RunningPeer, running_peer, running_upstre
 CONNECTIONS_PER_GATEWAY = 64
 SATURATED_MS = 500.0
 SWITCH_INTERVAL_S = 1e-4
-"""Arrivals are a thread's, which must not wait for the loop's."""
+"""Seconds between switches of threads: one thread makes the arrivals, and must not wait for the event loop's."""
 PATH = "/v1/chat/completions"
 PROMPT = "The old harbor turns green over the river while seven birds sleep."
 
@@ -39,9 +39,9 @@ class Server(msgspec.Struct, frozen=True):
 
     name: str
     ports: Sequence[int]
-    """Requests go to them in turn."""
+    """The ports, to which requests go in turn."""
     requests: Iterator[bytes]
-    """Without end, each with another prompt: nothing but the beginning of a prompt is known from before."""
+    """Requests without end, each with another prompt: no more than the beginning of a prompt is known from before."""
     cpu_s: Callable[[], float]
     """Returns the seconds of processor time that the gateway has used."""
 

@@ -1,6 +1,6 @@
 """A server of the benchmark's own: `lorikeet serve` on a free port, over a data folder that is kept between runs.
 
-Knows of it what its users do: the environment it reads, `demo.env`, readiness and SIGTERM.
+Knows only a user's view of the server: the environment it reads, `demo.env`, readiness and SIGTERM.
 """
 
 from __future__ import annotations

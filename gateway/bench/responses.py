@@ -124,7 +124,7 @@ Measure = Callable[[Installation, argparse.Namespace, random.Random], Coroutine[
 
 
 def measured(measure: Measure, args: argparse.Namespace, folder: Path, engine_flags: Sequence[str]) -> dict[str, Any]:
-    """Return what is measured at an installation of its own."""
+    """Return the figures that a measurement takes at an installation of its own."""
     folder.mkdir(mode=0o711)
     flags = (*engine_flags, "--max-num-seqs", str(MAX_CONNECTIONS))
     with running(

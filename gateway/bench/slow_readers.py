@@ -30,7 +30,7 @@ from gateway.bench.open_loop import Connections, at_rate
 PATH = "/v1/chat/completions"
 CONNECTIONS = 64
 RECEIVE_BYTES = 4096
-"""Of a slow one's window: the smallest that systems allow is about half of that."""
+"""Bytes of a slow reader's receive buffer: the smallest that systems allow is about half of that."""
 
 PAGE_BYTES = 4096
 
@@ -41,8 +41,10 @@ def body(max_tokens: int, **fields: object) -> bytes:
 
 
 class Streams:
-    """Streams with log-probabilities, which fill every buffer within seconds. pause_s: between the bytes that every
-    second client reads, while the others read none; None: all read all."""
+    """Streams with log-probabilities, which fill every buffer within seconds.
+
+    pause_s: the pause between the bytes that every second client reads, while the others read none; None: all read all.
+    """
 
     def __init__(self, pause_s: float | None) -> None:
         self._pause_s = pause_s

@@ -38,14 +38,14 @@ PATH = "/v1/chat/completions"
 PROMPT_BYTES = 1024
 MAX_CONNECTIONS = 256
 STEPS_PER_S = 100
-"""Slow enough that each token is a chunk of its own."""
+"""Steps of the engine per second: slow enough that each token is a chunk of its own."""
 
 WARM_UP_S = 2.0
 TOP = 20
 
 
 class NoBooks:
-    """A sink that forgets, and tells engines to do the same."""
+    """A sink that forgets all usage, and tells engines to do the same."""
 
     def __init__(self) -> None:
         self._telling: set[asyncio.Task[None]] = set()
