@@ -1,7 +1,7 @@
 """A client that goes away ends the work that was done for it.
 
-ASGI tells of that in a message, which a task of its own would have to wait for during the whole of a request. The
-connection knows as well, and at once.
+ASGI reports the end in a message, which a task of its own would have to wait for during the whole of a request. The
+connection knows it as well, and at once.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Which reply each exception becomes."""
+"""The reply that each exception becomes."""
 
 from __future__ import annotations
 

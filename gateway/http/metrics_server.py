@@ -1,7 +1,8 @@
-"""The operator's listener, apart from the one for tenants: metrics, which name every tenant and what it does, second by
-second, and health for probes that cannot reach the tenants' port.
+"""The operator's listener, apart from the one for tenants: metrics, and health for probes.
 
-The metrics' text is made in a thread, and at most once in a while for all who ask. Knows nothing about what is counted.
+Metrics name every tenant with its traffic, second by second. Probes may be unable to reach the tenants' port. The
+metrics' text is made in a thread, and at most once in a while for all who ask. Knows nothing about the metrics'
+meaning.
 """
 
 from __future__ import annotations
@@ -23,13 +24,13 @@ from gateway.http.uvicorn_server import UvicornServer
 log = structlog.get_logger(__name__)
 
 FRESH_S = 1.0
-"""How old a text may be that is sent again."""
+"""Seconds for which a text is sent again."""
 
 BACKLOG = 64
 
 
 class MetricsText:
-    """The exposition of one process. render: makes it, which takes up to 0.1 s."""
+    """The metrics of one process as text. render: makes the text, which takes up to 0.1 s."""
 
     def __init__(self, render: Callable[[], bytes], clock: Callable[[], float] = time.monotonic) -> None:
         self._render = render
@@ -101,7 +102,10 @@ def listening_socket(address: tuple[str, int] | None) -> socket.socket | None:
 
 @contextlib.asynccontextmanager
 async def serving_metrics(config: uvicorn.Config, listener: socket.socket | None) -> AsyncIterator[None]:
-    """Serve metrics until the context is left. config: of `metrics_app`. listener: None for not at all."""
+    """Serve metrics until the context is left.
+
+    config: made with `metrics_app`. listener: None: nothing is served.
+    """
     if listener is None:
         yield
         return

@@ -67,7 +67,7 @@ class TextEvent:
 
 
 class Encoder(Protocol[T_contra]):
-    """Turns what a reply is made of into events."""
+    """Turns the items of a reply into events."""
 
     async def encode(self, item: T_contra) -> bytes:
         """Return the events of one item, b"" where it has none."""

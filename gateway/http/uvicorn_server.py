@@ -1,6 +1,6 @@
-"""Uvicorn's server as this gateway runs it: without signal handlers, and without ten looks a second at whether to end.
+"""Uvicorn's server as this gateway runs it: without signal handlers, and without polling for its end.
 
-Knows nothing of what is served.
+Knows nothing of the application.
 """
 
 from __future__ import annotations

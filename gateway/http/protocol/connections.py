@@ -39,8 +39,11 @@ FULL = _refusal(
 
 
 class ConnectionCap:
-    """Counts open connections, per client and in all. max_per_client 0: no bound. exempt: proxies that speak for many
-    clients, and are within max_in_all as everybody is."""
+    """Counts open connections, per client and in all.
+
+    max_per_client: 0: no bound.
+    exempt: proxies that speak for many clients. Their connections count only in max_in_all.
+    """
 
     def __init__(self, max_per_client: int, exempt: Sequence[Network] = (), *, max_in_all: int = 1 << 20) -> None:
         self._max_per_client = max_per_client

@@ -1,4 +1,4 @@
-"""Bodies that do not arrive: how long a request waits for its own. Knows nothing about requests."""
+"""Bodies that do not arrive: the time for which a request waits for its own. Knows nothing about requests."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gateway.http.protocol.heads import refusal
 log = structlog.get_logger(__name__)
 
 MIN_BYTES_PER_S = 1024
-"""Each of these many bytes buys a second more, so that a body byte by byte takes no longer than none."""
+"""The number of bytes for which a body gets another second, so that a body byte by byte takes no longer than none."""
 
 _TIMEOUT = refusal(b"408 Request Timeout", b"The body of the request did not arrive in time.", b"request_timeout")
 

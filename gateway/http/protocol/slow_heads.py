@@ -1,4 +1,4 @@
-"""Connections on which no request begins, and heads that do not end: how long a connection waits for a head.
+"""Connections on which no request begins, and heads that do not end: the time for which a connection waits for a head.
 
 Uvicorn arms a timer only after a reply, and any byte disarms that timer. Knows nothing about requests.
 """
@@ -16,7 +16,7 @@ from gateway.http.protocol.heads import refusal
 log = structlog.get_logger(__name__)
 
 LAST_HEAD_S = 1.0
-"""How long a connection without a request yet may wait for its first one while the server stops."""
+"""Seconds for which a connection without a request may wait for its first one while the server stops."""
 
 _TIMEOUT = refusal(b"408 Request Timeout", b"The headers of the request did not arrive in time.", b"request_timeout")
 

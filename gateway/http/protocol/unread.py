@@ -1,9 +1,9 @@
-"""Clients that do not read their replies: how much of a reply waits for one, and for how long.
+"""Clients that do not read their replies: the bytes of a reply that wait for one, and the time for which they wait.
 
 A stream's events wait for room: in the client's own window, then in this machine's kernel, then in the buffer of the
-connection. Once all is full the stream waits, with what its engine sends meanwhile (`gateway.backends.engine.backlog`).
-A client that makes no room in time is cut off, and its work aborted: it would hold its place for ever. Knows nothing
-about requests.
+connection. Once all is full the stream waits, with the deltas that its engine sends meanwhile
+(`gateway.backends.engine.backlog`). A client that makes no room in time is cut off, and its work aborted: it would hold
+its place for ever. Knows nothing about requests.
 """
 
 from __future__ import annotations
