@@ -23,7 +23,10 @@ PAGE_LIMIT = 100
 
 
 class Refused(CommandFailed):
-    """The server refused; code is its error code. retry_after_s: when to ask again, None where it does not say."""
+    """The server refused.
+
+    code: its error code. retry_after_s: seconds until another try; None where it does not say.
+    """
 
     def __init__(self, message: str, code: str | None, retry_after_s: float | None = None) -> None:
         super().__init__(message)
@@ -32,15 +35,18 @@ class Refused(CommandFailed):
 
 
 def tls_for(url: str) -> ssl.SSLContext | bool:
-    """Return what a client of a server verifies certificates with.
+    """Return the certificate authorities by which a client verifies a server.
 
-    A server that speaks plain HTTP gets no authorities: to read them takes longer than most commands.
+    A server that speaks plain HTTP gets none: to read them takes longer than most commands.
     """
     return urlsplit(url).scheme == "https" or ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 
 
 class AdminClient:
-    """A context manager. Every method raises ServerUnreachable, or Refused with the server's own words."""
+    """A client, used as a context manager.
+
+    Every method raises ServerUnreachable, or Refused with the server's own words.
+    """
 
     def __init__(self, url: str, key: str, path: str = ADMIN_PATH) -> None:
         """Open a client of a server. key: "" for the routes below LOGIN_PATH that need no key."""
@@ -76,7 +82,7 @@ class AdminClient:
         return self._request("GET", path, params=params)
 
     def get_all(self, path: str, **params: Any) -> list[dict[str, Any]]:
-        """Every item of a list, over all its pages."""
+        """Return every item of a list, over all its pages."""
         items: list[dict[str, Any]] = []
         after: dict[str, str] = {}
         while True:

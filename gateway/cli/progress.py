@@ -1,4 +1,4 @@
-"""How far a transfer is, on standard error: a bar that moves on a terminal, else a line now and then."""
+"""The progress of a transfer, on standard error: a bar that moves on a terminal, else a line now and then."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ LINE_S = 5.0
 
 
 class Progress:
-    """A line of progress. what is the word before the numbers; quiet says nothing. `done` ends the bar's line."""
+    """A line of progress.
+
+    what: the word before the numbers. quiet: nothing is shown. `done` ends the bar's line.
+    """
 
     def __init__(self, what: str, *, quiet: bool, stream: TextIO | None = None) -> None:
         self._what = what

@@ -1,6 +1,6 @@
 """An adapter from this machine to the server: in one request, or in pieces that go on where a connection broke.
 
-Knows nothing of what the files hold, but that PEFT writes two of them.
+Knows nothing of the files' contents, but that PEFT writes two of them.
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ MAX_WHOLE_BYTES = 16 << 20
 
 PIECE_BYTES = 8 << 20
 PAUSES_S = (0.5, 1.0, 2.0, 4.0, 8.0)
-"""Before each attempt to go on after a connection broke, until one gets on."""
+"""Seconds before each attempt to go on after a connection broke, until one gets on."""
 
 PAUSED = "adapter_uploads_paused"
 MAX_PAUSED_S = 600.0
-"""How long to wait, in all, for a tenant whose adapters were refused: the longest pause, and one more."""
+"""Seconds to wait, in all, for a tenant whose adapters were refused: the longest pause, and one more."""
 
 TRANSIENT = frozenset({"wrong_offset", "import_busy"})
 """Refusals of a piece after which the next attempt may do better: the server has not noticed yet what broke."""
 
 
 def unless_paused(ask: Callable[[], dict[str, Any]], progress: Progress) -> dict[str, Any]:
-    """Return what ask answers, once the tenant may add adapters; each wait is told.
+    """Return the answer of `ask` once the tenant may add adapters; `progress` shows each wait.
 
-    Raises what ask raises.
+    Raises the errors of `ask`.
     """
     waited_s = 0.0
     while True:

@@ -16,7 +16,7 @@ from gateway.cli.errors import CommandFailed, ServerUnreachable, WrongUsage
 from gateway.settings import API_KEY_VARIABLE, URL_VARIABLE, Settings, load_settings, resolved_secrets
 
 DEMO_KEY = "OPENAI_API_KEY"
-"""Under which name the demo's key stands in `demo.env`."""
+"""The name under which the demo's key stands in `demo.env`."""
 
 _ADVICE = {
     "invalid_api_key": f"`lorikeet key create --tenant NAME` makes a key; {API_KEY_VARIABLE} or --key names it",
@@ -36,11 +36,13 @@ class Access(msgspec.Struct, frozen=True):
 
 
 class Model(msgspec.Struct, frozen=True):
-    """root: the base model. parent: None for a base model."""
+    """A model that a key may call."""
 
     id: str
     root: str
+    """The base model."""
     parent: str | None
+    """None for a base model."""
 
 
 class _Models(msgspec.Struct, frozen=True):
@@ -121,7 +123,10 @@ def _demo_key(settings: Settings, url: str) -> str | None:
 
 
 class InferenceClient:
-    """A context manager. Every method raises ServerUnreachable, or Refused in words that say what to do."""
+    """A client, used as a context manager.
+
+    Every method raises ServerUnreachable, or Refused with words that say what to do.
+    """
 
     def __init__(self, access: Access) -> None:
         self._url = access.url
@@ -158,7 +163,7 @@ class InferenceClient:
             return kept
 
     def get(self, path: str, **query: Any) -> dict[str, Any]:
-        """Return what a path below /v1 answers with; a parameter of the query that is None is left out."""
+        """Return the JSON reply of a path below /v1; a parameter of the query that is None is left out."""
         params = {name: value for name, value in query.items() if value is not None}
         with self._sent("GET", f"/v1{path}", params=params) as reply:
             found: dict[str, Any] = msgspec.json.decode(reply.read())

@@ -70,7 +70,7 @@ def _body(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def _value(text: str) -> bool | int | float | str:
-    """Return what a text means: true, false, a number, or itself as a label."""
+    """Return the value of a text: true, false, a number, or itself as a label."""
     try:
         value = json.loads(text, parse_constant=str)
     except ValueError:

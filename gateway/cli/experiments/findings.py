@@ -1,4 +1,4 @@
-"""`lorikeet experiment results` and its like: what an experiment found, whether it works, and what it would find.
+"""`lorikeet experiment results` and its like: an experiment's findings, its health, and the findings to expect.
 
 Every number has its interval, and a sentence says what may be concluded.
 """

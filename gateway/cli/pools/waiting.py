@@ -1,4 +1,4 @@
-"""Watches a pool until a change of it has ended, and tells how far it is."""
+"""Watches a pool until a change of it has ended, and reports the progress."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`lorikeet route explain`: what a request to a model would meet now, and why."""
+"""`lorikeet route explain`: the plan for a request to a model now, and the reasons for it."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def _money(nanos: int) -> str:
 
 
 def _also(step: Mapping[str, Any]) -> str:
-    """Return what a step does beside trying its target, in words."""
+    """Return a step's actions beside trying its target, in words."""
     told = []
     if step["wait_ms"]:
         told.append(f"after {step['wait_ms']} ms")

@@ -1,4 +1,4 @@
-"""`lorikeet backup` and `lorikeet restore`: everything that Lorikeet keeps, to a folder and back."""
+"""`lorikeet backup` and `lorikeet restore`: all data of an installation, to a folder and back."""
 
 from __future__ import annotations
 

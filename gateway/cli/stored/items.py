@@ -39,7 +39,7 @@ def print_items(arguments: argparse.Namespace, client: InferenceClient, path: st
 
 
 def text_of(item: dict[str, Any]) -> str:
-    """Return what an item says."""
+    """Return the text of an item."""
     said = item.get("content") or item.get("output") or item.get("arguments") or item.get("input") or ""
     if isinstance(said, str):
         return said
