@@ -1,7 +1,7 @@
-"""Back-off: a project whose adapters are refused one after the other pauses, and the longer the more there were.
+"""Pauses of projects whose adapters are refused one after the other, longer after each further refusal.
 
 An inspection costs processor time that running streams then lack, so the time that one project's refused adapters may
-take is bounded by their number. Knows nothing of HTTP, nor of what an inspection does.
+take is bounded by their number. Knows nothing of HTTP, nor of an inspection's steps.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from gateway.db.pool import Connection
 
 NUM_FREE = 3
-"""Refusals in a row that cost nothing: whoever corrects a mistake need not wait."""
+"""Refusals in a row without a pause: a person who corrects a mistake need not wait."""
 
 FIRST_PAUSE_S, MAX_PAUSE_S = 10.0, 300.0
 """After the last of these; twice as long after each further one. The longest is shorter than what a refusal is

@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 
 
 class Inspect(Protocol):
-    """See `adapters.inspection.inspect`."""
+    """The function `adapters.inspection.inspect`."""
 
     async def __call__(self, path: Path, into: Path, base: BaseShape, bounds: Bounds, *, niceness: int) -> Report: ...
 
@@ -69,10 +69,11 @@ RETRY_AFTER_S = 10.0
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 ASK_AGAIN_S = 0.2
-"""While others of the project are inspected on other machines."""
+"""Seconds between two looks while other adapters of the project are inspected on other machines."""
 
 MAX_REFERRING = 2
-"""At once, in each gateway: the store is asked while each holds a connection, and some stores are far away."""
+"""The most imports at once, in each gateway, that add a reference to content: each holds a connection while the store
+is asked, and some stores are far away."""
 
 log = structlog.get_logger(__name__)
 
@@ -91,8 +92,9 @@ class Taken(msgspec.Struct, frozen=True):
 class Intake:
     """Takes content in for adapters of any base model that is served.
 
-    bases: the base models; each is registered in the database. bounds: the largest content. queue: whose turn it is to
-    be inspected.
+    bases: the base models; each is registered in the database.
+    bounds: the largest content.
+    queue: gives the turns of inspections.
     """
 
     def __init__(

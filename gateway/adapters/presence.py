@@ -1,4 +1,4 @@
-"""Signs of life while somebody works on something that others take over if he dies."""
+"""Signs of life of work that others take over if its process dies."""
 
 from __future__ import annotations
 

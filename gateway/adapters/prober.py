@@ -1,6 +1,6 @@
-"""Lets an engine try every version before anybody can ask for it.
+"""Lets an engine try every version before requests can name it.
 
-A version whose upload found no engine, or whose gateway died, waits in the database and is probed by whichever gateway
+A version whose upload found no engine, or whose gateway died, waits in the database and is probed by any gateway that
 claims it.
 """
 
@@ -33,7 +33,7 @@ log = structlog.get_logger(__name__)
 
 
 class Prober:
-    """Looks for waiting versions from `start` to `stop`."""
+    """Probes waiting versions from `start` to `stop`."""
 
     def __init__(
         self,
@@ -42,9 +42,10 @@ class Prober:
         probe: Callable[[str | None, str], Awaitable[msgspec.Struct]],
         wake: asyncio.Event | None = None,
     ) -> None:
-        """Prepare the prober. wake: set when a version may wait; None: the prober looks each INTERVAL_S.
+        """Prepare the prober.
 
         ready_bases, probe: as in `gateway.adapters.service.Engines`.
+        wake: set when a version may wait; None: the prober looks each INTERVAL_S.
         """
         self._database = database
         self._ready_bases = ready_bases

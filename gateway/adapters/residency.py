@@ -1,9 +1,8 @@
-"""Keeps pinned adapters on every engine that connects, and lets those go that are pinned no more.
+"""Keeps pinned adapters on every engine that connects, and unpins those that are pinned no more.
 
-The arms of running and paused experiments count as pinned.
-
-Each gateway does so for the engines that it talks to: to load what is there, or to let go what is not, changes nothing.
-It remembers of an engine what it did itself, so a pin that ends while no gateway runs lasts until the engine ends.
+The arms of running and paused experiments count as pinned. Each gateway does so for the engines that it talks to: to
+load a loaded adapter, or to unpin an unpinned one, changes nothing. A gateway remembers its own calls to an engine
+alone, so a pin that ends while no gateway runs lasts until the engine ends.
 """
 
 from __future__ import annotations
@@ -21,12 +20,12 @@ from gateway.domain.errors import GatewayError
 from gateway.support.worker import forever
 
 LOOK_S = 1.0
-"""How soon an engine is noticed that came."""
+"""Seconds between two looks for new engines."""
 RETRY_S = 10.0
-"""How soon what failed is tried again, as while the engine's store is away."""
+"""Seconds until a failed call is tried again, as while the engine's store is away."""
 
 ASKED_S = 30.0
-"""The time for which adapters stay that were asked for and are not pinned by then."""
+"""Seconds for which adapters stay that were asked for and are not pinned by then."""
 LOAD_TIMEOUT_S = 20.0
 """The longest wait for adapters that somebody asks for."""
 
@@ -47,7 +46,7 @@ class Engine(Protocol):
 
 
 class Residency:
-    """Works from `start` to `stop`; pass the change feed `changed`."""
+    """Keeps pinned adapters on engines from `start` to `stop`. Subscribe `changed` to the change feed."""
 
     def __init__(self, database: Database, engines: Callable[[], Sequence[tuple[str, Engine]]]) -> None:
         """Start without pins. engines: returns the engines that are there now, each with the digest of the base model
@@ -99,7 +98,7 @@ class Residency:
         return frozenset(each for each in wanted if not self._is_held(*each))
 
     async def _hold(self, *, again: bool = False) -> None:
-        """Let each engine hold what it should. again: also what failed a moment ago."""
+        """Let each engine hold its pinned adapters. again: True: failed calls are tried again at once."""
         engines = self._engines()
         self._held = {engine: self._held.get(engine) or _Held(engine) for _, engine in engines}
         await asyncio.gather(*(self._held[engine].hold(self._pinned_of(base), again=again) for base, engine in engines))
@@ -129,7 +128,7 @@ class Residency:
 
 
 class _Held:
-    """One engine, and what this gateway made it hold."""
+    """One engine, and the adapters that this gateway made it hold."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -142,7 +141,10 @@ class _Held:
         return key in self._held
 
     async def hold(self, pinned: Sequence[str], *, again: bool = False) -> None:
-        """Let the engine hold these and no other of those that it held. again: also what failed a moment ago."""
+        """Let the engine hold these adapters and no others of this gateway's.
+
+        again: True: failed calls are tried again at once.
+        """
         health = self._engine.health()
         if not health.ready:
             return

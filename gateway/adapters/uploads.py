@@ -27,13 +27,13 @@ from gateway.support.process import make_private_folder
 
 SYNC_BYTES = 8 << 20
 SYNC_S = 5.0
-"""After so many bytes, or so long, what has come is made durable and told."""
+"""The bytes, and the seconds, after which the received bytes are made durable and counted."""
 
 RETRY_AFTER_S = 60.0
 """Seconds after which an upload may be tried again that a full disk refused."""
 
 LOCK_WAIT_S = 1.0
-"""A request whose connection broke just now is still telling what came."""
+"""Seconds to wait for the file's lock: a request whose connection broke just now still counts its bytes."""
 
 OFFSET_HEADER = "upload-offset"
 
@@ -45,7 +45,7 @@ log = structlog.get_logger(__name__)
 
 
 class Uploads:
-    """folder: made on demand; all gateways of a machine share it."""
+    """The resumable uploads of a machine. folder: made on demand; all gateways of the machine share it."""
 
     def __init__(self, database: Database, folder: Path) -> None:
         self._database = database

@@ -1,4 +1,4 @@
-"""Verification that the store holds what the tables refer to, byte for byte, and how much it holds beyond that."""
+"""Verification that the store holds the contents that the tables refer to, byte for byte, and which others it holds."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Fault(msgspec.Struct, frozen=True):
     version: int
     digest: str
     detail: str
-    """The fault of the content."""
+    """The fault of the content in words."""
 
 
 class Verification(msgspec.Struct, frozen=True):
@@ -39,14 +39,14 @@ class Verification(msgspec.Struct, frozen=True):
     missing: list[Fault]
     """Versions whose content is not in the store."""
     damaged: list[Fault]
-    """Versions whose content is not what it was."""
+    """Versions whose content has changed."""
     num_unreferenced: int
     """Contents in the store to which no version of any organization refers. They are deleted after a while."""
     object: Literal["organization.adapters.verification"] = "organization.adapters.verification"
 
 
 class Verifier:
-    """One per gateway, which verifies for one caller at a time: it reads as fast as the store can."""
+    """Verifies the store for one caller at a time, as fast as the store can be read. A gateway process has one."""
 
     def __init__(self, database: Database, store: AdapterStore) -> None:
         self._database = database
@@ -100,7 +100,7 @@ _MISSING = "the store does not hold it"
 
 
 def _check(store: AdapterStore, digest: str) -> str | None:
-    """Return what is wrong with the content of a digest, None if nothing is."""
+    """Return the fault of the content of a digest; None if it has none."""
     try:
         store.verify(digest)
     except AdapterMissing:

@@ -2,9 +2,9 @@
 
     <folder>/<tenant>/<adapter>/adapter_config.json, adapter_model.safetensors
 
-Everything below the folder is opened relative to what was opened before and never through a link, so what a name means
-cannot change in between; hard links are refused, since their bytes may be somebody else's. Names that begin with a dot
-are passed over: copying programs use them. Knows nothing of tenants, nor of what the files mean.
+Everything below the folder is opened relative to the folder opened before and never through a link, so the meaning of a
+name cannot change in between; hard links are refused, since their bytes may be somebody else's. Names that begin with a
+dot are passed over: copying programs use them. Knows nothing of tenants, nor of the files' meaning.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _FILE_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 class Stamp(msgspec.Struct, frozen=True, array_like=True):
-    """The marks that tell one state of a file from another, as stat(2) has them; times in ns."""
+    """The marks of one state of a file, as stat(2) has them; times in ns."""
 
     device: int
     inode: int
@@ -42,12 +42,13 @@ class Stamp(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Look(msgspec.Struct, frozen=True):
-    """An adapter's two files as they were at one moment. problem: why their bytes will not be read."""
+    """An adapter's two files as they were at one moment."""
 
     tenant: str
     name: str
     stamps: tuple[Stamp, ...]
     problem: str | None
+    """The reason why their bytes will not be read; None: they will be."""
 
     @property
     def unread_fingerprint(self) -> str:
@@ -56,7 +57,9 @@ class Look(msgspec.Struct, frozen=True):
 
 
 def look(root: Path, max_bytes: int) -> list[Look]:
-    """Return every adapter's folder that has both files, whatever they are. max_bytes: of both files together.
+    """Return every adapter's folder that has both files, whatever they are.
+
+    max_bytes: the most bytes of both files together.
 
     Raises OSError: when the root cannot be read.
     """

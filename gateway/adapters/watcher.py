@@ -1,11 +1,10 @@
-"""The watched folder: what appears in <folder>/<tenant>/<adapter>/ becomes that tenant's adapter, a change of it a new
-version, all through the one intake.
+"""The watched folder: files in <folder>/<tenant>/<adapter>/ become that tenant's adapter, changes new versions.
 
-One gateway of all watches; another takes over when its database session ends. A tenant is meant by its id or, alone of
-all, its name; whose folder it was first it stays. An adapter is taken in when both files are there and have not changed
-between two looks, and once: also after a restart nothing happens to what is as it was taken in, or as it was refused
-for what it is. Folders that go away remove nothing. Knows nothing of how files are read safely
-(`gateway.adapters.watched_files`).
+All content goes through the one intake. One gateway of all watches; another takes over when its database session ends.
+A tenant is meant by its id or, where no other has it, its name; a folder stays with its first tenant. An adapter is
+taken in when both files are there and have not changed between two looks, and once: also after a restart nothing
+happens to files that were taken in, or refused for their content. Folders that go away remove nothing. Knows nothing of
+safe reading (`gateway.adapters.watched_files`).
 """
 
 from __future__ import annotations
@@ -36,31 +35,38 @@ log = structlog.get_logger(__name__)
 
 POLL_S = 2.0
 RETRY_S = 30.0
-"""Before an adapter is tried again that could not be taken in, though nothing is wrong with it; twice as long after
-each failed import, for each one leaves a row."""
+"""Seconds until an adapter without a fault of its own is tried again; twice as long after each failed import, for each
+one leaves a row."""
 MAX_RETRY_S = 3600.0
 
 SOURCE = "folder"
 MAX_TOLD = 1000
 
 TakeIn = Callable[[ImportRow, Path], Awaitable[object]]
-"""`Intake.take_in`: records the import's end itself. Raises InvalidRequest for files that are refused, other
-GatewayErrors for what has other reasons, such as a full quota: the same files may be taken in later."""
+"""`Intake.take_in`: records the import's end itself.
+
+Raises InvalidRequest for files that are refused, other GatewayErrors for other reasons, such as a full quota: the same
+files may be taken in later.
+"""
 
 Outcome = Literal["settled", "waits", "failed"]
 """settled: taken in or refused, now or before. waits: not begun. failed: an import of it ended; the next may not."""
 
 
 class _Rest(msgspec.Struct, frozen=True):
-    """Nothing is to be done about this look before until_s, by the event loop's time."""
+    """The time until which one state of files is left alone."""
 
     look: Look
     until_s: float
+    """The time in seconds of the event loop's clock."""
     num_failed: int
 
 
 class Watcher:
-    """One per gateway process; works between `start` and `stop`. max_bytes: of an adapter's files."""
+    """Watches the folder between `start` and `stop`.
+
+    A gateway process has one. max_bytes: the most bytes of an adapter.
+    """
 
     def __init__(
         self,

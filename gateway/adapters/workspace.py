@@ -11,7 +11,7 @@ from pathlib import Path
 from adapters.store import AdapterStore
 
 LEFT_S = (0.5, 2.0)
-"""The least and the most seconds that a workspace stays after its use, where nobody is to wait for its deletion."""
+"""The least and the most seconds that a workspace stays after its use, where no request waits for its deletion."""
 
 
 @asynccontextmanager
