@@ -1,9 +1,9 @@
 """Usage, costs and invoices of a period as files that finance can trust, for a folder, a download or an object store.
 
-    request, produce, totals                            what is asked for; rows of one snapshot through an encoder
+    request, produce, totals                            requests; rows of one snapshot through an encoder
     csv_file, parquet_file, focus, stripe, cloudevents  one encoder each, of rows to bytes
-    place, object_store, archive                        where a file goes: a folder, a bucket, a download
-    deliverer, failure                                  what is due, and how that went
+    place, object_store, archive                        the places of files: a folder, a bucket, a download
+    deliverer, failure                                  due deliveries, and their failures
 
 An export is one file of rows and a manifest with their number, sums and digest. The rows come from one snapshot of
 the ledger in a stated total order; the ledger's own sums are taken in the same snapshot, and an export that does not

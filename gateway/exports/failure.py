@@ -1,6 +1,6 @@
-"""Why a delivery failed: a class of failure for the organization that it belongs to, details for the operator's log.
+"""Reasons why a delivery failed: a class of failure for its organization, details for the operator's log.
 
-The one who sets a destination chooses what is spoken to, so its answers are not shown to them.
+The person who sets a destination chooses the server that is spoken to, so the server's answers are not shown to them.
 """
 
 from __future__ import annotations

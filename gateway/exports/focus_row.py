@@ -12,8 +12,11 @@ SPEC_VERSION = "1.2"
 
 
 class FocusRow(msgspec.Struct, frozen=True, kw_only=True, rename="pascal"):
-    """One charge. Columns of which this product has no notion (regions, commitments, capacity reservations) are null in
-    every row; prices are in the bill's currency."""
+    """One charge.
+
+    Columns without a counterpart in this product (regions, commitments, capacity reservations) are null in every row;
+    prices are in the bill's currency.
+    """
 
     availability_zone: str | None = None
     billed_cost: Decimal

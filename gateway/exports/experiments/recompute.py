@@ -25,7 +25,7 @@ Mean = dict[str, float]
 
 
 class Tally:
-    """The numbers of an export that formulas need: of all units, or of one segment's."""
+    """The numbers of an export that formulas need: for all units, or for one segment's."""
 
     def __init__(self, export: dict[str, Any], segment: tuple[str, str] | None = None) -> None:
         definition = export["definition"]
@@ -67,7 +67,7 @@ class Tally:
 
 
 def recompute(export: dict[str, Any], segment: tuple[str, str] | None = None) -> dict[str, Any]:
-    """Return what a look at the sums of an export shows; segment: a kind and a value."""
+    """Return the results of a look at the sums of an export. segment: a kind and a value."""
     tally, alpha = Tally(export, segment), export["definition"]["analysis"]["alpha"]
     wanted, levels = wanted_of(export)
     treatments = range(1, len(tally.arms))
@@ -122,8 +122,7 @@ def recompute(export: dict[str, Any], segment: tuple[str, str] | None = None) ->
 def judged_of(tally: Tally, metric: str, arm: int, alpha: float) -> dict[str, Any] | None:
     """Return a metric by people's votes and a judge's.
 
-    Of units about which both voted, y is the people's mean and x the judge's; of others y is the judge's; all in
-    millionths.
+    Where both voted about a unit, y is the people's mean and x the judge's; else y is the judge's; all in millionths.
     """
     nothing, epochs = dict.fromkeys(FIELDS, 0), []
     for epoch in tally.shares:
@@ -249,7 +248,7 @@ def trend_of(first: dict[str, float], last: dict[str, float]) -> str:
 
 
 def segments_of(export: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return what looks at each segment show, in the order of kinds and values as they are exported."""
+    """Return the results of a look at each segment, in the order of kinds and values as they are exported."""
     found = []
     for kind, value in dict.fromkeys((row[0], row[1]) for row in export["segment_units"]):
         tally, shown = Tally(export, (kind, value)), recompute(export, (kind, value))
