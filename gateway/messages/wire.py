@@ -1,4 +1,4 @@
-"""Messages as Anthropic's clients send and expect them: structs, bounds, and which fields have no effect here."""
+"""Messages as Anthropic's clients send and expect them: structs, bounds, and the fields that have no effect here."""
 
 from __future__ import annotations
 
