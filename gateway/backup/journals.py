@@ -1,7 +1,7 @@
-"""Journals in a backup: copied while gateways write and take over from each other, and put back beside those that are
-there. Replay tells the ledger nothing twice, so a journal may be there more than once; what is in none is lost.
+"""Journals in a backup: copied while gateways write and take over from each other, and put back beside present ones.
 
-Knows nothing of what they record.
+Replay writes nothing to the ledger twice, so a journal may be there more than once; a record that is in none is lost.
+Knows nothing of the records.
 """
 
 from __future__ import annotations
@@ -20,7 +20,10 @@ MAX_TRIES = 100
 
 
 def copy_journals(root: Path, backup: Path) -> None:
-    """Every journal under root, living ones included. A root that does not exist has none. Raises BackupError."""
+    """Copy every journal under root, living ones included. A root that does not exist has none.
+
+    Raises BackupError: when the journals change faster than they can be copied.
+    """
     for _ in range(MAX_TRIES):
         with ExitStack() as stack:
             opened = _open_all(root, stack)

@@ -1,8 +1,8 @@
-"""Puts a backup back: into a data folder that holds nothing yet, or over what it holds.
+"""Puts a backup back: into an empty data folder, or over the data that it holds.
 
 Adapters and journals are added to those that are there; only the database and the keys give way, and only by force. A
-marker stands in the data folder while this goes on; no server starts over what is half restored. Where none has started
-yet it stands from the very beginning, since one would start anew there. The database comes last, in one transaction.
+marker stands in the data folder while this goes on; no server starts over half a restore. Where none has started yet it
+stands from the very beginning, since one would start anew there. The database comes last, in one transaction.
 """
 
 from __future__ import annotations
@@ -91,8 +91,12 @@ class RestoreMark:
 
 @contextmanager
 def marked(data_dir: Path, key_files: Collection[Path], backup: Path) -> Iterator[RestoreMark]:
-    """Around everything that a restore does, in a data folder that its caller holds the lock of. key_files: what a
-    first start makes. Raises OSError."""
+    """Put the marker around all steps of a restore, in a data folder whose lock the caller holds.
+
+    key_files: the files that a first start makes.
+
+    Raises OSError: when the marker cannot be written.
+    """
     mark = RestoreMark(data_dir, backup)
     if not any(path.exists() for path in key_files):
         mark.set()
@@ -114,11 +118,13 @@ async def restore_backup(
     force: bool,
     say: Callable[[str], None],
 ) -> None:
-    """Restore a backup that was checked, into a data folder that its caller holds the lock of.
+    """Restore a backup that was checked, into a data folder whose lock the caller holds.
 
     Blocks its event loop: a process of its own does nothing else.
-    dsns: the owner restores; where gateways have another role, it gets its rights. mark: of `marked`. force: the
-    database and the keys that are there give way.
+    dsns: the owner restores; where gateways have another role, that role gets its rights.
+    mark: the marker of `marked`.
+    force: True: the present database and keys give way.
+
     Raises BackupError, OSError, and one of `UNUSABLE` or `UNAVAILABLE`.
     """
     if not force and (there := key_in_the_way(folder, installation)) is not None:

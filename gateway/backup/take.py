@@ -1,4 +1,4 @@
-"""Takes a backup while everything runs; the order of its steps is told in the package's docstring."""
+"""Takes a backup while everything runs, in the order of steps that the package's docstring gives."""
 
 from __future__ import annotations
 
@@ -34,13 +34,14 @@ from gateway.support.process import write_private
 
 
 class Installation(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the parts of one installation lie. key_files: the operator's key and the like; those that exist count."""
+    """The places of the parts of one installation."""
 
     data_dir: Path
     store: AdapterStore
     pieces: Pieces
     journal_dir: Path
     key_files: tuple[Path, ...]
+    """The operator's key and the like; those that exist are copied."""
 
 
 async def take_backup(
