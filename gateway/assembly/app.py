@@ -75,7 +75,7 @@ TOKENIZING_PER_S, TOKENIZING_BURST = 50.0, 100.0
 
 
 def build_app(services: Services) -> Application:
-    """Every route: OpenAI's under /v1, the admin API, their document and page, the dashboard and health."""
+    """Build the application: OpenAI's routes under /v1, the admin API, their document, the dashboard and health."""
     pools, settings = services.pools, services.settings
     caller = provide_caller(services.authenticator)
     bodies = Bodies()

@@ -1,4 +1,4 @@
-"""Other gateways that can be measured beside ours: each in a process and an environment of its own, before one upstream."""
+"""Other gateways that can be measured beside ours: each a process with its own environment, before one upstream."""
 
 from __future__ import annotations
 

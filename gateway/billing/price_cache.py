@@ -21,8 +21,8 @@ log = structlog.get_logger(__name__)
 
 BEHIND_NS = 1_000_000_000
 AHEAD_NS = 10_000_000_000
-"""A request may be admitted up to so long before and after its price is looked up: it waits for limits, and clocks are
-estimates. Around a change of prices the dearer ones are reserved."""
+"""Nanoseconds by which a request may be admitted before or after its price is looked up: it waits for limits, and
+clocks are estimates. Around a change of prices the dearer ones are reserved."""
 
 MAX_KNOWN = 10_000
 FIRST_BACKOFF_S = 0.1
@@ -30,7 +30,7 @@ MAX_BACKOFF_S = 2.0
 
 
 class PriceCache:
-    """The `Prices` of limits. Works between `start` and `stop`; subscribe `changed` to the change feed."""
+    """The `Prices` of limits, between `start` and `stop`. Subscribe `changed` to the change feed."""
 
     def __init__(
         self, load: Callable[[], Awaitable[Mapping[str, Book]]], failures: tuple[type[Exception], ...]

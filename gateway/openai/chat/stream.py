@@ -57,7 +57,7 @@ class ChatEvents:
         return self._text_events[0]("")
 
     async def encode(self, item: Item) -> bytes:
-        """Return each choice's role first, then text as it comes, the finish reasons, and the usage if the client asked for it.
+        """Return the events of an item: roles first, then text, finish reasons, and usage if the client asked for it.
 
         Pieces that came together are one write.
         """
