@@ -17,7 +17,7 @@ from itertools import chain
 from tokenizers import Tokenizer as BackendTokenizer
 
 MAX_BYTES = 32 << 20
-"""Of all pieces that one tokenizer keeps: about six million tokens."""
+"""Bytes of all pieces that one tokenizer keeps: about six million tokens."""
 
 TOKEN_BYTES, PIECE_BYTES = array("I").itemsize, 400
 """Memory for a token id, and for a piece beside its text and its ids."""
@@ -28,8 +28,10 @@ Encode = Callable[[list[str]], list[list[int]]]
 
 
 class Pieces:
-    """The token ids of pieces, least recently used first. Each owner has pieces of its own, so that nobody learns from
-    the time a text takes that somebody else has sent it. Any thread may encode."""
+    """The token ids of pieces, least recently used first. Any thread may encode.
+
+    Each owner has pieces of its own, so that the time of a text does not tell whether somebody else has sent it.
+    """
 
     def __init__(self, encode: Encode, separators: Sequence[str], *, max_bytes: int = MAX_BYTES) -> None:
         """Remember the token ids of pieces of text.

@@ -16,10 +16,10 @@ _VISIBLE_SPACE = "\u2581"
 
 
 class TokenText:
-    """Bytes by token id. The texts of all tokens of a text together are the text, before a decoder strips its first
-    space.
+    """Bytes by token id.
 
-    special_ids: tokens that are no text. strips_first_space: whether the decoder does.
+    The texts of all tokens of a text together are the text, before a decoder strips its first space.
+    special_ids: tokens that are no text. strips_first_space: True if the decoder strips it.
     """
 
     def __init__(self, backend: BackendTokenizer) -> None:

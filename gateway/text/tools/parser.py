@@ -21,18 +21,20 @@ class CallDelta(msgspec.Struct, frozen=True):
 
 
 class Parsed(msgspec.Struct):
-    """content: more of it. calls: in order; they follow the content."""
+    """The new part of a completion."""
 
     content: str
+    """More of the content."""
     calls: list[CallDelta]
+    """Calls in their order; they follow the content."""
 
 
 class CallParser:
     """Tells the calls of one completion from its content.
 
-    Whatever the pieces the text comes in, the contents, and the arguments of each call, are the same when put together.
-    White space between content and a call belongs to the call, as far as `said` holds it back. Text that is no call to
-    the letter, or calls a tool that is not among names, is content; with must_call, what is too short to tell is
+    Whatever the pieces of text, the contents, and the arguments of each call, are the same when put together. White
+    space between content and a call belongs to the call, as far as `said` holds it back. Text that is no call to the
+    letter, or calls a tool that is not among names, is content; with must_call, text that is too short to tell is
     nothing. Where the trigger is a token of its own, its letters alone begin no call. Once `said` is stopped nothing
     comes any more.
     """
@@ -147,7 +149,7 @@ class CallParser:
 
 
 class _JsonObject:
-    """Where a JSON object ends that comes piece by piece."""
+    """Finds the end of a JSON object that comes piece by piece."""
 
     def __init__(self) -> None:
         self._depth = 0

@@ -1,5 +1,7 @@
-"""Conversations with tools as chat templates take them: for those that know none, the tools in words, and calls and
-results as text."""
+"""Conversations with tools in the form of chat templates.
+
+For templates that know no tools, the tools are put into words, and calls and results become text.
+"""
 
 from __future__ import annotations
 
