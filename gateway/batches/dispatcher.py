@@ -35,7 +35,7 @@ MAX_BATCHES = 16
 """The most batches that a gateway works on at once."""
 
 AGAIN_S = 10.0
-"""Seconds after which a batch is tried again that cannot go on now."""
+"""Seconds after which a batch that cannot go on now is tried again."""
 
 
 TOO_LATE = Verdict(
@@ -44,13 +44,12 @@ TOO_LATE = Verdict(
 
 
 class Dispatcher:
-    """Works between `start` and `stop`."""
+    """Takes batches and works on them between `start` and `stop`."""
 
     def __init__(self, tools: Tools, gateway_id: str, wake: asyncio.Event | None = None) -> None:
         """Keep the tools of the work. gateway_id: names this gateway in the rows of its batches.
 
-        wake: set when a batch may wait; None: the dispatcher looks each LOOK_S, as it does while it works on
-        batches.
+        wake: set when a batch may wait; None: the dispatcher looks each LOOK_S, as it does while it works on batches.
         """
         self._tools = tools
         self._gateway_id = gateway_id
@@ -64,7 +63,7 @@ class Dispatcher:
         self._task = asyncio.create_task(forever(self._look, self._interval_s, name="batches", wake=self._wake))
 
     async def stop(self) -> None:
-        """Let all batches go. What runs of them is aborted, and begun anew by another gateway."""
+        """Let all batches go. Their running lines are aborted, and begun anew by another gateway."""
         tasks = [task for _, task in self._working.values()]
         tasks += [self._task] if self._task is not None else []
         for task in tasks:

@@ -34,7 +34,7 @@ REST_S = 5.0
 
 
 class Rest(msgspec.Struct, frozen=True):
-    """Nothing of the batch can run for a while."""
+    """No line of the batch can run for some seconds."""
 
     seconds: float
 
@@ -44,7 +44,7 @@ class Lost(Exception):
 
 
 class RunningLines:
-    """One batch whose lines run in this gateway."""
+    """The lines of one batch that run in this gateway."""
 
     def __init__(self, tools: Tools, batch: LeasedBatch, principal: Principal, reader: LineReader) -> None:
         self._tools = tools

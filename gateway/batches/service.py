@@ -49,8 +49,10 @@ class BatchPage(msgspec.Struct, frozen=True):
 
 
 class Batches:
-    """One per gateway process. Methods raise what the database raises, and ContentUnreadable; None stands for a batch
-    that does not exist."""
+    """The batches of projects. A gateway process has one.
+
+    Methods raise the database's errors, and ContentUnreadable; None stands for a batch that does not exist.
+    """
 
     def __init__(self, database: Database, cipher: Cipher) -> None:
         self._database = database

@@ -1,4 +1,4 @@
-"""An input file through the process that checks it, to rows. The event loop passes bytes on and parses none."""
+"""An input file through the process that checks it, to rows. The event loop passes bytes on and parses none of them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ AT_ONCE_LINES = 500
 
 
 class Said(msgspec.Struct, frozen=True):
-    """A line of what the process says."""
+    """A line of the process's output."""
 
     lines: list[NewLine] = []
     errors: list[BatchError] = []
@@ -33,7 +33,7 @@ class Said(msgspec.Struct, frozen=True):
 
 
 class Verdict(msgspec.Struct, frozen=True):
-    """What a check comes to: how many lines there are, or what is wrong."""
+    """The result of a check: the number of lines, or the faults."""
 
     num_lines: int
     errors: list[BatchError]
