@@ -33,23 +33,26 @@ _LATER: tuple[type[Exception], ...] = (OlderRequest, *CONFLICTS)
 log = structlog.get_logger(__name__)
 
 INTERVAL_S = 0.5
-"""Between the starts of two rounds: sums follow the ledger by this and the time of a transaction."""
+"""Seconds between the starts of two rounds: sums follow the ledger by this and the time of a transaction."""
 IDLE_S = 5.0
-"""Between two rounds of a bookkeeper that is woken when something waits."""
+"""Seconds between two rounds of a bookkeeper that is woken when something waits."""
 JUDGE_EVERY_S = 1.0
-"""How often one experiment is judged at most."""
+"""The least seconds between two judgements of one experiment."""
 JUDGE_ALL_EVERY_S = 30.0
-"""How often all are judged, also those whose last events another gateway counted that ended since."""
+"""Seconds between two judgements of all experiments, also those whose last events were counted by a gateway that has
+ended since."""
 TIDY_EVERY_S = 60.0
 CLOSED_FOR = datetime.timedelta(seconds=5)
-"""How long enrolment is closed before new weights at least."""
+"""The least time for which enrolment is closed before new weights."""
 KNOWN_AFTER = datetime.timedelta(seconds=2)
-"""How long after it every gateway knows that enrolment is closed: new weights wait for all that was noted by then."""
+"""The time after which every gateway knows that enrolment is closed: new weights wait for all notes up to then."""
 
 
 class ExperimentBookkeeper:
-    """Works between `start` and `stop`. turn: tells when to work; None: always. wake: set when something waits; None:
-    looks each INTERVAL_S."""
+    """Keeps the books between `start` and `stop`.
+
+    turn: tells when to work; None: always. wake: set when something waits; None: looks each INTERVAL_S.
+    """
 
     def __init__(
         self,

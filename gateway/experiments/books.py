@@ -1,8 +1,8 @@
-"""Adds what waits to units and sums, closes outcome windows, and forgets units: each in one transaction at a time.
+"""Adds waiting events to units and sums, closes outcome windows, and forgets units: each in one transaction at a time.
 
-A transaction takes a batch of events, reads the units that they are about, and adds what changed. Where one event more
-is not enough to know what a unit comes to, it is recounted from its rows (`recount`), and what waits of it is taken as
-well. Knows no SQL.
+A transaction takes a batch of events, reads the units that they are about, and adds the changes. Where one event more
+is not enough to know a unit's contribution, the unit is recounted from its rows (`recount`), and its waiting events are
+taken as well. Knows no SQL.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ MAX_EVENTS = 1_000
 MAX_CLOSED = 1_000
 """The most outcome windows that one transaction closes."""
 GRACE = datetime.timedelta(seconds=10)
-"""How long after its end a window is closed, so that what the ledger gets late is there at once."""
+"""The time after its end at which a window is closed, so that late rows of the ledger are there at once."""
 
 
 class Counted(msgspec.Struct, frozen=True):
-    """What one transaction added."""
+    """The changes of one transaction."""
 
     num: int
     """Events, or windows that were closed."""
@@ -66,7 +66,7 @@ class _Unit(msgspec.Struct):
     state: UnitState | None
     has_to_recount: bool = False
     first: list[Event] = []
-    """Its requests among the events, while nothing else is known of the unit."""
+    """The unit's requests among the events, while nothing else is known of it."""
 
 
 async def count_events(conn: Connection, most: int = MAX_EVENTS) -> Counted | None:
@@ -269,7 +269,7 @@ async def forget_here(conn: Connection, project_id: str, digest: bytes) -> int:
 
 
 def _changes(scope: Scope, before: UnitRow, after: UnitRow) -> Changes:
-    """Return what to add to the sums for a unit that changes."""
+    """Return the changes of the sums for a unit that changes."""
     return changes(*(_rows(scope, each) for each in (before, after)))
 
 

@@ -1,6 +1,6 @@
 """Pauses a running experiment whose guardrail has found harm: state, audit, webhooks and a look, in one transaction.
 
-Gateways hear of it by the change feed, as of any change of an experiment.
+Gateways are informed by the change feed, as of any change of an experiment.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ EVENT = "experiment.paused"
 
 
 class Why(msgspec.Struct, frozen=True):
-    """Why an experiment paused itself."""
+    """The reason why an experiment paused itself."""
 
     metric: str
     """The guardrail."""
     arm: str
     """The name of the arm that did harm."""
     at: int
-    """Unix seconds."""
+    """The time in Unix seconds."""
     text: str
-    """What was found, in words."""
+    """The finding in words."""
 
 
 async def judge(conn: Connection, experiment_id: str) -> Why | None:
-    """Pause an experiment if one of its guardrails says so, in the caller's transaction. Return why, or None.
+    """Pause an experiment if one of its guardrails says so, in the caller's transaction. Return the reason, or None.
 
-    What a guardrail found before a person started the experiment again does not pause it a second time.
+    Harm that a guardrail found before a person started the experiment again does not pause it a second time.
     """
     scope = (await find_scopes(conn, [experiment_id])).get(experiment_id)
     if scope is None or scope.state != "running":

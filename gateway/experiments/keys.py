@@ -14,7 +14,7 @@ _TABLE = "experiment_keys"
 
 
 class ProjectKeys:
-    """The secrets of all projects, remembered once read: 32 bytes each. One per gateway process."""
+    """The secrets of all projects, remembered once read: 32 bytes each. A gateway process has one."""
 
     def __init__(self, database: Database, cipher: Cipher) -> None:
         self._database = database

@@ -1,8 +1,8 @@
-"""Notes which units were exposed, which of their requests were refused, and why requests are not analysed.
+"""Notes the exposed units, their refused requests, and the reasons why requests are not analysed.
 
-On a request's path it only counts in memory, of which it takes a bounded amount; what there is no room for is counted
-in a metric and forgotten. A task writes the notes every second, in batches that are each written once, and says up to
-when all are written: new weights wait for that. The ledger tells what became of requests that ran.
+On a request's path a note only takes a bounded amount of memory; one without room is counted in a metric and forgotten.
+A task writes the notes every second, in batches that are each written once, and states the time up to which all are
+written: new weights wait for that. The ledger has the outcomes of requests that ran.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ log = structlog.get_logger(__name__)
 
 WRITE_EVERY_S = 1.0
 TELL_EVERY_S = 30.0
-"""How often a gateway that notes nothing says so, if nobody waits for that."""
+"""Seconds between two reports of a gateway without notes, if nobody waits for them."""
 TIMEOUT_S = 3.0
 
 MAX_WAITING = 50_000
@@ -70,8 +70,12 @@ class _Batch(msgspec.Struct):
 
 
 class Notes:
-    """One per gateway process; writes between `start` and `stop`. lost: counts the notes that were not written.
-    is_awaited: set when somebody waits for all notes to be written; None: each second it is told that none wait."""
+    """The notes of one gateway process, written between `start` and `stop`.
+
+    lost: counts the notes that were not written.
+    is_awaited: set when somebody waits for all notes to be written; None: each second the gateway reports that none
+    wait.
+    """
 
     def __init__(
         self,
