@@ -35,13 +35,14 @@ from gateway.support.process import (
 )
 
 SUPERUSER = "lorikeet"
-"""Owns the tables; for migrations, backups and restores. Gateways use `RUNTIME_ROLE`."""
+"""The role that owns the tables, for migrations, backups and restores. Gateways use `RUNTIME_ROLE`."""
 
 RUNTIME_PASSWORD_NAME = "postgres.runtime.password"  # noqa: S105 - the name of a file
 MAX_SOCKET_PATH_BYTES = 107
 SOCKET_NAME = ".s.PGSQL.5432"
 START_TIMEOUT_S = 600.0
-"""A start after a crash replays the write-ahead log: killing it for being slow would only start that again."""
+"""The longest time of a start: after a crash PostgreSQL replays the write-ahead log, and killing it for being slow
+would only start that again."""
 
 OTHER_SERVER_TIMEOUT_S = 15.0
 PROGRESS_INTERVAL_S = 5.0
@@ -66,11 +67,13 @@ class EmbeddedPostgresError(RuntimeError):
 
 
 class EmbeddedPostgres:
-    """One server for one data folder; the caller sees to it that only one process uses that folder.
+    """One server for one data folder; the caller takes care that only one process uses the folder.
 
-    say gets one line for whatever takes long or is worth knowing. fallback_root: see `placement`. settings: values of
-    PostgreSQL's parameters in place of those in `SERVER_SETTINGS`. reachable_by: the group whose members may connect,
-    where root starts the server for processes of other users; None: its own user and root alone.
+    say: gets one line for each step that takes long or is worth knowing.
+    fallback_root: as for `placement`.
+    settings: values of PostgreSQL's parameters in place of those in `SERVER_SETTINGS`.
+    reachable_by: the group whose members may connect, where root starts the server for processes of other users; None:
+    its own user and root alone.
     """
 
     def __init__(
@@ -256,10 +259,10 @@ def _postmaster_status(cluster: Path) -> list[str]:
 
 
 def _claim(cluster: Path) -> None:
-    """Wait for a server that is just ending, refuse one that stays, and clear what a crash left behind.
+    """Wait for a server that is just ending, refuse one that stays, and remove the leftovers of a crash.
 
-    PostgreSQL believes any live process whose number stands in a stale `postmaster.pid` to be a server; in a container,
-    where numbers recur, it would never start again. Its check of the shared memory segment stays in force.
+    PostgreSQL takes any live process with the number in a stale `postmaster.pid` for a server; in a container, where
+    numbers recur, it would never start again. Its check of the shared memory segment stays in force.
     """
     deadline = time.monotonic() + OTHER_SERVER_TIMEOUT_S
     while servers := _servers(cluster):

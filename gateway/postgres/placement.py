@@ -1,8 +1,8 @@
-"""Where an embedded PostgreSQL lives and as whom it runs.
+"""The folder of an embedded PostgreSQL, and the user that it runs as.
 
 PostgreSQL refuses to run as root, so under root it gets an unprivileged account, which must be able to reach both its
-folder and its programs. No folder is ever opened up for that: what cannot be reached is put elsewhere instead, and a
-file in the data folder remembers where. Knows nothing about starting a server.
+folder and its programs. No folder is ever opened up for that: a folder that cannot be reached is put elsewhere instead,
+and a file in the data folder remembers the place. Knows nothing about starting a server.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ FALLBACK_ACCOUNTS = ("postgres", "nobody")
 
 
 class PlacementError(RuntimeError):
-    """There is no place where PostgreSQL could run; the message says what stands in the way."""
+    """There is no place where PostgreSQL could run; the message is the reason."""
 
 
 def run_as(account: Account, reachable_by: int | None = None) -> dict[str, Any]:
@@ -44,11 +44,13 @@ def run_as(account: Account, reachable_by: int | None = None) -> dict[str, Any]:
 
 
 class Placement(msgspec.Struct, frozen=True):
-    """home: folder of the account, mode 0700, for the cluster and its socket. bin_dir: holds `postgres`, `initdb`."""
+    """The place of one PostgreSQL."""
 
     account: Account
     home: Path
+    """The folder of the account, mode 0700, for the cluster and its socket."""
     bin_dir: Path
+    """The folder with `postgres` and `initdb`."""
 
     @property
     def cluster(self) -> Path:
@@ -58,10 +60,12 @@ class Placement(msgspec.Struct, frozen=True):
 def place(
     data_dir: Path, fallback_root: Path, say: Callable[[str], None], reachable_by: int | None = None
 ) -> Placement:
-    """Decide where PostgreSQL lives, making its folder. A cluster that exists stays where it is.
+    """Choose PostgreSQL's folder and make it. A cluster that exists stays where it is.
 
-    fallback_root: where root puts what the account cannot reach. reachable_by: the group whose members may pass through
-    that folder to the socket in it; None: nobody else may. Raises PlacementError.
+    fallback_root: the folder for a home that the account cannot reach elsewhere.
+    reachable_by: the group whose members may pass through that folder to the socket in it; None: nobody else may.
+
+    Raises PlacementError: when there is no such place.
     """
     home = home_of(data_dir)
     if (home / "cluster").exists():
@@ -148,7 +152,10 @@ def _choose_account() -> Account:
 
 
 def _may_write(account: Account, folder: Path) -> bool:
-    """Asked of the kernel rather than read off the modes: access lists and security modules count too."""
+    """Tell whether an account may write to a folder.
+
+    The kernel is asked, since beside modes access lists and security modules count too.
+    """
     return _succeeds(account, ["test", "-w", str(folder)])
 
 
