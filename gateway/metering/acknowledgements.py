@@ -1,5 +1,7 @@
-"""Acknowledgements: who is told that a usage is on disk, once the journal has got there. Knows neither the journal
-nor engines."""
+"""Acknowledgements: engines are told that a usage is on disk, once the journal has got there.
+
+Knows neither the journal nor engines.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ class _Owed(msgspec.Struct, frozen=True):
 
 
 class Acknowledgements:
-    """Positions are the journal's, and never go back."""
+    """The acknowledgements that are due later. Positions are the journal's, and never go back."""
 
     def __init__(self) -> None:
         self._owed: deque[_Owed] = deque()

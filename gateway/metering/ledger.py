@@ -1,5 +1,7 @@
-"""One transaction: usage goes to the ledger, and all that changes with it: leases, what journals have open, how much of
-each engine's counts the ledger has. Knows neither files nor when to try again.
+"""One transaction: usage goes to the ledger, with all other changes that belong to it.
+
+These are leases, the open requests of journals, and the part of each engine's counts that the ledger has. Knows neither
+files nor when to try again.
 """
 
 from __future__ import annotations
@@ -49,7 +51,7 @@ class Entry(msgspec.Struct, frozen=True):
 
 
 class Ledger:
-    """Writes what one journal has."""
+    """Writes the usage of one journal."""
 
     def __init__(self, database: Database, limiter: Limiter, journal_id: str) -> None:
         self._database = database
@@ -61,8 +63,8 @@ class Ledger:
 
         open_requests: those of the journal that have no row once this is done.
 
-        Raises what the database raises; then nothing is written, or all is and that will be found out when the
-        entries are written again.
+        Raises the database's errors; then nothing is written, or all is and that will be found out when the entries are
+        written again.
         """
         rows = [
             Row(entry.event.request_id, is_final=bool(entry.ended.engine_id))

@@ -1,5 +1,6 @@
-"""Takes the usage that backends report: into the journal at once, from there to the ledger, and back to them once it is
-on disk. Knows neither files nor SQL, nor prices.
+"""Takes the usage that backends report: into the journal at once, from there to the ledger.
+
+Once a usage is on disk, the backend is told. Knows neither files nor SQL, nor prices.
 """
 
 from __future__ import annotations
@@ -23,13 +24,17 @@ from gateway.observability.metrics import Metrics
 log = structlog.get_logger(__name__)
 
 MAX_SUPERSEDED = 10_000
-"""Attempts that are remembered as superseded, in case that their engine wakes and tells of them. An older one is
-recognized by the ledger."""
+"""Attempts that are remembered as superseded, in case that their engine wakes and reports them.
+
+An older one is recognized by the ledger.
+"""
 
 
 class Meter:
-    """The gateway's `UsageSink`. A request's reservation of its tenant's limits is given back as far as it was not
-    used, and the rest once its row is written."""
+    """The gateway's `UsageSink`.
+
+    The unused part of a request's reservation is given back at its end, and the rest once its row is written.
+    """
 
     def __init__(
         self, journal: Journal, acknowledgements: Acknowledgements, copier: Copier, limiter: Limiter, metrics: Metrics

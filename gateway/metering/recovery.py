@@ -1,6 +1,6 @@
-"""Brings home what gateways left in their journals' folders: this process's predecessor, and others that are gone.
+"""Brings home the usage that gateways left in their journals' folders.
 
-Knows neither the ledger nor engines.
+They are this process's predecessor, and others that are gone. Knows neither the ledger nor engines.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ FLUSH_S = 10.0
 
 
 class JournalUnusable(RuntimeError):
-    """There is no folder to keep a journal in; the message says where and why."""
+    """There is no folder to keep a journal in; the message has the folder and the reason."""
 
 
 def claim_folder(root: Path, database_id: str) -> tuple[JournalFolder, Replayed]:
@@ -71,7 +71,7 @@ class Wakeable(Protocol):
 
 
 class Recovery:
-    """Looks for folders that were left behind, from `start` to `stop`, and moves what is in them to this journal."""
+    """Looks for folders that were left behind, from `start` to `stop`, and moves their usage to this journal."""
 
     def __init__(
         self,
@@ -140,8 +140,9 @@ class Recovery:
                 self._failing.discard(path)
 
     async def _adopt(self, path: Path) -> None:
-        """Take over a journal. Its segments go once their usage is on disk here; until then, another try finds the same
-        again.
+        """Take over a journal.
+
+        Its segments go once their usage is on disk here; until then, another try finds the same again.
 
         Raises Unreadable and OSError.
         """

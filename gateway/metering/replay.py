@@ -1,4 +1,4 @@
-"""Reads what a process that is gone left in a journal's folder: the usage that the ledger may not have yet.
+"""Reads the usage that a process that is gone left in a journal's folder, as far as the ledger may not have it yet.
 
 Knows neither the ledger nor the journal that goes on. Reads whole segments at once: a few of some megabytes.
 """
@@ -25,16 +25,18 @@ class Unreadable(Exception):
 
 
 class Replayed(msgspec.Struct, frozen=True):
-    """ended: to be written to the ledger, which tells what it has already. journal_ids: of the processes that wrote it,
-    and of those that they had it from.
-    num_made_up: how many of them had not ended; of these num_unseen had sent nothing to their clients yet.
-    num_damaged: segments with bytes before their end that are no records; they are kept aside."""
+    """The usage in a journal's folder."""
 
     ended: list[Ended]
+    """Usage to be written to the ledger, which knows the part that it has already."""
     journal_ids: list[str]
+    """The journals of the processes that wrote it, and those that they had it from."""
     num_made_up: int
+    """The requests among them that had not ended."""
     num_unseen: int
+    """Those of them of which nothing had been sent to their clients."""
     num_damaged: int
+    """Segments with bytes before their end that are no records; they are kept aside."""
 
 
 def replay(folder: JournalFolder, database_id: str) -> Replayed:
