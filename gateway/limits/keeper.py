@@ -1,7 +1,7 @@
-"""Keeps this gateway's leases in PostgreSQL: asks for what requests need, refills slices, returns them, stays known.
+"""Keeps this gateway's leases in PostgreSQL: asks for further amounts, refills slices, returns them, stays known.
 
-One worker speaks with PostgreSQL about leases: whatever waits meanwhile travels together in the next exchange. The
-transaction that writes the ledger settles what requests used, under the same lock. Knows neither callers nor SQL.
+One worker speaks with PostgreSQL about leases: all requests that wait meanwhile travel together in the next exchange.
+The transaction that writes the ledger settles the used amounts, under the same lock. Knows neither callers nor SQL.
 """
 
 from __future__ import annotations
@@ -30,8 +30,10 @@ TICK_S = 0.25
 BEAT_S = 1.0
 CLEAN_UP_BEATS = 600
 SILENT_S = 15.0
-"""The seconds without an answer of PostgreSQL after which nothing is reserved from slices any more. Others take a
-gateway for dead only later."""
+"""Seconds without an answer of PostgreSQL after which nothing is reserved from slices any more.
+
+Other gateways take this one for dead only later.
+"""
 
 EXCHANGE_TIMEOUT_S = 5.0
 ASK_TIMEOUT_S = 2 * EXCHANGE_TIMEOUT_S
@@ -50,7 +52,7 @@ class Settling(msgspec.Struct, frozen=True):
 
 
 class Keeper:
-    """Works between `start` and `stop`. on_beat is told how many gateways there are."""
+    """Keeps leases between `start` and `stop`. on_beat: called with the number of gateways."""
 
     def __init__(self, store: LeaseStore, clock: DatabaseClock, on_beat: Callable[[int], None]) -> None:
         self.holdings = Holdings()
