@@ -1,8 +1,8 @@
-"""As whom agents, gateways and engines run: as whoever started `serve` or, where that is root, as a user of their own.
+"""The user that agents, gateways and engines run as: the one who started `serve` or, under root, a user of their own.
 
-They have to reach the program, the data folder and what the settings name. Where they cannot, since all of it is in
-root's own folder for example, root keeps them, and says why. Modes are never widened for their sake, but of the data
-folder itself: they may add files to it, and cannot remove those of others.
+That user has to reach the program, the data folder and the folders of settings. Where it cannot, since all of it is in
+root's own folder for example, root keeps them, and says why. Modes are never widened for that user's sake, but of the
+data folder itself: it may add files there, and cannot remove those of others.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ ACCOUNT_NAME = "lorikeet-server"
 CHECK_TIMEOUT_S = 60.0
 FOLDERS = ("adapters", "adapter-cache", "link", "uploads", "replicas")
 FILES = ("inspection.lock", host.ID_NAME, lease.LOCK_NAME)
-"""What agents and gateways make in the data folder, beside what settings have paths of."""
+"""Files that agents and gateways make in the data folder, beside those whose paths are settings."""
 
 # Ends with what cannot be reached. Each argument is a kind and a path: enter, read all of, or write to.
 _CHECK = """

@@ -1,4 +1,4 @@
-"""The first pool as a start finds it: made of the environment once, and from then on as its rows say."""
+"""The first pool at a start: made of the environment once, and from then on as its rows say."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The order of a start and of its end. Each step leaves behind what undoes it, so that any failure unwinds cleanly."""
+"""The order of a start and of its end. Each step registers its own undoing, so that any failure unwinds cleanly."""
 
 from __future__ import annotations
 
@@ -38,10 +38,13 @@ from gateway.support.process import bound_logs, private_folder
 PROBE_INTERVAL_S = 0.25
 PROGRESS_INTERVAL_S = 5.0
 FIRST_MODEL_S = 60.0
-"""How long a start waits for the first base model when everything else is ready."""
+"""Seconds for which a start waits for the first base model when everything else is ready."""
 
 TEND_INTERVAL_S = 0.2
-"""How soon a child's end is noticed. Each look takes processor time from the engine, where processors are few."""
+"""Seconds between two looks for children that ended.
+
+Each look takes processor time from the engine, where processors are few.
+"""
 
 
 class DatabaseUnusable(RuntimeError):
@@ -152,9 +155,9 @@ def _start_database(
 
 
 async def _check_database(name: str, dsn: str) -> None:
-    """Check that the database can be used. name: of the setting.
+    """Check that the database can be used. name: the name of the setting.
 
-    Raises DatabaseUnusable.
+    Raises DatabaseUnusable: when it cannot be reached or used.
     """
     try:
         async with await Database.connect(dsn, max_size=1):

@@ -1,8 +1,8 @@
 """Child processes that are kept running: restarted with backoff on any exit, stopped within a bound.
 
-No threads and no event loop: whoever owns a `Child` calls `poll` a few times a second. Every child leads its own
+No threads and no event loop: the owner of a `Child` calls `poll` a few times a second. Every child leads its own
 session, so that Ctrl-C in the terminal reaches only the supervisor, and dies with the supervisor however that ends.
-Knows nothing about what the children do.
+Knows nothing about the children's work.
 """
 
 from __future__ import annotations
@@ -25,8 +25,10 @@ HURRIED_GRACE_S = 2.0
 
 
 class RestartPolicy(msgspec.Struct, frozen=True):
-    """The n-th failure in a row waits first_delay_s * 2**(n-1), at most max_delay_s. A child that ran for healthy_s
-    has proven itself: its next exit counts as a first failure again."""
+    """The waits before restarts. The n-th failure in a row waits first_delay_s * 2**(n-1), at most max_delay_s.
+
+    A child that ran for healthy_s has proven itself: its next exit counts as a first failure again.
+    """
 
     first_delay_s: float = 0.5
     max_delay_s: float = 30.0
@@ -38,13 +40,15 @@ class RestartPolicy(msgspec.Struct, frozen=True):
 
 
 class Exited(msgspec.Struct, frozen=True):
-    """A child ended by itself. failures: how many times in a row without having run well; it restarts in delay_s."""
+    """A child ended by itself."""
 
     name: str
     returncode: int
     ran_s: float
     failures: int
+    """The number of failures in a row without having run well."""
     delay_s: float
+    """Seconds until the restart."""
 
     def __str__(self) -> str:
         how = f"code {self.returncode}" if self.returncode >= 0 else signal.Signals(-self.returncode).name
@@ -62,10 +66,13 @@ class Started(msgspec.Struct, frozen=True):
 
 
 class Child:
-    """One supervised process. Its output is appended to log.
+    """One supervised process.
 
-    env: its whole environment. pass_fds: file descriptors it inherits. account: the user that it runs as, None for that
-    of this process. clock: seconds, monotonic.
+    log: the file that its output is appended to.
+    env: its whole environment.
+    pass_fds: file descriptors that it inherits.
+    account: the user that it runs as; None for that of this process.
+    clock: seconds on a monotonic clock.
     """
 
     def __init__(

@@ -1,5 +1,4 @@
-"""The messages of `serve` to the person in front of it: one line per step with its seconds, and the banner at the
-end."""
+"""The messages of `serve` to the person in front of it: one line per step with its seconds, and a banner at the end."""
 
 from __future__ import annotations
 
@@ -12,7 +11,7 @@ from typing import TextIO
 
 
 class Terminal:
-    """Lines go to out (standard error unless told otherwise), flushed, so that pipes and logs see them at once."""
+    """Writes lines to out (standard error unless told otherwise), flushed, so that pipes and logs see them at once."""
 
     def __init__(self, out: TextIO | None = None) -> None:
         self._out = sys.stderr if out is None else out
