@@ -1,4 +1,4 @@
-"""Model strings to routes, within what one tenant may use, remembered until something of it changes.
+"""Model strings to routes, within the models that one tenant may use, remembered until a change.
 
 An adapter that belongs to somebody else is looked up, and missed, exactly like one that does not exist.
 """
@@ -45,14 +45,17 @@ Found = Route | RunningExperiment | RoutedPolicy
 
 
 class Resolver:
-    """Remembers the routes it has found until the change feed says that they changed; pass it `changed` to subscribe.
+    """Finds routes, and remembers them until the change feed reports a change. Subscribe `changed` to the feed.
 
     An adapter answers under every pool of its own base, and under no other.
     """
 
     def __init__(self, database: Database, bases: Bases, project_key: ProjectKey) -> None:
-        """bases: what is served, which may change in place; call `changed(None)` when it did. project_key: gives the
-        secrets under which units of experiments are digested."""
+        """Make a resolver that remembers nothing.
+
+        bases: the served base models, which may change in place; call `changed(None)` when they did.
+        project_key: gives the secrets under which units of experiments are digested.
+        """
         self._database = database
         self._experiments = ExperimentLoader(database, bases, project_key)
         self.bases = bases
@@ -85,7 +88,7 @@ class Resolver:
         return found
 
     async def look_up(self, project_id: str, organization_id: str, model: str) -> Found | None:
-        """Return what a model string of a project stands for, whatever the models of any key; None for nothing.
+        """Return the target of a project's model string, whatever the models of any key; None for an unknown one.
 
         Raises Overloaded: when the database cannot be asked.
         """
@@ -188,7 +191,7 @@ class Resolver:
     async def _of_name(
         self, project_id: str, organization_id: str, named: NamedTarget | None
     ) -> tuple[Found | None, bool]:
-        """Return what a project's own name leads to, and whether that may be remembered."""
+        """Return the target of a project's own name, and whether it may be remembered."""
         if named is None:
             return None, True
         if named.experiment_id is not None:
