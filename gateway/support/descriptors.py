@@ -1,11 +1,11 @@
-"""How many files and connections this process may have open, and how many of them clients may take."""
+"""The number of files and connections that this process may have open, and the part of them that clients may take."""
 
 from __future__ import annotations
 
 import resource
 
 MAX_DESCRIPTORS = 1 << 20
-"""The most that are ever asked for, also where the system knows no bound."""
+"""The most that are ever asked for, also where the system has no bound."""
 
 RESERVED = 256
 """Descriptors that no client's connection takes: for journals, uploads, the database, engines and inspections."""

@@ -1,6 +1,6 @@
-"""Room on a disk that is kept free: tenants' content and uploads stop before the disk is full, for the database's sake.
+"""Free room on a disk: tenants' content and uploads stop before the disk is full, for the database's sake.
 
-Knows nothing about what is written.
+Knows nothing about the written data.
 """
 
 from __future__ import annotations
@@ -14,7 +14,10 @@ LOOK_S = 1.0
 
 
 class DiskReserve:
-    """min_free_bytes on the disk of a folder; 0: none is kept. clock: seconds, monotonic."""
+    """Room that stays free on the disk of a folder.
+
+    min_free_bytes: its size; 0: no room is kept. clock: seconds on a monotonic clock.
+    """
 
     def __init__(self, folder: Path, min_free_bytes: int, clock: Callable[[], float] = time.monotonic) -> None:
         self._folder = folder

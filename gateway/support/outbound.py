@@ -1,8 +1,7 @@
-"""Where this process may connect to on somebody else's word: webhooks, object stores, sources of adapters.
+"""The addresses that this process may connect to on somebody else's word: webhooks, object stores, sources of adapters.
 
-A name is looked up once, every address it stands for is judged, and the connection goes to one that was judged,
-whatever the name means a moment later (DNS rebinding). TLS is still verified for the name. Knows nothing of what is
-sent there.
+A name is looked up once, each of its addresses is judged, and the connection goes to a judged one, whatever the name
+means a moment later (DNS rebinding). TLS is still verified for the name. Knows nothing of the transferred data.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ import certifi
 import httpx
 
 LookUp = Callable[[str, int], Awaitable[Sequence[str]]]
-"""The addresses of a name, for a port. Raises OSError and UnicodeError."""
+"""Returns the addresses of a name, for a port. Raises OSError and UnicodeError."""
 
 _GLOBAL_UNICAST = ipaddress.IPv6Network("2000::/3")  # RFC 4291, section 2.4: all that is routed on the internet
 _NAT64 = ipaddress.IPv6Network("64:ff9b::/96")  # RFC 6052: an IPv4 address is in the last 32 bits
@@ -36,14 +35,15 @@ _METADATA = tuple(
         "192.0.0.192/32",  # Oracle
     )
 )
-"""Where clouds answer questions about the machine itself, its credentials among them."""
+"""Networks of the clouds' metadata services, which answer questions about the machine itself, its credentials among
+them."""
 
 _METADATA_NAMES = frozenset({"metadata", "metadata.google.internal", "metadata.goog", "instance-data"})
 """Names that clouds give to these services within their networks."""
 
 
 class NotPublic(Exception):
-    """A URL leads to where nobody from outside has a say; the message says no more than that."""
+    """A URL leads to an address that is not public; the message says no more than that."""
 
 
 async def look_up(host: str, port: int) -> Sequence[str]:
@@ -53,7 +53,7 @@ async def look_up(host: str, port: int) -> Sequence[str]:
 
 
 class Guard:
-    """Finds the address that a URL leads to. is_allowed: of each address that its name has."""
+    """Finds the address that a URL leads to. is_allowed: judges each address of the URL's name."""
 
     def __init__(self, is_allowed: Callable[[str], bool], look_up: LookUp = look_up) -> None:
         self._is_allowed = is_allowed
@@ -61,8 +61,11 @@ class Guard:
 
     @classmethod
     def of(cls, *, allow_private: bool) -> Guard:
-        """Return a guard. allow_private: also what the internet cannot reach, as the loopback; metadata
-        services never."""
+        """Return a guard.
+
+        allow_private: True: addresses that the internet cannot reach, such as the loopback, are allowed as well;
+        metadata services never are.
+        """
         return cls(_is_no_metadata if allow_private else is_public)
 
     async def address_of(self, url: httpx.URL) -> str:
