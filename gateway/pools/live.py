@@ -1,7 +1,7 @@
-"""The pools of this gateway, kept as the rows say: connections to every replica, and which revision serves.
+"""The pools of this gateway, kept as the rows say: connections to every replica, and the serving revision.
 
-Rows are read at the start, at every change that is announced, and now and then. While the database is away, what was
-read last goes on serving. Knows neither who starts engines nor which replica takes a request.
+Rows are read at the start, at every change that is announced, and now and then. While the database is away, the rows
+read last go on serving. Knows neither who starts engines nor which replica takes a request.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ from gateway.pools.rooms import Rooms, starts_when_asked
 from gateway.support.worker import forever
 
 LOOK_S = 5.0
-"""How often the number of gateways is read."""
+"""Seconds between two looks at the number of gateways."""
 
 REREAD_S = 60.0
-"""How often all rows are read without an announced change."""
+"""Seconds after which all rows are read without an announced change."""
 
 LEAVE_S = 60.0
-"""How long running requests may keep the connection to a replica that is gone from the rows."""
+"""Seconds for which running requests may keep the connection to a replica that is gone from the rows."""
 
 FIND_EVERY_S = 0.01
-"""How often a gateway that starts looks whether it is connected."""
+"""Seconds between two looks of a gateway that starts for its connections."""
 
 CONNECTED = frozenset({"loading", "ready", "draining"})
 """States of replicas that a gateway connects to."""
@@ -68,14 +68,17 @@ NO_ADAPTERS = BaseShape({}, 0)
 """The shape of a base to which no adapter belongs."""
 
 Served = EngineModel | OpaqueModel
-"""A base model that a pool serves: one whose files are here, or one of which only its servers have them."""
+"""A base model that a pool serves: one whose files are here, or one whose files only its servers have."""
 
 Key = tuple[str, int, str]
 """A running replica: its id, the generation of its start and its address."""
 
 
 class LivePools(Mapping[str, Pool]):
-    """The pools of this gateway by name, up to date between `start` and `stop`. `changed` takes announced changes."""
+    """The pools of this gateway by name, up to date between `start` and `stop`.
+
+    Subscribe `changed` to announced changes.
+    """
 
     def __init__(
         self,
@@ -88,10 +91,14 @@ class LivePools(Mapping[str, Pool]):
         here: Here | None = None,
         cold_start_s: float = 60.0,
     ) -> None:
-        """bases: replaced in place whenever what is served changes, and then forget_routes is called. connect_foreign:
-        None leaves out the pools of other makers' servers. here: None for models
-        whose folders are as in the rows, and engines on sockets alone. cold_start_s: how long a request waits for the
-        first replica of a pool that starts some when requests come."""
+        """Make the pools, of which there are none before `start`.
+
+        bases: replaced in place whenever another base model is served, after which forget_routes is called.
+        connect_foreign: None leaves out the pools of other makers' servers.
+        here: None for models whose folders are as in the rows, and engines on sockets alone.
+        cold_start_s: seconds for which a request waits for the first replica of a pool that starts some when requests
+        come.
+        """
         self.rooms = Rooms(cold_start_s)
         """Where requests wait for a first replica."""
         self._here = here
@@ -224,7 +231,10 @@ class LivePools(Mapping[str, Pool]):
             revision.share_among(max(1, num_gateways))
 
     async def _list_served(self, conn: Connection, pool_ids: set[str] | None) -> list[ServedPool]:
-        """Return pools as of this machine. Its key is announced before an engine on TCP is connected to."""
+        """Return pools with this machine's folders.
+
+        The machine's key is announced before an engine on TCP is connected to.
+        """
         found = await list_served(conn, pool_ids)
         if self._here is None:
             return found

@@ -1,4 +1,4 @@
-"""Tells agents the load of pools whose number of replicas follows it, as this gateway sees the pools."""
+"""Reports to agents the load of pools whose number of replicas follows it, as this gateway sees the pools."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from gateway.support.worker import forever
 
 TELL_EVERY_S = 1.0
 STILL_EVERY_S = 4.0
-"""Seconds after which a load that has not changed is told again."""
+"""Seconds after which a load that has not changed is reported again."""
 
 
 class PoolLoads:
-    """One per gateway process, between `start` and `stop`."""
+    """Reports loads between `start` and `stop`. A gateway process has one."""
 
     def __init__(self, database: Database, pools: LivePools, gateway_id: str) -> None:
         self._database = database
