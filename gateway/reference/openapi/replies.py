@@ -25,11 +25,13 @@ STREAMS = (
 
 
 class Failure(msgspec.Struct, frozen=True):
-    """name: of the component. headers: those that come with it, beside every reply's."""
+    """A reply of errors."""
 
     name: str
+    """The name of the component."""
     description: str
     headers: dict[str, Any] = {}
+    """The headers that come with it, beside every reply's."""
 
 
 FAILURES = {
