@@ -33,7 +33,10 @@ RETRY_AFTER_S = 60.0
 
 
 class FileContent:
-    """One per gateway process. room: bounds what a project stores; None: nothing does."""
+    """Writes and reads the content of files. A gateway process has one.
+
+    room: the bound on a project's stored content; None: there is none.
+    """
 
     def __init__(self, database: Database, pieces: Pieces, cipher: Cipher, room: ContentRoom | None = None) -> None:
         self._database = database
