@@ -16,7 +16,7 @@ from argon2.exceptions import InvalidHashError, VerificationError
 
 MIN_CHARS = 12
 MAX_CHARS = 1024
-"""Bounds what one login may cost."""
+"""The most characters of a password, which bounds the cost of one login."""
 
 MAX_AT_ONCE = 2
 
@@ -26,7 +26,10 @@ busy machine."""
 
 
 class Passwords:
-    """One per gateway process. hasher: argon2-cffi's defaults are the RFC's parameters."""
+    """Hashes and checks passwords.
+
+    A gateway process has one. hasher: argon2-cffi's defaults are the RFC's parameters.
+    """
 
     def __init__(self, hasher: PasswordHasher | None = None) -> None:
         self._hasher = hasher or PasswordHasher()

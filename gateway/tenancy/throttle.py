@@ -1,7 +1,7 @@
-"""How failed logins slow down the next ones, without shutting out the person whose e-mail address is guessed at.
+"""Pauses between failed logins, without shutting out the person whose e-mail address is guessed at.
 
-An attempt counts against whoever makes it: the device, where the person has logged in with it before, and otherwise the
-pair of e-mail address and network. So guesses from elsewhere do not concern the person. Attempts at one address from
+An attempt counts against its maker: the device, where the person has logged in with it before, and otherwise the pair
+of e-mail address and network. So guesses from elsewhere do not concern the person. Attempts at one address from
 networks and devices that it has never logged in from also count together, however many networks they come from; beyond
 a number of them one is looked at every PAUSE_S seconds, and others wait for their turn. Addresses that nobody has count
 alike: nothing here tells which addresses exist.
@@ -47,7 +47,7 @@ class Paused(TooManyAttempts):
 
 
 class Throttle:
-    """One per gateway process; the counters are in the database."""
+    """The pauses of one gateway process; the counters are in the database."""
 
     def __init__(self) -> None:
         self._waiting: set[str] = set()
