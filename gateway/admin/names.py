@@ -63,7 +63,7 @@ async def is_base(conn: Connection, services: AdminServices, name: str, organiza
 
 
 def _taken(row: aliases.AliasRow) -> str:
-    """Return what has the name already, in words."""
+    """Return the thing that has the name already, in words."""
     if row.target_kind == "experiment":
         return f"The experiment '{row.experiment}' has the name '{row.name}'."
     if row.target_kind == "route":

@@ -1,4 +1,4 @@
-"""Imports over HTTP: how every adapter came in, and uploads that go on where they stopped."""
+"""Imports over HTTP: the ways in which adapters came in, and uploads that go on where they stopped."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An adapter's settings over HTTP: what requests get that do not say otherwise, and whether it stays on engines."""
+"""An adapter's settings over HTTP: defaults for requests, and whether it stays on engines."""
 
 from __future__ import annotations
 

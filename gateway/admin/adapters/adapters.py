@@ -1,4 +1,4 @@
-"""A project's adapters over HTTP: what comes in becomes a version, and one of the versions is current."""
+"""A project's adapters over HTTP: content becomes a version, and one of the versions is current."""
 
 from __future__ import annotations
 
@@ -47,10 +47,10 @@ if TYPE_CHECKING:
     from gateway.db.pool import Connection
 
 MAX_AT_WORK = 16
-"""Imports of one project that are not over: each takes room on a gateway's disk."""
+"""The most imports of one project that are not over: each takes room on a gateway's disk."""
 
 MAX_WRAPPING_BYTES = 16 << 10
-"""How much larger a form or a tar archive may be than the two files in it."""
+"""Bytes by which a form or a tar archive may be larger than the two files in it."""
 
 
 class AddFromSource(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -42,7 +42,7 @@ def check_text(body: wire.CreateExperiment | wire.ModifyExperiment) -> None:
 def experiment_wire(
     row: ExperimentRow, pinned: Sequence[PinnedArm], now: datetime.datetime | None = None
 ) -> wire.Experiment:
-    """Return an experiment as replies show it. pinned: what its arms serve; empty for a draft."""
+    """Return an experiment as replies show it. pinned: the targets of its arms; empty for a draft."""
     defined = row.definition
     shown = msgspec.convert(
         msgspec.to_builtins(defined, builtin_types=(float,)),

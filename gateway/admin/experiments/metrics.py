@@ -1,4 +1,4 @@
-"""Feedback metrics over HTTP: what votes about requests and units may say."""
+"""Feedback metrics over HTTP: the values that votes about requests and units may have."""
 
 from __future__ import annotations
 

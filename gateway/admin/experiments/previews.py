@@ -1,5 +1,7 @@
-"""Previews of an experiment over HTTP: the arm of a unit, the units and days that an effect needs, and how often
-experiments on the project's own traffic would be wrong."""
+"""Previews of an experiment over HTTP: the arm of a unit, the units and days that an effect needs, and calibrations.
+
+A calibration shows how often experiments on the project's own traffic would be wrong.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Changes of an experiment that has started, as changes of who gets what: no unit that was exposed ever moves."""
+"""Changes of an experiment that has started, as changes of its split: no unit that was exposed ever moves."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Warnings about an experiment: what would refuse its start, and what would make its results say nothing.
+"""Warnings about an experiment: reasons that would refuse its start, or that would make its results empty.
 
 None of them refuses anything: a draft may be made before its adapters are there, and two arms that serve the same are
 an A/A test.

@@ -1,4 +1,4 @@
-"""Replies about what an experiment found: results, health, exposures and the days so far. Shapes, and no meaning.
+"""Replies about the findings of an experiment: results, health, exposures and the days so far. Shapes, and no meaning.
 
 A number that nothing bounds yet is null. ln E: an effect is proven once it reaches ln(1 / alpha).
 """

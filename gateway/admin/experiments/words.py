@@ -1,4 +1,7 @@
-"""What results mean, in words: what may be concluded from a look, and what not yet. Pure text, no I/O."""
+"""The meaning of results in words: the conclusions that a look allows, and those that it does not.
+
+Pure text, no I/O.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The audit log over HTTP, in OpenAI's shape, newest first; and whether its chain of hashes holds."""
+"""The audit log over HTTP, in OpenAI's shape, newest first, and the check of its chain of hashes."""
 
 from __future__ import annotations
 

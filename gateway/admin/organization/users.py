@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from gateway.db.pool import Connection
 
 Email = Annotated[str, msgspec.Meta(min_length=3, max_length=254)]
-"""Goes through `check_email` and `check_address` as well."""
+"""An e-mail address. It goes through `check_email` and `check_address` as well."""
 
 NewPassword = Annotated[str, msgspec.Meta(min_length=MIN_CHARS, max_length=MAX_CHARS)]
 PersonName = Annotated[str, msgspec.Meta(max_length=128)]
@@ -235,7 +235,9 @@ async def existing_user(conn: Connection, organization_id: str, user_id: str, *,
 
 
 def check_new_password(password: str, param: str, *about: str) -> None:
-    """Check that a new password is none that guessers try early. about: what is known of its user.
+    """Check that a new password is none that guessers try early.
+
+    about: facts about its user, such as the name.
 
     Raises InvalidRequest: when it is one.
     """

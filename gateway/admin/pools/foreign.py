@@ -1,4 +1,4 @@
-"""Pools whose replicas are servers of another maker: what such a pool needs, and how it comes to serve."""
+"""Pools whose replicas are servers of another maker: the checks of such a pool, and its way to its first replica."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ MAX_NAMED = 5
 def check_engine(wanted: CreatePool, settings: Mapping[str, str]) -> list[str]:
     """Return the addresses of the servers of a new pool; none for engines of our own.
 
-    settings: of the driver, whose values are good.
+    settings: the driver's settings, whose values are good.
 
     Raises InvalidRequest: where the model, the number of replicas or the addresses do not go with the engine.
     """
@@ -119,8 +119,10 @@ def check_change(wanted: UpdatePool, present: RevisionRow) -> None:
 
 
 def urls_of(pool: ServedPool, wanted: UpdatePool | None = None, settings: Mapping[str, str] | None = None) -> list[str]:
-    """Return the addresses of a pool's servers of another maker, after a change if there is one; none of a pool of our
-    own engines. settings: of the driver, after the change.
+    """Return the addresses of a pool's servers of another maker, after a change if there is one.
+
+    There are none for a pool of our own engines.
+    settings: the driver's settings, after the change.
 
     Raises InvalidRequest: where an address is wrong, or is private and may not be.
     """

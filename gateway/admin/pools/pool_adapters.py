@@ -1,4 +1,4 @@
-"""The adapters of pools whose servers take them at their start alone: which they have, and a start with all of them."""
+"""The adapters of pools whose servers take them at their start alone: those that they have, and a start with all."""
 
 from __future__ import annotations
 
@@ -130,7 +130,10 @@ def _adapter(content: LiveContent) -> PoolAdapter:
 
 
 async def _rollout(conn: Connection, pool: ServedPool, serving: RevisionRow) -> How | None:
-    """Raises NotFound: where the pool was removed since it was read."""
+    """Return the way in which a new revision would replace a pool's replicas; None where no host has room.
+
+    Raises NotFound: when the pool was removed since it was read.
+    """
     world = await read_world(conn)
     if not any(each.id == pool.row.id for each in world[0]):
         raise NotFound(f"There is no pool with the id '{pool.row.id}'.", param="pool_id")

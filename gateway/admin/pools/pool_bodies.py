@@ -181,9 +181,11 @@ def read_settings(settings: dict[str, str | bool | int | float], driver: Driver)
 
 
 def read_urls(urls: Sequence[str], settings: Mapping[str, str]) -> list[str]:
-    """Return the addresses of servers of another maker; settings: of their driver, whose values are good.
+    """Return the addresses of servers of another maker.
 
-    Raises InvalidRequest naming the one that is wrong.
+    settings: the settings of their driver, whose values are good.
+
+    Raises InvalidRequest: for a wrong address, which the message names.
     """
     if not urls:
         raise wrong_value("urls", "a pool of servers of another maker needs the address of at least one")

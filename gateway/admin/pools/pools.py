@@ -1,4 +1,4 @@
-"""Pools over HTTP: made, changed, scaled, drained and removed. A change of what a pool serves is a new revision."""
+"""Pools over HTTP: made, changed, scaled, drained and removed. A change of the served model is a new revision."""
 
 from __future__ import annotations
 

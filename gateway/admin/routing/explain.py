@@ -1,4 +1,4 @@
-"""What a request by a model's name would meet now, and why: the plan of a route, or the one model. Nothing runs."""
+"""The plan for a request by a model's name, and the reasons for it: a route's plan, or the one model. Nothing runs."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ async def _kept(conn: Connection, owner_id: str, route_id: str, version: int) ->
 
 
 def _facts(wanted: ExplainRoute, route_id: str, minute: int) -> Facts:
-    """Return the facts of a request to explain. minute: of the day in UTC."""
+    """Return the facts of a request to explain. minute: the minute of the day in UTC."""
     return Facts(
         route_id=route_id,
         request_id=wanted.request_id or new_id("req"),

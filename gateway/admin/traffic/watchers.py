@@ -1,5 +1,7 @@
-"""The watchers of live streams in one gateway process: how many streams each may have, and what is looked up once for
-all of them. Knows nothing of what they show."""
+"""The watchers of live streams in one gateway process: a bound on streams, and data that is read once for all of them.
+
+Knows nothing of the data.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ MAX_STREAMS = 8
 
 
 class Watcher(Protocol):
-    """One stream. who: the login or key that it counts for."""
+    """A live stream. who: the login or key that it counts for."""
 
     @property
     def who(self) -> str: ...
@@ -43,7 +45,7 @@ class Watchers:
             watcher.changed(change)
 
     def close(self) -> None:
-        """End every stream: they would hold up who stops."""
+        """End every stream: an open one would hold up the gateway's stop."""
         self.is_closing = True
         for watcher in self._watchers:
             watcher.wake()
@@ -51,7 +53,7 @@ class Watchers:
     def join(self, watcher: Watcher) -> None:
         """Count a stream until `leave`.
 
-        Raises LimitReached.
+        Raises LimitReached: when the login or key has too many streams.
         """
         if self._num_streams[watcher.who] >= MAX_STREAMS:
             raise LimitReached(f"At most {MAX_STREAMS} live streams may be open at a time.", retry_after_s=5.0)
