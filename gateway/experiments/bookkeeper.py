@@ -1,6 +1,6 @@
 """Keeps the books of experiments in the background: counts events, closes windows, judges guardrails, opens enrolment.
 
-The worker and every gateway have one. Of all of them one works at a time, and any may take over (`turns`). Knows no
+The worker and every gateway have one. Only one works at a time, and any may take over (`turns`). Knows no
 SQL.
 """
 

@@ -34,7 +34,7 @@ class Replayed(msgspec.Struct, frozen=True):
     num_made_up: int
     """The requests among them that had not ended."""
     num_unseen: int
-    """Those of them of which nothing had been sent to their clients."""
+    """The requests of these of which nothing had been sent to their clients."""
     num_damaged: int
     """Segments with bytes before their end that are no records; they are kept aside."""
 

@@ -30,7 +30,7 @@ def _told_nobody(exposure: Exposure) -> None:
 
 
 class RequestContext(msgspec.Struct, frozen=True, kw_only=True):
-    """One request of a principal, from wherever it came."""
+    """One request of a principal, from any source."""
 
     principal: Principal
     """The caller, who is charged for the request and whose limits apply."""

@@ -67,9 +67,13 @@ class Pipeline:
         max_shadows: int,
         rates_of: FindRates | None = None,
     ) -> None:
-        """shadow_outcomes: counts copies of requests by what became of them. key_use: tells which key a project's
-        requests to a pool are sent with. max_shadows: the most copies that run at once.
-        rates_of: as of `Admitting`."""
+        """Put the pipeline together.
+
+        shadow_outcomes: counts copies of requests by their outcome.
+        key_use: tells which key a project's requests to a pool are sent with.
+        max_shadows: the most copies that run at once.
+        rates_of: as for `Admitting`.
+        """
         self._key_use = key_use
         self._meter = meter
         self._placing = Placing(resolver, pools, notes, journal_id=meter.journal_id)

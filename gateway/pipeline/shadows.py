@@ -51,9 +51,9 @@ class Shadow(msgspec.Struct, frozen=True):
     context: RequestContext
     """The request that is copied."""
     asked: Sequence[TextRequest]
-    """Its prompts, as their client wrote them."""
+    """The prompts of the request, as its client wrote them."""
     num_tokens: int
-    """The tokens of its prompts."""
+    """The tokens of the request's prompts."""
     route: Route | None
     """The target; None where that is gone."""
     payer: Principal

@@ -36,8 +36,8 @@ class Bases:
     def replace(self, served: Sequence[Base], former_names: Mapping[str, str]) -> None:
         """Replace the base models that are served.
 
-        served: the oldest pool first.
-        former_names: by digest, the last known name of each base that the installation has ever served.
+        served: the base models, the oldest pool first.
+        former_names: the last known name of each base that the installation has ever served, by digest.
 
         Raises ValueError: when two have the same name, or when a name holds `:` or `@`.
         """

@@ -26,7 +26,8 @@ MAX_BUFFERED_BYTES = 16 << 10
 def reading_protocol(max_unread_s: float) -> type[HttpToolsProtocol]:
     """Return Uvicorn's protocol for HTTP, for clients that read.
 
-    max_unread_s: from a full buffer to one that has room again, and from the end of a reply to its last byte.
+    max_unread_s: the longest time from a full buffer to one that has room again, and from the end of a reply to its
+    last byte.
     """
 
     class ReadingProtocol(HttpToolsProtocol):

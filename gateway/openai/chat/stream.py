@@ -31,9 +31,11 @@ class ChatEvents:
         calls: CallShape | None = None,
         so_far: UsageSoFar | None = None,
     ) -> None:
-        """Prepare the events of a stream. prompt_ids: where token ids are to be shown.
+        """Prepare the events of a stream.
 
-        calls: where the choices may call tools. so_far: where every chunk is to show the usage by then.
+        prompt_ids: the token ids of the prompt, where they are to be shown.
+        calls: the shape of calls, where the choices may call tools.
+        so_far: counts the usage, where every chunk is to show it.
         """
         self._chunk = partial(chunk, usage=usage_of_chunks(so_far, with_usage=with_usage))
         self._so_far = so_far

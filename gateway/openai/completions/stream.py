@@ -40,7 +40,7 @@ class CompletionEvents:
         to_bytes: TokenBytes | None,
         so_far: UsageSoFar | None = None,
     ) -> None:
-        """Prepare the events of a stream. so_far: where every chunk is to show the usage by then."""
+        """Prepare the events of a stream. so_far: counts the usage, where every chunk is to show it."""
         self._chunk = partial(chunk, usage=usage_of_chunks(so_far, with_usage=with_usage))
         self._so_far = so_far
         self._num_choices = num_choices

@@ -43,7 +43,7 @@ from gateway.support.pace import Pace
 
 PER_S, BURST = 50.0, 200.0
 CHANGES_PER_S, CHANGES_BURST = 5.0, 100.0
-"""Of conversations that are made and deleted: nothing else bounds the one, and the other is a row of the audit log."""
+"""Conversations that a project makes and deletes: each second, and at once. A deletion is a row of the audit log."""
 
 BYTES_PER_REQUEST = 1 << 20
 """The number of bytes read for which a request counts as one more."""

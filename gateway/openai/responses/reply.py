@@ -71,10 +71,12 @@ class Reply:
         is_thinking: bool = False,
         seal: Seal | None = None,
     ) -> None:
-        """Begin a reply. to_bytes: of tokens, where log-probabilities are shown.
+        """Begin a reply.
 
-        thinks: the model may think before it answers. is_thinking: the prompt ended with the beginning of thinking.
-        seal: as of `Progress`.
+        to_bytes: gives the bytes of tokens, where log-probabilities are shown.
+        thinks: True: the model may think before it answers.
+        is_thinking: True: the prompt ended with the beginning of thinking.
+        seal: as for `Progress`.
         """
         self.initial = initial
         self.is_stored = False

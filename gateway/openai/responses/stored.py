@@ -124,8 +124,10 @@ def stored_responses(
     async def delete_response(
         response_id: FromPath[str], request: Request[Any, Any, Any], caller: Caller
     ) -> ASGIResponse:
-        """Delete a stored response for good. What follows it cannot be gone on with any more. The audit log records
-        it."""
+        """Delete a stored response for good. Responses that follow it cannot be continued any more.
+
+        The audit log records the deletion.
+        """
         pace.take(caller.project_id)
         deletions.take(caller.project_id)
         call, id = call_of(request.scope), known_form(response_id)

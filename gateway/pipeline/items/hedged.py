@@ -26,7 +26,7 @@ for much longer; and the least seconds until then."""
 
 
 class Hedging(msgspec.Struct, frozen=True):
-    """When a second try begins, and who learns of the tries."""
+    """The time of a second try, and the functions that are called about the tries."""
 
     delay_s: float
     """The time that the first try has for its first item."""
