@@ -28,7 +28,7 @@ LOGPROB_ROWS = 64
 
 
 class ModelRunner:
-    """See `engine.core.Runner`."""
+    """A runner (`engine.core.Runner`)."""
 
     def __init__(self, path: DevicePath, sampler: Sampler, transfers: Transfers) -> None:
         self._path = path
@@ -90,14 +90,17 @@ class ModelRunner:
 
 
 class LaunchedStep(msgspec.Struct, frozen=True):
-    """See `engine.core.Step`. order: of the plan's decodes as they are computed; wanted, pooled: of each chunk so."""
+    """A launched step (`engine.core.Step`)."""
 
     order: Many[int]
+    """The order in which the plan's decodes are computed."""
     wanted: list[ChunkRows]
+    """The rows of each chunk, in that order."""
     halfway: Event
     tokens: PendingTokens | None
     scores: list[PendingLogprobs]
     pooled: list[Fetched | None]
+    """The pooled hidden states of each chunk, in that order."""
 
     def await_half(self) -> None:
         self.halfway.synchronize()

@@ -61,28 +61,29 @@ ACKNOWLEDGE_ON_CLOSE_S = 5.0
 
 
 class Session(msgspec.Struct):
-    """One connected gateway. outbox: encoded messages its socket would not take yet."""
+    """A connected gateway."""
 
     gateway_id: str
     database_id: str
     last_heard_s: float
     key: str = ""
-    """The public key of its host; "" over a socket of this machine."""
+    """The public key of the gateway's host; "" over a socket of this machine."""
     num_in_flight: int = 0
-    """Interactive requests: the scheduler bounds those of the batch band."""
+    """Interactive requests. The scheduler bounds those of the batch band."""
     heartbeats_sent: int = 0
     outbox: deque[bytes] = msgspec.field(default_factory=deque)
+    """Encoded messages that its socket would not take yet."""
 
 
 class InFlight(msgspec.Struct, frozen=True):
-    """What the server must remember of a running request to bill it whoever is connected when it ends."""
+    """The facts about a running request by which its usage is billed, whichever gateway is connected when it ends."""
 
     gateway: bytes
     database_id: str
     attempt: int
     meter: bytes
     num_batch_choices: int
-    """Its choices if it is of the batch band, else 0."""
+    """The number of choices if the request is of the batch band, else 0."""
 
 
 class EngineServer:

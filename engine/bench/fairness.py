@@ -112,7 +112,7 @@ def _ttfts_s(traces: list[Trace], tenant: Tenant, window: Window) -> list[float]
 
 
 def _service(traces: list[Trace], tenant: Tenant, window: Window) -> float:
-    """Return what the tenant got in the window, in the units of `engine.scheduling.fairness`, before weights.
+    """Return the service of a tenant in the window, in the units of `engine.scheduling.fairness`, before weights.
 
     A prompt counts where its first token came.
     """

@@ -1,4 +1,4 @@
-"""Prefix caching: what a shared system prompt saves, and that between tenants nothing of it can be seen.
+"""Prefix caching: the time that a shared system prompt saves, and that no tenant can see another's prompts by it.
 
 Leaks are looked for as an attacker would: a victim sends a prompt, then the attacker times the first token of the same
 prompt and of one that nobody has sent. Within one tenant the times tell the two apart; across tenants they must not.
@@ -33,7 +33,7 @@ class Options(msgspec.Struct, frozen=True):
 
 
 class Probe(msgspec.Struct, frozen=True):
-    """One first token: seconds until it came, and how many of the prompt's tokens the engine says it had cached."""
+    """The first token of one prompt: seconds until it came, and the prompt tokens that the engine had cached."""
 
     ttft_s: float
     cached_tokens: int

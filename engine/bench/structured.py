@@ -1,4 +1,4 @@
-"""What structured output costs: tokens per second under a JSON schema, and without one in the same run."""
+"""The cost of structured output: tokens per second under a JSON schema, and without one in the same run."""
 
 from __future__ import annotations
 

@@ -35,14 +35,18 @@ class Options(msgspec.Struct, frozen=True):
 
 
 class Load(msgspec.Struct, frozen=True):
-    """What is sent at once. adapters: distinct ones among the requests, 0 for the base; tokens of each request."""
+    """Requests that are sent at once."""
 
     streams: int
     adapters: int
+    """Distinct adapters among the requests; 0 for the base."""
     distribution: Popularity = "turns"
     prompt_tokens: int = 65
+    """Tokens of each prompt beside the shared prefix."""
     shared_prefix: int = 0
+    """Tokens that begin every prompt."""
     new_tokens: int = 64
+    """Tokens of each completion."""
 
     @property
     def yardstick(self) -> tuple[int, int, int]:

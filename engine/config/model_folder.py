@@ -1,4 +1,4 @@
-"""Reads a model folder's `config.json`: what this engine computes, or a refusal that names the key.
+"""Reads a model folder's `config.json`: the numbers that this engine computes with, or a refusal that names the key.
 
 Knows no tensor and never imports torch. A key that the engine would compute wrongly is never passed over.
 """

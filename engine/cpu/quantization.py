@@ -49,9 +49,9 @@ def use_native_path(asked: str) -> None:
 def choose_format(
     asked: Asked, device: torch.device, dtype: torch.dtype, quality: Callable[[NativeLibrary], Quality | None]
 ) -> Choice:
-    """Return the format that is computed.
+    """Return the format that products are computed in.
 
-    quality: called where `auto` depends on what 8-bit integers change of the model; None: nobody can tell.
+    quality: called where `auto` depends on the change that 8-bit integers make; None: it is not known.
 
     Raises SetupError: when the device has no such format.
     """
@@ -111,12 +111,15 @@ def settle_format(config: EngineConfig, device: torch.device, dtype: torch.dtype
 
 
 def make_linear(quantized: Format) -> MakeLinear:
-    """Return what makes products of a model's weights."""
+    """Return the function that makes products of a model's weights."""
     library = installed() if quantized == "int8" else None
     return Linear if library is None else partial(Int8Linear, library)
 
 
 def make_embedding(quantized: Format) -> MakeEmbedding:
-    """Return what makes the rows of a model's tokens. A quantized head that is tied to them is where they are read."""
+    """Return the function that makes the rows of a model's tokens.
+
+    They are read from a quantized head where it is tied to them.
+    """
     library = installed() if quantized == "int8" else None
     return plain_embedding if library is None else partial(Int8Embedding.of, library)

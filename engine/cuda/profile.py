@@ -1,4 +1,4 @@
-"""Steps as large as any, for their peaks of memory. What they compute has no meaning.
+"""The largest possible steps, for their peaks of memory. Their results have no meaning.
 
 They also compile every kernel that later steps launch, before anybody waits for one.
 """

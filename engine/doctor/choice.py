@@ -15,7 +15,7 @@ from engine.hardware import num_threads, resolve_device, resolve_dtype
 from kernels.cpu.library import installed
 
 CROWDED = 0.5
-"""Other processes that use more than this share of a processor slow the engine down."""
+"""The share of a processor by other processes above which they slow the engine down."""
 
 SMALL_MEMORY_BYTES = 2 << 30
 
@@ -34,7 +34,7 @@ def find_gpus() -> tuple[Gpu, ...]:
 
 
 def choose(config: EngineConfig, machine: Machine, gpus: tuple[Gpu, ...]) -> Choice:
-    """Return what an engine with this configuration chooses.
+    """Return the way of computing that an engine with this configuration chooses.
 
     Raises SetupError: when it would not start here.
     """

@@ -43,7 +43,8 @@ log = logging.getLogger(__name__)
 _ROOT = Path(__file__).parents[2]
 _START = f"import sys; sys.path.insert(0, {str(_ROOT)!r}); from engine.grammar.worker import main; main()"
 _ENVIRONMENT = {"LC_ALL": "C.UTF-8"}
-"""None of the engine's secrets: who breaks out of a grammar finds no credentials of buckets or hubs."""
+"""The worker's environment, without the engine's secrets: a program that breaks out of a grammar finds no credentials
+of buckets or hubs."""
 
 _INHERITED = ("LD_LIBRARY_PATH",)  # where a Python outside of the system's folders finds its own libraries
 
@@ -51,10 +52,11 @@ SENT_FROM_OUTSIDE = (signal.SIGKILL, signal.SIGTERM)  # no limit of the worker's
 
 
 class Compiled(msgspec.Struct, frozen=True):
-    """The end of one compilation. make_matcher: a new matcher at the grammar's start for each choice; else an error."""
+    """The end of one compilation."""
 
     request_id: str
     make_matcher: Callable[[], Matcher] | None
+    """Makes a new matcher at the grammar's start for each choice; None where there is an error."""
     error: EngineError | None
 
 
@@ -65,10 +67,10 @@ class _Job(msgspec.Struct, frozen=True):
 
 
 class GrammarCompiler:
-    """submit, withdraw, ready and close belong to the stepping thread; `wake` is called when something is ready.
+    """Compiles grammars beside the stepping thread, to which submit, withdraw, ready and close belong.
 
-    Loading the vocabulary holds up every thread, so it happens here and not with the first grammar. A model without a
-    usable vocabulary is served; its grammars are refused.
+    `wake` is called when something is ready. Loading the vocabulary holds up every thread, so it happens here and not
+    with the first grammar. A model without a usable vocabulary is served; its grammars are refused.
     """
 
     def __init__(
@@ -120,7 +122,7 @@ class GrammarCompiler:
                     del self._waiting[tenant]
 
     def ready(self) -> list[Compiled]:
-        """Return what was compiled or refused since the last call."""
+        """Return the grammars that were compiled or refused since the last call."""
         compiled = []
         while not self._ready.empty():
             compiled.append(self._ready.get())

@@ -1,4 +1,4 @@
-"""What a grammar may cost, so that no grammar delays those who share the engine with it."""
+"""The bounds on a grammar's cost, so that no grammar delays others that share the engine."""
 
 from __future__ import annotations
 

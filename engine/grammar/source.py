@@ -33,9 +33,9 @@ REWORDED = {
 
 
 def lark(grammar: Grammar) -> str:
-    """Return a grammar in Lark. Whether the text compiles, only compiling tells.
+    """Return a grammar in Lark. The text may still not compile.
 
-    Raises Unenforceable: when the grammar is too long, nested too deeply, or says what cannot be enforced.
+    Raises Unenforceable: when the grammar is too long, nested too deeply, or cannot be enforced.
     """
     if len(grammar.source.encode()) > MAX_SOURCE_BYTES:
         raise Unenforceable(f"longer than {MAX_SOURCE_BYTES} bytes")

@@ -62,10 +62,12 @@ def _step_aside() -> None:
 
 
 class HostTier:
-    """Adapters by content key within max_bytes; what is used stays longest. One that is larger is not kept at all.
+    """Adapters by content key within max_bytes; the most recently used ones stay longest.
 
-    pinned: its memory is; then an adapter takes the power of two at or above its bytes, in which PyTorch pins memory.
-    Belongs to the loading thread, but for its two counters, which any thread may read."""
+    A larger adapter is not kept at all. pinned: True: its memory is pinned; then an adapter takes the power of two at
+    or above its bytes, in which PyTorch pins memory. Belongs to the loading thread, but for its two counters, which any
+    thread may read.
+    """
 
     def __init__(self, max_bytes: int, *, pinned: bool = False) -> None:
         self._max_bytes = max_bytes
@@ -96,8 +98,10 @@ class HostTier:
 class AdapterLoader:
     """Reads adapters for one base model.
 
-    expect: called with the layout of every adapter that is about to be used; pin: whether a GPU copies from the host
-    tier; keeps_bfloat16: adapters whose files are in bfloat16 stay in it; max_rank: larger adapters are refused.
+    expect: called with the layout of every adapter that is about to be used.
+    pin: True: a GPU copies from the host tier.
+    keeps_bfloat16: True: adapters whose files are in bfloat16 stay in it.
+    max_rank: larger adapters are refused.
     """
 
     def __init__(

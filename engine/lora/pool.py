@@ -35,14 +35,17 @@ log = logging.getLogger(__name__)
 
 PATIENCE_S = 0.5
 BATCH_PATIENCE_S = 10.0
-"""After this long batch work that waits for an adapter closes a slot that batch work alone uses."""
+"""Seconds after which batch work that waits for an adapter closes a slot that only batch work uses."""
 
 NOT_LOADED = "the engine could not load the adapter"
-"""To clients. Why is in the log: it names the store, and content that may be another tenant's."""
+"""The error that clients get.
+
+The reason is in the log: it names the store, and content that may be another tenant's.
+"""
 
 
 class Arrival(msgspec.Struct, frozen=True):
-    """The end of a load: the adapter's bytes, or why there are none. It holds no memory of the adapter's."""
+    """The end of a load: the adapter's bytes, or why there are none. It refers to no memory of the adapter's."""
 
     key: str
     num_bytes: int
@@ -50,20 +53,23 @@ class Arrival(msgspec.Struct, frozen=True):
 
 
 class _Ended(msgspec.Struct, frozen=True):
-    """What the loading thread did: on_device tells a copy to the device from a load into the host tier."""
+    """The end of one job of the loading thread."""
 
     key: str
     adapter: LoadedAdapter | None
     error: EngineError | None
     on_device: bool
+    """True for a copy to the device, False for a load into the host tier."""
     seconds: float
 
 
 class AdapterPool:
-    """All methods belong to the stepping thread; only the loads run elsewhere, and `wake` is called when one ends.
+    """The adapters of one engine. All methods belong to the stepping thread; only loads run elsewhere.
 
-    load: the adapter of a content key, in host memory. to_device: what copies it to the device, None where that is the
-    same. vacate: see `Slots`.
+    load: returns the adapter of a content key, in host memory.
+    to_device: copies an adapter to the device; None where both are the same memory.
+    vacate: as for `Slots`.
+    wake: called when a load ends.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""A base model's weights, as the tensors that a step multiplies. Where they come from is `engine.models.checkpoint`'s.
+"""A base model's weights, as the tensors that a step multiplies. `engine.models.checkpoint` reads them.
 
 Projections that share an input are fused: q, k, v into one matrix, gate and up into another.
 """
@@ -48,7 +48,7 @@ Take = Callable[[str, tuple[int, ...]], Tensor]  # a tensor of this shape by its
 
 
 class LayerWeights(msgspec.Struct, frozen=True):
-    """One decoder layer. H hidden, Q = heads * D, K = kv_heads * D, I intermediate."""
+    """The weights of one decoder layer. H hidden, Q = heads * D, K = kv_heads * D, I intermediate."""
 
     input_norm: Norm  # [H]
     qkv: Product  # H -> Q + 2K
@@ -105,7 +105,7 @@ def assemble(
     *,
     in_turn: bool = False,
 ) -> ModelWeights:
-    """Return every tensor of a model, fused. in_turn: each layer is read whenever it is used, and not kept."""
+    """Return every tensor of a model, fused. in_turn: True: each layer is read whenever it is used, and not kept."""
     hidden = config.hidden_size
     table = take("model.embed_tokens.weight", (config.vocab_size, hidden))
     each = LayersInTurn(lambda index: _layer(take, config, index, make_norm, make_linear), config.num_layers)

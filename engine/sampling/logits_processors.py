@@ -23,7 +23,7 @@ from kernels.penalties import occurring, penalize_repetition_
 
 
 class Row(msgspec.Struct, frozen=True):
-    """One token to choose: the one that follows the sequence's tokens and then `drafts`, guesses taken as right."""
+    """A token to choose: the one that follows the sequence's tokens and then `drafts`, guesses taken as right."""
 
     sequence: Sequence
     drafts: tuple[int, ...] = ()
@@ -39,7 +39,7 @@ class Row(msgspec.Struct, frozen=True):
 
     @property
     def token_ids(self) -> list[int]:
-        """All tokens before the one to choose, if all are known."""
+        """The tokens before the one to choose, if all are known."""
         return [*self.sequence.token_ids, *self.drafts]
 
     @property
@@ -64,7 +64,7 @@ def process_logits_(
 ) -> None:
     """Process logits [N, V] fp32 in place, one row per element of rows.
 
-    put: `Transfers.put` of their device; adjust: in place of `adjust_`.
+    put: `Transfers.put` of their device. adjust: takes the place of `adjust_`.
     """
     (adjust or adjust_)(logits, rows, put)
     params = [row.params for row in rows]

@@ -1,4 +1,7 @@
-"""Which waiting sequence starts next: fairness names tenants, locality chooses, memory and adapters allow."""
+"""The choice of the waiting sequence that starts next: fairness names tenants, locality chooses, memory allows.
+
+Adapter slots have to allow it as well.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +16,10 @@ MAX_LOADS_PER_TENANT = 8  # so that who asks for many adapters does not keep oth
 
 
 class Admission:
-    """Admits the waiting requests of one band. token_bytes: the bytes of one token's keys and values, the unit in which
-    adapter loads are charged."""
+    """Admits the waiting requests of one band.
+
+    token_bytes: the bytes of one token's keys and values, the unit in which adapter loads are charged.
+    """
 
     def __init__(
         self,
@@ -73,7 +78,7 @@ class Admission:
         return self._blocks.num_cached_tokens(sequence) if sequence.may_reuse_prefix else 0
 
     def _cost(self, sequence: Sequence) -> float:
-        """Return what the sequence's prompt and its adapter's load cost the engine; 0 for one that started before."""
+        """Return the cost of the sequence's prompt and its adapter's load; 0 for one that started before."""
         if sequence.started_s:
             return 0.0
         num_moved = sequence.adapter_load_bytes / self._token_bytes

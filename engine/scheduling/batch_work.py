@@ -35,8 +35,8 @@ from engine.scheduling.totals import Totals
 from engine.sequence import Chunk, Plan, Sequence, Status
 
 HALF = 2
-"""Half of all blocks batch work may hold even where they held what interactive requests have used of late. With less,
-busy minutes would leave it nothing: every prompt stays in the cache."""
+"""The divisor of all blocks that gives the number that batch work may hold even where they held content of recent
+interactive requests. With less, busy minutes would leave it nothing: every prompt stays in the cache."""
 
 SMALL = 8
 """The guaranteed share covers requests that need at most one SMALL-th of all blocks, and has at most one SMALL-th of
@@ -53,7 +53,7 @@ WANTED_AHEAD = 8
 
 
 class BatchWork:
-    """Belongs to the scheduler, which calls `begin_step`, `take_owed`, `fill` and `end_step` in this order."""
+    """Plans batch work. The scheduler calls `begin_step`, `take_owed`, `fill` and `end_step` in this order."""
 
     def __init__(
         self,
@@ -159,9 +159,9 @@ class BatchWork:
         return list(self._planned.values())
 
     def fill(self, decodes: Many[Chunk], prefills: Many[Chunk], num_places: int, left: int, *, may_grow: bool) -> None:
-        """Plan what fits beside the chunks of interactive requests: num_places sequences and `left` tokens.
+        """Plan batch work beside the chunks of interactive requests: num_places sequences and `left` tokens.
 
-        Sequences that were owed are not among them. may_grow: no interactive request lacks memory.
+        Sequences that were owed are not among them. may_grow: True: no interactive request lacks memory.
         """
         if not self._band.num_alive or self._must_wait:
             return
@@ -322,9 +322,12 @@ class BatchWork:
         return True
 
     def _victims(self, after: Sequence | None = None) -> list[Sequence]:
-        """Return the sequences that may give up their blocks, the newest first: not while their steps are under way or
-        planned, and not the oldest ones that the guaranteed share covers while interactive requests run. after: those
-        that are newer than this one."""
+        """Return the sequences that may give up their blocks, the newest first.
+
+        Left out are those whose steps are under way or planned, and the oldest ones that the guaranteed share covers
+        while interactive requests run.
+        after: only sequences newer than this one; None: all.
+        """
         running = list(self._band.running)
         is_covered = self._share.share > 0 and len(self._interactive.running) > 0
         num_covered, left = 0, self._small_tokens if is_covered else 0
@@ -349,14 +352,14 @@ class BatchWork:
 
 
 class _Peaks(msgspec.Struct):
-    """The most of a minute: blocks of interactive requests, and sequences of the band in a step."""
+    """The largest numbers of a minute: blocks of interactive requests, and sequences of the band in a step."""
 
     num_blocks: int = 0
     num_rows: int = 0
 
 
 def _service(chunk: Chunk) -> float:
-    """Return what a chunk costs, as `engine.scheduling.fairness` counts."""
+    """Return the service of a chunk, in the units of `engine.scheduling.fairness`."""
     sequence = chunk.sequence
     cost = 0.0 if sequence.is_decoding else float(chunk.num_tokens)
     return cost + DECODE_COST * (chunk.samples and sequence.request.sampling.max_tokens > 0)

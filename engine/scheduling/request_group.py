@@ -1,4 +1,4 @@
-"""The choices of one request, from its arrival to its one final, and what they add up to."""
+"""The choices of one request, from its arrival to its one final, and their sums."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from engine.sequence import Sequence
 
 
 class RequestGroup(msgspec.Struct, eq=False):
-    """choices: all of them, by index. num_alive: those that have not ended.
-
-    held: choices that are not queued yet: all of them while the grammar compiles, then all but the leader, which
-    computes the prompt that the others share through the prefix cache.
-    num_cached_tokens: what the first admission of the request found.
-    """
+    """The choices of one request."""
 
     request: GenerateRequest
     choices: list[Sequence]
+    """All choices by index."""
     held: list[Sequence]
+    """Choices that are not queued yet: all of them while the grammar compiles, then all but the leader, which computes
+    the prompt that the others share through the prefix cache."""
     num_alive: int
+    """The number of choices that have not ended."""
     arrived_s: float
     compiling: bool = False
     num_cached_tokens: int = 0
+    """The cached tokens that the first admission of the request found."""
     adapter_wait_s: float = 0.0
 
     @classmethod

@@ -42,14 +42,14 @@ from engine.sequence import Chunk, ChunkResult, Drafter, Matcher, Plan, Sequence
 
 AFTER_ALL_SLOTS = 1 << 30
 BACKGROUND_WEIGHT = 0.1
-"""Interactive requests of at most this weight are background: nobody waits for them."""
+"""The weight up to which interactive requests are background: nobody waits for them."""
 
 BACKGROUND_TOKENS = 32
 """The most prompt tokens of all background requests in one step. A step cannot be interrupted: whoever arrives while it
 is computed waits for all of it."""
 
 RECENT_S = 60.0
-"""What interactive requests have used of the cache for at least this long ago may be taken for batch work."""
+"""Seconds after which batch work may take cached blocks that interactive requests have used."""
 
 
 class Scheduler:

@@ -19,26 +19,30 @@ from engine.scheduling.limits import BatchLimits
 from engine.sequence import Chunk
 
 FORGETTING = 0.99
-"""What a step counts for once the next one is there: about a hundred steps are remembered."""
+"""The factor by which a step counts less with each later one: about a hundred steps are remembered."""
 
 ANCHOR = 1e-3
-"""What keeps a coefficient where it is, as a part of the most that steps ever told about it."""
+"""The strength that holds a coefficient at its value, as a part of the most that steps ever told about it."""
 
 TINY = 1e-12
 
 UNITS = np.array([1.0, 8.0, 64.0, 16384.0])
-"""Of a constant, rows, prompt tokens and context, how many belong together: while nothing tells them apart, a step's
-time is shared out by them."""
+"""The amounts of a constant, rows, prompt tokens and context that belong together: while nothing tells them apart, a
+step's time is shared out by them."""
 
 GROWTH = 2
 FIRST_TOKENS = 16
-"""A step may have GROWTH times the most rows and prompt tokens seen, or FIRST_TOKENS: what is beyond is a guess."""
+"""Rows and prompt tokens that a step may have at first; later GROWTH times the most seen.
+
+The time of more is a guess.
+"""
 
 
 class StepLoad(msgspec.Struct):
-    """What one step computes. num_rows: sequences, drafts included."""
+    """The amounts that one step computes."""
 
     num_rows: int = 0
+    """Sequences, drafts included."""
     num_prompt_tokens: int = 0
     num_context_tokens: int = 0
 
@@ -82,7 +86,7 @@ class StepCosts(NamedTuple):
 
 
 class StepTime:
-    """See the module. max_rows, max_prompt_tokens: the most of which the time can be told."""
+    """Predicts the time of steps. max_rows, max_prompt_tokens: the largest step whose time can be told."""
 
     def __init__(self) -> None:
         self._coefficients = np.zeros(4)
@@ -149,16 +153,16 @@ def longest_alone_s(costs: StepCosts, limits: BatchLimits, max_num_seqs: int) ->
 
 
 class StepRoom:
-    """What is left of one step for batch work.
+    """The room that one step has left for batch work.
 
     Beside interactive requests a step is lengthened by a share, alone it has a bound. A first row always fits alone, so
     that work gets on however slow the device is. Beside others nothing fits before any step was seen.
     """
 
     def __init__(self, step_time: StepTime, load: StepLoad, limits: BatchLimits, max_num_seqs: int) -> None:
-        """Set up the room of a step. load: of the interactive requests in the step.
+        """Set up the room of a step. Everything that is added to the step takes up room.
 
-        Whatever is added to it takes up room.
+        load: the interactive requests in the step.
         """
         self._costs = costs = step_time.costs()
         self._max_rows = step_time.max_rows

@@ -29,7 +29,7 @@ NEW_TOKENS = 64
 def measure_registered(rig: Rig, engine: BenchEngine, sizes: Sizes, rates: Rates | None) -> Iterator[Row]:
     """Yield rows of two closed loops of the same requests but for their adapters.
 
-    rates: of this device, measured in this run; None runs everything and claims nothing.
+    rates: the rates of this device, measured in this run; None runs everything and claims nothing.
     """
     workload = Workload(rig.model.vocab_size)
     prompt_tokens, new_tokens = (PROMPT_TOKENS, NEW_TOKENS) if rates else (sizes.chunk_tokens, 2)

@@ -26,7 +26,7 @@ from kernels.bench.floors import Rates, Work, floor
 def measure_steps(rig: Rig, sizes: Sizes, rates: Rates | None) -> Iterator[Row]:
     """Yield rows of the measured steps.
 
-    rates: of this device, measured in this run; None runs everything and claims nothing.
+    rates: the rates of this device, measured in this run; None runs everything and claims nothing.
     """
     table = _Table(rig, sizes, rates)
     base = table.streams([""])
@@ -60,7 +60,7 @@ def measure_steps(rig: Rig, sizes: Sizes, rates: Rates | None) -> Iterator[Row]:
 
 
 class _Table:
-    """Makes the sequences, times their steps, and says how these stand to their floors."""
+    """Makes the sequences, times their steps, and compares the times with their floors."""
 
     def __init__(self, rig: Rig, sizes: Sizes, rates: Rates | None) -> None:
         self._rig = rig

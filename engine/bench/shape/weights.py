@@ -1,4 +1,4 @@
-"""Random weights and adapters: the same tensor whenever it is asked for by the same name."""
+"""Random weights and adapters: a name always gives the same tensor."""
 
 from __future__ import annotations
 
@@ -29,7 +29,10 @@ class RandomTensors:
 
 
 class RandomAdapters:
-    """Adapters on all projections, in host memory; `load` stands for a loader's. ranks: of one after the other."""
+    """Adapters on all projections, in host memory; `load` stands for a loader's.
+
+    ranks: the ranks of adapters, one after the other.
+    """
 
     def __init__(self, config: ModelConfig, dtype: torch.dtype, ranks: list[int], *, pin: bool) -> None:
         targets = config.adapter_targets()
