@@ -32,7 +32,7 @@ SMALLEST_SPLIT = 512
 
 
 class Adapters:
-    """One adapter in each slot, on every projection of the shape. ranks[slot] is the adapter's rank."""
+    """Adapters in slots, one in each, on every projection of the shape. ranks[slot] is the adapter's rank."""
 
     def __init__(self, shape: Shape, ranks: Sequence[int]) -> None:
         self.shape, self.ranks = shape, tuple(ranks)
