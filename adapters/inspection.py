@@ -1,7 +1,7 @@
-"""Inspection of strangers' files: whether they are an adapter that this base model can serve, without trusting any.
+"""Inspection of strangers' files: the check that they are an adapter which this base model can serve.
 
 `inspect` is the one way in. The files are unpacked, read and judged by `adapters.inspector` in a confined process
-(`adapters.sandbox`); here they are only opened. Knows nothing of tenants, versions or where files come from.
+(`adapters.sandbox`); here they are only opened. Knows nothing of tenants, versions or the files' origin.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ async def inspect(
 
     into: an empty folder that nobody else writes to; after the call the folder holds exactly the two files, copied
     before they were judged. They are not synced. After any error the folder is as it was.
-    run: how the confined process is started.
-    niceness: that of the confined process.
+    run: starts the confined process.
+    niceness: the niceness of the confined process.
 
     Raises AdapterRejected: where the adapter is refused.
     Raises SandboxBroken: where no inspection is possible.

@@ -35,10 +35,11 @@ _OTHER_FORMATS = {
 
 
 class TensorInfo(msgspec.Struct, frozen=True):
-    """One tensor of a file. dtype: F32, F16 or BF16; its bytes are [start, end) of the file, counted from byte 0."""
+    """A tensor of a file. Its bytes are [start, end) of the file, counted from byte 0."""
 
     name: str
     dtype: str
+    """F32, F16 or BF16."""
     shape: tuple[int, ...]
     start: int
     end: int
@@ -110,7 +111,7 @@ def _is_sizes(value: Any) -> bool:
 
 
 def _layout_errors(tensors: list[TensorInfo], data_start: int, file_bytes: int) -> Iterator[str]:
-    """Yield what keeps the tensors, given in the order of their bytes, from tiling [data_start, file_bytes)."""
+    """Yield the faults that keep the tensors, in the order of their bytes, from tiling [data_start, file_bytes)."""
     position = data_start
     for tensor in tensors:
         if tensor.end > file_bytes:

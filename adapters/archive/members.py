@@ -1,4 +1,4 @@
-"""Which names of an archive or folder are an adapter's two files, which are ignored, and which refuse the whole.
+"""The names of an archive or folder that are an adapter's two files, that are ignored, or that refuse the whole.
 
 Works on names and kinds alone. Names never become paths: of all members, only the two files are taken, and their names
 are ours.

@@ -1,4 +1,4 @@
-"""Where an archive's two files go, and how much they may be."""
+"""The two files that an archive is unpacked to, within a bound on their size."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ class Plain:
 class Inflated(Plain):
     """The bytes of a tar file in a gzip file (RFC 1952), inflated as far as they are read.
 
-    max_bytes: what the files in the archive may take together.
+    max_bytes: the most bytes of the files in the archive together.
     """
 
     def __init__(self, file: BinaryIO, max_bytes: int) -> None:

@@ -15,8 +15,8 @@ from adapters.patterns.expression import ModuleExpression, ModuleName, Steps, ha
 MAX_KEYS = 2048
 MAX_KEY_CHARS = 256
 MAX_STEPS = 500_000
-"""Steps of matching all modules of one adapter with one of the two options: a fifth of a second, in which other threads
-get their turns."""
+"""The most steps of matching all modules of one adapter with one of the two options: a fifth of a second, in which
+other threads get their turns."""
 
 _ATOM = r"(?:[A-Za-z0-9_.-]|\\[.dw-]|\[(?:\w(?:-\w)?)+\])"
 _GROUP = rf"\((?:\?:)?{_ATOM}+(?:\|{_ATOM}+)*\)"

@@ -25,15 +25,18 @@ _PR_SET_PDEATHSIG = 1
 
 
 class Limits(msgspec.Struct, frozen=True):
-    """The limits of confined work. cpu_s: of processor time, whole seconds. wall_s: for all of the work, which the
-    parent enforces. memory_bytes: beyond what Python takes before the work begins. file_bytes: the largest size to
-    which the work may write a file. niceness: 0 to 19, of the whole process (sched(7))."""
+    """The limits of confined work."""
 
     cpu_s: int
+    """Processor time in whole seconds."""
     wall_s: float
+    """Seconds for all of the work, which the parent enforces."""
     memory_bytes: int
+    """Bytes beyond those that Python takes before the work begins."""
     file_bytes: int
+    """The largest size to which the work may write a file."""
     niceness: int = 0
+    """0 to 19, of the whole process (sched(7))."""
 
 
 class Answer(msgspec.Struct, frozen=True, tag=True):
@@ -47,9 +50,10 @@ class OutOfMemory(msgspec.Struct, frozen=True, tag=True):
 
 
 class DiskFull(msgspec.Struct, frozen=True, tag=True):
-    """A file that the work writes has no room. number: errno's."""
+    """A file that the work writes has no room."""
 
     number: int
+    """errno's number."""
 
 
 class Broken(msgspec.Struct, frozen=True, tag=True):

@@ -1,7 +1,7 @@
 """Runs work on strangers' files in a process of its own that can harm nobody, and waits for its answer.
 
 The parent hands over open files and reads one bounded answer; the files themselves it never reads, so it doesn't grow
-with them. What the process may do is `confined`'s to say. Knows nothing of adapters.
+with them. `confined` limits the process. Knows nothing of adapters.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ class LimitExceeded(Exception):
 
 
 class SandboxBroken(RuntimeError):
-    """No sandbox is to be had on this machine, which may be too busy for one, or the work has a bug."""
+    """The machine has no sandbox, or is too busy for one, or the work has a bug."""
 
 
 async def run_confined(module: str, argument: bytes, descriptors: Sequence[int], limits: Limits) -> bytes:
-    """Return what `work(argument)` of the module returns, computed in a confined process.
+    """Return the result of `work(argument)` of the module, computed in a confined process.
 
     The process has `descriptors` open under the same numbers, and has ended when this returns, raises or is cancelled.
 
