@@ -65,7 +65,7 @@ class Session(msgspec.Struct):
 
     gateway_id: str
     database_id: str
-    last_heard_s: float
+    last_message_s: float
     key: str = ""
     """The public key of the gateway's host; "" over a socket of this machine."""
     num_in_flight: int = 0
@@ -221,7 +221,7 @@ class EngineServer:
         session = self._sessions.get(gateway)
         if session is None:
             return self._send(gateway, Refused("say hello first"))
-        session.last_heard_s = time.monotonic()
+        session.last_message_s = time.monotonic()
         match message:
             case Submit(request):
                 self._submit(gateway, session, request)
@@ -373,7 +373,7 @@ class EngineServer:
                     self._forget(gateway, "is of a host that may not connect any more")
         batch_credits = self._batch_credits()
         for gateway, session in list(self._sessions.items()):
-            if now_s - session.last_heard_s > HEARTBEAT_INTERVAL_S * HEARTBEATS_MISSED:
+            if now_s - session.last_message_s > HEARTBEAT_INTERVAL_S * HEARTBEATS_MISSED:
                 self._forget(gateway, f"missed {HEARTBEATS_MISSED} heartbeats")
                 continue
             self._send(gateway, Heartbeat(session.heartbeats_sent, stats, next(batch_credits)))

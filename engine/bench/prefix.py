@@ -69,8 +69,8 @@ def measure(config: EngineConfig, options: Options) -> Iterator[Row]:
             "ttft_p90_ms": milliseconds([probe.ttft_s for probe in of_kind], 90),
             "cached_tokens": sum(probe.cached_tokens for probe in of_kind),
         }
-    yield figure(f"AUC of {options.pairs} pairs within the tenant", _told_apart(probes, VICTIM), ">= 0.9")
-    yield figure(f"AUC of {options.pairs} pairs across tenants", _told_apart(probes, STRANGER), "<= 0.55")
+    yield figure(f"AUC of {options.pairs} pairs within the tenant", _area_under_curve(probes, VICTIM), ">= 0.9")
+    yield figure(f"AUC of {options.pairs} pairs across tenants", _area_under_curve(probes, STRANGER), "<= 0.55")
     own_hits = sum(probe.cached_tokens for probe in probes[VICTIM, True])
     foreign_hits = engine.stats.prefix_hit_tokens_total - own_hits
     yield figure("tokens that the engine counts as found across tenants", foreign_hits, "0")
@@ -111,7 +111,7 @@ def _paired_probes(prober: Prober, workload: Workload, options: Options) -> dict
     return probes
 
 
-def _told_apart(probes: dict[tuple[str, bool], list[Probe]], tenant: str) -> float:
+def _area_under_curve(probes: dict[tuple[str, bool], list[Probe]], tenant: str) -> float:
     """Return how well the times tell the prompts apart, whichever way they differ: slower tells as much as faster."""
     known, unknown = ([probe.ttft_s for probe in probes[tenant, sent_before]] for sent_before in (True, False))
     return max(auc(known, unknown), auc(unknown, known))

@@ -62,7 +62,7 @@ class Quality(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.divergence_nats:.4f} nats from float32, perplexity {change:+.2f} %"
 
 
-def kept_quality(model_dir: str | Path) -> Quality | None:
+def stored_quality(model_dir: str | Path) -> Quality | None:
     """Return the quality that was measured of this model before; None where none was, or one of another format."""
     try:
         found = msgspec.json.decode((Path(model_dir) / FILE_NAME).read_bytes(), type=Quality)

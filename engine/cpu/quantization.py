@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple
 import torch
 
 from engine.config import EngineConfig
-from engine.cpu.quality import Quality, keep_quality, kept_quality, measure_quality
+from engine.cpu.quality import Quality, keep_quality, measure_quality, stored_quality
 from engine.hardware import SetupError, num_threads
 from engine.models.weights import MakeEmbedding, MakeLinear, plain_embedding
 from kernels.cpu.library import NativeLibrary, installed
@@ -95,7 +95,7 @@ def settle_format(config: EngineConfig, device: torch.device, dtype: torch.dtype
     """
 
     def quality(library: NativeLibrary) -> Quality | None:
-        found = kept_quality(config.model_dir)
+        found = stored_quality(config.model_dir)
         if found is None:
             torch.set_num_threads(num_threads(config.num_threads))
             found = measure_quality(library, config.model_dir)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 
 from engine.config import EngineConfig
-from engine.cpu.quality import Quality, kept_quality
+from engine.cpu.quality import Quality, stored_quality
 from engine.cpu.quantization import choose_format, use_native_path
 from engine.doctor.report import Choice, Gpu, Machine
 from engine.hardware import num_threads, resolve_device, resolve_dtype
@@ -44,7 +44,7 @@ def choose(config: EngineConfig, machine: Machine, gpus: tuple[Gpu, ...]) -> Cho
     use_native_path(config.native_path)
     library = installed()
     paths = library.paths if library is not None else ()
-    kept = kept_quality(config.model_dir)
+    kept = stored_quality(config.model_dir)
     quantized, why = choose_format(config.quantization, device, computed, lambda library: kept or UNMEASURED)
     if quantized == "int8" and config.quantization == "auto" and kept is None:
         why = f"Matrices are 8-bit integers, by {paths[-1]}, if the first start finds the model near enough to float32."

@@ -344,7 +344,7 @@ class AdapterPool:
         coming = self.slots.num_loading
         if not coming:
             return True
-        num_kept = self.slots.num_kept_bytes(self._clock(), for_batch=for_batch)
+        num_kept = self.slots.num_held_bytes(self._clock(), for_batch=for_batch)
         return num_kept + (coming + 1) * self._largest <= self.slots.max_bytes
 
     def _close_for_waiters(self) -> None:
@@ -362,7 +362,7 @@ class AdapterPool:
                 continue
             excess = self.slots.num_bytes + slot.staged.num_bytes - self.slots.max_bytes
             missing_bytes = excess if slot.since_s <= overdue_s else 0
-            num_kept = self.slots.num_kept_bytes(now_s)
+            num_kept = self.slots.num_held_bytes(now_s)
             self.slots.want_back(0, num_kept + slot.staged.num_bytes - self.slots.max_bytes)
         if missing and self._may_load():
             self.slots.want_back(len(missing), 0)

@@ -81,7 +81,7 @@ class Slots:
         """The bytes taken, of max_bytes."""
         return sum(slot.num_bytes for slot in self)
 
-    def num_kept_bytes(self, now_s: float, *, for_batch: bool = False) -> int:
+    def num_held_bytes(self, now_s: float, *, for_batch: bool = False) -> int:
         """Return the number of taken bytes that no eviction would give back now."""
         return self.num_bytes - sum(slot.num_bytes for slot in self._evictable(now_s, for_batch))
 

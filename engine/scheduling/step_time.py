@@ -92,7 +92,7 @@ class StepTime:
         self._coefficients = np.zeros(4)
         self._squares = np.zeros((4, 4))
         self._products = np.zeros(4)
-        self._most_told = np.zeros(4)
+        self._most_information = np.zeros(4)
         self._is_fitted = True
         self.max_rows = 0
         self.max_prompt_tokens = FIRST_TOKENS
@@ -109,7 +109,7 @@ class StepTime:
         features = _features(load) / seconds
         self._squares = FORGETTING * self._squares + np.outer(features, features)
         self._products = FORGETTING * self._products + features
-        self._most_told = np.maximum(self._most_told, self._squares.diagonal())
+        self._most_information = np.maximum(self._most_information, self._squares.diagonal())
         self.max_rows = max(self.max_rows, GROWTH * load.num_rows)
         self.max_prompt_tokens = max(self.max_prompt_tokens, GROWTH * load.num_prompt_tokens)
         self._is_fitted = False
@@ -120,7 +120,7 @@ class StepTime:
         Where one would be, the most negative is zero and the others are fitted anew.
         """
         if not self._is_fitted:
-            anchor = ANCHOR * self._most_told + TINY
+            anchor = ANCHOR * self._most_information + TINY
             squares = self._squares + np.diag(anchor)
             products = self._products + anchor * self._coefficients
             used = np.arange(4)

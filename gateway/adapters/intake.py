@@ -25,7 +25,7 @@ from adapters.sandbox.run import SandboxBroken
 from adapters.store import AdapterStore
 from gateway.adapters.cooldown import begin_if_due, import_over
 from gateway.adapters.inspection_queue import InspectionQueue
-from gateway.adapters.presence import kept_present
+from gateway.adapters.presence import heartbeats
 from gateway.adapters.prober import Prober
 from gateway.adapters.workspace import Leftovers, workspace
 from gateway.db.adapters import adapter_imports
@@ -128,7 +128,7 @@ class Intake:
         Overloaded while the store is away, the disk is full or the queue is too long.
         """
         try:
-            async with kept_present(lambda: self._touch(imported)):
+            async with heartbeats(lambda: self._touch(imported)):
                 put = await self._keep_and_refer(imported, content)
         except AdapterRejected as error:
             await self._end(imported, "rejected", str(error))

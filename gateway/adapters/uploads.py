@@ -117,7 +117,7 @@ class Uploads:
     async def _write(
         self, imported: ImportRow, file: BinaryIO, offset: int, size_bytes: int, chunks: AsyncIterator[bytes]
     ) -> None:
-        told, told_s = offset, time.monotonic()
+        recorded, recorded_s = offset, time.monotonic()
         try:
             async for chunk in chunks:
                 if offset + len(chunk) > size_bytes:
@@ -126,15 +126,15 @@ class Uploads:
                     )
                 await _on_disk(_write_all, file, chunk)
                 offset += len(chunk)
-                if offset - told >= SYNC_BYTES or time.monotonic() - told_s >= SYNC_S:
+                if offset - recorded >= SYNC_BYTES or time.monotonic() - recorded_s >= SYNC_S:
                     # First: what could not be made durable once is not told of later.
-                    told, told_s = offset, time.monotonic()
-                    await self._tell(imported, file, offset)
+                    recorded, recorded_s = offset, time.monotonic()
+                    await self._record_received(imported, file, offset)
         finally:
-            if offset > told:
-                await self._tell(imported, file, offset)
+            if offset > recorded:
+                await self._record_received(imported, file, offset)
 
-    async def _tell(self, imported: ImportRow, file: BinaryIO, received_bytes: int) -> None:
+    async def _record_received(self, imported: ImportRow, file: BinaryIO, received_bytes: int) -> None:
         await _on_disk(os.fsync, file.fileno())
         async with self._database.acquire() as conn:
             if not await adapter_imports.touch_import(conn, imported.id, received_bytes=received_bytes):

@@ -41,7 +41,7 @@ class Stamp(msgspec.Struct, frozen=True, array_like=True):
     changed_ns: int
 
 
-class Look(msgspec.Struct, frozen=True):
+class AdapterFiles(msgspec.Struct, frozen=True):
     """An adapter's two files as they were at one moment."""
 
     tenant: str
@@ -56,14 +56,14 @@ class Look(msgspec.Struct, frozen=True):
         return "unread " + hashlib.sha256(msgspec.json.encode((self.stamps, self.problem))).hexdigest()
 
 
-def look(root: Path, max_bytes: int) -> list[Look]:
+def look(root: Path, max_bytes: int) -> list[AdapterFiles]:
     """Return every adapter's folder that has both files, whatever they are.
 
     max_bytes: the most bytes of both files together.
 
     Raises OSError: when the root cannot be read.
     """
-    found: list[Look] = []
+    found: list[AdapterFiles] = []
     with _root(root) as root_fd:
         for tenant in _folders(root_fd):
             with _opened(tenant, root_fd, _FOLDER_FLAGS) as tenant_fd:
@@ -71,11 +71,11 @@ def look(root: Path, max_bytes: int) -> list[Look]:
                     with _opened(name, tenant_fd, _FOLDER_FLAGS) as folder_fd:
                         stamps = _stamps(folder_fd)
                     if stamps is not None:
-                        found.append(Look(tenant, name, stamps, _problem(stamps, max_bytes)))
+                        found.append(AdapterFiles(tenant, name, stamps, _problem(stamps, max_bytes)))
     return found[:MAX_FOLDERS]
 
 
-def read(root: Path, seen: Look, into: Path | None) -> str | None:
+def read(root: Path, seen: AdapterFiles, into: Path | None) -> str | None:
     """Return the fingerprint of the bytes of both files, which are copied where `into` is given.
 
     None where the files are not those that were looked at, or change meanwhile. Raises OSError of `into`.

@@ -21,7 +21,7 @@ import structlog
 from adapters.ref import check_adapter_name
 from adapters.store import AdapterStore
 from gateway.adapters.cooldown import check_not_paused
-from gateway.adapters.watched_files import Look, look, read
+from gateway.adapters.watched_files import AdapterFiles, look, read
 from gateway.adapters.workspace import workspace
 from gateway.db.adapters.adapter_imports import ImportRow, create_import, end_import
 from gateway.db.adapters.watched import Tenant, bind_folder, note_taken, taken_fingerprint
@@ -40,7 +40,7 @@ one leaves a row."""
 MAX_RETRY_S = 3600.0
 
 SOURCE = "folder"
-MAX_TOLD = 1000
+MAX_REPORTED = 1000
 
 TakeIn = Callable[[ImportRow, Path], Awaitable[object]]
 """`Intake.take_in`: records the import's end itself.
@@ -56,7 +56,7 @@ Outcome = Literal["settled", "waits", "failed"]
 class _Rest(msgspec.Struct, frozen=True):
     """The time until which one state of files is left alone."""
 
-    look: Look
+    look: AdapterFiles
     until_s: float
     """The time in seconds of the event loop's clock."""
     num_failed: int
@@ -86,10 +86,10 @@ class Watcher:
         self._max_bytes = max_bytes
         self._poll_s = poll_s
         self._retry_s = retry_s
-        self._last: dict[tuple[str, str], Look] = {}
+        self._last: dict[tuple[str, str], AdapterFiles] = {}
         self._rests: dict[tuple[str, str], _Rest] = {}
         self._turn = Turn(database, WATCHING)
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -108,7 +108,7 @@ class Watcher:
         try:
             await self._look()
         except OSError as error:
-            self._tell("watched_folder_unavailable", folder=str(self._folder), error=str(error))
+            self._report("watched_folder_unavailable", folder=str(self._folder), error=str(error))
 
     async def _look(self) -> None:
         found = {
@@ -123,7 +123,7 @@ class Watcher:
                 num_failed = rest.num_failed if rest else 0
                 self._rests[key] = self._rest(each, now_s, num_failed, await self._consider(each))
 
-    def _rest(self, look: Look, now_s: float, num_failed: int, outcome: Outcome) -> _Rest:
+    def _rest(self, look: AdapterFiles, now_s: float, num_failed: int, outcome: Outcome) -> _Rest:
         if outcome == "settled":
             return _Rest(look, math.inf, 0)
         if outcome == "waits":
@@ -131,7 +131,7 @@ class Watcher:
         pause_s = min(self._retry_s * 2.0 ** min(num_failed, 32), MAX_RETRY_S)
         return _Rest(look, now_s + pause_s, num_failed + 1)
 
-    async def _consider(self, seen: Look) -> Outcome:
+    async def _consider(self, seen: AdapterFiles) -> Outcome:
         """Bring in files that are complete and at rest, unless that was done."""
         where = f"{seen.tenant}/{seen.name}"
         try:
@@ -140,15 +140,15 @@ class Watcher:
                 tenant = await bind_folder(conn, seen.tenant)
             if tenant is not None:
                 return await self._bring_in(tenant, seen)
-            self._tell("watched_folder_has_no_tenant", folder=where)
+            self._report("watched_folder_has_no_tenant", folder=where)
         except ValueError as error:
-            self._tell("watched_folder_refused", folder=where, error=str(error))
+            self._report("watched_folder_refused", folder=where, error=str(error))
         except Exception as error:  # whatever it is, the other adapters go on
             log.warning("watched_folder_failed", folder=where, error=repr(error))
             return "failed"
         return "waits"
 
-    async def _bring_in(self, tenant: Tenant, seen: Look) -> Outcome:
+    async def _bring_in(self, tenant: Tenant, seen: AdapterFiles) -> Outcome:
         fingerprint = seen.unread_fingerprint if seen.problem else await self._read(seen, None)
         if fingerprint is None:
             return "waits"
@@ -174,10 +174,10 @@ class Watcher:
             await note_taken(conn, tenant.project_id, seen.name, fingerprint)
         return "settled"
 
-    async def _read(self, seen: Look, into: Path | None) -> str | None:
+    async def _read(self, seen: AdapterFiles, into: Path | None) -> str | None:
         return await asyncio.to_thread(read, self._folder, seen, into)
 
-    async def _import(self, tenant: Tenant, seen: Look, folder: Path) -> bool:
+    async def _import(self, tenant: Tenant, seen: AdapterFiles, folder: Path) -> bool:
         """Take in a folder that was seen. Return False where that ended for reasons other than the files."""
         imported = await self._create(tenant, seen)
         where = f"{seen.tenant}/{seen.name}"
@@ -192,13 +192,13 @@ class Watcher:
             log.info("watched_folder_taken_in", folder=where, id=imported.id)
         return True
 
-    async def _refuse(self, tenant: Tenant, seen: Look, reason: str) -> None:
+    async def _refuse(self, tenant: Tenant, seen: AdapterFiles, reason: str) -> None:
         imported = await self._create(tenant, seen)
         async with self._database.acquire() as conn:
             await end_import(conn, imported.id, "rejected", reason)
         log.warning("watched_folder_refused", folder=f"{seen.tenant}/{seen.name}", error=reason)
 
-    async def _create(self, tenant: Tenant, seen: Look) -> ImportRow:
+    async def _create(self, tenant: Tenant, seen: AdapterFiles) -> ImportRow:
         author = Author(
             organization_id=tenant.organization_id, kind="system", id=SOURCE, email=None, address="", request_id=""
         )
@@ -215,11 +215,11 @@ class Watcher:
                 size_bytes=size_bytes,
             )
 
-    def _tell(self, event: str, **fields: Any) -> None:
+    def _report(self, event: str, **fields: Any) -> None:
         """Log an event once, however often it is looked at."""
         told = f"{event} {fields}"
-        if len(self._told) >= MAX_TOLD:
-            self._told.clear()
-        if told not in self._told:
-            self._told.add(told)
+        if len(self._reported) >= MAX_REPORTED:
+            self._reported.clear()
+        if told not in self._reported:
+            self._reported.add(told)
             log.warning(event, **fields)

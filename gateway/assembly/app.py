@@ -27,7 +27,7 @@ from gateway.evaluation.handler import feedback
 from gateway.evaluation.ofrep import ofrep
 from gateway.http.bodies import Bodies
 from gateway.http.caller import provide_caller
-from gateway.http.disconnect import telling_protocol
+from gateway.http.disconnect import disconnect_protocol
 from gateway.http.envelope import Application
 from gateway.http.errors import exception_handlers
 from gateway.http.metrics_server import Answer, MetricsText, listening_socket, metrics_app, serving_metrics
@@ -162,7 +162,7 @@ def server_config(settings: Settings, app: Litestar | Callable[..., Any]) -> uvi
 
 def _protocol(settings: Settings) -> type[HttpToolsProtocol]:
     cap = ConnectionCap(settings.max_connections_per_address, settings.trusted_networks, max_in_all=max_connections())
-    served = dropping_protocol(for_old_clients(telling_protocol(reading_protocol(settings.unread_seconds))))
+    served = dropping_protocol(for_old_clients(disconnect_protocol(reading_protocol(settings.unread_seconds))))
     arriving = timely_bodies(bounded_heads(capped_protocol(served, cap)), settings.body_seconds)
     return timely_heads(arriving, settings.head_seconds)
 
@@ -207,8 +207,8 @@ def operator_app(services: Services) -> Callable[..., Any]:
     async def version() -> Answer:
         return Answer(msgspec.json.encode({"version": services.version}))
 
-    looks = {"/health/startup": alive, "/health/live": alive, "/health/ready": ready, "/version": version}
-    return metrics_app(MetricsText(services.metrics.render), looks)
+    answers = {"/health/startup": alive, "/health/live": alive, "/health/ready": ready, "/version": version}
+    return metrics_app(MetricsText(services.metrics.render), answers)
 
 
 def run_gateway(

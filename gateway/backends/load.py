@@ -9,7 +9,7 @@ from gateway.domain.pools.scaling import NEVER_S, Load
 
 
 @runtime_checkable
-class TellsOldestWait(Protocol):
+class HasOldestWait(Protocol):
     """A backend that knows how long its oldest request has waited."""
 
     def oldest_wait_s(self) -> float:
@@ -32,7 +32,7 @@ def load_of(pool: Pool, now_s: float) -> Load:
         waiting += stats.num_waiting
         if stats.kv_blocks_total:
             shares.append(stats.kv_blocks_used / stats.kv_blocks_total)
-        if isinstance(each.backend, TellsOldestWait):
+        if isinstance(each.backend, HasOldestWait):
             oldest_s = max(oldest_s, each.backend.oldest_wait_s())
     return Load(
         num_ready=len(replicas),

@@ -67,7 +67,7 @@ class ManagedBackend(Backend, Protocol):
     def take_used(self) -> list[Used]:
         """Return the amounts that this gateway's requests used on the backend since the last call."""
 
-    def tell_used(self, elsewhere: dict[str, Service]) -> None:
+    def report_used(self, elsewhere: dict[str, Service]) -> None:
         """Tell the backend what this gateway's requests used on the pool's other backends, by tenant."""
 
     def snapshot(self, model: str) -> EngineSnapshot:
@@ -141,8 +141,8 @@ class PoolRevision:
         """Send requests to another replica, once it is ready."""
         self._replicas[replica.id] = replica
         self._balancer.add(replica.id)
-        replica.backend.watch(partial(self.look_at, replica))
-        self.look_at(replica)
+        replica.backend.watch(partial(self.refresh, replica))
+        self.refresh(replica)
 
     def remove(self, replica_id: str) -> Replica | None:
         """Send no request to a replica any more; return it."""
@@ -154,13 +154,13 @@ class PoolRevision:
     def find(self, replica_id: str) -> Replica | None:
         return self._replicas.get(replica_id)
 
-    def look_at(self, replica: Replica) -> None:
+    def refresh(self, replica: Replica) -> None:
         """Take a new picture of a replica of which something has changed."""
         if self._replicas.get(replica.id) is replica:
             now_s = time.monotonic()
             self._balancer.update(_picture(replica, now_s), now_s)
             self._count_places()
-            self.room.look()
+            self.room.notify()
 
     def succeeded_by(self, other: PoolRevision | None) -> None:
         """Let another revision take the requests that were prepared for this one and find no replica of it any more,
@@ -176,7 +176,7 @@ class PoolRevision:
         """Know that so many gateways send requests to the same replicas."""
         self._balancer.share_among(num_gateways)
 
-    def tell_used(self) -> None:
+    def report_used(self) -> None:
         """Tell each replica what tenants used on the others, so that a tenant's weight holds over all of them. To be
         called once in a heartbeat."""
         service = PoolService()
@@ -192,7 +192,7 @@ class PoolRevision:
                 )
         ready = {each.id: each.backend for each in self._replicas.values() if each.backend.health().ready}
         for replica_id, elsewhere in service.elsewhere(ready).items():
-            ready[replica_id].tell_used(elsewhere)
+            ready[replica_id].report_used(elsewhere)
 
     # what depends on the base model alone: see `gateway.backends.base.Model`
 

@@ -29,7 +29,7 @@ LINE_EVERY_S = 5.0
 WANTED_FOR_S = 5.0
 """Seconds for which a request that went elsewhere has a first replica start."""
 
-LOOK_S = 0.5
+RECHECK_S = 0.5
 """Seconds after which a request that waits looks for a replica again without having been told."""
 
 
@@ -73,7 +73,7 @@ class WaitingRoom:
             self._terms = terms
             self._changed.set()
 
-    def look(self) -> None:
+    def notify(self) -> None:
         """Have the request whose turn it is look for a replica: something has changed."""
         self._changed.set()
 
@@ -141,7 +141,7 @@ class WaitingRoom:
                 return  # which has the request refused as any that finds no replica
             self._changed.clear()
             try:
-                async with asyncio.timeout(LOOK_S):
+                async with asyncio.timeout(RECHECK_S):
                     await self._changed.wait()
             except TimeoutError:
                 continue

@@ -18,13 +18,13 @@ from gateway.db.pool import Database
 
 log = structlog.get_logger(__name__)
 
-MAX_SAID_BYTES = 4 << 20
+MAX_LINE_BYTES = 4 << 20
 """The longest line that the process writes."""
 
 AT_ONCE_LINES = 500
 
 
-class Said(msgspec.Struct, frozen=True):
+class CheckerLine(msgspec.Struct, frozen=True):
     """A line of the process's output."""
 
     lines: list[NewLine] = []
@@ -39,7 +39,7 @@ class Verdict(msgspec.Struct, frozen=True):
     errors: list[BatchError]
 
 
-_SAID = msgspec.json.Decoder(Said)
+_LINE = msgspec.json.Decoder(CheckerLine)
 
 
 async def check_file(
@@ -60,7 +60,7 @@ async def check_file(
         str(max_line_bytes),
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
-        limit=MAX_SAID_BYTES,
+        limit=MAX_LINE_BYTES,
         env={"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},  # none of the gateway's secrets
     )
     feeding = asyncio.create_task(_feed(process, pieces))
@@ -100,13 +100,13 @@ async def _store(database: Database, batch: LeasedBatch, process: asyncio.subpro
         await db.drop_lines(conn, batch)  # of a check that was cut off
     errors: list[BatchError] = []
     while line := await process.stdout.readline():
-        said = _SAID.decode(line)
-        errors += said.errors
-        if said.total is not None:
-            return Verdict(said.total, errors)
-        if said.lines:
+        found = _LINE.decode(line)
+        errors += found.errors
+        if found.total is not None:
+            return Verdict(found.total, errors)
+        if found.lines:
             async with database.transaction() as conn:
                 if await db.lock_batch(conn, batch) != "validating":
                     return None
-                await db.add_lines(conn, batch, said.lines)
+                await db.add_lines(conn, batch, found.lines)
     return Verdict(-1, [])

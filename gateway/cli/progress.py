@@ -22,15 +22,15 @@ class Progress:
         self._quiet = quiet
         self._stream = stream or sys.stderr
         self._is_terminal = self._stream.isatty()
-        self._said_s = float("-inf") if self._is_terminal else time.monotonic()
+        self._shown_s = float("-inf") if self._is_terminal else time.monotonic()
         self._is_open = False
 
     def show(self, num_bytes: int, total_bytes: int | None) -> None:
         """Show how much has come. total_bytes: None where nobody knows."""
         now_s = time.monotonic()
-        if self._quiet or now_s - self._said_s < (REDRAW_S if self._is_terminal else LINE_S):
+        if self._quiet or now_s - self._shown_s < (REDRAW_S if self._is_terminal else LINE_S):
             return
-        self._said_s = now_s
+        self._shown_s = now_s
         numbers = mib(num_bytes) if total_bytes is None else f"{mib(num_bytes)} of {mib(total_bytes)}"
         if not self._is_terminal:
             self._stream.write(f"{self._what}: {numbers}\n")

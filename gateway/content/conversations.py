@@ -43,7 +43,7 @@ class Conversation(msgspec.Struct, frozen=True):
     metadata: dict[str, str]
 
 
-class Said(msgspec.Struct, frozen=True):
+class ItemJson(msgspec.Struct, frozen=True):
     """An item, as JSON."""
 
     id: str
@@ -79,7 +79,7 @@ class Conversations:
         self._max_bytes = max_bytes
 
     async def create(
-        self, caller: Principal, conversation_id: str, metadata: Metadata, items: Sequence[Said]
+        self, caller: Principal, conversation_id: str, metadata: Metadata, items: Sequence[ItemJson]
     ) -> Conversation | None:
         """Make a conversation; None if the project does not allow it any more.
 
@@ -136,7 +136,7 @@ class Conversations:
         return True
 
     async def append(
-        self, caller: Principal, conversation_id: str, items: Sequence[Said], *, model: str | None = None
+        self, caller: Principal, conversation_id: str, items: Sequence[ItemJson], *, model: str | None = None
     ) -> Outcome:
         """Add items behind the others, all of them or none.
 
@@ -151,7 +151,7 @@ class Conversations:
             return "too_long"
         return "done" if found else "absent"
 
-    async def add(self, caller: Principal, conversation_id: str, items: Sequence[Said], *, model: str) -> bool:
+    async def add(self, caller: Principal, conversation_id: str, items: Sequence[ItemJson], *, model: str) -> bool:
         """Add what a model has answered, with what it was asked, and return whether that is done.
 
         It does not take long; what cannot be added is counted and logged.
@@ -165,7 +165,7 @@ class Conversations:
 
         return await self._writes.at_once("conversation", work)
 
-    async def items(self, caller: Principal, conversation_id: str) -> list[Said] | None:
+    async def items(self, caller: Principal, conversation_id: str) -> list[ItemJson] | None:
         """Return all items, the oldest first; None where there is no such conversation."""
         async with self._database.acquire() as conn:
             if await db.get_conversation(conn, caller.project_id, conversation_id, caller.models) is None:
@@ -173,7 +173,7 @@ class Conversations:
             rows = await db.all_items(conn, caller.project_id, conversation_id)
         return await self._opened_items(caller.project_id, conversation_id, rows)
 
-    async def all_of(self, conn: Connection, project_id: str, conversation_id: str) -> list[Said] | None:
+    async def all_of(self, conn: Connection, project_id: str, conversation_id: str) -> list[ItemJson] | None:
         """Return all items, the oldest first, for readers that may see the content of the project.
 
         None where there is no such conversation.
@@ -192,7 +192,7 @@ class Conversations:
         after: str | None,
         order: Literal["asc", "desc"],
         limit: int,
-    ) -> tuple[list[Said], bool] | Literal["absent", "unknown_cursor"]:
+    ) -> tuple[list[ItemJson], bool] | Literal["absent", "unknown_cursor"]:
         """Return a page of items, and whether there is more."""
         project_id = caller.project_id
         async with self._database.acquire() as conn:
@@ -203,7 +203,7 @@ class Conversations:
             rows = await db.list_items(conn, project_id, conversation_id, after=after, order=order, limit=limit + 1)
         return await self._opened_items(project_id, conversation_id, rows[:limit]), len(rows) > limit
 
-    async def item(self, caller: Principal, conversation_id: str, item_id: str) -> Said | None:
+    async def item(self, caller: Principal, conversation_id: str, item_id: str) -> ItemJson | None:
         async with self._database.acquire() as conn:
             if await db.get_conversation(conn, caller.project_id, conversation_id, caller.models) is None:
                 return None
@@ -221,7 +221,7 @@ class Conversations:
         return self._opened(caller.project_id, row)
 
     async def _append(
-        self, conn: Connection, caller: Principal, conversation_id: str, items: Sequence[Said], model: str | None
+        self, conn: Connection, caller: Principal, conversation_id: str, items: Sequence[ItemJson], model: str | None
     ) -> bool:
         sealed = [self._sealed_item(caller.project_id, conversation_id, item) for item in items]
         size = sum(item.num_bytes for item in sealed)
@@ -232,7 +232,7 @@ class Conversations:
             raise TooLong
         return num_bytes is not None
 
-    def _sealed_item(self, project_id: str, conversation_id: str, item: Said) -> NewItem:
+    def _sealed_item(self, project_id: str, conversation_id: str, item: ItemJson) -> NewItem:
         sealed = self._cipher.seal(item.content, _place_of_item(project_id, conversation_id, item.id))
         return NewItem(item.id, max(len(sealed.data), LEAST_ITEM_BYTES), sealed.key_id, sealed.data)
 
@@ -244,10 +244,10 @@ class Conversations:
         opened = self._cipher.open(sealed, _place_of_metadata(project_id, row.id))
         return Conversation(row.id, row.created_at, msgspec.json.decode(opened, type=dict[str, str]))
 
-    async def _opened_items(self, project_id: str, conversation_id: str, rows: Sequence[ItemRow]) -> list[Said]:
-        def opened() -> list[Said]:
+    async def _opened_items(self, project_id: str, conversation_id: str, rows: Sequence[ItemRow]) -> list[ItemJson]:
+        def opened() -> list[ItemJson]:
             return [
-                Said(
+                ItemJson(
                     row.id,
                     self._cipher.open(
                         Sealed(row.content_key, row.sealed), _place_of_item(project_id, conversation_id, row.id)

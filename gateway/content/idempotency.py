@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING
 import msgspec
 import structlog
 
-from gateway.content.refusals import in_progress, lost, not_kept, reused, unavailable
+from gateway.content.refusals import in_progress, lost, reply_not_stored, reused, unavailable
 from gateway.content.room import NO_ROOM, ContentRoom
-from gateway.content.unanswered_claims import UnsureClaims
+from gateway.content.unanswered_claims import UnansweredClaims
 from gateway.content.watches import Watches
 from gateway.content.writes import Writes
 from gateway.db.content import idempotency as db
-from gateway.db.content.idempotency import KeptRow, Slot, SlotRow
+from gateway.db.content.idempotency import ReplyRow, Slot, SlotRow
 from gateway.db.pool import FAILURES, Database
 from gateway.support.cipher import Cipher, Place, Sealed
 from gateway.support.pace import Pace
@@ -130,7 +130,7 @@ class Idempotency:
         self._wait_s = wait_s
         self._running: dict[Slot, Execution] = {}
         self._watches = Watches(database, wait_s=wait_s, sure_s=sure_s, ask_s=ASK_S)
-        self._unsure = UnsureClaims(database, writes, again_s=ALIVE.total_seconds(), ask_s=ASK_S)
+        self._unanswered = UnansweredClaims(database, writes, again_s=ALIVE.total_seconds(), ask_s=ASK_S)
         self._held = Quota(MAX_HELD_BYTES, MAX_HELD_BYTES_OF_ONE)
         self._waiting = Quota(WAITING_BYTES, WAITING_BYTES_OF_ONE)
         self._replays = Pace(REPLAYS_PER_S, REPLAYS_BURST, what="stored replies")
@@ -253,7 +253,7 @@ class Idempotency:
                 return await self._claimed(conn, slot, fingerprint, request_id)
         except BaseException as error:
             if is_asked:  # it may be ours without our knowing
-                self._unsure.add(slot, request_id)
+                self._unanswered.add(slot, request_id)
             if not isinstance(error, FAILURES):
                 raise
             log.warning("idempotency_unavailable", error=repr(error))
@@ -288,9 +288,9 @@ class Idempotency:
             case "lost":
                 raise lost(found.request_id)
             case "too_large":
-                raise not_kept(found.request_id, "the reply is too large, or there was no room for it")
+                raise reply_not_stored(found.request_id, "the reply is too large, or there was no room for it")
             case "not_allowed":
-                raise not_kept(found.request_id, "this project does not allow replies to be stored")
+                raise reply_not_stored(found.request_id, "this project does not allow replies to be stored")
         self._replays.take(slot.project_id, 1 + found.num_bytes / BYTES_PER_REPLAY)
         row = await self._load(slot, found.request_id)
         if row is None:
@@ -299,14 +299,14 @@ class Idempotency:
         reply = await maybe_in_thread(len(sealed.data), lambda: self._cipher.open(sealed, _place(slot)))
         return msgspec.structs.replace(msgspec.msgpack.decode(reply, type=Reply), request_id=found.request_id)
 
-    async def _load(self, slot: Slot, request_id: str) -> KeptRow | None:
+    async def _load(self, slot: Slot, request_id: str) -> ReplyRow | None:
         """Return a stored reply.
 
         Raises Overloaded.
         """
         try:
             async with asyncio.timeout(ASK_S), self._database.acquire() as conn:
-                return await db.load_kept(conn, slot, request_id)
+                return await db.load_reply(conn, slot, request_id)
         except FAILURES as error:
             log.warning("idempotency_unavailable", error=repr(error))
             raise unavailable() from None
@@ -324,7 +324,7 @@ class Idempotency:
         if running:
             async with asyncio.timeout(ASK_S), self._database.acquire() as conn:
                 await db.touch_slots(conn, running, ALIVE)
-        await self._unsure.free()
+        await self._unanswered.free()
 
 
 def _place(slot: Slot) -> Place:

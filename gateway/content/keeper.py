@@ -92,7 +92,7 @@ class Keeper:
                 self._warn(others)
             if counts:
                 for row in await unreadable_content(conn, self._cipher.key_ids):
-                    _tell_unreadable(row)
+                    _report_unreadable(row)
                 self._count_at_s = self._clock() + COUNT_INTERVAL_S
         for drop in DROPS:
             await _drop_all(self._database, drop)
@@ -130,7 +130,7 @@ async def _drop_all(database: Database, drop: Callable[[Connection], Awaitable[i
             num_dropped = await drop(conn)
 
 
-def _tell_unreadable(row: UnreadableRow) -> None:
+def _report_unreadable(row: UnreadableRow) -> None:
     log.error(
         "content_key_missing",
         key=row.id,

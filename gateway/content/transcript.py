@@ -17,7 +17,7 @@ MAX_LOGGED_BYTES = 64 << 10
 MAX_TRANSCRIPT_CHARS = 128 << 10
 """The most characters of unredacted text, each way; what follows is not looked at."""
 
-UNSURE_CHARS = 1 << 10
+UNREAD_TAIL_CHARS = 1 << 10
 """Characters that are left out where a text was not read to its end: they may hold a part of a secret that is found
 only when it is whole."""
 
@@ -218,7 +218,7 @@ def _redacted(said: LoggedMessage, *, is_cut: bool = False) -> LoggedMessage:
     content = redacted(said.content)
     calls = [LoggedCall(redacted(call.name), redacted(call.arguments)) for call in said.tool_calls]
     if is_cut and calls:
-        calls[-1] = LoggedCall(calls[-1].name, calls[-1].arguments[:-UNSURE_CHARS])
+        calls[-1] = LoggedCall(calls[-1].name, calls[-1].arguments[:-UNREAD_TAIL_CHARS])
     elif is_cut:
-        content = content[:-UNSURE_CHARS]
+        content = content[:-UNREAD_TAIL_CHARS]
     return LoggedMessage(said.role, content, calls)

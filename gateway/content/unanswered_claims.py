@@ -16,7 +16,7 @@ MAX_CLAIMS = 10_000
 """The most claims that are remembered; beyond them the rows of the oldest are lost rather than freed."""
 
 
-class UnsureClaims:
+class UnansweredClaims:
     """The claims of one gateway. again_s: seconds for which each is freed again after it was freed first."""
 
     def __init__(self, database: Database, writes: Writes, *, again_s: float, ask_s: float) -> None:

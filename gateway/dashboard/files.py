@@ -66,8 +66,8 @@ class Files:
     def _load(self, name: str) -> File:
         path = self._folder / name
         changed_ns = path.stat().st_mtime_ns
-        kept = self._read.get(name)
-        if kept is None or kept[0] != changed_ns:
+        read = self._read.get(name)
+        if read is None or read[0] != changed_ns:
             body = path.read_bytes()
             file = File(
                 body=body,
@@ -75,5 +75,5 @@ class Files:
                 etag=hashlib.sha256(body).hexdigest()[:32],
                 media_type=MEDIA_TYPES[path.suffix],
             )
-            kept = self._read[name] = (changed_ns, file)
-        return kept[1]
+            read = self._read[name] = (changed_ns, file)
+        return read[1]

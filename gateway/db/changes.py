@@ -95,7 +95,7 @@ class ChangeFeed:
         change = self._decode(str(payload))
         if self._version is not None and change.version == self._version + 1:
             self._version = change.version
-        self._tell(change)
+        self._notify(change)
 
     async def _poll(self) -> None:
         failing, woke_all_s = False, float("-inf")
@@ -117,9 +117,9 @@ class ChangeFeed:
                 # Notifications may have moved our version on while the query ran.
                 if version not in (before, self._version):
                     self._version = version
-                    self._tell(None)
+                    self._notify(None)
             await asyncio.sleep(LOOK_EVERY_S)
 
-    def _tell(self, change: Change | None) -> None:
+    def _notify(self, change: Change | None) -> None:
         for subscriber in self._subscribers:
             subscriber(change)

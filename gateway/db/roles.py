@@ -66,7 +66,7 @@ async def grant_to_runtime(conn: Connection, role: str) -> None:
 
 
 # The name is RUNTIME_ROLE. DO takes no parameters, and CREATE ROLE none either.
-_TELL_PASSWORD = "SELECT set_config('lorikeet.password', $1, true)"  # noqa: S105 - no password
+_SET_PASSWORD = "SELECT set_config('lorikeet.password', $1, true)"  # noqa: S105 - no password
 _ENSURE_ROLE = """
     DO $$
     BEGIN
@@ -89,7 +89,7 @@ async def ensure_runtime_role(owner_dsn: str, password: str) -> None:
     conn = await asyncpg.connect(owner_dsn, timeout=CONNECT_TIMEOUT_S)
     try:
         async with conn.transaction():
-            await conn.execute(_TELL_PASSWORD, password)
+            await conn.execute(_SET_PASSWORD, password)
             await conn.execute(_ENSURE_ROLE)
     finally:
         await conn.close()

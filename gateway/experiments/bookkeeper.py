@@ -14,7 +14,7 @@ import structlog
 
 from gateway.db.experiments.events import drop_old_requests, drop_oldest, try_lock, waiting
 from gateway.db.experiments.looks import drop_old_looks
-from gateway.db.experiments.notes import drop_silent, tell_of_late_units
+from gateway.db.experiments.notes import drop_silent, note_late_units
 from gateway.db.experiments.scopes import guarded_experiments, next_reweighting, write_reweighted
 from gateway.db.experiments.units import OlderRequest
 from gateway.db.pool import CONFLICTS, FAILURES, UNFIT, Database
@@ -135,7 +135,7 @@ class ExperimentBookkeeper:
                 continue
             if counted is not None and counted.new_units:
                 async with self._database.acquire() as conn:
-                    await tell_of_late_units(conn, counted.new_units)
+                    await note_late_units(conn, counted.new_units)
             if counted is None or counted.num < most:
                 self._to_judge |= counted.experiment_ids if counted is not None else set()
                 return

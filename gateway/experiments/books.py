@@ -35,7 +35,7 @@ from gateway.db.experiments.units import (
 from gateway.db.ledger.usage import SUPERSEDED
 from gateway.db.pool import Database, plan_anew
 from gateway.domain.experiments.units import Changes, Event, Rows, UnitState, added, changes, folded, rows_of
-from gateway.experiments.recount import has_all_requests, looked_back, recounted, request_event, vote_event
+from gateway.experiments.recount import has_all_requests, recounted, request_event, vote_event, with_outcomes_before
 
 if TYPE_CHECKING:
     from gateway.db.pool import Connection
@@ -95,7 +95,7 @@ async def count_events(conn: Connection, most: int = MAX_EVENTS) -> Counted | No
     again = sorted(each for each, unit in units.items() if unit.has_to_recount)
     anew = await _recount(conn, units, again, scopes)
     counted, removed = _add_votes(units, votes, scopes)
-    scopes = await _look_back(conn, units, scopes)
+    scopes = await _add_outcomes_before(conn, units, scopes)
     new_units = await _write(conn, units, scopes)
     await write_counted(conn, [*anew, *counted], removed, [each for each in again if units[each].has_to_recount])
     await drop_withdrawn(conn, {each.feedback_id for each in votes if each.current is None})
@@ -184,7 +184,9 @@ async def _recount(
     return counted
 
 
-async def _look_back(conn: Connection, units: dict[UnitId, _Unit], scopes: Mapping[str, Scope]) -> Mapping[str, Scope]:
+async def _add_outcomes_before(
+    conn: Connection, units: dict[UnitId, _Unit], scopes: Mapping[str, Scope]
+) -> Mapping[str, Scope]:
     """Bring what units did before their first exposures up to date. Return the scopes of all experiments involved.
 
     The units are those that changed, and the same in the project's other experiments with the same source of units.
@@ -202,7 +204,7 @@ async def _look_back(conn: Connection, units: dict[UnitId, _Unit], scopes: Mappi
     scopes = {**scopes, **await find_scopes(conn, missing)}
     digests = {(scopes[each[0]].project_id, each[1]) for each in changed}
     alike = {each: unit.state for each, unit in units.items() if (scopes[each[0]].project_id, each[1]) in digests}
-    for each, state in looked_back(alike, scopes).items():
+    for each, state in with_outcomes_before(alike, scopes).items():
         units[each].state = state
     return scopes
 

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from gateway.db.experiments.looks import keep_look
-from gateway.db.experiments.scopes import Scope, find_scopes, pause, tell_webhooks
+from gateway.db.experiments.scopes import Scope, find_scopes, notify_webhooks, pause
 from gateway.db.organization import audit
 from gateway.domain.experiments.definition import Experiment, Metrics
 from gateway.domain.experiments.effects import Mean
 from gateway.domain.experiments.guardrails import Found, has_to_pause
 from gateway.domain.experiments.results import Results, results_of
-from gateway.experiments.results import load_tally, look_at
+from gateway.experiments.results import load_tally, new_look
 
 if TYPE_CHECKING:
     from gateway.db.pool import Connection
@@ -59,7 +59,7 @@ async def judge(conn: Connection, experiment_id: str) -> Why | None:
     why = _why(scope.definition, found[0], results)
     if not await pause(conn, scope.id, why):
         return None
-    look = await look_at(conn, scope)
+    look = await new_look(conn, scope)
     await keep_look(conn, scope.id, look.version, look.days, look.results, always=True)
     data = {
         "experiment_id": scope.id,
@@ -69,7 +69,7 @@ async def judge(conn: Connection, experiment_id: str) -> Why | None:
         "arm": why.arm,
         "text": why.text,
     }
-    await tell_webhooks(conn, scope.organization_id, EVENT, data)
+    await notify_webhooks(conn, scope.organization_id, EVENT, data)
     await _audit(conn, scope, why)
     return why
 

@@ -87,7 +87,9 @@ def recounted(rows: UnitRows, window_us: int) -> UnitState | None:
     return folded([*requests, *map(vote_event, rows.votes)], window_us)
 
 
-def looked_back(states: Mapping[UnitId, UnitState | None], scopes: Mapping[str, Scope]) -> dict[UnitId, UnitState]:
+def with_outcomes_before(
+    states: Mapping[UnitId, UnitState | None], scopes: Mapping[str, Scope]
+) -> dict[UnitId, UnitState]:
     """Return units' states with their outcomes before their first exposure.
 
     states: the states of each unit in all experiments of a project that have the same source of units.
@@ -167,7 +169,7 @@ async def _compare_page(
     if scope.has_alike:
         alike = await units_alike(conn, list(page))
         scopes = await find_scopes(conn, {experiment_id for experiment_id, _ in alike})
-        before = looked_back({unit: row.state for unit, row in alike.items()} | states, scopes)
+        before = with_outcomes_before({unit: row.state for unit, row in alike.items()} | states, scopes)
         states |= {unit: before[unit] for unit in page if unit in before}
     found += (
         f"unit {unit[1].hex()}: {page[unit].state} is {states[unit]} by its rows"

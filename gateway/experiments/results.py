@@ -84,7 +84,7 @@ async def read_look(
     else:
         async with _one_moment(conn):
             scope = await _scope(conn, experiment.id)
-            look = await look_at(conn, scope)
+            look = await new_look(conn, scope)
         await keep_look(conn, scope.id, look.version, look.days, look.results)
     return look if metric is None else msgspec.structs.replace(look, results=of_metric(look.results, metric))
 
@@ -94,7 +94,7 @@ def _one_moment(conn: Connection) -> AbstractAsyncContextManager[object]:
     return conn.transaction(isolation="repeatable_read", readonly=True)
 
 
-async def look_at(conn: Connection, scope: Scope) -> LookRow:
+async def new_look(conn: Connection, scope: Scope) -> LookRow:
     """Return a look at the present sums."""
     now = datetime.datetime.now(datetime.UTC)
     tally = await load_tally(conn, scope, scope.definition, by_day=False)
@@ -104,7 +104,7 @@ async def look_at(conn: Connection, scope: Scope) -> LookRow:
 async def keep_state_look(conn: Connection, experiment: HasId) -> None:
     """Keep what the experiment shows at a change of its state, in the transaction of the change."""
     scope = await _scope(conn, experiment.id)
-    look = await look_at(conn, scope)
+    look = await new_look(conn, scope)
     await keep_look(conn, scope.id, look.version, look.days, look.results, always=True)
 
 

@@ -43,6 +43,6 @@ def in_words(error: Exception) -> str:
 
 def in_detail(error: Exception, secret: str | None) -> str:
     """Return one line, without a library's own notes below it, and never the secret, whatever a store quotes."""
-    told = " ".join(str(error).partition("\n\n")[0].split())
-    text = f"{type(error).__name__}: {told}"
+    text = " ".join(str(error).partition("\n\n")[0].split())
+    text = f"{type(error).__name__}: {text}"
     return (text.replace(secret, "***") if secret else text)[:MAX_DETAIL_CHARACTERS]

@@ -18,10 +18,10 @@ from gateway.http.envelope import Call
 T = TypeVar("T")
 
 
-def telling_protocol(base: type[HttpToolsProtocol]) -> type[HttpToolsProtocol]:
+def disconnect_protocol(base: type[HttpToolsProtocol]) -> type[HttpToolsProtocol]:
     """Return a protocol for HTTP that tells a request's `Call` when its client has left."""
 
-    class TellingProtocol(base):  # type: ignore[misc, valid-type]
+    class DisconnectProtocol(base):  # type: ignore[misc, valid-type]
         def connection_lost(self, exc: Exception | None) -> None:
             super().connection_lost(exc)
             if self.cycle is None or self.cycle.response_complete:
@@ -30,7 +30,7 @@ def telling_protocol(base: type[HttpToolsProtocol]) -> type[HttpToolsProtocol]:
             if call is not None:  # else the application has yet to begin, and hears of it where it reads the body
                 call.leave()
 
-    return TellingProtocol
+    return DisconnectProtocol
 
 
 async def unless_gone(call: Call, work: Coroutine[Any, Any, T]) -> T:

@@ -57,25 +57,25 @@ class Answer(msgspec.Struct, frozen=True):
     content_type: str = "application/json"
 
 
-Look = Callable[[], Awaitable[Answer]]
+MakeAnswer = Callable[[], Awaitable[Answer]]
 """Makes the reply to a GET of one path."""
 
 _UNKNOWN = Answer(b"Metrics are at GET /metrics.\n", 404, "text/plain; charset=utf-8")
 
 
-def metrics_app(text: MetricsText, looks: Mapping[str, Look] | None = None) -> Callable[..., Any]:
-    """Return an ASGI application that answers GET /metrics, the paths of `looks`, and nothing else."""
+def metrics_app(text: MetricsText, answers: Mapping[str, MakeAnswer] | None = None) -> Callable[..., Any]:
+    """Return an ASGI application that answers GET /metrics, the paths of `answers`, and nothing else."""
 
     async def metrics() -> Answer:
         return Answer(await text.get(), content_type=CONTENT_TYPE_LATEST)
 
-    known: dict[str, Look] = {"/metrics": metrics, **(looks or {})}
+    known: dict[str, MakeAnswer] = {"/metrics": metrics, **(answers or {})}
 
     async def app(scope: dict[str, Any], receive: Callable[..., Any], send: Callable[..., Any]) -> None:
         if scope["type"] != "http":
             return
-        look = known.get(scope["path"]) if scope["method"] in ("GET", "HEAD") else None
-        answer = _UNKNOWN if look is None else await look()
+        make_answer = known.get(scope["path"]) if scope["method"] in ("GET", "HEAD") else None
+        answer = _UNKNOWN if make_answer is None else await make_answer()
         headers = [
             (b"content-type", answer.content_type.encode()),
             (b"content-length", str(len(answer.body)).encode()),

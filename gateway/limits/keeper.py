@@ -61,7 +61,7 @@ class Keeper:
         self._clock = clock
         self._on_beat = on_beat
         self._gateway_id = _new_gateway_id()
-        self._heard_s = float("-inf")
+        self._answered_s = float("-inf")
         self._lock = asyncio.Lock()  # whoever changes a lease, and `held` with it
         self._wake = asyncio.Event()
         self._waiting: list[tuple[Ask, asyncio.Future[None]]] = []
@@ -94,7 +94,7 @@ class Keeper:
     def reserve(self, limits: tuple[Limit, ...], work: Work) -> Reservation | Shortage | None:
         """Reserve without I/O; return None if `ask` has to be called."""
         now_s, instant_ns = self._clock.monotonic(), self._clock.now_ns()
-        if now_s - self._heard_s > SILENT_S:
+        if now_s - self._answered_s > SILENT_S:
             return None
         entries = self.holdings.entries(limits, instant_ns)
         reservation = self.holdings.reserve(entries, work, instant_ns, now_s)
@@ -165,7 +165,7 @@ class Keeper:
             try:
                 await self._exchange([asked for asked, _ in waiting])
             except SessionLost:
-                self._heard_s = float("-inf")  # `_beat` claims what is in use
+                self._answered_s = float("-inf")  # `_beat` claims what is in use
             except self.failures as error:
                 log.warning("leases_unavailable", error=repr(error))
             except Exception:
@@ -175,7 +175,7 @@ class Keeper:
 
     def _left_waiting(self, now_s: float) -> list[tuple[Ask, asyncio.Future[None]]]:
         """Return the asks that the last exchange has not helped, and answer the others."""
-        is_known = now_s - self._heard_s <= SILENT_S
+        is_known = now_s - self._answered_s <= SILENT_S
         filled: list[tuple[Ask, asyncio.Future[None]]] = []
         rest: list[tuple[Ask, asyncio.Future[None]]] = []
         for each in self._waiting:
@@ -210,7 +210,7 @@ class Keeper:
             sent_s = self._clock.monotonic()
             try:
                 async with asyncio.timeout(EXCHANGE_TIMEOUT_S):
-                    self._heard(await self._store.beat(self._gateway_id), sent_s)
+                    self._note_beat(await self._store.beat(self._gateway_id), sent_s)
                     if number % CLEAN_UP_BEATS == 0:
                         await self._store.clean_up()
             except SessionLost:
@@ -228,10 +228,10 @@ class Keeper:
             self.holdings.reclaim()
             async with asyncio.timeout(EXCHANGE_TIMEOUT_S):
                 beat = await self._store.claim(self._gateway_id, self.holdings.amounts())
-            self._heard(beat, sent_s)
+            self._note_beat(beat, sent_s)
 
-    def _heard(self, beat: Beat, sent_s: float) -> None:
-        self._heard_s = sent_s
+    def _note_beat(self, beat: Beat, sent_s: float) -> None:
+        self._answered_s = sent_s
         self._clock.set(beat.now_ns)
         self._on_beat(beat.num_gateways)
 

@@ -25,7 +25,7 @@ from gateway.messages.options import check_options, conversation_of, is_to_think
 from gateway.messages.reply import MessageEvents, Reply
 from gateway.messages.thinking import Signatures
 from gateway.messages.wire import CreateMessage, MessageObject, MessageUsage
-from gateway.openai.shared.context import attach, context_of, tell_cost
+from gateway.openai.shared.context import attach, context_of, show_cost
 from gateway.openai.shared.idempotent import idempotent
 from gateway.openai.shared.replies import json_response
 from gateway.openai.shared.units import Wishes
@@ -85,7 +85,7 @@ def messages(pipeline: Pipeline, bodies: Bodies, idempotency: Idempotency, signa
             events = MessageEvents(reply)
             return await open_stream(request, run.items(), events, events.failed)
         (collected,) = await unless_gone(call, run.collect())
-        tell_cost(call, run, [collected.usage])
+        show_cost(call, run, [collected.usage])
         return json_response(reply.whole(collected))
 
     return create_message

@@ -86,10 +86,10 @@ class Ledger:
     async def _count_for_engines(self, conn: Connection, entries: Sequence[Entry], new: set[Attempt]) -> None:
         """Add what engines reported themselves, each count once: with the row that it made, or made better."""
         own = [entry for entry in entries if entry.ended.engine_id]
-        told_before = [entry.event for entry in own if entry.ended.attempt not in new]
+        known_before = [entry.event for entry in own if entry.ended.attempt not in new]
         counted = new
-        if told_before:
-            attempts = [(event.request_id, event.attempt, event.created_at) for event in told_before]
+        if known_before:
+            attempts = [(event.request_id, event.attempt, event.created_at) for event in known_before]
             counted = new | await corrected_here(conn, attempts)
         tokens: dict[str, tuple[int, int]] = {}
         for entry in own:

@@ -65,7 +65,7 @@ class _Kind(msgspec.Struct, frozen=True):
     limit_id: str
 
 
-class _Seen(msgspec.Struct):
+class _Entry(msgspec.Struct):
     """The refusals of one kind: the words of the first, the ids of the first few, and their number."""
 
     type: str
@@ -86,7 +86,7 @@ class Refusals:
         self._database = database
         self._lost = lost
         self._timeout_s = timeout_s
-        self._seen: dict[_Kind, _Seen] = {}
+        self._entries: dict[_Kind, _Entry] = {}
         self._num_strange = 0
         self._sweep_at_s = 0.0
         self._task: asyncio.Task[None] | None = None
@@ -120,28 +120,28 @@ class Refusals:
             param=_text(error.param or ""),
             limit_id=getattr(limit, "id", ""),
         )
-        seen = self._seen.get(kind)
-        if seen is not None:
-            seen.num += 1
-            if len(seen.request_ids) < MAX_REQUEST_IDS:
-                seen.request_ids.append(refused.request_id)
-        elif len(self._seen) >= MAX_KINDS or (is_strange and self._num_strange >= MAX_KINDS_OF_STRANGERS):
+        entry = self._entries.get(kind)
+        if entry is not None:
+            entry.num += 1
+            if len(entry.request_ids) < MAX_REQUEST_IDS:
+                entry.request_ids.append(refused.request_id)
+        elif len(self._entries) >= MAX_KINDS or (is_strange and self._num_strange >= MAX_KINDS_OF_STRANGERS):
             self._lost.inc()
         else:
             self._num_strange += is_strange
             # Not the error itself, which holds on to the frames that it was raised through and the request in them.
-            self._seen[kind] = _Seen(error.type, _message(error), limit, [refused.request_id], 1)
+            self._entries[kind] = _Entry(error.type, _message(error), limit, [refused.request_id], 1)
 
     async def flush(self) -> None:
         """Write what was counted; what cannot be written now is lost, and counted."""
-        seen, self._seen, self._num_strange = self._seen, {}, 0
-        if not seen:
+        entries, self._entries, self._num_strange = self._entries, {}, 0
+        if not entries:
             return
         try:
             async with asyncio.timeout(self._timeout_s), self._database.transaction() as conn:
-                await write_refusals(conn, [_new(kind, each) for kind, each in seen.items()])
+                await write_refusals(conn, [_new(kind, each) for kind, each in entries.items()])
         except FAILURES as error:
-            self._lost.inc(sum(each.num for each in seen.values()))
+            self._lost.inc(sum(each.num for each in entries.values()))
             log.warning("refusals_not_written", error=repr(error))
 
     async def _run(self) -> None:
@@ -163,7 +163,7 @@ class Refusals:
                 await drop_old_refusals(conn)
 
 
-def _new(kind: _Kind, seen: _Seen) -> NewRefusal:
+def _new(kind: _Kind, entry: _Entry) -> NewRefusal:
     return NewRefusal(
         organization_id=kind.organization_id,
         project_id=kind.project_id,
@@ -171,16 +171,16 @@ def _new(kind: _Kind, seen: _Seen) -> NewRefusal:
         key_sha256=kind.key_sha256,
         minute=datetime.datetime.fromtimestamp(60 * kind.minute, datetime.UTC),
         kind=hashlib.sha256(msgspec.msgpack.encode(msgspec.structs.replace(kind, minute=0))).digest(),
-        request_ids=seen.request_ids,
+        request_ids=entry.request_ids,
         endpoint=kind.endpoint,
         model=kind.model,
         status=kind.status,
         code=kind.code,
-        type=seen.type,
+        type=entry.type,
         param=kind.param,
-        message=seen.message,
-        limited_by=None if seen.limit is None else msgspec.json.encode(seen.limit).decode(),
-        num=seen.num,
+        message=entry.message,
+        limited_by=None if entry.limit is None else msgspec.json.encode(entry.limit).decode(),
+        num=entry.num,
     )
 
 

@@ -81,7 +81,7 @@ class Admitting:
         admitted = [_within(each, admission.cap, instant_ns) for each in prepared]
         transcript, close = None, admission.close
         if principal.log_content_days:
-            said = context.said if context.said is not None else _prompts_said(asked, pool)
+            said = context.said if context.said is not None else _logged_prompts(asked, pool)
             transcript = Transcript(context.request_id, context.endpoint, context.model or "", said)
             close = self._logged(principal.project_id, transcript, admission.close)
         run = Run(context, pool, self._budget, route.adapter, admitted, admission.headers, close, transcript)
@@ -147,7 +147,7 @@ def _within(prepared: Prepared, cap: int, instant_ns: int) -> Prepared:
     return msgspec.structs.replace(prepared, generation=msgspec.structs.replace(prepared.generation, request=request))
 
 
-def _prompts_said(asked: Iterable[Prompt], pool: PoolRevision) -> Iterable[LoggedMessage]:
+def _logged_prompts(asked: Iterable[Prompt], pool: PoolRevision) -> Iterable[LoggedMessage]:
     """Yield plain prompts for the request log: token ids as their text, in which there may be something to redact."""
     for prompt in asked:
         if isinstance(prompt, list):

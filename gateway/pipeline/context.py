@@ -25,7 +25,7 @@ def _no_unit(source: str) -> str | None:
     return None
 
 
-def _told_nobody(exposure: Exposure) -> None:
+def _ignore_exposure(exposure: Exposure) -> None:
     pass
 
 
@@ -58,7 +58,7 @@ class RequestContext(msgspec.Struct, frozen=True, kw_only=True):
     """The arm of an experiment that the caller asks for by name. It is not analysed."""
     is_off: bool = False
     """True where the caller asks for no part in an experiment."""
-    exposed: Callable[[Exposure], None] = _told_nobody
+    exposed: Callable[[Exposure], None] = _ignore_exposure
     """Called with the arm of an experiment that the request gets, before anything can refuse the request."""
 
     batch: BatchLine | None = None

@@ -261,7 +261,7 @@ class Run:
     def _is_plain(self) -> bool:
         return self._transcript is None and self._before_end is None and self._context.deadline is None
 
-    def _told_of(self, prepared: Prepared) -> Callable[[GatewayError], None] | None:
+    def _unanswered_hook(self, prepared: Prepared) -> Callable[[GatewayError], None] | None:
         """Return the function to call where a prompt is not answered: the first prompt stands for the request."""
         return self.on_unanswered if prepared is self._prepared[0] else None
 
@@ -280,7 +280,7 @@ class Run:
             self._pool,
             prepared.generation,
             self._budget,
-            on_unanswered=self._told_of(prepared),
+            on_unanswered=self._unanswered_hook(prepared),
             may_restart=may_restart,
             is_followed=is_followed,
         )
@@ -305,7 +305,9 @@ class Run:
         source: AsyncGenerator[Item | Restarted],
         is_followed: Callable[[GatewayError], bool],
     ) -> AsyncGenerator[Item | Restarted]:
-        return held(self._pool, source, prepared.generation.request.tenant, self._told_of(prepared), is_followed)
+        return held(
+            self._pool, source, prepared.generation.request.tenant, self._unanswered_hook(prepared), is_followed
+        )
 
     async def _generated(self, prepared: Prepared) -> AsyncGenerator[Item]:
         """Yield items that go to the client at once: once there is one, no other replica is asked."""
@@ -358,8 +360,10 @@ class Run:
         self._context.check()
         try:
             if not self._goes_on(never):
-                await warmed(self._pool, prepared.generation.request.tenant, self._told_of(prepared))
-            return await embedded(self._pool, prepared.generation.request, self._budget, self._told_of(prepared))
+                await warmed(self._pool, prepared.generation.request.tenant, self._unanswered_hook(prepared))
+            return await embedded(
+                self._pool, prepared.generation.request, self._budget, self._unanswered_hook(prepared)
+            )
         except (InvalidRequest, BackendFailed) as error:
             raise self._for_caller(error, prepared) from None
 

@@ -167,7 +167,7 @@ class LivePools(Mapping[str, Pool]):
         await self._step()
         self._tasks = [
             asyncio.create_task(forever(self._step, LOOK_S, name="pools", wake=self._wake)),
-            asyncio.create_task(forever(self._tell_used, HEARTBEAT_INTERVAL_S, name="service of tenants")),
+            asyncio.create_task(forever(self._report_used, HEARTBEAT_INTERVAL_S, name="service of tenants")),
         ]
 
     async def find_replicas(self, within_s: float) -> None:
@@ -243,9 +243,9 @@ class LivePools(Mapping[str, Pool]):
             self._is_announced = True
         return [self._here.placed(each) for each in found]
 
-    async def _tell_used(self) -> None:
+    async def _report_used(self) -> None:
         for revision in self._revisions.values():
-            revision.tell_used()
+            revision.report_used()
 
     async def _read_models(self, served: Sequence[ServedPool]) -> None:
         """Read the models of new folders; one that cannot be read is left out, and tried again at the next step."""
@@ -357,7 +357,7 @@ class LivePools(Mapping[str, Pool]):
                 self._keys[row.id] = key
             if replica.is_draining != (row.state == "draining"):
                 replica.is_draining = row.state == "draining"
-                revision.look_at(replica)
+                revision.refresh(replica)
             gone.pop(row.id, None)
 
     def _leave_replicas(self, gone: Mapping[str, Key]) -> None:

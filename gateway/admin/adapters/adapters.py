@@ -13,7 +13,7 @@ from msgspec import Meta
 from adapters.ref import check_adapter_name
 from gateway.adapters.cooldown import check_not_paused, import_over
 from gateway.adapters.intake import Taken
-from gateway.adapters.presence import kept_present
+from gateway.adapters.presence import heartbeats
 from gateway.adapters.verify import Verification
 from gateway.adapters.workspace import workspace
 from gateway.admin.access import LIST_QUERY, Nothing, needs, read_body
@@ -220,7 +220,7 @@ async def _receive(
             await adapter_imports.touch_import(conn, begun.id)
 
     try:
-        async with kept_present(touch):
+        async with heartbeats(touch):
             uploaded = await receive_adapter(request, folder, services.max_adapter_bytes)
             checked_name(uploaded.name)
             base_digest = digest_of_base(services, caller, begun.project_id, uploaded.base)

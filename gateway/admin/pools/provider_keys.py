@@ -91,18 +91,18 @@ class ProviderKeyController(Controller):
             await active_project(conn, caller.organization_id, project_id)
             before = await provider_key_of_pool(conn, project_id, base.id)
             await services.provider_keys.keep(conn, project_id, base.id, wanted.key)
-            kept = await provider_key_of_pool(conn, project_id, base.id)
-            assert kept is not None
+            key_row = await provider_key_of_pool(conn, project_id, base.id)
+            assert key_row is not None
             await audit.record(
                 conn,
                 author(caller),
                 "provider_key.set",
-                kept.id,
+                key_row.id,
                 project_id=project_id,
                 before=None if before is None else _terms(before),
-                after=_terms(kept),
+                after=_terms(key_row),
             )
-        return _wire(kept)
+        return _wire(key_row)
 
     @delete("/{provider_key_id:str}", status_code=200, opt=needs("keys.write"))
     async def remove_provider_key(

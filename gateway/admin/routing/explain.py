@@ -77,17 +77,17 @@ class ExplainController(Controller):
                     document = await _kept(conn, found.named.owner_id, found.id, version)
         facts = _facts(asked, found.id, minute)
         planned = await services.planner.plan(project_id, caller.organization_id, document, facts)
-        told = _explained(wanted.model, version or 0, planned, project_id, caller)
+        explained = _explained(wanted.model, version or 0, planned, project_id, caller)
         return ModelExplanation(
             wanted.model,
             kind,
             version,
             found.is_in(allowed),
-            told.request_id,
+            explained.request_id,
             asked.prompt_tokens,
-            told.steps,
-            told.trace,
-            told.targets,
+            explained.steps,
+            explained.trace,
+            explained.targets,
         )
 
     @post("/routes/{name:str}/explain", status_code=200, opt=needs("routes.read", body=ExplainRoute))

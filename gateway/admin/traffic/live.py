@@ -156,12 +156,12 @@ class _Watcher:
     async def _engines(self) -> EnginesNow:
         organization_id = self.caller.organization_id
 
-        async def look() -> list[Engine]:
+        async def read() -> list[Engine]:
             async with self._services.database.acquire() as conn:
                 return await named_engines(conn, self._services, organization_id)
 
         adapters_of = projects_with(self.caller, "adapters.read")
-        all_engines = await self._all.once(("engines", organization_id), ENGINES_EVERY_S, look)
+        all_engines = await self._all.once(("engines", organization_id), ENGINES_EVERY_S, read)
         engines = [only_adapters_of(each, adapters_of) for each in all_engines]
         if "organization.read" in self.caller.permissions:
             return EnginesNow(engines)
@@ -183,7 +183,7 @@ class _Watcher:
     async def _traffic(self, projects: list[str] | None) -> TrafficNow:
         organization_id = self.caller.organization_id
 
-        async def look() -> TrafficNow:
+        async def read() -> TrafficNow:
             now = datetime.datetime.now(datetime.UTC)
             start = now.replace(second=0, microsecond=0) - datetime.timedelta(minutes=1)
             query = TrafficQuery(
@@ -205,7 +205,7 @@ class _Watcher:
             return TrafficNow(seconds, requests, errors, input_tokens, output_tokens, *rates)
 
         key = ("traffic", organization_id, None if projects is None else tuple(sorted(projects)))
-        return await self._all.once(key, TRAFFIC_EVERY_S, look)
+        return await self._all.once(key, TRAFFIC_EVERY_S, read)
 
 
 def _event(name: str, data: msgspec.Struct) -> bytes:

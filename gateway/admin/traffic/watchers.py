@@ -38,7 +38,7 @@ class Watchers:
         self.is_closing = False
         self._num_streams: Counter[str] = Counter()
         self._watchers: list[Watcher] = []
-        self._kept: dict[object, tuple[float, asyncio.Task[Any]]] = {}
+        self._results: dict[object, tuple[float, asyncio.Task[Any]]] = {}
 
     def changed(self, change: Change | None) -> None:
         for watcher in self._watchers:
@@ -66,15 +66,15 @@ class Watchers:
         if not self._num_streams[watcher.who]:
             del self._num_streams[watcher.who]
         if not self._watchers:
-            self._kept.clear()
+            self._results.clear()
 
     async def once(self, key: object, seconds: float, work: Callable[[], Awaitable[T]]) -> T:
         """Return the result of work, hardly older than that, for everybody who asks for the same."""
         now_s = time.monotonic()
-        kept = self._kept.get(key)
-        if kept is None or now_s - kept[0] >= 0.9 * seconds:
-            self._kept[key] = kept = (now_s, asyncio.ensure_future(_begun(work)))
-        found: T = await asyncio.shield(kept[1])  # whoever leaves meanwhile, others wait for it
+        result = self._results.get(key)
+        if result is None or now_s - result[0] >= 0.9 * seconds:
+            self._results[key] = result = (now_s, asyncio.ensure_future(_begun(work)))
+        found: T = await asyncio.shield(result[1])  # whoever leaves meanwhile, others wait for it
         return found
 
 

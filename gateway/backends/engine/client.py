@@ -104,7 +104,7 @@ class EngineBackend:
 
     async def stop(self) -> None:
         """End the conversation; what still runs fails."""
-        self._tell_durable()
+        self._acknowledge_durable()
         await self._link.stop()
         self._recorder.stop()
 
@@ -159,7 +159,7 @@ class EngineBackend:
         """Return the amounts that this gateway's requests used on the engine since the last call."""
         return self._requests.take_used()
 
-    def tell_used(self, elsewhere: dict[str, Service]) -> None:
+    def report_used(self, elsewhere: dict[str, Service]) -> None:
         """Tell the engine what this gateway's requests used on other engines of the pool, by tenant."""
         with contextlib.suppress(EngineGone):  # then nobody is served there
             self._link.send(Heartbeat(0, elsewhere=elsewhere))
@@ -167,10 +167,10 @@ class EngineBackend:
     async def acknowledge(self, keys: list[tuple[str, int]]) -> None:
         """Tell the engine soon that usage is durable, as `Acknowledged.acknowledge`."""
         if not self._durable:
-            asyncio.get_running_loop().call_later(ACKNOWLEDGE_EVERY_S, self._tell_durable)
+            asyncio.get_running_loop().call_later(ACKNOWLEDGE_EVERY_S, self._acknowledge_durable)
         self._durable += keys
 
-    def _tell_durable(self) -> None:
+    def _acknowledge_durable(self) -> None:
         keys, self._durable = self._durable, []
         # Without an engine there is nobody to tell: one that comes back hands its records over again.
         with contextlib.suppress(EngineGone):

@@ -97,7 +97,7 @@ class EngineLink:
         self._owns_context = context is None
         self._frames: Frames | None = None
         self._engine_id: str | None = None
-        self._heard_at_s = 0.0
+        self._last_message_s = 0.0
         self._linger_ms = 0
         self._stopping = False
         self._task: asyncio.Task[None] | None = None
@@ -199,22 +199,22 @@ class EngineLink:
         if answer.model_digest != self._model_digest:
             raise _RefusedHello("the engine serves another base model than this gateway")
         self._engine_id = answer.engine_id
-        self._heard_at_s = asyncio.get_running_loop().time()
+        self._last_message_s = asyncio.get_running_loop().time()
         self.detail = "ready"
         log.info("engine_connected", endpoint=self.endpoint, engine_id=answer.engine_id, credits=answer.credits)
         self._listener.connected(answer)
         for message in more:
-            self._hear(message)
+            self._handle(message)
 
     async def _receive(self, frames: Frames) -> None:
         loop = asyncio.get_running_loop()
         while True:
             came = await frames.take()
-            self._heard_at_s = loop.time()
+            self._last_message_s = loop.time()
             for frame in came:
-                self._hear(_decode(frame))
+                self._handle(_decode(frame))
 
-    def _hear(self, message: EngineMessage) -> None:
+    def _handle(self, message: EngineMessage) -> None:
         if isinstance(message, Refused):
             raise EngineGone(f"the engine ended the session: {message.reason}")
         if isinstance(message, Welcome):
@@ -229,7 +229,7 @@ class EngineLink:
             _put(frames, Heartbeat(sequence))
             sequence += 1
             await asyncio.sleep(HEARTBEAT_INTERVAL_S)
-            if loop.time() - self._heard_at_s > DEAD_AFTER_S:
+            if loop.time() - self._last_message_s > DEAD_AFTER_S:
                 raise EngineGone(f"the engine missed {HEARTBEATS_MISSED} heartbeats")
 
 

@@ -87,7 +87,7 @@ class EngineRequests:
         """End a choice whose text is complete after num_kept_tokens of its tokens; discard the rest."""
         stream = self._streams.get(request_id)
         if stream is not None:
-            stream.kept[index] = num_kept_tokens
+            stream.kept_tokens[index] = num_kept_tokens
             self._abort(stream, Abort(request_id, num_kept_tokens, index))
 
     def oldest_wait_s(self) -> float:

@@ -29,7 +29,7 @@ class EngineStream(msgspec.Struct, eq=False):
     """When the first token came; None before."""
     final_s: float | None = None
     """When the final came; None before."""
-    kept: dict[int, int] = msgspec.field(default_factory=dict)
+    kept_tokens: dict[int, int] = msgspec.field(default_factory=dict)
     """The number of tokens that count, for each choice that a stop string has ended."""
     abandoned: bool = False
     """True if nobody reads the stream any more."""
@@ -101,15 +101,15 @@ class EngineStream(msgspec.Struct, eq=False):
         the engine would have done.
         """
         usage, reason = final.usage, final.finish_reason
-        kept = self._num_kept_tokens
-        if self.kept and kept < usage.completion_tokens:
+        kept_tokens = self._num_kept_tokens
+        if self.kept_tokens and kept_tokens < usage.completion_tokens:
             usage = msgspec.structs.replace(
                 usage,
-                completion_tokens=kept,
-                discarded_tokens=usage.discarded_tokens + usage.completion_tokens - kept,
-                accepted_draft_tokens=min(usage.accepted_draft_tokens, kept),
+                completion_tokens=kept_tokens,
+                discarded_tokens=usage.discarded_tokens + usage.completion_tokens - kept_tokens,
+                accepted_draft_tokens=min(usage.accepted_draft_tokens, kept_tokens),
             )
-        if len(self.kept) == self.request.n and reason == "length":
+        if len(self.kept_tokens) == self.request.n and reason == "length":
             reason = "stop"
         return msgspec.structs.replace(final, finish_reason=reason, usage=usage)
 
@@ -120,9 +120,9 @@ class EngineStream(msgspec.Struct, eq=False):
     @property
     def _num_kept_tokens(self) -> int:
         """Return the number of tokens seen of all choices, without what follows the stop strings."""
-        if not self.kept:
+        if not self.kept_tokens:
             return sum(self.counts)
-        return sum(min(count, self.kept.get(index, count)) for index, count in enumerate(self.counts))
+        return sum(min(count, self.kept_tokens.get(index, count)) for index, count in enumerate(self.counts))
 
     def _watch_size(self, now_s: float, full_for_s: float) -> None:
         """Notice whether too much has waited for the reader for too long: its client does not read then.

@@ -13,7 +13,7 @@ from gateway.backends.foreign.driver import ReplicaName
 from gateway.backends.foreign.reply import Part, ReportedUsage
 from gateway.backends.generation import Generation
 from gateway.backends.usage import Acknowledged, Count, UsageSink
-from gateway.domain.routing.foreign_usage import Seen, Settled, own_completion, own_of_text, own_prompt, settle
+from gateway.domain.routing.foreign_usage import Evidence, Settled, own_completion, own_of_text, own_prompt, settle
 
 log = structlog.get_logger(__name__)
 
@@ -229,8 +229,8 @@ class Attempt:
         return sum(self.count(index) for index in range(self.request.n))
 
     @property
-    def _all(self) -> Seen:
-        return Seen(
+    def _all(self) -> Evidence:
+        return Evidence(
             num_choices=self.request.n,
             max_tokens=self._max_tokens,
             prompt_tokens=self._prompt_tokens,

@@ -120,7 +120,7 @@ class ForeignBackend:
         """Return nothing: other servers do not learn what this one did for whom."""
         return []
 
-    def tell_used(self, elsewhere: dict[str, Service]) -> None:
+    def report_used(self, elsewhere: dict[str, Service]) -> None:
         """Tell nothing: the server knows no tenants."""
 
     async def acknowledge(self, keys: list[tuple[str, int]]) -> None:

@@ -13,7 +13,7 @@ from gateway.text.detokenizer import Detokenizer
 from gateway.text.options import PLAIN, TextStyle
 from gateway.text.tokenizer import Tokenizer
 from gateway.text.tools.parser import CallDelta, CallParser, Parsed
-from gateway.text.tools.said import Said
+from gateway.text.tools.said import ContentText
 from gateway.text.tools.tool import ToolUse
 
 
@@ -57,11 +57,11 @@ class CallingChoice:
         self._trigger_id = tokenizer.tools.trigger_id
         with_special = style.with_special or self._trigger_id is not None
         self._detokenizer = Detokenizer(tokenizer, with_special=with_special, follows_prompt=style.follows_prompt)
-        self._said = Said(stop, include=style.include_stop)
+        self._content_text = ContentText(stop, include=style.include_stop)
         self._parser = CallParser(
             tokenizer.tools.format,
             tools.callable_names,
-            self._said,
+            self._content_text,
             must_call=tools.must_call,
             is_trigger_token=self._trigger_id is not None,
         )
@@ -82,9 +82,9 @@ class CallingChoice:
             if self._with_token_ids:
                 new.token_ids.append(token_id)
             text = self._detokenizer.push((token_id,))
-            self._said.is_exempt = self._detokenizer.num_tokens <= self._min_tokens
+            self._content_text.is_exempt = self._detokenizer.num_tokens <= self._min_tokens
             self._take(self._parser.push(text, is_trigger=token_id == self._trigger_id), new)
-            if self._said.is_stopped:
+            if self._content_text.is_stopped:
                 return self._stopped(new)
         self._num_tokens = delta.num_completion_tokens
         if delta.finish_reason in ("stop", "length"):
@@ -97,7 +97,7 @@ class CallingChoice:
     def _end(self, reason: FinishReason, new: _New, stop_token_id: int | None = None) -> Piece:
         self._take(self._parser.push(self._detokenizer.finish()), new)
         self._take(self._parser.finish(), new)
-        if self._said.is_stopped:
+        if self._content_text.is_stopped:
             return self._stopped(new)
         if self._with_token_ids and stop_token_id is not None:
             new.token_ids.append(stop_token_id)
@@ -120,7 +120,7 @@ class CallingChoice:
             tuple(new.calls),
             new.token_ids,
             self._num_tokens,
-            stop_string=self._said.stop_string,
+            stop_string=self._content_text.stop_string,
         )
 
     def _take(self, parsed: Parsed, new: _New) -> None:

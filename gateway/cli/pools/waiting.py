@@ -73,9 +73,9 @@ def _watch(
         if pool["rollout"] not in (None, rollout):
             rollout = pool["rollout"]
             progress.say(f"{pool['name']}: replicas are replaced {rollout}")
-        if (said := (pool["state"], pool["why"])) != last:
-            last = said
-            progress.say(f"{pool['name']}: {': '.join(filter(None, said))}")
+        if (state := (pool["state"], pool["why"])) != last:
+            last = state
+            progress.say(f"{pool['name']}: {': '.join(filter(None, state))}")
         if _has_ended(pool, replaced) or time.monotonic() > deadline_s:
             return pool
         time.sleep(POLL_S)

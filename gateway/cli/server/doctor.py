@@ -82,8 +82,10 @@ def _report(settings: Settings, environ: Mapping[str, str], measure_s: float) ->
     except subprocess.TimeoutExpired:
         raise CommandFailed("the measurement did not end in time: the machine may be very busy") from None
     if done.returncode != os.EX_OK:
-        said = done.stderr.strip().splitlines()
-        raise CommandFailed(said[-1].removeprefix("engine: ") if said else "the engine's program failed without a word")
+        lines = done.stderr.strip().splitlines()
+        raise CommandFailed(
+            lines[-1].removeprefix("engine: ") if lines else "the engine's program failed without a word"
+        )
     report: dict[str, Any] = json.loads(done.stdout)
     return report
 

@@ -86,9 +86,19 @@ async def create_import(
     name: checked by the caller. state: 'receiving', 'fetching', or 'uploaded' where the content is there. base_digest:
     of the base model that the content is announced for, if it is.
     """
-    kept = msgspec.json.encode(author).decode()
+    encoded_author = msgspec.json.encode(author).decode()
     row = await conn.fetchrow(
-        _INSERT, new_id("imp"), project_id, name, source, state, size_bytes, promote, kept, sha256, base_digest
+        _INSERT,
+        new_id("imp"),
+        project_id,
+        name,
+        source,
+        state,
+        size_bytes,
+        promote,
+        encoded_author,
+        sha256,
+        base_digest,
     )
     assert row is not None
     return _import(row)

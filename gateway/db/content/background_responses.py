@@ -207,7 +207,7 @@ _END = """
 
 
 # OpenAI's event, with the time as Standard Webhooks have it.
-_TELL = """
+_NOTIFY = """
     INSERT INTO webhook_deliveries (id, webhook_id, body)
     SELECT 'msg_' || told.id, w.id, json_build_object(
         'id', 'evt_' || told.id, 'object', 'event', 'type', $3::text,
@@ -227,7 +227,7 @@ async def end_background(
     values = (*msgspec.structs.astuple(turn), status, content_key, sealed_response)
     if not await conn.fetchval(_END, *values):
         return False
-    await conn.execute(_TELL, turn.project_id, turn.id, f"response.{status}")
+    await conn.execute(_NOTIFY, turn.project_id, turn.id, f"response.{status}")
     return True
 
 

@@ -41,7 +41,7 @@ class SlotRow(msgspec.Struct, frozen=True):
     """The size of the stored reply, encrypted."""
 
 
-class KeptRow(msgspec.Struct, frozen=True):
+class ReplyRow(msgspec.Struct, frozen=True):
     content_key: str
     sealed: bytes
 
@@ -92,10 +92,10 @@ _LOAD = """
 """
 
 
-async def load_kept(conn: Connection, slot: Slot, request_id: str) -> KeptRow | None:
+async def load_reply(conn: Connection, slot: Slot, request_id: str) -> ReplyRow | None:
     """Return the reply that is kept for a slot, or None where it is not kept any more, or not to be shown."""
     row = await conn.fetchrow(_LOAD, slot.project_id, slot.key_sha256, request_id)
-    return KeptRow(**row) if row else None
+    return ReplyRow(**row) if row else None
 
 
 _IS_ALIVE = """

@@ -51,8 +51,8 @@ async def keep_look(
 
     always: whether to keep them also then, as when the state changes.
     """
-    kept = {"days": days, "results": _finite(msgspec.to_builtins(results))}
-    await conn.execute(_KEEP, experiment_id, version, msgspec.json.encode(kept).decode(), always, EVERY)
+    stored = {"days": days, "results": _finite(msgspec.to_builtins(results))}
+    await conn.execute(_KEEP, experiment_id, version, msgspec.json.encode(stored).decode(), always, EVERY)
 
 
 _FIND = """
@@ -93,9 +93,9 @@ async def drop_old_looks(conn: Connection) -> None:
 
 
 def _look(row: Any) -> LookRow:
-    kept = msgspec.json.decode(row["results"])
-    results = msgspec.convert(kept["results"], Results, strict=False)
-    return LookRow(row["looked_at"], row["version"], kept["days"], results)
+    stored = msgspec.json.decode(row["results"])
+    results = msgspec.convert(stored["results"], Results, strict=False)
+    return LookRow(row["looked_at"], row["version"], stored["days"], results)
 
 
 def _finite(value: Any) -> Any:

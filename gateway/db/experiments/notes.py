@@ -88,7 +88,7 @@ async def write_notes(
 SILENT_FOR = datetime.timedelta(minutes=10)
 """The time for which new weights wait for a gateway that does not write: it was killed or cut off.
 
-Its later notes are heeded once they are written (`tell_of_late_units`).
+Its later notes are heeded once they are written (`note_late_units`).
 """
 
 _BEGIN_BATCH = """
@@ -152,7 +152,7 @@ _LATE = """
 """
 
 
-async def tell_of_late_units(conn: Connection, units: Collection[tuple[str, int]]) -> None:
+async def note_late_units(conn: Connection, units: Collection[tuple[str, int]]) -> None:
     """Let all gateways read the list of exposed units again where units were written after the weights that assigned
     them had been replaced. units: the experiment and the epoch of each new one, committed by now."""
     if units:

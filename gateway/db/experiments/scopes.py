@@ -83,7 +83,7 @@ async def pause(conn: Connection, experiment_id: str, why: object) -> bool:
     return bool(await conn.fetchval(_PAUSE, experiment_id, msgspec.json.encode(why).decode()))
 
 
-_TELL = """
+_NOTIFY = """
     INSERT INTO webhook_deliveries (id, webhook_id, body)
     SELECT 'msg_' || replace(gen_random_uuid()::text, '-', ''), w.id, json_build_object(
         'type', $2::text, 'timestamp', to_char(clock_timestamp() AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"'),
@@ -92,9 +92,9 @@ _TELL = """
 """
 
 
-async def tell_webhooks(conn: Connection, organization_id: str, event: str, data: object) -> None:
+async def notify_webhooks(conn: Connection, organization_id: str, event: str, data: object) -> None:
     """Queue a message for the webhooks of an organization that are called for this event."""
-    await conn.execute(_TELL, organization_id, event, msgspec.json.encode(data).decode())
+    await conn.execute(_NOTIFY, organization_id, event, msgspec.json.encode(data).decode())
 
 
 class Reweighting(msgspec.Struct, frozen=True):

@@ -74,7 +74,7 @@ _SUSPECT_ANEW = """
     UPDATE limit_gateways SET suspected_at = clock_timestamp()
     WHERE suspected_at IS NOT NULL AND (SELECT max(heard_at) FROM limit_gateways) < clock_timestamp() - $1::interval
 """
-_HEARD = """
+_RENEW = """
     UPDATE limit_gateways SET heard_at = clock_timestamp(), suspected_at = NULL WHERE id = $1
     RETURNING heard_at, (SELECT count(*) FROM limit_gateways WHERE suspected_at IS NULL) AS num_gateways
 """
@@ -142,7 +142,7 @@ class PostgresLeases:
             await conn.execute(_SUSPECT_ANEW, SUSPECT_AFTER)
             await conn.execute(_CLAIM, gateway_id)
             await write_leases(conn, gateway_id, amounts)
-            row = await conn.fetchrow(_HEARD, gateway_id)
+            row = await conn.fetchrow(_RENEW, gateway_id)
             assert row is not None
             return Beat(unix_ns(row["heard_at"]), row["num_gateways"])
 

@@ -13,7 +13,7 @@ import msgspec
 
 from gateway.db.organization import audit
 from gateway.db.pools.planning import may_plan
-from gateway.domain.pools.scaling import Bounds, Decision, Load, Memory, Seen, combined, decide
+from gateway.domain.pools.scaling import Bounds, Decision, Load, Memory, PoolSnapshot, combined, decide
 
 if TYPE_CHECKING:
     from asyncpg import Record
@@ -149,7 +149,7 @@ async def present_decision(conn: Connection, pool_id: str) -> Decision | None:
 
 
 def _decision(row: Record) -> Decision:
-    seen = Seen(
+    seen = PoolSnapshot(
         row["num_replicas"],
         row["num_ready"],
         combined([_load.decode(each) for each in row["loads"]]),

@@ -66,7 +66,7 @@ async def list_scaling(conn: Connection, pool_ids: Sequence[str]) -> dict[str, S
     return {row["pool_id"]: ScalingRow(**row) for row in await conn.fetch(_LIST, pool_ids)}
 
 
-_TELL = """
+_REPORT = """
     INSERT INTO pool_loads (pool_id, gateway_id, at, load)
     SELECT each.pool_id, $1, clock_timestamp(), each.load::jsonb
     FROM unnest($2::text[], $3::text[]) AS each (pool_id, load) ORDER BY each.pool_id
@@ -75,11 +75,13 @@ _TELL = """
 _WAKE = "SELECT pg_notify('lorikeet_changes', $1)"
 
 
-async def tell_loads(conn: Connection, gateway_id: str, loads: Mapping[str, Load], awaited: Sequence[str] = ()) -> None:
+async def report_loads(
+    conn: Connection, gateway_id: str, loads: Mapping[str, Load], awaited: Sequence[str] = ()
+) -> None:
     """Say how a gateway sees pools, by id. awaited: pools without a replica for which a request waits; agents hear of
     these at once."""
     texts = [msgspec.json.encode(each).decode() for each in loads.values()]
-    await conn.execute(_TELL, gateway_id, list(loads), texts)
+    await conn.execute(_REPORT, gateway_id, list(loads), texts)
     for pool_id in awaited:
         change = {"version": 0, "table": "pools", "id": pool_id, "project_id": None}
         await conn.execute(_WAKE, msgspec.json.encode(change).decode())

@@ -30,7 +30,7 @@ def likely_prompt(bound: int, template_tokens: int) -> int:
     return max(1, -(-(bound - template_tokens) // BYTES_PER_TOKEN))
 
 
-class Seen(msgspec.Struct, frozen=True):
+class Evidence(msgspec.Struct, frozen=True):
     """The facts that this gateway knows of a request without the server's word."""
 
     num_choices: int
@@ -64,12 +64,12 @@ class Settled(msgspec.Struct, frozen=True):
     """True if the server reported counts that cannot be true."""
 
 
-def own_completion(seen: Seen) -> int:
+def own_completion(evidence: Evidence) -> int:
     """Return our own count of a reply's tokens: exact by ids, else the larger one of its parts and a fourth of its
     bytes, but no more than was asked for."""
-    if seen.is_exact:
-        return seen.completion_tokens
-    return own_of_text(seen.text_bytes, seen.num_events, seen.num_choices * seen.max_tokens)
+    if evidence.is_exact:
+        return evidence.completion_tokens
+    return own_of_text(evidence.text_bytes, evidence.num_events, evidence.num_choices * evidence.max_tokens)
 
 
 def own_of_text(text_bytes: int, num_events: int, most: int) -> int:
@@ -77,40 +77,44 @@ def own_of_text(text_bytes: int, num_events: int, most: int) -> int:
     return min(most, max(num_events, -(-text_bytes // BYTES_PER_TOKEN)))
 
 
-def own_prompt(seen: Seen) -> int:
+def own_prompt(evidence: Evidence) -> int:
     """Return our own count of a prompt's tokens: exact by ids, else a fourth of the bound without the template."""
-    if seen.is_prompt_exact:
-        return seen.prompt_tokens
-    return likely_prompt(seen.prompt_tokens, seen.template_tokens)
+    if evidence.is_prompt_exact:
+        return evidence.prompt_tokens
+    return likely_prompt(evidence.prompt_tokens, evidence.template_tokens)
 
 
-def settle(seen: Seen, reported: tuple[int, int, int] | None, *, reasoning_tokens: int = 0) -> Settled:
+def settle(evidence: Evidence, reported: tuple[int, int, int] | None, *, reasoning_tokens: int = 0) -> Settled:
     """Return the counts that are billed for a reply that has ended.
 
     reported: prompt, completion and cached tokens by the server's word.
     reasoning_tokens: completion tokens that were reasoning, by the server's word. It need not have sent their text.
     """
     if reported is None:
-        return Settled(own_prompt(seen), own_completion(seen), 0, is_ours=True, is_lie=False)
+        return Settled(own_prompt(evidence), own_completion(evidence), 0, is_ours=True, is_lie=False)
     prompt, completion, cached = reported
-    is_lie = not (_is_prompt_true(seen, prompt) and _is_completion_true(seen, completion, max(0, reasoning_tokens)))
+    is_lie = not (
+        _is_prompt_true(evidence, prompt) and _is_completion_true(evidence, completion, max(0, reasoning_tokens))
+    )
     if is_lie:
-        return Settled(own_prompt(seen), own_completion(seen), 0, is_ours=True, is_lie=True)
-    if seen.is_prompt_exact:
-        prompt = seen.prompt_tokens
+        return Settled(own_prompt(evidence), own_completion(evidence), 0, is_ours=True, is_lie=True)
+    if evidence.is_prompt_exact:
+        prompt = evidence.prompt_tokens
     return Settled(prompt, completion, max(0, min(cached, prompt)), is_ours=False, is_lie=False)
 
 
-def _is_prompt_true(seen: Seen, prompt: int) -> bool:
-    if seen.is_prompt_exact:
-        return seen.prompt_tokens <= prompt <= seen.prompt_tokens + 1  # a server may add the beginning of a text
-    return 0 < prompt <= seen.prompt_tokens
+def _is_prompt_true(evidence: Evidence, prompt: int) -> bool:
+    if evidence.is_prompt_exact:
+        return (
+            evidence.prompt_tokens <= prompt <= evidence.prompt_tokens + 1
+        )  # a server may add the beginning of a text
+    return 0 < prompt <= evidence.prompt_tokens
 
 
-def _is_completion_true(seen: Seen, completion: int, reasoning_tokens: int) -> bool:
-    textless = TEXTLESS_TOKENS * seen.num_choices
-    if seen.is_exact:
-        return seen.completion_tokens <= completion <= seen.completion_tokens + textless
-    fewest = -(-seen.text_bytes // MAX_TOKEN_BYTES)
-    most = min(seen.text_bytes + reasoning_tokens + textless, seen.num_choices * seen.max_tokens)
+def _is_completion_true(evidence: Evidence, completion: int, reasoning_tokens: int) -> bool:
+    textless = TEXTLESS_TOKENS * evidence.num_choices
+    if evidence.is_exact:
+        return evidence.completion_tokens <= completion <= evidence.completion_tokens + textless
+    fewest = -(-evidence.text_bytes // MAX_TOKEN_BYTES)
+    most = min(evidence.text_bytes + reasoning_tokens + textless, evidence.num_choices * evidence.max_tokens)
     return fewest <= completion <= most

@@ -37,10 +37,10 @@ from gateway.openai.chat.wire import (
     ChatCompletionRequest,
 )
 from gateway.openai.shared import examples
-from gateway.openai.shared.context import attach, context_of, tell_cost
+from gateway.openai.shared.context import attach, context_of, show_cost
 from gateway.openai.shared.grammar import check_beside_tools, requested_grammar
 from gateway.openai.shared.idempotent import idempotent
-from gateway.openai.shared.logged import messages_said
+from gateway.openai.shared.logged import logged_messages
 from gateway.openai.shared.logprobs import TokenBytes, names_of, prompt_logprobs, whole_chat_logprobs
 from gateway.openai.shared.obfuscation import Obfuscated
 from gateway.openai.shared.options import (
@@ -79,7 +79,7 @@ def chat_completions(
         call = call_of(request.scope)
         body = await bodies.read(request, caller)
         wire = await decoded(_DECODER, body)
-        said = messages_said(wire.messages)
+        said = logged_messages(wire.messages)
         wishes = Wishes(request.scope["headers"], caller, wire)
         context = context_of(call, caller, wire.model, ENDPOINT, stream=wire.stream, said=said, wishes=wishes)
         note_user(call, wire.user, wire.safety_identifier)
@@ -115,7 +115,7 @@ def chat_completions(
             encoder = Obfuscated(events, events.empty) if include_obfuscation(wire) else events
             return await open_stream(request, run.items(), encoder)
         (collected,) = await unless_gone(call, run.collect())
-        tell_cost(call, run, [collected.usage])
+        show_cost(call, run, [collected.usage])
         return json_response(await reply.whole(collected))
 
     return create_chat_completion

@@ -33,7 +33,7 @@ from gateway.openai.completions.wire import (
     TextCompletion,
 )
 from gateway.openai.shared import examples
-from gateway.openai.shared.context import attach, context_of, tell_cost
+from gateway.openai.shared.context import attach, context_of, show_cost
 from gateway.openai.shared.grammar import requested_grammar
 from gateway.openai.shared.idempotent import idempotent
 from gateway.openai.shared.logprobs import TokenBytes, names_of, prompt_logprobs, whole_text_logprobs
@@ -106,7 +106,7 @@ def completions(pipeline: Pipeline, bodies: Bodies, idempotency: Idempotency) ->
             encoder = Obfuscated(events, events.empty) if include_obfuscation(wire) else events
             return await open_stream(request, run.merged(), encoder)
         collected = await unless_gone(call, run.collect())
-        tell_cost(call, run, [each.usage for each in collected])
+        show_cost(call, run, [each.usage for each in collected])
         choices = await _choices(wire, collected, shown, run.token_bytes)
         return json_response(reply(choices=choices, usage=usage_out([each.usage for each in collected])))
 

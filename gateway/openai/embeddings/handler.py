@@ -33,7 +33,7 @@ from gateway.openai.embeddings.wire import (
     EmbeddingUsage,
 )
 from gateway.openai.shared import examples
-from gateway.openai.shared.context import attach, context_of, tell_cost
+from gateway.openai.shared.context import attach, context_of, show_cost
 from gateway.openai.shared.idempotent import idempotent
 from gateway.openai.shared.replies import json_response
 from gateway.openai.shared.slices import encoded
@@ -64,7 +64,7 @@ def embeddings(pipeline: Pipeline, bodies: Bodies, idempotency: Idempotency) -> 
         run = await pipeline.embed(context, [embedding_request(wire, each) for each in inputs], bounds_of(wire))
         attach(call, run)
         results = await unless_gone(call, run.embed())
-        tell_cost(call, run, [usage for _, usage in results])
+        show_cost(call, run, [usage for _, usage in results])
         data = await encoded(EmbeddingOut(index, _shown(wire, vector)) for index, (vector, _) in enumerate(results))
         num_tokens = sum(map(len, run.prompts))
         return json_response(EmbeddingList(data, wire.model, EmbeddingUsage(num_tokens, num_tokens)))

@@ -11,7 +11,7 @@ import msgspec
 from engine.protocol import SamplingParams
 from gateway.content.transcript import LoggedMessage
 from gateway.domain.tenancy.principal import Principal
-from gateway.openai.responses.conversation import items_said, own_items, template_messages
+from gateway.openai.responses.conversation import logged_items, own_items, template_messages
 from gateway.openai.responses.items import Item
 from gateway.openai.responses.open_items import Seal
 from gateway.openai.responses.options import (
@@ -51,7 +51,7 @@ class Asked(msgspec.Struct, frozen=True):
     @property
     def said(self) -> list[LoggedMessage]:
         """Return the messages of the request, for the request log."""
-        return items_said(self.wire.instructions, self.items)
+        return logged_items(self.wire.instructions, self.items)
 
     @property
     def conversation_id(self) -> str | None:

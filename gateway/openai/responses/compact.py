@@ -24,7 +24,7 @@ from gateway.openai.responses.reply import usage_of
 from gateway.openai.responses.state import Earlier
 from gateway.openai.responses.wire import CompactedResponse, CompactResponse, CreateResponse
 from gateway.openai.shared import examples
-from gateway.openai.shared.context import attach, context_of, tell_cost
+from gateway.openai.shared.context import attach, context_of, show_cost
 from gateway.openai.shared.idempotent import idempotent
 from gateway.openai.shared.replies import json_response
 from gateway.openai.shared.units import Wishes
@@ -68,16 +68,19 @@ def compact(pipeline: Pipeline, bodies: Bodies, idempotency: Idempotency, earlie
         run = await pipeline.complete(context, [asked.request])
         attach(call, run)
         (collected,) = await unless_gone(call, run.collect())
-        tell_cost(call, run, [collected.usage])
+        show_cost(call, run, [collected.usage])
         random_part = call.request_id.removeprefix("req_")
-        kept = [item for item in (*asked.before, *asked.items) if isinstance(item, MessageItem) and item.role == "user"]
-        kept = [
-            msgspec.structs.replace(item, id=item_id("msg", random_part, number)) for number, item in enumerate(kept)
+        messages = [
+            item for item in (*asked.before, *asked.items) if isinstance(item, MessageItem) and item.role == "user"
+        ]
+        messages = [
+            msgspec.structs.replace(item, id=item_id("msg", random_part, number))
+            for number, item in enumerate(messages)
         ]
         summary = earlier.sealed.seal(collected.answers[0].text, caller.project_id, base, "compaction")
-        item = CompactionItem(item_id("cmp", random_part, len(kept)), summary)
+        item = CompactionItem(item_id("cmp", random_part, len(messages)), summary)
         return json_response(
-            CompactedResponse(f"resp_{random_part}", int(time.time()), [*kept, item], usage_of(collected.usage))
+            CompactedResponse(f"resp_{random_part}", int(time.time()), [*messages, item], usage_of(collected.usage))
         )
 
     return compact_response

@@ -183,7 +183,7 @@ def template_messages(
     return messages
 
 
-def items_said(instructions: str | None, items: Sequence[Item]) -> list[LoggedMessage]:
+def logged_items(instructions: str | None, items: Sequence[Item]) -> list[LoggedMessage]:
     """Return the messages of a request for the request log: only its own items, as earlier requests have theirs."""
     said = [] if instructions is None else [LoggedMessage("system", instructions)]
     for item in items:

@@ -95,7 +95,7 @@ class OpenMessage:
         self._numbers = numbers
         self._texts: list[str] = []
         self._logprobs: list[ChatTokenLogprob] = []
-        self._num_told = 0  # of the log-probabilities, those that a delta had
+        self._num_encoded = 0  # of the log-probabilities, those that a delta had
 
     def begin(self) -> list[ResponseEvent]:
         item = MessageItem(self._id, "in_progress", "assistant", [])
@@ -109,8 +109,8 @@ class OpenMessage:
         if not text:
             return []
         self._texts.append(text)
-        new = self._logprobs[self._num_told :]
-        self._num_told = len(self._logprobs)
+        new = self._logprobs[self._num_encoded :]
+        self._num_encoded = len(self._logprobs)
         return [
             TextDelta(
                 sequence_number=self._numbers(),

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from gateway.content.conversations import Conversations, Said
+from gateway.content.conversations import Conversations, ItemJson
 from gateway.content.stored_responses import MAX_REFERRED, Response, StoredResponses, Turn
 from gateway.domain.errors import CONTEXT_LENGTH_EXCEEDED, InvalidRequest, shortened
 from gateway.domain.tenancy.principal import Principal
@@ -144,7 +144,7 @@ class Earlier:
     async def add(self, caller: Principal, conversation_id: str, own: Sequence[Item], whole: ResponseObject) -> bool:
         """Add a response's input and output to its conversation, and return whether they are there."""
         items = [*numbered(own, whole.id.removeprefix("resp_")), *whole.output]
-        said = [Said(item.id, msgspec.json.encode(item)) for item in items]
+        said = [ItemJson(item.id, msgspec.json.encode(item)) for item in items]
         return await self._conversations.add(caller, conversation_id, said, model=whole.model)
 
     async def _followed(self, caller: Principal, response_id: str | None) -> list[Item]:

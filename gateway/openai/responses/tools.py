@@ -82,8 +82,8 @@ def response_tools(tools: Sequence[ResponseTool] | None, choice: Choice, paralle
         max_calls=1 if parallel is False else MAX_PARALLEL_CALLS,
     )
     if isinstance(choice, ResponseToolChoice):
-        chosen, told = _chosen(use, choice, custom)
-        return ResponseTools(chosen, custom, namespaces, shown, told)
+        chosen, shown_choice = _chosen(use, choice, custom)
+        return ResponseTools(chosen, custom, namespaces, shown, shown_choice)
     return ResponseTools(use, custom, namespaces, shown, "required" if choice == "required" else "auto")
 
 
@@ -108,8 +108,8 @@ def _chosen(use: ToolUse, choice: ResponseToolChoice, custom: frozenset[str]) ->
         raise missing("tool_choice.name")
     use = only(use, [choice.name], "tool_choice.name", "tools")
     _check_type(choice.type, choice.name, custom, "tool_choice.type")
-    told = FunctionChosen(choice.name) if choice.type == "function" else CustomChosen(choice.name)
-    return msgspec.structs.replace(use, must_call=True, max_calls=1), told
+    shown_choice = FunctionChosen(choice.name) if choice.type == "function" else CustomChosen(choice.name)
+    return msgspec.structs.replace(use, must_call=True, max_calls=1), shown_choice
 
 
 def _check_type(kind: str, name: str, custom: frozenset[str], path: str) -> None:

@@ -66,9 +66,9 @@ async def truncated(
 
     async def room(num_turns: int) -> int:
         """Return the tokens that are left without so many turns: fewer than none where they do not fit."""
-        kept = Conversation(without_oldest(messages, num_turns), tools.use, rendering)
+        shortened = Conversation(without_oldest(messages, num_turns), tools.use, rendering)
         try:
-            num_tokens, most = await pipeline.tokens.counted(context, kept, "input")
+            num_tokens, most = await pipeline.tokens.counted(context, shortened, "input")
         except InvalidRequest as error:
             if error.param != "model":
                 raise

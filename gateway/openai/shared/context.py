@@ -79,7 +79,7 @@ def attach(call: Call, run: Run) -> None:
         call.headers = (*call.headers, (POOL_HEADER, run.details.pool))
 
 
-def tell_cost(call: Call, run: Run, usages: Sequence[Usage]) -> None:
+def show_cost(call: Call, run: Run, usages: Sequence[Usage]) -> None:
     """Have a whole reply tell its cost, where the operator allows that and it is known before the ledger has it."""
     nanos = None if run.details is None else run.details.cost_nanos(usages)
     if nanos is not None:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import msgspec
 
 from gateway.text.tools.formats import CallFormat
-from gateway.text.tools.said import Said
+from gateway.text.tools.said import ContentText
 
 
 class CallDelta(msgspec.Struct, frozen=True):
@@ -43,7 +43,7 @@ class CallParser:
         self,
         form: CallFormat,
         names: Iterable[str],
-        said: Said,
+        said: ContentText,
         *,
         must_call: bool = False,
         is_trigger_token: bool = False,
@@ -55,7 +55,7 @@ class CallParser:
         self._common_start = f"{form.trigger}{form.opening}{form.before_name}"
         self._nexts = {f"{form.end}{form.separator}{head}": name for head, name in heads.items()}
         self._end = f"{form.end}{form.closing}"
-        self._said = said
+        self._content_text = said
         self._must_call = must_call
         self._can_begin = not is_trigger_token
         self._held = ""
@@ -71,13 +71,13 @@ class CallParser:
     def finish(self) -> Parsed:
         """End the text and return what was held back of it."""
         parsed = self._take("", is_all=True)
-        parsed.content += self._said.finish()
+        parsed.content += self._content_text.finish()
         return parsed
 
     def _take(self, text: str, *, is_all: bool) -> Parsed:
         self._held += text
         parsed = Parsed("", [])
-        while self._held and not self._said.is_stopped and self._step(parsed, is_all):
+        while self._held and not self._content_text.is_stopped and self._step(parsed, is_all):
             pass
         return parsed
 
@@ -87,11 +87,11 @@ class CallParser:
         if start is None and is_all and not self._is_cut_call(self._held[at:]):
             at = len(self._held)
         self._num_content_chars += at
-        parsed.content += self._said.push(self._held[:at])
+        parsed.content += self._content_text.push(self._held[:at])
         self._held = self._held[at:]
-        if self._said.is_stopped or not (self._held and (is_all or start)):
+        if self._content_text.is_stopped or not (self._held and (is_all or start)):
             return False
-        parsed.content += self._said.before_call()
+        parsed.content += self._content_text.before_call()
         if start is None:  # a call too short to tell of which tool
             self._held = ""
             return False

@@ -13,7 +13,7 @@ MAX_HELD_SPACE = 64
 shown."""
 
 
-class Said:
+class ContentText:
     """The content of a completion as it comes.
 
     White space is searched for stop strings as soon as it is there, shown or not.

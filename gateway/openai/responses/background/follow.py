@@ -90,11 +90,11 @@ class Followers:
             return progress
 
     async def _next_look(self, key: Key) -> Progress | None:
-        told: asyncio.Future[Progress | None] = asyncio.get_running_loop().create_future()
-        self._waiting.setdefault(key, set()).add(told)
+        waiter: asyncio.Future[Progress | None] = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(key, set()).add(waiter)
         if self._looking is None or self._looking.done():
             self._looking = asyncio.create_task(self._look())
-        return await told
+        return await waiter
 
     async def _look(self) -> None:
         """Look at all that somebody waits for, until nobody does."""
@@ -108,9 +108,9 @@ class Followers:
                     self._waiting.setdefault(key, set()).update(each for each in futures if not each.done())
                 continue
             for key, futures in waiting.items():
-                for told in futures:
-                    if not told.done():
-                        told.set_result(found.get(key))
+                for waiter in futures:
+                    if not waiter.done():
+                        waiter.set_result(found.get(key))
 
 
 def _forgotten() -> InvalidRequest:

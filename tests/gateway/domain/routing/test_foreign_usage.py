@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.domain.routing.foreign_usage import MAX_TOKEN_BYTES, Seen, own_completion, own_prompt, settle
+from gateway.domain.routing.foreign_usage import MAX_TOKEN_BYTES, Evidence, own_completion, own_prompt, settle
 
 NUMBERS = st.integers(min_value=-(10**12), max_value=10**12)
 TOLD = st.one_of(
@@ -15,12 +15,12 @@ TOLD = st.one_of(
 
 
 @st.composite
-def replies(draw: st.DrawFn) -> Seen:
+def replies(draw: st.DrawFn) -> Evidence:
     num_choices, max_tokens = draw(st.integers(1, 8)), draw(st.integers(1, 1000))
     is_exact = draw(st.booleans())
     most = num_choices * max_tokens
     prompt_tokens = draw(st.integers(1, 10_000))
-    return Seen(
+    return Evidence(
         num_choices=num_choices,
         max_tokens=max_tokens,
         prompt_tokens=prompt_tokens,
@@ -35,7 +35,7 @@ def replies(draw: st.DrawFn) -> Seen:
 
 @given(replies(), TOLD, NUMBERS)
 def test_no_word_of_a_server_is_billed_beyond_what_it_was_asked_for(
-    seen: Seen, told: tuple[int, int, int] | None, reasoning_tokens: int
+    seen: Evidence, told: tuple[int, int, int] | None, reasoning_tokens: int
 ) -> None:
     found = settle(seen, told, reasoning_tokens=reasoning_tokens)
     assert 0 <= found.prompt_tokens <= seen.prompt_tokens
@@ -67,7 +67,7 @@ def test_no_word_of_a_server_is_billed_beyond_what_it_was_asked_for(
     ],
 )
 def test_counts_are_held_against_what_was_seen(told: tuple[int, int, int], is_lie: bool) -> None:
-    seen = Seen(
+    seen = Evidence(
         num_choices=1,
         max_tokens=16,
         prompt_tokens=100,
@@ -86,7 +86,7 @@ def test_counts_are_held_against_what_was_seen(told: tuple[int, int, int], is_li
 def test_reasoning_that_was_not_sent_counts_up_to_what_was_asked_for(
     completion: int, reasoning_tokens: int, is_lie: bool
 ) -> None:
-    seen = Seen(
+    seen = Evidence(
         num_choices=1,
         max_tokens=64,
         prompt_tokens=100,
