@@ -58,7 +58,7 @@ class Collector:
 
     def start(self) -> None:
         interval_s = max(MIN_INTERVAL_S, min(MAX_INTERVAL_S, self._grace_s / 4))
-        self._task = asyncio.create_task(forever(self._look, interval_s, name="collection"))
+        self._task = asyncio.create_task(forever(self._poll, interval_s, name="collection"))
 
     async def stop(self) -> None:
         if self._task is not None:
@@ -103,7 +103,7 @@ class Collector:
         log.info("adapter_content_removed", digest=digest)
         return True
 
-    async def _look(self) -> None:
+    async def _poll(self) -> None:
         try:
             is_mine = await self._turn.is_mine()
         except Exception:

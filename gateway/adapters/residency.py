@@ -19,7 +19,7 @@ from gateway.db.pool import Database
 from gateway.domain.errors import GatewayError
 from gateway.support.worker import forever
 
-LOOK_S = 1.0
+POLL_S = 1.0
 """Seconds between two looks for new engines."""
 RETRY_S = 10.0
 """Seconds until a failed call is tried again, as while the engine's store is away."""
@@ -61,7 +61,7 @@ class Residency:
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        self._task = asyncio.create_task(forever(self._step, LOOK_S, name="pinned adapters", wake=self._wake))
+        self._task = asyncio.create_task(forever(self._step, POLL_S, name="pinned adapters", wake=self._wake))
 
     async def stop(self) -> None:
         if self._task is not None:

@@ -56,7 +56,7 @@ class AdapterFiles(msgspec.Struct, frozen=True):
         return "unread " + hashlib.sha256(msgspec.json.encode((self.stamps, self.problem))).hexdigest()
 
 
-def look(root: Path, max_bytes: int) -> list[AdapterFiles]:
+def find_adapters(root: Path, max_bytes: int) -> list[AdapterFiles]:
     """Return every adapter's folder that has both files, whatever they are.
 
     max_bytes: the most bytes of both files together.

@@ -21,7 +21,7 @@ import structlog
 from adapters.ref import check_adapter_name
 from adapters.store import AdapterStore
 from gateway.adapters.cooldown import check_not_paused
-from gateway.adapters.watched_files import AdapterFiles, look, read
+from gateway.adapters.watched_files import AdapterFiles, find_adapters, read
 from gateway.adapters.workspace import workspace
 from gateway.db.adapters.adapter_imports import ImportRow, create_import, end_import
 from gateway.db.adapters.watched import Tenant, bind_folder, note_taken, taken_fingerprint
@@ -56,7 +56,7 @@ Outcome = Literal["settled", "waits", "failed"]
 class _Rest(msgspec.Struct, frozen=True):
     """The time until which one state of files is left alone."""
 
-    look: AdapterFiles
+    files: AdapterFiles
     until_s: float
     """The time in seconds of the event loop's clock."""
     num_failed: int
@@ -106,30 +106,31 @@ class Watcher:
         if not await self._turn.is_mine():
             return
         try:
-            await self._look()
+            await self._poll()
         except OSError as error:
             self._report("watched_folder_unavailable", folder=str(self._folder), error=str(error))
 
-    async def _look(self) -> None:
+    async def _poll(self) -> None:
         found = {
-            (each.tenant, each.name): each for each in await asyncio.to_thread(look, self._folder, self._max_bytes)
+            (each.tenant, each.name): each
+            for each in await asyncio.to_thread(find_adapters, self._folder, self._max_bytes)
         }
         last, self._last = self._last, found
         now_s = asyncio.get_running_loop().time()
-        self._rests = {key: rest for key, rest in self._rests.items() if found.get(key) == rest.look}
+        self._rests = {key: rest for key, rest in self._rests.items() if found.get(key) == rest.files}
         for key, each in found.items():
             rest = self._rests.get(key)
             if last.get(key) == each and (rest is None or rest.until_s <= now_s):
                 num_failed = rest.num_failed if rest else 0
                 self._rests[key] = self._rest(each, now_s, num_failed, await self._consider(each))
 
-    def _rest(self, look: AdapterFiles, now_s: float, num_failed: int, outcome: Outcome) -> _Rest:
+    def _rest(self, files: AdapterFiles, now_s: float, num_failed: int, outcome: Outcome) -> _Rest:
         if outcome == "settled":
-            return _Rest(look, math.inf, 0)
+            return _Rest(files, math.inf, 0)
         if outcome == "waits":
-            return _Rest(look, now_s + self._retry_s, num_failed)
+            return _Rest(files, now_s + self._retry_s, num_failed)
         pause_s = min(self._retry_s * 2.0 ** min(num_failed, 32), MAX_RETRY_S)
-        return _Rest(look, now_s + pause_s, num_failed + 1)
+        return _Rest(files, now_s + pause_s, num_failed + 1)
 
     async def _consider(self, seen: AdapterFiles) -> Outcome:
         """Bring in files that are complete and at rest, unless that was done."""

@@ -20,11 +20,11 @@ class ModelNotPrepared(RuntimeError):
 
 
 def prepare_model(
-    settings: Settings, say: Callable[[str], None] = lambda line: None, account: Account | None = None
+    settings: Settings, report: Callable[[str], None] = lambda line: None, account: Account | None = None
 ) -> Path:
     """Return the folder of settings.model, which is prepared first if need be: that takes a minute.
 
-    say: gets the progress, line by line. account: the user to prepare it as, None for that of this process. Raises
+    report: gets the progress, line by line. account: the user to prepare it as, None for that of this process. Raises
     ModelNotPrepared.
     """
     with as_root():
@@ -46,7 +46,7 @@ def prepare_model(
         for line in process.stderr:
             last = line.rstrip()
             if last and not last.startswith("error: "):
-                say(last)
+                report(last)
         folder = process.stdout.read().strip()
         returncode = process.wait()
     finally:

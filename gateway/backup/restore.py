@@ -116,7 +116,7 @@ async def restore_backup(
     mark: RestoreMark,
     *,
     force: bool,
-    say: Callable[[str], None],
+    report: Callable[[str], None],
 ) -> None:
     """Restore a backup that was checked, into a data folder whose lock the caller holds.
 
@@ -136,7 +136,7 @@ async def restore_backup(
         await _wait_until_unused(dsns.owner)
         stack.enter_context(journals_owned(installation.journal_dir))
         mark.keep()
-        await _restore(folder, manifest, installation, dsns, force=force, say=say)
+        await _restore(folder, manifest, installation, dsns, force=force, report=report)
 
 
 async def _restore(
@@ -146,16 +146,16 @@ async def _restore(
     dsns: Dsns,
     *,
     force: bool,
-    say: Callable[[str], None],
+    report: Callable[[str], None],
 ) -> None:
-    say("adapters")
+    report("adapters")
     _restore_adapters(folder, manifest, installation)
-    say("journals and keys")
+    report("journals and keys")
     add_journals(folder, installation.journal_dir)
     for path in installation.key_files:
         if (folder / KEYS / path.name).is_file():
             write_private(path, (folder / KEYS / path.name).read_text())
-    say("database")
+    report("database")
     if force:
         await drop_everything(dsns.owner)
     try:
@@ -166,7 +166,7 @@ async def _restore(
     if dsns.runtime != dsns.owner or is_convertible(manifest.contents.migrations):
         await _migrate(dsns)
     await cancel_batches(dsns.owner)
-    say("files")
+    report("files")
     restore_pieces(folder, installation.pieces, await named_parts(dsns.owner))
 
 

@@ -45,7 +45,7 @@ class Installation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def take_backup(
-    installation: Installation, dsn: str, folder: Path, *, version: str, say: Callable[[str], None]
+    installation: Installation, dsn: str, folder: Path, *, version: str, report: Callable[[str], None]
 ) -> BackupManifest:
     """Back everything up into a folder that does not exist or is empty; without its manifest it is no backup.
 
@@ -54,26 +54,26 @@ async def take_backup(
     """
     _check_folder(folder)
     with removed_on_failure(folder):
-        return await _take(installation, dsn, folder, version=version, say=say)
+        return await _take(installation, dsn, folder, version=version, report=report)
 
 
 async def _take(
-    installation: Installation, dsn: str, folder: Path, *, version: str, say: Callable[[str], None]
+    installation: Installation, dsn: str, folder: Path, *, version: str, report: Callable[[str], None]
 ) -> BackupManifest:
     store = installation.store
-    say("journals")
+    report("journals")
     copy_journals(installation.journal_dir, folder)
-    say("adapters")
+    report("adapters")
     copy_adapters(store, store.digests(), folder)
-    say("files")
+    report("files")
     copy_pieces(installation.pieces, folder)
-    say("database")
+    report("database")
     async with snapshot(dsn) as moment:
         _dump(moment, dsn, folder)
     missing = copy_adapters(store, moment.contents.digests, folder)
     copy_pieces(installation.pieces, folder)
     _copy_keys(installation, folder)
-    say("digests")
+    report("digests")
     manifest = BackupManifest(
         format_version=FORMAT_VERSION,
         version=version,

@@ -39,7 +39,7 @@ class Progress:
             self._is_open = True
         self._stream.flush()
 
-    def say(self, text: str) -> None:
+    def note(self, text: str) -> None:
         """Write a text on a line of its own."""
         if not self._quiet:
             self.done()

@@ -134,7 +134,7 @@ class _Choice:
         of_calls = sum(SIZE_OF_ONE + len(name) + sum(map(len, parts)) for name, parts in self.calls)
         return SIZE_OF_ONE + sum(map(len, self.parts)) + of_calls
 
-    def said(self) -> LoggedMessage:
+    def message(self) -> LoggedMessage:
         return LoggedMessage(
             None, "".join(self.parts), [LoggedCall(name, "".join(parts)) for name, parts in self.calls]
         )
@@ -188,13 +188,13 @@ class Transcript:
         asked = [_redacted(each) for each in self._asked[:-1]]
         asked += [_redacted(each, is_cut=self._asked_room.is_cut) for each in self._asked[-1:]]
         choices = sorted(self._choices.items())
-        got = [_redacted(choice.said(), is_cut=choice.is_cut) for _, choice in choices]
+        got = [_redacted(choice.message(), is_cut=choice.is_cut) for _, choice in choices]
         asked_room = _Room(MAX_LOGGED_BYTES, as_utf8=True)
         room = _Room(MAX_LOGGED_BYTES, as_utf8=True)
         shown = list(asked_room.fill(asked))
         output = [
-            LoggedChoice(index, said.content, said.tool_calls, choice.finish_reason)
-            for (index, choice), said in zip(choices, room.fill(got), strict=False)
+            LoggedChoice(index, message.content, message.tool_calls, choice.finish_reason)
+            for (index, choice), message in zip(choices, room.fill(got), strict=False)
         ]
         return Content(
             endpoint=self._endpoint,
@@ -213,12 +213,12 @@ class Transcript:
         return choice
 
 
-def _redacted(said: LoggedMessage, *, is_cut: bool = False) -> LoggedMessage:
+def _redacted(message: LoggedMessage, *, is_cut: bool = False) -> LoggedMessage:
     """Redact a message. is_cut: whether it was cut, so that it did not end here."""
-    content = redacted(said.content)
-    calls = [LoggedCall(redacted(call.name), redacted(call.arguments)) for call in said.tool_calls]
+    content = redacted(message.content)
+    calls = [LoggedCall(redacted(call.name), redacted(call.arguments)) for call in message.tool_calls]
     if is_cut and calls:
         calls[-1] = LoggedCall(calls[-1].name, calls[-1].arguments[:-UNREAD_TAIL_CHARS])
     elif is_cut:
         content = content[:-UNREAD_TAIL_CHARS]
-    return LoggedMessage(said.role, content, calls)
+    return LoggedMessage(message.role, content, calls)

@@ -1,7 +1,7 @@
 """Reports changes of keys, adapters and limits to this process, so that its caches are never stale for long.
 
 LISTEN brings each change within milliseconds. A counter that the changing transaction itself increments is polled
-beside it: a change that a lost connection failed to bring is noticed within `LOOK_EVERY_S`. The statement that polls
+beside it: a change that a lost connection failed to bring is noticed within `POLL_EVERY_S`. The statement that polls
 the counter also finds the work that waits in the database (`due_work`).
 """
 
@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from gateway.db.due_work import LOOK_EVERY_S, LOOK_TIMEOUT_S, DueWork
+from gateway.db.due_work import POLL_EVERY_S, POLL_TIMEOUT_S, DueWork
 from gateway.db.pool import FAILURES, Database
 
 CHANNEL = "lorikeet_changes"
@@ -103,8 +103,8 @@ class ChangeFeed:
         while True:
             before = self._version
             try:
-                async with asyncio.timeout(LOOK_TIMEOUT_S), self._database.acquire() as connection:
-                    version = await self.due_work.look(connection)
+                async with asyncio.timeout(POLL_TIMEOUT_S), self._database.acquire() as connection:
+                    version = await self.due_work.poll(connection)
             except FAILURES as error:
                 if not failing:
                     log.warning("cannot poll for changes: %s", str(error) or type(error).__name__)
@@ -118,7 +118,7 @@ class ChangeFeed:
                 if version not in (before, self._version):
                     self._version = version
                     self._notify(None)
-            await asyncio.sleep(LOOK_EVERY_S)
+            await asyncio.sleep(POLL_EVERY_S)
 
     def _notify(self, change: Change | None) -> None:
         for subscriber in self._subscribers:

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:
     from gateway.db.pool import Connection
 
-LOOK_EVERY_S = 0.4
-LOOK_TIMEOUT_S = 0.5
+POLL_EVERY_S = 0.4
+POLL_TIMEOUT_S = 0.5
 RARELY_S = 10.0
 """The seconds after which a worker looks for work without being woken."""
 
 LEAST_S = 1.0
-"""The least time between two looks at which the same work wakes its worker, where it may wait without being for this
+"""The least time between two polls at which the same work wakes its worker, where it may wait without being for this
 process; the books of experiments and work that people wait for are done at once."""
 
 Work = Literal["books", "imports", "probes", "deliveries", "responses", "batches", "experiments", "awaited_notes"]
@@ -28,7 +28,7 @@ Work = Literal["books", "imports", "probes", "deliveries", "responses", "batches
 _AT_ONCE: frozenset[Work] = frozenset({"books", "experiments", "awaited_notes"})
 
 # The first rows of queues are found by their index, however many rows before them were deleted just now.
-_LOOK = """
+_POLL = """
     SELECT change_version,
            (SELECT id FROM rollup_queue ORDER BY id LIMIT 1) IS NOT NULL
                OR EXISTS (SELECT FROM credit_grants WHERE lapsed_nanos IS NULL AND expires_at <= clock_timestamp())
@@ -70,7 +70,7 @@ class DueWork:
         """
         return self._wakes.setdefault(work, asyncio.Event())
 
-    async def look(self, conn: Connection) -> int:
+    async def poll(self, conn: Connection) -> int:
         """Wake the workers for which something waits, and return the counter of announced changes.
 
         Raises what the database raises.
@@ -78,7 +78,7 @@ class DueWork:
         if not self._wakes:
             counter: int = await conn.fetchval(_COUNTER)
             return counter
-        row = await conn.fetchrow(_LOOK)
+        row = await conn.fetchrow(_POLL)
         assert row is not None
         now_s = asyncio.get_running_loop().time()
         for work, wake in self._wakes.items():

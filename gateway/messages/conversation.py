@@ -88,7 +88,7 @@ def system_text(system: System | None) -> str:
     return "\n\n".join(block.text for block in system if not _is_billing(block))
 
 
-def said(system: System | None, turns: Sequence[MessageParam]) -> Iterator[LoggedMessage]:
+def logged_messages(system: System | None, turns: Sequence[MessageParam]) -> Iterator[LoggedMessage]:
     """Yield the messages of a request, for the request log."""
     if prompt := system_text(system):
         yield LoggedMessage("system", prompt)

@@ -17,7 +17,7 @@ from gateway.http.disconnect import unless_gone
 from gateway.http.envelope import call_of, note_user
 from gateway.http.shape import shape
 from gateway.http.sse import open_stream
-from gateway.messages.conversation import said
+from gateway.messages.conversation import logged_messages
 from gateway.messages.errors import MessageError
 from gateway.messages.events import StreamedEvent
 from gateway.messages.examples import MESSAGE
@@ -59,8 +59,10 @@ def messages(pipeline: Pipeline, bodies: Bodies, idempotency: Idempotency, signa
         check_signature = partial(signatures.check, caller.project_id)
         prompt = await maybe_in_thread(len(body), lambda: conversation_of(wire, check_signature))
         wishes = Wishes(request.scope["headers"], caller, wire)
-        logged = said(wire.system, wire.messages)
-        context = context_of(call, caller, wire.model, ENDPOINT, stream=wire.stream, said=logged, wishes=wishes)
+        logged = logged_messages(wire.system, wire.messages)
+        context = context_of(
+            call, caller, wire.model, ENDPOINT, stream=wire.stream, logged_messages=logged, wishes=wishes
+        )
         note_user(call, (wire.metadata or {}).get("user_id"))
         run = await pipeline.complete(context, [text_request(wire, prompt)])
         attach(call, run)

@@ -47,7 +47,7 @@ class _Open(msgspec.Struct):
 
 
 class Progress:
-    """One message. Call `begin` first, `say` and `call` as text and calls come, `stop`, then `finish`."""
+    """One message. Call `begin` first, `add_text` and `call` as text and calls come, `stop`, then `finish`."""
 
     def __init__(
         self,
@@ -79,7 +79,7 @@ class Progress:
         """Return the first event."""
         return [MessageStart(self.message)]
 
-    def say(self, text: str) -> list[MessageEvent]:
+    def add_text(self, text: str) -> list[MessageEvent]:
         """Take more text."""
         if not text:
             return []

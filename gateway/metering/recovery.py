@@ -20,7 +20,7 @@ from gateway.observability.journal_metrics import JournalMetrics
 
 log = structlog.get_logger(__name__)
 
-LOOK_EVERY_S = 5.0
+POLL_EVERY_S = 5.0
 FLUSH_S = 10.0
 
 
@@ -118,12 +118,12 @@ class Recovery:
     async def _run(self) -> None:
         while True:
             try:
-                await self._look()
+                await self._poll()
             except OSError as error:
                 log.warning("journals_not_looked_at", error=str(error))
-            await asyncio.sleep(LOOK_EVERY_S)
+            await asyncio.sleep(POLL_EVERY_S)
 
-    async def _look(self) -> None:
+    async def _poll(self) -> None:
         for path in folders_in(self._root):
             if path == self._own or path in self._foreign or not self._journal.has_room:
                 continue

@@ -81,8 +81,8 @@ class Admitting:
         admitted = [_within(each, admission.cap, instant_ns) for each in prepared]
         transcript, close = None, admission.close
         if principal.log_content_days:
-            said = context.said if context.said is not None else _logged_prompts(asked, pool)
-            transcript = Transcript(context.request_id, context.endpoint, context.model or "", said)
+            messages = context.logged_messages if context.logged_messages is not None else _logged_prompts(asked, pool)
+            transcript = Transcript(context.request_id, context.endpoint, context.model or "", messages)
             close = self._logged(principal.project_id, transcript, admission.close)
         run = Run(context, pool, self._budget, route.adapter, admitted, admission.headers, close, transcript)
         if self._rates_of is not None:

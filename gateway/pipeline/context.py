@@ -50,7 +50,7 @@ class RequestContext(msgspec.Struct, frozen=True, kw_only=True):
     """Tells that nobody waits for the reply any more."""
     trace: str = ""
     """The trace that the request belongs to, as W3C's traceparent has it, for log lines."""
-    said: Iterable[LoggedMessage] | None = None
+    logged_messages: Iterable[LoggedMessage] | None = None
     """The request's messages for the request log, read once and only if the project logs content. None: its prompts."""
     unit: Callable[[str], str | None] = _no_unit
     """Gives the unit that the request names in a source (`definition.UnitSource.source`), for an experiment."""

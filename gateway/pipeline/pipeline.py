@@ -116,8 +116,9 @@ class Pipeline:
         """
         found = await self._placing.find(context)
         if isinstance(found, RoutedPolicy):
-            if context.said is not None and context.principal.log_content_days:
-                context = msgspec.structs.replace(context, said=list(context.said))  # read by each trial
+            if context.logged_messages is not None and context.principal.log_content_days:
+                messages = list(context.logged_messages)  # read by each trial
+                context = msgspec.structs.replace(context, logged_messages=messages)
             return await self._routed.complete(context, found, asked, partial(self._complete_at, context, asked))
         return await self._complete_at(context, asked, found)
 

@@ -37,7 +37,7 @@ from gateway.pools.here import Here
 from gateway.pools.rooms import Rooms, starts_when_asked
 from gateway.support.worker import forever
 
-LOOK_S = 5.0
+POLL_S = 5.0
 """Seconds between two looks at the number of gateways."""
 
 REREAD_S = 60.0
@@ -166,7 +166,7 @@ class LivePools(Mapping[str, Pool]):
         """Read the rows once, and follow them from then on. Raises what the database raises."""
         await self._step()
         self._tasks = [
-            asyncio.create_task(forever(self._step, LOOK_S, name="pools", wake=self._wake)),
+            asyncio.create_task(forever(self._step, POLL_S, name="pools", wake=self._wake)),
             asyncio.create_task(forever(self._report_used, HEARTBEAT_INTERVAL_S, name="service of tenants")),
         ]
 

@@ -69,7 +69,7 @@ class EmbeddedPostgresError(RuntimeError):
 class EmbeddedPostgres:
     """One server for one data folder; the caller takes care that only one process uses the folder.
 
-    say: gets one line for each step that takes long or is worth knowing.
+    report: gets one line for each step that takes long or is worth knowing.
     fallback_root: as for `placement`.
     settings: values of PostgreSQL's parameters in place of those in `SERVER_SETTINGS`.
     reachable_by: the group whose members may connect, where root starts the server for processes of other users; None:
@@ -81,14 +81,14 @@ class EmbeddedPostgres:
         data_dir: Path,
         *,
         fallback_root: Path = Path("/var/lib/lorikeet"),
-        say: Callable[[str], None] = lambda line: None,
+        report: Callable[[str], None] = lambda line: None,
         settings: Mapping[str, str] = MappingProxyType({}),
         reachable_by: int | None = None,
     ) -> None:
         self._settings = {**SERVER_SETTINGS, **settings}
         self._data_dir = data_dir.absolute()
         self._fallback_root = fallback_root
-        self._say = say
+        self._report = report
         self._log = self._data_dir / "log" / "postgres.log"
         self._reachable_by = reachable_by
         self._process: subprocess.Popen[bytes] | None = None
@@ -103,7 +103,7 @@ class EmbeddedPostgres:
             return self._start(log)
 
     def _start(self, log: BinaryIO) -> str:
-        placement = place(self._data_dir, self._fallback_root, self._say, self._reachable_by)
+        placement = place(self._data_dir, self._fallback_root, self._report, self._reachable_by)
         password = self._password(placement)
         if not placement.cluster.exists():
             self._initialize(placement, password, log)
@@ -131,7 +131,7 @@ class EmbeddedPostgres:
                 process.wait(seconds)
                 return
             except subprocess.TimeoutExpired:
-                self._say(f"PostgreSQL did not stop within {seconds:.0f} s of {signum.name}")
+                self._report(f"PostgreSQL did not stop within {seconds:.0f} s of {signum.name}")
 
     def alive(self) -> bool:
         return self._process is not None and self._process.poll() is None
@@ -202,7 +202,7 @@ class EmbeddedPostgres:
             if now - started > START_TIMEOUT_S:
                 raise self._failed(f"PostgreSQL was not ready after {START_TIMEOUT_S:.0f} s", since_byte)
             if now - reported > PROGRESS_INTERVAL_S:
-                self._say(f"PostgreSQL is still starting, {now - started:.0f} s (after a crash it replays its log)")
+                self._report(f"PostgreSQL is still starting, {now - started:.0f} s (after a crash it replays its log)")
                 reported = now
             time.sleep(0.02)
 

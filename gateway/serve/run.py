@@ -80,12 +80,12 @@ def serve(settings: Settings, gateways: int = 1, num_demo_pools: int = 1) -> int
         try:
             _run(settings, gateways, num_demo_pools, terminal, stop)
         except StopRequested:
-            terminal.say("stopped while starting")
+            terminal.report("stopped while starting")
         except UNUSABLE as error:
-            terminal.say(f"error: {in_words(error)}")
+            terminal.report(f"error: {in_words(error)}")
             return 1
         except START_ERRORS as error:
-            terminal.say(f"error: {str(error) or type(error).__name__}")
+            terminal.report(f"error: {str(error) or type(error).__name__}")
             return 1
     return 0
 
@@ -96,9 +96,9 @@ def _run(settings: Settings, gateways: int, num_demo_pools: int, terminal: Termi
         refuse_half_restored(settings.data_dir)
         listener = Listener(settings.host, settings.port)
         stack.callback(listener.close)
-        account = server_account(settings, terminal.say)
+        account = server_account(settings, terminal.report)
         with stop.interrupts(), terminal.step(f"base model {settings.model_name}"):
-            model_dir = prepare_model(settings, terminal.say, owner_of_models(settings, account))
+            model_dir = prepare_model(settings, terminal.report, owner_of_models(settings, account))
         if account is not None:
             hand_over(settings, account)
             step_down(account)
@@ -112,10 +112,10 @@ def _run(settings: Settings, gateways: int, num_demo_pools: int, terminal: Termi
             access = asyncio.run(bootstrap(dsns.owner, settings, digest, runtime))
             notes = asyncio.run(settle_first_pool(dsns.runtime, settings, model_dir, digest))
         for note in notes:
-            terminal.say(note)
+            terminal.report(note)
         if num_demo_pools > 1:
             with stop.interrupts(), terminal.step(f"second base model {second_pool.NAME}"):
-                second_pool.add_second_pool(dsns.runtime, settings, terminal.say, account)
+                second_pool.add_second_pool(dsns.runtime, settings, terminal.report, account)
         metrics_fd = _metrics_fd(settings, terminal, stack)
         fleet = _build_fleet(
             settings, gateways, model_dir, dsns.runtime, account, postgres, listener, metrics_fd, terminal
@@ -126,7 +126,7 @@ def _run(settings: Settings, gateways: int, num_demo_pools: int, terminal: Termi
         computes = engines_in_words(settings.base_url, access.operator_key)
         terminal.show(banner(settings, access, num_demo_pools, computes))
         _supervise(settings, fleet, terminal, stop)
-    terminal.say("stopped")
+    terminal.report("stopped")
 
 
 def _start_database(
@@ -140,7 +140,7 @@ def _start_database(
                 asyncio.run(_check_database("LORIKEET_DATABASE_OWNER_URL", dsns.owner))
         return None, dsns
     postgres = EmbeddedPostgres(
-        settings.data_dir, say=terminal.say, reachable_by=None if account is None else account.gid
+        settings.data_dir, report=terminal.report, reachable_by=None if account is None else account.gid
     )
     stack.callback(postgres.stop)
     with stop.interrupts(), terminal.step("PostgreSQL"):
@@ -177,7 +177,7 @@ def _metrics_fd(settings: Settings, terminal: Terminal, stack: ExitStack) -> int
         stack.callback(listener.close)
         listener.listen()
     except PortUnavailable as error:
-        terminal.say(f"warning: no metrics: {error}")
+        terminal.report(f"warning: no metrics: {error}")
         return None
     return listener.fd
 
@@ -221,11 +221,11 @@ def _wait_until_ready(
                     break
                 if time.monotonic() > give_up:
                     name = settings.model_name
-                    terminal.say(f"warning: no engine of {name} is ready yet: `lorikeet pool show {name}` says why")
+                    terminal.report(f"warning: no engine of {name} is ready yet: `lorikeet pool show {name}` says why")
                     break
             fleet.tend(stop, starting=True)
             if time.monotonic() > next_report:
-                terminal.say(f"engine and gateway: still loading, {time.monotonic() - started:.0f} s")
+                terminal.report(f"engine and gateway: still loading, {time.monotonic() - started:.0f} s")
                 next_report += PROGRESS_INTERVAL_S
             time.sleep(PROBE_INTERVAL_S)
         if stop.requested:
@@ -240,4 +240,4 @@ def _supervise(settings: Settings, fleet: Fleet, terminal: Terminal, stop: StopS
             bound_logs(settings.log_dir)
             time.sleep(TEND_INTERVAL_S)
     duck = f"requests are taken for {settings.lame_duck_seconds:g} s more, then " if settings.lame_duck_seconds else ""
-    terminal.say(f"stopping: {duck}running requests get up to {settings.drain_seconds:g} s (Ctrl-C again to hurry)")
+    terminal.report(f"stopping: {duck}running requests get up to {settings.drain_seconds:g} s (Ctrl-C again to hurry)")

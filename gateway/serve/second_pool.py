@@ -35,15 +35,17 @@ ADAPTER_FOLDER = "adapter"
 """The folder of the adapter within the folder of the prepared model."""
 
 
-def add_second_pool(dsn: str, settings: Settings, say: Callable[[str], None], account: Account | None = None) -> None:
+def add_second_pool(
+    dsn: str, settings: Settings, report: Callable[[str], None], account: Account | None = None
+) -> None:
     """Prepare the second model, and make its pool and adapter where there never was such a pool.
 
-    say, account: as for `prepare_model`.
+    report, account: as for `prepare_model`.
 
     Raises ModelNotPrepared: when the model cannot be prepared.
     """
     second = msgspec.structs.replace(settings, model=SOURCE, model_name=NAME)
-    folder = prepare_model(second, say, account)
+    folder = prepare_model(second, report, account)
     asyncio.run(make_second_pool(dsn, settings, folder))
 
 

@@ -16,7 +16,7 @@ class Terminal:
     def __init__(self, out: TextIO | None = None) -> None:
         self._out = sys.stderr if out is None else out
 
-    def say(self, line: str) -> None:
+    def report(self, line: str) -> None:
         """Write one line of progress or of news."""
         self._write(f"lorikeet: {line}\n")
 
@@ -26,11 +26,11 @@ class Terminal:
 
     @contextmanager
     def step(self, name: str) -> Iterator[None]:
-        """Say that a step begins and, unless it fails, how many seconds it took."""
-        self.say(f"{name} ...")
+        """Write a line when a step begins and, unless it fails, a line with its seconds when it ends."""
+        self.report(f"{name} ...")
         started = time.monotonic()
         yield
-        self.say(f"{name}: done in {time.monotonic() - started:.1f} s")
+        self.report(f"{name}: done in {time.monotonic() - started:.1f} s")
 
     def _write(self, text: str) -> None:
         with contextlib.suppress(OSError):  # the terminal is gone; what has to be stopped still is

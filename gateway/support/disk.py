@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-LOOK_S = 1.0
+CHECK_S = 1.0
 
 
 class DiskReserve:
@@ -23,14 +23,14 @@ class DiskReserve:
         self._folder = folder
         self._min_free_bytes = min_free_bytes
         self._clock = clock
-        self._looked_at_s = float("-inf")
+        self._checked_at_s = float("-inf")
         self._is_low = False
 
     def is_low(self) -> bool:
         """Tell whether less is free than is to be, as of a second ago at most. A disk that cannot be asked is not."""
         now_s = self._clock()
-        if self._min_free_bytes and now_s - self._looked_at_s >= LOOK_S:
-            self._looked_at_s = now_s
+        if self._min_free_bytes and now_s - self._checked_at_s >= CHECK_S:
+            self._checked_at_s = now_s
             try:
                 found = os.statvfs(self._folder)
                 self._is_low = found.f_bavail * found.f_frsize < self._min_free_bytes

@@ -28,7 +28,7 @@ class Frames:
         self._waiter: asyncio.Future[None] | None = None
         self._came: list[bytes] = []  # read for the waiter, which has yet to run
         self._is_full = False
-        self._loop.add_reader(socket.FD, self._look)
+        self._loop.add_reader(socket.FD, self._poll)
 
     def stop(self) -> None:
         """Before the socket is closed."""
@@ -40,7 +40,7 @@ class Frames:
         Raises zmq.Again where the high-water mark is reached, and zmq.ZMQError.
         """
         self._socket.send(frame, zmq.NOBLOCK)
-        self._look()
+        self._poll()
 
     async def take(self) -> list[bytes]:
         """Return all messages that have come, in order; wait for the first.
@@ -62,7 +62,7 @@ class Frames:
         self._is_full = len(frames) == MAX_AT_ONCE
         return frames
 
-    def _look(self) -> None:
+    def _poll(self) -> None:
         if self._waiter is None or self._waiter.done():
             return  # nobody waits: whoever takes next reads first
         self._came = self._drain()

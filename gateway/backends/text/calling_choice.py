@@ -12,8 +12,8 @@ from gateway.backends.generation import Piece, Token
 from gateway.text.detokenizer import Detokenizer
 from gateway.text.options import PLAIN, TextStyle
 from gateway.text.tokenizer import Tokenizer
+from gateway.text.tools.content_text import ContentText
 from gateway.text.tools.parser import CallDelta, CallParser, Parsed
-from gateway.text.tools.said import ContentText
 from gateway.text.tools.tool import ToolUse
 
 

@@ -56,7 +56,7 @@ def unless_paused(ask: Callable[[], dict[str, Any]], progress: Progress) -> dict
             waited_s += wait_s
             if error.code != PAUSED or not wait_s or waited_s > MAX_PAUSED_S:
                 raise
-            progress.say(f"waiting: {error}")
+            progress.note(f"waiting: {error}")
         time.sleep(wait_s)
 
 

@@ -64,7 +64,7 @@ _FIND = """
 async def find_look(conn: Connection, experiment_id: str, as_of: datetime.datetime) -> LookRow | None:
     """Return the latest look that was kept up to an instant."""
     row = await conn.fetchrow(_FIND, experiment_id, as_of)
-    return None if row is None else _look(row)
+    return None if row is None else _look_of(row)
 
 
 _LIST = """
@@ -77,7 +77,7 @@ async def list_looks(
     conn: Connection, experiment_id: str, after: datetime.datetime, most: int = 1_000
 ) -> list[LookRow]:
     """Return looks in the order of their times, from the one that follows `after`."""
-    return [_look(row) for row in await conn.fetch(_LIST, experiment_id, after, most)]
+    return [_look_of(row) for row in await conn.fetch(_LIST, experiment_id, after, most)]
 
 
 _DROP_OLD = """
@@ -92,7 +92,7 @@ async def drop_old_looks(conn: Connection) -> None:
     await conn.execute(_DROP_OLD, KEPT_FOR, MAX_DROPPED)
 
 
-def _look(row: Any) -> LookRow:
+def _look_of(row: Any) -> LookRow:
     stored = msgspec.json.decode(row["results"])
     results = msgspec.convert(stored["results"], Results, strict=False)
     return LookRow(row["looked_at"], row["version"], stored["days"], results)

@@ -79,9 +79,11 @@ def chat_completions(
         call = call_of(request.scope)
         body = await bodies.read(request, caller)
         wire = await decoded(_DECODER, body)
-        said = logged_messages(wire.messages)
+        logged = logged_messages(wire.messages)
         wishes = Wishes(request.scope["headers"], caller, wire)
-        context = context_of(call, caller, wire.model, ENDPOINT, stream=wire.stream, said=said, wishes=wishes)
+        context = context_of(
+            call, caller, wire.model, ENDPOINT, stream=wire.stream, logged_messages=logged, wishes=wishes
+        )
         note_user(call, wire.user, wire.safety_identifier)
         check_store(caller, wire.store)
         if wire.store:

@@ -49,7 +49,7 @@ class Asked(msgspec.Struct, frozen=True):
     """Seals reasoning for the client to keep; None where the client does not ask for that."""
 
     @property
-    def said(self) -> list[LoggedMessage]:
+    def logged_messages(self) -> list[LoggedMessage]:
         """Return the messages of the request, for the request log."""
         return logged_items(self.wire.instructions, self.items)
 

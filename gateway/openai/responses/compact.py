@@ -63,7 +63,7 @@ def compact(pipeline: Pipeline, bodies: Bodies, idempotency: Idempotency, earlie
         )
         asked = await asked_of(whole, caller, earlier, pipeline, then=REQUEST)
         wishes = Wishes(request.scope["headers"], caller, whole)
-        context = context_of(call, caller, wire.model, ENDPOINT, said=asked.said, wishes=wishes)
+        context = context_of(call, caller, wire.model, ENDPOINT, logged_messages=asked.logged_messages, wishes=wishes)
         base = await pipeline.base(context)
         run = await pipeline.complete(context, [asked.request])
         attach(call, run)

@@ -185,24 +185,24 @@ def template_messages(
 
 def logged_items(instructions: str | None, items: Sequence[Item]) -> list[LoggedMessage]:
     """Return the messages of a request for the request log: only its own items, as earlier requests have theirs."""
-    said = [] if instructions is None else [LoggedMessage("system", instructions)]
+    logged = [] if instructions is None else [LoggedMessage("system", instructions)]
     for item in items:
         match item:
             case MessageItem():
-                said.append(LoggedMessage(item.role, _joined(item.content)))
+                logged.append(LoggedMessage(item.role, _joined(item.content)))
             case FunctionCallItem():
-                said.append(LoggedMessage("assistant", "", [LoggedCall(item.name, item.arguments)]))
+                logged.append(LoggedMessage("assistant", "", [LoggedCall(item.name, item.arguments)]))
             case CustomToolCallItem():
-                said.append(LoggedMessage("assistant", "", [LoggedCall(item.name, item.input)]))
+                logged.append(LoggedMessage("assistant", "", [LoggedCall(item.name, item.input)]))
             case CompactionItem():
                 continue
             case ReasoningItem():
-                said.append(LoggedMessage("assistant", "\n".join(part.text for part in item.content)))
+                logged.append(LoggedMessage("assistant", "\n".join(part.text for part in item.content)))
             case _:
-                said.append(
+                logged.append(
                     LoggedMessage("tool", item.output if isinstance(item.output, str) else _joined(item.output))
                 )
-    return said
+    return logged
 
 
 def _no_output(unanswered: dict[str, str], path: str) -> InvalidRequest:
@@ -253,11 +253,11 @@ def _thought(item: ReasoningItem, opened: Open | None, path: str) -> str:
 
 def _add_thoughts(messages: list[Message], thoughts: list[str]) -> None:
     """Add thoughts to the answer that followed them, for templates that show them; they are dropped where none did."""
-    said = "\n".join(filter(None, thoughts))
+    reasoning = "\n".join(filter(None, thoughts))
     thoughts.clear()
-    if said and messages[-1]["role"] == "assistant":
+    if reasoning and messages[-1]["role"] == "assistant":
         before = messages[-1].get("reasoning_content")
-        messages[-1]["reasoning_content"] = f"{before}\n{said}" if before else said
+        messages[-1]["reasoning_content"] = f"{before}\n{reasoning}" if before else reasoning
 
 
 def _known_name(item: FunctionCallItem | CustomToolCallItem) -> str:

@@ -63,7 +63,9 @@ def responses(
             await stored.check_room(caller.project_id)
         asked = await asked_of(wire, caller, earlier, pipeline)
         wishes = Wishes(request.scope["headers"], caller, wire)
-        context = context_of(call, caller, wire.model, ENDPOINT, stream=wire.stream, said=asked.said, wishes=wishes)
+        context = context_of(
+            call, caller, wire.model, ENDPOINT, stream=wire.stream, logged_messages=asked.logged_messages, wishes=wishes
+        )
         note_user(call, wire.user, wire.safety_identifier)
         if wire.background:
             return await queued(

@@ -111,7 +111,7 @@ class Reply:
             await asyncio.sleep(0)
         begin = 0
         for end, num_tokens in answer.steps or [(len(answer.text), 0)]:
-            progress.say(answer.text[begin:end], tokens, num_tokens)
+            progress.add_text(answer.text[begin:end], tokens, num_tokens)
             begin, tokens = end, []
         for new in answer.calls:
             progress.call(new)
@@ -226,7 +226,7 @@ class ResponseEvents:
         self._num_tokens = piece.num_tokens
         if piece.prompt_tokens is not None:
             self._prompt_tokens = piece.prompt_tokens
-        events = self._progress.say(piece.text, self._reply.shown(piece.tokens), piece.num_tokens)
+        events = self._progress.add_text(piece.text, self._reply.shown(piece.tokens), piece.num_tokens)
         for new in piece.calls:
             events += self._progress.call(new)
         if piece.finish_reason is not None:

@@ -124,18 +124,18 @@ class Earlier:
             )
         self._pace.take(caller.project_id)
         asked = id_of(conversation) or ""
-        said = await self._conversations.items(caller, known_conversation(asked))
-        if said is None:
+        items_json = await self._conversations.items(caller, known_conversation(asked))
+        if items_json is None:
             raise InvalidRequest(
                 f"Conversation with id '{shortened(asked)}' not found.",
                 param="conversation",
                 code="conversation_not_found",
             )
-        if len(said) > MAX_EARLIER_ITEMS:
+        if len(items_json) > MAX_EARLIER_ITEMS:
             raise _too_long("conversation")
-        num_bytes = sum(len(each.content) for each in said)
+        num_bytes = sum(len(each.content) for each in items_json)
         self._bodies.charge(caller, num_bytes)
-        return await maybe_in_thread(num_bytes, lambda: [_ITEM.decode(each.content) for each in said])
+        return await maybe_in_thread(num_bytes, lambda: [_ITEM.decode(each.content) for each in items_json])
 
     def charge(self, caller: Principal, num_bytes: int) -> None:
         """Count bytes that are worked on for a request as if its client had sent them."""
@@ -144,8 +144,8 @@ class Earlier:
     async def add(self, caller: Principal, conversation_id: str, own: Sequence[Item], whole: ResponseObject) -> bool:
         """Add a response's input and output to its conversation, and return whether they are there."""
         items = [*numbered(own, whole.id.removeprefix("resp_")), *whole.output]
-        said = [ItemJson(item.id, msgspec.json.encode(item)) for item in items]
-        return await self._conversations.add(caller, conversation_id, said, model=whole.model)
+        items_json = [ItemJson(item.id, msgspec.json.encode(item)) for item in items]
+        return await self._conversations.add(caller, conversation_id, items_json, model=whole.model)
 
     async def _followed(self, caller: Principal, response_id: str | None) -> list[Item]:
         if response_id is None:

@@ -24,7 +24,7 @@ from gateway.http.caller import Caller
 from gateway.http.envelope import call_of
 from gateway.http.shape import shape
 from gateway.http.sse import Encoded, open_stream
-from gateway.openai.responses.background.follow import LOOK_S, Followers
+from gateway.openai.responses.background.follow import POLL_S, Followers
 from gateway.openai.responses.items import Item
 from gateway.openai.responses.state import known_form
 from gateway.openai.responses.wire import Include, ItemList, ResponseDeleted, ResponseObject
@@ -156,7 +156,7 @@ def stored_responses(
                 raise _no_such(response_id)
             if found.status in FINAL or time.monotonic() > wait_until_s:
                 return _json(_FIELDS.decode(found.response) | {"status": found.status})
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(POLL_S)
 
     return [get_response, list_input_items, delete_response, cancel_response]
 

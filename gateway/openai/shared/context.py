@@ -32,7 +32,7 @@ def context_of(
     endpoint: str,
     *,
     stream: bool | None = False,
-    said: Iterable[LoggedMessage] | None = None,
+    logged_messages: Iterable[LoggedMessage] | None = None,
     wishes: Wishes | None = None,
 ) -> RequestContext:
     """Return the context of an HTTP request, and note its model for the request's log line.
@@ -56,7 +56,7 @@ def context_of(
         stream=bool(stream),
         gone=lambda: call.client_gone and not call.outlives_client,
         trace=call.trace,
-        said=said,
+        logged_messages=logged_messages,
         batch=call.batch,
         **of_experiments,
     )

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 
 import msgspec
 
+from gateway.text.tools.content_text import ContentText
 from gateway.text.tools.formats import CallFormat
-from gateway.text.tools.said import ContentText
 
 
 class CallDelta(msgspec.Struct, frozen=True):
@@ -33,9 +33,9 @@ class CallParser:
     """Tells the calls of one completion from its content.
 
     Whatever the pieces of text, the contents, and the arguments of each call, are the same when put together. White
-    space between content and a call belongs to the call, as far as `said` holds it back. Text that is no call to the
+    space between content and a call belongs to the call, as far as `content` holds it back. Text that is no call to the
     letter, or calls a tool that is not among names, is content; with must_call, text that is too short to tell is
-    nothing. Where the trigger is a token of its own, its letters alone begin no call. Once `said` is stopped nothing
+    nothing. Where the trigger is a token of its own, its letters alone begin no call. Once `content` is stopped nothing
     comes any more.
     """
 
@@ -43,7 +43,7 @@ class CallParser:
         self,
         form: CallFormat,
         names: Iterable[str],
-        said: ContentText,
+        content: ContentText,
         *,
         must_call: bool = False,
         is_trigger_token: bool = False,
@@ -55,7 +55,7 @@ class CallParser:
         self._common_start = f"{form.trigger}{form.opening}{form.before_name}"
         self._nexts = {f"{form.end}{form.separator}{head}": name for head, name in heads.items()}
         self._end = f"{form.end}{form.closing}"
-        self._content_text = said
+        self._content_text = content
         self._must_call = must_call
         self._can_begin = not is_trigger_token
         self._held = ""

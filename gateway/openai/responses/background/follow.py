@@ -16,7 +16,7 @@ from gateway.domain.tenancy.principal import Principal
 from gateway.http.sse import DONE
 from gateway.support.quota import Quota
 
-LOOK_S = 0.1
+POLL_S = 0.1
 """The seconds between two looks at the log."""
 
 ALIVE_S = 15.0
@@ -41,7 +41,7 @@ class Followers:
         self._background = background
         self._open = Quota(MAX_FOLLOWERS, MAX_FOLLOWERS_OF_ONE)
         self._waiting: dict[Key, set[asyncio.Future[Progress | None]]] = {}
-        self._looking: asyncio.Task[None] | None = None
+        self._polling: asyncio.Task[None] | None = None
 
     async def follow(self, caller: Principal, response_id: str, number: int) -> AsyncGenerator[bytes]:
         """Yield the events that follow the one of this number, -1 for all, and the end of the stream.
@@ -83,23 +83,23 @@ class Followers:
         """Return how far a response is once that has changed, None where it is gone; the same after ALIVE_S."""
         try:
             async with asyncio.timeout(ALIVE_S):
-                while (found := await self._next_look(key)) == progress:
+                while (found := await self._next_poll(key)) == progress:
                     continue
                 return found
         except TimeoutError:
             return progress
 
-    async def _next_look(self, key: Key) -> Progress | None:
+    async def _next_poll(self, key: Key) -> Progress | None:
         waiter: asyncio.Future[Progress | None] = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(key, set()).add(waiter)
-        if self._looking is None or self._looking.done():
-            self._looking = asyncio.create_task(self._look())
+        if self._polling is None or self._polling.done():
+            self._polling = asyncio.create_task(self._poll())
         return await waiter
 
-    async def _look(self) -> None:
+    async def _poll(self) -> None:
         """Look at all that somebody waits for, until nobody does."""
         while self._waiting:
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(POLL_S)
             waiting, self._waiting = self._waiting, {}
             try:
                 found = await self._background.progress(list(waiting))

@@ -215,7 +215,7 @@ class Running:
             endpoint=ENDPOINT,
             stream=True,
             deadline=asyncio.get_running_loop().time() + MAX_RUN_S,
-            said=asked.said,
+            logged_messages=asked.logged_messages,
             unit=wishes.unit,
             forced_arm=wishes.forced_arm,
             is_off=wishes.is_off,

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gateway.text.tools.content_text import MAX_HELD_SPACE, ContentText
 from gateway.text.tools.formats import HERMES, LLAMA, MISTRAL, CallFormat
 from gateway.text.tools.parser import CallParser
-from gateway.text.tools.said import MAX_HELD_SPACE, ContentText
 
 FORMATS = {"hermes": HERMES, "llama": LLAMA, "mistral": MISTRAL}
 NAMES = ("get", "get_weather", "a-1")
