@@ -26,8 +26,10 @@ class Cache:
         self._store = AdapterStore(root)
 
     def lock(self, digest: str) -> int | None:
-        """Return a descriptor that keeps the adapter in the cache until it is closed; None where the cache has no such
-        adapter."""
+        """Return a descriptor that keeps the adapter in the cache until the descriptor is closed.
+
+        Return None where the cache has no such adapter.
+        """
         folder = self._root / digest
         lock = lock_folder(folder)
         if lock is not None:

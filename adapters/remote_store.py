@@ -106,8 +106,10 @@ class RemoteStore(AdapterStore):
                 self._cache.evict(digest)
 
     def path(self, digest: str) -> Path:
-        """Return the folder of an adapter in the cache, which the adapter may leave at any time; `reading` keeps it
-        there."""
+        """Return the folder of an adapter in the cache.
+
+        The adapter may leave the cache at any time; `reading` keeps it there.
+        """
         with self.reading(digest) as folder:
             return folder
 
@@ -177,8 +179,10 @@ class RemoteStore(AdapterStore):
 
 
 def _archive(folder: Path) -> Iterator[bytes]:
-    """Yield the parts of a tar archive of the two files (POSIX.1-1988), with the same bytes wherever the files come
-    from."""
+    """Yield the parts of a tar archive of the two files (POSIX.1-1988).
+
+    The bytes are the same wherever the files come from.
+    """
     for name in FILE_NAMES:
         entry = tarfile.TarInfo(name)
         with (folder / name).open("rb") as file:

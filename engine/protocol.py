@@ -57,7 +57,7 @@ class CallableTool(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unkno
 
 
 class CallGrammar(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """Tool calls, in the letters in which the model writes them:
+    """Tool calls, in the letters in which the model writes them.
 
         trigger opening call (separator call)* closing        call = head ARGUMENTS end
 
@@ -262,8 +262,10 @@ class TenantStats(msgspec.Struct, frozen=True, array_like=True):
 
 
 class EngineStats(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The state of an engine at a moment, sent with every heartbeat. Counters (`*_total`) count since the engine
-    started."""
+    """The state of an engine at a moment, sent with every heartbeat.
+
+    Counters (`*_total`) count since the engine started.
+    """
 
     num_running: int = 0
     """Interactive choices that are being computed."""

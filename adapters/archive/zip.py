@@ -22,8 +22,10 @@ codecs.lookup("cp437")  # of names that are not UTF-8: once confined, no process
 
 
 class _Bounded:
-    """A file of which nobody reads more than MAX_HEADERS_BYTES at once: a zip's directory is read into memory as a
-    whole."""
+    """A file of which nobody reads more than MAX_HEADERS_BYTES at once.
+
+    A zip's directory is read into memory as a whole.
+    """
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file

@@ -1,5 +1,6 @@
-"""Output tokens per second with the base model's matrices as they are and in 8-bit integers, alone and beside a busy
-process.
+"""Measure output tokens per second with 8-bit matrices beside the base model's own.
+
+Both are measured alone and beside a busy process.
 
 Two engines take turns in each round, at the same streams; the ratios are the figures to keep, since machines differ
 and swing.

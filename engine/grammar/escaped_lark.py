@@ -103,8 +103,10 @@ def _imported(name: str) -> str:
 
 
 def _rule_name(terminal: str) -> str:
-    """Return the name of the rule that a terminal becomes: a lexer that takes the longest match cannot tell an escape
-    of one terminal from the beginning of another's."""
+    """Return the name of the rule that a terminal becomes.
+
+    A lexer that takes the longest match cannot tell an escape of one terminal from the beginning of another's.
+    """
     return f"terminal_{terminal.lower()}"
 
 

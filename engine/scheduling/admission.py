@@ -36,8 +36,10 @@ class Admission:
         self._clock = clock
 
     def next(self, max_tokens: int | None = None) -> Sequence | None:
-        """Return the sequence whose turn it is; None without anyone ready. max_tokens: longer ones, with all that they
-        may become, are passed over."""
+        """Return the sequence whose turn it is; None without anyone ready.
+
+        max_tokens: longer ones, with all that they may become, are passed over.
+        """
         candidates = self._band.waiting.candidates(lambda line: self._first_ready(line, max_tokens))
         if len(candidates) < 2:
             return candidates[0] if candidates else None

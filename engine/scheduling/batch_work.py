@@ -279,8 +279,10 @@ class BatchWork:
         return not self._planned and not len(self._interactive.running)
 
     def _max_recent(self) -> int:
-        """Return how many blocks that hold something recent of interactive requests may be taken: in an engine that has
-        nothing else to do, all."""
+        """Return how many blocks may be taken that hold something recent of interactive requests.
+
+        In an engine that has nothing else to do, all of them may.
+        """
         if self._has_nothing_else:
             return self._blocks.num_blocks
         num_held = sum(len(sequence.block_table) for sequence in self._band.running)

@@ -172,8 +172,10 @@ class Scheduler:
         return EngineError("queue_full", message, self._requests.retry_after_s(band))
 
     def count_elsewhere(self, services: Mapping[str, Service]) -> None:
-        """Count what tenants' interactive requests got on other replicas of the pool (see
-        `engine.scheduling.fairness`)."""
+        """Count what tenants' interactive requests got on other replicas of the pool.
+
+        See `engine.scheduling.fairness`.
+        """
         for tenant, used in services.items():
             moved = used.adapter_bytes / self._limits.token_bytes
             self._interactive.counters.charge_elsewhere(
@@ -302,7 +304,8 @@ class Scheduler:
     def _awaits_tokens(self) -> bool:
         """Tell whether a next token depends on pending ones, or a sequence would give way to one that may not be.
 
-        Batch work whose next token so depends sits out beside interactive requests, for which nobody has to wait."""
+        Batch work whose next token so depends sits out beside interactive requests, for which nobody has to wait.
+        """
         interactive = [sequence for sequence in self._interactive.running if not sequence.needs_no_step]
         if any(s.num_pending and (s.is_chosen_by_text or self._limits.num_draft_tokens) for s in interactive):
             return True

@@ -46,6 +46,7 @@ async def check_not_paused(conn: Connection, project_id: str) -> int:
 
 async def begin_if_due(conn: Connection, imported: ImportRow) -> int | None:
     """Begin the inspection of an import, in a transaction; how many of the project were refused in a row before it.
+
     None: others of the project are being inspected elsewhere, and would make up the number of refusals that pauses it;
     ask again soon.
 

@@ -156,8 +156,10 @@ async def write_chunks(chunks: AsyncIterable[bytes], into: Path, received: Recei
 
 
 def _in_words(error: Exception, idle_s: float) -> str:
-    """Return why a download failed. A server's answer is quoted nowhere: a tenant who names a source chooses what is
-    spoken to."""
+    """Return why a download failed.
+
+    A server's answer is quoted nowhere: a tenant who names a source chooses what is spoken to.
+    """
     if isinstance(error, httpx.TimeoutException):
         return f"the source's server sent nothing for {idle_s:g} s"
     if isinstance(error, httpx.ConnectError):

@@ -1,5 +1,6 @@
-"""The one way in: content that is here, to a version of an adapter that was seen to work. Uploads, fetched sources and
-the watched folder all end here. Knows nothing of HTTP, nor of where the content came from.
+"""The one way in: content that is here, to a version of an adapter that was seen to work.
+
+Uploads, fetched sources and the watched folder all end here. Knows nothing of HTTP, nor of where the content came from.
 
 Content is inspected and kept first and referred to then, in a transaction in which nothing leaves the store: whoever
 dies in between leaves content that nobody refers to, which the collector takes away. Nothing is skipped because the
@@ -119,9 +120,12 @@ class Intake:
         self._leftovers = Leftovers()
 
     async def take_in(self, imported: ImportRow, content: Path, *, again: Again | None = None) -> Taken:
-        """Inspect, keep, refer to and probe what an import in the state 'uploaded' brought; its end is recorded on it,
-        whatever that is. content: a folder with PEFT's two files, or an archive; the caller deletes it. again: the
-        state to which it returns, to come once more, where the project is paused; left out, it fails.
+        """Inspect, keep, refer to and probe the content of an import in the state 'uploaded'.
+
+        The import's end is recorded on it, whatever the end is.
+        content: a folder with PEFT's two files, or an archive; the caller deletes it.
+        again: the state to which the import returns, to come once more, where the project is paused; without one the
+        import fails.
 
         Raises InvalidRequest (code adapter_rejected, every reason) for what is refused, QuotaExceeded, Conflict for a
         project that is archived or an import that is over, UploadsPaused for a project of which too many were refused,
@@ -176,8 +180,9 @@ class Intake:
         return put
 
     async def _base_of(self, imported: ImportRow) -> tuple[str, BaseShape]:
-        """Return the base that content is for, by digest and shape: the announced one, or the one of the adapter that
-        has the name already, or the default.
+        """Return the base that content is for, by digest and shape.
+
+        The base is the announced one, or the one of the adapter that has the name already, or the default.
 
         Raises Conflict: when that base is not served here, so that nothing can be inspected for it.
         """

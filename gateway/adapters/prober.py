@@ -69,8 +69,9 @@ class Prober:
             await asyncio.gather(self._task, return_exceptions=True)
 
     async def probe(self, adapter_id: str, version: int, *, mine: bool) -> None:
-        """Probe a version if it waits, nobody else probes it, and an engine is there. The database has the outcome
-        then.
+        """Probe a version if it waits, nobody else probes it, and an engine is there.
+
+        The database has the outcome then.
 
         mine: whether the caller has put the version there as claimed.
         """

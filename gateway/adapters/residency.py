@@ -49,8 +49,10 @@ class Residency:
     """Keeps pinned adapters on engines from `start` to `stop`. Subscribe `changed` to the change feed."""
 
     def __init__(self, database: Database, engines: Callable[[], Sequence[tuple[str, Engine]]]) -> None:
-        """Start without pins. engines: returns the engines that are there now, each with the digest of the base model
-        it serves."""
+        """Start without pins.
+
+        engines: returns the engines that are there now, each with the digest of the base model it serves.
+        """
         self._database = database
         self._engines = engines
         self._held: dict[Engine, _Held] = {}
@@ -74,8 +76,10 @@ class Residency:
             self._wake.set()
 
     async def _step(self) -> None:
-        """Look up what is pinned and hold it. Without an answer engines hold what was pinned when that was last
-        known."""
+        """Look up what is pinned and hold it.
+
+        Without an answer engines hold what was pinned when that was last known.
+        """
         try:
             await self._look_up()
         finally:
@@ -109,8 +113,10 @@ class Residency:
         return bool(ready) and all(held.has(key) for held in ready)
 
     def _pinned_of(self, base: str) -> list[str]:
-        """Return the content keys of the pinned adapters of a base, the oldest adapter first, and of those that were
-        asked for."""
+        """Return the content keys of the pinned adapters of a base, and of those that were asked for.
+
+        The oldest adapter comes first.
+        """
         now_s = asyncio.get_running_loop().time()
         asked = [each for each, until_s in self._asked.items() if until_s > now_s]
         return [key for of, key in dict.fromkeys((*self._pinned, *asked)) if of == base]

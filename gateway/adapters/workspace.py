@@ -16,8 +16,10 @@ LEFT_S = (0.5, 2.0)
 
 @asynccontextmanager
 async def workspace(store: AdapterStore, leftovers: Leftovers | None = None) -> AsyncIterator[Path]:
-    """Yield a workspace as the store's own does, without holding up the event loop while files are deleted. With
-    leftovers, a caller without an error goes on before they are."""
+    """Yield a workspace as the store's own does, without holding up the event loop while files are deleted.
+
+    With leftovers, a caller without an error goes on before they are.
+    """
     with ExitStack() as stack:
         folder = await asyncio.to_thread(stack.enter_context, store.workspace())
         try:
@@ -29,8 +31,11 @@ async def workspace(store: AdapterStore, leftovers: Leftovers | None = None) -> 
 
 
 class Leftovers:
-    """Deletes workspaces some time after their use: files that the disk has just made durable take milliseconds to
-    delete, and only content that the store had already leaves any. The time of an upload is not to tell that."""
+    """Deletes workspaces some time after their use.
+
+    Files that the disk has just made durable take milliseconds to delete, and only content that the store had already
+    leaves any. The time of an upload is not to tell that.
+    """
 
     def __init__(self) -> None:
         self._deleting: set[asyncio.Task[None]] = set()

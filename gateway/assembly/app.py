@@ -219,8 +219,9 @@ def run_gateway(
     sockets: Sequence[socket.socket] | None = None,
     metrics_socket: socket.socket | None = None,
 ) -> None:
-    """Serve until SIGTERM or SIGINT, and for `lame_duck_seconds` more, then let running requests finish within
-    `drain_seconds`.
+    """Serve until SIGTERM or SIGINT, and for `lame_duck_seconds` more.
+
+    Then running requests may finish within `drain_seconds`.
 
     model_dir: the prepared base model. sockets: listening ones to serve on; without any, settings' host and port.
     metrics_socket: a listening one for metrics; without any, settings' metrics_listen.

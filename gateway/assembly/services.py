@@ -380,8 +380,11 @@ async def _start(
     pools: LivePools,
     purger: Purger,
 ) -> None:
-    """Start each, and leave to the stack to stop them in the opposite order: streams end, then the journal is on disk
-    and engines know it, then it goes to the ledger."""
+    """Start each service, and have the stack stop them in the opposite order.
+
+    Streams end first; then the journal is on disk and engines are told, and last the journal's records go to the
+    ledger.
+    """
     await authenticator.start()
     stack.push_async_callback(authenticator.stop)
     await once_available(limiter.start)
@@ -537,8 +540,11 @@ async def connect_database(dsn: str, max_connections: int = CONNECTIONS) -> Data
 
 
 async def once_available(work: Callable[[], Awaitable[T]]) -> T:
-    """Try until the database is there, which may go again between two steps of a start. work: may be begun anew. Raises
-    one of `UNUSABLE`, which trying again would not change."""
+    """Try until the database is there, which may go again between two steps of a start.
+
+    work: may be begun anew.
+    Raises one of `UNUSABLE`, which trying again would not change.
+    """
     while True:
         try:
             return await work()

@@ -145,8 +145,11 @@ def _nothing() -> None:
 
 
 class Unanswered(Exception):
-    """A backend did not answer a request, and another one may be asked. The usage of the attempt is not recorded yet:
-    whoever catches this says what becomes of it, by exactly one call of `settle` or `supersede`."""
+    """A backend did not answer a request, and another one may be asked.
+
+    The usage of the attempt is not recorded yet: whoever catches this says what becomes of it, by exactly one call of
+    `settle` or `supersede`.
+    """
 
     def __init__(
         self,
@@ -161,8 +164,11 @@ class Unanswered(Exception):
         self.error = error
         """The error that the client gets where the request is not tried again."""
         self.kind = kind
-        """absent: the backend was not there, and the request was not sent. full: it had no room. died: it died, or
-        left, under the request. failed: it failed at this request before the first item."""
+        """The kind of the failure.
+
+        absent: the backend was not there, and the request was not sent. full: it had no room. died: it died, or
+        left, under the request. failed: it failed at this request before the first item.
+        """
         self.was_sent = was_sent
         """True if the backend may have worked on the request."""
         self.settle = settle

@@ -17,8 +17,10 @@ class HasOldestWait(Protocol):
 
 
 def load_of(pool: Pool, now_s: float) -> Load:
-    """Return the load of a pool as this gateway sees it at this time of the monotonic clock. Replicas that drain count
-    no more: the requests there come to no other."""
+    """Return the load of a pool as this gateway sees it at this time of the monotonic clock.
+
+    Replicas that drain count no more: the requests there come to no other.
+    """
     serving, room = pool.serving, pool.serving.room
     replicas = [each for each in serving if not each.is_draining and each.backend.health().ready]
     running = waiting = own = 0

@@ -163,8 +163,10 @@ class PoolRevision:
             self.room.notify()
 
     def succeeded_by(self, other: PoolRevision | None) -> None:
-        """Let another revision take the requests that were prepared for this one and find no replica of it any more,
-        where it has the same base model."""
+        """Let another revision of the same base model take the requests that were prepared for this one.
+
+        These are the requests that find no replica of this revision any more.
+        """
         self._is_former = other is not None
         self._successor = other if other is not None and self.serves_base_of(other) else None
 
@@ -177,8 +179,10 @@ class PoolRevision:
         self._balancer.share_among(num_gateways)
 
     def report_used(self) -> None:
-        """Tell each replica what tenants used on the others, so that a tenant's weight holds over all of them. To be
-        called once in a heartbeat."""
+        """Tell each replica what tenants used on the others, so that a tenant's weight holds over all of them.
+
+        To be called once in a heartbeat.
+        """
         service = PoolService()
         for replica in self._replicas.values():
             for used in replica.backend.take_used():
@@ -198,8 +202,11 @@ class PoolRevision:
 
     @property
     def capabilities(self) -> Capabilities:
-        """The bounds of one replica that is ready, whichever, as of the last change of any, since all of a revision
-        have the same settings; of features those that each of them has."""
+        """The bounds of one replica that is ready, with the features that each ready replica has.
+
+        Any replica will do, since all of a revision have the same settings. The bounds are as of the last change of any
+        replica.
+        """
         return self._capabilities or self.model.capabilities
 
     @property
@@ -208,8 +215,11 @@ class PoolRevision:
         return self._max_in_flight or MAX_IN_FLIGHT
 
     def has_spare_room(self, share: float) -> bool:
-        """Tell whether nobody waits and less than a share of all places is taken, by the replicas' last heartbeats and
-        by what this gateway has with each of them. True where no replica is ready: it refuses by itself."""
+        """Tell whether nobody waits and less than a share of all places is taken.
+
+        Places are counted by the replicas' last heartbeats and by this gateway's requests at each. Return True where no
+        replica is ready: such a pool refuses by itself.
+        """
         taken, places = 0, 0
         for each in self._ready():
             backend, stats = each.backend, each.backend.health().stats
@@ -291,8 +301,10 @@ class PoolRevision:
         return replica
 
     def give(self, replica: Replica, asked: Asked) -> None:
-        """Know that a request which a replica had taken has ended there. One that was started anew since never had
-        it."""
+        """Know that a request which a replica had taken has ended there.
+
+        One that was started anew since never had it.
+        """
         if self._replicas.get(replica.id) is replica:
             self._balancer.given(replica.id, asked)
 
@@ -313,8 +325,11 @@ class PoolRevision:
         return any(each.health().ready and not each.is_full for each in backends)
 
     def any_ready(self, tried: Set[str] = frozenset()) -> Replica | None:
-        """Return the ready replica with the fewest requests of this gateway, none of those that were tried; one that
-        drains only where there is no other, and one of the succeeding revision where this one has none."""
+        """Return the ready replica with the fewest requests of this gateway, none of those that were tried.
+
+        A draining replica is returned only where there is no other, and one of the succeeding revision where this
+        revision has none.
+        """
         left = [each for each in self._replicas.values() if each.id not in tried and each.backend.health().ready]
         if not left and self._successor is not None:
             return self._successor.any_ready(tried)
@@ -405,9 +420,12 @@ class Pool:
             self._former = None  # its replicas are gone
 
     def take_batch_credit(self) -> bool | None:
-        """Take credit for one line of a batch; False where no engine gives any now, None where the pool's servers are
-        of another maker, and know no credit. A pool that starts its replicas by itself and has none takes a line now
-        and then, which has one start."""
+        """Take credit for one line of a batch.
+
+        Return False where no engine gives any now, and None where the pool's servers are of another maker, which know
+        no credit. A pool that starts its replicas by itself and has none takes a line now and then, so that one is
+        started.
+        """
         if self.serving.is_cold:
             return self.serving.room.take_line()
         knows_credit = False
@@ -420,8 +438,11 @@ class Pool:
 
     @property
     def serving(self) -> PoolRevision:
-        """The revision that takes new requests: the current one or, while this gateway is connected to no replica of
-        that, the one before, where it serves the same base."""
+        """The revision that takes new requests.
+
+        This is the current one or, while this gateway is connected to no replica of the current one, the one before
+        where it serves the same base.
+        """
         former = self._former
         if former is not None and not self._current.ready and former.ready and former.serves_base_of(self._current):
             return former

@@ -23,8 +23,10 @@ class Count(msgspec.Struct, frozen=True, array_like=True):
 
 
 class UsageSink(Protocol):
-    """Takes the usage of every attempt that a backend ran, exactly once each, whoever read the stream. No method
-    waits."""
+    """Takes the usage of every attempt that a backend ran, exactly once each, whoever read the stream.
+
+    No method waits.
+    """
 
     def dispatched(self, request: GenerateRequest, engine_id: str, *, num_prompt_tokens: int | None = None) -> None:
         """Note that an attempt is on its way to its engine: from now on its usage will be recorded.

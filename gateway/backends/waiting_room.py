@@ -1,5 +1,6 @@
-"""The requests of one pool that wait at this gateway for a first replica: bounded in number and in time, let out in the
-order in which they came.
+"""The requests of one pool that wait at this gateway for a first replica.
+
+Their number and their time are bounded, and they leave in the order in which they came.
 
 A request that waits has its reservation and nothing else: one whose client leaves is as if it had never been sent.
 Knows neither rows nor who starts replicas.

@@ -55,8 +55,10 @@ def _files(root: Path) -> list[Path]:
 
 
 def _is_same(path: Path, file: IO[bytes]) -> bool:
-    """Tell whether a file that was just listed is the one that is open: in a folder that was emptied, names come
-    again."""
+    """Tell whether a file that was just listed is the one that is open.
+
+    In a folder that was emptied, names come again.
+    """
     try:
         return os.path.samestat(path.stat(), os.fstat(file.fileno()))
     except FileNotFoundError:
@@ -65,8 +67,10 @@ def _is_same(path: Path, file: IO[bytes]) -> bool:
 
 @contextmanager
 def journals_owned(root: Path) -> Iterator[None]:
-    """Own every journal that is there, so that no gateway of this machine writes to one. Raises BackupError and
-    OSError."""
+    """Own every journal that is there, so that no gateway of this machine writes to one.
+
+    Raises BackupError and OSError.
+    """
     with ExitStack() as stack:
         for path in folders_in(root) if root.is_dir() else []:
             folder = JournalFolder.try_claim(path)

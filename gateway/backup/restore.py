@@ -80,8 +80,10 @@ class RestoreMark:
         self._stays = True
 
     def withdraw(self) -> None:
-        """Remove the marker of a restore that was refused or failed, unless something was touched, now or by one
-        before."""
+        """Remove the marker of a restore that was refused or failed, unless something was touched.
+
+        What an earlier restore has touched counts as well.
+        """
         if not self._stays:
             self._path.unlink(missing_ok=True)
 

@@ -1,5 +1,6 @@
-"""Batches: files of requests that run in what interactive work leaves free, each line once. Knows neither the fields
-of an API nor how a line is answered, which it asks a `LineRunner` for.
+"""Batches: files of requests that run in what interactive work leaves free, each line once.
+
+Knows neither the fields of an API nor how a line is answered, which it asks a `LineRunner` for.
 
     service      batches as their projects see them: made, shown, listed, cancelled
     validation   an input file through the process that checks it (`validator`), to rows

@@ -127,8 +127,10 @@ class Dispatcher:
             log.warning("batch_released_later", batch=batch.id, error=repr(error))
 
     async def _advance(self, batch: LeasedBatch) -> float | None:
-        """Do what is next for a batch, as far as it goes. Return the seconds after which it is to go on; None where it
-        has ended, or is lost."""
+        """Do what is next for a batch, as far as it goes.
+
+        Return the seconds after which it is to go on; None where it has ended, or is lost.
+        """
         tools = self._tools
         parts = await tools.files.parts(batch.project_id, batch.input_file_id)
         reader = LineReader(tools.files.content, batch.project_id, parts)

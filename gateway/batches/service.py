@@ -69,8 +69,10 @@ class Batches:
         metadata: Mapping[str, str],
         keep_seconds: int | None,
     ) -> Batch:
-        """Make a batch of an input file. api_key_id: the key of the project as which its lines run. keep_seconds: after
-        which its output expires; None: after 30 days.
+        """Make a batch of an input file.
+
+        api_key_id: the key of the project as which its lines run. keep_seconds: after which its output expires; None:
+        after 30 days.
 
         Raises InvalidRequest: where there is no such file, or it is not meant for a batch.
         Raises QuotaExceeded: where too many batches have not ended.

@@ -1,5 +1,7 @@
-"""The installation on which the overhead is measured: a database, the fake engine, and gateways, each in a process
-of its own."""
+"""The installation on which the overhead is measured.
+
+It has a database, the fake engine, and gateways, each in a process of its own.
+"""
 
 from __future__ import annotations
 

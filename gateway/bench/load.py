@@ -1,5 +1,7 @@
-"""The requests of a closed loop and its measurements: each stream sends its next request when the last one has
-ended."""
+"""The requests of a closed loop and its measurements.
+
+Each stream sends its next request when the last one has ended.
+"""
 
 from __future__ import annotations
 

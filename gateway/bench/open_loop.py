@@ -101,8 +101,10 @@ async def at_rate(
         group.create_task(one(due_s, request))
 
     def arrive(group: asyncio.TaskGroup) -> None:
-        """Send requests from a thread: the loop's timers count in ms, and their delay would be charged to the
-        server."""
+        """Send requests from a thread.
+
+        The loop's timers count in ms, and their delay would be charged to the server.
+        """
         due_s = start_s
         for request in itertools.cycle(requests):
             due_s += rng.expovariate(per_s)

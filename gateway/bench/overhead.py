@@ -47,8 +47,10 @@ class Server(msgspec.Struct, frozen=True):
 
 
 async def rows(args: argparse.Namespace, server: Server) -> AsyncIterator[dict[str, Any]]:
-    """Yield a row for each rate, up to the first that the server does not keep up with, then one for as fast as
-    possible."""
+    """Yield a row for each rate, then one for as fast as possible.
+
+    The first rate that the server does not keep up with is the last.
+    """
     opened = [await connect("127.0.0.1", port) for _ in range(CONNECTIONS_PER_GATEWAY) for port in server.ports]
     connections, rng = Connections(opened), random.Random(args.seed)  # noqa: S311 - arrivals are no secret
     requests = server.requests

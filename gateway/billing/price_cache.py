@@ -77,8 +77,11 @@ class PriceCache:
     def exactly(
         self, organization_id: str, project_id: str, model: str, service_tier: str, instant_ns: int
     ) -> Rates | None:
-        """Return the rates by which a request that was admitted at an instant will be billed; None where they depend on
-        the price class of its adapter, or where the organization has no prices."""
+        """Return the rates by which a request that was admitted at an instant will be billed.
+
+        Return None where the rates depend on the price class of the request's adapter, or where the organization has no
+        prices.
+        """
         versions = in_force(self._books.get(organization_id, ()), instant_ns, instant_ns)
         found = [version for version in versions if version.effective_ns <= instant_ns]
         if not found:

@@ -63,8 +63,9 @@ class AdminClient:
 
     @classmethod
     def of(cls, environ: Mapping[str, str]) -> Self:
-        """Return a client of the server of the data folder in force, or of another one that LORIKEET_URL names with
-        LORIKEET_ADMIN_KEY.
+        """Return a client of the server of the data folder in force.
+
+        LORIKEET_URL names another server, with LORIKEET_ADMIN_KEY.
 
         Raises BadSetting.
         """
@@ -203,8 +204,9 @@ def _names_address(environ: Mapping[str, str]) -> bool:
 
 
 def server_url(settings: Settings, environ: Mapping[str, str]) -> str:
-    """Return the URL that LORIKEET_HOST and LORIKEET_PORT give if either is set, else that of the data folder's
-    `serve`.
+    """Return the URL that LORIKEET_HOST and LORIKEET_PORT give if either is set.
+
+    Otherwise return the URL of the data folder's `serve`.
 
     Raises ServerUnreachable without either: a guess could hand the operator's key to a stranger.
     """

@@ -1,5 +1,7 @@
-"""The content of tenants that is kept, encrypted and for its time alone: replies for an Idempotency-Key, stored chat
-completions and responses, and what all requests say and get, where a project logs it. Knows neither HTTP nor SQL.
+"""The content of tenants that is kept, encrypted and only for its time.
+
+That is replies for an Idempotency-Key, stored chat completions and responses, and what all requests say and get, where
+a project logs it. Knows neither HTTP nor SQL.
 
     idempotency, watches, unanswered_claims   whose turn it is, who waits, and claims that were never answered
     stored_chats                              `store` of chat completions

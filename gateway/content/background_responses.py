@@ -122,8 +122,10 @@ class BackgroundResponses:
             await db.put_back(conn, turn, again_s=again_s)
 
     async def hold(self, owner: str, ids: Collection[str], *, lease_s: float) -> dict[tuple[str, int], bool]:
-        """Prolong the leases of the responses that a gateway runs. Return whether each that it still holds is to be
-        cancelled, by id and fencing number."""
+        """Prolong the leases of the responses that a gateway runs.
+
+        Return whether each that it still holds is to be cancelled, by id and fencing number.
+        """
         async with self._database.acquire() as conn:
             rows = await db.hold_background(conn, owner, ids, lease_s=lease_s)
         return {(row.id, row.fence): row.is_cancelled for row in rows}

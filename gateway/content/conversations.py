@@ -70,8 +70,10 @@ class Conversations:
         *,
         max_bytes: int = MAX_CONVERSATION_BYTES,
     ) -> None:
-        """Keep conversations. writes: counts what could not be added. room: bounds what is stored; None: nothing
-        does."""
+        """Keep conversations.
+
+        writes: counts what could not be added. room: bounds what is stored; None: nothing does.
+        """
         self._room = room
         self._writes = writes
         self._database = database

@@ -182,8 +182,10 @@ class Transcript:
                 self._room.give_back(choice.num_chars)
 
     def content(self) -> Content:
-        """Return the content, redacted and cut. Takes milliseconds, and a few tenths of a second for the worst of
-        texts."""
+        """Return the content, redacted and cut.
+
+        Takes milliseconds, and a few tenths of a second for the worst of texts.
+        """
         # The last message that fitted is the one that was cut.
         asked = [_redacted(each) for each in self._asked[:-1]]
         asked += [_redacted(each, is_cut=self._asked_room.is_cut) for each in self._asked[-1:]]

@@ -58,8 +58,10 @@ class ChangeFeed:
         self._subscribers.append(subscriber)
 
     async def start(self) -> None:
-        """Start listening for changes. Return once changes are being listened to or, where the database is away, once
-        that was tried."""
+        """Start listening for changes.
+
+        Return once changes are being listened to or, where the database is away, once that was tried.
+        """
         listening = asyncio.Event()
         self._tasks = [asyncio.create_task(self._listen(listening)), asyncio.create_task(self._poll())]
         await listening.wait()

@@ -107,8 +107,10 @@ async def plan_anew(conn: Connection) -> None:
 
 
 async def read_whole_numbers(conn: Connection) -> None:
-    """Let a connection read numeric values as ints. Sums of money are numeric, since one month's may exceed a bigint,
-    and never a fraction."""
+    """Let a connection read numeric values as ints.
+
+    Sums of money are numeric, since one month's may exceed a bigint, and never a fraction.
+    """
     await conn.set_type_codec("numeric", schema="pg_catalog", encoder=str, decoder=int)
 
 

@@ -154,8 +154,10 @@ class Conflict(GatewayError):
 
 
 class LimitReached(GatewayError):
-    """A limit of the tenant refuses the request. limit is the same for programs; headers say where the tenant's
-    limits stand."""
+    """A limit of the tenant refuses the request.
+
+    limit is the same for programs; headers say where the tenant's limits stand.
+    """
 
     status = 429
     type = "rate_limit_error"
@@ -204,14 +206,16 @@ class Overloaded(GatewayError):
 
 
 class NoReplicaYet(Overloaded):
-    """The first replica of a pool did not start while the request waited for it, or too many wait already. Nothing of
-    the request was sent."""
+    """The first replica of a pool did not start while the request waited for it, or too many wait already.
+
+    Nothing of the request was sent.
+    """
 
     code = ENGINE_UNAVAILABLE
 
 
 class ShuttingDown(GatewayError):
-    """This gateway stops before the request has ended; another one, or the next, takes it."""
+    """The gateway stops before the request has ended; another one, or the next, takes the request."""
 
     status = 503
     type = "server_error"

@@ -247,8 +247,9 @@ async def close_windows(conn: Connection, most: int = MAX_CLOSED, grace: datetim
 
 
 async def forget(database: Database, project_id: str, digest: bytes) -> int:
-    """Remove all that a project's experiments know of a unit, and what it added to sums. Return of how many
-    experiments.
+    """Remove all that a project's experiments know of a unit, and what it added to sums.
+
+    Return of how many experiments.
 
     A request of the unit that is not in the ledger yet makes the unit known again, as a new one. Raises what the
     database raises.

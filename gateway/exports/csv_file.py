@@ -55,8 +55,10 @@ def utc_text(time: datetime.datetime) -> str:
 
 
 def decimal_text(value: Decimal) -> str:
-    """Return a number exactly, without an exponent, and with a fraction: readers that tell types by their looks see
-    no integer."""
+    """Return a number exactly, without an exponent, and with a fraction.
+
+    Readers that tell types by their looks see no integer.
+    """
     whole, _, fraction = f"{value:f}".partition(".")
     return f"{whole}.{fraction.rstrip('0') or '0'}"
 

@@ -1,5 +1,7 @@
-"""The columns of FOCUS 1.2 (FinOps Open Cost and Usage Specification, https://focus.finops.org), in the order of their
-names. Dates and JSON are text in the formats that it prescribes; None is null.
+"""The columns of FOCUS 1.2, in the order of their names.
+
+See FinOps Open Cost and Usage Specification, https://focus.finops.org. Dates and JSON are text in the formats that it
+prescribes; None is null.
 """
 
 from __future__ import annotations

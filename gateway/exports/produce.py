@@ -52,8 +52,9 @@ class Export:
         return self._sums.num_rows
 
     async def check_period(self) -> None:
-        """Check that the period exists. Deliveries go without this check: their first days may be before the first
-        usage.
+        """Check that the period exists.
+
+        Deliveries go without this check: their first days may be before the first usage.
 
         Raises NoSuchPeriod.
         """

@@ -34,8 +34,9 @@ def disconnect_protocol(base: type[HttpToolsProtocol]) -> type[HttpToolsProtocol
 
 
 async def unless_gone(call: Call, work: Coroutine[Any, Any, T]) -> T:
-    """Return the result of work. Once the client has disconnected, work is cancelled and awaited, unless it outlives
-    its client.
+    """Return the result of work.
+
+    Once the client has disconnected, work is cancelled and awaited, unless it outlives its client.
 
     Raises ClientGone: when the client has disconnected.
     """

@@ -61,8 +61,10 @@ def explain(message: str, kind: Any, body: bytes = b"") -> InvalidRequest:
 
 
 def _wrong_key(kind: Any, field: str, body: bytes) -> str | None:
-    """Return the key of the first entry that may not be in a top-level mapping of the body; None where the field is no
-    such mapping, or where the rest of the body cannot be read."""
+    """Return the key of the first entry that may not be in a top-level mapping of the body.
+
+    Return None where the field is no such mapping, or where the rest of the body cannot be read.
+    """
     try:
         types = {each.encode_name: each.type for each in msgspec.structs.fields(kind)}
         entries = msgspec.json.decode(body)[field]

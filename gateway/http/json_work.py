@@ -92,8 +92,10 @@ def _refusal(field: str, raw: bytes, kind: Any) -> InvalidRequest:
 
 @contextmanager
 def without_collector() -> Iterator[None]:
-    """Keep the collector of reference cycles, which would walk through everything several times while a large body is
-    decoded, off for that long. Decoding makes no cycles."""
+    """Keep the collector of reference cycles off while a large body is decoded.
+
+    The collector would walk through everything several times. Decoding makes no cycles.
+    """
     was_enabled = gc.isenabled()
     gc.disable()
     try:

@@ -87,8 +87,11 @@ def metrics_app(text: MetricsText, answers: Mapping[str, MakeAnswer] | None = No
 
 
 def listening_socket(address: tuple[str, int] | None) -> socket.socket | None:
-    """Return a socket that listens at an address, or None, with a warning, where that cannot be: metrics are not worth
-    a start that fails. address: None for no socket."""
+    """Return a socket that listens at an address; None, with a warning, where that cannot be.
+
+    Metrics are not worth a start that fails.
+    address: None for no socket.
+    """
     if address is None:
         return None
     try:

@@ -83,8 +83,9 @@ class Server(UvicornServer):
             await asyncio.gather(ending, return_exceptions=True)
 
     async def _end_requests(self) -> None:
-        """End requests in order: first those on which engines work, then all that have no reply yet, such as requests
-        that wait for another gateway; then connections.
+        """End requests in order: first those on which engines work, then all that have no reply yet.
+
+        The latter are such as wait for another gateway. Connections end last.
 
         An export that is still being sent then is worth nothing without its end, or goes to somebody who does not read.
         """

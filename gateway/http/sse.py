@@ -57,7 +57,10 @@ class TextEvent:
     """Events that differ in one string alone: the rest of them is encoded once."""
 
     def __init__(self, example: msgspec.Struct, field: str) -> None:
-        """example: an event whose `field`, the only one of that name, is empty. In JSON no text can look like it."""
+        """Encode all of an event but one string.
+
+        example: an event whose `field`, the only one of that name, is empty. In JSON no text can look like it.
+        """
         head, empty, self._tail = event(example).partition(f'"{field}":""'.encode())
         assert empty
         self._head = head + f'"{field}":'.encode()

@@ -105,8 +105,10 @@ class Keeper:
         return reservation
 
     async def ask(self, limits: tuple[Limit, ...], work: Work) -> Reservation | Shortage | Stale | None:
-        """Ask PostgreSQL for this request, together with all others that wait; return None if PostgreSQL does not
-        answer."""
+        """Ask PostgreSQL for this request, together with all others that wait.
+
+        Return None if PostgreSQL does not answer.
+        """
         now_s, instant_ns = self._clock.monotonic(), self._clock.now_ns()
         asked = ask(self.holdings.entries(limits, instant_ns), work, instant_ns, now_s)
         answered = asyncio.get_running_loop().create_future()
@@ -136,8 +138,10 @@ class Keeper:
 
     @asynccontextmanager
     async def settling(self, rows: Collection[Row]) -> AsyncIterator[Settling]:
-        """Surround the transaction that writes these rows. Leaving the context without an exception ends the
-        transaction; otherwise its end is unknown."""
+        """Surround the transaction that writes these rows.
+
+        Leaving the context without an exception ends the transaction; otherwise its end is unknown.
+        """
         if not self.holdings.awaits(rows):
             yield Settling("", {})
             return

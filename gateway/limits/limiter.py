@@ -91,9 +91,11 @@ class Limiter:
         is_free: bool = False,
         is_batch: bool = False,
     ) -> Admission:
-        """Reserve for all parts of a request. capacity: completions that the engine takes at once. is_free: whether
-        nobody is charged for the request's tokens, which count for all limits but those of cost. is_batch: whether it
-        is a line of a batch, whose number is bounded elsewhere; limits of minutes and of concurrency do not count it.
+        """Reserve for all parts of a request.
+
+        capacity: completions that the engine takes at once. is_free: whether nobody is charged for the request's
+        tokens, which count for all limits but those of cost. is_batch: whether it is a line of a batch, whose number is
+        bounded elsewhere; limits of minutes and of concurrency do not count it.
 
         Raises LimitReached, with the limit and its standing, and Overloaded.
         """
@@ -231,8 +233,10 @@ class Limiter:
         self._keeper.wake_for_spare()
 
     def settling(self, rows: Collection[Row]) -> AbstractAsyncContextManager[Settling]:
-        """Surround the transaction that writes these rows. Leaving the context without an exception ends the
-        transaction; otherwise its end is unknown."""
+        """Surround the transaction that writes these rows.
+
+        Leaving the context without an exception ends the transaction; otherwise its end is unknown.
+        """
         return self._keeper.settling(rows)
 
 

@@ -18,8 +18,10 @@ ToolName = Annotated[
 
 
 class ToolParam(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A tool that the client runs. Tools that Anthropic's servers run, or its models were trained on, are refused by
-    their type."""
+    """A tool that the client runs.
+
+    Tools that Anthropic's servers run, or its models were trained on, are refused by their type.
+    """
 
     name: ToolName
     type: Annotated[str, Meta(max_length=64)] | None = None

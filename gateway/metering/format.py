@@ -122,8 +122,10 @@ def frame(record: Record) -> bytes:
 
 
 def read_frames(data: bytes) -> Contents:
-    """Return every record that is whole, in order. Reading goes on after a bad one with the next good one, if there
-    is one."""
+    """Return every record that is whole, in order.
+
+    Reading goes on after a bad one with the next good one, if there is one.
+    """
     records: list[Record] = []
     damaged: list[tuple[int, int]] = []
     position = 0

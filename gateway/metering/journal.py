@@ -130,8 +130,11 @@ class Journal:
         self._record(Released(journal_ids))
 
     def start(self) -> None:
-        """Start writing. Records that are in the folder already must have been replayed: they are removed once all
-        of them are on disk again."""
+        """Start writing.
+
+        Records that are in the folder already must have been replayed: they are removed once all of them are on disk
+        again.
+        """
         self._left = self._folder.segments()
         self._begin_segment()
         self._syncer = asyncio.create_task(self._keep_synced())
@@ -223,8 +226,10 @@ class Journal:
                     log.exception("journal_listener_failed")
 
     async def _sync(self, segment: Segment, position: int) -> bool:
-        """Tell whether all up to a position is on disk: in this segment, which began with what mattered of older
-        ones."""
+        """Tell whether all up to a position is on disk.
+
+        The position is in this segment, which began with what mattered of older ones.
+        """
         try:
             await asyncio.get_running_loop().run_in_executor(self._thread, segment.sync)
         except OSError as error:

@@ -53,8 +53,11 @@ def claim_folder(root: Path, database_id: str) -> tuple[JournalFolder, Replayed]
 
 
 def _try_claim(path: Path, database_id: str) -> tuple[JournalFolder, Replayed] | None:
-    """Claim a folder and replay its journal. Return None while another process owns it. Raises Unreadable and
-    OSError."""
+    """Claim a folder and replay its journal.
+
+    Return None while another process owns it.
+    Raises Unreadable and OSError.
+    """
     folder = JournalFolder.try_claim(path)
     if folder is None:
         return None

@@ -20,8 +20,10 @@ log = structlog.get_logger(__name__)
 
 
 class Unreadable(Exception):
-    """The folder belongs to another database, or to a version of Lorikeet that writes what this one cannot read. It is
-    left as it is."""
+    """The folder belongs to another database, or to a version of Lorikeet that writes what this one cannot read.
+
+    It is left as it is.
+    """
 
 
 class Replayed(msgspec.Struct, frozen=True):
@@ -77,7 +79,9 @@ def replay(folder: JournalFolder, database_id: str) -> Replayed:
 
 
 def _keep_aside(path: Path) -> None:
-    """Copy a file to one named by its content, so that another try makes no second copy. Not every file system has
-    links."""
+    """Copy a file to one named by its content, so that another try makes no second copy.
+
+    Not every file system has links.
+    """
     content = path.read_bytes()
     path.with_name(f"{path.stem}-{hashlib.sha256(content).hexdigest()[:16]}{DAMAGED_SUFFIX}").write_bytes(content)

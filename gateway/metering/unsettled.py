@@ -120,8 +120,10 @@ class Unsettled:
 
 
 def made_up(running: Running, finished_at_ns: int) -> Ended:
-    """Return an end for a request whose gateway died: what its client may have seen, until its engine says what it
-    was."""
+    """Return an end for a request whose gateway died.
+
+    The end is what the request's client may have seen, until its engine says what the usage was.
+    """
     opened = running.opened
     usage = Usage(prompt_tokens=running.prompt_tokens, completion_tokens=running.completion_tokens)
     record = UsageRecord(opened.request_id, opened.attempt, "error", usage, opened.meter)

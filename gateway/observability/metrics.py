@@ -1,5 +1,6 @@
-"""Metrics and logs for operators: Prometheus metrics, put together from those of requests and engines, and JSON log
-lines.
+"""Metrics and logs for operators.
+
+The Prometheus metrics are put together from those of requests and engines; logs are lines of JSON.
 
 Knows what is counted, not when: others call it. Each `Metrics` has a registry of its own.
 """

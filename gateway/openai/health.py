@@ -42,8 +42,10 @@ def health(readiness: GatewayReadiness, version: str) -> list[HTTPRouteHandler]:
 
     @get("/health/ready", opt=shape(reply=Readiness, statuses={503: Readiness}))
     async def ready() -> ASGIResponse:
-        """200 while the database answers and some pool has a ready replica, or none wants one; else 503. Also 503 for a
-        gateway that is about to stop."""
+        """200 while the database answers and some pool has a ready replica, or none wants one; else 503.
+
+        Also 503 for a gateway that is about to stop.
+        """
         is_ready = await readiness.is_ready()
         return json_response(Readiness("ready" if is_ready else "not ready"), status=200 if is_ready else 503)
 

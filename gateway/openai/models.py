@@ -27,8 +27,10 @@ READS_PER_S, READS_BURST = 50.0, 1000.0
 
 
 class Model(msgspec.Struct, frozen=True, kw_only=True):
-    """A model that may be called: a base model, an adapter, a version of an adapter, an alias, an experiment, or a
-    route."""
+    """A model that may be called.
+
+    This is a base model, an adapter, a version of an adapter, an alias, an experiment, or a route.
+    """
 
     id: str
     object: Literal["model"] = "model"

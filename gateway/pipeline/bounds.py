@@ -90,7 +90,7 @@ def too_long(
 
 
 def check_ids(field: str, token_ids: Collection[int], vocab_size: int) -> None:
-    """Check that token ids are of the model\'s vocabulary.
+    """Check that token ids are of the model's vocabulary.
 
     Raises InvalidRequest: when one is not.
     """

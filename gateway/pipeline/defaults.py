@@ -1,5 +1,7 @@
-"""Apply what a request leaves open: the treatment of its arm, then the defaults of its adapter's owner. Pure; knows no
-field of any API."""
+"""Apply what a request leaves open: the treatment of its arm, then the defaults of its adapter's owner.
+
+Pure; knows no field of any API.
+"""
 
 from __future__ import annotations
 

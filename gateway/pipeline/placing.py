@@ -80,8 +80,10 @@ class Placing:
         return await self._resolved(context.principal, self._resolver.find, self._model(context))
 
     async def route(self, context: RequestContext) -> tuple[Route, PoolRevision]:
-        """Return the route of a request that exposes no unit: the control's, where its model is an experiment. Raises
-        as `find`."""
+        """Return the route of a request that exposes no unit: the control's, where its model is an experiment.
+
+        Raises as `find`.
+        """
         model = self._model(context)
         route = await self._resolved(context.principal, self._resolver.resolve, model)
         return route, self.pool(route, model)

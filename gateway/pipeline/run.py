@@ -213,9 +213,11 @@ class Run:
     async def begin_whole(
         self, bound_s: float | None, is_followed: Callable[[GatewayError], bool], give_up: Callable[[], None]
     ) -> Collected:
-        """Run the prompt of a request that has but one to its end, and return its answer, which `serve_whole` has read
-        later. Another run may take this one's place after any error that `is_followed` is true of. Arguments and errors
-        as of `begin`."""
+        """Run the prompt of a request that has but one to its end, and return its answer.
+
+        `serve_whole` has read the answer later. Another run may take this one's place after any error that
+        `is_followed` is true of. Arguments and errors as of `begin`.
+        """
         (prepared,) = self._prepared
         source = self._source(prepared, may_restart=True, is_followed=is_followed)
         try:
@@ -289,8 +291,10 @@ class Run:
         return source if self._goes_on(is_followed) else self._held(prepared, source, is_followed)
 
     def _goes_on(self, is_followed: Callable[[GatewayError], bool]) -> bool:
-        """Tell whether a prompt is sent at once, rather than wait for a first replica: where one is there, or another
-        target can answer meanwhile."""
+        """Tell whether a prompt is sent at once, rather than wait for a first replica.
+
+        It is sent where a replica is there, or another target can answer meanwhile.
+        """
         pool = self._pool
         if not self.waits or not pool.is_cold:
             return True

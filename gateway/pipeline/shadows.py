@@ -107,8 +107,13 @@ class Shadows:
         max_running: int,
         max_wait_s: float = MAX_WAIT_S,
     ) -> None:
-        """admit: raises as `Pipeline.complete`. has_room: tells whether a target has room to spare. outcomes: counts
-        copies by what became of them. max_running: the most copies that run at once; 0: none runs."""
+        """Start without copies.
+
+        admit: raises as `Pipeline.complete`.
+        has_room: tells whether a target has room to spare.
+        outcomes: counts copies by what became of them.
+        max_running: the most copies that run at once; 0: none runs.
+        """
         self._admit = admit
         self._target_has_room = has_room
         self._max_wait_s = max_wait_s

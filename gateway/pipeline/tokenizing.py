@@ -114,8 +114,10 @@ def _beginning_within(capabilities: Capabilities, field: str, text: str) -> str:
 
 
 def is_long(messages: Sequence[Message]) -> bool:
-    """Tell whether a conversation is to be rendered in a thread, by all that it holds, tool calls and names
-    included. The count ends as soon as the answer is known."""
+    """Tell whether a conversation is to be rendered in a thread, by all that it holds, tool calls and names included.
+
+    The count ends as soon as the answer is known.
+    """
     left = THREAD_ABOVE_CHARS
     to_count: list[Any] = [*messages]
     while to_count and left >= 0:

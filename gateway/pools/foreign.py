@@ -43,9 +43,13 @@ class ForeignServers:
         own_key: Callable[[str, str], Awaitable[ProviderKey | None]],
         content: Content | None = None,
     ) -> None:
-        """key: returns the key of a pool's servers, by the pool's id. own_key: returns the key that a project has
-        brought for them, by the ids of project and pool. address_of: judges addresses, private ones as its
-        argument says. tls: gives the authorities that are trusted. content: reads the adapter store."""
+        """Make backends from what the pools share.
+
+        key: returns the key of a pool's servers, by the pool's id.
+        own_key: returns the key that a project has brought for them, by the ids of project and pool. address_of: judges
+        addresses, private ones as its argument says. tls: gives the authorities that are trusted. content: reads the
+        adapter store.
+        """
         self._sink = sink
         self._key = key
         self._address_of = address_of

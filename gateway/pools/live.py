@@ -171,8 +171,12 @@ class LivePools(Mapping[str, Pool]):
         ]
 
     async def find_replicas(self, within_s: float) -> None:
-        """Return once each pool with a replica that serves by its row has a connection to one, at the latest after
-        within_s: what is asked of a gateway that has just started need not be refused."""
+        """Return once each pool with a replica that serves by its row has a connection to one.
+
+        within_s: seconds after which to return at the latest. A gateway that has just started then need not refuse what
+        is asked.
+        within_s: what is asked of a gateway that has just started need not be refused.
+        """
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(within_s):
                 while not all(self._is_found(each) for each in self._served.values()):  # noqa: ASYNC110 - for a moment
@@ -377,8 +381,10 @@ class LivePools(Mapping[str, Pool]):
 
 
 def _digest_of(row: RevisionRow, model: Served) -> str:
-    """Return the digest of the base that a revision serves. Adapters of a model do not answer where its servers cannot
-    load them: to them it is another base."""
+    """Return the digest of the base that a revision serves.
+
+    Adapters of a model do not answer where its servers cannot load them: to them it is another base.
+    """
     if isinstance(model, OpaqueModel) or has_adapters(row.driver, row.settings):
         return model.digest
     return opaque_digest(row.pool_id, row.driver, row.settings.get("served_model", ""))

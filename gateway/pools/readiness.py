@@ -34,8 +34,10 @@ class GatewayReadiness:
         self._is_leaving = True
 
     async def is_ready(self) -> bool:
-        """Tell whether new requests should come here: the database answers, some pool has a ready replica or none wants
-        one, and the gateway stays."""
+        """Tell whether new requests should come here.
+
+        They should while the database answers, some pool has a ready replica or none wants one, and the gateway stays.
+        """
         if self._is_leaving:
             return False
         found = {} if self._pools.ready else {pool.name: pool.serving.detail for pool in self._pools.values()}

@@ -188,7 +188,9 @@ async def drop_everything(dsn: str) -> None:
 
 def dump(dsn: str, snapshot_id: str, path: Path) -> None:
     """Write the database as of a snapshot to a file in PostgreSQL's custom format, without the rows of LEFT_OUT.
-    Blocks; raises DumpFailed."""
+
+    Blocks; raises DumpFailed.
+    """
     arguments = ["--format=custom", "--no-owner", "--no-privileges", f"--snapshot={snapshot_id}", f"--file={path}"]
     _run("pg_dump", dsn, [*arguments, *(f"--exclude-table-data={table}" for table in LEFT_OUT)])
 

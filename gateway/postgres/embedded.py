@@ -229,8 +229,10 @@ def runtime_dsn(data_dir: Path) -> str | None:
 
 
 def running_dsn(data_dir: Path) -> str | None:
-    """Return the owner's connection string for the server that runs for this data folder in any process; None where
-    none does."""
+    """Return the owner's connection string for the server that runs for this data folder in any process.
+
+    Return None where none does.
+    """
     if (socket_dir := _running_socket_dir(data_dir)) is None:
         return None
     return dsn((data_dir / "postgres.password").read_text().strip(), socket_dir)

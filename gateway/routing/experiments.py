@@ -83,8 +83,10 @@ class RunningExperiment(msgspec.Struct, frozen=True):
         return self.arms[CONTROL].route
 
     def is_in(self, allowed: Collection[str] | None) -> bool:
-        """Tell whether these models include the experiment's name, or what every arm of it serves; None stands for all
-        models."""
+        """Tell whether these models include the experiment's name, or what every arm of it serves.
+
+        None stands for all models.
+        """
         return allowed is None or self.model in allowed or all(arm.model in allowed for arm in self.arms)
 
     def expose(self, unit_of: UnitOf, *, forced_arm: str | None = None, is_off: bool = False) -> Exposure:

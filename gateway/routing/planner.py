@@ -58,8 +58,11 @@ class Planner:
         *,
         key_use: Callable[[str, str], Awaitable[KeyUse]] = always_the_pools,
     ) -> None:
-        """is_ready: tells whether a replica of the pool of this name takes requests. key_use: tells which key a
-        project's requests to the pool of this name are sent with."""
+        """Plan with nothing measured yet, unless measured has speeds.
+
+        is_ready: tells whether a replica of the pool of this name takes requests.
+        key_use: tells which key a project's requests to the pool of this name are sent with.
+        """
         self._key_use = key_use
         self.measured = measured or Measured()
         """The speeds that runs of routes have measured here."""

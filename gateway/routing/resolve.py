@@ -65,8 +65,10 @@ class Resolver:
         self._generation = 0  # an answer asked for under an older one may be stale and is not remembered
 
     async def resolve(self, principal: Principal, model: str) -> Route:
-        """Return where a request of a project's key goes that is no exposure: of an experiment, where its control goes,
-        and of a policy, its first target that can be used.
+        """Return where a request of a project's key goes that is no exposure.
+
+        A request of an experiment goes where its control goes, and one of a policy to the policy's first target that
+        can be used.
 
         Raises as `find` does.
         """
@@ -98,8 +100,9 @@ class Resolver:
         return (known.get(model) if known else None) or await self._find(project_id, organization_id, model)
 
     async def list_routes(self, principal: Principal) -> list[Route]:
-        """Return everything that a project's key may use: the bases, its adapters and those shared with it, and its
-        aliases; versions that the key's models name come last.
+        """Return everything that a project's key may use: bases, adapters and aliases.
+
+        Adapters are the project's own and those shared with it. Versions that the key's models name come last.
 
         Raises Overloaded: when the database cannot be asked.
         """
@@ -219,8 +222,10 @@ class Resolver:
     async def _pool_of(
         self, row: RouteRow | None, visible: Collection[str], wanted: str | None = None
     ) -> tuple[str | None, bool]:
-        """Return the pool that serves a version, and whether that may be remembered. wanted: the pool that it has to
-        be; None: any that the project may use."""
+        """Return the pool that serves a version, and whether that may be remembered.
+
+        wanted: the pool that it has to be; None: any that the project may use.
+        """
         if row is None:
             return None, True
         pools, is_sure = self.bases.pools_of(row.base_digest), True

@@ -93,8 +93,9 @@ async def bootstrap(dsn: str, settings: Settings, base_digest: str, runtime: str
 
 
 async def make_operator(dsn: str, settings: Settings) -> None:
-    """Make the operator's key and the first person, each where a setting names its secret: what an installation needs
-    whose processes no `serve` starts. Change nothing the second time.
+    """Make the operator's key and the first person, each where a setting names its secret.
+
+    An installation whose processes no `serve` starts needs both. Change nothing the second time.
 
     Raises BadOperatorKey, or what the database raises.
     """
@@ -266,8 +267,10 @@ def _is_key(text: str, kind: KeyKind) -> bool:
 
 
 def demo_env(settings: Settings, access: Access) -> str:
-    """Return the text of `demo.env`, which the official OpenAI client and the command line read from the
-    environment."""
+    """Return the text of `demo.env`.
+
+    The official OpenAI client and the command line read its values from the environment.
+    """
     values = {"OPENAI_BASE_URL": f"{settings.base_url}/v1"}
     values |= {TENANT_KEY_NAMES[tenant]: key for tenant, key in access.tenant_keys.items()}
     values["LORIKEET_ADMIN_KEY"] = access.operator_key

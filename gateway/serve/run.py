@@ -167,8 +167,10 @@ async def _check_database(name: str, dsn: str) -> None:
 
 
 def _metrics_fd(settings: Settings, terminal: Terminal, stack: ExitStack) -> int | None:
-    """Return the descriptor of a socket that listens for metrics, which all gateways accept from; None where there is
-    to be none, or the port is taken, which is no reason not to start."""
+    """Return the descriptor of a socket that listens for metrics, which all gateways accept from.
+
+    Return None where there is to be none, or the port is taken, which is no reason not to start.
+    """
     if settings.metrics_address is None:
         return None
     try:
@@ -209,8 +211,10 @@ def _build_fleet(
 def _wait_until_ready(
     settings: Settings, operator_key: str, fleet: Fleet, terminal: Terminal, stop: StopSignals
 ) -> None:
-    """Wait until the gateway answers, and then for an engine of the settings' base model, which what is shown next
-    names; for that no longer than FIRST_MODEL_S."""
+    """Wait until the gateway answers, and then for an engine of the settings' base model.
+
+    The text that is shown next names the model. Wait for an engine no longer than FIRST_MODEL_S.
+    """
     with terminal.step("engine and gateway"):
         started = time.monotonic()
         next_report, give_up = started + PROGRESS_INTERVAL_S, math.inf

@@ -12,8 +12,10 @@ STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class StopRequested(KeyboardInterrupt):
-    """The request to stop, raised inside `StopSignals.interrupts()`. It is a KeyboardInterrupt, because asyncio lets
-    only this and SystemExit pass."""
+    """The request to stop, raised inside `StopSignals.interrupts()`.
+
+    It is a KeyboardInterrupt, because asyncio lets only this and SystemExit pass.
+    """
 
 
 class StopSignals:

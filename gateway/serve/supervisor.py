@@ -110,8 +110,10 @@ class Child:
         self._command = list(command)
 
     def start(self) -> int:
-        """Start the process; returns its pid. The supervisor's main thread must call it: children die with the thread
-        that started them."""
+        """Start the process; returns its pid.
+
+        The supervisor's main thread must call it: children die with the thread that started them.
+        """
         assert self._process is None, f"{self.name} runs already"
         with open_log(self._log) as log, as_root():
             self._log_start = os.fstat(log.fileno()).st_size

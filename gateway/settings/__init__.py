@@ -417,8 +417,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def metrics_address(self) -> tuple[str, int] | None:
-        """Host and port of metrics_listen; None where it is off. Raises ValueError, which `load_settings` turns into
-        BadSetting."""
+        """Host and port of metrics_listen; None where it is off.
+
+        Raises ValueError, which `load_settings` turns into BadSetting.
+        """
         if self.metrics_listen == "off":
             return None
         host, _, port = self.metrics_listen.rpartition(":")

@@ -32,8 +32,10 @@ class Account(msgspec.Struct, frozen=True):
     gid: int
 
     def popen_arguments(self) -> dict[str, Any]:
-        """Return keyword arguments that make `subprocess` run a program as this user; it must be called within
-        `as_root`."""
+        """Return keyword arguments that make `subprocess` run a program as this user.
+
+        `subprocess` must be called within `as_root`.
+        """
         groups = {self.gid}
         for name in DEVICE_GROUPS:
             with contextlib.suppress(KeyError):

@@ -96,8 +96,10 @@ class Cipher:
             raise _unreadable(sealed, place, "it is not what the key has encrypted for this place") from None
 
     def open_from_client(self, sealed: Sealed, place: Place) -> bytes | None:
-        """Return decrypted content that a client was given to keep; None where no key has encrypted it for this
-        place, which is the client's fault and not logged."""
+        """Return decrypted content that a client was given to keep.
+
+        Return None where no key has encrypted it for this place, which is the client's fault and not logged.
+        """
         key = self._keys.get(sealed.key_id)
         if key is None:
             return None

@@ -133,8 +133,10 @@ async def send_to(
 
 
 def names_private_address(url: httpx.URL) -> bool:
-    """Tell whether the host is written as an address, in any notation, or a name, that only this machine or network
-    has."""
+    """Tell whether the host is an address or a name that only this machine or network has.
+
+    The address may be in any notation.
+    """
     host = url.host.rstrip(".").lower()
     if host == "localhost" or host.endswith(".localhost"):
         return True
@@ -143,8 +145,10 @@ def names_private_address(url: httpx.URL) -> bool:
 
 
 def names_metadata_service(url: httpx.URL) -> bool:
-    """Tell whether the host is written as an address, in any notation, or a name, under which a cloud answers questions
-    about the machine itself: `Guard` lets nothing connect to it, whatever is allowed."""
+    """Tell whether the host is an address or a name under which a cloud answers about the machine itself.
+
+    The address may be in any notation. `Guard` lets nothing connect to such a host, whatever is allowed.
+    """
     host = url.host.rstrip(".").lower()
     address = _written_address(host)
     return host in _METADATA_NAMES if address is None else not _is_no_metadata(address)
@@ -163,8 +167,9 @@ def _written_address(host: str) -> str | None:
 
 
 def is_public(address: str) -> bool:
-    """Tell whether the internet reaches an address, and it is neither this machine's own nor a cloud's service to its
-    machines.
+    """Tell whether the internet reaches an address that is neither this machine's own nor a cloud's.
+
+    A cloud's address is that of its service to its machines.
 
     Raises ValueError for a text that is not an address.
     """
@@ -190,8 +195,10 @@ def _effective(address: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
 
 
 def _is_our_own(address: str) -> bool:
-    """Tell whether an address is one of this machine's interfaces: exactly then the system answers from the address
-    itself. Nothing is sent."""
+    """Tell whether an address is one of this machine's interfaces.
+
+    Exactly then the system answers from the address itself. Nothing is sent.
+    """
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     try:
         with socket.socket(family, socket.SOCK_DGRAM) as probe:

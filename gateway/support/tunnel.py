@@ -27,8 +27,10 @@ log = structlog.get_logger(__name__)
 
 @asynccontextmanager
 async def tunnel(host: str, port: int, address: str) -> AsyncIterator[str]:
-    """Return the URL of a proxy on the loopback that connects to host:port alone, at this address, until the context
-    is left."""
+    """Return the URL of a proxy on the loopback that connects to host:port alone, at this address.
+
+    The proxy lives until the context is left.
+    """
     relays: set[asyncio.Task[None]] = set()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

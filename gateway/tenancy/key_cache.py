@@ -70,8 +70,10 @@ class KeyCache:
         return until is not None and now_s < until
 
     def was_good(self, sha256: bytes) -> bool:
-        """Tell whether a key was known until something changed, and was not looked up since: its holder does not
-        guess."""
+        """Tell whether a key was known until something changed, and was not looked up since.
+
+        The holder of such a key does not guess.
+        """
         return sha256 in self._good_before
 
     def put(self, sha256: bytes, entry: CachedKey, generation: int) -> None:

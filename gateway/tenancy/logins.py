@@ -127,8 +127,10 @@ class Logins:
         return await self._succeeded(await self.prove(email, password, code, client), client)
 
     async def prove(self, email: str, password: str, code: str | None, client: Client) -> logins.Credentials:
-        """Return the user whose password and, where the user has an authenticator, code these are. Raises as `log_in`
-        does."""
+        """Return the user whose password and, where the user has an authenticator, code these are.
+
+        Raises as `log_in` does.
+        """
         user = await self.verify(email, password, client)
         if user.totp_confirmed and code is None:
             raise InvalidCredentials(
@@ -220,9 +222,11 @@ class Logins:
 
     @contextlib.contextmanager
     def _counted(self, client: Client) -> Iterator[None]:
-        """Count a failure of the client before its password is hashed, so that parallel guesses cannot overtake the
-        count. The failure is given back where the password is right, or was not looked at; a client that leaves before
-        its answer gets nothing back."""
+        """Count a failure of the client before its password is hashed.
+
+        Parallel guesses cannot overtake the count. The failure is given back where the password is right, or was not
+        looked at; a client that leaves before its answer gets nothing back.
+        """
         self._failures.count(client.address, client.now_s)
         try:
             yield
@@ -235,8 +239,10 @@ class Logins:
             self._failures.give_back(client.address)
 
     def _wrong(self, user: logins.Credentials | None, client: Client) -> InvalidCredentials:
-        """Return the refusal of a login, and have it recorded where there is such a user: beside the reply, whose time
-        would tell otherwise which addresses exist."""
+        """Return the refusal of a login, and have it recorded where there is such a user.
+
+        Recording goes on beside the reply, whose time would tell otherwise which addresses exist.
+        """
         if user is not None:
             recording = asyncio.create_task(self._record_failure(user, client))
             self._recordings.add(recording)

@@ -41,8 +41,10 @@ class Passwords:
         return await asyncio.get_running_loop().run_in_executor(self._threads, self._hasher.hash, password)
 
     async def matches(self, password_hash: str | None, password: str) -> bool:
-        """Tell whether a password matches its hash. Without a hash the answer is no and takes as long, so that time
-        tells nothing."""
+        """Tell whether a password matches its hash.
+
+        Without a hash the answer is no and takes as long, so that time tells nothing.
+        """
         if self._of_nobody is None:  # by whoever logs in first, so that it costs nobody's time alone
             self._of_nobody = await self.hash("")
         if password_hash is None:

@@ -30,8 +30,10 @@ MAX_WAITING = 64
 
 
 def lockout_s(num_failures: int) -> float:
-    """Return for how long no password is looked at after so many failures in a row: not at all, then for 1 s, doubling
-    up to 15 minutes."""
+    """Return for how long no password is looked at after so many failures in a row.
+
+    At first that is not at all, then 1 s, doubling up to 15 minutes.
+    """
     if num_failures <= FREE_FAILURES:
         return 0.0
     return min(2.0 ** min(num_failures - FREE_FAILURES - 1, 20), MAX_DELAY_S)
@@ -67,8 +69,9 @@ class Throttle:
             self._waiting.discard(client)
 
     async def count_attempt(self, conn: Connection, email: str, address: str, device: bytes | None) -> None:
-        """Count an attempt as failed before its password is looked at, so that parallel guesses cannot overtake the
-        count. Success forgets all of them (`unlock`).
+        """Count an attempt as failed before its password is looked at.
+
+        Parallel guesses cannot overtake the count. Success forgets all failures (`unlock`).
 
         Raises TooManyAttempts: while none may be made; Paused: while none of a stranger may.
         """

@@ -48,8 +48,10 @@ class Pieces:
 
     @classmethod
     def of(cls, backend: BackendTokenizer, encode: Encode) -> Pieces | None:
-        """Return the pieces of a tokenizer; None where it has no special tokens, or does not tokenize what lies between
-        them on its own."""
+        """Return the pieces of a tokenizer; None where it has no special tokens.
+
+        Return None as well where the tokenizer does not tokenize what lies between special tokens on its own.
+        """
         whole = [
             token.content
             for token in backend.get_added_tokens_decoder().values()

@@ -29,7 +29,9 @@ def has_late_system(messages: Sequence[Message]) -> bool:
 
 def without_late_system(messages: Sequence[Message]) -> list[Message]:
     """Return messages among which only the first may be a system message: others are, or belong to, turns of the user.
-    Turns that come to stand side by side are one, as many templates want roles in turns."""
+
+    Turns that come to stand side by side are one, as many templates want roles in turns.
+    """
     fitted: list[Message] = []
     joins = False  # the last message is one that a system message became a part of
     for place, message in enumerate(messages):

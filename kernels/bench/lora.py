@@ -1,5 +1,7 @@
-"""Adapters: all groups of projections of all layers as one run, so that weights come from memory, not from a cache. As
-in the engine, gate's and up's expand does the activation too."""
+"""Adapters: all groups of projections of all layers as one run, so that weights come from memory, not from a cache.
+
+As in the engine, gate's and up's expand does the activation too.
+"""
 
 from __future__ import annotations
 

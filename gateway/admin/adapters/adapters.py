@@ -366,8 +366,10 @@ async def make_current(
 
 
 def audited(row: adapters.AdapterRow) -> dict[str, Any]:
-    """Return an adapter for the audit log: its current version, and not its settings, which may hold a system
-    prompt."""
+    """Return an adapter for the audit log, without its settings, which may hold a system prompt.
+
+    The adapter's current version is part of the entry.
+    """
     return {
         "name": row.name,
         "version": row.version,

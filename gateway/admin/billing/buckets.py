@@ -179,8 +179,9 @@ def bucket_page(query: BucketQuery, sums: Sequence[T], wire: Callable[[T], Resul
 
 
 def read_projects(params: MultiDict[Any], caller: Actor, permission: Permission = PERMISSION) -> list[str] | None:
-    """Return the projects that are asked for and in which the caller has the permission, None for all of the
-    organization.
+    """Return the projects that are asked for and in which the caller has the permission.
+
+    None stands for all projects of the organization.
 
     Another organization's project is as one that was never used.
     """

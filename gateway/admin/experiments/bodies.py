@@ -84,8 +84,10 @@ def days_of(row: ExperimentRow, now: datetime.datetime | None = None) -> int:
 
 
 def audited(shown: wire.Experiment) -> wire.Experiment:
-    """Return an experiment for the audit log, which outlasts the project's content: a mark of each system prompt, and
-    not its text."""
+    """Return an experiment for the audit log, with a mark of each system prompt in place of its text.
+
+    The audit log outlasts the project's content.
+    """
     shadow = shown.shadow
     if shadow is not None:
         shadow = msgspec.structs.replace(shadow, target=_marked(shadow.target))

@@ -80,8 +80,10 @@ def _alike(defined: Experiment, pinned: Sequence[PinnedArm | None]) -> list[Expe
 
 
 def _is_same(is_written_alike: bool, one: PinnedArm | None, other: PinnedArm | None) -> bool:
-    """Tell whether two arms serve the same: by what their targets stand for, or by how they are written where that is
-    not known."""
+    """Tell whether two arms serve the same.
+
+    Arms are compared by what their targets stand for, or by how the targets are written where that is not known.
+    """
     return is_written_alike if one is None or other is None else one == other
 
 

@@ -61,8 +61,10 @@ def starts_servers(wanted: CreatePool) -> bool:
 
 
 def check_started(driver: Driver, model: str, settings: Mapping[str, str], *, starts: bool) -> None:
-    """Raise InvalidRequest where the model or the settings do not go with servers that agents start, or with those that
-    run already. starts: whether agents start them."""
+    """Raise InvalidRequest where the model or the settings do not go with the servers.
+
+    starts: True if agents start the servers; False if the servers run already.
+    """
     if driver == OWN_DRIVER:
         return
     try:
@@ -93,8 +95,10 @@ def check_adapters(driver: Driver, model: str, settings: Mapping[str, str]) -> N
 
 
 def check_alone(wanted: UpdatePool) -> None:
-    """Raise InvalidRequest for a model that no pool may have, or settings that are none of any driver, whatever pool is
-    to be changed."""
+    """Raise InvalidRequest for a model that no pool may have, or settings that no driver has.
+
+    The pool that is to be changed does not matter.
+    """
     if wanted.model is not UNSET and wanted.model:
         check_model(wanted.model)
     if wanted.settings is not UNSET:

@@ -172,8 +172,10 @@ async def join_host(request: Request[Any, Any, Any], services: Services) -> Join
 
 
 async def check_operator(conn: Connection, caller: Actor) -> None:
-    """Raise PermissionDenied where the caller is of another organization than the installation's first, which has the
-    machines."""
+    """Raise PermissionDenied unless the caller is of the installation's first organization.
+
+    That organization has the machines.
+    """
     first = await first_organization(conn)
     if first is None or first.id != caller.organization_id:
         raise PermissionDenied("Only the organization that operates this installation can manage hosts.")

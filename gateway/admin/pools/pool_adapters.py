@@ -71,8 +71,11 @@ class PoolAdapterController(Controller):
 
     @post("/{pool_id:str}/adapters", status_code=200, opt=needs("pools.write"))
     async def load_pool_adapters(self, pool_id: FromPath[str], services: Services, caller: Caller) -> PoolAdapters:
-        """Start the servers of a pool anew with the adapters that tenants have now: a new revision of the same model
-        and settings, which serves once its replicas are ready. Nothing happens where the servers have all of them."""
+        """Start the servers of a pool anew with the adapters that tenants have now.
+
+        This makes a new revision of the same model and settings, which serves once its replicas are ready. Nothing
+        happens where the servers have all adapters.
+        """
         async with services.database.transaction() as conn:
             await pools.lock_pools(conn)
             await lock_whole_pool(conn, caller.organization_id, pool_id)

@@ -167,8 +167,10 @@ def check_model(model: str) -> None:
 
 
 def read_settings(settings: dict[str, str | bool | int | float], driver: Driver) -> dict[str, str]:
-    """Return the settings of engines, or of another driver, as texts. Raises InvalidRequest naming the one that is
-    wrong."""
+    """Return the settings of engines, or of another driver, as texts.
+
+    Raises InvalidRequest naming the one that is wrong.
+    """
     texts = {name: _text_of(value) for name, value in settings.items()}
     try:
         if driver == OWN_DRIVER:
@@ -248,8 +250,10 @@ def check_access(access: Access, grants: Sequence[PoolGrantIn | Grant]) -> None:
 
 
 async def check_aliases(conn: Connection, name: str, access: Access, grants: Sequence[Grant]) -> None:
-    """Raise Conflict where a project that may use a pool of this name has an alias of the same name, or its
-    organization a route: requests of that project would get the pool instead."""
+    """Raise Conflict where the pool's name is an alias or a route for a project that may use the pool.
+
+    Requests of that project would get the pool instead.
+    """
     if await has_alias(conn, name, access, grants):
         raise Conflict(f"A tenant that may use the pool has an alias or a route named '{name}'.", param="name")
 

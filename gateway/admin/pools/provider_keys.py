@@ -80,8 +80,10 @@ class ProviderKeyController(Controller):
     async def set_provider_key(
         self, project_id: FromPath[str], request: Request[Any, Any, Any], services: Services, caller: Caller
     ) -> ProviderKey:
-        """Set a project's own key for the servers behind a model, in place of the one before. Requests use it within a
-        second, and are charged for no tokens from then on."""
+        """Set a project's own key for the servers behind a model, in place of the one before.
+
+        Requests use it within a second, and are charged for no tokens from then on.
+        """
         wanted = await read_body(request, SetProviderKey)
         async with services.database.transaction() as conn:
             await existing_project(conn, caller.organization_id, project_id)
@@ -108,8 +110,10 @@ class ProviderKeyController(Controller):
     async def remove_provider_key(
         self, project_id: FromPath[str], provider_key_id: FromPath[str], services: Services, caller: Caller
     ) -> DeletedProviderKey:
-        """Forget a project's own key. Its requests get the operator's key, and are charged, or are refused where the
-        model needs a key of the project."""
+        """Forget a project's own key.
+
+        Its requests get the operator's key, and are charged, or are refused where the model needs a key of the project.
+        """
         async with services.database.transaction() as conn:
             await active_project(conn, caller.organization_id, project_id)
             before = await find_provider_key(conn, project_id, provider_key_id)
@@ -130,8 +134,10 @@ class ProviderKeyController(Controller):
 
 
 async def _base(conn: Connection, organization_id: str, project_id: str, model: str) -> UsableBase:
-    """Return the base model of a name that the project may bring a key for. Raises InvalidRequest: where there is none,
-    alike for one that the project may not use."""
+    """Return the base model of a name that the project may bring a key for.
+
+    Raises InvalidRequest: where there is none, alike for one that the project may not use.
+    """
     for each in await list_usable(conn, organization_id, project_id):
         if each.name == model and each.own_keys != "none":
             return each

@@ -85,8 +85,11 @@ class EngineLink:
         context: zmq.Context[zmq.Socket[bytes]] | None = None,
         peer: Peer | None = None,
     ) -> None:
-        """context: shared with other links, which costs them one thread in all; None: of this link alone. peer: the
-        keys for an endpoint that is guarded by them."""
+        """Prepare the link; `start` connects.
+
+        context: shared with other links, which costs them one thread in all; None: of this link alone.
+        peer: the keys for an endpoint that is guarded by them.
+        """
         self.detail = "not started"
         self.endpoint = endpoint
         self._database_id = database_id

@@ -72,8 +72,11 @@ class UsageRecorder:
         return Unanswered(failure(final.error), kind, was_sent=True, settle=settle, supersede=supersede)
 
     def give_up_later(self) -> None:
-        """Wait no more, after a while, for the engine's own count of lost requests: it is there again and would have
-        told, or this gateway has nothing more to do with it."""
+        """Stop waiting, after a while, for the engine's own count of lost requests.
+
+        By then the engine is there again and would have reported, or this gateway has nothing more to do with the
+        engine.
+        """
         if self.lost_ids:
             lost_ids, self.lost_ids = self.lost_ids, []
             asyncio.get_running_loop().call_later(self._give_up_s, self._sink.given_up, lost_ids)

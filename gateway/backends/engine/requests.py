@@ -127,8 +127,9 @@ class EngineRequests:
     # one request
 
     async def _wait_for_earlier(self, request_id: str) -> None:
-        """Wait for the end of an earlier attempt at the same request, which was aborted: an engine knows requests by
-        their ids alone.
+        """Wait for the end of an earlier attempt at the same request, which was aborted.
+
+        An engine knows requests by their ids alone.
 
         Raises Unanswered: when the engine has not ended it in time.
         """

@@ -87,8 +87,9 @@ _CHUNK = msgspec.json.Decoder(Chunk)
 
 
 def find_access(url: str | None, key: str | None, environ: Mapping[str, str]) -> Access:
-    """Return the server and the key: of the flags, else the environment, else the data folder's server and its demo's
-    key.
+    """Return the server and the key of the flags, else of the environment.
+
+    Without both, return the data folder's server and its demo's key.
 
     Raises BadSetting, WrongUsage and ServerUnreachable. A key of the data folder goes to its own server alone.
     """

@@ -197,8 +197,9 @@ async def set_uploaded(
     promote: bool | None = None,
     base_digest: str | None = None,
 ) -> ImportRow | None:
-    """Record that all bytes of an import are here, so that its inspection may begin. Return None if the import is
-    over or already recorded.
+    """Record that all bytes of an import are here, so that its inspection may begin.
+
+    Return None if the import is over or already recorded.
 
     name, promote, base_digest: given where they came with the bytes; the caller checks the name.
     """
@@ -213,8 +214,10 @@ _FINISH = """
 
 
 async def finish_import(conn: Connection, import_id: str, adapter_id: str, version: int) -> bool:
-    """Finish an import in the transaction that makes the version. Return False where the import is over: no version
-    may then be made."""
+    """Finish an import in the transaction that makes the version.
+
+    Return False where the import is over: no version may then be made.
+    """
     return await conn.execute(_FINISH, import_id, adapter_id, version) != "UPDATE 0"
 
 
@@ -225,8 +228,10 @@ _FAIL = """
 
 
 async def end_import(conn: Connection, import_id: str, state: Literal["rejected", "failed"], reason: str) -> bool:
-    """End an import as rejected (its content is refused) or failed (no content came of it). Return False if it was
-    over before."""
+    """End an import as rejected (its content is refused) or failed (no content came of it).
+
+    Return False if it was over before.
+    """
     return await conn.execute(_FAIL, import_id, state, reason) != "UPDATE 0"
 
 

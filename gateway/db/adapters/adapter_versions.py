@@ -1,4 +1,4 @@
-"""Versions of adapters and their lives:
+"""Versions of adapters and their states.
 
     inspected -> probed -> ready -> retired -> deleted, and from the first two also -> rejected (reason) -> deleted
 

@@ -32,8 +32,10 @@ _REFERRED_TO = """
 
 
 async def owners(conn: Connection, digests: Collection[str]) -> dict[str, set[str]]:
-    """Return the ids of the projects that refer to each content, by digest, without contents that no project refers
-    to."""
+    """Return the ids of the projects that refer to each content, by digest.
+
+    Contents that no project refers to are left out.
+    """
     found: dict[str, set[str]] = {}
     for row in await conn.fetch(_REFERRED_TO, list(digests)):
         found.setdefault(row["digest"], set()).add(row["project_id"])

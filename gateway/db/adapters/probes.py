@@ -140,8 +140,10 @@ _READY = """
 
 
 async def set_ready(conn: Connection, adapter_id: str, version: int, probe: str) -> Ready | None:
-    """Note that a version was seen to work (probe: JSON text), and make it current if that was wished and nothing
-    else since; in the caller's transaction. Return None where the probe has ended otherwise."""
+    """Note that a version was seen to work, and make it current if that was wished and nothing else since.
+
+    probe: JSON text. Runs in the caller's transaction. Return None where the probe has ended otherwise.
+    """
     adapter = await conn.fetchrow(_LOCK, adapter_id)
     if adapter is None:
         return None

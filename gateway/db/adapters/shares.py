@@ -62,8 +62,10 @@ _CREATE = """
 
 
 async def create_share(conn: Connection, adapter_id: str, name: str, project_id: str) -> ShareRow | None:
-    """Share an adapter with a project. Return None if the project has a share of this name or of this adapter
-    already."""
+    """Share an adapter with a project.
+
+    Return None if the project has a share of this name or of this adapter already.
+    """
     await conn.execute(_FREE_NAME, project_id, name)
     row = await conn.fetchrow(_CREATE, new_id("share"), adapter_id, project_id, name)
     return ShareRow(**row) if row else None

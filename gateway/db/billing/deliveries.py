@@ -230,8 +230,10 @@ async def note_delivered(conn: Connection, run: DueRun) -> None:
 async def note_failed(
     conn: Connection, run: DueRun, error: str, *, first_delay: datetime.timedelta = FIRST_DELAY
 ) -> None:
-    """Note a failed run. It is due again after a pause that doubles with each attempt, up to LONGEST_DELAY; it is
-    never given up."""
+    """Note a failed run.
+
+    It is due again after a pause that doubles with each attempt, up to LONGEST_DELAY; it is never given up.
+    """
     await conn.execute(_FAILED, run.delivery.id, run.period, error, first_delay, LONGEST_DELAY)
 
 
@@ -264,8 +266,10 @@ _CUSTOMERS = """
 
 
 async def stripe_customers(conn: Connection, organization_id: str, month: datetime.date) -> dict[str, str]:
-    """Return the ids of Stripe customers by project, as they were when the month was closed, or as they are while it
-    is open."""
+    """Return the ids of Stripe customers by project.
+
+    Return those as of the month's close, or those of now while the month is open.
+    """
     return {row["project_id"]: row["customer_id"] for row in await conn.fetch(_CUSTOMERS, organization_id, month)}
 
 
@@ -288,8 +292,10 @@ _WITHOUT_CUSTOMER = """
 async def projects_without_customer(
     conn: Connection, organization_id: str, month: datetime.date
 ) -> list[tuple[str, str]]:
-    """Return (id, name) of the projects with usage in the month for which its meter events name no customer. None are
-    returned where no project has a customer, since Stripe is then not what bills them."""
+    """Return (id, name) of the projects with usage in the month for which its meter events name no customer.
+
+    None are returned where no project has a customer, since Stripe is then not what bills them.
+    """
     return [(row["id"], row["name"]) for row in await conn.fetch(_WITHOUT_CUSTOMER, organization_id, month)]
 
 

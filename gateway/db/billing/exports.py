@@ -1,5 +1,6 @@
-"""The queries with which exports read the ledger: rows and sums of one period, in one snapshot, and the names that go
-with them.
+"""The queries with which exports read the ledger.
+
+They read rows and sums of one period, in one snapshot, and the names that go with them.
 
 Rows come in a total order through a cursor of the server, a batch at a time. Text is ordered by its bytes
 (COLLATE "C"), so that the order is the same in every database.

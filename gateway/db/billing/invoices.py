@@ -119,8 +119,10 @@ _NOW = "SELECT date_trunc('second', clock_timestamp())"
 
 
 async def issue_invoices(conn: Connection, organization_id: str, start: datetime.date) -> list[Invoice]:
-    """Issue an invoice to every project that has something in a closed month, in the caller's transaction, which holds
-    the organization's lock. The month must not have been invoiced."""
+    """Issue an invoice to every project that has something in a closed month.
+
+    Runs in the caller's transaction, which holds the organization's lock. The month must not have been invoiced.
+    """
     now: datetime.datetime = await conn.fetchval(_NOW)
     issued = []
     numbers = await invoice_numbers(conn, organization_id, start)

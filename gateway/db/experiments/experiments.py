@@ -231,8 +231,10 @@ _CLOSE = """
 
 
 async def close_enrolment(conn: Connection, experiment_id: str, weights: Sequence[int]) -> None:
-    """Give units that are not exposed yet the control until the bookkeeper has the exposed ones, and then these weights
-    to all others."""
+    """Give the control to units that are not exposed yet until the bookkeeper has the exposed ones.
+
+    From then on the new weights hold for all other units.
+    """
     await conn.execute(_CLOSE, experiment_id, list(weights))
 
 
@@ -246,8 +248,10 @@ _SET_STATE = """
 
 
 async def set_state(conn: Connection, experiment_id: str, state: State) -> None:
-    """Let an experiment that has started run, pause, stop, or be archived. One that a guardrail paused and that runs
-    again is not paused for the same harm any more."""
+    """Let an experiment that has started run, pause, stop, or be archived.
+
+    One that a guardrail paused and that runs again is not paused for the same harm any more.
+    """
     await conn.execute(_SET_STATE, experiment_id, state)
 
 

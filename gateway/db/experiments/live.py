@@ -104,8 +104,11 @@ _EXPOSED = """
 
 
 async def exposed_digests(conn: Connection, experiment_id: str) -> tuple[bytes, bytes]:
-    """Return the first eight bytes of the digest of each unit that keeps an earlier epoch, one after the other, and
-    that epoch, a byte each; while enrolment is closed, those of all units that were exposed."""
+    """Return the units that keep an earlier epoch, and that epoch, a byte for each unit.
+
+    A unit is the first eight bytes of its digest, one unit after the other. While enrolment is closed, return all units
+    that were exposed.
+    """
     row = await conn.fetchrow(_EXPOSED, experiment_id)
     assert row is not None
     return row["keys"] or b"", row["epochs"] or b""

@@ -153,8 +153,10 @@ _LATE = """
 
 
 async def note_late_units(conn: Connection, units: Collection[tuple[str, int]]) -> None:
-    """Let all gateways read the list of exposed units again where units were written after the weights that assigned
-    them had been replaced. units: the experiment and the epoch of each new one, committed by now."""
+    """Let all gateways read the list of exposed units again where units got weights that had been replaced.
+
+    units: the experiment and the epoch of each new unit, committed by now.
+    """
     if units:
         pairs = sorted(set(units))
         await conn.execute(_LATE, [each for each, _ in pairs], [epoch for _, epoch in pairs])

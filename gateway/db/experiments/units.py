@@ -54,8 +54,10 @@ _NUM_REQUESTS = """
 
 
 async def numbers_of_requests(conn: Connection, ids: Collection[UnitId], most: int) -> dict[UnitId, int]:
-    """Return how many requests each of some units has, counted up to a number; units with votes of their own, which
-    are about no request, are left out."""
+    """Return how many requests each of some units has, counted up to a number.
+
+    Units with votes of their own, which are about no request, are left out.
+    """
     rows = await conn.fetch(_NUM_REQUESTS, *_columns(ids), most) if ids else []
     return {(row["experiment_id"], row["digest"]): row["num"] for row in rows}
 
@@ -97,8 +99,10 @@ _DUE = """
 
 
 async def units_to_close(conn: Connection, grace: datetime.timedelta, most: int) -> dict[UnitId, UnitRow]:
-    """Return units whose outcome window ended some time ago and whose outcomes are not in the sums, the oldest first,
-    in a transaction that has the lock of units and sums."""
+    """Return units whose outcome window ended some time ago and whose outcomes are not in the sums.
+
+    The oldest comes first. Runs in a transaction that has the lock of units and sums.
+    """
     return _units(await conn.fetch(_DUE, grace, most))
 
 

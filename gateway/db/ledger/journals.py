@@ -98,8 +98,10 @@ _LOST = """
 
 
 async def lost_journals(conn: Connection) -> list[LostJournal]:
-    """Return the journals that nobody has heard of, with requests that nobody can bill unless the journal's folder
-    turns up."""
+    """Return the journals that nobody has heard of, with their requests.
+
+    Nobody can bill these requests unless the journal's folder turns up.
+    """
     return [LostJournal(**row) for row in await conn.fetch(_LOST, LOST_AFTER)]
 
 

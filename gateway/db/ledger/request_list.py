@@ -189,8 +189,10 @@ async def list_requests(conn: Connection, query: RequestQuery, *, scan_limit: in
 
 
 async def _all(conn: Connection, query: RequestQuery, scan_limit: int) -> tuple[list[RequestPlace], RequestKey | None]:
-    """Return places, up to one more than the limit, and after which key the next page begins where there is no such
-    one."""
+    """Return places, up to one more than the limit, and the key after which the next page begins.
+
+    The key is None unless the scan was cut off at its limit.
+    """
     after = query.after or RequestKey(query.end, "")
     window = (query.organization_id, query.start, query.end, after.created_at, after.request_id)
     limits = (scan_limit, query.limit + 1)

@@ -70,8 +70,10 @@ class Pieces(msgspec.Struct, frozen=True):
 async def pieces_with(
     conn: Connection, filters: Filters, start: datetime.datetime, until: datetime.datetime, num_needed: int
 ) -> Pieces:
-    """Return, for the projects that have any, the newest minutes between two instants that hold so many requests
-    together, or all minutes."""
+    """Return the newest minutes between two instants that hold so many requests together, by project.
+
+    A project with fewer has all minutes; one that has none is left out.
+    """
     # First: what is rolled up between the questions is in both answers rather than in none.
     waiting = await conn.fetch(_WAITING, filters.organization_id, start, until, *_names(filters))
     spans, back_to = [(start, until)], None

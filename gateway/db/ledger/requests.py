@@ -110,8 +110,10 @@ _FIND = """
 
 
 async def find_request(conn: Connection, organization_id: str, request_id: str) -> RequestRow | None:
-    """Return a request of the last LOOK_BACK, by its own id or one of its prompts', or None where the organization
-    had none."""
+    """Return a request of the last LOOK_BACK, by its own id or one of its prompts'.
+
+    Return None where the organization had none.
+    """
     request_id = request_id.partition(".")[0]
     found = await conn.fetchrow(_FIND, organization_id, request_id, LOOK_BACK)
     if found is None:

@@ -59,8 +59,10 @@ _DELETE = """
 
 
 async def write_leases(conn: Connection, gateway_id: str, amounts: Mapping[Key, int]) -> None:
-    """Set this gateway's leases; 0 is none. Leases of limits that are gone, or of a gateway that was forgotten, are
-    left out."""
+    """Set this gateway's leases; 0 is none.
+
+    Leases of limits that are gone, or of a gateway that was forgotten, are left out.
+    """
     some = [(limit_id, at(start), amount) for (limit_id, start), amount in amounts.items() if amount > 0]
     none = [(limit_id, at(start)) for (limit_id, start), amount in amounts.items() if amount <= 0]
     if some:

@@ -136,8 +136,10 @@ _FIND_USABLE = """
 
 
 async def find_usable_key(conn: Connection, sha256: bytes) -> FoundKey | None:
-    """Return the key with this digest unless it is revoked or has expired. The digest is the credential: no tenant
-    yet."""
+    """Return the key with this digest unless it is revoked or has expired.
+
+    The digest is the credential: no tenant yet.
+    """
     row = await conn.fetchrow(_FIND_USABLE, sha256)
     return FoundKey(**row) if row else None
 
@@ -249,8 +251,10 @@ async def list_owned_keys(
     after: str | None = None,
     limit: int = 100,
 ) -> list[KeyRow]:
-    """List the keys that a person owns in all projects, as `list_keys` does; with_admin adds the person's operators'
-    keys."""
+    """List the keys that a person owns in all projects, as `list_keys` does.
+
+    with_admin: adds the person's operators' keys.
+    """
     rows = await conn.fetch(_LIST_OWNED, organization_id, owner_user_id, with_admin, after, limit)
     return [KeyRow(**row) for row in rows]
 

@@ -146,8 +146,10 @@ _USE_STEP = "UPDATE users SET totp_last_step = $2 WHERE id = $1 AND totp_last_st
 
 
 async def use_totp_step(conn: Connection, user_id: str, step: int) -> bool:
-    """Use a code's time step, and return whether no code of this step or a later one was used before (RFC 6238,
-    section 5.2)."""
+    """Use a code's time step, and return whether no code of this step or a later one was used before.
+
+    See RFC 6238, section 5.2.
+    """
     return (await conn.execute(_USE_STEP, user_id, step)) == "UPDATE 1"
 
 
@@ -214,8 +216,10 @@ _KNOWN = """
 
 
 async def find_known(conn: Connection, email: str, device_sha256: bytes | None) -> KnownClient:
-    """Return whether the user of an e-mail address has logged in with a device, and from where, in the last 30 days. A
-    login that was ended as a stranger's counts no longer; one that its user left does."""
+    """Return whether the user of an e-mail address has logged in with a device, and from where, in the last 30 days.
+
+    A login that was ended as a stranger's counts no longer; one that its user left does.
+    """
     row = await conn.fetchrow(_KNOWN, email, device_sha256)
     assert row is not None
     return KnownClient(**row)

@@ -1,5 +1,7 @@
-"""The people of an organization, with their role in it. Their logins are in
-`gateway.db.organization.logins`."""
+"""The people of an organization, with their role in it.
+
+Their logins are in `gateway.db.organization.logins`.
+"""
 
 from __future__ import annotations
 

@@ -133,8 +133,10 @@ _ANNOUNCE = """
 
 
 async def announce_key(conn: Connection, host_id: str, name: str, public_key: str) -> None:
-    """Let all engines take connections of the holder of a host's key, and no more of one that the host had before. A
-    removed host stays removed."""
+    """Let all engines take connections of the holder of a host's key, and no more of one that the host had before.
+
+    A removed host stays removed.
+    """
     await conn.execute(_ANNOUNCE, host_id, name, public_key)
 
 

@@ -31,8 +31,9 @@ _LOCK_REPLICAS = "SELECT FROM replicas WHERE pool_id = $1 AND state <> 'stopped'
 
 
 async def lock_whole_pool(conn: Connection, organization_id: str, pool_id: str) -> PoolRow | None:
-    """Return the organization's pool with this id, which nobody else changes until the transaction ends, nor any of its
-    revisions and replicas.
+    """Return the organization's pool with this id, locked until the transaction ends.
+
+    Nobody else changes the pool, nor any of its revisions and replicas.
 
     All are locked before the first change, in the order of `planning`: a change locks the counter of changes, for which
     somebody who has one of the rows may wait.
@@ -100,8 +101,10 @@ _HAS_ALIAS = """
 
 
 async def has_alias(conn: Connection, name: str, access: Access, grants: Sequence[Grant]) -> bool:
-    """Tell whether a project that may use a pool with this access has an alias of this name, or its organization a
-    route."""
+    """Tell whether a pool's name is taken in a project that may use the pool with this access.
+
+    The name is taken by an alias of the project, or by a route of its organization.
+    """
     organizations, projects = [each.organization_id for each in grants], [each.project_id for each in grants]
     return bool(await conn.fetchval(_HAS_ALIAS, name, access == "all", organizations, projects))
 

@@ -75,8 +75,10 @@ async def plan_pools(
 
 
 async def may_plan(conn: Connection, host_id: str, host_generation: int) -> bool:
-    """Keep other planners out until the transaction ends; return False where one plans just now, or the agent that asks
-    has lost its lease."""
+    """Keep other planners out until the transaction ends.
+
+    Return False where one plans just now, or the agent that asks has lost its lease.
+    """
     await conn.execute(_END_WITH_ITS_AGENT)
     is_alone = await conn.fetchval(_LOCK, _LOCK_KEY)
     return bool(is_alone and await conn.fetchval(_HOLDS, host_id, host_generation))

@@ -78,8 +78,10 @@ _WAKE = "SELECT pg_notify('lorikeet_changes', $1)"
 async def report_loads(
     conn: Connection, gateway_id: str, loads: Mapping[str, Load], awaited: Sequence[str] = ()
 ) -> None:
-    """Say how a gateway sees pools, by id. awaited: pools without a replica for which a request waits; agents hear of
-    these at once."""
+    """Say how a gateway sees pools, by id.
+
+    awaited: pools without a replica for which a request waits; agents hear of these at once.
+    """
     texts = [msgspec.json.encode(each).decode() for each in loads.values()]
     await conn.execute(_REPORT, gateway_id, list(loads), texts)
     for pool_id in awaited:

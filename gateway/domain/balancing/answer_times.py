@@ -83,8 +83,10 @@ class AnswerTimes:
 
 
 def paces(usual_ms: Mapping[str, float | None]) -> dict[str, float]:
-    """Return the part of its capacity that each replica counts for, above 0 and at most 1, by the usual time of its
-    answers; None stands for one that was not seen lately, which counts as the fastest.
+    """Return the part of its capacity that each replica counts for, above 0 and at most 1.
+
+    The part follows from the usual time of the replica's answers. None stands for a replica that was not seen lately,
+    which counts as the fastest.
 
     A part falls with the square of the time: one that is five times slower gets a fifteenth of what the fastest gets.
     """

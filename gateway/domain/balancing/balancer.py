@@ -166,8 +166,10 @@ class Balancer:
     # choices
 
     def _pick_by_prefix(self, asked: Asked, exclude: Set[str]) -> ReplicaState | None:
-        """Return the replica that knows the prompt's beginning, if the load allows it. More load is allowed where that
-        is most of the prompt (Preble; Srivatsa et al., 2024)."""
+        """Return the replica that knows the prompt's beginning, if the load allows it.
+
+        More load is allowed where that is most of the prompt (Preble; Srivatsa et al., 2024).
+        """
         homes = self._homes.get(asked.adapter) if asked.adapter else None
         if asked.adapter and not homes:
             return None
@@ -292,6 +294,8 @@ class Balancer:
 
 
 def _fullness(replica: ReplicaState, asked: Asked) -> float:
-    """Return how full a replica is; a slow one counts as if it had the request already, as it is slow when it is idle,
-    too."""
+    """Return how full a replica is.
+
+    A slow replica counts as if it had the request already, as it is slow when it is idle, too.
+    """
     return (replica.load + (asked.units if replica.pace < 1.0 else 0.0)) / replica.capacity

@@ -121,8 +121,10 @@ class ReplicaState:
         return self._adapters.get(adapter, 0)
 
     def of_tenant(self, tenant: str) -> int:
-        """Return the choices of a tenant that run or wait there, as far as is known: what other gateways did since the
-        picture cannot be told from so few."""
+        """Return the choices of a tenant that run or wait there, as far as is known.
+
+        What other gateways did since the picture cannot be told from so few.
+        """
         reported = self._picture.tenants.get(tenant, 0) + self._tenants_since.get(tenant, 0)
         return max(reported, self._tenants.get(tenant, 0))
 

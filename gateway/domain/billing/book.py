@@ -60,8 +60,10 @@ class Version(msgspec.Struct, frozen=True):
     """Discounts in basis points by project."""
 
     def rates(self, project_id: str, model: str, adapter_class: str, service_tier: str) -> Rates:
-        """Return the rates of the matching entry that names the most, its model first; nothing where no entry
-        matches. Where none is for batches, a request of a batch costs half of what it costs otherwise."""
+        """Return the rates of the matching entry that names the most, its model first; nothing where no entry matches.
+
+        Where none is for batches, a request of a batch costs half of what it costs otherwise.
+        """
         if service_tier == BATCH_TIER and not any(
             entry.service_tier == BATCH_TIER
             and entry.model in (model, model.partition(":")[0], ANY)
@@ -86,8 +88,10 @@ class Version(msgspec.Struct, frozen=True):
         return Rates(best.input_nanos, best.cached_input_nanos, best.output_nanos, discount)
 
     def adapter_classes(self, model: str) -> set[str]:
-        """Return the classes as which a request of this model may be billed: an adapter's class may change while it
-        runs."""
+        """Return the classes as which a request of this model may be billed.
+
+        An adapter's class may change while the request runs.
+        """
         if ":" not in model:
             return {NO_ADAPTER}
         return {entry.adapter_class for entry in self.entries} - {NO_ADAPTER, ANY} | {DEFAULT_CLASS}

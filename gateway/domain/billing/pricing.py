@@ -38,8 +38,10 @@ class Cost(msgspec.Struct, frozen=True):
 
 
 def cost(rates: Rates, uncached_tokens: int, cached_tokens: int, output_tokens: int) -> Cost:
-    """Return the cost of a row, rounded once, half up: each kind gets what the running sum grows by when that kind is
-    added to it."""
+    """Return the cost of a row, rounded once, half up.
+
+    Each kind gets what the running sum grows by when that kind is added to it.
+    """
     part = WHOLE_BASIS_POINTS - rates.basis_points
     uncached = uncached_tokens * rates.input_nanos
     cached = cached_tokens * rates.cached_input_nanos

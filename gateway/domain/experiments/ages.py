@@ -91,8 +91,10 @@ def effects_by_age(
 
 
 def trend_of(days: Sequence[Comparison]) -> Trend:
-    """Return how the effect of the last of some days lies to that of the first: proven where their intervals have
-    nothing in common."""
+    """Return how the effect of the last of some days lies to that of the first.
+
+    A change is proven where the intervals of both have nothing in common.
+    """
     first, last = days[0].effect, days[-1].effect
     is_lower, is_higher = last.interval.high < first.interval.low, last.interval.low > first.interval.high
     if not (is_lower or is_higher):
@@ -103,8 +105,11 @@ def trend_of(days: Sequence[Comparison]) -> Trend:
 def _tally_of(
     tally: Tally, closed: Mapping[tuple[int, int], int], rows: Sequence[AgeRow], metric: str, age: int
 ) -> Tally:
-    """Return one day's sums of a metric: of all units whose window ended, also of those that did nothing on the day,
-    where these count as 0."""
+    """Return one day's sums of a metric.
+
+    The sums are of all units whose window ended. Units that did nothing on the day are among them where such units
+    count as 0.
+    """
     sums = {(row.epoch, row.arm): row.sums for row in rows if row.age == age}
     if metric in IN_EVERY_UNIT:
         sums = {

@@ -124,8 +124,11 @@ def unit_digest(project_key: bytes, unit: str) -> bytes:
 
 
 def bucket(seed: bytes, unit: str) -> int:
-    """Return the bucket of a unit, 0 to 9,999: the first eight bytes, little-endian, of BLAKE2b-128 of the unit's UTF-8
-    under a seed, times 10,000, shifted right by 64."""
+    """Return the bucket of a unit, 0 to 9,999.
+
+    The bucket is the first eight bytes, little-endian, of BLAKE2b-128 of the unit's UTF-8 under a seed, times 10,000,
+    shifted right by 64.
+    """
     hasher = _keyed(seed).copy()
     hasher.update(unit.encode())
     return int.from_bytes(hasher.digest()[:8], "little") * NUM_BUCKETS >> 64

@@ -50,9 +50,9 @@ class Target(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A base model, an adapter with or without version, or an alias; never an experiment."""
     defaults: Defaults = NO_DEFAULTS
     mode: Literal["fill", "replace"] = "fill"
-    """fill: defaults are for fields that a request leaves open.
+    """The fields of a request that take the defaults.
 
-    replace: they also take the place of the request's own values.
+    fill: those that the request leaves open. replace: also those to which the request gives a value.
     """
 
 
@@ -173,8 +173,10 @@ def check_definition(experiment: Experiment, own_metrics: Collection[str] = ()) 
 
 
 def check_change(before: Experiment, after: Experiment) -> None:
-    """Check a change of an experiment that has started: more coverage, other weights, an arm ended, guardrails added,
-    another share of requests for the shadow arm.
+    """Check a change of an experiment that has started.
+
+    Possible are more coverage, other weights, an arm ended, guardrails added, and another share of requests for the
+    shadow arm.
 
     Both are valid definitions. Raises InvalidRequest: for the first field that may not change so.
     """

@@ -77,8 +77,9 @@ def cuped_theta(arms: Sequence[Sums]) -> float:
 
 
 def ratio_of(sums: Sums) -> Mean:
-    """Return an arm's ratio R = sum of y / sum of d over its units; its variance by the delta method is
-    (s_yy - 2 R s_yd + R**2 s_dd) / (n mean(d)**2).
+    """Return an arm's ratio R = sum of y / sum of d over its units, and its variance.
+
+    The variance by the delta method is (s_yy - 2 R s_yd + R**2 s_dd) / (n mean(d)**2).
 
     Raises ZeroDivisionError: when the denominators sum to 0.
     """

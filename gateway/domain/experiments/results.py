@@ -299,8 +299,10 @@ def _arm_result(experiment: Experiment, tally: Tally, arm: int) -> ArmResult:
 def comparison_of(
     experiment: Experiment, tally: Tally, what: tuple[str, Role, Goal | None, Kind], arm: int, alpha: float
 ) -> Comparison | None:
-    """Return a metric of an arm beside the control; None where too few units have a value. what: the metric, its role,
-    goal and kind."""
+    """Return a metric of an arm beside the control; None where too few units have a value.
+
+    what: the metric, its role, goal and kind.
+    """
     metric, role, goal, kind = what
     sums: dict[tuple[int, int], Sums] = {}
     for row in tally.sums:
@@ -333,8 +335,10 @@ def comparison_of(
 def _quantiles_of(
     experiment: Experiment, tally: Tally, what: tuple[str, Read, Role], arm: int, alpha: float
 ) -> QuantileComparison:
-    """Compare a quantile over the epochs that have the same shares of both arms as the newest one with both:
-    pooling others would show a ramp as an effect."""
+    """Compare a quantile over the epochs that have the same shares of both arms as the newest one with both.
+
+    Pooling others would show a ramp as an effect.
+    """
     metric, read, role = what
     both = {epoch: each for epoch, each in tally.shares.items() if each[0] and each[arm]}
     newest = both[max(both)] if both else ()

@@ -14,7 +14,7 @@ class Treatment(msgspec.Struct, frozen=True, omit_defaults=True):
 
     defaults: Defaults
     mode: Literal["fill", "replace"] = "fill"
-    """fill: defaults are for fields that a request leaves open.
+    """The fields of a request that take the defaults.
 
-    replace: they also take the place of the request's own values.
+    fill: those that the request leaves open. replace: also those to which the request gives a value.
     """

@@ -18,8 +18,10 @@ class Crowd:
         self._num_gateways = max(1, num_gateways)
 
     def enter(self, tenant: str, num_completions: int, capacity: int) -> bool:
-        """Let completions of a tenant in, or return False. A tenant that has nothing inside always may. capacity is
-        the engine's."""
+        """Let completions of a tenant in, or return False.
+
+        A tenant that has nothing inside always may. capacity is the engine's.
+        """
         inside = self._inside.get(tenant, 0)
         bound = int(capacity * TENANT_SHARE / self._num_gateways)
         if inside and inside + num_completions > bound:

@@ -48,8 +48,10 @@ class Snapshot(msgspec.Struct, frozen=True):
 
 
 class Stale(msgspec.Struct, frozen=True):
-    """The answer to a request that was planned for another window than PostgreSQL's current one, or for a limit that
-    is gone."""
+    """The answer to a request that was planned for another window or for a limit that is gone.
+
+    Another window is one that is not PostgreSQL's current one.
+    """
 
     now_ns: int
     """PostgreSQL's time, 0 where it was not read because no limit is left."""

@@ -122,8 +122,10 @@ class Holdings:
                 self.give_up(request_id)
 
     def seen(self, request_id: str, usage: Usage) -> None:
-        """Note that a part has used at least this much, for which there will be a row. The part's engine is lost and
-        may report more, up to all that is reserved."""
+        """Note that a part has used at least this much, for which there will be a row.
+
+        The part's engine is lost and may report more, up to all that is reserved.
+        """
         if (part := self._parts.get(request_id)) is not None:
             self._spend(part, usage, Row(request_id, is_final=False))
 
@@ -168,8 +170,10 @@ class Holdings:
             self.note_spare(entry.slice)
 
     def close(self, reservation: Reservation) -> None:
-        """Free the place of an answered request among the concurrent ones, and the reservation of parts that never
-        ran."""
+        """Free the place of an answered request among the concurrent ones.
+
+        The reservation of parts that never ran is freed as well.
+        """
         if reservation.closed:
             return
         reservation.closed = True
@@ -227,16 +231,20 @@ class Holdings:
         self.overfull.clear()
 
     def forget_free(self, limit_id: str | None = None) -> None:
-        """Reserve nothing more out of slices that were cut before a limit changed (None: any limit). They go back
-        with the next exchange."""
+        """Reserve nothing more out of slices that were cut before a limit changed (None: any limit).
+
+        They go back with the next exchange.
+        """
         for each in self.slices.values():
             if limit_id in (None, each.key[0]):
                 each.keep, each.short, each.frozen = 0, None, True
                 self.overfull.add(each.key)
 
     def amounts(self) -> dict[Key, int]:
-        """Return all leases that requests still need, without what is free. A gateway that was forgotten claims
-        these."""
+        """Return all leases that requests still need, without what is free.
+
+        A gateway that was forgotten claims these.
+        """
         return {key: need for key, each in self.slices.items() if (need := each.reserved + each.unwritten)}
 
     def reclaim(self) -> None:

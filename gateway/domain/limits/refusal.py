@@ -105,9 +105,12 @@ def refusal(shortage: Shortage, headers: Headers, currency: str) -> LimitReached
 
 
 def standing(entries: Iterable[Entry], now_ns: int) -> Headers:
-    """`x-ratelimit-*` for requests and for tokens: of the limits that apply, the shortest windows' that has the least
-    left. `remaining` is what this gateway last heard of. Limits of the whole organization are left out: what is left of
-    them would show the traffic of its other projects."""
+    """Return `x-ratelimit-*` for requests and for tokens.
+
+    Shown are, of the limits that apply, the shortest windows' that has the least left. `remaining` is what this gateway
+    last heard of. Limits of the whole organization are left out: what is left of them would show the traffic of its
+    other projects.
+    """
     chosen: dict[str, Entry] = {}
     for entry in entries:
         if entry.limit.scope == "organization":

@@ -83,8 +83,10 @@ class Work(msgspec.Struct, frozen=True):
         return self.max_tokens
 
     def is_request(self, index: int) -> bool:
-        """Tell whether a part stands for the request. As in the ledger, further prompts and further answers do not: the
-        ids of these have a dot."""
+        """Tell whether a part stands for the request.
+
+        As in the ledger, further prompts and further answers do not: the ids of these have a dot.
+        """
         return index == 0 and "." not in self.parts[index].request_id
 
     def of_parts(self, units: Sequence[Unit], cap: int) -> list[list[int]]:
@@ -113,8 +115,10 @@ class Work(msgspec.Struct, frozen=True):
 
 
 def of_all(units: Sequence[Unit], of_parts: Sequence[list[int]]) -> list[int]:
-    """Return the amounts of a request, given those of its parts. One request is one of `concurrency`, which no part
-    counts for."""
+    """Return the amounts of a request, given those of its parts.
+
+    One request is one of `concurrency`, which no part counts for.
+    """
     sums = of_parts[0] if len(of_parts) == 1 else [sum(each) for each in zip(*of_parts, strict=True)]
     return [1 if unit == "concurrency" else each for unit, each in zip(units, sums, strict=True)]
 

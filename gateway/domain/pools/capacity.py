@@ -178,8 +178,10 @@ class Room:
         self._change(place, needs.num_bytes, GPU_HOST_BYTES, -1)
 
     def find(self, needs: Needs) -> Place | None:
-        """Return the place with the most free memory that has room for a replica, of equal ones that of the host with
-        the fewest replicas; None where none has room."""
+        """Return the place with the most free memory that has room for a replica; None where none has room.
+
+        Of equal places, return that of the host with the fewest replicas.
+        """
         found: list[tuple[int, Place]] = []
         for host in self._hosts.values():
             if not host.takes(needs):

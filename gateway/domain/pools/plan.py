@@ -208,8 +208,10 @@ class _Plan:
         return self._actions
 
     def _leave_hosts(self) -> None:
-        """Replace the replicas of hosts that have no agent, and those that do not run where their model cannot be
-        prepared."""
+        """Replace the replicas of hosts that have no agent.
+
+        Replicas that do not run on hosts where their model cannot be prepared are replaced as well.
+        """
         for replica in self._pool.replicas:
             away_s = 0.0 if replica.place is None else self._away_s.get(replica.place.host_id, math.inf)
             if away_s > LOST_S:

@@ -53,8 +53,10 @@ class Bases:
 
     @property
     def default(self) -> Base | None:
-        """The base of an adapter that names none, and the model that a dashboard begins with; None where nothing is
-        served."""
+        """The base of an adapter that names none, and the model that a dashboard begins with.
+
+        This is None where nothing is served.
+        """
         return next(iter(self._by_name.values()), None)
 
     @property

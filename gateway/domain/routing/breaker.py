@@ -1,5 +1,6 @@
-"""A circuit breaker: a server that fails is left alone for a while, then tried with one request. Pure: the caller has
-the clock.
+"""A circuit breaker: a server that fails is left alone for a while, then tried with one request.
+
+Pure: the caller has the clock.
 
 It opens after failures in a row, or when most of the last requests failed; each time that the trial fails, the next one
 comes later (Nygard, Release It!, chapter 5).

@@ -65,8 +65,10 @@ class Settled(msgspec.Struct, frozen=True):
 
 
 def own_completion(evidence: Evidence) -> int:
-    """Return our own count of a reply's tokens: exact by ids, else the larger one of its parts and a fourth of its
-    bytes, but no more than was asked for."""
+    """Return our own count of a reply's tokens, no more than was asked for.
+
+    The count is exact by ids; else it is the larger one of the reply's parts and a fourth of its bytes.
+    """
     if evidence.is_exact:
         return evidence.completion_tokens
     return own_of_text(evidence.text_bytes, evidence.num_events, evidence.num_choices * evidence.max_tokens)

@@ -154,8 +154,10 @@ def judged_of(tally: Tally, metric: str, arm: int, alpha: float) -> dict[str, An
 
 
 def judged_epoch(pair: list[tuple[Sums, ...]], one: int) -> tuple[int, list[Mean], float]:
-    """Return of an epoch how many units both arms have, and of one arm the means with a judge's help, of people alone,
-    and of the judge alone, and the judge's weight."""
+    """Return the units of both arms in an epoch, an arm's three means, and the judge's weight.
+
+    The means are with a judge's help, of people alone, and of the judge alone.
+    """
     both, others = pair[one]
     scores = dict.fromkeys(FIELDS, 0) | {
         "n": both["n"] + others["n"],

@@ -1,5 +1,6 @@
-"""Bounds on the open connections of each address, so that one client cannot take them all, and of all addresses, so
-that this process can always open files. Per gateway process.
+"""Bounds on the open connections of each address, and of all addresses together.
+
+One client cannot take them all, and this process can always open files. Per gateway process.
 
 Connections over a bound are answered with 429, or 503, and closed before anything is read from them. Knows nothing
 about requests.
@@ -53,8 +54,10 @@ class ConnectionCap:
         self._num_in_all = 0
 
     def enter(self, address: str) -> bool:
-        """Count one more connection, or return False where no more may be open. Each that was counted has to
-        `leave`."""
+        """Count one more connection, or return False where no more may be open.
+
+        Each that was counted has to `leave`.
+        """
         client = client_of(address)
         full = 0 < self._max_per_client <= self._num_open[client]
         if full and not contains(self._exempt, address):

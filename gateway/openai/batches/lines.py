@@ -1,5 +1,7 @@
-"""Answers lines of batches with the handlers of their endpoints, as if each had come over HTTP: the same fields, the
-same refusals, the same replies. A line cannot be streamed."""
+"""Answers lines of batches with the handlers of their endpoints.
+
+A line has the same fields, refusals and replies as if it had come over HTTP. A line cannot be streamed.
+"""
 
 from __future__ import annotations
 

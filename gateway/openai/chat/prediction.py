@@ -16,8 +16,10 @@ class PredictedPart(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Prediction(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Text that the reply is expected to repeat. It speeds the reply up where the engine speculates
-    (LORIKEET_NUM_DRAFT_TOKENS), and has no effect elsewhere."""
+    """Text that the reply is expected to repeat.
+
+    It speeds the reply up where the engine speculates (LORIKEET_NUM_DRAFT_TOKENS), and has no effect elsewhere.
+    """
 
     type: Literal["content"]
     content: str | Annotated[list[PredictedPart], Meta(max_length=4096)]

@@ -136,8 +136,10 @@ def _check(wire: CompletionRequest) -> None:
 
 
 def _num_choices(wire: CompletionRequest) -> tuple[int, int]:
-    """Return, for each prompt, the number of choices that are shown, and of the candidates that these are chosen
-    from."""
+    """Return the number of choices that are shown for each prompt, and the number of candidates.
+
+    The shown choices are chosen from the candidates.
+    """
     num_choices = wire.n or 1
     return num_choices, wire.best_of or num_choices
 
@@ -178,8 +180,10 @@ def _text_request(wire: CompletionRequest, prompt: str | list[int]) -> TextReque
 
 
 def _echo(run: Run, index: int) -> str:
-    """Return a prompt as it is shown before its choices: as the client wrote it, or else the text of its tokens,
-    special ones included."""
+    """Return a prompt as it is shown before its choices.
+
+    A prompt is shown as the client wrote it, or else as the text of its tokens, special ones included.
+    """
     text = run.prompt_texts[index]
     return run.decode(run.prompts[index]) if text is None else text
 

@@ -1,5 +1,7 @@
-"""A request for a response as it was understood, and the reply that is made of its run: in a request's own time, or in
-the background."""
+"""A request for a response as it was understood, and the reply that is made of its run.
+
+The run is in the request's own time, or in the background.
+"""
 
 from __future__ import annotations
 

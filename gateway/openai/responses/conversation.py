@@ -220,8 +220,10 @@ def _check_arguments(items: Sequence[Item]) -> None:
 
 
 def _add_message(messages: list[Message], item: MessageItem, *, merges: bool) -> None:
-    """Add a message. merges: instructions and the system messages that follow them are one, as many templates take but
-    one."""
+    """Add a message.
+
+    merges: instructions and the system messages that follow them are one, as many templates take but one.
+    """
     role = "system" if item.role == "developer" else item.role
     content = _joined(item.content)
     if merges and role == "system" and len(messages) == 1 and messages[0]["role"] == "system":

@@ -151,8 +151,10 @@ class Progress:
         self._numbers.following = len(events)
 
     def begin(self) -> list[ResponseEvent]:
-        """Return the first events. A response that waits to be run in the background says so before it is in
-        progress."""
+        """Return the first events.
+
+        A response that waits to be run in the background says so before it is in progress.
+        """
         events: list[ResponseEvent] = [Created(sequence_number=self._numbers(), response=self.response)]
         if self.response.status == "queued":
             events.append(Queued(sequence_number=self._numbers(), response=self.response))
@@ -202,8 +204,10 @@ class Progress:
     def finish(
         self, usage: ResponseUsage, completed_at: int, *, is_stored: bool, is_added: bool = True
     ) -> list[ResponseEvent]:
-        """Return the last event. is_stored, is_added: whether the response is stored by now, and
-        added to its conversation."""
+        """Return the last event.
+
+        is_stored, is_added: whether the response is stored by now, and added to its conversation.
+        """
         common = {"output": list(self._output), "usage": self._counted(usage), "store": is_stored}
         if not is_added:
             common["conversation"] = None

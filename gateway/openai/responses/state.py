@@ -108,8 +108,9 @@ class Earlier:
     async def items(
         self, caller: Principal, response_id: str | None, conversation: ConversationParam | None
     ) -> list[Item]:
-        """Return the items of the conversation that a request names, or of the response that it follows and all that
-        this one follows.
+        """Return the items of the conversation that a request names, or of the response that it follows.
+
+        The items of a followed response begin with those of all responses before it.
 
         Raises InvalidRequest: alike where there is none such, or none any more.
         Raises LimitReached: when the project reads more than its pace allows.

@@ -73,8 +73,11 @@ def stored_responses(
 
     @get("/responses/{response_id:str}", opt=shape(reply=ResponseObject, query=QUERY))
     async def get_response(response_id: FromPath[str], request: Request[Any, Any, Any], caller: Caller) -> ASGIResponse:
-        """Return a stored response, or one that runs in the background. With `stream`, return the events of the
-        latter: all of them, or the ones after the number `starting_after`, then the ones that come."""
+        """Return a stored response, or one that runs in the background.
+
+        With `stream`, return the events of the
+        latter: all of them, or the ones after the number `starting_after`, then the ones that come.
+        """
         pace.take(caller.project_id)
         id, after = known_form(response_id), _starting_after(without_include(request.query_params.multi_items()))
         if after is not None:
@@ -137,8 +140,10 @@ def stored_responses(
 
     @post("/responses/{response_id:str}/cancel", status_code=200, opt=shape(reply=ResponseObject))
     async def cancel_response(response_id: FromPath[str], caller: Caller) -> ASGIResponse:
-        """Cancel a response that runs in the background: nothing more is asked of the model. A response that has ended
-        stays as it is."""
+        """Cancel a response that runs in the background: nothing more is asked of the model.
+
+        A response that has ended stays as it is.
+        """
         pace.take(caller.project_id)
         id = known_form(response_id)
         if await background.cancel(caller, id) is None:

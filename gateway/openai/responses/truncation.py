@@ -26,8 +26,10 @@ OUTPUT_TOKENS = 16
 
 
 def without_oldest(messages: Sequence[Message], num_turns: int) -> list[Message]:
-    """Return a conversation without its oldest turns. System messages stay; a turn begins with what the user says, so
-    that calls and their results go together."""
+    """Return a conversation without its oldest turns.
+
+    System messages stay; a turn begins with what the user says, so that calls and their results go together.
+    """
     starts = turn_starts(messages)
     if not num_turns or not starts:
         return list(messages)
@@ -36,8 +38,10 @@ def without_oldest(messages: Sequence[Message], num_turns: int) -> list[Message]
 
 
 def turn_starts(messages: Sequence[Message]) -> list[int]:
-    """Return the places at which turns begin: of the first message that is not the system's, and of each of the
-    user's."""
+    """Return the places at which turns begin.
+
+    A turn begins at the first message that is not the system's, and at each of the user's.
+    """
     first = next((place for place, message in enumerate(messages) if message["role"] != "system"), len(messages))
     later = [place for place in range(first + 1, len(messages)) if messages[place]["role"] == "user"]
     return [first, *later] if first < len(messages) else []
@@ -60,7 +64,6 @@ async def truncated(
 
     Raises ModelNotFound: when the caller may use no such model.
     """
-
     num_tool_bytes = len(msgspec.json.encode(tools.use))
     sizes = [num_tool_bytes + each for each in _sizes(messages)]
 

@@ -35,8 +35,10 @@ class ResponseFormat(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class StructuredOutputs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The form of the reply: exactly one of json, regex, choice, grammar and json_object. The other fields of vLLM
-    are refused by name."""
+    """The form of the reply: exactly one of json, regex, choice, grammar and json_object.
+
+    The other fields of vLLM are refused by name.
+    """
 
     json: dict[str, Any] | str | None = None
     regex: Annotated[str, Meta(min_length=1)] | None = None

@@ -95,8 +95,10 @@ async def _once(
 
 
 def _fingerprint(request: Request[Any, Any, Any], body: bytes, caller: Caller) -> bytes:
-    """SHA-256 of what makes two requests the same one. The API key is of it, since what one may call and read another
-    may not."""
+    """SHA-256 of what makes two requests the same one.
+
+    The API key is of it, since what one may call and read another may not.
+    """
     parts = (request.method, request.scope["path"], body, caller.api_key_id)
     return hashlib.sha256(msgspec.msgpack.encode(parts)).digest()
 

@@ -101,8 +101,10 @@ def chat_logprobs(tokens: Sequence[Token], to_bytes: TokenBytes) -> ChatLogprobs
 
 
 async def whole_chat_logprobs(tokens: Sequence[Token], to_bytes: TokenBytes) -> ChatLogprobs:
-    """Return the log-probabilities of a whole choice, which may be megabytes: each token's are encoded already, see
-    `slices`."""
+    """Return the log-probabilities of a whole choice, which may be megabytes.
+
+    Each token's are encoded already, see `slices`.
+    """
     return ChatLogprobs(await encoded(_chat_token(token, to_bytes) for token in tokens))
 
 
@@ -135,8 +137,11 @@ def _is_plain(byte: int) -> bool:
 
 
 def _top(token_id: int, logprobs: TokenLogprobs, to_bytes: TokenBytes) -> dict[str, float]:
-    """Return the most likely tokens and the chosen one, by name. If several tokens have one name, as in a byte-fallback
-    vocabulary, the chosen or else the likeliest one keeps it; the others are called `token_id:` and their id."""
+    """Return the most likely tokens and the chosen one, by name.
+
+    If several tokens have one name, as in a byte-fallback vocabulary, the chosen or else the likeliest one keeps it;
+    the others are called `token_id:` and their id.
+    """
     own = token_name(to_bytes(token_id))
     top: dict[str, float] = {}
     for other_id, logprob in zip(logprobs.top_token_ids, logprobs.top_logprobs, strict=True):
@@ -149,8 +154,10 @@ def _top(token_id: int, logprobs: TokenLogprobs, to_bytes: TokenBytes) -> dict[s
 
 
 async def whole_text_logprobs(tokens: Sequence[Token], to_bytes: TokenBytes, offset: int = 0) -> TextLogprobs:
-    """Return the log-probabilities of a whole choice or prompt; the most likely tokens are encoded, as in
-    `whole_chat_logprobs`."""
+    """Return the log-probabilities of a whole choice or prompt.
+
+    The most likely tokens are encoded, as in `whole_chat_logprobs`.
+    """
     whole = TextLogprobs([], [], [], [])
     for first in range(0, len(tokens), TOKENS_AT_ONCE):
         part = text_logprobs(tokens[first : first + TOKENS_AT_ONCE], to_bytes, offset)

@@ -1,5 +1,8 @@
-"""Padding of streamed events, so that their sizes do not tell how long each token is (Weiss et al., 2024: what an
-observer of encrypted answers can read from them). Knows nothing of what is in the events."""
+"""Padding of streamed events, so that their sizes do not tell how long each token is.
+
+See Weiss et al., 2024, for what an observer of encrypted answers can read from sizes. Knows nothing of what is in the
+events.
+"""
 
 from __future__ import annotations
 

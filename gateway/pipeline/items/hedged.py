@@ -1,5 +1,6 @@
-"""One prompt at two replicas of a pool, where the first token of one is late: the first to begin answers, the other is
-aborted and costs nothing.
+"""One prompt at two replicas of a pool, where the first token of one is late.
+
+The first to begin answers, the other is aborted and costs nothing.
 
 Both tries are of one reservation, with attempts of their own.
 """
@@ -58,8 +59,11 @@ async def hedged(
     may_restart: bool = False,
     is_followed: Callable[[GatewayError], bool] = never,
 ) -> AsyncGenerator[Item | Restarted]:
-    """Yield the items of one prompt's completions, as `attempts.generated` does with these arguments, and raise as it
-    does: where both tries fail, the error of the one that failed last."""
+    """Yield the items of one prompt's completions, as `attempts.generated` does with these arguments.
+
+    Raise as it does: where both tries fail, the error of the one that failed last.
+    does: where both tries fail, the error of the one that failed last.
+    """
     tries, tried = list[_Try](), set[str]()
 
     def begin() -> _Try:

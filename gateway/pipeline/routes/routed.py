@@ -151,8 +151,11 @@ class RoutedRequests:
         return run
 
     def _may_wait(self, context: RequestContext, policy: RoutedPolicy, budgets: RouteBudgets, wait_ms: int) -> bool:
-        """Tell whether a further round may begin after a wait: not where the route has tried too much again lately, or
-        where the wait would outlast the request's deadline."""
+        """Tell whether a further round may begin after a wait.
+
+        It may not where the route has tried too much again lately, or where the wait would outlast the request's
+        deadline.
+        """
         end_s = asyncio.get_running_loop().time() + wait_ms / 1e3
         is_allowed = (context.deadline is None or end_s < context.deadline) and budgets.retries.take(time.monotonic())
         self._metrics.retried(_label(policy), is_allowed=is_allowed)

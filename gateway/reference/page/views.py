@@ -1,5 +1,7 @@
-"""The views of the OpenAPI document that the templates show: operations by tag, schemas, failures. Pure; knows no
-HTML."""
+"""The views of the OpenAPI document that the templates show: operations by tag, schemas, failures.
+
+Pure; knows no HTML.
+"""
 
 from __future__ import annotations
 

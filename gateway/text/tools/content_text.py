@@ -1,5 +1,6 @@
-"""The content of a completion beside its calls: content up to a stop string, without the white space that leads to a
-call.
+"""The content of a completion beside its calls.
+
+The content goes up to a stop string, without the white space that leads to a call.
 
 Knows neither how calls are written nor tokens.
 """

@@ -121,8 +121,10 @@ class CallParser:
         return True
 
     def _find_start(self, text: str) -> tuple[int, str | None]:
-        """Return where in text a call begins, or may once more has come, else the text's end; and the start string,
-        if it is whole."""
+        """Return where in text a call begins, or may begin once more has come, and the start string.
+
+        The place is the text's end where none begins. The start string is None unless it is whole.
+        """
         if not self._can_begin or (not self._trigger and (self._num_content_chars or self._num_calls)):
             return len(text), None
         at = text.find(self._common_start)

@@ -190,8 +190,10 @@ def _num_units(pair: Sequence[_Arm]) -> int:
 
 
 def _stratified(epochs: Iterable[tuple[int, int, float, float]]) -> Mean:
-    """Return an arm's estimate over epochs, in the metric's integers. epochs: the units of both arms in each, the
-    number that the estimate is of, the mean, and its variance."""
+    """Return an arm's estimate over epochs, in the metric's integers.
+
+    epochs: the units of both arms in each, the number that the estimate is of, the mean, and its variance.
+    """
     return stratified([(units, Mean(n, mean / MILLION, variance / MILLION**2)) for units, n, mean, variance in epochs])
 
 

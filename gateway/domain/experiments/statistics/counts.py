@@ -26,8 +26,10 @@ class EpochCounts(msgspec.Struct, frozen=True):
 
 
 def log_e(counts: Sequence[int], shares: Sequence[float], concentration: float) -> float:
-    """Return ln E of counts by arm: lnB(k shares + S) - lnB(k shares) - sum of S_i ln shares_i, for a concentration k;
-    lnB is the logarithm of the multivariate beta function.
+    """Return ln E of counts by arm, for a concentration k.
+
+    ln E = lnB(k shares + S) - lnB(k shares) - sum of S_i ln shares_i, where lnB is the logarithm of the multivariate
+    beta function.
 
     concentration: about n / u(alpha) for the best power at n things (`sequences.tightest_u`).
     Infinite where something fell to an arm without a share.
@@ -50,8 +52,11 @@ def log_e_of_epochs(epochs: Sequence[EpochCounts], concentration: float) -> floa
 
 
 def srm_log_e(epochs: Sequence[EpochCounts]) -> float:
-    """Return ln E that units are not split as declared: E is the mean over three concentrations, which is an E-value as
-    well and finds small faults late and large ones early."""
+    """Return ln E that units are not split as declared.
+
+    E is the mean over three concentrations, which is an E-value as well and finds small faults late and large ones
+    early.
+    """
     logs = [log_e_of_epochs(epochs, concentration) for concentration in SRM_CONCENTRATIONS]
     highest = max(logs)
     if math.isinf(highest):

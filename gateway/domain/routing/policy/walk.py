@@ -262,8 +262,10 @@ class _Walker:
         return cost / max(1, facts.prompt_tokens + num_completion_tokens)
 
     def _time_ms(self, target: TargetFacts) -> float:
-        """Return the time of a whole reply, whose completions come side by side; 0 where nothing was measured, so that
-        something will be."""
+        """Return the time of a whole reply, whose completions come side by side.
+
+        Return 0 where nothing was measured, so that something will be.
+        """
         if target.first_token_ms is None:
             return 0.0
         return target.first_token_ms + (target.token_ms or 0.0) * self._facts.max_tokens
