@@ -17,7 +17,7 @@ class AdapterRejected(Exception):
 
     def __init__(self, reasons: Sequence[str]) -> None:
         shown = [_printable(reason[:MAX_REASON_CHARS]) for reason in reasons[: MAX_REASONS + 1]]
-        if len(reasons) > MAX_REASONS + 1:  # one more than that may be the count of a refusal that is passed on
+        if len(reasons) > MAX_REASONS + 1:  # a refusal that is passed on has a line with the count already
             shown[MAX_REASONS] = f"and {len(reasons) - MAX_REASONS} more"
         self.reasons = shown
         super().__init__(f"The adapter was refused: {'; '.join(shown)}.")

@@ -27,10 +27,10 @@ from adapters.sandbox.run import LimitExceeded, Run, run_confined
 __all__ = ["BaseShape", "Bounds", "ModuleReport", "Report", "inspect"]
 
 MEMORY_BYTES = 256 * 1024 * 1024
-# Processor time for the smallest adapter, and what is read at least in a second more: several passes over the bytes.
+# Processor time for the smallest adapter, and the bytes that a second more is enough for: several passes over them.
 BASE_CPU_S = 5
 BYTES_PER_CPU_S = 16 * 1024 * 1024
-# Time beside it for starting, for the disk and for others: the process is nice.
+# Seconds beside the processor time for the start, for the disk and for other processes: this one is nice.
 EXTRA_WALL_S = 30.0
 
 NICENESS, NICENESS_OF_SUSPECTS = 5, 19

@@ -27,7 +27,8 @@ from adapters.shards import DTYPES, Entry, write_shard
 
 INDEX_NAME = "model.safetensors.index.json"
 CONFIG_NAME = "config.json"
-# What a model folder holds beside its weights. Anything else, weights in other formats above all, is not the result's.
+# The files of a model folder beside its weights. Any other file, weights in other formats above all, is not the
+# result's.
 _COPIED = (
     *("generation_config.json", "special_tokens_map.json", "added_tokens.json", "merges.txt", "vocab.*", "*.model"),
     *("tokenizer*", "chat_template*", "*.jinja", "LICENSE*", "NOTICE*"),

@@ -23,7 +23,8 @@ MAX_DIMENSIONS = 8
 DTYPE_BYTES = {"F32": 4, "F16": 2, "BF16": 2}
 CHUNK_BYTES = 4 * 1024 * 1024
 
-# What people send by mistake. A header of 640 bytes begins as a pickle does, so these are looked at in bad files only.
+# The beginnings of files that people send by mistake. A header of 640 bytes begins as a pickle does, so these are
+# looked at in bad files only.
 _OTHER_FORMATS = {
     b"\x80": "a pickle: only safetensors is read",
     b"PK\x03\x04": "a zip file, as torch.save writes it: only safetensors is read",

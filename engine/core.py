@@ -238,7 +238,7 @@ class EngineCore:
     def _take_arrivals(self) -> None:
         for arrival in self._adapters.arrivals():
             if arrival.error is None and not self._adapters.is_resident(arrival.key):
-                continue  # unloaded meanwhile: whoever has asked since then waits for another load
+                continue  # unloaded meanwhile: a command that came since then waits for another load
             self._go_on_probing(arrival)
             waiting = self._scheduler.waiting_for(arrival.key)
             if arrival.num_bytes and waiting:

@@ -159,7 +159,7 @@ class FakeCore:
             for command in commands:
                 self._obey(command)
             if commands and not self._running:
-                self._mailbox.post(self._stats())  # what an abort ended runs no more
+                self._mailbox.post(self._stats())  # a request that was aborted runs no more
             if self._running:
                 time.sleep(self._step_s)
                 outputs = self._step()
@@ -226,7 +226,7 @@ class FakeCore:
         prompt, num_cached = request.prompt_token_ids, 0
         key = hash((request.tenant, request.adapter))
         for end in range(BLOCK_SIZE, len(prompt), BLOCK_SIZE):
-            key = hash((key, *prompt[end - BLOCK_SIZE : end]))  # of all before it as well
+            key = hash((key, *prompt[end - BLOCK_SIZE : end]))  # the hash is of all tokens before it as well
             if key in self._seen:
                 num_cached = end
             self._seen[key] = None

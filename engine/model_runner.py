@@ -56,7 +56,7 @@ class ModelRunner:
         """
         order = self._path.order(plan)
         plan = Plan([plan.decodes[place] for place in order], plan.prefills)
-        if not plan.prefills:  # who decodes wants each of its rows: nothing to find out before the device begins
+        if not plan.prefills:  # a decode wants each of its rows, so nothing has to be computed before the device begins
             hidden = self._path.forward(plan, range(plan.num_tokens))
         wanted = rows_of(plan.chunks)
         sampling = [row for w in wanted for row in w.sampled]

@@ -182,7 +182,7 @@ class EngineServer:
         takes_usage = any(session.database_id for session in self._sessions.values())
         return bool(len(self._usage) and takes_usage) and waited_s < ACKNOWLEDGE_ON_CLOSE_S
 
-    # what gateways say
+    # messages of gateways
 
     def _receive(self) -> None:
         for _ in range(1024):  # bounded, so that outputs are not starved by a flood of requests
@@ -280,7 +280,7 @@ class EngineServer:
         )
         return self._mailbox.command(request)
 
-    # what the stepping thread says
+    # messages of the stepping thread
 
     def _publish(self, event: Event) -> bool:
         """Publish an event. Return True once nothing more will come."""
@@ -333,7 +333,7 @@ class EngineServer:
         session = self._sessions.get(gateway)
         frame = encode(message)
         if session is not None and session.outbox:
-            session.outbox.append(frame)  # order first: never overtake what waits
+            session.outbox.append(frame)  # keep the order: never overtake messages that wait
         elif not self._try_send(gateway, frame) and session is not None:
             session.outbox.append(frame)
         if session is not None and len(session.outbox) > MAX_OUTBOX_MESSAGES:

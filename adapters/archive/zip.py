@@ -14,7 +14,7 @@ from adapters.archive.members import Members, refusal
 from adapters.archive.output import FREE_BYTES, MAX_HEADERS_BYTES, MAX_RATIO, Output
 from adapters.errors import AdapterRejected
 
-# All that the library raises for damaged archives, and not for faults of ours or of the machine.
+# All errors that the library raises for damaged archives, and not for faults of ours or of the machine.
 _ERRORS = (zipfile.BadZipFile, zlib.error, RuntimeError, ValueError, OverflowError, EOFError, struct.error)
 _ENCRYPTED = 0x1
 

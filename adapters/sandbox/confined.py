@@ -111,12 +111,12 @@ def confine(limits: Limits) -> None:
 
     Raises OSError: where the kernel has no way to do so.
     """
-    # Kill -9 of the parent leaves nothing behind that still writes.
+    # This process ends with its parent, even by kill -9, so that nothing goes on writing.
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL))
-    os.dup2(0, 2)  # what it has to say is in its answer, and stderr is its parent's log
+    os.dup2(0, 2)  # all that matters is in the answer, and stderr is the parent's log
     pages = int(Path("/proc/self/statm").read_text().split()[0])
     memory_bytes = pages * resource.getpagesize() + limits.memory_bytes
-    # SIGXCPU tells the parent why; the hard limit kills who ignores it.
+    # SIGXCPU tells the parent why; the hard limit kills a process that ignores it.
     resource.setrlimit(resource.RLIMIT_CPU, (limits.cpu_s, limits.cpu_s + 1))
     for kind, limit in (
         (resource.RLIMIT_AS, memory_bytes),

@@ -108,7 +108,7 @@ class NativePath:
             np.array(output_rows, dtype=np.int64),
             hidden,
         )
-        self._in_use = in_use  # those of the step before are let go of when this one is over
+        self._in_use = in_use  # the buffers of the step before are let go of when this step is over
         return hidden
 
     def logits(self, hidden: Tensor) -> Tensor:

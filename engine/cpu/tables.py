@@ -23,7 +23,7 @@ from engine.lora.layer import AdapterLayout, LoadedAdapter
 from kernels.lora import WIDE_ROWS
 from kernels.workspace import Workspace
 
-# What one more span costs, in padded rows of the main one.
+# The cost of one more span, in padded rows of the main one.
 SPAN_COST_ROWS = 12
 
 

@@ -77,7 +77,8 @@ class PagedAttention:
         heads, dtype = (config.num_heads, config.num_kv_heads, config.head_dim), cache.layers[0].dtype
         num_elements = workspace_elements(self._num_decodes, *heads, extent.decode_context, dtype, device)
         self._workspace = torch.empty(num_elements, dtype=torch.float32, device=device)
-        # Of one layer after the other. No tile holds a padding row, which stays zero, so that it remains a number.
+        # All layers use the same buffers, one after the other. No tile holds a padding row, which stays zero, so that
+        # it remains a number.
         self._out = torch.zeros(extent.num_rows, config.num_heads, config.head_dim, dtype=dtype, device=device)
 
     def attend(self, index: int, layer: LayerWeights, qkv: Tensor) -> Tensor:

@@ -15,7 +15,7 @@ from engine.cuda.accelerator import MemoryCounts
 from engine.faults import is_out_of_memory
 from engine.hardware import SetupError
 
-ADAPTER_SHARE = 0.1  # of what is left beside weights and a step
+ADAPTER_SHARE = 0.1  # of the memory that is left beside weights and a step
 
 
 class Division(NamedTuple):

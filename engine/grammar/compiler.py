@@ -48,7 +48,7 @@ of buckets or hubs."""
 
 _INHERITED = ("LD_LIBRARY_PATH",)  # where a Python outside of the system's folders finds its own libraries
 
-SENT_FROM_OUTSIDE = (signal.SIGKILL, signal.SIGTERM)  # no limit of the worker's ends it by these
+SENT_FROM_OUTSIDE = (signal.SIGKILL, signal.SIGTERM)  # no limit of the worker ends it by these signals
 
 
 class Compiled(msgspec.Struct, frozen=True):
@@ -140,7 +140,7 @@ class GrammarCompiler:
     def _run(self) -> None:
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), COMPILER_NICENESS)  # of this thread alone
         if self._vocabulary is not None:
-            with contextlib.suppress(OSError):  # then the first grammar says why
+            with contextlib.suppress(OSError):  # then the first grammar's error says why
                 self._worker.start()
         while (job := self._take()) is not None:
             try:
@@ -205,8 +205,9 @@ class _Worker:
     def start(self) -> subprocess.Popen[bytes]:
         """Start the worker unless it runs; it then reads the vocabulary before its first grammar comes."""
         if self._process is None:
-            # In a process group of its own: what interrupts the engine must not look like a grammar that kills. Not in
-            # a session: Linux gives each an equal share of the processors, and niceness counts within one alone.
+            # In a process group of its own: a signal that interrupts the engine must not look like a grammar that kills
+            # its worker. Not in a session: Linux gives each an equal share of the processors, and niceness counts
+            # within one alone.
             self._process = subprocess.Popen(
                 self._command,
                 stdin=subprocess.PIPE,

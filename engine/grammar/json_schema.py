@@ -18,7 +18,8 @@ from urllib.parse import unquote
 from engine.grammar.limits import MAX_OPTIONAL_PROPERTIES
 
 OPTIONS = {
-    # One space, or a new line with its indentation: readable JSON, and no room for whitespace without end.
+    # White space is one space, or a new line with its indentation: readable JSON, and no room for whitespace without
+    # end.
     "whitespace_pattern": r"[ ]|\n[ \t]{0,24}",
     # Without \uXXXX: spelt "\u0061", a property "a" would pass for an additional one. What can be spelt in no other
     # way llguidance would drop without a word: see UNSPELLABLE.

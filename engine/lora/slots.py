@@ -114,7 +114,7 @@ class Slots:
         del self._by_key[slot.key]
         self._slots[slot.index] = None
         self._vacate(slot.index)
-        slot.adapter = slot.staged = None  # whoever still holds the slot holds no memory that the next load may need
+        slot.adapter = slot.staged = None  # a reference that remains holds no memory that the next load may need
 
     def make_room(self, num_bytes: int, now_s: float, *, for_batch: bool = False) -> bool:
         """Evict adapters until num_bytes fit; evict nothing and return False if they would not."""

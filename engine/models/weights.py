@@ -40,10 +40,10 @@ class TokenRows(Protocol):
     def __call__(self, token_ids: Tensor) -> Tensor: ...
 
 
-MakeLinear = Callable[[Tensor, Tensor | None], Product]  # of a weight and its bias
-# Of a table [V, H], and the product with the same table where the head is tied to it.
+MakeLinear = Callable[[Tensor, Tensor | None], Product]  # the product with a weight and its bias
+# The embedding by a table [V, H], and the product with the same table where the head is tied to it.
 MakeEmbedding = Callable[[Tensor, Product | None], TokenRows]
-MakeNorm = Callable[[Tensor, float], Norm]  # of a weight and its epsilon
+MakeNorm = Callable[[Tensor, float], Norm]  # the norm with a weight and its epsilon
 Take = Callable[[str, tuple[int, ...]], Tensor]  # a tensor of this shape by its name in Hugging Face's checkpoints
 
 

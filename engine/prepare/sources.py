@@ -141,7 +141,7 @@ def download(hub_id: str, out: Path) -> None:
         if isinstance(error, (HfHubHTTPError, HFValidationError, OSError)):
             raise PreparationFailed(f"downloading {hub_id} failed: {_first_line(error)}") from None
         raise
-    # Cut off from the hub, snapshot_download is content with whatever part of the model the folder has.
+    # Without the hub, snapshot_download accepts a folder that has only a part of the model.
     names = [file.rfilename for file in model.siblings or []]
     wanted = [name for name in names if any(fnmatch.fnmatch(name, pattern) for pattern in HUB_PATTERNS)]
     if missing := [name for name in wanted if not (out / name).exists()]:

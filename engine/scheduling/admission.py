@@ -12,7 +12,7 @@ from engine.scheduling.block_manager import BlockManager
 from engine.scheduling.running_set import AdapterSlots
 from engine.sequence import Sequence
 
-MAX_LOADS_PER_TENANT = 8  # so that who asks for many adapters does not keep others' waiting behind them
+MAX_LOADS_PER_TENANT = 8  # so that a tenant with many adapters does not keep the adapters of others waiting
 
 
 class Admission:

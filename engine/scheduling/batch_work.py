@@ -128,7 +128,7 @@ class BatchWork:
             return
         victims = self._victims()
         if self._blocks.num_free + sum(len(sequence.block_table) for sequence in victims) < num_blocks:
-            # Those whose tokens are pending can give up once these are known: until then they get no more.
+            # A sequence whose tokens are pending can give up once the tokens are known: until then it gets no more.
             self._must_wait |= any(sequence.num_pending for sequence in self._band.running)
             return
         for sequence in victims:

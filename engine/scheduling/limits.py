@@ -15,7 +15,7 @@ MIN_WEIGHT, MAX_WEIGHT = 1e-3, 1e3
 BATCH_ROUNDS = 7
 """The number of full batches that may wait in the batch band: more than an engine ends between two heartbeats."""
 
-# Of `SamplingParams`, each field's least and largest value.
+# The least and the largest value of each field of `SamplingParams`.
 SAMPLING_BOUNDS: dict[str, tuple[float, float]] = {
     "temperature": (0, math.inf),
     "top_p": (0, 1),

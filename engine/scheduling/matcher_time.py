@@ -5,7 +5,7 @@ from __future__ import annotations
 from engine.sequence import Sequence
 
 STEP_S = 0.020  # for all costly grammars of a step together
-ORDINARY_S = 0.0005  # who takes no more than this for a token is not counted
+ORDINARY_S = 0.0005  # a grammar that takes no more than this for a token is not counted
 
 
 class MatcherTime:

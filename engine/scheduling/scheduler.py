@@ -255,7 +255,7 @@ class Scheduler:
         for sequence in prefilling:
             left -= self._prefill(sequence, left, prefills)
         has_memory = True
-        if self.totals.preemptions == num_preemptions:  # else who was just preempted would come straight back
+        if self.totals.preemptions == num_preemptions:  # else a preempted sequence would come straight back
             left, has_memory = self._admit(left, prefills)
         if not self._batch_band.num_alive:
             return Plan(decodes, prefills)
@@ -275,7 +275,7 @@ class Scheduler:
         outputs = StepOutputs([], [])
         for chunk, result in zip(plan.chunks, results, strict=True):
             if chunk.sequence.status is not Status.RUNNING:
-                continue  # it ended since: in the step before, by an abort, by another choice of its request
+                continue  # the sequence has ended in the step before, by an abort, or by another choice of its request
             progress = take_result(chunk, result, self._limits.eos_token_ids)
             final = self._account(chunk.sequence, progress)
             if progress.delta is not None:
@@ -378,7 +378,7 @@ class Scheduler:
             sequence = self._admission.next()
             if sequence is None:
                 break
-            # A block stays free for each that runs, so that the newcomer does not cause a preemption at once.
+            # A block stays free for each sequence that runs, so that the newcomer does not cause a preemption at once.
             num_spare = len(self._interactive.running) + self._batch.num_held_blocks
             if self._batch_band.running:
                 needed = self._blocks.num_needed(sequence, sequence.may_reuse_prefix)

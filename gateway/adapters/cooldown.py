@@ -58,7 +58,7 @@ async def begin_if_due(conn: Connection, imported: ImportRow) -> int | None:
         raise Conflict(
             "The project is archived and takes no more adapters.", param="project_id", code="project_archived"
         )
-    # First: one that is refused between the two questions is counted twice rather than not at all.
+    # Read first: an import that is refused between the two queries is counted twice rather than not at all.
     num_beside = await num_inspected_beside(conn, project_id, imported.id)
     num_refused = await check_not_paused(conn, project_id)
     if num_beside and num_refused + num_beside >= NUM_FREE:

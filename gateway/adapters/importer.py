@@ -110,7 +110,7 @@ class Importer:
             await self._fail(claimed, str(error))
         except GatewayError as error:
             log.info("import_refused", id=claimed.id, source=claimed.source, error=error.message)
-        except FAILURES as error:  # of the disk, too: its signs of life stop, and it is claimed again
+        except FAILURES as error:  # errors of the disk, too: the import's signs of life stop, and it is claimed again
             log.warning("import_interrupted", id=claimed.id, source=claimed.source, error=repr(error))
         except Exception:
             log.exception("import_failed", id=claimed.id, source=claimed.source)

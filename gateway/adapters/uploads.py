@@ -127,7 +127,7 @@ class Uploads:
                 await _on_disk(_write_all, file, chunk)
                 offset += len(chunk)
                 if offset - recorded >= SYNC_BYTES or time.monotonic() - recorded_s >= SYNC_S:
-                    # First: what could not be made durable once is not told of later.
+                    # Reported first: the system reports a failed write to disk once, and not again later.
                     recorded, recorded_s = offset, time.monotonic()
                     await self._record_received(imported, file, offset)
         finally:

@@ -64,7 +64,7 @@ class Verifier:
                 code="verification_running",
             )
         self._is_at_work = True
-        # A thread of its own: long reads are not to hold up what others wait for.
+        # In a thread of its own: long reads are not to hold up work that others wait for.
         executor = ThreadPoolExecutor(1, thread_name_prefix="verify")
         try:
             return await self._verify(executor, organization_id)
@@ -75,7 +75,7 @@ class Verifier:
             self._is_at_work = False
 
     async def _verify(self, executor: ThreadPoolExecutor, organization_id: str) -> Verification:
-        # Before the tables: what is referred to since then is no orphan.
+        # Listed before the tables are read: content that is referred to since then is no orphan.
         stored = await _in(executor, self._store.digests)
         async with self._database.acquire() as conn:
             known = await owners(conn, stored)

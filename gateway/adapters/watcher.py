@@ -165,7 +165,7 @@ class Watcher:
             await self._refuse(tenant, seen, seen.problem)
         else:
             async with workspace(self._store) as folder:
-                # These bytes are what counts: the files may have changed since.
+                # These bytes decide: the files may have changed since.
                 fingerprint = await self._read(seen, folder)
                 if fingerprint is None:
                     return "waits"

@@ -247,7 +247,7 @@ async def _serve(
         loop.add_signal_handler(number, main.cancel)  # as long as there is nothing to drain
     async with running_services(settings, model_dir=model_dir, dsn=dsn) as services:
         server = make_server(services)
-        # What lives as long as the process need not be walked through again and again.
+        # The garbage collector need not walk through objects that live as long as the process.
         gc.collect()
         gc.freeze()
         for number in (signal.SIGTERM, signal.SIGINT):

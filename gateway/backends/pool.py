@@ -198,7 +198,7 @@ class PoolRevision:
         for replica_id, elsewhere in service.elsewhere(ready).items():
             ready[replica_id].report_used(elsewhere)
 
-    # what depends on the base model alone: see `gateway.backends.base.Model`
+    # properties of the base model alone: see `gateway.backends.base.Model`
 
     @property
     def capabilities(self) -> Capabilities:
@@ -296,7 +296,7 @@ class PoolRevision:
                 retry_after_s=RETRY_AFTER_S if self._replicas else RETRY_STOPPED_AFTER_S,
             )
         if replica.is_draining and self.room.is_open:
-            self.room.want()  # one that stays: this one ends with what it has
+            self.room.want()  # a replica that stays: this one ends with its requests
         self._balancer.taken(replica.id, asked)
         return replica
 

@@ -122,7 +122,7 @@ class RunningLines:
         try:
             custom_id, body = read_line(await self._reader.read(line.first_byte, line.num_bytes))
             reply = await self._tools.runner.run(self._principal, batch.endpoint, body, request_id, terms)
-        except (LimitReached, NoReplicaYet) as error:  # nothing was sent: it is no fault, however often it comes
+        except (LimitReached, NoReplicaYet) as error:  # nothing was sent, so that this is no failure of the line
             self._rest = Rest(min(error.retry_after_s or REST_S, MAX_REST_S))
             self._given_back.append((line.number, line.attempt, False))
             return

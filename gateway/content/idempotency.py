@@ -172,7 +172,7 @@ class Idempotency:
             elif (reply := await self._reply(slot, found)) is not None:
                 return reply
 
-    # what executions say
+    # calls of executions
 
     def hold(self, execution: Execution, num_bytes: int) -> bool:
         if execution.num_held_bytes + num_bytes > MAX_REPLY_BYTES:
@@ -242,7 +242,7 @@ class Idempotency:
         task.add_done_callback(over)
         return task
 
-    # how it is found out
+    # finding out whether a write happened
 
     async def _claim(self, slot: Slot, fingerprint: bytes, request_id: str) -> SlotRow | None:
         """Claim a slot. Return None where it is ours now, else its row. Raises Overloaded."""
@@ -252,7 +252,7 @@ class Idempotency:
                 is_asked = True
                 return await self._claimed(conn, slot, fingerprint, request_id)
         except BaseException as error:
-            if is_asked:  # it may be ours without our knowing
+            if is_asked:  # the row may be ours, though the answer to our write was lost
                 self._unanswered.add(slot, request_id)
             if not isinstance(error, FAILURES):
                 raise

@@ -66,7 +66,7 @@ class ContentRoom:
             async with self._database.acquire() as conn:
                 _, stored = await self._stored_by_now(conn, project_id)
         except FAILURES:
-            return  # what cannot be stored then is counted as lost
+            return  # content that cannot be stored then is counted as lost
         if stored >= self._max_bytes:
             raise QuotaExceeded(
                 f"This project has {stored} bytes of content stored, of at most {self._max_bytes}. "

@@ -96,7 +96,7 @@ class Notes:
         self._reasons: dict[tuple[str, datetime.date, str], int] = {}
         self._gateway_id = f"gateway_{secrets.token_hex(16)}"
         self._num_batches = 0
-        self._batch: _Batch | None = None  # what the database did not take, or of which it did not say so
+        self._batch: _Batch | None = None  # notes that the database did not take, or whose write it did not confirm
         self._is_awaited = is_awaited
         self._reported_s = float("-inf")
         self._task: asyncio.Task[None] | None = None

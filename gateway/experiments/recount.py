@@ -231,7 +231,8 @@ def _attempt(rows: Sequence[UsageRow], *, is_whole: bool) -> tuple[Counts, dict[
     ttft_ms = next((row.ttft_ms for row in reversed(rows) if row.ttft_ms is not None), None)
     latency_ms = next((row.latency_ms for row in reversed(rows) if row.latency_ms is not None), None)
     if finish == ABORT and ttft_ms is None:
-        ttft_ms = latency_ms  # it waited for so long at least: without it, an arm would gain by clients that give up
+        # The client waited for so long at least: without this time, an arm would gain by clients that give up.
+        ttft_ms = latency_ms
     if ttft_ms is not None:
         times["ttft_ms"] = _us(ttft_ms)
         if latency_ms is not None and latency_ms >= ttft_ms and completion_tokens > 1:

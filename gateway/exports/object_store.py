@@ -72,7 +72,7 @@ class ObjectStore:
             "token": None,
             "expires_at": None,
         }
-        # One by one: not every store that speaks S3 knows how to delete many at once.
+        # Deleted one by one: not every store that speaks S3 knows how to delete many at once.
         config: Any = {"bucket": destination.bucket, "region": destination.region, "disable_bulk_delete": True}
         if destination.endpoint is not None:
             config["endpoint"] = destination.endpoint

@@ -58,7 +58,7 @@ async def unless_gone(call: Call, work: Coroutine[Any, Any, T]) -> T:
     try:
         return await work
     except asyncio.CancelledError:
-        # Of this cancellation and another one that came with it, the other one counts.
+        # Where another cancellation came with this one, the other one counts.
         if is_gone and working.uncancel() == 0:
             raise ClientGone("The client disconnected.") from None
         raise

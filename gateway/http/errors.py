@@ -47,7 +47,7 @@ def _http_exception(request: Request[Any, Any, Any], error: HTTPException) -> Re
 
     These are unknown paths, wrong methods, bodies over the cap, and bad parameters.
     """
-    # Of its URL, the host would be the Host header's.
+    # The host of the request's URL would be the Host header's.
     status, where = error.status_code, f"{request.method} {shortened(request.scope['path'])}"
     if call_of(request.scope).client_gone:  # while its body was read, which the framework calls a fault of the server
         return _gateway_error(request, ClientGone("The client disconnected."))

@@ -62,7 +62,7 @@ class Keeper:
         self._on_beat = on_beat
         self._gateway_id = _new_gateway_id()
         self._answered_s = float("-inf")
-        self._lock = asyncio.Lock()  # whoever changes a lease, and `held` with it
+        self._lock = asyncio.Lock()  # held by every change of a lease, and of `held` with it
         self._wake = asyncio.Event()
         self._waiting: list[tuple[Ask, asyncio.Future[None]]] = []
         self._ticked_s = 0.0
@@ -169,11 +169,11 @@ class Keeper:
             try:
                 await self._exchange([asked for asked, _ in waiting])
             except SessionLost:
-                self._answered_s = float("-inf")  # `_beat` claims what is in use
+                self._answered_s = float("-inf")  # `_beat` claims the leases in use
             except self.failures as error:
                 log.warning("leases_unavailable", error=repr(error))
             except Exception:
-                log.exception("leases_failed")  # those who wait are told; the next exchange mends the rest
+                log.exception("leases_failed")  # requests that wait get the error; the next exchange mends the rest
             finally:
                 self._answer(waiting)
 

@@ -206,7 +206,7 @@ class Limiter:
             await asyncio.sleep(wait_s)
         raise _unavailable()
 
-    # what the meter tells
+    # calls of the meter
 
     def dispatched(self, request_id: str) -> None:
         """Note that the engine has a part, so that `ended` will come."""

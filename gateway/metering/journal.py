@@ -115,7 +115,7 @@ class Journal:
         """Record the end of a request. An end that is known already is not recorded again."""
         if ended.key not in self.unsettled.ended:
             self._record(ended)
-        self._dirty.set()  # whoever tells it waits to hear that it is durable
+        self._dirty.set()  # the caller waits until the record is durable
 
     def copied(self, keys: list[EndedKey]) -> None:
         """Record that the ledger has the records of these keys."""
@@ -222,7 +222,7 @@ class Journal:
                 self._synced.set()
                 try:
                     await self._on_durable(self._durable)
-                except Exception:  # who was not told keeps its record, and tells it again
+                except Exception:  # a caller without an answer keeps its record, and writes it again
                     log.exception("journal_listener_failed")
 
     async def _sync(self, segment: Segment, position: int) -> bool:

@@ -80,7 +80,7 @@ class Meter:
         latency_ms: float | None,
     ) -> None:
         if not self._has_tag(usage):
-            return  # not acknowledged, so the engine keeps it and whoever can read it still may
+            return  # not acknowledged, so the engine keeps the record for a gateway that can read it
         superseded = (usage.request_id, usage.attempt) in self._superseded
         ended = Ended(usage, engine_id, ttft_ms, latency_ms, time.time_ns(), superseded)
         self._journal.end(ended)

@@ -91,8 +91,8 @@ class Recovery:
         self._journal = journal
         self._metrics = metrics
         self._copier = copier
-        self._foreign: set[Path] = set()  # of another database or format: that does not change
-        self._failing: set[Path] = set()  # tried again, and told of once
+        self._foreign: set[Path] = set()  # the folder is of another database or format, which does not change
+        self._failing: set[Path] = set()  # tried again, and logged once
         self._task: asyncio.Task[None] | None = None
 
     def take(self, replayed: Replayed) -> None:

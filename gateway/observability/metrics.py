@@ -31,7 +31,7 @@ from gateway.observability.pool_metrics import PoolCollector
 from gateway.observability.request_metrics import RequestMetrics
 from gateway.observability.route_metrics import RouteMetrics
 
-if TYPE_CHECKING:  # `serve` merges the gateways' metrics without what a pool loads: tokenizers
+if TYPE_CHECKING:  # `serve` merges the gateways' metrics without the libraries of a pool, such as tokenizers
     from gateway.backends.pool import Pool
 
 SHARED_METRICS_DIR = "PROMETHEUS_MULTIPROC_DIR"

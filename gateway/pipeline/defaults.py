@@ -27,7 +27,7 @@ def with_treatment(request: TextRequest, treatment: Treatment) -> tuple[TextRequ
     chosen = {name: value for name, value in wanted.items() if replaces or name not in request.given}
     is_whole, fields = len(chosen) == len(wanted), dict[str, Any]()
     if defaults.max_tokens is not None:
-        is_set = request.max_tokens is None or (replaces and request.max_tokens > 0)  # 0: nothing is generated
+        is_set = request.max_tokens is None or (replaces and request.max_tokens > 0)  # 0: no token is generated
         is_whole = is_whole and is_set
         if is_set:
             fields = {_MAX_TOKENS: None, "usual_max_tokens": defaults.max_tokens}

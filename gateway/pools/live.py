@@ -112,9 +112,9 @@ class LivePools(Mapping[str, Pool]):
         self._revisions: dict[tuple[str, int], PoolRevision] = {}  # by pool id and number
         self._models: dict[Path, EngineModel] = {}
         self._unusable: dict[Path, str] = {}  # why each model that cannot be read cannot
-        self._keys: dict[str, Key] = {}  # of the connected replicas, by id
+        self._keys: dict[str, Key] = {}  # backends of the connected replicas, by id
         self._num_wanted = 0
-        self._served: dict[str, ServedPool] = {}  # what the rows said last, by pool id
+        self._served: dict[str, ServedPool] = {}  # the rows as last read, by pool id
         self._stale: set[str] | None = None  # pools that have changed since; None: any may have
         self._reread_at_s = 0.0
         self._leaving: dict[asyncio.Task[None], ManagedBackend] = {}
@@ -258,7 +258,7 @@ class LivePools(Mapping[str, Pool]):
             try:
                 self._models[folder] = await asyncio.to_thread(EngineModel.load, folder)
                 self._unusable.pop(folder, None)
-            except Exception as error:  # whatever the libraries raise that read an operator's tokenizer and template
+            except Exception as error:  # any error of the libraries that read an operator's tokenizer and template
                 if self._unusable.get(folder) != str(error):
                     self._unusable[folder] = str(error)
                     log.error("model_unusable", folder=str(folder), error=str(error))

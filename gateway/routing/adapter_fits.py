@@ -37,7 +37,7 @@ class Fits:
         self._open_store = store
         self._max_rank = max_rank
         self._store: AdapterStore | None = None
-        self._verdicts: dict[tuple[str, int], Verdicts] = {}  # by the digest of the base, and the largest rank
+        self._verdicts: dict[tuple[str, int], Verdicts] = {}  # by the digest of the base and the largest rank
 
     async def unfit(
         self, conn: Connection, pool: ServedPool, settings: Mapping[str, str], folder: Path, base_digest: str

@@ -139,7 +139,7 @@ class Resolver:
             self._borrowers.clear()
         elif change.table in ("adapters", "model_aliases", "adapter_shares", "experiments", "routes"):
             self._forget(change.project_id)
-        elif change.table == "projects":  # what an archived one shared
+        elif change.table == "projects":  # a share of an archived project
             self._forget(change.id)
         self._generation += 1
 

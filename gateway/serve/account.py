@@ -26,7 +26,8 @@ FOLDERS = ("adapters", "adapter-cache", "link", "uploads", "replicas")
 FILES = ("inspection.lock", host.ID_NAME, lease.LOCK_NAME)
 """Files that agents and gateways make in the data folder, beside those whose paths are settings."""
 
-# Ends with what cannot be reached. Each argument is a kind and a path: enter, read all of, or write to.
+# A program that prints the first path that cannot be reached. Each argument is a kind and a path: enter, read all of,
+# or write to.
 _CHECK = """
 import os, sys
 import engine, gateway

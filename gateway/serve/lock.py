@@ -92,7 +92,7 @@ def running_url(data_dir: Path) -> str | None:
         return None
     if holder is None:
         return None
-    # What a killed holder wrote stays behind, and its pid may be another process by now: the kernel knows better.
+    # The text of a killed holder stays behind, and its pid may be another process by now: the kernel knows better.
     # Devices are not compared: on some file systems the number here and in `stat` differ.
     for fields in map(str.split, held):
         if fields[1:2] == ["FLOCK"] and fields[4] == holder["pid"] and fields[5].endswith(f":{inode}"):

@@ -51,7 +51,7 @@ class DatabaseUnusable(RuntimeError):
     """DATABASE_URL names a database that cannot be reached or used; the message says why, without the password."""
 
 
-# What a person can put right; anything else is a fault of ours and keeps its traceback.
+# Errors that a person can put right; any other error is a fault of ours and keeps its traceback.
 START_ERRORS: tuple[type[Exception], ...] = (
     AdapterRejected,
     BadOperatorKey,

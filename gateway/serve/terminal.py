@@ -33,6 +33,6 @@ class Terminal:
         self.report(f"{name}: done in {time.monotonic() - started:.1f} s")
 
     def _write(self, text: str) -> None:
-        with contextlib.suppress(OSError):  # the terminal is gone; what has to be stopped still is
+        with contextlib.suppress(OSError):  # the terminal is gone; the processes still have to be stopped
             self._out.write(text)
             self._out.flush()

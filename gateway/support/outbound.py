@@ -78,7 +78,7 @@ class Guard:
         port = url.port or (443 if url.scheme == "https" else 80)
         addresses = await self._look_up(url.raw_host.decode(), port)
         if not addresses or not all(map(self._is_allowed, addresses)):
-            raise NotPublic(f"the address of {url.host} is not a public address")  # which one is not theirs to know
+            raise NotPublic(f"the address of {url.host} is not a public address")  # clients need not know which
         return addresses[0]
 
 

@@ -45,7 +45,7 @@ class Passwords:
 
         Without a hash the answer is no and takes as long, so that time tells nothing.
         """
-        if self._of_nobody is None:  # by whoever logs in first, so that it costs nobody's time alone
+        if self._of_nobody is None:  # by the first login, so that no other one takes longer
             self._of_nobody = await self.hash("")
         if password_hash is None:
             await self._verify(self._of_nobody, f"not {password}")

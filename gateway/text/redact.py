@@ -37,7 +37,7 @@ def _replaced(text: str, rule: Rule) -> str:
             continue
         if start >= done:
             parts += [text[done:start], f"[{rule.name}]"]
-        done = end  # of overlapping ones the whole
+        done = end  # overlapping places become one
     return "".join([*parts, text[done:]]) if parts else text
 
 
@@ -86,7 +86,7 @@ _PHONES = (
 
 _SEPARATORS = " -\u00a0\u2010\u2011\u2012\u2013\u202f"
 
-# Of each country, as SWIFT's registry of IBAN formats has them.
+# The lengths by country, as SWIFT's registry of IBAN formats has them.
 _IBAN_LENGTHS = {
     code: length
     for length, codes in {

@@ -24,7 +24,8 @@ from gateway.text.tools.formats import TemplateTools, template_tools
 from gateway.text.tools.prompt import as_plain_messages, with_call_ids
 from gateway.text.tools.tool import Tool
 
-# One prompt at a time: threads of the library's own would be woken for nothing. Read when it first encodes.
+# The library encodes one prompt at a time: threads of the library's own would be woken for nothing. Read when it first
+# encodes.
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 

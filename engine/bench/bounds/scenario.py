@@ -104,7 +104,8 @@ def _beside_peer(rig: _Rig) -> Iterator[Row]:
             for num_tokens in options.prompts:
                 found = rounds(lambda: turns.prefill_beside(peer, num_tokens), options.repeat)  # noqa: B023
                 yield ratio_row("5", f"ms of a prompt of {num_tokens}, beside llama.cpp", found, Bound(1.2))
-            # One after the other, as llama.cpp computes requests of different adapters, here without their own cost.
+            # The requests run one after the other, as llama.cpp computes requests of different adapters, here without
+            # their own cost.
             found = rounds(lambda: turns.rates_beside(peer, options.many, digests), options.repeat)
             yield ratio_row("3", f"{many}, one by one", found, Bound(2.0, is_least=True))
         found = rounds(lambda: Pair(token_ms(turns.ours(1, digests[:1])), token_ms(turns.ours(1, []))), options.repeat)

@@ -39,5 +39,5 @@ async def reshape(conn: Connection, row: ExperimentRow, wanted: Experiment) -> N
     if ended or more:
         await set_split(conn, row.id, split)
     if are_new:
-        reweighted(split, weights, exposed_units({}))  # refuses now what the bookkeeper could not do later
+        reweighted(split, weights, exposed_units({}))  # refuses a change now that the bookkeeper could not make later
         await close_enrolment(conn, row.id, weights)

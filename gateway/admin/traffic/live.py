@@ -109,7 +109,7 @@ class _Watcher:
         if change is None:
             self._topics.update(TOPICS.values())
         elif change.table == "logins":
-            pass  # who is signed in is shown nowhere
+            pass  # the list of signed-in people is shown nowhere
         elif "organization.read" in self.caller.permissions or change.project_id in self.caller.project_permissions:
             self._topics.add(TOPICS.get(change.table, change.table))
         if self._topics:
@@ -150,7 +150,7 @@ class _Watcher:
         except TimeoutError:
             pass
         else:
-            await asyncio.sleep(0.05)  # several changes of one moment are told together
+            await asyncio.sleep(0.05)  # several changes of one moment are sent together
         self._woken.clear()
 
     async def _engines(self) -> EnginesNow:

@@ -74,7 +74,7 @@ class Watchers:
         result = self._results.get(key)
         if result is None or now_s - result[0] >= 0.9 * seconds:
             self._results[key] = result = (now_s, asyncio.ensure_future(_begun(work)))
-        found: T = await asyncio.shield(result[1])  # whoever leaves meanwhile, others wait for it
+        found: T = await asyncio.shield(result[1])  # others wait for it, even if this client leaves meanwhile
         return found
 
 

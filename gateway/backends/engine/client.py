@@ -241,7 +241,7 @@ class EngineBackend:
         """Return the state as the dashboard shows it. model: the public name of the base model."""
         return self._condition.snapshot(model)
 
-    # what the link tells
+    # calls of the link
 
     def connected(self, welcome: Welcome) -> None:
         """Take requests for an engine that has come."""

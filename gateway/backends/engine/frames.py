@@ -64,7 +64,7 @@ class Frames:
 
     def _poll(self) -> None:
         if self._waiter is None or self._waiter.done():
-            return  # nobody waits: whoever takes next reads first
+            return  # nobody waits: the next call of `take` reads first
         self._came = self._drain()
         if self._came:
             self._waiter.set_result(None)

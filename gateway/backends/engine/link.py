@@ -158,7 +158,7 @@ class EngineLink:
         socket = self._context.socket(zmq.DEALER)
         socket.setsockopt(zmq.IDENTITY, uuid.uuid4().hex.encode())
         socket.setsockopt(zmq.SNDHWM, SEND_HIGH_WATER_MARK)
-        socket.setsockopt(zmq.RCVHWM, 0)  # what the engine may owe us is bounded by its window
+        socket.setsockopt(zmq.RCVHWM, 0)  # the frames that the engine may send are bounded by its window
         socket.setsockopt(zmq.MAXMSGSIZE, MAX_MESSAGE_BYTES)
         socket.setsockopt(zmq.IPV6, "[" in self.endpoint)
         if self._peer is not None:

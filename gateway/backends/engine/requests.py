@@ -93,7 +93,7 @@ class EngineRequests:
     def oldest_wait_s(self) -> float:
         """Return the age of the oldest request that has no token yet; 0 where none waits. Any thread may ask."""
         waiting = [each.submitted_s for each in self._streams.values() if each.first_token_s is None and not each.lost]
-        return max(time.monotonic() - min(waiting), 0.0) if waiting else 0.0  # which the loop's clock is
+        return max(time.monotonic() - min(waiting), 0.0) if waiting else 0.0  # as the loop's clock is
 
     def take_used(self) -> list[Used]:
         """Return the amounts that the requests used on the engine since the last call."""
@@ -105,7 +105,7 @@ class EngineRequests:
             stream.cut_off = error
             stream.wake()
 
-    # what the engine tells
+    # messages of the engine
 
     def deliver(self, deltas: Iterable[Delta]) -> None:
         """Give each delta to its stream."""

@@ -133,7 +133,8 @@ class Upload:
                 except (ServerUnreachable, Refused) as error:
                     if isinstance(error, Refused) and error.code not in TRANSIENT:
                         raise
-                    num_failed = num_failed + 1 if self._reached == before else 1  # what gets on may break often
+                    # An upload that makes progress may break often.
+                    num_failed = num_failed + 1 if self._reached == before else 1
                     if num_failed > len(PAUSES_S):
                         self._give_up(str(error), path, import_id)
                 time.sleep(PAUSES_S[num_failed - 1])
@@ -168,7 +169,7 @@ class Upload:
         Raises ServerUnreachable and Refused.
         """
         known = self._client.get(imported)
-        while known["state"] == "uploaded":  # an answer was lost, and it is being worked on
+        while known["state"] == "uploaded":  # an answer was lost, and the server is working on the import
             time.sleep(PAUSES_S[0])
             known = self._client.get(imported)
         offset, size_bytes = known["received_bytes"], known["size_bytes"]

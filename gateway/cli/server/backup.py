@@ -99,7 +99,7 @@ def _restore(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
                 dsns = both_dsns(settings)
             else:
                 owner = _started(postgres)
-                dsns = Dsns(owner, owner)  # the next start of the server makes the role of gateways and its rights
+                dsns = Dsns(owner, owner)  # the gateways' role is made, with its rights, by the server's next start
             asyncio.run(
                 restore_backup(folder, manifest, installation, dsns, mark, force=arguments.force, report=_report)
             )

@@ -161,7 +161,7 @@ async def ensure_adapter(conn: Connection, project_id: str, name: str, base_dige
     return adapter, adapter.id == made_id
 
 
-# The schema remembers what was current before.
+# The schema remembers the version that was current before.
 _WISH = "UPDATE adapters SET last_promotion = last_promotion + 1 WHERE id = $1 RETURNING last_promotion"
 _PROMOTE = """
     UPDATE adapters SET current_version = $2, current_promotion = $3 WHERE id = $1 AND current_promotion < $3

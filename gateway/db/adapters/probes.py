@@ -45,7 +45,7 @@ class Ready(msgspec.Struct, frozen=True):
     """The version that was current before, where it became current itself."""
 
 
-# Whoever claims holds no other lock, and waits for none.
+# A transaction that claims holds no other lock, and waits for none.
 _CLAIM_OLDEST = """
     UPDATE adapter_versions v SET claimed_at = now(), num_probes = v.num_probes + 1
     FROM adapters a JOIN projects p ON p.id = a.project_id

@@ -34,7 +34,7 @@ class RouteRow(msgspec.Struct, frozen=True):
     """The digest of the adapter's base model; None only until a base adopts the adapter (`bases`)."""
 
 
-# A project's own adapter of the name wins once it has a version to serve. What an archived project shared has ended.
+# A project's own adapter of the name wins once it has a version to serve. The shares of an archived project have ended.
 _CURRENT = """
     SELECT a.id AS adapter_id, a.project_id, a.name, v.version, v.digest, a.defaults, a.created_at,
            NULL AS alias, false AS is_shared, a.base_digest

@@ -157,7 +157,7 @@ class Carried(msgspec.Struct, frozen=True):
     nanos: int
 
 
-# What an adjustment may be; what is beyond it stays on the invoice.
+# The largest adjustment; an amount beyond it stays on the invoice.
 _BELOW_ZERO = """
     SELECT project_id, saturated(-sum(cost_nanos)) AS nanos FROM period_sums
     WHERE organization_id = $1 AND period = $2 GROUP BY project_id HAVING sum(cost_nanos) < 0 ORDER BY project_id

@@ -132,7 +132,7 @@ async def add_version(
 
     Raises Refused, and one of `CONFLICTS`.
     """
-    await hold_ledger(conn)  # what was priced has an instant before the new version's
+    await hold_ledger(conn)  # usage that was priced has an instant before the new version's
     latest = await conn.fetchrow(_LATEST, organization_id)
     assert latest is not None
     if latest["currency"] not in (None, currency):

@@ -206,7 +206,7 @@ def _listed(allowed: Collection[str] | None) -> list[str] | None:
     return None if allowed is None else sorted(allowed)
 
 
-# Of each project, by the index of its oldest; without the lateral join all that is stored would be read.
+# The rows of each project, by the index of its oldest; without the lateral join all rows would be read.
 _DROP_OLD = """
     DELETE FROM conversations WHERE ctid = ANY (ARRAY (
         SELECT old.ctid FROM projects p CROSS JOIN LATERAL (

@@ -72,7 +72,7 @@ async def drop_expired_contents(conn: Connection) -> int:
     return len(await conn.fetch(_DROP_EXPIRED, DROP_AT_ONCE))
 
 
-# Of each project, by the index of its oldest; without the lateral join all that is logged would be read.
+# The rows of each project, by the index of its oldest; without the lateral join all rows would be read.
 _DROP_FORBIDDEN = """
     DELETE FROM request_contents WHERE ctid = ANY (ARRAY (
         SELECT old.ctid FROM projects p CROSS JOIN LATERAL (

@@ -141,7 +141,7 @@ async def get_items(
     return [ItemsRow(**row) for row in rows]
 
 
-# Links are followed by their sizes alone: content is read of what the bounds let through.
+# Links are followed by their sizes alone: content is read only of responses that the bounds let through.
 _CHAIN = """
     WITH RECURSIVE chain AS (
         SELECT s.id, s.parent_id, 1 AS link,
@@ -209,7 +209,7 @@ def _listed(allowed: Collection[str] | None) -> list[str] | None:
     return None if allowed is None else sorted(allowed)
 
 
-# Of each project, by the index of its oldest; without the lateral join all that is stored would be read.
+# The rows of each project, by the index of its oldest; without the lateral join all rows would be read.
 _DROP_OLD = """
     DELETE FROM stored_responses WHERE ctid = ANY (ARRAY (
         SELECT old.ctid FROM projects p CROSS JOIN LATERAL (

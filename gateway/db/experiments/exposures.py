@@ -36,8 +36,8 @@ class ExposedRequest(msgspec.Struct, frozen=True):
 
 _UNKNOWN = (None,) * len(Origin.__struct_fields__)
 
-# Of an experiment that was removed meanwhile nothing is kept: the usage is written all the same. The lock keeps those
-# that are still there until the transaction ends. In one order, so that no two gateways wait for each other.
+# Exposures of an experiment that was removed meanwhile are dropped: the usage is written all the same. The lock keeps
+# those that are still there until the transaction ends. In one order, so that no two gateways wait for each other.
 _WRITE = """
     WITH live AS (SELECT id, project_id FROM experiments WHERE id = ANY ($3::text[]) ORDER BY id FOR KEY SHARE)
     INSERT INTO experiment_requests

@@ -28,9 +28,9 @@ class NewUnit(msgspec.Struct, frozen=True):
     exposed_at: datetime.datetime
 
 
-# What of an experiment that was removed meanwhile is noted has no place any more. In one order, so that no two gateways
-# wait for each other. The earliest epoch stays: a note of it may come later than others. Not so where a gateway had
-# not heard of new weights for so long that the unit was exposed under these before.
+# A note of an experiment that was removed meanwhile is dropped. In one order, so that no two gateways wait for each
+# other. The earliest epoch stays: a note of it may come later than others. Not so where a gateway had not heard of new
+# weights for so long that the unit was exposed under these before.
 _UNITS = """
     WITH live AS (SELECT id FROM experiments WHERE id = ANY ($1::text[]) ORDER BY id FOR KEY SHARE)
     INSERT INTO experiment_units AS known (experiment_id, digest, epoch, arm, noted_at)

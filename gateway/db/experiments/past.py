@@ -47,7 +47,7 @@ _BY_UNIT = """
     WHERE l.project_id = $1 AND l.created_at >= $2 AND l.kind = 'usage' AND l.experiment_epoch > 0
     ORDER BY l.created_at DESC LIMIT $3
 """
-# By the newest request of each experiment, which an index has: else all requests of all projects might be read.
+# Read by the newest request of each experiment, which an index has: else all requests of all projects might be read.
 _HAS_UNITS = """
     SELECT EXISTS (SELECT FROM experiments e CROSS JOIN LATERAL (
         SELECT created_at FROM experiment_requests WHERE experiment_id = e.id ORDER BY created_at DESC LIMIT 1) r

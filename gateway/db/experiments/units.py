@@ -43,7 +43,7 @@ async def load_units(conn: Connection, ids: Collection[UnitId]) -> dict[UnitId, 
     return _units(await conn.fetch(_LOAD, *_columns(ids)))
 
 
-# By an index alone, and no further than it matters.
+# Read by an index alone, and no further than it matters.
 _NUM_REQUESTS = """
     SELECT a.experiment_id, a.digest, (
                SELECT count(*) FROM (SELECT FROM experiment_requests r
@@ -75,7 +75,7 @@ async def units_of_digest(conn: Connection, project_id: str, digest: bytes) -> d
     return _units(await conn.fetch(_OF_PROJECT, project_id, digest))
 
 
-# Of the project's experiments that take their units from the same place.
+# The project's experiments that take their units from the same place.
 _ALIKE = """
     SELECT DISTINCT u.experiment_id, u.digest, u.state, u.is_closed
     FROM unnest($1::text[], $2::bytea[]) AS a (experiment_id, digest)

@@ -92,7 +92,7 @@ _OF_ORGANIZATION = """
     ) e LEFT JOIN found f ON true
     ORDER BY f.created_at DESC, f.request_id DESC
 """
-# What is older than the last row looked at of some project may have newer ones beside it: it is for a next page.
+# A row that is older than the last one read of some project may have newer ones beside it: it is for a next page.
 _OF_PROJECTS = """
     WITH looked_at AS MATERIALIZED (
         SELECT c.*, row_number() OVER (PARTITION BY c.project_id ORDER BY c.created_at DESC, c.request_id DESC) AS place
@@ -124,8 +124,8 @@ _OF_PROJECTS = """
     ORDER BY f.created_at DESC, f.request_id DESC
 """
 
-# Newest first, of each piece as many as a page takes. Only what ended in an error may have ended otherwise after all:
-# at another attempt, or by a better count that came late.
+# Newest first, of each piece as many as a page takes. Only a request that ended in an error may have ended otherwise
+# after all: at another attempt, or by a better count that came late.
 _FITTING = """
     SELECT c.created_at, c.request_id, c.project_id
     FROM unnest($2::timestamptz[], $3::timestamptz[], $4::text[]) AS p (since, until, project_id) CROSS JOIN LATERAL (
@@ -208,7 +208,7 @@ async def _all(conn: Connection, query: RequestQuery, scan_limit: int) -> tuple[
 async def _fitting(conn: Connection, query: RequestQuery) -> tuple[list[RequestPlace], RequestKey | None]:
     """Return the requests of `_all` that fit the filters."""
     after = query.after or RequestKey(query.end, "")
-    # Others of the very instant come before `after` where it has an id; no key is before one without.
+    # Requests of the same instant come before `after` where it has an id; no key is before one without.
     until = min(query.end, after.created_at + datetime.timedelta(microseconds=1 if after.request_id else 0))
     filters = Filters(
         organization_id=query.organization_id,

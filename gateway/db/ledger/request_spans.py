@@ -74,7 +74,7 @@ async def pieces_with(
 
     A project with fewer has all minutes; one that has none is left out.
     """
-    # First: what is rolled up between the questions is in both answers rather than in none.
+    # Read first: rows that are rolled up between the two queries are in both answers rather than in none.
     waiting = await conn.fetch(_WAITING, filters.organization_id, start, until, *_names(filters))
     spans, back_to = [(start, until)], None
     minutes: list[datetime.datetime] = []
@@ -152,7 +152,7 @@ _SIZES = """
     WHERE r.organization_id = $1 AND r.level = 'organization' AND r.width = 'minute' AND r.project_id = ''
       AND r.bucket = ANY ($2::timestamptz[])
 """
-# What the roll-ups do not have yet; of a queue that is behind, its newest part.
+# The rows that the roll-ups do not have yet; of a queue that is behind, its newest part.
 _WAITING = """
     SELECT DISTINCT q.minute, q.project_id
     FROM (

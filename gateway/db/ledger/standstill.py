@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from gateway.db.pool import Connection
 
-# Whoever waits for a lock holds up all writers that come after: behind a slow one it gives up instead.
+# A transaction that waits for this lock holds up all later writers: behind a slow writer it gives up instead.
 _PATIENCE = "SET LOCAL lock_timeout = '1s'"
 
 _HOLD = "SELECT hold_ledger()"

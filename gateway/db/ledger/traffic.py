@@ -96,8 +96,9 @@ class TrafficSum(msgspec.Struct, frozen=True, gc=False):
     tpot_ms: Percentiles | None = None
 
 
-# Of an order ($11) the first ($12); without one in the order of their buckets. The first of the two alternatives leaves
-# models and adapters to the indexes that begin with them. Times ($13) are of the very row: no join finds them sooner.
+# The first ($12) by an order ($11); without one, all in the order of their buckets. The first of the two alternatives
+# leaves models and adapters to the indexes that begin with them. Times ($13) are of the very row: no join finds them
+# sooner.
 _SUMS = """
     SELECT CASE WHEN $9 THEN $4 ELSE r.bucket END AS bucket,
            CASE WHEN 'project_id' = ANY ($8) THEN r.project_id END AS project_id,
@@ -178,7 +179,7 @@ _LIST_OF = {"project_id": "project_ids", "model": "models", "adapter_id": "adapt
 def _query_values(query: TrafficQuery) -> tuple[object, ...]:
     start, end, projects, *rest = _window(query)
     if query.level in ("organization", "model"):
-        projects = [""]  # as rows have it that tell no projects apart
+        projects = [""]  # the id in rows that tell no projects apart
     return (query.organization_id, query.level, query.width, start, end, projects, *rest, list(query.adapter_ids))
 
 

@@ -59,7 +59,8 @@ class UsageEvent(msgspec.Struct, frozen=True):
     own_key: bool | None = None
 
 
-# One JSON text: a quarter of the time that an array for each column takes to encode, and less on the server, too.
+# Sent as one JSON text: a quarter of the time that an array for each column takes to encode, and less on the server,
+# too.
 _WRITE = """
     SELECT new_request_id, new_attempt FROM write_usage(ARRAY(
         SELECT e FROM json_populate_recordset(NULL::ledger, $1::json) e))
@@ -79,7 +80,8 @@ async def write_usage_events(conn: Connection, events: Sequence[UsageEvent]) -> 
     return {(row["new_request_id"], row["new_attempt"]) for row in rows}
 
 
-# As the view usage_attempts has them, which would put together every attempt of the ledger before it filters.
+# The columns are those of the view usage_attempts, which would put together every attempt of the ledger before it
+# filters.
 _LIST = """
     SELECT (k.whole).*
     FROM (

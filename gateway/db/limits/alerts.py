@@ -35,7 +35,7 @@ class FullLimit(msgspec.Struct, frozen=True):
     taken: int
 
 
-# Each table is read once for all limits. `stored` is what stored_bytes() says, of all projects at a time.
+# Each table is read once for all limits. `stored` is the result of stored_bytes(), for all projects at a time.
 _LIMITS = """
     WITH windows AS MATERIALIZED (
         SELECT period, limit_window(period, now()) AS start FROM unnest('{day,month,none}'::text[]) AS period

@@ -71,7 +71,7 @@ async def write_leases(conn: Connection, gateway_id: str, amounts: Mapping[Key, 
         await conn.execute(_DELETE, gateway_id, *map(list, zip(*none, strict=True)))
 
 
-# Nobody was heard for long: this server was away, or its clock has jumped, and what it suspected has to be seen again.
+# No gateway has written for long: this server was away, or its clock has jumped, so that a silence has to be seen anew.
 _SUSPECT_ANEW = """
     UPDATE limit_gateways SET suspected_at = clock_timestamp()
     WHERE suspected_at IS NOT NULL AND (SELECT max(heard_at) FROM limit_gateways) < clock_timestamp() - $1::interval
@@ -81,7 +81,7 @@ _RENEW = """
     RETURNING heard_at, (SELECT count(*) FROM limit_gateways WHERE suspected_at IS NULL) AS num_gateways
 """
 # A gateway's own row comes first and the others' rows are not waited for, so that no two gateways wait for each other.
-# After a long silence nobody is forgotten: what was suspected before it is suspected anew.
+# After a long silence no gateway is forgotten: a gateway that was suspected before is suspected anew.
 _BEAT = """
     WITH silence AS MATERIALIZED (
         SELECT max(heard_at) < clock_timestamp() - $2::interval AS is_long FROM limit_gateways

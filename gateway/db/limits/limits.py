@@ -58,7 +58,7 @@ class LimitLoader:
             return await load_limits(conn, organization_id, project_id)
 
 
-# What is stored is the sum over the project's distinct adapters' versions: the same content counts once.
+# The stored bytes are the sum over the project's distinct adapters' versions: the same content counts once.
 _LIST = """
     SELECT l.id, l.organization_id, l.project_id, l.api_key_id, l.model, l.unit, l.period, l.max, l.hard,
            l.alert_percents,
@@ -98,7 +98,7 @@ _FIND = """
     WHERE organization_id = $1 AND project_id IS NOT DISTINCT FROM $2 AND api_key_id IS NOT DISTINCT FROM $3
         AND model IS NOT DISTINCT FROM $4 AND unit = $5 AND period = $6 AND hard = $7
 """
-# Shares of another max are other thresholds, which this window has yet to tell of.
+# Shares of another max are other thresholds, of which this window has announced none yet.
 _UPDATE = """
     WITH forgotten AS (DELETE FROM limit_alerts a USING limits l WHERE l.id = $1 AND l.max <> $2
                        AND a.limit_id = l.id AND a.window_start = limit_window(l.period, now()))

@@ -118,9 +118,9 @@ async def remove_webhook(conn: Connection, organization_id: str, webhook_id: str
     return WebhookRow(**row) if row else None
 
 
-# Claimed by moving it into the future: should this gateway die, another one sends it then. One of each webhook, so that
-# a receiver that takes its time is not given more of it. The conditions are there twice: what another gateway claimed
-# meanwhile is looked at again, and is not due any more.
+# An event is claimed by moving its time into the future: should this gateway die, another one sends it then. One event
+# of each webhook is claimed, so that a slow receiver gets no second one. The conditions are there twice: an event that
+# another gateway claimed meanwhile is checked again, and is not due any more.
 _CLAIM = """
     UPDATE webhook_deliveries d
     SET attempts = d.attempts + 1, due_at = clock_timestamp() + least($3::interval, $2::interval * 2 ^ d.attempts)
@@ -174,7 +174,7 @@ _FORGET_DELIVERIES = """
     WHERE delivered_at < clock_timestamp() - $1::interval
        OR (attempts >= 46 AND due_at < clock_timestamp() - $1::interval)
 """
-# Usage may yet come to a window that is over, and must not be told of twice.
+# Usage may yet come to a window that is over, and must not be announced twice.
 _FORGET_ALERTS = """
     DELETE FROM limit_alerts a USING limits l
     WHERE l.id = a.limit_id AND a.window_start < clock_timestamp() -

@@ -106,7 +106,7 @@ def check_link(before: Link, row: AuditRow) -> Broken | None:
     return None
 
 
-# Both statements' time is that of the lock, so times grow with the numbers.
+# Both statements take the lock's time, so times grow with the numbers.
 _LOCK_HEAD = """
     INSERT INTO audit_heads AS head (organization_id) VALUES ($1)
     ON CONFLICT (organization_id) DO UPDATE SET sequence = head.sequence

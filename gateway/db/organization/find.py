@@ -24,7 +24,7 @@ class Found(msgspec.Struct, frozen=True):
     """The project of the object; None for users and pools."""
 
 
-# strpos: what is looked for is text, and no pattern. What begins with it comes first, then the shortest names.
+# strpos: the term is text, and no pattern. Names that begin with it come first, then the shortest ones.
 _PROJECTS = """
     SELECT 'project' AS kind, id, name, id AS project_id FROM projects
     WHERE organization_id = $1 AND ($2::text[] IS NULL OR id = ANY ($2)) AND archived_at IS NULL

@@ -312,8 +312,9 @@ async def revoke_admin_key(conn: Connection, organization_id: str, key_id: str) 
     await conn.execute(_REVOKE_ADMIN, organization_id, key_id)
 
 
-# Each trigger that announces a change locks the one row of `installation`. Whoever changes several rows therefore locks
-# keys first, in the order of their ids, and users and projects, locked from the start, are written last.
+# Each trigger that announces a change locks the one row of `installation`. A transaction that changes several rows
+# therefore locks keys first, in the order of their ids, and users and projects, locked from the start, are written
+# last.
 _REVOKE_ALL = """
     WITH ending AS (
         SELECT id FROM api_keys
@@ -350,7 +351,8 @@ async def announce_keys_of(conn: Connection, project_id: str, owner_user_id: str
     await conn.execute(_ANNOUNCE, project_id, owner_user_id)
 
 
-# Several gateways note the same key: the first one in a minute writes. In the order of ids, as who revokes several.
+# Several gateways note the same key: the first one in a minute writes. In the order of ids, as when several are
+# revoked.
 _TOUCH = """
     WITH due AS (
         SELECT k.id, used.at FROM api_keys k JOIN unnest($1::text[], $2::timestamptz[]) AS used (id, at) USING (id)

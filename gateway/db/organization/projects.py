@@ -141,7 +141,7 @@ async def rename_project(conn: Connection, organization_id: str, project_id: str
     return True
 
 
-# The time of day, not of the transaction: of what was kept before the lock, nothing is newer.
+# The time of day, not of the transaction: nothing that was stored before the lock is newer.
 _SET_RETENTION = """
     UPDATE projects SET keep_replies = $3, store_days = $4, log_content_days = $5,
         replies_from = CASE WHEN keep_replies AND NOT $3 THEN clock_timestamp() ELSE replies_from END,

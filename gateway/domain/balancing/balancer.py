@@ -272,7 +272,7 @@ class Balancer:
         everywhere = sum(each.of_tenant(tenant) for each in self._available)
         return there >= BOUND * (everywhere + 1) / self._capacity * replica.capacity
 
-    # what is kept
+    # memory
 
     def _recount(self) -> None:
         self._available = [replica for replica in self._replicas.values() if replica.available]

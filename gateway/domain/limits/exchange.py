@@ -105,7 +105,7 @@ class Exchange:
             for entry, taken in zip(one.entries, one.taken, strict=True):
                 if taken < one.work.amount(entry.limit.unit, one.work.max_tokens):
                     holdings.overfull.add(entry.slice.key)
-                    entry.slice.keep = 0  # all of it is there for who asks, and is cut again
+                    entry.slice.keep = 0  # the whole amount is free for requests that ask, and is cut into slices again
         holdings.give_back()
         wanting = {key: each for key in holdings.wanting if (each := holdings.slices.get(key)) is not None}
         holdings.wanting.clear()

@@ -371,7 +371,7 @@ def _fewest_to_leave(pool: Pool, candidates: Sequence[Replica], needs: Needs, ro
         leaving.append(replica)
     if room.find(needs) is None:
         return None
-    for replica in list(leaving):  # those that made no room, as on a host that is drained, stay
+    for replica in list(leaving):  # replicas that made no room, as on a host that is drained, stay
         assert replica.place is not None
         room.occupy(replica.place, needs_of_replica(pool, replica))
         if room.find(needs) is None:

@@ -37,7 +37,8 @@ def bounded_heads(base: type[HttpToolsProtocol]) -> type[HttpToolsProtocol]:
             super().data_received(data)
             if not self.is_in_head or self.is_refused:
                 return
-            # A head that ends is measured then. Of one that does not, what came since a chunk that lay in it wholly.
+            # A head that ends is measured at its end. A head that does not end is measured since a chunk that lay
+            # wholly in it.
             self.num_unfinished_bytes += len(data) if before == self.num_heads else 0
             if self.num_unfinished_bytes > MAX_HEAD_BYTES:
                 self.is_too_large = True

@@ -59,7 +59,7 @@ def reading_protocol(max_unread_s: float) -> type[HttpToolsProtocol]:
 
         def timeout_keep_alive_handler(self) -> None:
             if self.transport.get_write_buffer_size():
-                self.transport.abort()  # a close would wait for what nobody reads
+                self.transport.abort()  # a close would wait for bytes that nobody reads
             super().timeout_keep_alive_handler()
 
         def _set_deadline(self) -> None:

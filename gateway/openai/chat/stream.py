@@ -76,7 +76,7 @@ class ChatEvents:
         return DONE
 
     def _roles(self) -> bytes:
-        # Who gets calls and no text must not end up with an empty one.
+        # A client that gets calls and no text must not end up with an empty text.
         delta = ChatDelta(role="assistant", content="" if self._calls is None else None, refusal=None)
         chunks = [self._chunk(choices=[ChatChunkChoice(index, delta)]) for index in range(self._num_choices)]
         if self._prompt_ids is not None:
@@ -114,6 +114,7 @@ class ChatEvents:
         if self._calls is not None:
             has_calls = index in self._has_calls
             reason = self._calls.finish_reason(reason, has_calls=has_calls)
-            # Nothing said and nothing called is no text, unless it was cut off before the call that had to come.
+            # A choice without text and without calls has an empty text, unless it was cut off before the call that had
+            # to come.
             delta = ChatDelta() if has_calls or self._calls.must_call else ChatDelta(content="")
         return event(self._chunk(choices=[ChatChunkChoice(index, delta, reason)]))

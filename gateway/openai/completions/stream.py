@@ -101,7 +101,7 @@ class CompletionEvents:
         """Return the event that shows a choice's prompt before all else; b"" where nothing of it is shown."""
         shown = self._shown[prompt]
         if not shown.echo and prompt not in self._prompts and not self._with_token_ids:
-            return b""  # a prompt of special tokens alone has no text, and log-probabilities all the same
+            return b""  # a prompt of special tokens alone has no text, but has log-probabilities
         choice = CompletionChoice(index, shown.echo, None, self._prompts.get(prompt))
         if self._with_token_ids:
             choice = msgspec.structs.replace(choice, prompt_token_ids=shown.token_ids, token_ids=[])

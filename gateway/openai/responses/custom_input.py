@@ -63,7 +63,7 @@ class CustomInput:
                 size = _UNICODE_CHARS if held[at + 1 : at + 2] == "u" else _ESCAPE_CHARS
                 if _HIGH_SURROGATE.match(held, at):
                     following = held[at + size : at + size + 2]
-                    if "\\u".startswith(following):  # the other half, or the beginning of it
+                    if "\\u".startswith(following):  # the other half of a surrogate pair, or the beginning of that half
                         size += _UNICODE_CHARS
             if at + size > len(held):
                 break

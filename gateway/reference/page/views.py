@@ -96,7 +96,7 @@ def groups(document: Mapping[str, Any]) -> list[GroupView]:
             shown = _operation(method.upper(), path, operation, document)
             by_tag.setdefault(operation["tags"][0], []).append(shown)
     for shown_operations in by_tag.values():
-        shown_operations.sort(key=lambda each: not each.python)  # what most came for
+        shown_operations.sort(key=lambda each: not each.python)  # the operations that most readers look for
     return [
         GroupView(group["name"], [TagView(f"tag-{_slug(name)}", name, by_tag[name]) for name in group["tags"]])
         for group in document["x-tagGroups"]

@@ -48,7 +48,7 @@ class CallParser:
         must_call: bool = False,
         is_trigger_token: bool = False,
     ) -> None:
-        # Of the arguments their brace belongs to the call's beginning: what follows is a JSON object or no call.
+        # The brace of the arguments belongs to the call's beginning: after it comes a JSON object or no call.
         heads = {form.head(name) + "{": name for name in names}
         self._trigger = form.trigger
         self._starts = {f"{form.trigger}{form.opening}{head}": name for head, name in heads.items()}

@@ -25,8 +25,8 @@ class Difference(msgspec.Struct, frozen=True):
     """The present vote; None: it was withdrawn."""
 
 
-# About the unit of its request or the unit that it names, and about a unit that the sums have it of, whose request may
-# be forgotten by now.
+# A vote is about the unit of its request or the unit that it names, and about a unit in whose sums it is, whose request
+# may be forgotten by now.
 _DIFFERENCES = """
     WITH asked AS MATERIALIZED (
         SELECT f.* FROM feedback f WHERE f.id = ANY ($1)
@@ -106,7 +106,7 @@ async def write_counted(
         await conn.execute(_WRITE, ids, experiment_ids, [unit[1] for unit, _ in listed], values, times)
 
 
-# One that somebody changes just now stays, without waiting for it: it goes with the purge if it stays withdrawn.
+# A vote that somebody changes just now stays, without waiting for it: it goes with the purge if it stays withdrawn.
 _DROP_WITHDRAWN = """
     DELETE FROM feedback WHERE ctid = ANY (ARRAY (
         SELECT f.ctid FROM feedback f WHERE f.id = ANY ($1) AND f.withdrawn_at IS NOT NULL

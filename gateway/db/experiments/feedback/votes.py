@@ -192,8 +192,8 @@ def _columns(votes: Sequence[NewVote]) -> list[list[Any]]:
     return [[getattr(vote, name) for vote in votes] for name in NewVote.__struct_fields__]
 
 
-# One event of a vote, whatever it is about: the bookkeeper looks up which units that are, in all experiments of the
-# project. A unit that appears later is counted by all its rows, votes too.
+# A vote makes one event, whatever the vote is about: the bookkeeper looks up which units that are, in all experiments
+# of the project. A unit that appears later is counted by all its rows, votes too.
 _ANNOUNCE = """
     INSERT INTO experiment_events (experiment_id, kind, feedback_id, created_at)
     SELECT e.id, 'feedback', f.id, f.occurred_at
@@ -285,7 +285,7 @@ async def drop_withdrawn_votes(conn: Connection) -> int:
     return len(await conn.fetch(_DROP_WITHDRAWN, DROP_AT_ONCE))
 
 
-# Of each project, by the index of its oldest.
+# The rows of each project, by the index of its oldest.
 _DROP_OLD = """
     DELETE FROM feedback WHERE ctid = ANY (ARRAY (
         SELECT old.ctid FROM projects p CROSS JOIN LATERAL (
